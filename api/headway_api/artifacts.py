@@ -1,0 +1,92 @@
+"""Where things lie in the artifact store: `<output.uri>/<namespace>/<name>/<uid>/...`.
+
+    trajectories/train/<group id>.json.gz         the spool: a GroupRecord, durable before delivery
+    trajectories/validation/<step>/<group id>.json.gz
+    usage/<group id>.jsonl, usage/step-000012.jsonl      immutable ledger segments
+    checkpoints/000012/                           learner state, resumable; report.json written last
+    weights/000012/                               Hugging Face layout (adapter or full)
+    latest.json                                   pointer to the newest complete checkpoint
+    report.json                                   the job's own summary, written at the end
+
+A key is a pure function of what it holds, so writing twice is harmless.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Keys of one job below its root URI."""
+
+    output_uri: str
+    namespace: str
+    name: str
+    uid: str
+
+    @property
+    def root(self) -> str:
+        """URI of everything this job writes."""
+        return f"{self.output_uri.rstrip('/')}/{self.namespace}/{self.name}/{self.uid}"
+
+    @property
+    def train_groups(self) -> str:
+        """Folder of the spool."""
+        return f"{self.root}/trajectories/train"
+
+    def train_group(self, group_id: str) -> str:
+        """A finished training group."""
+        return f"{self.train_groups}/{group_id}.json.gz"
+
+    def validation_groups(self, step: int) -> str:
+        """Folder of the evaluation made at `step`."""
+        return f"{self.root}/trajectories/validation/{step:06d}"
+
+    def validation_group(self, step: int, group_id: str) -> str:
+        """A finished evaluation group."""
+        return f"{self.validation_groups(step)}/{group_id}.json.gz"
+
+    @property
+    def usage(self) -> str:
+        """Folder of the ledger's segments."""
+        return f"{self.root}/usage"
+
+    def usage_of_group(self, group_id: str) -> str:
+        """Segment with the events of one group's episodes."""
+        return f"{self.usage}/{group_id}.jsonl"
+
+    def usage_of_step(self, step: int) -> str:
+        """Segment with the train tokens of one optimizer step."""
+        return f"{self.usage}/step-{step:06d}.jsonl"
+
+    @property
+    def checkpoints(self) -> str:
+        """Folder of resumable checkpoints."""
+        return f"{self.root}/checkpoints"
+
+    def checkpoint(self, step: int) -> str:
+        """One resumable checkpoint."""
+        return f"{self.checkpoints}/{step:06d}"
+
+    def step_report(self, step: int) -> str:
+        """The StepReport that completes a checkpoint."""
+        return f"{self.checkpoint(step)}/report.json"
+
+    def step_history(self, step: int) -> str:
+        """The same report, kept after its checkpoint is pruned: the record of what was acknowledged."""
+        return f"{self.root}/steps/{step:06d}.json"
+
+    @property
+    def latest(self) -> str:
+        """Pointer (a JSON `{"step": n}`) to the newest complete checkpoint, swapped last."""
+        return f"{self.root}/latest.json"
+
+    def weights(self, step: int) -> str:
+        """Weights in Hugging Face layout."""
+        return f"{self.root}/weights/{step:06d}"
+
+    @property
+    def report(self) -> str:
+        """Summary of the finished job."""
+        return f"{self.root}/report.json"

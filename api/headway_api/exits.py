@@ -1,0 +1,68 @@
+"""How a process of a job says why it ends, so that the operator can repeat it in a condition.
+
+A process that cannot go on writes a `Termination` to the file Kubernetes reads as the container's
+termination message, and exits with `PERMANENT` (the user must change something) or `RETRIABLE`.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Final, NoReturn
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+PERMANENT: Final = 42
+"""Exit code: starting again without a change cannot help."""
+RETRIABLE: Final = 43
+"""Exit code: the cause was outside the process and may pass."""
+
+TERMINATION_FILE: Final = Path("/dev/termination-log")
+MAX_BYTES: Final = 4096
+"""Kubernetes cuts a termination message at this length."""
+
+
+class Termination(BaseModel):
+    """Why a process ended: a condition's reason and message, and the field of the spec to change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    reason: str
+    """CamelCase, stable: becomes the condition's reason."""
+    field: str | None = None
+    """Path in the CR, such as `spec.data.train.uri`."""
+    message: str
+    """What is wrong and what to write instead."""
+
+    @property
+    def sentence(self) -> str:
+        """As a condition's message shows it."""
+        return f"{self.field}: {self.message}" if self.field else self.message
+
+
+class JobError(Exception):
+    """Raised by a process for a fault it can explain."""
+
+    def __init__(self, reason: str, message: str, *, field: str | None = None, permanent: bool = True) -> None:
+        super().__init__(message)
+        self.termination = Termination(reason=reason, field=field, message=message)
+        self.permanent = permanent
+
+
+def parse(message: str | None) -> Termination | None:
+    """Read a container's termination message; None where it is not one of ours."""
+    if not message:
+        return None
+    try:
+        return Termination.model_validate_json(message)
+    except ValidationError:
+        return None
+
+
+def leave(error: JobError, file: Path = TERMINATION_FILE) -> NoReturn:
+    """End this process for `error`: message to the termination file and standard error, then exit."""
+    print(f"{error.termination.reason}: {error.termination.sentence}", file=sys.stderr, flush=True)
+    text = error.termination.model_copy(update={"message": error.termination.message[: MAX_BYTES // 2]})
+    if file.exists():
+        file.write_text(text.model_dump_json())
+    sys.exit(PERMANENT if error.permanent else RETRIABLE)

@@ -1,0 +1,100 @@
+"""Names, labels, ports and paths that more than one process must agree on.
+
+The operator creates objects under these names; the processes of a job find one another by them.
+Nothing here is configurable: a name that two processes could disagree on is an outage.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+GROUP: Final = "headway.dev"
+VERSION: Final = "v1alpha1"
+API_VERSION: Final = f"{GROUP}/{VERSION}"
+
+FIELD_MANAGER_OPERATOR: Final = "headway-operator"
+"""Owns conditions, roles, state, observedGeneration and the two times."""
+
+FIELD_MANAGER_COORDINATOR: Final = "headway-coordinator"
+"""Owns progress, reward, validation, usage, preflight, checkpoints, artifacts, algorithm, tracking."""
+
+LABEL_NAME: Final = "app.kubernetes.io/name"
+LABEL_INSTANCE: Final = "app.kubernetes.io/instance"
+LABEL_COMPONENT: Final = "app.kubernetes.io/component"
+LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
+LABEL_JOB_NAME: Final = f"{GROUP}/job-name"
+LABEL_JOB_UID: Final = f"{GROUP}/job-uid"
+
+COORDINATOR: Final = "coordinator"
+LEARNER: Final = "learner"
+ROLLOUT: Final = "rollout"
+BROKER: Final = "broker"
+SANDBOX: Final = "sandbox"
+ROLES: Final = (COORDINATOR, LEARNER, ROLLOUT, BROKER, SANDBOX)
+
+PORT_COORDINATOR: Final = 8100
+"""Learner API of the coordinator, its probes and `/metrics`."""
+PORT_ENGINE: Final = 8000
+"""vLLM's own HTTP server."""
+PORT_WEIGHTS: Final = 8001
+"""The weight agent beside vLLM: takes a manifest, fetches, verifies, makes the engine swap."""
+PORT_BROKER: Final = 8200
+PORT_SANDBOX: Final = 8080
+PORT_TORCH: Final = 29500
+"""Rendezvous of the learner's ranks (MASTER_PORT)."""
+
+CONFIG_DIR: Final = "/etc/headway"
+CONFIG_FILE: Final = f"{CONFIG_DIR}/job.json"
+"""`JobConfig` as JSON, mounted into every pod of a job except sandboxes."""
+TOKEN_FILE: Final = "/etc/headway-token/token"
+"""Shared secret of one job's own processes; sent as `Authorization: Bearer`."""
+TOKEN_KEY: Final = "token"
+CACHE_DIR: Final = "/var/cache/headway"
+"""A writable emptyDir: downloaded models and adapters, HOME of the heavy libraries."""
+
+ENV_CONFIG: Final = "HEADWAY_CONFIG"
+ENV_TOKEN_FILE: Final = "HEADWAY_TOKEN_FILE"
+ENV_CACHE: Final = "HEADWAY_CACHE_DIR"
+ENV_POD_NAME: Final = "HEADWAY_POD_NAME"
+ENV_POD_IP: Final = "HEADWAY_POD_IP"
+ENV_ENTRYPOINT: Final = "HEADWAY_ENTRYPOINT"
+"""In the sandbox pod: `module:Class` of the environment."""
+ENV_ENVIRONMENT_CONFIG: Final = "HEADWAY_ENVIRONMENT_CONFIG"
+"""In the sandbox pod: `spec.environment.config` as JSON."""
+
+MAX_JOB_NAME: Final = 40
+"""Longest job name: children's host names (`<job>-coordinator-xxxxx`) must fit in 63 characters."""
+
+
+def child(job: str, role: str) -> str:
+    """Name of a job's object for `role`; Services, workloads and service accounts share it."""
+    return f"{job}-{role}"
+
+
+def config_map(job: str) -> str:
+    """ConfigMap that holds `job.json`."""
+    return f"{job}-config"
+
+
+def token_secret(job: str) -> str:
+    """Secret that holds the job's shared token; created once, never read back by the operator."""
+    return f"{job}-token"
+
+
+def service_host(job: str, role: str, namespace: str) -> str:
+    """DNS name of a job's Service, complete to the cluster's service zone so that no search list is walked."""
+    return f"{child(job, role)}.{namespace}.svc"
+
+
+def job_labels(job: str, uid: str, role: str | None = None) -> dict[str, str]:
+    """Labels on everything that belongs to one job; with `role`, on everything of that role."""
+    labels = {
+        LABEL_NAME: "headway",
+        LABEL_INSTANCE: job,
+        LABEL_MANAGED_BY: FIELD_MANAGER_OPERATOR,
+        LABEL_JOB_NAME: job,
+        LABEL_JOB_UID: uid,
+    }
+    if role is not None:
+        labels[LABEL_COMPONENT] = role
+    return labels

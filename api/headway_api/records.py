@@ -1,0 +1,264 @@
+"""The typed records that travel between the processes of a job.
+
+    coordinator -> vLLM      token ids in, token ids out (vLLM's own API)
+    coordinator -> sandbox   `sandbox_api` documents
+    learner     -> coordinator   GET /v1/batch, POST /v1/steps        (`Batch`, `StepReport`)
+    coordinator -> weight agent  POST /v1/weights, GET /v1/weights    (`WeightsManifest`, `WeightsState`)
+    coordinator -> artifact store   `GroupRecord` (the spool), usage segments
+    learner     -> artifact store   `StepReport` beside its checkpoint
+
+Records are immutable and tolerate no unknown field: two processes of one job always run one version.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from functools import total_ordering
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+
+class Record(BaseModel):
+    """Base of everything that crosses a process boundary."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+@total_ordering
+class PolicyVersion(Record):
+    """Which weights: the optimizer step they came from, in the learner's `incarnation`.
+
+    A learner that rolls back starts a new incarnation, so that step 12 before a rollback and step 12
+    after it are two versions. Ordered by incarnation, then step; version 0.0 is the untrained model.
+    """
+
+    incarnation: int = Field(ge=0)
+    step: int = Field(ge=0)
+
+    def __str__(self) -> str:
+        return f"{self.incarnation}.{self.step}"
+
+    def __lt__(self, other: Self) -> bool:
+        return (self.incarnation, self.step) < (other.incarnation, other.step)
+
+    @classmethod
+    def parse(cls, text: str) -> PolicyVersion:
+        """Inverse of `str`."""
+        incarnation, step = text.split(".")
+        return cls(incarnation=int(incarnation), step=int(step))
+
+
+class Outcome(StrEnum):
+    """How an episode ended. Only the first two carry a reward."""
+
+    COMPLETED = "Completed"
+    TRUNCATED = "Truncated"
+    """It ran into maxTurns, maxTokens or the context length; still scored."""
+    AGENT_ERROR = "AgentError"
+    """The agent itself failed; scored as the environment scores an unfinished episode."""
+    INFRA_ERROR = "InfraError"
+    """A sandbox or a server failed: retried, never scored, left out of the baseline and of the bill."""
+
+
+class Purpose(StrEnum):
+    """Why an episode was run; evaluation episodes are billed in a class of their own and never trained on."""
+
+    TRAIN = "train"
+    VALIDATION = "validation"
+
+
+class VersionSpan(Record):
+    """Tokens `[start, end)` of a row were sampled by `version`."""
+
+    start: int = Field(ge=0)
+    end: int = Field(gt=0)
+    version: PolicyVersion
+
+
+class Row(Record):
+    """One training sequence. An episode that only ever appended has exactly one."""
+
+    tokens: list[int]
+    mask: list[int]
+    """1 where the model sampled the token (it is trained), 0 where it was given (prompt, tool result)."""
+    logprobs: list[float]
+    """Log-probability the sampler gave each token, at the sampling temperature; 0.0 where mask is 0."""
+    versions: list[VersionSpan]
+    """Cover exactly the positions where mask is 1."""
+
+    @model_validator(mode="after")
+    def _aligned(self) -> Self:
+        if not len(self.tokens) == len(self.mask) == len(self.logprobs):
+            raise ValueError("tokens, mask and logprobs must have one entry a token")
+        return self
+
+    @property
+    def action_tokens(self) -> int:
+        """Number of tokens the model sampled."""
+        return sum(self.mask)
+
+
+class Turn(Record):
+    """One model call: what it cost and how it ended. The tokens themselves are in the episode's rows."""
+
+    index: int = Field(ge=0)
+    prompt_tokens: int = Field(ge=0)
+    """All token ids sent, `cached_tokens` included."""
+    cached_tokens: int = Field(ge=0)
+    """The part of the prompt the engine reported as found in its prefix cache."""
+    sampled_tokens: int = Field(ge=0)
+    finish_reason: str
+    malformed_tool_calls: int = Field(default=0, ge=0)
+    policy_version: PolicyVersion
+
+
+class EpisodeRecord(Record):
+    """One episode, sealed. `outcome` says whether `reward` means anything."""
+
+    episode_id: str
+    """`<group id>-<index>-<attempt>`: a retry is another episode."""
+    group_id: str
+    index: int = Field(ge=0)
+    attempt: int = Field(ge=0)
+    outcome: Outcome
+    error: str | None = None
+    """For a person: what failed, in the failing part's own words."""
+    reward: float | None = None
+    """What the model is trained on; None exactly when outcome is InfraError."""
+    score: float | None = None
+    """The strict external score, separate from the reward; success is score >= successThreshold."""
+    metrics: dict[str, float] = Field(default_factory=dict)
+    """The reward's own parts (completion, field accuracy...)."""
+    messages: list[dict[str, Any]]
+    """The conversation as a person reads it (OpenAI chat form)."""
+    turns: list[Turn]
+    rows: list[Row]
+    sandbox_seconds: float = Field(ge=0)
+    started_at: float
+    finished_at: float
+
+
+class GroupRecord(Record):
+    """`groupSize` episodes on one prompt: the unit of work, of retry, of delivery and of acknowledgement."""
+
+    group_id: str
+    """A function of (purpose, position in the seeded data order), so a replay has the same id."""
+    purpose: Purpose
+    row: int = Field(ge=0)
+    """Index of the prompt in its dataset."""
+    epoch: int = Field(ge=0)
+    step: int = Field(ge=0)
+    """Training: learner step when the group started. Validation: the step that was evaluated."""
+    episodes: list[EpisodeRecord]
+    """The final attempt at each index; an index that stayed InfraError is present with that outcome."""
+    discarded: list[EpisodeRecord] = Field(default_factory=list)
+    """Earlier attempts that were retried: counted, never scored, trained or billed."""
+
+    @property
+    def scored(self) -> list[EpisodeRecord]:
+        """Episodes that take part in the group's baseline."""
+        return [e for e in self.episodes if e.outcome is not Outcome.INFRA_ERROR]
+
+
+class Batch(Record):
+    """What one optimizer step trains on."""
+
+    step: int = Field(ge=1)
+    """The step this batch produces: trained on version step-1, yields version step."""
+    epoch: int = Field(ge=0)
+    groups: list[GroupRecord]
+
+
+class Finished(Record):
+    """Answer to the learner when there is nothing more to train."""
+
+    reason: Literal["MaxSteps", "MaxEpochs", "Cancelled"]
+
+
+class FileDigest(Record):
+    """One file of a weights or checkpoint directory."""
+
+    name: str
+    size: int = Field(ge=0)
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+
+
+class Canary(Record):
+    """A fixed sequence and the log-probabilities the learner computed with the published weights.
+
+    `logprobs[i]` is that of `tokens[i + 1]` given `tokens[: i + 1]`: one shorter than `tokens`.
+    A server whose own values differ by more than `tolerance` (mean absolute) holds other weights.
+    """
+
+    tokens: list[int]
+    logprobs: list[float]
+    tolerance: float = Field(gt=0)
+
+
+class WeightsManifest(Record):
+    """Published weights: where they are and how a server proves that it took them."""
+
+    version: PolicyVersion
+    kind: Literal["lora", "full"]
+    uri: str
+    """Folder in the artifact store, Hugging Face layout (adapter_model.safetensors or model.safetensors)."""
+    files: list[FileDigest]
+    canary: Canary
+
+
+class WeightsState(Record):
+    """What a rollout server holds, by its own measurement."""
+
+    version: PolicyVersion | None
+    ready: bool
+    """False while loading, and for good after a failed verification."""
+    error: str | None = None
+    canary_error: float | None = None
+    """Mean absolute difference to the manifest's canary at the last load."""
+    seconds: float | None = None
+    """How long the last load took, download included."""
+
+
+class StepReport(Record):
+    """The learner's word that step `step` is durable. It acknowledges `groups`.
+
+    Written beside the checkpoint before it is sent, and sent again after every restart of the learner:
+    handling it twice must change nothing. Step 0 announces the untrained weights and acknowledges none.
+    """
+
+    step: int = Field(ge=0)
+    version: PolicyVersion
+    groups: list[str]
+    """Ids of the batch's groups: acknowledged, whether trained on or filtered out."""
+    train_tokens: dict[str, int]
+    """Per group id, tokens that went through forward and backward (0 for a filtered group)."""
+    weights: WeightsManifest
+    checkpoint_uri: str
+    metrics: dict[str, float]
+    """`training/*`, `timing_s/*` and Headway's own, in the names of `headway_api.metrics`."""
+
+
+class UsageClass(StrEnum):
+    """What a token (or second) is billed as."""
+
+    PREFILL = "prefill"
+    CACHED_PREFILL = "cachedPrefill"
+    SAMPLE = "sample"
+    TRAIN = "train"
+    DISCARDED = "discarded"
+    EVALUATION_PREFILL = "evaluationPrefill"
+    EVALUATION_CACHED_PREFILL = "evaluationCachedPrefill"
+    EVALUATION_SAMPLE = "evaluationSample"
+    SANDBOX_SECONDS = "sandboxSeconds"
+
+
+class UsageEvent(Record):
+    """One line of the ledger. Its id is a pure function of what it counts, so counting twice is impossible."""
+
+    id: str
+    """`<episode id>/<turn>/<class>`, or `<group id>/step-<n>/train`."""
+    usage_class: UsageClass
+    quantity: float = Field(ge=0)
+    at: float
+    """Unix time of the thing counted, which decides the price that applies."""

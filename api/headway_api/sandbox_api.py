@@ -1,0 +1,123 @@
+"""Documents exchanged with the sandbox broker and with the server inside a sandbox pod.
+
+Broker (`/v1`, the job's token):
+    POST   /leases            LeaseRequest -> 201 Lease | 503 Problem (Retry-After: seconds) | 409 Problem
+    DELETE /leases/{id}       204; the pod is destroyed in the background, whatever state it is in
+    POST   /owners            OwnerClaim -> 204; leases of any other owner are released
+    GET    /pool              PoolState
+Sandbox (the lease's own token, bound by the first `POST /lease`):
+    GET    /healthz           200 {"lease": str | null, "deadline": float | null}
+    POST   /lease             {"lease": str, "token": str, "deadline": float} -> 204 | 409 if bound to another
+    POST   /reset             ResetRequest -> ResetReply
+    POST   /tool              ToolCall -> ToolReply
+    POST   /finish            FinishRequest -> FinishReply
+Every refusal is a `Problem`. The server in the pod is standard library only and reads and writes the same
+JSON without these models; `tests/unit/sandbox` holds the two against each other.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from headway_api.records import Record
+
+
+class Problem(Record):
+    """Body of every answer that is not a success."""
+
+    reason: str
+    """CamelCase and stable, e.g. `EnvironmentNotImportable`, `PoolEmpty`, `LeaseMismatch`, `ToolFailed`."""
+    message: str
+    field: str | None = None
+    """Field of the CR to change, where one is to blame."""
+    permanent: bool = False
+    """Asking again without a change cannot help."""
+
+
+class LeaseRequest(Record):
+    """Ask for a sandbox pod that no episode has used."""
+
+    lease: str = Field(max_length=200)
+    """The episode id: asking twice for one episode returns the same lease."""
+    owner: str
+    """The coordinator process that asks; see `OwnerClaim`."""
+    deadline_seconds: float = Field(gt=0)
+    """The pod destroys itself after this long, whatever happens to everyone else."""
+
+
+class Lease(Record):
+    """A sandbox that now belongs to one episode."""
+
+    lease: str
+    pod: str
+    url: str
+    token: str
+    waited_seconds: float
+
+
+class OwnerClaim(Record):
+    """A coordinator process announces itself; what its predecessor held is given back."""
+
+    owner: str
+
+
+class PoolState(Record):
+    """What the broker would answer to whoever asks why nothing starts."""
+
+    ready: int
+    starting: int
+    leased: int
+    problem: Problem | None = None
+    """Why pods do not become ready: the API's or the environment's own words."""
+
+
+class ResetRequest(Record):
+    """Put the environment in its first state for one row."""
+
+    row: dict[str, Any]
+    """Every column of the dataset row."""
+    seed: int
+
+
+class ResetReply(Record):
+    """What the agent gets to see."""
+
+    messages: list[dict[str, Any]]
+    """OpenAI chat messages to begin with (system and user)."""
+    tools: list[dict[str, Any]]
+    """OpenAI tool specs (`{"type": "function", "function": {...}}`)."""
+
+
+class ToolCall(Record):
+    """One call the model made."""
+
+    name: str
+    arguments: dict[str, Any]
+
+
+class ToolReply(Record):
+    """What the tool answered. A failing tool is an observation, not an error of the platform."""
+
+    content: str
+    done: bool = False
+    """The environment has reached a final state; the episode ends after this turn."""
+
+
+class FinishRequest(Record):
+    """The episode is over; the environment now scores what happened."""
+
+    messages: list[dict[str, Any]]
+    """The whole conversation, as the coordinator recorded it."""
+    truncated: bool
+
+
+class FinishReply(Record):
+    """The environment's judgement."""
+
+    reward: float
+    """Dense, trained on; must lie in `spec.reward.range`."""
+    score: float
+    """Strict and external, reported; success is `score >= successThreshold`."""
+    metrics: dict[str, float] = Field(default_factory=dict)

@@ -1,0 +1,226 @@
+"""The artifact store: a thin client over S3, and over a local folder for `file://` URIs.
+
+Everything is addressed by URI. Objects are small or streamed file by file; no object is ever changed in
+place except pointers. Only boto3's calls differ between the two, so tests may use either.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, cast
+from urllib.parse import urlsplit
+
+from headway_api.exits import JobError
+from headway_api.records import FileDigest
+
+if TYPE_CHECKING:
+    from headway_api.spec.common import Output
+
+
+class NotFound(KeyError):
+    """No object at this URI."""
+
+
+class Store(Protocol):
+    """What a process may do with the artifact store."""
+
+    def get(self, uri: str) -> bytes:
+        """Content of an object; `NotFound` where there is none."""
+
+    def put(self, uri: str, data: bytes) -> None:
+        """Write an object whole, replacing what was there."""
+
+    def put_new(self, uri: str, data: bytes) -> bool:
+        """Write an object unless one is there; says whether it was written."""
+
+    def list(self, prefix_uri: str) -> list[str]:
+        """URIs of all objects under a folder, in key order."""
+
+    def delete(self, uris: Iterable[str]) -> None:
+        """Remove objects; those already gone are no error."""
+
+    def download(self, uri: str, path: Path) -> None:
+        """Copy an object to a file."""
+
+    def upload(self, path: Path, uri: str) -> None:
+        """Copy a file to an object."""
+
+
+class FileStore:
+    """`file:///folder/...`: one machine, tests and `headway` commands without a cluster."""
+
+    def _path(self, uri: str) -> Path:
+        return Path(urlsplit(uri).path)
+
+    def get(self, uri: str) -> bytes:
+        try:
+            return self._path(uri).read_bytes()
+        except FileNotFoundError:
+            raise NotFound(uri) from None
+
+    def put(self, uri: str, data: bytes) -> None:
+        path = self._path(uri)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f".{path.name}.{os.getpid()}")
+        partial.write_bytes(data)
+        partial.replace(path)
+
+    def put_new(self, uri: str, data: bytes) -> bool:
+        path = self._path(uri)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f".{path.name}.{os.getpid()}")
+        partial.write_bytes(data)
+        try:
+            os.link(partial, path)
+        except FileExistsError:
+            return False
+        finally:
+            partial.unlink()
+        return True
+
+    def list(self, prefix_uri: str) -> list[str]:
+        folder = self._path(prefix_uri)
+        files = sorted(p for p in folder.rglob("*") if p.is_file() and not p.name.startswith("."))
+        return [f"file://{p}" for p in files]
+
+    def delete(self, uris: Iterable[str]) -> None:
+        for uri in uris:
+            self._path(uri).unlink(missing_ok=True)
+
+    def download(self, uri: str, path: Path) -> None:
+        path.write_bytes(self.get(uri))
+
+    def upload(self, path: Path, uri: str) -> None:
+        self.put(uri, path.read_bytes())
+
+
+class S3Store:
+    """`s3://bucket/key`, on AWS or any server that speaks S3."""
+
+    def __init__(self, client: Any) -> None:
+        self._s3 = client
+
+    @staticmethod
+    def _split(uri: str) -> tuple[str, str]:
+        parts = urlsplit(uri)
+        return parts.netloc, parts.path.lstrip("/")
+
+    def get(self, uri: str) -> bytes:
+        bucket, key = self._split(uri)
+        try:
+            return cast(bytes, self._s3.get_object(Bucket=bucket, Key=key)["Body"].read())
+        except self._s3.exceptions.NoSuchKey:
+            raise NotFound(uri) from None
+
+    def put(self, uri: str, data: bytes) -> None:
+        bucket, key = self._split(uri)
+        self._s3.put_object(Bucket=bucket, Key=key, Body=data)
+
+    def put_new(self, uri: str, data: bytes) -> bool:
+        bucket, key = self._split(uri)
+        try:
+            self._s3.put_object(Bucket=bucket, Key=key, Body=data, IfNoneMatch="*")
+        except self._s3.exceptions.ClientError as error:
+            if error.response["ResponseMetadata"]["HTTPStatusCode"] == 412:
+                return False
+            raise
+        return True
+
+    def list(self, prefix_uri: str) -> list[str]:
+        bucket, prefix = self._split(prefix_uri.rstrip("/") + "/")
+        pages = self._s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
+        return [f"s3://{bucket}/{item['Key']}" for page in pages for item in page.get("Contents", [])]
+
+    def delete(self, uris: Iterable[str]) -> None:
+        for uri in uris:
+            bucket, key = self._split(uri)
+            self._s3.delete_object(Bucket=bucket, Key=key)
+
+    def download(self, uri: str, path: Path) -> None:
+        bucket, key = self._split(uri)
+        self._s3.download_file(bucket, key, str(path))
+
+    def upload(self, path: Path, uri: str) -> None:
+        bucket, key = self._split(uri)
+        self._s3.upload_file(str(path), bucket, key)
+
+
+def open_store(output: Output) -> Store:
+    """Client for `spec.output`; credentials come from the pod's environment or service account.
+
+    Raises:
+        JobError: `BucketUnavailable`, when the bucket does not exist or cannot be reached with the
+            credentials at hand.
+    """
+    if urlsplit(output.uri).scheme == "file":
+        return FileStore()
+    import boto3  # noqa: PLC0415  api must import without it; only pods with an artifact store need it
+    from botocore.config import Config  # noqa: PLC0415
+    from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
+
+    client = boto3.client(
+        "s3",
+        endpoint_url=output.endpoint_url,
+        region_name=output.region,
+        config=Config(retries={"mode": "standard", "max_attempts": 5}, connect_timeout=5, read_timeout=30),
+    )
+    bucket = urlsplit(output.uri).netloc
+    try:
+        client.head_bucket(Bucket=bucket)
+    except (ClientError, BotoCoreError) as error:
+        raise JobError(
+            "BucketUnavailable",
+            f"bucket {bucket!r} cannot be used ({error}); create it, or correct the name, the endpointUrl or "
+            "the credentials in secretRef",
+            field="spec.output.uri",
+        ) from error
+    return S3Store(client)
+
+
+def digest(path: Path) -> FileDigest:
+    """Size and SHA-256 of a file."""
+    with path.open("rb") as stream:
+        sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
+    return FileDigest(name=path.name, size=path.stat().st_size, sha256=sha256)
+
+
+def upload_folder(store: Store, folder: Path, uri: str) -> list[FileDigest]:
+    """Upload the files directly inside `folder`; the digests are those of what was uploaded."""
+    files = sorted(p for p in folder.iterdir() if p.is_file())
+    for path in files:
+        store.upload(path, f"{uri}/{path.name}")
+    return [digest(path) for path in files]
+
+
+class Corrupt(Exception):
+    """A downloaded file is not the one its manifest describes."""
+
+
+def download_folder(store: Store, uri: str, folder: Path, files: Iterable[FileDigest] | None = None) -> Path:
+    """Fetch a folder, or exactly `files` of it, each held against its digest.
+
+    Raises:
+        Corrupt: a file differs from its digest.
+        NotFound: nothing lies at `uri`.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    if files is None:
+        prefix = uri.rstrip("/") + "/"
+        uris = store.list(uri)
+        if not uris:
+            raise NotFound(uri)
+        for item in uris:
+            path = folder / item.removeprefix(prefix)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            store.download(item, path)
+        return folder
+    for expected in files:
+        path = folder / expected.name
+        store.download(f"{uri.rstrip('/')}/{expected.name}", path)
+        found = digest(path)
+        if found != expected:
+            raise Corrupt(f"{uri}/{expected.name}: expected sha256 {expected.sha256}, found {found.sha256}")
+    return folder
