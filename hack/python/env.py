@@ -1,0 +1,178 @@
+"""Sets up the Python environment of a checkout: locked, hashed, kept outside the repository.
+
+    env.py venv    create it (does nothing when it is there)
+    env.py path    print where it is
+    env.py lock    resolve pyproject.toml again into requirements/*.txt (--upgrade takes newer versions)
+
+The interpreter is Debian's own /usr/bin/python3 and not whichever comes first on PATH: the base image has
+the same one at the same path, so a pod on this machine can mount the environment read-only and run it.
+Standard library only: this runs before anything is installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import hashlib
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+REQUIREMENTS = ROOT / "requirements"
+CACHE = Path(os.environ.get("HEADWAY_CACHE") or Path.home() / ".cache" / "headway")
+PYTHON = os.environ.get("HEADWAY_PYTHON", "/usr/bin/python3")
+
+LOCKS: dict[str, tuple[str, ...]] = {
+    "operator": ("operator", "broker"),
+    "broker": ("broker",),
+    "rollout": ("rollout",),
+    "rollout-cpu": ("rollout", "rollout-cpu"),
+    "trainer": ("trainer",),
+    "dev": ("dev",),
+}
+ALL = tuple(sorted({extra for extras in LOCKS.values() for extra in extras}))
+
+class SetupError(Exception):
+    """The environment cannot be made; the message says what to do."""
+
+
+def say(text: str) -> None:
+    print(f"[python] {text}", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def step(what: str) -> Iterator[None]:
+    say(f"{what} ...")
+    start = time.monotonic()
+    yield
+    say(f"{what}: {time.monotonic() - start:.1f} s")
+
+
+def run(command: Sequence[str | Path], **env: str) -> None:
+    """Run a command from the repository root; its output goes to stderr, so that stdout stays an answer."""
+    words = [str(word) for word in command]
+    # A machine's own wheel folder would enter the locks and make two machines resolve differently.
+    clean = {k: v for k, v in os.environ.items() if k not in ("PIP_FIND_LINKS", "UV_FIND_LINKS", "VIRTUAL_ENV")}
+    done = subprocess.run(words, cwd=ROOT, env={**clean, **env}, stdout=sys.stderr, check=False)
+    if done.returncode:
+        raise SetupError(f"failed ({done.returncode}): {shlex.join(words)}")
+
+
+def require_venv_module() -> None:
+    """Install Debian's python3-venv where it is missing, or say that it is."""
+    if subprocess.run([PYTHON, "-c", "import ensurepip, venv"], capture_output=True, check=False).returncode == 0:
+        return
+    if not shutil.which("apt-get") or os.geteuid() != 0:
+        raise SetupError(f"{PYTHON} lacks the venv module; as root: apt-get install -y python3 python3-venv")
+    with step("apt-get install python3-venv"):
+        run(["apt-get", "-qq", "update"])
+        run(["apt-get", "-qq", "install", "-y", "python3", "python3-venv"], DEBIAN_FRONTEND="noninteractive")
+
+
+def bootstrap_uv() -> Path:
+    """Install the pinned uv into a small environment of its own."""
+    lock = REQUIREMENTS / "bootstrap.txt"
+    home = CACHE / f"uv-{digest(lock)}"
+    uv = home / "bin" / "uv"
+    if not (home / ".complete").exists():
+        require_venv_module()
+        shutil.rmtree(home, ignore_errors=True)
+        with step("uv"):
+            run([PYTHON, "-m", "venv", home])
+            run([home / "bin" / "python", "-m", "pip", "-q", "install", "--require-hashes", "-r", lock])
+        (home / ".complete").touch()
+    return uv
+
+
+def digest(*files: Path, salt: str = "") -> str:
+    state = hashlib.sha256(salt.encode())
+    for file in files:
+        state.update(file.read_bytes())
+    return state.hexdigest()[:12]
+
+
+def venv_path() -> Path:
+    """One environment a lock and a checkout: the editable install points at the checkout."""
+    return CACHE / f"venv-{digest(REQUIREMENTS / 'all.txt', salt=f'{PYTHON}:{ROOT}')}"
+
+
+def uv_options() -> dict[str, str]:
+    return {"UV_CACHE_DIR": str(CACHE / "uv-cache"), "UV_NO_PROGRESS": "1", "UV_PYTHON_DOWNLOADS": "never"}
+
+
+def create() -> None:
+    venv = venv_path()
+    stamp = venv / ".complete"
+    wanted = digest(ROOT / "pyproject.toml", REQUIREMENTS / "build.txt")
+    if stamp.exists() and stamp.read_text() == wanted:
+        return
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "setup.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if stamp.exists() and stamp.read_text() == wanted:
+            return
+        with step(f"environment {venv}"):
+            fill(venv)
+        stamp.write_text(wanted)
+
+
+def fill(venv: Path) -> None:
+    uv = bootstrap_uv()
+    if not (venv / "bin" / "python").exists():
+        run([uv, "venv", "-q", "--python", PYTHON, venv], **uv_options())
+    install = [uv, "pip", "install", "-q", "--python", venv / "bin" / "python", "--no-deps"]
+    install += ["--compile-bytecode", "--build-constraints", REQUIREMENTS / "build.txt"]
+    with step("locked packages (about 6 GB)"):
+        # DeepSpeed's kernels are built when first used, and none of them at install.
+        run([*install, "--require-hashes", "-r", REQUIREMENTS / "all.txt"], DS_BUILD_OPS="0", **uv_options())
+    with step("headway, editable"):
+        run([*install, "--editable", ROOT], **uv_options())
+
+
+def lock(upgrade: bool) -> None:
+    """Resolve in one world first, then each image's share of it, so that every image has the same versions."""
+    uv = bootstrap_uv()
+    options = ["--python", PYTHON, "--generate-hashes", "--no-header", "--no-emit-index-url", "-q"]
+    options += ["--upgrade"] if upgrade else []
+    cpu = ["--overrides", "requirements/overrides.txt", "--excludes", "requirements/excludes.txt"]
+
+    def resolve(name: str, *arguments: str) -> None:
+        with step(f"requirements/{name}.txt"):
+            target = f"requirements/{name}.txt"
+            run([uv, "pip", "compile", *options, *arguments, "-o", target], DS_BUILD_OPS="0", **uv_options())
+
+    resolve("all", "pyproject.toml", *cpu, *(word for extra in ALL for word in ("--extra", extra)))
+    for name, extras in LOCKS.items():
+        chosen = (word for extra in extras for word in ("--extra", extra))
+        resolve(name, "pyproject.toml", *cpu, "-c", "requirements/all.txt", *chosen)
+    for name in ("bootstrap", "build"):
+        resolve(name, f"requirements/{name}.in")
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", choices=("venv", "path", "lock"))
+    parser.add_argument("--upgrade", action="store_true", help="lock: take newer versions")
+    options = parser.parse_args(arguments)
+    try:
+        if options.command == "venv":
+            create()
+        elif options.command == "lock":
+            lock(options.upgrade)
+        else:
+            print(venv_path())
+    except SetupError as error:
+        say(str(error))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
