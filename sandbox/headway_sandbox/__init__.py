@@ -1,0 +1,1 @@
+"""The sandbox: one episode's tools and state, on the standard library alone."""

@@ -1,0 +1,1 @@
+"""The learner: takes a batch, takes a step, publishes weights."""
