@@ -1,0 +1,63 @@
+"""The base of every model a user or the platform writes as JSON: camelCase outside, snake_case inside."""
+
+from typing import Any, ClassVar, Self
+
+from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, model_validator
+from pydantic.alias_generators import to_camel
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
+
+from headway_api.rules import VALIDATIONS, Rule
+
+
+class Model(BaseModel):
+    """Unknown fields are errors, NaN and infinity are no numbers, and `validations` hold of every instance."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        populate_by_name=True,
+        extra="forbid",
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
+    )
+
+    validations: ClassVar[tuple[Rule, ...]] = ()
+
+    def as_object(self) -> dict[str, Any]:
+        """The JSON object Kubernetes stores: camelCase names, absent instead of null."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+    @model_validator(mode="after")
+    def _hold_rules(self) -> Self:
+        broken = [rule.message for rule in self.validations if not rule.holds(self)]
+        if broken:
+            raise ValueError("; ".join(broken))
+        return self
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        json_schema = handler(schema)
+        if cls.validations:
+            target = handler.resolve_ref_schema(json_schema)
+            target[VALIDATIONS] = [rule.validation() for rule in cls.validations]
+        return json_schema
+
+
+class SpecModel(Model):
+    """A block of `spec`: frozen, because only the user writes it.
+
+    `mutable` names the fields a user may change while the job runs; every other field is immutable.
+    None leaves it to the block that contains this one.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    mutable: ClassVar[frozenset[str] | None] = None
+
+
+class StatusModel(Model):
+    """A block of `status`: an older reader ignores what a newer writer added."""
+
+    model_config = ConfigDict(extra="ignore")

@@ -1,0 +1,201 @@
+"""Condition types, their reasons, and how a list of conditions changes.
+
+A condition says what is so, not what happened: readers compare `observedGeneration` with the object's
+generation before they believe one, and `lastTransitionTime` moves only when the status does.
+"""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from headway_api.base import StatusModel
+
+ConditionStatus = Literal["True", "False", "Unknown"]
+MESSAGE_LIMIT = 32768
+
+
+class ConditionType(StrEnum):
+    """What can be so of a job."""
+
+    ACCEPTED = "Accepted"
+    """The spec can be run by this operator."""
+    PREFLIGHT_PASSED = "PreflightPassed"
+    """The checks before the first gradient passed."""
+    QUOTA_RESERVED = "QuotaReserved"
+    """The queue, where there is one, has let the job in."""
+    LEARNER_READY = "LearnerReady"
+    """Every learner process runs."""
+    ROLLOUT_READY = "RolloutReady"
+    """At least one rollout server takes requests."""
+    SANDBOXES_READY = "SandboxesReady"
+    """The broker can hand out sandboxes."""
+    WEIGHTS_IN_SYNC = "WeightsInSync"
+    """Every server in rotation holds weights that were verified."""
+    PROGRESSING = "Progressing"
+    """Steps are being completed."""
+    CHECKPOINT_AVAILABLE = "CheckpointAvailable"
+    """There is a checkpoint to resume from."""
+    COLLAPSE_DETECTED = "CollapseDetected"
+    """Training shows signs of collapse; the message names the first thing to change."""
+    BUDGET_EXCEEDED = "BudgetExceeded"
+    """No further episode fits the budget."""
+    SUSPENDED = "Suspended"
+    """spec.suspend is true and every pod is gone."""
+    COMPLETE = "Complete"
+    """The job has ended well. Terminal."""
+    FAILED = "Failed"
+    """The job has ended badly. Terminal."""
+    READY = "Ready"
+    """What spec.readinessPolicy asks for has been reached."""
+    RECONCILING = "Reconciling"
+    """The state asked for has not been reached yet, and is being worked on."""
+    STALLED = "Stalled"
+    """The state asked for will not be reached without somebody's help; the message names the culprit."""
+
+
+class Reason(StrEnum):
+    """Why a condition has its status. Stable: alerts and scripts match on these."""
+
+    ACCEPTED = "Accepted"
+    INVALID_SPEC = "InvalidSpec"
+    UNSUPPORTED = "Unsupported"
+    MANAGED_BY_OTHER = "ManagedByOther"
+    NAME_CONFLICT = "NameConflict"
+
+    PASSED = "Passed"
+    CHECK_FAILED = "CheckFailed"
+    WARNED = "Warned"
+    SKIPPED = "Skipped"
+    RUNNING = "Running"
+
+    QUEUED = "Queued"
+    ADMITTED = "Admitted"
+    EVICTED = "Evicted"
+    NO_QUEUE = "NoQueue"
+
+    PENDING = "Pending"
+    STARTING = "Starting"
+    PODS_READY = "PodsReady"
+    PODS_NOT_READY = "PodsNotReady"
+    UNSCHEDULABLE = "Unschedulable"
+    IMAGE_PULL_FAILED = "ImagePullFailed"
+    CREATE_FAILED = "CreateFailed"
+    OUT_OF_MEMORY = "OutOfMemory"
+    CRASH_LOOP = "CrashLoop"
+    DISRUPTED = "Disrupted"
+    RESTARTING = "Restarting"
+
+    SYNCED = "Synced"
+    VERIFICATION_FAILED = "VerificationFailed"
+    UPDATE_FAILED = "UpdateFailed"
+
+    STEPPING = "Stepping"
+    EVALUATING = "Evaluating"
+    NO_PROGRESS = "NoProgress"
+    NOT_STARTED = "NotStarted"
+
+    CHECKPOINTED = "Checkpointed"
+    NO_CHECKPOINT = "NoCheckpoint"
+
+    HEALTHY = "Healthy"
+    REWARD_COLLAPSED = "RewardCollapsed"
+    UNIFORM_GROUPS = "UniformGroups"
+    RATIO_DIVERGED = "RatioDiverged"
+    ENTROPY_COLLAPSED = "EntropyCollapsed"
+
+    WITHIN_BUDGET = "WithinBudget"
+    EXHAUSTED = "Exhausted"
+
+    SUSPENDED = "Suspended"
+    SUSPENDING = "Suspending"
+    RESUMED = "Resumed"
+    NOT_SUSPENDED = "NotSuspended"
+
+    MAX_STEPS_REACHED = "MaxStepsReached"
+    DATA_EXHAUSTED = "DataExhausted"
+    ACTIVE_DEADLINE_EXCEEDED = "ActiveDeadlineExceeded"
+    PENDING_DEADLINE_EXCEEDED = "PendingDeadlineExceeded"
+    MAX_RESTARTS_EXCEEDED = "MaxRestartsExceeded"
+    PREFLIGHT_FAILED = "PreflightFailed"
+    PROCESS_FAILED = "ProcessFailed"
+
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    RECONCILED = "Reconciled"
+    RECONCILING = "Reconciling"
+    DELETING = "Deleting"
+
+
+TERMINAL = (ConditionType.COMPLETE, ConditionType.FAILED)
+
+
+class Condition(StatusModel):
+    """One thing that is so, is not so, or is not known."""
+
+    type: Annotated[str, Field(pattern=r"^[A-Z][A-Za-z]*$", max_length=64)]
+    """What the condition is about."""
+    status: ConditionStatus
+    """Whether it is so."""
+    reason: Annotated[str, Field(pattern=r"^[A-Z][A-Za-z0-9]*$", max_length=64)]
+    """Why, in one word that scripts may match on."""
+    message: Annotated[str, Field(max_length=MESSAGE_LIMIT)] = ""
+    """Why, for people: what is wrong and what to change."""
+    observed_generation: Annotated[int, Field(ge=0)] | None = None
+    """metadata.generation of the spec this was judged by."""
+    last_transition_time: datetime
+    """When the status last changed."""
+
+
+def condition(
+    kind: ConditionType,
+    status: bool | None,
+    reason: Reason | str,
+    message: str = "",
+    *,
+    generation: int | None = None,
+    now: datetime | None = None,
+) -> Condition:
+    """A condition as of `now`; `status` None is Unknown. Its message is cut to what the API takes."""
+    return Condition(
+        type=kind.value,
+        status="Unknown" if status is None else "True" if status else "False",
+        reason=str(reason),
+        message=message[:MESSAGE_LIMIT],
+        observed_generation=generation,
+        last_transition_time=(now or datetime.now(UTC)).replace(microsecond=0),
+    )
+
+
+def merge(old: Iterable[Condition], new: Iterable[Condition]) -> list[Condition]:
+    """`old` with `new` laid over it by type: order kept, new types last.
+
+    A condition whose status did not change keeps its transition time, so that merging the same
+    conditions again changes nothing.
+    """
+    merged = {known.type: known for known in old}
+    for fresh in new:
+        known = merged.get(fresh.type)
+        if known is not None and known.status == fresh.status:
+            fresh = fresh.model_copy(update={"last_transition_time": known.last_transition_time})
+        merged[fresh.type] = fresh
+    return list(merged.values())
+
+
+def find(conditions: Iterable[Condition], kind: ConditionType) -> Condition | None:
+    """The condition of this type, if there is one."""
+    return next((known for known in conditions if known.type == kind), None)
+
+
+def is_true(conditions: Iterable[Condition], kind: ConditionType) -> bool:
+    """Whether the condition of this type is there and True."""
+    known = find(conditions, kind)
+    return known is not None and known.status == "True"
+
+
+def is_finished(conditions: Iterable[Condition]) -> bool:
+    """Whether the job has ended, well or badly; this never becomes false again."""
+    known = list(conditions)
+    return any(is_true(known, kind) for kind in TERMINAL)

@@ -1,0 +1,74 @@
+"""A rule on a user's input, written once and held in two places.
+
+The API server evaluates a rule's CEL expression at `kubectl apply`; the pydantic model evaluates its
+Python twin offline (`headway estimate`, tests, editors). Both answer with the same message. The two
+forms are kept equal by a table of inputs that the tests send to both; nothing here proves it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, core_schema
+
+VALIDATIONS = "x-kubernetes-validations"
+Scalar = str | int | float | bool
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What must hold of a value, and what to tell the user where it does not.
+
+    Put it in a field's `Annotated[...]`, where `self` is that field's value, or in a model's `validations`,
+    where `self` is the whole object. `field` (camelCase) is the property a model's rule points at.
+    """
+
+    cel: str
+    message: str
+    holds: Callable[[Any], bool]
+    field: str = ""
+
+    def validation(self) -> dict[str, str]:
+        """The entry of `x-kubernetes-validations`."""
+        entry = {"rule": self.cel, "message": self.message}
+        return entry | {"fieldPath": f".{self.field}"} if self.field else entry
+
+    def check(self, value: Any) -> Any:
+        if not self.holds(value):
+            raise ValueError(self.message)
+        return value
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self.check, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        json_schema = dict(handler(schema))
+        json_schema[VALIDATIONS] = [*json_schema.get(VALIDATIONS, []), self.validation()]
+        return json_schema
+
+
+def not_yet(message: str, *, values: tuple[Scalar, ...] = (), unless: Scalar | None = None) -> Rule:
+    """Refuse what this version would silently ignore.
+
+    Without options the field may not be set at all; `values` refuses some values of it, `unless` all
+    but one. Remove the annotation in the commit that makes the field act.
+    """
+    if values:
+        listed = ", ".join(cel_literal(value) for value in values)
+        return Rule(f"!(self in [{listed}])", message, lambda value: value not in values)
+    if unless is not None:
+        return Rule(f"self == {cel_literal(unless)}", message, lambda value: value == unless)
+    return Rule("false", message, lambda value: value is None or value == ())
+
+
+def cel_literal(value: Scalar) -> str:
+    """A Python scalar as CEL writes it; a float keeps its point, since CEL tells 0 from 0.0."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    return repr(value)

@@ -1,0 +1,51 @@
+"""Where the prompts come from."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from headway_api.base import SpecModel
+from headway_api.rules import Rule
+from headway_api.spec.types import Uri, uri_scheme
+
+Format = Literal["parquet", "jsonl", "json", "csv"]
+FORMATS: tuple[Format, ...] = ("parquet", "jsonl", "json", "csv")
+
+
+class Dataset(SpecModel):
+    """A table with one prompt a row. Every column reaches the environment and its reward."""
+
+    validations = (
+        Rule(
+            r"has(self.format) || self.uri.matches('\\.(parquet|jsonl|json|csv)$')",
+            "a dataset whose uri does not end in .parquet, .jsonl, .json or .csv needs format",
+            lambda self: self.format is not None or self.uri.rpartition(".")[2] in FORMATS,
+            "uri",
+        ),
+    )
+
+    uri: Annotated[Uri, uri_scheme("the uri of a dataset", "s3")]
+    """The file, s3://BUCKET/KEY, read with the endpoint and credentials of spec.output."""
+    format: Format | None = None
+    """Format of the file. Absent: told by the ending of uri."""
+    prompt_column: Annotated[str, Field(min_length=1, max_length=128)] | None = None
+    """Column that holds the prompt. Absent: the column `prompt`, else the first column."""
+
+    @property
+    def effective_format(self) -> Format:
+        """The format given, else the one the file's ending tells."""
+        ending = self.uri.rpartition(".")[2]
+        return self.format or next(known for known in FORMATS if known == ending)
+
+
+class DataSpec(SpecModel):
+    """The prompts to train and to measure on."""
+
+    train: Dataset
+    """Prompts to train on."""
+    validation: Dataset | None = None
+    """Prompts never trained on, to measure progress with. Needed unless spec.evaluation is switched
+    off with everySteps: 0 and atStart: false."""
+    shuffle: bool = True
+    """Visit the training rows in an order drawn from spec.seed, another one each epoch; false keeps
+    the file's order."""

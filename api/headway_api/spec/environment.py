@@ -1,0 +1,109 @@
+"""What an episode acts on: the user's tools, state and reward, and the sandbox that holds them."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from headway_api.base import SpecModel
+from headway_api.rules import Rule, not_yet
+from headway_api.spec.types import FreeForm, PodTemplate, Resources, Subdomain
+
+ENTRYPOINT_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*$"
+
+
+class WarmPool(SpecModel):
+    """Sandboxes kept started and empty, so that an episode need not wait for a pod."""
+
+    validations = (
+        Rule(
+            "!has(self.max) || self.min <= self.max",
+            "spec.environment.sandbox.warmPool: min must not be above max",
+            lambda self: self.max is None or self.min <= self.max,
+            "min",
+        ),
+    )
+
+    min: Annotated[int, Field(ge=0, le=4096)] = 4
+    """Idle sandboxes kept ready while the job runs. 0: each is started when an episode asks."""
+    max: Annotated[int, Field(ge=1, le=4096)] | None = None
+    """Most sandboxes of the job at once, idle and in use together. Absent: spec.rollout.maxConcurrency."""
+
+
+class EgressRule(SpecModel):
+    """A destination a sandbox may reach."""
+
+    cidr: Annotated[str, Field(pattern=r"^[0-9a-fA-F.:]+/[0-9]{1,3}$", max_length=43)]
+    """Addresses, in CIDR notation."""
+    ports: Annotated[tuple[Annotated[int, Field(ge=1, le=65535)], ...], Field(max_length=16)] = ()
+    """TCP ports. Absent: all."""
+
+
+class Sandbox(SpecModel):
+    """The pod an episode runs in: restricted, without network and credentials, destroyed afterwards."""
+
+    provider: Annotated[
+        Literal["pods", "agent-sandbox"],
+        not_yet(
+            "spec.environment.sandbox.provider: agent-sandbox is not run by this version; use pods",
+            values=("agent-sandbox",),
+        ),
+    ] = "pods"
+    """Who makes the sandboxes: pods is Headway's own pool."""
+    runtime_class_name: Subdomain | None = None
+    """RuntimeClass of the pods, for a stronger wall around untrusted code (gvisor, kata). Absent: the
+    cluster's default runtime."""
+    resources: Resources | None = None
+    """Resources of one sandbox; requests are set equal to limits. Absent: the operator's default."""
+    reuse: Literal["Never"] = "Never"
+    """Whether a sandbox serves another episode after its first. Never: nothing leaks from one episode
+    into the next."""
+    warm_pool: WarmPool = WarmPool()
+    """Sandboxes kept ready."""
+    egress: Annotated[
+        tuple[EgressRule, ...],
+        Field(max_length=32),
+        not_yet(
+            "spec.environment.sandbox.egress is not applied by this version; put what the tools need into the image"
+        ),
+    ] = ()
+    """Destinations a sandbox may reach; none of them otherwise, names (DNS) included. Not applied yet."""
+    deadline_seconds: Annotated[int, Field(ge=10, le=86400)] = 900
+    """Longest life of a sandbox in use, in seconds; its episode then ends as an InfraError and is tried
+    again."""
+    pod_template: PodTemplate | None = None
+    """Fragment of a PodTemplateSpec merged over the platform's, for what has no field of its own
+    (nodeSelector, tolerations, ...). What isolates the sandbox cannot be loosened here."""
+
+
+class EnvironmentSpec(SpecModel):
+    """Tools, state, reward and external score: an image, and the class in it."""
+
+    image: Annotated[str, Field(min_length=1, max_length=512)]
+    """Container image that holds the environment."""
+    image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
+    """When nodes pull the image. Absent: as Kubernetes does, Always for :latest, else IfNotPresent."""
+    entrypoint: Annotated[str, Field(pattern=ENTRYPOINT_PATTERN, max_length=256)]
+    """The environment's class, as module:Class."""
+    config: FreeForm | None = None
+    """Settings handed to the class as they are, and checked by it before the first episode."""
+    sandbox: Sandbox = Sandbox()
+    """The pod each episode runs in."""
+
+
+class RewardSpec(SpecModel):
+    """What a reward may be."""
+
+    validations = (
+        Rule(
+            "self.range[0] < self.range[1]",
+            "spec.reward.range: the first number must be below the second",
+            lambda self: self.range[0] < self.range[1],
+            "range",
+        ),
+    )
+
+    range: Annotated[
+        tuple[Annotated[float, Field(ge=-1e6, le=1e6)], ...], Field(min_length=2, max_length=2)
+    ] = (0.0, 1.0)
+    """Lowest and highest reward of an episode. A reward outside, or not finite, is an AgentError and
+    never trained on."""

@@ -1,0 +1,116 @@
+"""How the learner runs and steps: processes, DeepSpeed, the optimizer, how long, what is kept."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from headway_api.base import SpecModel
+from headway_api.rules import Rule, not_yet
+from headway_api.spec.types import PodTemplate, Resources
+
+Beta = Annotated[float, Field(ge=0, le=0.99999)]
+
+
+class DeepSpeed(SpecModel):
+    """How DeepSpeed spreads the training state over the processes."""
+
+    zero_stage: Annotated[
+        int,
+        Field(ge=0, le=3),
+        Rule(
+            "self >= 1",
+            "spec.learner.deepspeed.zeroStage must be 1, 2 or 3: stage 0 deviates in bfloat16 and reports no "
+            "gradient norm; 1 costs no memory over it",
+            lambda value: value >= 1,
+        ),
+    ] = 2
+    """ZeRO stage: 1 spreads optimizer state, 2 gradients too, 3 weights too. The stage cannot change when
+    a job resumes."""
+    offload: Annotated[
+        Literal["none", "cpu"],
+        not_yet(
+            "spec.learner.deepspeed.offload: cpu is not run by this version; use zeroStage 3", values=("cpu",)
+        ),
+    ] = "none"
+    """Where optimizer state lives: none keeps it on the accelerator."""
+
+
+class LearnerSpec(SpecModel):
+    """The processes that train."""
+
+    nodes: Annotated[int, Field(ge=1, le=64)] = 1
+    """Learner pods."""
+    processes_per_node: Annotated[int, Field(ge=1, le=16)] = 1
+    """Training processes in each pod, one for each accelerator."""
+    deepspeed: DeepSpeed = DeepSpeed()
+    """DeepSpeed's settings."""
+    resources: Resources | None = None
+    """Resources of one learner pod. Absent: the operator's default, with one GPU for each process where
+    the cluster has GPUs."""
+    pod_template: PodTemplate | None = None
+    """Fragment of a PodTemplateSpec merged over the platform's (nodeSelector, tolerations, ...)."""
+
+    @property
+    def world_size(self) -> int:
+        """Training processes in all."""
+        return self.nodes * self.processes_per_node
+
+
+class OptimizerSpec(SpecModel):
+    """AdamW."""
+
+    learning_rate: Annotated[
+        float,
+        Field(ge=0, le=0.01),
+        Rule("self > 0.0", "spec.optimizer.learningRate must be above 0", lambda value: value > 0),
+    ] = 4e-5
+    """Step size after warm-up. Some models want less (1e-5); full weights want a tenth of what LoRA does."""
+    warmup_steps: Annotated[int, Field(ge=0, le=1000)] = 5
+    """Optimizer steps over which the step size grows from 0."""
+    betas: Annotated[tuple[Beta, ...], Field(min_length=2, max_length=2)] = (0.9, 0.95)
+    """Decay of the running mean and of the running square of the gradient."""
+    eps: Annotated[float, Field(ge=1e-12, le=0.001)] = 1e-8
+    """Added to the denominator."""
+    weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Decoupled weight decay."""
+    gradient_clip: Annotated[float, Field(ge=0, le=1000)] = 1.0
+    """Largest norm of the gradient; a larger one is scaled down to it. 0 does not clip."""
+
+
+class ScheduleSpec(SpecModel):
+    """When the job is done: at whichever limit comes first."""
+
+    mutable = frozenset({"max_steps"})
+    validations = (
+        Rule(
+            "self.maxSteps >= oldSelf.maxSteps",
+            "spec.schedule.maxSteps may only grow; suspend the job to stop it earlier",
+            lambda self: True,
+            "maxSteps",
+        ),
+    )
+
+    max_steps: Annotated[int, Field(ge=1, le=100000)] = 50
+    """Training steps. May be raised while the job runs. Give a change 25 to 50 steps before judging it."""
+    max_epochs: Annotated[int, Field(ge=1, le=1000)] = 1
+    """Passes over the training rows."""
+
+
+class CheckpointsSpec(SpecModel):
+    """What is kept under spec.output.uri to resume from and to serve."""
+
+    mutable = frozenset({"keep_last"})
+
+    every_steps: Annotated[
+        int,
+        Field(ge=1, le=1000),
+        not_yet("spec.checkpoints.everySteps: this version checkpoints every step; leave it at 1", unless=1),
+    ] = 1
+    """Steps between resumable checkpoints."""
+    keep_last: Annotated[int, Field(ge=1, le=100)] = 2
+    """Latest resumable checkpoints kept; older ones are deleted. May be changed while the job runs."""
+    keep_best: Annotated[
+        Annotated[int, Field(ge=0, le=10)] | None,
+        not_yet("spec.checkpoints.keepBest is not acted upon by this version; raise keepLast instead"),
+    ] = None
+    """Best checkpoints, by validation, kept besides the latest. Not acted upon yet."""

@@ -1,0 +1,86 @@
+"""What surrounds a run: money, failures, tracking, and where its results go."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from headway_api.base import SpecModel
+from headway_api.rules import Rule
+from headway_api.spec.types import Money, SecretRef, Uri, uri_scheme
+
+TokenLimit = Annotated[int, Field(ge=1, le=10**15)]
+Reason = Annotated[str, Field(min_length=1, max_length=128)]
+
+
+class TokenBudget(SpecModel):
+    """Limits by token class; a class without a limit is not limited."""
+
+    prefill: TokenLimit | None = None
+    """Prompt tokens, those the servers had cached left out."""
+    sample: TokenLimit | None = None
+    """Sampled tokens."""
+    train: TokenLimit | None = None
+    """Trained tokens."""
+
+
+class BudgetSpec(SpecModel):
+    """The most a job may cost."""
+
+    validations = (
+        Rule(
+            "has(self.usd) != has(self.tokens)",
+            "spec.budget takes exactly one of usd and tokens",
+            lambda self: (self.usd is None) != (self.tokens is None),
+        ),
+    )
+
+    usd: Money | None = None
+    """The most it may cost, in US dollars, as a string."""
+    tokens: TokenBudget | None = None
+    """The most tokens it may use."""
+    on_exhausted: Literal["Suspend", "Fail"] = "Suspend"
+    """What happens when no further episode fits."""
+    price_book: Annotated[str, Field(min_length=1, max_length=63)] = "default"
+    """Price book that turns tokens into dollars."""
+
+
+class MlflowTracking(SpecModel):
+    """An MLflow tracking server."""
+
+    uri: Annotated[Uri, uri_scheme("spec.tracking.mlflow.uri", "http", "https")]
+    """Address of the server."""
+    experiment: Annotated[str, Field(min_length=1, max_length=256)] | None = None
+    """Experiment the run is filed under. Absent: the job's namespace and name, NAMESPACE/NAME."""
+
+
+class TrackingSpec(SpecModel):
+    """Where metrics go besides Prometheus."""
+
+    mlflow: MlflowTracking | None = None
+    """Log every metric to MLflow."""
+
+
+class FailureRule(SpecModel):
+    """What a failure leads to; the first rule that matches decides."""
+
+    exit_codes: Annotated[tuple[Annotated[int, Field(ge=1, le=255)], ...], Field(max_length=16)] = ()
+    """Exit codes that match. Absent: any."""
+    pod_conditions: Annotated[tuple[Reason, ...], Field(max_length=16)] = ()
+    """Types of true pod conditions that match, such as DisruptionTarget. Absent: any."""
+    action: Literal["RestartRole", "RestartAll", "Fail", "Replace"]
+    """What is done."""
+
+
+class OutputSpec(SpecModel):
+    """The object store: where results go, and how every s3:// URI of the job is reached."""
+
+    uri: Annotated[Uri, uri_scheme("spec.output.uri", "s3")]
+    """Where results go: checkpoints, trajectories and the ledger lie in a folder of the job's name
+    under it."""
+    endpoint_url: Annotated[Uri, uri_scheme("spec.output.endpointUrl", "http", "https")] | None = None
+    """Address of an S3-compatible store. Absent: AWS."""
+    region: Annotated[str, Field(pattern=r"^[a-z0-9-]+$", max_length=63)] | None = None
+    """Region of the store. Absent: as the pod's environment says."""
+    secret_ref: SecretRef | None = None
+    """Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY. Absent: the service account's own identity
+    (IRSA or EKS Pod Identity)."""

@@ -1,0 +1,58 @@
+"""The part of an object's metadata that Headway reads, and the rules its name keeps."""
+
+import re
+from datetime import datetime
+
+from pydantic import ConfigDict
+
+from headway_api.base import Model
+from headway_api.names import MAX_JOB_NAME
+from headway_api.rules import Rule
+
+NAME_PATTERN = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
+
+
+class OwnerReference(Model):
+    """An object this one belongs to."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    api_version: str
+    kind: str
+    name: str
+    uid: str
+    controller: bool = False
+
+
+class Metadata(Model):
+    """Kubernetes ObjectMeta, as far as Headway reads it; the rest is ignored."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    name: str = ""
+    generate_name: str = ""
+    namespace: str = "default"
+    uid: str = ""
+    generation: int = 0
+    resource_version: str = ""
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    creation_timestamp: datetime | None = None
+    deletion_timestamp: datetime | None = None
+    finalizers: tuple[str, ...] = ()
+    owner_references: tuple[OwnerReference, ...] = ()
+
+
+NAME_RULES = (
+    Rule(
+        f"size(self.metadata.name) <= {MAX_JOB_NAME}",
+        f"metadata.name must have at most {MAX_JOB_NAME} characters: its pods' host names are made from it",
+        lambda self: len(self.metadata.name) <= MAX_JOB_NAME,
+    ),
+    Rule(
+        f"self.metadata.name.matches('{NAME_PATTERN}')",
+        "metadata.name must start with a letter, end with a letter or digit, and hold only lower-case letters, "
+        "digits and -",
+        lambda self: not self.metadata.name or re.match(NAME_PATTERN, self.metadata.name) is not None,
+    ),
+)

@@ -1,0 +1,95 @@
+"""What is trained: the base model, and which of its weights move."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from headway_api.base import SpecModel
+from headway_api.rules import Rule, not_yet
+from headway_api.spec.types import Label, Uri, uri_scheme
+
+
+class Lora(SpecModel):
+    """Train a low-rank adapter; the base model's weights stay as they are."""
+
+    rank: Annotated[int, Field(ge=1, le=256)] = 32
+    """Rank of the adapter. Double it (with alpha) when a healthy run reaches a plateau."""
+    alpha: Annotated[int, Field(ge=1, le=1024)] = 64
+    """Scale of the adapter: its output is multiplied by alpha / rank. Usually twice the rank."""
+    targets: Annotated[
+        tuple[Annotated[str, Field(min_length=1, max_length=128)], ...], Field(max_length=32)
+    ] = ()
+    """Names of the linear modules that get an adapter (q_proj, up_proj, ...). Absent: every linear
+    module except the output head."""
+
+
+class Full(SpecModel):
+    """Train every weight of the model. Takes no settings: write `full: {}`."""
+
+
+class WarmStart(SpecModel):
+    """Weights to start from instead of the base model's own: a finished job's, or an adapter at a URI."""
+
+    validations = (
+        Rule(
+            "has(self.job) != has(self.uri)",
+            "spec.model.warmStart takes exactly one of job and uri",
+            lambda self: (self.job is None) != (self.uri is None),
+        ),
+    )
+
+    job: Label | None = None
+    """An RLTrainingJob in the same namespace, whose best checkpoint is taken."""
+    uri: Uri | None = None
+    """Where a LoRA adapter in Hugging Face layout lies."""
+
+
+class ModelSpec(SpecModel):
+    """The model to train."""
+
+    validations = (
+        Rule(
+            "!(has(self.lora) && has(self.full))",
+            "spec.model takes lora or full, not both; remove one of them",
+            lambda self: self.lora is None or self.full is None,
+            "full",
+        ),
+    )
+
+    base: Annotated[
+        Uri,
+        uri_scheme("spec.model.base", "hf", "s3", "pvc"),
+        Rule(
+            "!self.startsWith('pvc://')",
+            "spec.model.base: pvc:// is not read by this version; copy the model to s3://",
+            lambda value: not value.startswith("pvc://"),
+        ),
+    ]
+    """Where the base model comes from: hf://ORGANIZATION/NAME on the Hugging Face hub, or
+    s3://BUCKET/PREFIX of a folder in Hugging Face layout, read with the endpoint and credentials of
+    spec.output. pvc:// is reserved."""
+    revision: Annotated[str, Field(min_length=1, max_length=128)] | None = None
+    """Branch, tag or commit of a hf:// model. Absent: the default branch; pin a commit for a run that
+    can be repeated."""
+    dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16"
+    """Number format of the weights in learner and rollout servers. float32 makes sampling and training
+    probabilities agree closely, at twice the memory."""
+    context_length: Annotated[int, Field(ge=64, le=2097152)] | None = None
+    """Most tokens of one episode: prompt, every turn and every tool result together. Absent: the
+    model's own limit."""
+    lora: Lora | None = None
+    """Train a LoRA adapter. With neither lora nor full: rank 32, alpha 64."""
+    full: Full | None = None
+    """Train every weight instead of an adapter."""
+    warm_start: Annotated[
+        WarmStart | None,
+        not_yet(
+            "spec.model.warmStart is not run by this version; put the merged model at s3:// in spec.model.base"
+        ),
+    ] = None
+    """Weights to start from. Not run yet."""
+
+    @property
+    def effective_lora(self) -> Lora | None:
+        """The adapter that is trained; None when every weight is."""
+        return None if self.full is not None else self.lora or Lora()

@@ -1,0 +1,163 @@
+"""RLTrainingJob: one run of reinforcement learning, from dataset to adapter."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from headway_api.base import Model, SpecModel
+from headway_api.rules import Rule, not_yet
+from headway_api.spec.agent import AgentSpec
+from headway_api.spec.algorithm import AlgorithmSpec
+from headway_api.spec.data import DataSpec
+from headway_api.spec.environment import EnvironmentSpec, RewardSpec
+from headway_api.spec.learner import CheckpointsSpec, LearnerSpec, OptimizerSpec, ScheduleSpec
+from headway_api.spec.lifecycle import BudgetSpec, FailureRule, OutputSpec, TrackingSpec
+from headway_api.spec.metadata import NAME_RULES, Metadata
+from headway_api.spec.model import ModelSpec
+from headway_api.spec.rollout import RolloutSpec
+from headway_api.spec.trust import CollapseSpec, EvaluationSpec, PreflightSpec
+from headway_api.spec.types import ObjectName, Subdomain
+from headway_api.status import RLTrainingJobStatus
+
+Deadline = Annotated[int, Field(ge=1, le=31536000)]
+
+
+class FailurePolicySpec(SpecModel):
+    """How failures of the job's own pods are met. Disruptions (a drained node) do not count."""
+
+    mutable = frozenset({"max_restarts"})
+
+    max_restarts: Annotated[int, Field(ge=0, le=1000)] = 5
+    """Restarts of a role before the job fails. May be changed while the job runs."""
+    rules: Annotated[
+        tuple[FailureRule, ...],
+        Field(max_length=16),
+        not_yet("spec.failurePolicy.rules is not acted upon by this version; use maxRestarts"),
+    ] = ()
+    """What each kind of failure leads to. Not acted upon yet."""
+
+
+class RLTrainingJobSpec(SpecModel):
+    """What to train, on what, how, and where the result goes. Immutable but for the fields that say
+    otherwise: make a new job to change the rest."""
+
+    mutable = frozenset(
+        {
+            "suspend",
+            "rollout",
+            "schedule",
+            "evaluation",
+            "budget",
+            "checkpoints",
+            "failure_policy",
+            "active_deadline_seconds",
+            "pending_deadline_seconds",
+            "ttl_seconds_after_finished",
+        }
+    )
+    validations = (
+        Rule(
+            "has(self.data.validation) || (self.evaluation.everySteps == 0 && !self.evaluation.atStart)",
+            "spec.data.validation is needed to evaluate; give it, or switch evaluation off with "
+            "spec.evaluation.everySteps: 0 and atStart: false",
+            lambda self: (
+                self.data.validation is not None
+                or (self.evaluation.every_steps == 0 and not self.evaluation.at_start)
+            ),
+            "data",
+        ),
+        Rule(
+            "!has(self.model.contextLength) || self.rollout.sampling.maxTokens * "
+            "(has(self.agent.builtin) ? self.agent.builtin.maxTurns : 16) <= self.model.contextLength",
+            "spec.rollout.sampling.maxTokens x spec.agent.builtin.maxTurns (16 unless given) does not fit "
+            "spec.model.contextLength; lower one of the first two, or raise the last",
+            lambda self: (
+                self.model.context_length is None
+                or self.rollout.sampling.max_tokens * self.agent.effective_builtin.max_turns
+                <= self.model.context_length
+            ),
+            "model",
+        ),
+    )
+
+    suspend: bool = False
+    """true stops every pod of the job, after a checkpoint, and holds the job until it is false again.
+    May be changed while the job runs."""
+    seed: Annotated[int, Field(ge=0, le=2147483647)] = 0
+    """Seed of the order of rows and of every draw."""
+    model: ModelSpec
+    """What is trained."""
+    data: DataSpec
+    """The prompts."""
+    agent: AgentSpec = AgentSpec()
+    """Who acts in an episode."""
+    environment: EnvironmentSpec
+    """What an episode acts on."""
+    reward: RewardSpec = RewardSpec()
+    """What a reward may be."""
+    algorithm: AlgorithmSpec = AlgorithmSpec()
+    """How episodes become gradients."""
+    optimizer: OptimizerSpec = OptimizerSpec()
+    """How gradients become steps."""
+    schedule: ScheduleSpec = ScheduleSpec()
+    """How long to train."""
+    rollout: RolloutSpec = RolloutSpec()
+    """How episodes are sampled."""
+    learner: LearnerSpec = LearnerSpec()
+    """The processes that train."""
+    evaluation: EvaluationSpec = EvaluationSpec()
+    """Validation during training."""
+    preflight: PreflightSpec = PreflightSpec()
+    """Checks before the first gradient."""
+    collapse: CollapseSpec = CollapseSpec()
+    """What happens at signs of collapse."""
+    budget: Annotated[
+        BudgetSpec | None,
+        not_yet(
+            "spec.budget is not enforced by this version; bound the job with spec.schedule.maxSteps and "
+            "spec.activeDeadlineSeconds"
+        ),
+    ] = None
+    """The most the job may cost. Not enforced yet."""
+    checkpoints: CheckpointsSpec = CheckpointsSpec()
+    """What is kept to resume from."""
+    tracking: TrackingSpec = TrackingSpec()
+    """Where metrics go besides Prometheus."""
+    failure_policy: FailurePolicySpec = FailurePolicySpec()
+    """How failures are met."""
+    readiness_policy: Literal["Accepted", "Running", "Succeeded"] = "Running"
+    """When the Ready condition is true, for what waits on it (Flux, Argo CD, helm --wait): once the spec
+    is accepted, once every role runs, or once the job has succeeded."""
+    active_deadline_seconds: Deadline | None = None
+    """Longest the job may take, in seconds, suspended time left out; it then fails. Absent: no limit.
+    May be changed while the job runs."""
+    pending_deadline_seconds: Deadline = 3600
+    """Longest the job may wait for its pods to be ready, in seconds, suspended time left out; it then
+    fails, naming what it waited for. May be changed while the job runs."""
+    ttl_seconds_after_finished: Annotated[int, Field(ge=0, le=31536000)] | None = None
+    """Delete the job, its pods and its status so many seconds after it ended; what lies under spec.output
+    stays. Absent: keep it. May be changed while the job runs."""
+    managed_by: Annotated[str, Field(pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$", max_length=63)] | None = None
+    """Controller that runs the job, as domain/name. Absent: this operator."""
+    service_account_name: Subdomain | None = None
+    """Service account of learner, coordinator and rollout servers; a sandbox never gets it. Absent: one
+    made for the job."""
+    image_pull_secrets: Annotated[tuple[ObjectName, ...], Field(max_length=8)] = ()
+    """Secrets to pull the job's images with."""
+    output: OutputSpec
+    """Where the results go."""
+
+
+class RLTrainingJob(Model):
+    """One run of multi-turn reinforcement learning."""
+
+    validations = NAME_RULES
+
+    api_version: Literal["headway.dev/v1alpha1"] = "headway.dev/v1alpha1"
+    kind: Literal["RLTrainingJob"] = "RLTrainingJob"
+    metadata: Metadata
+    """Standard object metadata."""
+    spec: RLTrainingJobSpec
+    """What to train, on what, how, and where the result goes."""
+    status: RLTrainingJobStatus = RLTrainingJobStatus()
+    """What has become of it. Written by the platform."""

@@ -1,0 +1,85 @@
+"""What is measured around the reward: evaluation, preflight, signs of collapse."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from headway_api.base import SpecModel
+from headway_api.rules import Rule, not_yet
+
+PassK = Annotated[tuple[Annotated[int, Field(ge=1, le=32)], ...], Field(min_length=1, max_length=8)]
+
+
+class EvaluationSampling(SpecModel):
+    """How the next token is drawn in validation episodes."""
+
+    temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
+    """Divides the logits before drawing; 0 always takes the likeliest token. Give 1 to see what training
+    samples look like."""
+    top_p: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """Share of probability that is drawn from."""
+    max_tokens: Annotated[int, Field(ge=1, le=131072)] | None = None
+    """Most tokens of one turn. Absent: spec.rollout.sampling.maxTokens."""
+
+
+class EvaluationSpec(SpecModel):
+    """Validation during training: the same rows each time, scored by reward and external score."""
+
+    mutable = frozenset({"every_steps"})
+    validations = (
+        Rule(
+            "self.passK.all(k, k <= self.groupSize)",
+            "spec.evaluation.passK: no value may be above spec.evaluation.groupSize",
+            lambda self: all(k <= self.group_size for k in self.pass_k),
+            "passK",
+        ),
+        Rule(
+            "self.groupSize == 1 || self.sampling.temperature > 0.0",
+            "spec.evaluation.groupSize above 1 needs spec.evaluation.sampling.temperature above 0: at 0 every "
+            "try gives the same answer",
+            lambda self: self.group_size == 1 or self.sampling.temperature > 0,
+            "groupSize",
+        ),
+    )
+
+    every_steps: Annotated[int, Field(ge=0, le=1000)] = 10
+    """Training steps between validations; one more follows the last step. 0 does not validate. May be
+    changed while the job runs."""
+    at_start: bool = True
+    """Validate the base model before the first step, so that there is something to compare with."""
+    group_size: Annotated[int, Field(ge=1, le=32)] = 1
+    """Tries on each row."""
+    sampling: EvaluationSampling = EvaluationSampling()
+    """How tokens are drawn."""
+    pass_k: PassK = (1,)
+    """The k of pass_at_k (one of k tries succeeds) and pass_power_k (all k do), each at most groupSize."""
+    success_threshold: Annotated[float, Field(ge=-1e6, le=1e6)] = 1.0
+    """A try succeeds with this reward or more."""
+    max_rows: Annotated[int, Field(ge=1, le=1000000)] | None = None
+    """Validate on the first so many rows. Absent: all of them."""
+
+
+class PreflightSpec(SpecModel):
+    """Checks before the first gradient: determinism, a foothold, a sane reward, isolation."""
+
+    policy: Literal["Enforce", "Warn", "Off"] = "Enforce"
+    """Enforce fails the job where a check fails; Warn says so in the PreflightPassed condition and goes
+    on; Off runs no check."""
+    episodes: Annotated[
+        Annotated[int, Field(ge=8, le=10000)] | None,
+        not_yet("spec.preflight.episodes is not acted upon by this version; remove it"),
+    ] = None
+    """Episodes the checks sample. Not acted upon yet."""
+
+
+class CollapseSpec(SpecModel):
+    """What happens when training shows signs of collapse."""
+
+    policy: Annotated[
+        Literal["Alert", "Pause", "Remediate"],
+        not_yet(
+            "spec.collapse.policy: only Alert is run by this version; act on the CollapseDetected condition",
+            values=("Pause", "Remediate"),
+        ),
+    ] = "Alert"
+    """Alert sets the CollapseDetected condition, naming the first thing to change."""

@@ -1,0 +1,293 @@
+"""What the platform answers: the `status` of both kinds.
+
+Two writers share it, each with a field manager of its own and neither touching the other's fields
+(`names.FIELD_MANAGER_OPERATOR`, `names.FIELD_MANAGER_COORDINATOR`). Nothing here is a source: numbers
+are projections of the ledger and the step reports. Fractions are strings, as everywhere in Kubernetes.
+"""
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from headway_api.base import StatusModel
+from headway_api.conditions import Condition
+from headway_api.spec.types import Decimal, Money, Uri
+
+State = Literal[
+    "Pending",
+    "Queued",
+    "Starting",
+    "Preflight",
+    "Training",
+    "Evaluating",
+    "Suspending",
+    "Suspended",
+    "Restarting",
+    "Stalled",
+    "Complete",
+    "Failed",
+]
+Count = Annotated[int, Field(ge=0)]
+Text = Annotated[str, Field(max_length=1024)]
+Word = Annotated[str, Field(max_length=128)]
+
+
+def decimal(value: float, digits: int = 4) -> str:
+    """A finite float as status shows it: fixed point, no trailing zeros."""
+    text = f"{value:.{digits}f}"
+    text = text.rstrip("0").rstrip(".") if "." in text else text
+    return "0" if text == "-0" else text
+
+
+class Progress(StatusModel):
+    """How far training has come."""
+
+    step: Count = 0
+    """Training steps completed and checkpointed."""
+    max_steps: Count | None = None
+    """Steps after which the job is done: the smaller of schedule.maxSteps and what the epochs hold."""
+    epoch: Count = 0
+    """Passes over the training rows completed."""
+    episodes: Count = 0
+    """Training episodes completed or truncated."""
+    policy_version: Annotated[str, Field(pattern=r"^[0-9]+\.[0-9]+$", max_length=32)] | None = None
+    """INCARNATION.STEP of the weights the servers sample with."""
+    updated_time: datetime | None = None
+    """When the last step was completed."""
+
+
+class Reward(StatusModel):
+    """Rewards of the last trained batch."""
+
+    mean: Decimal | None = None
+    """Mean over its episodes."""
+    valid: Decimal | None = None
+    """Mean over the groups whose episodes did not all score alike."""
+
+
+class BestValidation(StatusModel):
+    """The best validation so far."""
+
+    step: Count
+    """Step it was measured at."""
+    reward: Decimal | None = None
+    """Mean reward."""
+    external_score: Decimal | None = None
+    """Mean external score."""
+
+
+class Validation(StatusModel):
+    """The last validation."""
+
+    step: Count
+    """Step it was measured at."""
+    reward: Decimal | None = None
+    """Mean reward."""
+    external_score: Decimal | None = None
+    """Mean of the environment's external score, which is not the reward and not trained on."""
+    baseline: Decimal | None = None
+    """Mean reward at step 0, before training."""
+    baseline_external_score: Decimal | None = None
+    """Mean external score at step 0."""
+    best: BestValidation | None = None
+    """The best so far."""
+
+
+class Usage(StatusModel):
+    """What the job has used and what that costs; the ledger in spec.output is the source."""
+
+    prefill_tokens: Count = 0
+    """Prompt tokens the servers computed."""
+    cached_prefill_tokens: Count = 0
+    """Prompt tokens the servers found in their cache."""
+    sample_tokens: Count = 0
+    """Tokens sampled."""
+    train_tokens: Count = 0
+    """Tokens of trained rows, context and action."""
+    discarded_tokens: Count = 0
+    """Tokens of episodes that were not trained on: retried, too old, or of uniform groups."""
+    evaluation_tokens: Count = 0
+    """Tokens prefilled and sampled by validation and preflight."""
+    sandbox_seconds: Decimal | None = None
+    """Seconds sandboxes were in use."""
+    accelerator_seconds: Decimal | None = None
+    """Seconds accelerators were held, one for each of them."""
+    cost: Money | None = None
+    """Cost so far by the price book."""
+    currency: Literal["USD"] = "USD"
+    """Currency of cost."""
+    price_book: Word | None = None
+    """Price book used, with the date it is of: NAME@DATE."""
+
+
+class Algorithm(StatusModel):
+    """The objective as it runs: presets and defaults written out."""
+
+    loss: Word | None = None
+    """Surrogate loss."""
+    clip_low: Decimal | None = None
+    """Lower bound of the ratio."""
+    clip_high: Decimal | None = None
+    """Upper bound of the ratio."""
+    advantage: Word | None = None
+    """Advantage method."""
+    normalize: Word | None = None
+    """What advantages are divided by."""
+    reduction: Word | None = None
+    """How token losses become one."""
+    correction: Word | None = None
+    """Treatment of the gap between sampling and training probabilities."""
+    sampler: Word | None = None
+    """Which finished group is trained next."""
+    max_steps_off_policy: Count | None = None
+    """Largest lag of a trained token, in steps."""
+
+
+class Checkpoint(StatusModel):
+    """A checkpoint in the artifact store."""
+
+    step: Count
+    """Step it was taken after."""
+    uri: Uri
+    """Where it lies."""
+
+
+class Adapter(StatusModel):
+    """The trained weights, ready to serve."""
+
+    uri: Uri
+    """Folder in Hugging Face layout: a LoRA adapter, or the whole model where all of it was trained."""
+    step: Count | None = None
+    """Step it is of."""
+
+
+class Checkpoints(StatusModel):
+    """What there is to resume from and to serve."""
+
+    latest: Checkpoint | None = None
+    """The one a restart resumes from."""
+    best: Checkpoint | None = None
+    """The one that validated best."""
+    adapter: Adapter | None = None
+    """The trained weights, ready to serve."""
+
+
+class Check(StatusModel):
+    """One check of the preflight."""
+
+    name: Word
+    """Which check."""
+    passed: bool
+    """Whether it passed."""
+    message: Text = ""
+    """The numbers, and what to change where it failed."""
+    field: Annotated[str, Field(max_length=256)] | None = None
+    """Field of the spec to change."""
+
+
+class Preflight(StatusModel):
+    """The checks before the first gradient."""
+
+    state: Literal["Pending", "Running", "Passed", "Warned", "Failed", "Skipped"] = "Pending"
+    """Where they stand. Warned: a check failed, and spec.preflight.policy is Warn."""
+    checks: Annotated[list[Check], Field(max_length=32)] = []
+    """Each check's result."""
+
+
+class Role(StatusModel):
+    """The pods of one role."""
+
+    name: Word
+    """learner, rollout, coordinator, broker or sandbox."""
+    desired: Count = 0
+    """Pods wanted."""
+    ready: Count = 0
+    """Pods ready."""
+    restarts: Count = 0
+    """Restarts after failures; disruptions do not count."""
+    message: Text | None = None
+    """What keeps it from being ready, in the API's own words."""
+
+
+class Remediation(StatusModel):
+    """A change made against a collapse."""
+
+    step: Count
+    """Step it was made at."""
+    reason: Word
+    """Sign of collapse seen."""
+    action: Text
+    """What was changed."""
+
+
+class Artifacts(StatusModel):
+    """Where the results lie."""
+
+    uri: Uri | None = None
+    """The job's folder."""
+    trajectories: Uri | None = None
+    """Every episode, token by token."""
+    ledger: Uri | None = None
+    """Every usage event."""
+    report: Uri | None = None
+    """The report of the run."""
+
+
+class MlflowRun(StatusModel):
+    """The run in MLflow."""
+
+    experiment_id: Word
+    """Id of the experiment."""
+    run_id: Word
+    """Id of the run."""
+
+
+class Tracking(StatusModel):
+    """Where metrics are tracked."""
+
+    mlflow: MlflowRun | None = None
+    """The run in MLflow."""
+
+
+class RLTrainingJobStatus(StatusModel):
+    """What has become of a training job."""
+
+    observed_generation: Count | None = None
+    """metadata.generation of the spec this status is true of."""
+    state: State | None = None
+    """The conditions in one word, for the printer column; judge by the conditions."""
+    reason: Word | None = None
+    """Reason of the condition that state comes from."""
+    conditions: Annotated[list[Condition], Field(max_length=32)] = []
+    """What is so of the job."""
+    start_time: datetime | None = None
+    """When the operator first took the job up."""
+    completion_time: datetime | None = None
+    """When the job ended, well or badly."""
+    progress: Progress | None = None
+    """How far training has come."""
+    reward: Reward | None = None
+    """Rewards of the last trained batch."""
+    validation: Validation | None = None
+    """The last validation."""
+    usage: Usage | None = None
+    """What has been used, and its cost."""
+    algorithm: Algorithm | None = None
+    """The objective as it runs."""
+    checkpoints: Checkpoints | None = None
+    """What there is to resume from and to serve."""
+    preflight: Preflight | None = None
+    """The checks before the first gradient."""
+    remediations: Annotated[list[Remediation], Field(max_length=8)] = []
+    """Changes made against a collapse, the last eight."""
+    roles: Annotated[list[Role], Field(max_length=8)] = []
+    """The job's pods, by role."""
+    rollout_replicas: Count | None = None
+    """Rollout servers there are, for the scale subresource."""
+    rollout_selector: Text | None = None
+    """Label selector of the rollout servers, for the scale subresource."""
+    artifacts: Artifacts | None = None
+    """Where the results lie."""
+    tracking: Tracking | None = None
+    """Where metrics are tracked."""
