@@ -17,7 +17,7 @@ from headway_api.exits import JobError
 from headway_api.records import FileDigest
 
 if TYPE_CHECKING:
-    from headway_api.spec.common import Output
+    from headway_api.spec.lifecycle import OutputSpec
 
 
 class NotFound(KeyError):
@@ -148,7 +148,7 @@ class S3Store:
         self._s3.upload_file(str(path), bucket, key)
 
 
-def open_store(output: Output) -> Store:
+def open_store(output: OutputSpec) -> Store:
     """Client for `spec.output`; credentials come from the pod's environment or service account.
 
     Raises:
