@@ -1,0 +1,32 @@
+"""What a person sees while the demo works: steps with the seconds they took."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class Timings:
+    """Seconds of every named step, in order; the report prints them."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def step(self, what: str) -> Iterator[None]:
+        """Announce `what`, and afterwards how long it took."""
+        print(f"==> {what}", flush=True)
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            taken = time.monotonic() - started
+            self.seconds[what] = self.seconds.get(what, 0.0) + taken
+            print(f"    {taken:.1f} s", flush=True)
+
+
+def fail(message: str) -> None:
+    """Write an error where it is not mistaken for output."""
+    print(f"demo: {message}", file=sys.stderr, flush=True)

@@ -1,0 +1,56 @@
+"""The demo's object store from outside the cluster: what it is given, and what is read back."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+import boto3
+
+from headway_demo.settings import BUCKET
+
+
+class Bucket:
+    """One bucket over a port-forward."""
+
+    def __init__(self, port: int, secret_key: str) -> None:
+        self._s3 = boto3.client(
+            "s3",
+            endpoint_url=f"http://127.0.0.1:{port}",
+            region_name="us-east-1",
+            aws_access_key_id="headway",
+            aws_secret_access_key=secret_key,
+        )
+
+    def create(self) -> None:
+        """Make the bucket unless it is there."""
+        if BUCKET not in [b["Name"] for b in self._s3.list_buckets()["Buckets"]]:
+            self._s3.create_bucket(Bucket=BUCKET)
+
+    def upload(self, path: Path, key: str) -> None:
+        """Upload a file, or every file of a folder under `key/`."""
+        if path.is_dir():
+            for child in sorted(path.iterdir()):
+                self.upload(child, f"{key}/{child.name}")
+        else:
+            self._s3.upload_file(str(path), BUCKET, key)
+
+    def download(self, uri: str, folder: Path) -> list[Path]:
+        """Copy everything under `uri` below `folder`, keeping the names."""
+        prefix = urlsplit(uri).path.lstrip("/").rstrip("/") + "/"
+        pages = self._s3.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=prefix)
+        files = []
+        for item in (item for page in pages for item in page.get("Contents", [])):
+            path = folder / item["Key"].removeprefix(prefix)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._s3.download_file(BUCKET, item["Key"], str(path))
+            files.append(path)
+        return files
+
+
+def read_group(path: Path) -> dict[str, Any]:
+    """A stored GroupRecord."""
+    return cast(dict[str, Any], json.loads(gzip.decompress(path.read_bytes())))

@@ -1,0 +1,130 @@
+"""What the demo says at its end, from the artifacts alone: success, curve, two trajectories, the bill."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from headway_demo.objects import read_group
+
+BARS = "▁▂▃▄▅▆▇█"
+Group = dict[str, Any]
+
+
+def validations(run: Path) -> dict[int, list[Group]]:
+    """Evaluated step -> its groups, in the fixed order of the held-out rows."""
+    steps = sorted((run / "trajectories" / "validation").iterdir())
+    return {int(step.name): [read_group(p) for p in sorted(step.glob("*.json.gz"))] for step in steps}
+
+
+def success(groups: Sequence[Group], threshold: float) -> float:
+    """Share of held-out episodes whose external score reaches `threshold`; InfraErrors are left out."""
+    scores = [e["score"] for g in groups for e in g["episodes"] if e["outcome"] != "InfraError"]
+    return sum(score >= threshold for score in scores) / len(scores)
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """Values from 0 to 1 as one line of bars."""
+    return "".join(BARS[min(int(v * len(BARS)), len(BARS) - 1)] for v in values)
+
+
+def training_rewards(run: Path) -> list[float]:
+    """Mean reward of the groups that each optimizer step acknowledged."""
+    import json  # noqa: PLC0415
+
+    folder = run / "trajectories" / "train"
+    rewards = []
+    for report in sorted((run / "steps").glob("*.json")):
+        groups = [read_group(folder / f"{name}.json.gz") for name in json.loads(report.read_text())["groups"]]
+        found = [e["reward"] for g in groups for e in g["episodes"] if e["outcome"] != "InfraError"]
+        if found:
+            rewards.append(sum(found) / len(found))
+    return rewards
+
+
+def draw(curve: Mapping[int, float], rewards: Sequence[float], path: Path) -> None:
+    """Held-out success and training reward against optimizer steps, as a PNG."""
+    import matplotlib  # noqa: PLC0415
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot  # noqa: PLC0415
+
+    figure, axes = pyplot.subplots(figsize=(7, 4), dpi=150)
+    axes.plot(range(1, len(rewards) + 1), rewards, color="tab:gray", label="training reward (batch mean)")
+    axes.plot(list(curve), list(curve.values()), marker="o", color="tab:blue", label="held-out success")
+    axes.set(xlabel="optimizer step", ylabel="share", ylim=(0, 1.02), title="sop-quickstart")
+    axes.grid(alpha=0.3)
+    axes.legend(loc="lower right")
+    figure.tight_layout()
+    figure.savefig(path)
+    pyplot.close(figure)
+
+
+def conversation(group: Group) -> str:
+    """An episode as a person reads it, without the system prompt."""
+    episode = group["episodes"][0]
+    lines = [_message(m) for m in episode["messages"] if m["role"] != "system"]
+    end = f"  outcome {episode['outcome']}, reward {episode['reward']:.2f}, external score {episode['score']:.0f}"
+    return "\n".join([*lines, end])
+
+
+def _message(message: Mapping[str, Any]) -> str:
+    calls = "; ".join(
+        f"{c['function']['name']}({c['function']['arguments']})" for c in message.get("tool_calls") or []
+    )
+    text = " ".join(part for part in (message.get("content") or "", f"-> {calls}" if calls else "") if part)
+    return f"  {message['role']:>9}: {' '.join(text.split())}"
+
+
+def changed(before: Sequence[Group], after: Sequence[Group]) -> int:
+    """Position of the first held-out row that failed before and succeeds after (else the first row)."""
+    pairs = zip(before, after, strict=True)
+    gains = (i for i, (b, a) in enumerate(pairs) if _score(b) < _score(a))
+    return next(gains, 0)
+
+
+def _score(group: Group) -> float:
+    return float(group["episodes"][0]["score"] or 0.0)
+
+
+def text(
+    job: Mapping[str, Any], run: Path, timings: Mapping[str, float], threshold: float, bill: str
+) -> str:
+    """The whole report."""
+    evaluated = validations(run)
+    curve = {step: success(groups, threshold) for step, groups in evaluated.items()}
+    rewards = training_rewards(run)
+    first, last = min(evaluated), max(evaluated)
+    row = changed(evaluated[first], evaluated[last])
+    draw(curve, rewards, run / "curve.png")
+    artifacts, checkpoints = job["status"]["artifacts"], job["status"]["checkpoints"]
+    return "\n".join(
+        [
+            f"Held-out exact-match success ({len(evaluated[last])} cases, greedy)",
+            f"  before {curve[first]:.1%}   after {curve[last]:.1%}   ({curve[last] - curve[first]:+.1%})",
+            "",
+            "Learning curve",
+            *(f"  step {step:>3}  {value:6.1%}  {'█' * round(40 * value)}" for step, value in curve.items()),
+            f"  training reward by step  {sparkline(rewards)}",
+            "",
+            f"One held-out case before (step {first})",
+            conversation(evaluated[first][row]),
+            "",
+            f"The same case after (step {last})",
+            conversation(evaluated[last][row]),
+            "",
+            "The bill",
+            bill,
+            "",
+            "Where things are",
+            f"  checkpoint    {checkpoints['latest']['uri']}",
+            f"  adapter       {checkpoints['adapter']['uri']}",
+            f"  trajectories  {artifacts['trajectories']}",
+            f"  a copy        {run}",
+            f"  curve         {run / 'curve.png'}",
+            "",
+            "Time",
+            *(f"  {seconds:7.1f} s  {what}" for what, seconds in timings.items()),
+        ]
+    )
