@@ -1,0 +1,77 @@
+"""The house's walls: who may import whom, and where the heavy libraries may be named."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = {
+    "headway_api": ROOT / "api/headway_api",
+    "headway_operator": ROOT / "operator/headway_operator",
+    "headway_rollout": ROOT / "rollout/headway_rollout",
+    "headway_trainer": ROOT / "trainer/headway_trainer",
+    "headway_sandbox": ROOT / "sandbox/headway_sandbox",
+}
+STANDARD_LIBRARY_ONLY = ("environment.py", "tools.py", "server.py", "__init__.py")
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Every module that a file names in an import, wherever in the file."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            yield node.module
+
+
+def importers(package: str, library: str) -> set[str]:
+    """Files of `package`, relative to it, that import `library`."""
+    root = PACKAGES[package]
+    return {
+        str(path.relative_to(root))
+        for path in root.rglob("*.py")
+        if any(name.split(".")[0] == library for name in imports(path))
+    }
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_processes_import_only_the_contracts_and_themselves(package: str) -> None:
+    allowed = {package, "headway_api"}
+    found = {
+        (str(path.relative_to(ROOT)), name.split(".")[0])
+        for path in PACKAGES[package].rglob("*.py")
+        for name in imports(path)
+        if name.startswith("headway_") and name.split(".")[0] not in allowed
+    }
+    assert not found
+
+
+def test_one_module_of_the_operator_knows_kopf() -> None:
+    assert importers("headway_operator", "kopf") == {"app.py"}
+
+
+def test_one_module_of_the_learner_knows_deepspeed() -> None:
+    assert importers("headway_trainer", "deepspeed") == {"engine.py"}
+
+
+def test_one_module_of_the_rollout_server_knows_vllm() -> None:
+    assert len(importers("headway_rollout", "vllm")) == 1
+
+
+def test_the_contracts_import_nothing_heavy() -> None:
+    heavy = {"torch", "vllm", "deepspeed", "transformers", "kopf", "kubernetes", "aiohttp", "numpy", "mlflow"}
+    found = {library: importers("headway_api", library) for library in heavy}
+    assert not {library: files for library, files in found.items() if files}
+
+
+def test_what_runs_in_a_sandbox_is_standard_library_only() -> None:
+    import sys
+
+    root = PACKAGES["headway_sandbox"]
+    for file in STANDARD_LIBRARY_ONLY:
+        names = {name.split(".")[0] for name in imports(root / file)}
+        assert names <= set(sys.stdlib_module_names) | {"headway_sandbox"}, file
