@@ -1,1 +1,4 @@
-"""The sandbox: one episode's tools and state, on the standard library alone."""
+"""The sandbox: the SDK an environment's author uses, the server inside a sandbox pod, and the broker.
+
+The SDK and the server use the standard library alone; only `headway_sandbox.broker` needs more.
+"""
