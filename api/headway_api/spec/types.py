@@ -45,13 +45,18 @@ PodTemplate = Annotated[dict[str, Any], Field(json_schema_extra=PRESERVE)]
 
 
 def uri_scheme(field: str, *schemes: str) -> Rule:
-    """The field holds a URI with one of these schemes."""
+    """The field holds a URI with one of these schemes.
+
+    Where s3:// may stand, file:// may too, but only outside a cluster: the API server refuses it in a CR,
+    the models take it, so that every process of a job can be run on one machine over a folder.
+    """
     prefixes = tuple(f"{scheme}://" for scheme in schemes)
     listed = " || ".join(f"self.startsWith('{prefix}')" for prefix in prefixes)
+    accepted = (*prefixes, "file://") if "s3" in schemes else prefixes
     return Rule(
         listed,
         f"{field} must start with {' or '.join(prefixes)}",
-        lambda value: value is None or value.startswith(prefixes),
+        lambda value: value is None or value.startswith(accepted),
     )
 
 
