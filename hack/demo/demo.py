@@ -1,0 +1,112 @@
+"""`make demo`: from nothing to a better agent, a checkpoint in S3 and a bill, on a real Kubernetes.
+
+    KEEP=1             leave the cluster and the job up
+    CLUSTER=current    use the cluster kubectl points at (with IMAGE_PREFIX, see settings.py)
+    SEED=n STEPS=n     another seed, fewer steps
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from headway_demo import bill, quickstart, report
+from headway_demo.console import Timings, fail
+from headway_demo.kube import KubeError
+from headway_demo.platform import Platform, leftovers, platform_up
+from headway_demo.settings import NAMESPACE, Settings, SettingsError
+from headway_demo.watch import Job, follow
+
+NAME = "sop-quickstart"
+JOB_DEADLINE_S = 3000
+CREATED_DEADLINE_S = 300
+
+
+def changes(settings: Settings) -> dict[str, Any]:
+    """What this run's settings change in the example's spec."""
+    spec: dict[str, Any] = {"seed": settings.seed}
+    if settings.max_steps:
+        spec["schedule"] = {"maxSteps": settings.max_steps}
+    return spec
+
+
+def pods_created(platform: Platform, since: float) -> str:
+    """Seconds from apply until a pod of every role exists, as a line of the report."""
+    roles: set[str] = set()
+
+    def all_there() -> bool:
+        items = platform.kube.get("pods", "-n", NAMESPACE, "-l", f"headway.dev/job-name={NAME}")["items"]
+        roles.update(p["metadata"]["labels"]["app.kubernetes.io/component"] for p in items)
+        return roles >= {"coordinator", "broker", "sandbox", "learner", "rollout"}
+
+    platform.kube.wait("pods of every role", all_there, deadline_s=CREATED_DEADLINE_S, explain=lambda: str(roles))
+    return f"{time.monotonic() - since:.1f} s from kubectl apply until pods of every role were created"
+
+
+def run_job(platform: Platform, settings: Settings) -> tuple[Job, str]:
+    """Apply the example and follow it to its end."""
+    platform.kube.run("delete", "rltrainingjob", NAME, "-n", NAMESPACE, "--ignore-not-found")
+    applied = time.monotonic()
+    platform.kube.apply(quickstart.job(platform.environment_image, changes=changes(settings)))
+    created = pods_created(platform, applied)
+    print(f"    {created}", flush=True)
+    return follow(platform.kube, NAMESPACE, NAME, deadline_s=JOB_DEADLINE_S), created
+
+
+def collect(platform: Platform, job: Job, settings: Settings) -> Path:
+    """A copy of everything the job wrote."""
+    folder = settings.output / job["metadata"]["uid"]
+    with platform.bucket() as bucket:
+        bucket.download(job["status"]["artifacts"]["uri"], folder)
+    return folder
+
+
+def finish(platform: Platform, settings: Settings) -> str:
+    """Delete the job unless it is to be kept; says what is left of it."""
+    if settings.keep:
+        where = f"KUBECONFIG={platform.kube.kubeconfig} " if platform.kube.kubeconfig else ""
+        return f"kept: {where}kubectl -n {NAMESPACE} describe rltj {NAME}"
+    platform.kube.run("delete", "rltrainingjob", NAME, "-n", NAMESPACE, "--timeout=60s", timeout_s=90)
+    platform.kube.wait(
+        "the job to leave nothing", lambda: not leftovers(platform.kube), deadline_s=60,
+        explain=lambda: str([o["metadata"]["name"] for o in leftovers(platform.kube)]),
+    )  # fmt: skip
+    return "after deletion nothing of the job is left in the cluster"
+
+
+def demo(settings: Settings) -> None:
+    """The whole of it."""
+    timings = Timings()
+    with platform_up(settings, timings) as platform:
+        with timings.step("the job, from apply to Complete"):
+            job, created = run_job(platform, settings)
+        run = collect(platform, job, settings)
+        threshold = float(job["spec"]["evaluation"]["successThreshold"])
+        print("\n" + report.text(job, run, timings.seconds, threshold, bill.verified(job, run)))
+        print(f"  {created}")
+        print(f"\n{finish(platform, settings)}")
+
+
+def main() -> int:
+    try:
+        demo(Settings.from_environ(os.environ))
+    except (SettingsError, KubeError, bill.BillMismatch) as error:
+        fail(str(error))
+        return 1
+    except subprocess.CalledProcessError as error:
+        fail(f"{error.cmd} exited {error.returncode}")
+        return 1
+    except KeyboardInterrupt:
+        fail("interrupted; everything that was started has been stopped")
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,142 @@
+"""A cluster with Headway, an object store and MLflow on it, for as long as a block runs."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import yaml
+
+from headway_demo import images, quickstart
+from headway_demo.console import Timings
+from headway_demo.kube import Kube, KubeError
+from headway_demo.objects import Bucket
+from headway_demo.settings import NAMESPACE, ROOT, SYSTEM_NAMESPACE, Settings
+
+CLUSTER = ROOT / "hack" / "cluster" / "cluster.py"
+MANIFESTS = Path(__file__).resolve().parents[1] / "manifests"
+
+
+@dataclass(frozen=True)
+class Platform:
+    """What a job can be applied to."""
+
+    kube: Kube
+    environment_image: str
+    secret_key: str
+
+    @contextmanager
+    def bucket(self) -> Iterator[Bucket]:
+        """The object store, through a tunnel."""
+        with self.kube.forward(NAMESPACE, "service/objects", 7070) as port:
+            yield Bucket(port, self.secret_key)
+
+
+@contextmanager
+def platform_up(settings: Settings, timings: Timings) -> Iterator[Platform]:
+    """Bring everything up; take it down again, also on failure and Ctrl-C, unless it is to be kept."""
+    with timings.step("base model and rows"):
+        inputs = quickstart.inputs(settings.cache, settings.seed)
+    with cluster(settings, timings) as kube:
+        with timings.step("images"):
+            refs = images.provide(settings)
+        with timings.step("object store and MLflow"):
+            secret_key = _services(kube, refs, settings)
+        with timings.step("Headway by its chart"):
+            _install(kube, refs, settings)
+        platform = Platform(kube, refs["sop-quickstart"], secret_key)
+        with timings.step("upload of model and rows"), platform.bucket() as bucket:
+            bucket.create()
+            bucket.upload(inputs, quickstart.PREFIX)
+        try:
+            yield platform
+        finally:
+            if settings.current_cluster and not settings.keep:
+                with timings.step("removal from the cluster"):
+                    _uninstall(kube)
+
+
+@contextmanager
+def cluster(settings: Settings, timings: Timings) -> Iterator[Kube]:
+    """The cluster kubectl points at, or one of our own."""
+    if settings.current_cluster:
+        yield Kube(None)
+        return
+    with timings.step("cluster"):
+        subprocess.run(["/usr/bin/python3", str(CLUSTER), "up"], check=True)
+    try:
+        yield _local()
+    finally:
+        if not settings.keep:
+            with timings.step("cluster down"):
+                subprocess.run(["/usr/bin/python3", str(CLUSTER), "down"], check=True)
+
+
+def _local() -> Kube:
+    """kubectl and kubeconfig of the local cluster, from `cluster.py env`."""
+    command = ["/usr/bin/python3", str(CLUSTER), "env"]
+    text = subprocess.run(command, check=True, text=True, capture_output=True).stdout
+    found = dict(line.removeprefix("export ").split("=", 1) for line in text.split("\n") if "=" in line)
+    kubectl = Path(found["KUBECTL"]) if "KUBECTL" in found else Path("kubectl")
+    return Kube(Path(found["KUBECONFIG"].strip("'\"")), str(kubectl).strip("'\""))
+
+
+def _services(kube: Kube, refs: Mapping[str, str], settings: Settings) -> str:
+    """Object store and MLflow; returns the store's secret key."""
+    secret_key = secrets.token_hex(16)
+    mounts, volumes = images.host_mounts(settings)
+    local = not settings.current_cluster
+    values = {
+        "namespace": NAMESPACE,
+        "secret_key": secret_key,
+        "objects_image": refs["objects"],
+        "objects_command": json.dumps([images.VERSITYGW] if local else ["versitygw"]),
+        "mlflow_image": refs["mlflow"],
+        "mlflow_command": json.dumps([images.PYTHON, "-m", "mlflow"] if local else ["mlflow"]),
+    }
+    scratch_mounts = [{"name": "data", "mountPath": "/data"}, {"name": "tmp", "mountPath": "/tmp"}]
+    scratch = [{"name": "data", "emptyDir": {}}, {"name": "tmp", "emptyDir": {}}]
+    for name in ("objects", "mlflow"):
+        values[f"{name}_mounts"] = json.dumps(scratch_mounts + mounts)
+        values[f"{name}_volumes"] = json.dumps(scratch + volumes)
+    kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+    for name in ("objects", "mlflow"):
+        text = Template((MANIFESTS / f"{name}.yaml").read_text()).substitute(values)
+        kube.apply(*yaml.safe_load_all(text))
+    kube.wait_available(NAMESPACE, "objects")
+    return secret_key
+
+
+def _install(kube: Kube, refs: Mapping[str, str], settings: Settings) -> None:
+    """`helm upgrade --install` with this machine's images; waits for the operator."""
+    values = json.dumps(images.chart_values(refs, settings))
+    command = [
+        images.helm(settings), "upgrade", "--install", "headway", str(ROOT / "charts" / "headway"),
+        "--namespace", SYSTEM_NAMESPACE, "--create-namespace", "--values", "-",
+    ]  # fmt: skip
+    done = subprocess.run(command, input=values, text=True, capture_output=True, env=kube.environ, timeout=180)
+    if done.returncode:
+        raise KubeError(f"helm: {done.stderr.strip()}")
+    for deployment in kube.get("deployments", "-n", SYSTEM_NAMESPACE)["items"]:
+        kube.wait_available(SYSTEM_NAMESPACE, deployment["metadata"]["name"])
+
+
+def _uninstall(kube: Kube) -> None:
+    """Take from a cluster that is not ours what the demo put there."""
+    kube.run("delete", "namespace", NAMESPACE, "--ignore-not-found", timeout_s=180)
+    kube.run("delete", "namespace", SYSTEM_NAMESPACE, "--ignore-not-found", timeout_s=180)
+
+
+def leftovers(kube: Kube) -> list[dict[str, Any]]:
+    """Objects of any job that still exist in the demo's namespace."""
+    found: dict[str, Any] = kube.get("all", "-n", NAMESPACE, "-l", "headway.dev/job-name")
+    return list(found["items"])
+
+

@@ -1,0 +1,56 @@
+"""The example job and what it needs: base model, rows, and the spec with a run's own settings."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, cast
+
+import yaml
+
+from headway_demo.settings import ROOT
+
+EXAMPLE = ROOT / "examples" / "sop-quickstart"
+PREFIX = "quickstart"
+"""Folder in the bucket that the example's URIs name."""
+Document = dict[str, Any]
+
+
+def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> Document:
+    """`base` with `changes` laid over it, mapping by mapping."""
+    result = dict(base)
+    for key, value in changes.items():
+        old = result.get(key)
+        both = isinstance(old, Mapping) and isinstance(value, Mapping)
+        result[key] = merged(cast(Document, old), value) if both else value
+    return result
+
+
+def job(image: str, *, name: str | None = None, changes: Mapping[str, Any] | None = None) -> Document:
+    """The example's job with its environment image, another name, and `changes` in its spec."""
+    document = cast(Document, yaml.safe_load((EXAMPLE / "job.yaml").read_text()))
+    document["spec"] = merged(document["spec"], {"environment": {"image": image}})
+    document["spec"] = merged(document["spec"], changes or {})
+    if name:
+        document["metadata"]["name"] = name
+    return document
+
+
+def inputs(cache: Path, seed: int) -> Path:
+    """Folder with base model and rows for `seed`, made unless the cache has it; safe to interrupt."""
+    sources = [EXAMPLE / name for name in ("base_model.py", "environment.py", "generate.py")]
+    key = sha256(b"".join(p.read_bytes() for p in sources) + str(seed).encode()).hexdigest()[:12]
+    folder = cache / f"sop-quickstart-{key}"
+    if not (folder / ".complete").exists():
+        _python("generate.py", "--out", folder, "--seed", seed)
+        _python("base_model.py", "--out", folder / "model", "--seed", seed)
+        (folder / ".complete").touch()
+    return folder
+
+
+def _python(script: str, *arguments: object) -> None:
+    command = [sys.executable, str(EXAMPLE / script), *(str(a) for a in arguments)]
+    subprocess.run(command, check=True, cwd=EXAMPLE, timeout=900)

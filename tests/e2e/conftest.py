@@ -1,0 +1,77 @@
+"""One platform for all end-to-end tests: the cluster, Headway installed by its chart, object store, MLflow."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "hack" / "demo"))
+
+from headway_demo import quickstart
+from headway_demo.console import Timings
+from headway_demo.kube import Kube
+from headway_demo.platform import Platform, platform_up
+from headway_demo.settings import NAMESPACE, Settings
+from headway_demo.watch import Job, condition, why
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What a test works with."""
+
+    platform: Platform
+
+    @property
+    def kube(self) -> Kube:
+        return self.platform.kube
+
+    def job(self, name: str, changes: dict[str, Any] | None = None) -> dict[str, Any]:
+        """The quickstart's job under another name, small, with `changes` merged into its spec."""
+        small = {
+            "algorithm": {"batchSize": 2, "groupSize": 4},
+            "evaluation": {"everySteps": 0, "atStart": False},
+            "schedule": {"maxSteps": 3},
+        }
+        return quickstart.job(self.platform, name=name, changes=quickstart.merged(small, changes or {}))
+
+    def get(self, name: str) -> Job:
+        return self.kube.get("rltrainingjob", name, "-n", NAMESPACE)
+
+    def wait_condition(self, name: str, kind: str, *, deadline_s: float = 180) -> dict[str, Any]:
+        """The condition once it is True."""
+
+        def ready() -> bool:
+            found = condition(self.get(name), kind)
+            return found is not None and found["status"] == "True"
+
+        self.kube.wait(f"{name} {kind}", ready, deadline_s=deadline_s, explain=lambda: why(self.get(name)))
+        found = condition(self.get(name), kind)
+        assert found is not None
+        return found
+
+    def owned(self, name: str) -> list[str]:
+        """Everything in the namespace that carries the job's label."""
+        kinds = "pods,jobs,deployments,services,configmaps,secrets,serviceaccounts,roles,rolebindings,networkpolicies"
+        text = self.kube.run("get", kinds, "-n", NAMESPACE, "-l", f"headway.dev/job-name={name}", "-o", "name")
+        return text.split()
+
+    def delete(self, name: str) -> None:
+        """Delete a job and wait until nothing of it is left."""
+        self.kube.run("delete", "rltrainingjob", name, "-n", NAMESPACE, "--ignore-not-found", "--timeout=60s")
+        self.kube.wait(
+            f"{name} to leave nothing", lambda: not self.owned(name), deadline_s=90,
+            explain=lambda: " ".join(self.owned(name)),
+        )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def bench() -> Iterator[Bench]:
+    """The platform, brought up once."""
+    settings = Settings.from_environ({"OUTPUT": "build/e2e"})
+    with platform_up(settings, Timings()) as platform:
+        yield Bench(platform)
