@@ -1,0 +1,62 @@
+# The verbs of this repository. `make` lists them; each does its own set-up and may be run again.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+# Debian's interpreter: the same one, at the same path, as in the base image.
+SYSTEM_PYTHON ?= /usr/bin/python3
+VENV = $(shell $(SYSTEM_PYTHON) hack/python/env.py path)
+PY = $(VENV)/bin/python
+PYTEST = $(PY) -m pytest $(PYTEST_ARGS)
+SOURCES = api operator rollout trainer sandbox tests examples bench hack
+CLUSTER = $(SYSTEM_PYTHON) hack/cluster/cluster.py
+IMAGES = $(SYSTEM_PYTHON) hack/images/build.py
+
+.PHONY: help
+help: ## list these targets
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 20
+
+.PHONY: venv lock print-venv
+venv: ## create the Python environment (first time: 2 minutes, 6 GB; later: nothing to do)
+	@$(SYSTEM_PYTHON) hack/python/env.py venv
+lock: ## resolve pyproject.toml into requirements/*.txt again (LOCK_ARGS=--upgrade takes newer versions)
+	@$(SYSTEM_PYTHON) hack/python/env.py lock $(LOCK_ARGS)
+print-venv: ## print where the environment is
+	@echo $(VENV)
+
+.PHONY: lint format types crds
+lint: venv ## ruff: rules and format
+	$(PY) -m ruff check $(wildcard $(SOURCES))
+	$(PY) -m ruff format --check $(wildcard $(SOURCES))
+format: venv ## ruff: rewrite what it can
+	$(PY) -m ruff check --fix $(wildcard $(SOURCES))
+	$(PY) -m ruff format $(wildcard $(SOURCES))
+types: venv ## mypy, strict, on the five packages
+	$(PY) -m mypy
+crds: venv ## write crds/ from the models in api/
+	$(PY) -m headway_api.crd
+
+.PHONY: test test-unit test-integration test-e2e
+test: test-unit test-integration test-e2e ## every test: unit, integration, end to end
+test-unit: venv ## pure Python, no process started
+	$(PYTEST) tests/unit
+test-integration: venv ## against real vLLM, DeepSpeed, S3 and MLflow on this machine
+	$(PYTEST) tests/integration
+test-e2e: venv cluster-up ## against a cluster
+	$(PYTEST) tests/e2e
+
+.PHONY: demo images image-base cluster-up cluster-down
+demo: venv ## a model learns on a cluster on this machine, from apply to bill
+	$(PY) hack/demo/demo.py $(DEMO_ARGS)
+images: ## build every image (heavy: rollout and trainer are gigabytes)
+	$(IMAGES) --all
+image-base: ## build the base image only
+	$(IMAGES) base
+cluster-up: ## start (or find) the cluster of this machine
+	$(CLUSTER) up
+cluster-down: ## stop it
+	$(CLUSTER) down
+
+.PHONY: clean
+clean: ## remove what tools left in the checkout (the cache stays)
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
