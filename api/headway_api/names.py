@@ -76,9 +76,12 @@ def config_map(job: str) -> str:
     return f"{job}-config"
 
 
-def token_secret(job: str) -> str:
-    """Secret that holds the job's shared token; created once, never read back by the operator."""
-    return f"{job}-token"
+def token_secret(job: str, uid: str) -> str:
+    """Secret that holds the job's shared token; created once, never read back by the operator.
+
+    The uid keeps it apart from the Secret of a deleted job of the same name, which nobody may read to tell.
+    """
+    return f"{job}-token-{uid[:8]}"
 
 
 def service_host(job: str, role: str, namespace: str) -> str:

@@ -6,9 +6,9 @@ are projections of the ledger and the step reports. Fractions are strings, as ev
 """
 
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, computed_field
 
 from headway_api.base import StatusModel
 from headway_api.conditions import Condition
@@ -31,6 +31,11 @@ State = Literal[
 Count = Annotated[int, Field(ge=0)]
 Text = Annotated[str, Field(max_length=1024)]
 Word = Annotated[str, Field(max_length=128)]
+
+
+def list_map(key: str) -> dict[str, Any]:
+    """A list that two writers may each own entries of, told apart by `key`."""
+    return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}
 
 
 def decimal(value: float, digits: int = 4) -> str:
@@ -120,6 +125,11 @@ class Usage(StatusModel):
     price_book: Word | None = None
     """Price book used, with the date it is of: NAME@DATE."""
 
+    @computed_field(description="Prefill, sample and train tokens together: the classes that are billed.")  # type: ignore[prop-decorator]
+    @property
+    def total_tokens(self) -> Count:
+        return self.prefill_tokens + self.sample_tokens + self.train_tokens
+
 
 class Algorithm(StatusModel):
     """The objective as it runs: presets and defaults written out."""
@@ -191,7 +201,7 @@ class Preflight(StatusModel):
 
     state: Literal["Pending", "Running", "Passed", "Warned", "Failed", "Skipped"] = "Pending"
     """Where they stand. Warned: a check failed, and spec.preflight.policy is Warn."""
-    checks: Annotated[list[Check], Field(max_length=32)] = []
+    checks: Annotated[list[Check], Field(max_length=32, default_factory=list)]
     """Each check's result."""
 
 
@@ -259,12 +269,16 @@ class RLTrainingJobStatus(StatusModel):
     """The conditions in one word, for the printer column; judge by the conditions."""
     reason: Word | None = None
     """Reason of the condition that state comes from."""
-    conditions: Annotated[list[Condition], Field(max_length=32)] = []
+    conditions: Annotated[
+        list[Condition], Field(max_length=32, default_factory=list, json_schema_extra=list_map("type"))
+    ]
     """What is so of the job."""
     start_time: datetime | None = None
     """When the operator first took the job up."""
     completion_time: datetime | None = None
     """When the job ended, well or badly."""
+    suspended_seconds: Count | None = None
+    """Seconds it was suspended, over all past suspensions; deadlines leave them out."""
     progress: Progress | None = None
     """How far training has come."""
     reward: Reward | None = None
@@ -279,9 +293,11 @@ class RLTrainingJobStatus(StatusModel):
     """What there is to resume from and to serve."""
     preflight: Preflight | None = None
     """The checks before the first gradient."""
-    remediations: Annotated[list[Remediation], Field(max_length=8)] = []
+    remediations: Annotated[list[Remediation], Field(max_length=8, default_factory=list)]
     """Changes made against a collapse, the last eight."""
-    roles: Annotated[list[Role], Field(max_length=8)] = []
+    roles: Annotated[
+        list[Role], Field(max_length=8, default_factory=list, json_schema_extra=list_map("name"))
+    ]
     """The job's pods, by role."""
     rollout_replicas: Count | None = None
     """Rollout servers there are, for the scale subresource."""
@@ -291,3 +307,54 @@ class RLTrainingJobStatus(StatusModel):
     """Where the results lie."""
     tracking: Tracking | None = None
     """Where metrics are tracked."""
+
+
+class CandidateResult(StatusModel):
+    """What a candidate reached."""
+
+    name: Word
+    """The candidate."""
+    reward: Decimal | None = None
+    """Mean reward."""
+    external_score: Decimal | None = None
+    """Mean external score."""
+    success: Decimal | None = None
+    """Share of tries that succeeded."""
+
+
+class GateResult(StatusModel):
+    """How the gate was decided."""
+
+    result: Literal["Pending", "Passed", "Refused"] = "Pending"
+    """Whether it lets through."""
+    message: Text = ""
+    """The numbers compared."""
+
+
+class RLEvalJobStatus(StatusModel):
+    """What has become of an evaluation job."""
+
+    observed_generation: Count | None = None
+    """metadata.generation of the spec this status is true of."""
+    state: State | None = None
+    """The conditions in one word, for the printer column."""
+    reason: Word | None = None
+    """Reason of the condition that state comes from."""
+    conditions: Annotated[
+        list[Condition], Field(max_length=32, default_factory=list, json_schema_extra=list_map("type"))
+    ]
+    """What is so of the job."""
+    start_time: datetime | None = None
+    """When the operator first took the job up."""
+    completion_time: datetime | None = None
+    """When the job ended, well or badly."""
+    results: Annotated[
+        list[CandidateResult], Field(max_length=8, default_factory=list, json_schema_extra=list_map("name"))
+    ]
+    """What each candidate reached."""
+    gate: GateResult | None = None
+    """How the gate was decided."""
+    usage: Usage | None = None
+    """What has been used, and its cost."""
+    artifacts: Artifacts | None = None
+    """Where the results lie."""
