@@ -7,11 +7,11 @@ from pydantic.alias_generators import to_camel
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from headway_api.rules import VALIDATIONS, Rule
+from headway_api.rules import IMMUTABLE, VALIDATIONS, Rule
 
 
 class Model(BaseModel):
-    """Unknown fields are errors, NaN and infinity are no numbers, and `validations` hold of every instance."""
+    """Unknown fields are errors, NaN and infinity are no numbers, and `validations` hold of each instance."""
 
     model_config = ConfigDict(
         alias_generator=to_camel,
@@ -56,8 +56,34 @@ class SpecModel(Model):
 
     mutable: ClassVar[frozenset[str] | None] = None
 
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        json_schema = super().__get_pydantic_json_schema__(schema, handler)
+        if cls.mutable is not None:
+            target = handler.resolve_ref_schema(json_schema)
+            target[IMMUTABLE] = [
+                field.alias for name, field in cls.model_fields.items() if name not in cls.mutable
+            ]
+        return json_schema
+
 
 class StatusModel(Model):
     """A block of `status`: an older reader ignores what a newer writer added."""
 
     model_config = ConfigDict(extra="ignore")
+
+    def as_object(self) -> dict[str, Any]:
+        """As for any model, without empty lists too: a server-side apply owns what it mentions."""
+        pruned = _without_empty_lists(super().as_object())
+        assert isinstance(pruned, dict)
+        return pruned
+
+
+def _without_empty_lists(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_empty_lists(item) for key, item in value.items() if item != []}
+    if isinstance(value, list):
+        return [_without_empty_lists(item) for item in value]
+    return value

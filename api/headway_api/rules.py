@@ -14,6 +14,8 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
 VALIDATIONS = "x-kubernetes-validations"
+IMMUTABLE = "x-headway-immutable"
+"""Marks, between model and CRD generator, the properties of an object that get a transition rule."""
 Scalar = str | int | float | bool
 
 

@@ -34,8 +34,10 @@ class Dataset(SpecModel):
     @property
     def effective_format(self) -> Format:
         """The format given, else the one the file's ending tells."""
+        if self.format is not None:
+            return self.format
         ending = self.uri.rpartition(".")[2]
-        return self.format or next(known for known in FORMATS if known == ending)
+        return next(known for known in FORMATS if known == ending)
 
 
 class DataSpec(SpecModel):

@@ -63,7 +63,8 @@ class Sandbox(SpecModel):
         tuple[EgressRule, ...],
         Field(max_length=32),
         not_yet(
-            "spec.environment.sandbox.egress is not applied by this version; put what the tools need into the image"
+            "spec.environment.sandbox.egress is not applied by this version; put what the "
+            "tools need into the image"
         ),
     ] = ()
     """Destinations a sandbox may reach; none of them otherwise, names (DNS) included. Not applied yet."""

@@ -3,7 +3,7 @@
 import re
 from datetime import datetime
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field
 
 from headway_api.base import Model
 from headway_api.names import MAX_JOB_NAME
@@ -35,8 +35,8 @@ class Metadata(Model):
     uid: str = ""
     generation: int = 0
     resource_version: str = ""
-    labels: dict[str, str] = {}
-    annotations: dict[str, str] = {}
+    labels: dict[str, str] = Field(default_factory=dict)
+    annotations: dict[str, str] = Field(default_factory=dict)
     creation_timestamp: datetime | None = None
     deletion_timestamp: datetime | None = None
     finalizers: tuple[str, ...] = ()
@@ -51,8 +51,8 @@ NAME_RULES = (
     ),
     Rule(
         f"self.metadata.name.matches('{NAME_PATTERN}')",
-        "metadata.name must start with a letter, end with a letter or digit, and hold only lower-case letters, "
-        "digits and -",
+        "metadata.name must start with a letter, end with a letter or digit, and hold only lower-case "
+        "letters, digits and -",
         lambda self: not self.metadata.name or re.match(NAME_PATTERN, self.metadata.name) is not None,
     ),
 )

@@ -58,16 +58,11 @@ class ModelSpec(SpecModel):
 
     base: Annotated[
         Uri,
-        uri_scheme("spec.model.base", "hf", "s3", "pvc"),
-        Rule(
-            "!self.startsWith('pvc://')",
-            "spec.model.base: pvc:// is not read by this version; copy the model to s3://",
-            lambda value: not value.startswith("pvc://"),
-        ),
+        uri_scheme("spec.model.base", "hf", "s3"),
     ]
     """Where the base model comes from: hf://ORGANIZATION/NAME on the Hugging Face hub, or
     s3://BUCKET/PREFIX of a folder in Hugging Face layout, read with the endpoint and credentials of
-    spec.output. pvc:// is reserved."""
+    spec.output."""
     revision: Annotated[str, Field(min_length=1, max_length=128)] | None = None
     """Branch, tag or commit of a hf:// model. Absent: the default branch; pin a commit for a run that
     can be repeated."""
@@ -84,7 +79,8 @@ class ModelSpec(SpecModel):
     warm_start: Annotated[
         WarmStart | None,
         not_yet(
-            "spec.model.warmStart is not run by this version; put the merged model at s3:// in spec.model.base"
+            "spec.model.warmStart is not run by this version; put the merged model at s3:// and "
+            "name it in spec.model.base"
         ),
     ] = None
     """Weights to start from. Not run yet."""

@@ -47,15 +47,13 @@ class Engine(SpecModel):
     """Arguments added to vLLM's command line, after the platform's own."""
 
 
-class RolloutSpec(SpecModel):
+class ServersSpec(SpecModel):
     """The servers that sample, and how episodes run on them."""
 
     mutable = frozenset({"replicas"})
 
     replicas: Annotated[int, Field(ge=1, le=256)] = 1
     """Rollout servers. May be changed while the job runs, also with kubectl scale."""
-    sampling: Sampling = Sampling()
-    """How tokens are drawn in training."""
     max_concurrency: Annotated[int, Field(ge=1, le=4096)] = 96
     """Episodes in flight at once, over all servers."""
     timeout_seconds: Annotated[int, Field(ge=10, le=86400)] = 600
@@ -63,13 +61,6 @@ class RolloutSpec(SpecModel):
     max_retries: Annotated[int, Field(ge=0, le=10)] = 3
     """How often an episode that ended as an InfraError is tried again before its group goes on
     without it."""
-    episode_token_limit: Annotated[
-        Annotated[int, Field(ge=1, le=2097152)] | None,
-        not_yet(
-            "spec.rollout.episodeTokenLimit is not applied by this version; use spec.model.contextLength"
-        ),
-    ] = None
-    """Most tokens sampled in one episode, over all its turns. Not applied yet."""
     engine: Engine = Engine()
     """How a server runs the model."""
     resources: Resources | None = None
@@ -77,3 +68,17 @@ class RolloutSpec(SpecModel):
     engine.tensorParallelSize where the cluster has GPUs."""
     pod_template: PodTemplate | None = None
     """Fragment of a PodTemplateSpec merged over the platform's (nodeSelector, tolerations, ...)."""
+
+
+class RolloutSpec(ServersSpec):
+    """How training episodes are sampled."""
+
+    sampling: Sampling = Sampling()
+    """How tokens are drawn in training."""
+    episode_token_limit: Annotated[
+        Annotated[int, Field(ge=1, le=2097152)] | None,
+        not_yet(
+            "spec.rollout.episodeTokenLimit is not applied by this version; use spec.model.contextLength"
+        ),
+    ] = None
+    """Most tokens sampled in one episode, over all its turns. Not applied yet."""

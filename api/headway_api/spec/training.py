@@ -154,10 +154,12 @@ class RLTrainingJob(Model):
     validations = NAME_RULES
 
     api_version: Literal["headway.dev/v1alpha1"] = "headway.dev/v1alpha1"
+    """Version of the schema."""
     kind: Literal["RLTrainingJob"] = "RLTrainingJob"
+    """Kind of the object."""
     metadata: Metadata
     """Standard object metadata."""
     spec: RLTrainingJobSpec
     """What to train, on what, how, and where the result goes."""
-    status: RLTrainingJobStatus = RLTrainingJobStatus()
+    status: RLTrainingJobStatus = Field(default_factory=RLTrainingJobStatus)
     """What has become of it. Written by the platform."""

@@ -22,10 +22,9 @@ class EvaluationSampling(SpecModel):
     """Most tokens of one turn. Absent: spec.rollout.sampling.maxTokens."""
 
 
-class EvaluationSpec(SpecModel):
-    """Validation during training: the same rows each time, scored by reward and external score."""
+class MeasureSpec(SpecModel):
+    """What is measured on each row, and what counts as success."""
 
-    mutable = frozenset({"every_steps"})
     validations = (
         Rule(
             "self.passK.all(k, k <= self.groupSize)",
@@ -35,18 +34,13 @@ class EvaluationSpec(SpecModel):
         ),
         Rule(
             "self.groupSize == 1 || self.sampling.temperature > 0.0",
-            "spec.evaluation.groupSize above 1 needs spec.evaluation.sampling.temperature above 0: at 0 every "
-            "try gives the same answer",
+            "spec.evaluation.groupSize above 1 needs spec.evaluation.sampling.temperature above 0: at 0 "
+            "every try gives the same answer",
             lambda self: self.group_size == 1 or self.sampling.temperature > 0,
             "groupSize",
         ),
     )
 
-    every_steps: Annotated[int, Field(ge=0, le=1000)] = 10
-    """Training steps between validations; one more follows the last step. 0 does not validate. May be
-    changed while the job runs."""
-    at_start: bool = True
-    """Validate the base model before the first step, so that there is something to compare with."""
     group_size: Annotated[int, Field(ge=1, le=32)] = 1
     """Tries on each row."""
     sampling: EvaluationSampling = EvaluationSampling()
@@ -56,7 +50,19 @@ class EvaluationSpec(SpecModel):
     success_threshold: Annotated[float, Field(ge=-1e6, le=1e6)] = 1.0
     """A try succeeds with this reward or more."""
     max_rows: Annotated[int, Field(ge=1, le=1000000)] | None = None
-    """Validate on the first so many rows. Absent: all of them."""
+    """Measure on the first so many rows. Absent: all of them."""
+
+
+class EvaluationSpec(MeasureSpec):
+    """Validation during training: the same rows each time, scored by reward and external score."""
+
+    mutable = frozenset({"every_steps"})
+
+    every_steps: Annotated[int, Field(ge=0, le=1000)] = 10
+    """Training steps between validations; one more follows the last step. 0 does not validate. May be
+    changed while the job runs."""
+    at_start: bool = True
+    """Validate the base model before the first step, so that there is something to compare with."""
 
 
 class PreflightSpec(SpecModel):
