@@ -1,0 +1,66 @@
+"""Fetches the base model of a job: the same folder for the learner, the rollout servers and the preflight."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from headway_api.exits import JobError
+from headway_api.store import NotFound, Store, download_folder
+
+if TYPE_CHECKING:
+    from headway_api.spec.model import ModelSpec
+
+FIELD: Final = "spec.model.base"
+HUB: Final = "hf://"
+UNWANTED: Final = ("*.bin", "*.pt", "*.pth", "*.gguf", "*.onnx", "*.msgpack", "*.h5", "original/*")
+"""Other formats of the same weights; safetensors are what is read."""
+
+
+def fetch(model: ModelSpec, store: Store, cache: Path) -> Path:
+    """Folder with the files of `spec.model.base`, in Hugging Face layout; one already complete is used again.
+
+    Raises:
+        JobError: `ModelUnavailable`, when there is nothing at that address or it may not be read.
+    """
+    if model.base.startswith(HUB):
+        return _from_hub(model, cache)
+    folder = cache / "models" / hashlib.sha256(model.base.encode()).hexdigest()[:16]
+    complete = folder.with_suffix(".complete")
+    if complete.exists():
+        return folder
+    try:
+        download_folder(store, model.base, folder)
+    except NotFound as error:
+        raise JobError(
+            "ModelUnavailable",
+            f"nothing lies at {model.base}; upload a Hugging Face folder there, or correct the address",
+            field=FIELD,
+        ) from error
+    complete.touch()
+    return folder
+
+
+def _from_hub(model: ModelSpec, cache: Path) -> Path:
+    from huggingface_hub import snapshot_download  # noqa: PLC0415  api must import without it
+    from huggingface_hub.errors import (  # noqa: PLC0415
+        GatedRepoError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    name = model.base.removeprefix(HUB)
+    try:
+        return Path(
+            snapshot_download(
+                name, revision=model.revision, cache_dir=cache / "hub", ignore_patterns=list(UNWANTED)
+            )
+        )
+    except (GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError) as error:
+        raise JobError(
+            "ModelUnavailable",
+            f"{name} at revision {model.revision or 'main'} cannot be read from the hub ({error}); correct the "
+            "name or the revision, or give the pods an HF_TOKEN that may read it",
+            field=FIELD,
+        ) from error
