@@ -37,7 +37,7 @@ class Bench:
             "evaluation": {"everySteps": 0, "atStart": False},
             "schedule": {"maxSteps": 3},
         }
-        return quickstart.job(self.platform, name=name, changes=quickstart.merged(small, changes or {}))
+        return quickstart.job(self.platform.environment_image, name=name, changes=quickstart.merged(small, changes or {}))
 
     def get(self, name: str) -> Job:
         return self.kube.get("rltrainingjob", name, "-n", NAMESPACE)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from headway_demo.bill import recount
+from headway_demo.bill import recount, status_tokens
 from headway_demo.objects import read_group
 from headway_demo.settings import NAMESPACE, SYSTEM_NAMESPACE
 
@@ -85,5 +85,5 @@ def test_the_books_balance_afterwards(bench: Any, survivor: str, tmp_path: Path)
         for episode in group["episodes"]:
             assert (episode["reward"] is None) == (episode["outcome"] == "InfraError"), "a fault was scored"
 
-    assert recount(tmp_path).tokens == bench.platform.status_tokens(job)
+    assert recount(tmp_path).tokens == status_tokens(job)
     assert not [o for o in bench.owned(NAME) if o.startswith("pod/")], "pods leaked"
