@@ -1,0 +1,121 @@
+"""Builds the cluster's programs from Go modules, once for each version of their sources."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from .layout import Layout
+from .shell import run
+from .steps import step
+from .toolchain import GO_MODULE, go_command
+
+KUBERNETES_PARTS = (
+    "kube-apiserver",
+    "kube-controller-manager",
+    "kube-scheduler",
+    "kubelet",
+    "kube-proxy",
+    "kubectl",
+)
+BUILD_TIMEOUT_S = 3600
+
+
+@dataclass(frozen=True)
+class Program:
+    """One Go command of the module, and the names it is to be found under."""
+
+    package: str
+    links: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.package.rpartition("/")[2]
+
+
+CLUSTER_PROGRAMS = (
+    Program("./cmd/headway-kube", links=KUBERNETES_PARTS),
+    Program("./cmd/headway-dns"),
+    Program("./cmd/headway-pause"),
+    Program("./cmd/headway-netpol"),
+    Program("./cmd/headway-netpol-cni"),
+)
+TOOLS = (
+    Program("helm.sh/helm/v4/cmd/helm"),
+    Program("github.com/versity/versitygw/cmd/versitygw"),
+)
+KWOK = Program("sigs.k8s.io/kwok/cmd/kwok")
+KIND = Program("sigs.k8s.io/kind")
+
+
+def kubernetes_version() -> str:
+    """The Kubernetes release the module pins, as in `v1.36.2`."""
+    line = re.search(r"^\s*k8s\.io/kubernetes (v\S+)", _read("go.mod"), re.MULTILINE)
+    assert line, "go.mod does not require k8s.io/kubernetes"
+    return line[1]
+
+
+def folder(layout: Layout) -> Path:
+    """Where this version's programs are, or will be once built."""
+    sources = sorted(GO_MODULE.rglob("*.go"))
+    digest = hashlib.sha256((_read("go.mod") + _read("go.sum")).encode())
+    for source in sources:
+        if not source.name.endswith("_test.go"):
+            digest.update(source.read_bytes())
+    key = f"{kubernetes_version()}-{platform.machine()}-{digest.hexdigest()[:12]}"
+    return layout.cache / "bin" / key
+
+
+def build(layout: Layout, programs: tuple[Program, ...]) -> Path:
+    """Build those of `programs` that are not cached; the folder all of them are in."""
+    target = folder(layout)
+    missing = [program for program in programs if not (target / program.name).exists()]
+    if missing:
+        target.mkdir(parents=True, exist_ok=True)
+        go = go_command(layout)
+        for program in missing:
+            with step(f"building {program.name}"):
+                _build_one(go, program, target)
+    return target
+
+
+def _build_one(go: Path, program: Program, target: Path) -> None:
+    unfinished = target / f".{program.name}.{os.getpid()}"
+    run(
+        [go, "build", "-trimpath", "-buildvcs=false", "-ldflags", _linker_flags(),
+         "-o", unfinished, program.package],
+        cwd=GO_MODULE,
+        env={**os.environ, "CGO_ENABLED": "0", "GOTOOLCHAIN": "local"},
+        timeout_s=BUILD_TIMEOUT_S,
+        fix="the Go module proxy must be reachable for a first build",
+    )  # fmt: skip
+    unfinished.replace(target / program.name)
+    for link in program.links:
+        (target / link).unlink(missing_ok=True)
+        (target / link).symlink_to(program.name)
+
+
+def _linker_flags() -> str:
+    version = kubernetes_version()
+    major, minor, _ = version.removeprefix("v").split(".", 2)
+    package = "k8s.io/component-base/version"
+    values = {"gitVersion": version, "gitMajor": major, "gitMinor": minor}
+    stamps = " ".join(f"-X {package}.{name}={value}" for name, value in values.items())
+    return f"-s -w {stamps}"
+
+
+def forget_other_versions(layout: Layout) -> None:
+    """Drop the builds of other versions, of which each takes a quarter of a gigabyte."""
+    kept = folder(layout)
+    for other in kept.parent.iterdir():
+        if other != kept:
+            shutil.rmtree(other)
+
+
+def _read(name: str) -> str:
+    return (GO_MODULE / name).read_text()

@@ -1,0 +1,126 @@
+"""The cluster's own control group: every process it starts is inside, pods included.
+
+That is what lets `down` find processes whose record was lost in a crash, and what
+keeps it from ever touching one that is not the cluster's. Works on v1 and v2.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+from .errors import ClusterError
+from .layout import CGROUP
+
+
+def hierarchies() -> dict[str, Path]:
+    """Mount points by controller; the one of cgroup v2 under the name `unified`."""
+    found: dict[str, Path] = {}
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        before, after = line.split(" - ", 1)
+        kind, _, options = after.split(" ", 2)
+        mount_point = Path(before.split(" ")[4])
+        if kind == "cgroup2":
+            found["unified"] = mount_point
+        elif kind == "cgroup":
+            controllers = [word for word in options.split(",") if word not in ("rw", "ro")]
+            found.update({name: mount_point for name in controllers})
+    return found
+
+
+def _tracking() -> Path:
+    """The hierarchy whose membership is taken as "belongs to the cluster"."""
+    mounts = hierarchies()
+    for name in ("pids", "unified"):
+        if name in mounts:
+            return mounts[name] / CGROUP
+    raise ClusterError(
+        "no control group hierarchy with the pids controller is mounted",
+        fix="run on a host (or in a privileged container) with /sys/fs/cgroup mounted",
+    )
+
+
+def create() -> None:
+    """Make the group in every hierarchy, as the kubelet wants of its root group."""
+    for mount_point in set(hierarchies().values()):
+        try:
+            (mount_point / CGROUP).mkdir(exist_ok=True)
+        except OSError as refused:
+            raise ClusterError(
+                f"cannot create a control group in {mount_point}: {refused.strerror}",
+                fix="run as root where /sys/fs/cgroup is writable",
+            ) from refused
+    (_tracking() / "system").mkdir(exist_ok=True)
+    _delegate_v2(hierarchies())
+
+
+def _delegate_v2(mounts: dict[str, Path]) -> None:
+    if "pids" in mounts:
+        return
+    for group in (mounts["unified"], mounts["unified"] / CGROUP):
+        wanted = (group / "cgroup.controllers").read_text().split()
+        switch = group / "cgroup.subtree_control"
+        switch.write_text(" ".join(f"+{name}" for name in wanted))
+
+
+def join() -> None:
+    """Move the calling process into the cluster's system group."""
+    (_tracking() / "system" / "cgroup.procs").write_text("0")
+
+
+def members(part: str = "") -> set[int]:
+    """Process ids in the group or in `part` of it ("system", "kubepods")."""
+    found: set[int] = set()
+    for listing in (_tracking() / part).rglob("cgroup.procs"):
+        try:
+            found.update(int(word) for word in listing.read_text().split())
+        except OSError:
+            continue  # the group went away while it was being read
+    return found
+
+
+def kill_members(part: str = "", *, deadline_s: float = 30) -> None:
+    """SIGKILL every process in the group until none is left."""
+    ends = time.monotonic() + deadline_s
+    while left := members(part):
+        if time.monotonic() > ends:
+            raise ClusterError(
+                f"processes {sorted(left)} in control group {CGROUP}/{part} cannot be killed",
+                fix="they hang in the kernel (`cat /proc/PID/stack`); reboot the machine",
+            )
+        for pid in left:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        time.sleep(0.05)
+
+
+def remove(*, deadline_s: float = 10) -> None:
+    """Delete the group everywhere; its processes must be gone."""
+    for mount_point in set(hierarchies().values()):
+        top = mount_point / CGROUP
+        if not top.exists():
+            continue
+        groups = sorted((path for path in [top, *top.rglob("*")] if path.is_dir()), reverse=True)
+        for group in groups:
+            _remove_one(group, deadline_s=deadline_s)
+
+
+def _remove_one(group: Path, *, deadline_s: float) -> None:
+    ends = time.monotonic() + deadline_s
+    while group.exists():
+        try:
+            group.rmdir()
+        except FileNotFoundError:
+            return
+        except OSError as busy:
+            # A killed process leaves its group only once it is reaped.
+            if time.monotonic() > ends:
+                raise ClusterError(
+                    f"control group {group} cannot be removed: {busy.strerror}",
+                    fix=f"see which processes are in {group}/cgroup.procs",
+                ) from busy
+            time.sleep(0.05)

@@ -1,0 +1,105 @@
+"""The command line: up, down, status, load-image, env, build-image, tools."""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import shlex
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from . import binaries, host, kind, local, oci
+from .errors import ClusterError
+from .layout import Layout
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one command; the exit status for the shell."""
+    options = _parser().parse_args(arguments)
+    layout = Layout.from_environment()
+    # A plain `kill` should clear up as Ctrl-C does.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        return _dispatch(options, layout)
+    except ClusterError as failure:
+        print(f"error: {failure}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+
+
+def _dispatch(options: argparse.Namespace, layout: Layout) -> int:
+    if options.command == "env":
+        programs = binaries.folder(layout)
+        print(f"export KUBECONFIG={shlex.quote(str(layout.admin_kubeconfig))}")
+        print(f"export PATH={shlex.quote(str(programs))}:$PATH")
+        return 0
+    if options.command == "tools":
+        wanted = binaries.TOOLS + ((binaries.KWOK,) if options.kwok else ())
+        print(binaries.build(layout, wanted))
+        return 0
+    if options.command == "build-image":
+        image = oci.Image(options.name, entrypoint=options.entrypoint or ())
+        oci.write_archive(image, options.folder, options.output)
+        return 0
+    docker = host.docker_answers()
+    if options.command == "status":
+        return 0 if (kind.status(layout) if docker else local.status(layout)) else 1
+    with _alone(layout):
+        if docker:
+            _on_kind(options, layout)
+        else:
+            _on_host(options, layout)
+    return 0
+
+
+def _on_host(options: argparse.Namespace, layout: Layout) -> None:
+    if options.command == "up":
+        local.up(layout, keep_failed=options.keep_failed)
+    elif options.command == "down":
+        local.down(layout, keep_images=options.keep_images)
+    else:
+        local.load_image(layout, options.archive)
+
+
+def _on_kind(options: argparse.Namespace, layout: Layout) -> None:
+    if options.command == "up":
+        kind.up(layout)
+    elif options.command == "down":
+        kind.down(layout)
+    else:
+        kind.load_image(layout, options.archive)
+
+
+@contextmanager
+def _alone(layout: Layout) -> Iterator[None]:
+    """One command that changes the cluster at a time; a second one waits."""
+    layout.cache.mkdir(parents=True, exist_ok=True)
+    with open(layout.cache / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="cluster.py", description="A local Kubernetes for Headway.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    up = commands.add_parser("up", help="bring the cluster up; returns at once where it is up")
+    up.add_argument("--keep-failed", action="store_true", help="leave a failed start for a look")
+    down = commands.add_parser("down", help="remove the cluster and every trace of it")
+    down.add_argument("--keep-images", action="store_true", help="keep loaded images for next time")
+    commands.add_parser("status", help="what runs; exit status 1 where the cluster is not well")
+    commands.add_parser("env", help="shell lines that point kubectl and the tools here")
+    load = commands.add_parser("load-image", help="load an OCI archive into the cluster")
+    load.add_argument("archive", type=Path)
+    build = commands.add_parser("build-image", help="write a folder as an OCI archive")
+    build.add_argument("folder", type=Path)
+    build.add_argument("name", help="as in localhost/headway/thing:1")
+    build.add_argument("output", type=Path)
+    build.add_argument("--entrypoint", nargs="+")
+    tools = commands.add_parser("tools", help="build helm and versitygw; print where they are")
+    tools.add_argument("--kwok", action="store_true", help="kwok as well")
+    return parser

@@ -1,0 +1,12 @@
+"""The one error this tool raises on purpose: what went wrong, and what to do."""
+
+from __future__ import annotations
+
+
+class ClusterError(Exception):
+    """A failure the user can act on."""
+
+    def __init__(self, cause: str, *, fix: str) -> None:
+        super().__init__(f"{cause}\n  fix: {fix}")
+        self.cause = cause
+        self.fix = fix

@@ -1,0 +1,59 @@
+"""The images a cluster is born with, made from programs that are on this machine anyway."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from .containerd import import_image
+from .layout import Layout
+from .oci import PAUSE_IMAGE, Image, write_archive
+from .shell import run
+
+DNS_IMAGE = "localhost/headway/coredns:1"
+TESTBOX_IMAGE = "localhost/headway/testbox:1"
+
+
+def load_builtin(layout: Layout, binaries: Path) -> None:
+    """Pause, CoreDNS and the test box; a store kept since the same build has them already."""
+    kept_from = layout.containerd_root / "headway-build"
+    if kept_from.exists() and kept_from.read_text() == binaries.name:
+        return
+    _build_and_import(
+        layout, lambda root: _one_program(PAUSE_IMAGE, binaries / "headway-pause", root)
+    )
+    _build_and_import(layout, lambda root: _one_program(DNS_IMAGE, binaries / "headway-dns", root))
+    _build_and_import(layout, _testbox)
+    kept_from.write_text(binaries.name)
+
+
+def _build_and_import(layout: Layout, fill: Callable[[Path], Image]) -> None:
+    with tempfile.TemporaryDirectory(prefix="headway-image-") as scratch:
+        root = Path(scratch) / "root"
+        root.mkdir()
+        archive = write_archive(fill(root), root, Path(scratch) / "image.tar")
+        import_image(layout, archive)
+
+
+def _one_program(name: str, program: Path, root: Path) -> Image:
+    shutil.copy(program, root / program.name)
+    (root / program.name).chmod(0o755)
+    return Image(name, entrypoint=[f"/{program.name}"])
+
+
+def _testbox(root: Path) -> Image:
+    """A small userland for test pods: busybox under each of its names."""
+    busybox = shutil.which("busybox")
+    assert busybox, "busybox is among the packages that were installed"
+    for folder in ("bin", "etc", "tmp"):
+        (root / folder).mkdir()
+    (root / "tmp").chmod(0o1777)
+    shutil.copy(busybox, root / "bin" / "busybox")
+    for name in run([busybox, "--list"]).split():
+        if name != "busybox":
+            (root / "bin" / name).symlink_to("busybox")
+    (root / "etc" / "passwd").write_text("root:x:0:0::/:/bin/sh\nuser:x:1000:1000::/tmp:/bin/sh\n")
+    (root / "etc" / "group").write_text("root:x:0:\nuser:x:1000:\n")
+    return Image(TESTBOX_IMAGE, command=["/bin/sh"])

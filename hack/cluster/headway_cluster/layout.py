@@ -1,0 +1,97 @@
+"""Where things lie: what is built once and cached, and what one cluster's life leaves on disk."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+SOURCE = Path(__file__).resolve().parent.parent
+
+NODE_NAME = "headway-local"
+POD_CIDR = "10.88.0.0/16"
+NODE_IP = "10.88.0.1"
+"""The bridge's address, which the pods' default route and the API server use as well:
+the cluster works on a machine that has no network, and listens on nothing outside it."""
+SERVICE_CIDR = "10.96.0.0/16"
+API_SERVICE_IP = "10.96.0.1"
+DNS_SERVICE_IP = "10.96.0.10"
+CLUSTER_DOMAIN = "cluster.local"
+API_PORT = 6443
+BRIDGE = "headway0"
+CGROUP = "headway-cluster"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The two folders a cluster uses, and the names of what is inside."""
+
+    cache: Path
+    """Survives `down`: built binaries, the Go toolchain, images. Safe to delete."""
+    state: Path
+    """One cluster's life: keys, etcd's data, logs, process ids. Gone after `down`."""
+
+    @staticmethod
+    def from_environment() -> Layout:
+        cache = os.environ.get("HEADWAY_CACHE") or Path.home() / ".cache" / "headway"
+        state = os.environ.get("HEADWAY_STATE") or "/var/lib/headway-cluster"
+        return Layout(cache=Path(cache).resolve(), state=Path(state).resolve())
+
+    @property
+    def pki(self) -> Path:
+        return self.state / "pki"
+
+    @property
+    def config(self) -> Path:
+        return self.state / "config"
+
+    @property
+    def logs(self) -> Path:
+        return self.state / "logs"
+
+    @property
+    def processes(self) -> Path:
+        return self.state / "processes"
+
+    @property
+    def etcd_data(self) -> Path:
+        return self.state / "etcd"
+
+    @property
+    def kubelet_root(self) -> Path:
+        return self.state / "kubelet"
+
+    @property
+    def containerd_root(self) -> Path:
+        return self.state / "containerd"
+
+    @property
+    def containerd_run(self) -> Path:
+        return self.state / "run"
+
+    @property
+    def containerd_socket(self) -> Path:
+        return self.state / "containerd.sock"
+
+    @property
+    def cni_config(self) -> Path:
+        return self.state / "cni" / "net.d"
+
+    @property
+    def cni_data(self) -> Path:
+        return self.state / "cni" / "addresses"
+
+    @property
+    def netpol_socket(self) -> Path:
+        return self.state / "netpol.sock"
+
+    @property
+    def admin_kubeconfig(self) -> Path:
+        return self.state / "admin.kubeconfig"
+
+    @property
+    def host_before(self) -> Path:
+        return self.state / "host-before.json"
+
+    def kubeconfig(self, component: str) -> Path:
+        return self.config / f"{component}.kubeconfig"

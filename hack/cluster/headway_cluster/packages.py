@@ -1,0 +1,66 @@
+"""Debian packages the cluster stands on, installed where they are missing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from pathlib import Path
+
+from .errors import ClusterError
+from .shell import run
+from .steps import step
+
+CNI_PLUGINS = Path("/usr/lib/cni")
+LISTS_FRESH_S = 24 * 3600
+
+PROVIDED_BY = {
+    "containerd": "containerd",
+    "ctr": "containerd",
+    "runc": "runc",
+    "crun": "crun",
+    "etcd": "etcd-server",
+    "iptables": "iptables",
+    "ipset": "ipset",
+    "nft": "nftables",
+    "ip": "iproute2",
+    "conntrack": "conntrack",
+    "ethtool": "ethtool",
+    "socat": "socat",
+    "openssl": "openssl",
+    "busybox": "busybox-static",
+}
+"""A command the cluster calls, and the Debian package that has it."""
+
+
+def missing() -> list[str]:
+    """Packages whose commands are not here."""
+    search = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
+    absent = {
+        package for command, package in PROVIDED_BY.items() if not shutil.which(command, path=search)
+    }
+    if not (CNI_PLUGINS / "bridge").exists():
+        absent.add("containernetworking-plugins")
+    return sorted(absent)
+
+
+def install() -> None:
+    """Install what is missing, and nothing else."""
+    wanted = missing()
+    if not wanted:
+        return
+    fix = f"install these yourself: {' '.join(wanted)}"
+    if not shutil.which("apt-get"):
+        raise ClusterError(f"missing on this machine: {' '.join(wanted)}", fix=fix)
+    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    if not _lists_fresh():
+        with step("refreshing the lists of Debian packages"):
+            run(["apt-get", "update", "-qq"], env=env, fix=fix)
+    with step(f"installing {' '.join(wanted)}"):
+        run(["apt-get", "install", "-y", "-qq", "--no-install-recommends", *wanted], env=env, fix=fix)
+
+
+def _lists_fresh() -> bool:
+    lists = [path for path in Path("/var/lib/apt/lists").glob("*Packages*") if path.is_file()]
+    newest = max((path.stat().st_mtime for path in lists), default=0.0)
+    return time.time() - newest < LISTS_FRESH_S

@@ -1,0 +1,111 @@
+"""Starts the cluster's daemons and finds them again by process id *and* start time.
+
+A process id alone may have been given to somebody else since; the start time from
+/proc tells the two apart, so a stale record never gets a stranger killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from . import cgroups
+from .layout import Layout
+from .waiting import wait_for
+
+
+@dataclass(frozen=True)
+class Daemon:
+    """One started process as it is written down under `<state>/processes`."""
+
+    name: str
+    pid: int
+    started_ticks: int
+
+    def alive(self) -> bool:
+        return _started_ticks(self.pid) == self.started_ticks
+
+
+def _started_ticks(pid: int) -> int | None:
+    """Clock ticks since boot at which `pid` started; None where it is gone or a zombie."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    after_name = stat.rpartition(")")[2].split()
+    return None if after_name[0] in ("Z", "X") else int(after_name[19])
+
+
+def start(
+    layout: Layout,
+    name: str,
+    command: Sequence[str | Path],
+    *,
+    env: Mapping[str, str] | None = None,
+) -> Daemon:
+    """Start `command` as daemon `name`, detached, its output in `<state>/logs/<name>.log`."""
+    layout.logs.mkdir(parents=True, exist_ok=True)
+    layout.processes.mkdir(parents=True, exist_ok=True)
+    with open(log_of(layout, name), "ab") as log:
+        process = subprocess.Popen(
+            [str(word) for word in command],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            cwd=layout.state,
+            env={**os.environ, **(env or {})},
+            preexec_fn=cgroups.join,
+        )
+    daemon = Daemon(name, process.pid, _started_ticks(process.pid) or -1)
+    (layout.processes / f"{name}.json").write_text(json.dumps(asdict(daemon)))
+    return daemon
+
+
+def log_of(layout: Layout, name: str) -> Path:
+    return layout.logs / f"{name}.log"
+
+
+def recorded(layout: Layout) -> dict[str, Daemon]:
+    """Every daemon written down, alive or not, in the order they were started."""
+    found: dict[str, Daemon] = {}
+    for path in sorted(layout.processes.glob("*.json")):
+        try:
+            found[path.stem] = Daemon(**json.loads(path.read_text()))
+        except (json.JSONDecodeError, TypeError):
+            path.unlink()  # half written when `up` was killed; the control group still knows it
+    return dict(sorted(found.items(), key=lambda item: item[1].started_ticks))
+
+
+def wait_ready(
+    layout: Layout, daemon: Daemon, ready: Callable[[], bool], *, deadline_s: float = 60
+) -> None:
+    """Wait until a daemon answers; fail at once where it has ended."""
+    wait_for(
+        f"{daemon.name} to answer",
+        ready,
+        log=log_of(layout, daemon.name),
+        alive=daemon.alive,
+        deadline_s=deadline_s,
+    )
+
+
+def stop(layout: Layout, name: str, *, patience_s: float = 5) -> None:
+    """End daemon `name`: SIGTERM, and SIGKILL after `patience_s`. Nothing where it is not alive."""
+    daemon = recorded(layout).get(name)
+    if daemon is None:
+        return
+    for order, patience in ((signal.SIGTERM, patience_s), (signal.SIGKILL, 10.0)):
+        if not daemon.alive():
+            break
+        os.kill(daemon.pid, order)
+        ends = time.monotonic() + patience
+        while daemon.alive() and time.monotonic() < ends:
+            time.sleep(0.02)
+    (layout.processes / f"{name}.json").unlink(missing_ok=True)

@@ -1,0 +1,26 @@
+"""Says what is being set up and how long each step took."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+def say(text: str) -> None:
+    """Write one line of progress to standard error, where it cannot be mistaken for output."""
+    print(text, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def step(what: str) -> Iterator[None]:
+    """Announce `what`, then the seconds it took."""
+    started = time.monotonic()
+    print(f"  {what} ...", end=" ", file=sys.stderr, flush=True)
+    try:
+        yield
+    except BaseException:
+        say(f"failed after {time.monotonic() - started:.1f} s")
+        raise
+    say(f"{time.monotonic() - started:.1f} s")

@@ -1,0 +1,124 @@
+"""Takes a cluster off the machine, whatever state it is in: whole, half started or crashed.
+
+Every stage looks at what is really there rather than at what should be, so it can be
+run again after any failure, and one stage's leftovers do not stop the next.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+from . import cgroups, containerd, host, network, node, policy, processes
+from .layout import Layout
+from .shell import succeeds
+from .steps import step
+
+NET_STATE = Path("/var/lib/cni")
+CONTAINER_LOG_LINKS = Path("/var/log/containers")
+
+
+def tear_down(layout: Layout, binaries: Path, *, keep_images: bool = False) -> None:
+    """Leave nothing of the cluster but, where asked, the images that were loaded into it."""
+    before = host.remembered(layout)
+    with step("stopping pods"):
+        processes.stop(layout, "kubelet")
+        cgroups.kill_members("kubepods")
+        sockets = containerd.shim_sockets(layout)
+        networks = _sandbox_ids(layout)
+        images_kept = keep_images and _forget_containers(layout)
+    with step("stopping processes"):
+        for name in reversed(processes.recorded(layout)):
+            processes.stop(layout, name)
+        cgroups.kill_members()
+    with step("removing mounts, interfaces and rules"):
+        _unmount_below(layout.state)
+        _clean_service_rules(layout, binaries)
+        policy.remove()
+        network.remove()
+        _remove_tables_that_were_not_there(before)
+        host.restore_sysctls(before)
+        cgroups.remove()
+        _remove_outside_files(layout, sockets, networks)
+    with step("removing state"):
+        _remove_state(layout, keep_images=images_kept)
+
+
+def anything_left(layout: Layout) -> bool:
+    """Whether a cluster runs or has left anything that `tear_down` would remove."""
+    traces = layout.state.exists() and any(
+        path != layout.containerd_root for path in layout.state.iterdir()
+    )
+    return traces or bool(cgroups.members())
+
+
+def _forget_containers(layout: Layout) -> bool:
+    """Empty the image store of containers; False where containerd is no longer there to do it."""
+    daemon = processes.recorded(layout).get("containerd")
+    if daemon is None or not daemon.alive():
+        return False
+    containerd.delete_containers(layout)
+    return True
+
+
+def _sandbox_ids(layout: Layout) -> set[str]:
+    """Container ids the network plugins keep results of, this cluster's only."""
+    prefix, suffix = "headway-", "-eth0"
+    return {
+        path.name.removeprefix(prefix).removesuffix(suffix)
+        for path in (NET_STATE / "results").glob(f"{prefix}*{suffix}")
+    }
+
+
+def _unmount_below(top: Path) -> None:
+    """Unmount everything at or below `top`, innermost first."""
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    points = [line.split(" ")[4].replace("\\040", " ") for line in lines]
+    ours = [point for point in points if point == str(top) or point.startswith(f"{top}/")]
+    for point in reversed(ours):
+        subprocess.run(["umount", "--lazy", point], capture_output=True, check=True)
+
+
+def _clean_service_rules(layout: Layout, binaries: Path) -> None:
+    if (binaries / "kube-proxy").exists() and layout.kubeconfig("kube-proxy").exists():
+        command = [*node.kube_proxy_command(layout, binaries), "--cleanup"]
+        succeeds([str(word) for word in command])
+
+
+def _remove_tables_that_were_not_there(before: host.HostBefore) -> None:
+    """The tables iptables made for kube-proxy are its own where nobody had any before."""
+    if not before.sysctls:
+        return  # nothing was remembered, so nothing was set up
+    for table in host.nft_tables():
+        if table not in before.nft_tables and table.split()[1] in _IPTABLES_TABLES:
+            succeeds(["nft", "delete", "table", *table.split()])
+
+
+_IPTABLES_TABLES = {"filter", "nat", "mangle", "raw"}
+
+
+def _remove_outside_files(layout: Layout, sockets: list[Path], sandboxes: set[str]) -> None:
+    """What containerd, the network plugins and the kubelet leave in folders fixed in them."""
+    for socket in sockets:
+        socket.unlink(missing_ok=True)
+    for sandbox in sandboxes:
+        for result in (NET_STATE / "results").glob(f"*{sandbox}*"):
+            result.unlink()
+    for link in CONTAINER_LOG_LINKS.glob("*.log"):
+        if link.is_symlink() and link.readlink().is_relative_to(layout.state):
+            link.unlink()
+
+
+def _remove_state(layout: Layout, *, keep_images: bool) -> None:
+    if not layout.state.exists():
+        return
+    for path in layout.state.iterdir():
+        if keep_images and path == layout.containerd_root:
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    if not any(layout.state.iterdir()):
+        layout.state.rmdir()
