@@ -39,6 +39,8 @@ PORT_ENGINE: Final = 8000
 PORT_WEIGHTS: Final = 8001
 """The weight agent beside vLLM: takes a manifest, fetches, verifies, makes the engine swap."""
 PORT_BROKER: Final = 8200
+PORT_LEARNER: Final = 8300
+"""Probes of the learner (`/healthz`, `/readyz`), in every learner pod."""
 PORT_SANDBOX: Final = 8080
 PORT_TORCH: Final = 29500
 """Rendezvous of the learner's ranks (MASTER_PORT)."""
