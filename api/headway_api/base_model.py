@@ -18,20 +18,26 @@ UNWANTED: Final = ("*.bin", "*.pt", "*.pth", "*.gguf", "*.onnx", "*.msgpack", "*
 """Other formats of the same weights; safetensors are what is read."""
 
 
-def fetch(model: ModelSpec, store: Store, cache: Path) -> Path:
+WEIGHTS: Final = "*.safetensors"
+
+
+def fetch(model: ModelSpec, store: Store, cache: Path, *, weights: bool = True) -> Path:
     """Folder with the files of `spec.model.base`, in Hugging Face layout; one already complete is used again.
+
+    Without `weights` it holds the configuration and the tokenizer only.
 
     Raises:
         JobError: `ModelUnavailable`, when there is nothing at that address or it may not be read.
     """
     if model.base.startswith(HUB):
-        return _from_hub(model, cache)
-    folder = cache / "models" / hashlib.sha256(model.base.encode()).hexdigest()[:16]
+        return _from_hub(model, cache, weights)
+    digest = hashlib.sha256(model.base.encode()).hexdigest()[:16]
+    folder = cache / "models" / (digest if weights else f"{digest}-config")
     complete = folder.with_suffix(".complete")
     if complete.exists():
         return folder
     try:
-        download_folder(store, model.base, folder)
+        download_folder(store, model.base, folder, without=() if weights else (WEIGHTS,))
     except NotFound as error:
         raise JobError(
             "ModelUnavailable",
@@ -42,7 +48,7 @@ def fetch(model: ModelSpec, store: Store, cache: Path) -> Path:
     return folder
 
 
-def _from_hub(model: ModelSpec, cache: Path) -> Path:
+def _from_hub(model: ModelSpec, cache: Path, weights: bool) -> Path:
     from huggingface_hub import snapshot_download  # noqa: PLC0415  api must import without it
     from huggingface_hub.errors import (  # noqa: PLC0415
         GatedRepoError,
@@ -51,10 +57,11 @@ def _from_hub(model: ModelSpec, cache: Path) -> Path:
     )
 
     name = model.base.removeprefix(HUB)
+    unwanted = [*UNWANTED] if weights else [*UNWANTED, WEIGHTS]
     try:
         return Path(
             snapshot_download(
-                name, revision=model.revision, cache_dir=cache / "hub", ignore_patterns=list(UNWANTED)
+                name, revision=model.revision, cache_dir=cache / "hub", ignore_patterns=unwanted
             )
         )
     except (GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError) as error:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 from urllib.parse import urlsplit
@@ -199,8 +199,15 @@ class Corrupt(Exception):
     """A downloaded file is not the one its manifest describes."""
 
 
-def download_folder(store: Store, uri: str, folder: Path, files: Iterable[FileDigest] | None = None) -> Path:
-    """Fetch a folder, or exactly `files` of it, each held against its digest.
+def download_folder(
+    store: Store,
+    uri: str,
+    folder: Path,
+    files: Iterable[FileDigest] | None = None,
+    without: Sequence[str] = (),
+) -> Path:
+    """Fetch a folder, but for names that match a pattern of `without`; or exactly `files` of it, each held
+    against its digest.
 
     Raises:
         Corrupt: a file differs from its digest.
@@ -214,6 +221,8 @@ def download_folder(store: Store, uri: str, folder: Path, files: Iterable[FileDi
             raise NotFound(uri)
         for item in uris:
             path = folder / item.removeprefix(prefix)
+            if any(path.match(pattern) for pattern in without):
+                continue
             path.parent.mkdir(parents=True, exist_ok=True)
             store.download(item, path)
         return folder

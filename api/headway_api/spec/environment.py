@@ -106,5 +106,5 @@ class RewardSpec(SpecModel):
     range: Annotated[
         tuple[Annotated[float, Field(ge=-1e6, le=1e6)], ...], Field(min_length=2, max_length=2)
     ] = (0.0, 1.0)
-    """Lowest and highest reward of an episode. A reward outside, or not finite, is an AgentError and
-    never trained on."""
+    """Lowest and highest reward of an episode. A reward outside, or not finite, is an InfraError:
+    the episode is tried again, and never trained on."""
