@@ -1,0 +1,90 @@
+"""HTTP for the coordinator (weights, with the job's token) and for the kubelet (probes, without)."""
+
+from __future__ import annotations
+
+import hmac
+from typing import Final, Protocol
+
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+from pydantic import ValidationError
+
+from headway_api.records import WeightsManifest, WeightsState
+from headway_api.sandbox_api import Problem
+
+RETRY_SECONDS: Final = 5
+OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})
+
+
+class Server(Protocol):
+    """What the agent asks of the process it is in."""
+
+    @property
+    def state(self) -> WeightsState:
+        """What the engine holds."""
+
+    async def take(self, manifest: WeightsManifest) -> WeightsState | None:
+        """Take weights; None while the engine is not up."""
+
+    def alive(self) -> bool:
+        """Nothing has ended that should be running."""
+
+    async def ready(self) -> bool:
+        """The engine answers, and no verification has failed."""
+
+
+def application(server: Server, token: str) -> web.Application:
+    """The weight agent's routes; every one but the probes wants `Authorization: Bearer <token>`."""
+
+    async def put_weights(request: web.Request) -> web.Response:
+        try:
+            manifest = WeightsManifest.model_validate_json(await request.read())
+        except ValidationError as error:
+            return _problem(400, "InvalidManifest", str(error))
+        state = await server.take(manifest)
+        if state is None:
+            return _problem(503, "EngineStarting", "vLLM is still loading the base model; ask again")
+        return _state(state)
+
+    async def get_weights(_request: web.Request) -> web.Response:
+        return _state(server.state)
+
+    async def healthz(_request: web.Request) -> web.Response:
+        return web.Response(status=200 if server.alive() else 503)
+
+    async def readyz(_request: web.Request) -> web.Response:
+        return web.Response(status=200 if await server.ready() else 503)
+
+    app = web.Application(middlewares=[_authorize(token)])
+    app.add_routes(
+        [
+            web.post("/v1/weights", put_weights),
+            web.get("/v1/weights", get_weights),
+            web.get("/healthz", healthz),
+            web.get("/readyz", readyz),
+        ]
+    )
+    return app
+
+
+def _authorize(token: str) -> Middleware:
+    expected = f"Bearer {token}".encode()
+
+    @web.middleware
+    async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
+        given = request.headers.get("Authorization", "").encode()
+        if request.path not in OPEN_PATHS and not hmac.compare_digest(given, expected):
+            return _problem(401, "Unauthorized", "send the job's token as a bearer token")
+        return await handler(request)
+
+    return middleware
+
+
+def _state(state: WeightsState) -> web.Response:
+    return web.Response(text=state.model_dump_json(), content_type="application/json")
+
+
+def _problem(status: int, reason: str, message: str) -> web.Response:
+    headers = {"Retry-After": str(RETRY_SECONDS)} if status == 503 else None
+    text = Problem(reason=reason, message=message).model_dump_json()
+    return web.Response(status=status, text=text, content_type="application/json", headers=headers)

@@ -1,0 +1,115 @@
+"""The calls made to vLLM over HTTP, each with a deadline."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import aiohttp
+
+HEALTH_SECONDS: Final = 5.0
+SHORT_SECONDS: Final = 30.0
+LOAD_SECONDS: Final = 600.0
+"""For a call that moves weights, or waits behind one."""
+
+
+class EngineRefused(Exception):
+    """vLLM answered with an error, or not at all."""
+
+
+class Engine:
+    """vLLM, as the weight agent talks to it."""
+
+    def __init__(self, http: aiohttp.ClientSession, url: str) -> None:
+        self._http = http
+        self._url = url
+
+    async def healthy(self) -> bool:
+        """vLLM answers and its engine loop is alive."""
+        limit = aiohttp.ClientTimeout(total=HEALTH_SECONDS)
+        try:
+            async with self._http.get(f"{self._url}/health", timeout=limit) as response:
+                return response.status == 200
+        except (aiohttp.ClientError, TimeoutError):
+            return False
+
+    async def load_adapter(self, name: str, folder: str) -> None:
+        """Register the adapter in `folder` under `name`."""
+        await self._post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": folder}, LOAD_SECONDS)
+
+    async def unload_adapter(self, name: str) -> None:
+        """Refuse new requests for `name`; those in flight go on and may still read its folder."""
+        await self._post("/v1/unload_lora_adapter", {"lora_name": name}, SHORT_SECONDS)
+
+    async def adapters_in_use(self) -> frozenset[str]:
+        """Adapters that a running or waiting request names."""
+        limit = aiohttp.ClientTimeout(total=SHORT_SECONDS)
+        try:
+            async with self._http.get(f"{self._url}/metrics", timeout=limit) as response:
+                return parse_adapters_in_use(await response.text())
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise EngineRefused(f"GET /metrics: {type(error).__name__}: {error}") from error
+
+    async def prompt_logprobs(self, model: str, tokens: list[int]) -> list[float]:
+        """Log-probability of each of `tokens[1:]` given what precedes it; one shorter than `tokens`.
+
+        vLLM does not read its prefix cache for these, so the weights themselves are measured.
+        """
+        body = {
+            "model": model,
+            "token_ids": tokens,
+            "sampling_params": {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0},
+        }
+        answer = await self._post("/inference/v1/generate", body, LOAD_SECONDS)
+        positions = answer["prompt_logprobs"][1:]
+        return [
+            float(position[str(token)]["logprob"])
+            for position, token in zip(positions, tokens[1:], strict=True)
+        ]
+
+    async def pause(self) -> None:
+        """Freeze all requests; every computed key and value is dropped, and computed anew on `resume`."""
+        await self._post("/pause?mode=keep&clear_cache=true", None, LOAD_SECONDS)
+
+    async def resume(self) -> None:
+        """Go on with the frozen requests."""
+        await self._post("/resume", None, SHORT_SECONDS)
+
+    async def update_weights(self, folder: str, files: list[str], version: str) -> None:
+        """Read a whole checkpoint into the paused engine; tokens sampled from here on carry `version`."""
+        await self._post("/start_weight_update", None, LOAD_SECONDS)
+        await self._post("/update_weights", {"update_info": {"folder": folder, "files": files}}, LOAD_SECONDS)
+        await self._post("/finish_weight_update", {"weight_version": version}, LOAD_SECONDS)
+
+    async def _post(self, path: str, body: dict[str, Any] | None, seconds: float) -> Any:
+        limit = aiohttp.ClientTimeout(total=seconds, sock_connect=5)
+        try:
+            async with self._http.post(f"{self._url}{path}", json=body, timeout=limit) as response:
+                text = await response.text()
+                if response.status != 200:
+                    raise EngineRefused(f"POST {path}: {response.status}: {_message(text)}")
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise EngineRefused(f"POST {path}: {type(error).__name__}: {error}") from error
+        return json.loads(text) if text.startswith("{") else None
+
+
+def _message(text: str) -> str:
+    try:
+        return str(json.loads(text)["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return text[:500]
+
+
+def parse_adapters_in_use(metrics: str) -> frozenset[str]:
+    """Read `vllm:lora_requests_info`: a series for each set of names, valued the time it last held."""
+    newest = max(
+        (line for line in metrics.splitlines() if line.startswith("vllm:lora_requests_info{")),
+        key=lambda line: float(line.rsplit(" ", 1)[1]),
+        default="",
+    )
+    names: set[str] = set()
+    for label in ("running_lora_adapters", "waiting_lora_adapters"):
+        _, found, rest = newest.partition(f'{label}="')
+        if found:
+            names.update(name for name in rest.partition('"')[0].split(",") if name)
+    return frozenset(names)

@@ -1,0 +1,95 @@
+"""The base model: from its URI to a folder in Hugging Face layout."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING, Any, Final, cast
+from urllib.parse import urlsplit
+
+from headway_api.exits import JobError
+from headway_api.store import FileStore, NotFound, Store, open_store
+from headway_rollout.logs import event
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from headway_api.spec.lifecycle import OutputSpec
+    from headway_api.spec.model import ModelSpec
+
+log = logging.getLogger(__name__)
+
+FIELD: Final = "spec.model.base"
+PATTERNS: Final = ("*.safetensors", "*.json", "*.jinja", "*.txt", "*.model")
+"""What vLLM reads of a model; other formats of the same weights are not fetched."""
+
+
+def fetch(model: ModelSpec, output: OutputSpec, folder: Path) -> Path:
+    """Fetch the base model, or use it where it lies (`file://`).
+
+    Raises:
+        JobError: `ModelNotFound` or `ModelNotLoadable` (field `spec.model.base`).
+    """
+    parts = urlsplit(model.base)
+    if parts.scheme == "hf":
+        return _from_hub(f"{parts.netloc}{parts.path}", model.revision, folder)
+    store: Store = FileStore() if parts.scheme == "file" else open_store(output)
+    return from_store(store, model.base, folder)
+
+
+def from_store(store: Store, uri: str, folder: Path) -> Path:
+    """Fetch the files directly inside `uri` that vLLM reads."""
+    prefix = uri.rstrip("/") + "/"
+    names = [item.removeprefix(prefix) for item in store.list(uri)]
+    suffixes = tuple(pattern.removeprefix("*") for pattern in PATTERNS)
+    wanted = [name for name in names if "/" not in name and name.endswith(suffixes)]
+    if not wanted:
+        raise JobError(
+            "ModelNotFound", f"nothing lies at {uri}; upload the model's folder there", field=FIELD
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in wanted:
+        event(log, "downloading", uri=prefix + name)
+        try:
+            store.download(prefix + name, folder / name)
+        except NotFound as error:
+            raise JobError(
+                "ModelNotFound", f"{prefix}{name} went away while it was read", field=FIELD
+            ) from error
+    return folder
+
+
+def _from_hub(repository: str, revision: str | None, folder: Path) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
+
+    try:
+        snapshot_download(repository, revision=revision, local_dir=folder, allow_patterns=list(PATTERNS))
+    except LocalEntryNotFoundError as error:
+        raise JobError(
+            "ModelHubUnreachable",
+            f"the Hugging Face hub could not be reached: {error}",
+            field=FIELD,
+            permanent=False,
+        ) from error
+    except RepositoryNotFoundError as error:
+        raise JobError(
+            "ModelNotFound", f"hf://{repository} does not exist or needs a token (HF_TOKEN)", field=FIELD
+        ) from error
+    except HfHubHTTPError as error:
+        raise JobError("ModelNotFound", f"hf://{repository}: {error}", field=FIELD) from error
+    return folder
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The model's config.json; of a multimodal model, the part that describes its text model."""
+    path = folder / "config.json"
+    try:
+        config = json.loads(path.read_text())
+    except (FileNotFoundError, ValueError) as error:
+        raise JobError(
+            "ModelNotLoadable",
+            f"{path.name} is missing or not JSON ({error}); name a folder in Hugging Face layout",
+            field=FIELD,
+        ) from error
+    return cast("dict[str, Any]", config.get("text_config") or config)

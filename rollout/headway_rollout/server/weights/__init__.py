@@ -1,0 +1,8 @@
+"""From a published manifest to weights that the engine provably holds.
+
+checks.py     are these files what they must be, before the engine is touched (pure)
+canary.py     does the engine compute what the learner computed (pure)
+adapters.py   which versions are held, which may go (pure)
+loaders.py    lora and full: how the engine is made to take a folder
+keeper.py     one manifest after another; what the server says it holds
+"""

@@ -1,0 +1,19 @@
+"""The proof that weights arrived: a fixed sequence scored by learner and engine alike."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+
+def difference(expected: Sequence[float], found: Sequence[float]) -> float:
+    """Mean absolute difference of two lists of log-probabilities; infinite where they cannot be compared."""
+    if not expected or len(expected) != len(found):
+        return math.inf
+    total = math.fsum(abs(a - b) for a, b in zip(expected, found, strict=True))
+    return total / len(expected) if math.isfinite(total) else math.inf
+
+
+def agrees(measured: float, tolerance: float) -> bool:
+    """Whether a measured difference passes; NaN does not."""
+    return measured <= tolerance

@@ -1,0 +1,137 @@
+"""Are downloaded files what they must be? Asked before the engine is touched, because there a wrong shape is
+fatal, a missing tensor goes unnoticed and an empty list of files answers 200.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from headway_api.records import FileDigest, WeightsManifest
+
+FLOATS: Final = frozenset({"F32", "F16", "BF16"})
+LONGEST_HEADER: Final = 100 << 20
+TIED: Final = "lm_head.weight"
+"""A checkpoint with tied embeddings may hold the output head or leave it out: it is the embedding."""
+
+
+class Unusable(Exception):
+    """These files are not the weights of this job's model; the engine was not touched."""
+
+
+@dataclass(frozen=True)
+class TensorHeader:
+    """What a safetensors file says of one tensor."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+def read_header(path: Path) -> dict[str, TensorHeader]:
+    """Names, dtypes and shapes in a safetensors file; the size of the file is held against them.
+
+    Raises:
+        Unusable: not a whole safetensors file.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        if not 2 <= length <= min(LONGEST_HEADER, size - 8):
+            raise Unusable(f"{path.name} is not a safetensors file")
+        try:
+            entries = json.loads(stream.read(length))
+            tensors = {name: entry for name, entry in entries.items() if name != "__metadata__"}
+            end = max((entry["data_offsets"][1] for entry in tensors.values()), default=0)
+            headers = {
+                name: TensorHeader(entry["dtype"], tuple(entry["shape"])) for name, entry in tensors.items()
+            }
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+            raise Unusable(f"the header of {path.name} cannot be read: {error}") from error
+    if 8 + length + end != size:
+        raise Unusable(f"{path.name} is {size} bytes long; its header describes {8 + length + end}")
+    return headers
+
+
+def read_headers(folder: Path, names: Iterable[str] | None = None) -> dict[str, TensorHeader]:
+    """All tensors of a folder's safetensors files, or of those named."""
+    paths = sorted(folder.glob("*.safetensors")) if names is None else [folder / name for name in names]
+    found: dict[str, TensorHeader] = {}
+    for path in paths:
+        header = read_header(path)
+        twice = found.keys() & header.keys()
+        if twice:
+            raise Unusable(f"{path.name} repeats {sorted(twice)[0]}")
+        found |= header
+    return found
+
+
+def check_manifest(manifest: WeightsManifest, kind: str) -> None:
+    """The manifest is of this job's kind, and its file names stay inside their folder."""
+    if manifest.kind != kind:
+        raise Unusable(f"the manifest is of {manifest.kind} weights; this server runs {kind}")
+    outside = [file.name for file in manifest.files if Path(file.name).name != file.name]
+    if outside:
+        raise Unusable(f"file name {outside[0]!r} is not a plain name")
+    if not tensor_files(manifest.files):
+        raise Unusable("the manifest names no safetensors file")
+    if len(manifest.canary.tokens) < 2 or len(manifest.canary.logprobs) != len(manifest.canary.tokens) - 1:
+        raise Unusable("the canary needs at least two tokens and one log-probability fewer than tokens")
+
+
+def tensor_files(files: Iterable[FileDigest]) -> list[str]:
+    """Names of the files that hold tensors."""
+    return sorted(file.name for file in files if file.name.endswith(".safetensors"))
+
+
+def check_full(expected: Mapping[str, TensorHeader], found: Mapping[str, TensorHeader]) -> None:
+    """A full checkpoint has the base model's tensors, each in its shape, in floating point.
+
+    Raises:
+        Unusable: naming the first tensor at fault.
+    """
+    missing = sorted(expected.keys() - found.keys() - {TIED})
+    unknown = sorted(found.keys() - expected.keys() - {TIED})
+    if missing or (TIED in expected and TIED not in found):
+        raise Unusable(f"the checkpoint lacks {(missing or [TIED])[0]} ({len(missing) or 1} tensors missing)")
+    if unknown:
+        raise Unusable(f"the model has no tensor {unknown[0]} ({len(unknown)} tensors too many)")
+    for name, header in found.items():
+        if name in expected and header.shape != expected[name].shape:
+            raise Unusable(
+                f"{name} has shape {list(header.shape)}, the model's is {list(expected[name].shape)}"
+            )
+        _check_float(name, header)
+
+
+def check_lora(config: Mapping[str, object], found: Mapping[str, TensorHeader], max_rank: int) -> None:
+    """An adapter has pairs of matrices of its own rank, no larger than the engine has room for.
+
+    Raises:
+        Unusable: naming the first thing at fault.
+    """
+    rank = config.get("r")
+    if config.get("peft_type") != "LORA" or not isinstance(rank, int):
+        raise Unusable("adapter_config.json does not describe a LoRA adapter")
+    if rank > max_rank:
+        raise Unusable(f"the adapter's rank is {rank}; spec.model.lora.rank is {max_rank}")
+    if not found:
+        raise Unusable("the adapter holds no tensor")
+    for name, header in found.items():
+        _check_float(name, header)
+        stem, part, tail = name.rpartition(".lora_A.") if ".lora_A." in name else name.rpartition(".lora_B.")
+        if not part:
+            raise Unusable(f"{name} is not a LoRA matrix")
+        other = f"{stem}.lora_{'B' if part == '.lora_A.' else 'A'}.{tail}"
+        if other not in found:
+            raise Unusable(f"{name} has no {other} beside it")
+        inner = header.shape[0] if part == ".lora_A." else header.shape[-1]
+        if len(header.shape) != 2 or inner != rank:
+            raise Unusable(f"{name} has shape {list(header.shape)}; the rank is {rank}")
+
+
+def _check_float(name: str, header: TensorHeader) -> None:
+    if header.dtype not in FLOATS:
+        raise Unusable(f"{name} is {header.dtype}; weights are one of {', '.join(sorted(FLOATS))}")

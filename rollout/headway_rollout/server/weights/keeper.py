@@ -1,0 +1,131 @@
+"""One manifest after another: fetch, check, load, prove; and what the server says it holds.
+
+Two kinds of failure are told apart by whether the engine was touched:
+
+* Files that cannot be had, differ from their digests or are not this model's weights are refused with the
+  engine as it was: the state keeps the version it had, says `error`, and the coordinator may post again.
+* From the moment the engine is asked to take weights, anything that goes wrong (a refusal, a deadline, a
+  canary outside its tolerance) means that nobody knows what the engine computes. The state is not ready for
+  good, the engine is killed at once so that no request in flight can finish on such weights, and the process
+  ends as retriable: Kubernetes starts it again with a clean engine, and the next manifest starts from there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import time
+from typing import TYPE_CHECKING, Final
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from headway_api.exits import JobError
+from headway_api.records import PolicyVersion, WeightsManifest, WeightsState
+from headway_api.store import Corrupt, NotFound, Store, download_folder
+from headway_rollout.logs import event
+from headway_rollout.server.engine import Engine, EngineRefused
+from headway_rollout.server.weights import canary
+from headway_rollout.server.weights.checks import Unusable, check_manifest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from headway_rollout.server.weights.loaders import Loader
+
+log = logging.getLogger(__name__)
+
+UNTOUCHED: Final = (Unusable, Corrupt, NotFound, OSError, ClientError, BotoCoreError)
+"""Failures to get hold of usable files; the engine is as it was."""
+
+
+class NotVerified(Exception):
+    """The engine does not compute what the learner computed."""
+
+
+class Keeper:
+    """Takes manifests one at a time and answers with what is true afterwards.
+
+    Invariant: `state.ready` implies that the canary of `state.version` passed on this very engine.
+    """
+
+    def __init__(self, engine: Engine, loader: Loader, store: Store, folder: Path) -> None:
+        self._engine = engine
+        self._loader = loader
+        self._store = store
+        self._folder = folder
+        self._one_at_a_time = asyncio.Lock()
+        self._state = WeightsState(version=None, ready=False)
+        self.failed: asyncio.Future[JobError] = asyncio.get_running_loop().create_future()
+        """Done when the engine is not to be trusted any more."""
+
+    @property
+    def state(self) -> WeightsState:
+        """What the server holds at this moment."""
+        return self._state
+
+    async def take(self, manifest: WeightsManifest) -> WeightsState:
+        """Make the engine hold `manifest`; asking again for what it holds costs nothing."""
+        async with self._one_at_a_time:
+            if self.failed.done() or (self._state.ready and self._state.version == manifest.version):
+                return self._state
+            before, started = self._state, time.monotonic()
+            self._state = before.model_copy(update={"ready": False, "error": None})
+            try:
+                folder = await self._fetched(manifest)
+            except UNTOUCHED as error:
+                self._state = before.model_copy(update={"error": f"{type(error).__name__}: {error}"})
+            else:
+                await self._load(manifest, folder, started)
+            self._report(manifest)
+            return self._state
+
+    async def _fetched(self, manifest: WeightsManifest) -> Path:
+        check_manifest(manifest, self._loader.kind)
+        folder = self._folder / str(manifest.version)
+        if not self._loader.holds(manifest.version):
+            await asyncio.to_thread(self._fetch, manifest, folder)
+        return folder
+
+    def _fetch(self, manifest: WeightsManifest, folder: Path) -> None:
+        # A folder of this name is what an earlier, refused manifest left: the engine never saw it.
+        shutil.rmtree(folder, ignore_errors=True)
+        download_folder(self._store, manifest.uri, folder, manifest.files)
+        self._loader.check(manifest, folder)
+
+    async def _load(self, manifest: WeightsManifest, folder: Path, started: float) -> None:
+        measured: float | None = None
+        try:
+            await self._loader.load(manifest, folder)
+            measured = await self._measure(manifest)
+            if not canary.agrees(measured, manifest.canary.tolerance):
+                raise NotVerified(
+                    f"log-probabilities differ from the learner's by {measured:.3g} on average, "
+                    f"tolerance {manifest.canary.tolerance:.3g}"
+                )
+            await self._loader.tidy()
+        except (EngineRefused, NotVerified) as error:
+            self._fail(manifest.version, f"{type(error).__name__}: {error}", measured)
+            return
+        self._state = WeightsState(
+            version=manifest.version, ready=True, canary_error=measured, seconds=time.monotonic() - started
+        )
+
+    async def _measure(self, manifest: WeightsManifest) -> float:
+        model = self._loader.model(manifest.version)
+        found = await self._engine.prompt_logprobs(model, manifest.canary.tokens)
+        return canary.difference(manifest.canary.logprobs, found)
+
+    def _fail(self, version: PolicyVersion, message: str, measured: float | None) -> None:
+        finite = measured if measured is not None and measured != float("inf") else None
+        self._state = WeightsState(version=None, ready=False, error=message, canary_error=finite)
+        reason = f"weights {version} were not verified: {message}"
+        self.failed.set_result(JobError("WeightsNotVerified", reason, permanent=False))
+
+    def _report(self, manifest: WeightsManifest) -> None:
+        state = self._state
+        event(
+            log, "weights", logging.INFO if state.error is None else logging.ERROR,
+            wanted=str(manifest.version), held=str(state.version), ready=state.ready, error=state.error,
+            canary_error=state.canary_error, seconds=state.seconds,
+        )  # fmt: skip

@@ -1,0 +1,129 @@
+"""How the engine is made to take a folder of weights: as one more adapter, or in place of all it holds."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from pathlib import Path
+from typing import Protocol
+
+from headway_api.records import PolicyVersion, WeightsManifest
+from headway_rollout.logs import event
+from headway_rollout.server.engine import Engine
+from headway_rollout.server.launch import BASE_MODEL, KEEP_ADAPTERS, adapter_name
+from headway_rollout.server.weights.adapters import Adapters
+from headway_rollout.server.weights.checks import (
+    TensorHeader,
+    Unusable,
+    check_full,
+    check_lora,
+    read_headers,
+    tensor_files,
+)
+
+log = logging.getLogger(__name__)
+
+
+class Loader(Protocol):
+    """One way of taking weights. `check` touches nothing; `load` touches the engine."""
+
+    kind: str
+
+    def holds(self, version: PolicyVersion) -> bool:
+        """The engine has it already, so that nothing need be fetched."""
+
+    def check(self, manifest: WeightsManifest, folder: Path) -> None:
+        """Raises `Unusable` where the files are not this model's."""
+
+    async def load(self, manifest: WeightsManifest, folder: Path) -> None:
+        """Raises `EngineRefused`, after which the engine is not to be trusted."""
+
+    def model(self, version: PolicyVersion) -> str:
+        """Model name of requests for `version`."""
+
+    async def tidy(self) -> None:
+        """After a verified load: let go of what is no longer needed."""
+
+
+class LoraLoader:
+    """Adapters side by side, one name and one folder a version."""
+
+    kind = "lora"
+
+    def __init__(self, engine: Engine, max_rank: int) -> None:
+        self._engine = engine
+        self._max_rank = max_rank
+        self._adapters = Adapters()
+        self._folders: dict[PolicyVersion, Path] = {}
+
+    def holds(self, version: PolicyVersion) -> bool:
+        return self._adapters.holds(version)
+
+    def check(self, manifest: WeightsManifest, folder: Path) -> None:
+        config = folder / "adapter_config.json"
+        if not config.exists():
+            raise Unusable("the manifest names no adapter_config.json")
+        try:
+            content = json.loads(config.read_text())
+        except ValueError as error:
+            raise Unusable(f"adapter_config.json is not JSON: {error}") from error
+        check_lora(content, read_headers(folder, tensor_files(manifest.files)), self._max_rank)
+
+    async def load(self, manifest: WeightsManifest, folder: Path) -> None:
+        version = manifest.version
+        if not self.holds(version):
+            self._folders[version] = folder
+            await self._engine.load_adapter(adapter_name(version), str(folder))
+        self._adapters = self._adapters.added(version)
+
+    def model(self, version: PolicyVersion) -> str:
+        return adapter_name(version)
+
+    async def tidy(self) -> None:
+        named = await self._engine.adapters_in_use()
+        in_use = {version for version in self._folders if adapter_name(version) in named}
+        self._adapters, retirement = self._adapters.retire(in_use, KEEP_ADAPTERS)
+        for version in retirement.unload:
+            await self._engine.unload_adapter(adapter_name(version))
+            event(log, "adapter unloaded", version=str(version))
+        for version in retirement.delete:
+            shutil.rmtree(self._folders.pop(version))
+            event(log, "adapter deleted", version=str(version))
+
+
+class FullLoader:
+    """Every weight replaced in place: the requests in flight wait, then go on under the new ones."""
+
+    kind = "full"
+
+    def __init__(self, engine: Engine, expected: dict[str, TensorHeader]) -> None:
+        self._engine = engine
+        self._expected = expected
+        self._version: PolicyVersion | None = None
+        self._folder: Path | None = None
+        self._previous: Path | None = None
+
+    def holds(self, version: PolicyVersion) -> bool:
+        return version == self._version
+
+    def check(self, manifest: WeightsManifest, folder: Path) -> None:
+        check_full(self._expected, read_headers(folder, tensor_files(manifest.files)))
+
+    async def load(self, manifest: WeightsManifest, folder: Path) -> None:
+        if self.holds(manifest.version):
+            return
+        await self._engine.pause()
+        await self._engine.update_weights(str(folder), tensor_files(manifest.files), str(manifest.version))
+        # The canary is a request like any other and waits for this; until it has passed, the state says
+        # that the server is not ready, and a server that fails takes its requests in flight with it.
+        await self._engine.resume()
+        self._previous, self._folder, self._version = self._folder, folder, manifest.version
+
+    def model(self, version: PolicyVersion) -> str:
+        return BASE_MODEL
+
+    async def tidy(self) -> None:
+        if self._previous is not None and self._previous != self._folder:
+            shutil.rmtree(self._previous)
+        self._previous = None
