@@ -1,0 +1,274 @@
+"""What the learner's tests stand on: episodes made of thin air, a scripted coordinator, the real process.
+
+The coordinator here keeps to the learner API and to nothing else: it hands out the batches it was given, in
+order, and can be told to drop connections, to answer 503, or to be away. The learner is the real one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import os
+import random
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from headway_api.config import JobConfig
+from headway_api.records import (
+    Batch,
+    EpisodeRecord,
+    Finished,
+    GroupRecord,
+    Outcome,
+    PolicyVersion,
+    Purpose,
+    Row,
+    StepReport,
+    VersionSpan,
+)
+
+TOKEN = "a-token-of-this-job"
+VOCABULARY = 512
+
+
+def episode(
+    group_id: str,
+    index: int,
+    *,
+    rng: random.Random,
+    reward: float | None,
+    version: PolicyVersion,
+    turns: int = 2,
+) -> EpisodeRecord:
+    """An episode of a few turns in one row; without a reward it is an InfraError and has no row."""
+    tokens, mask, spans = [], [], []
+    for _ in range(turns):
+        tokens += [rng.randrange(VOCABULARY) for _ in range(rng.randint(3, 12))]
+        mask += [0] * (len(tokens) - len(mask))
+        start = len(tokens)
+        tokens += [rng.randrange(VOCABULARY) for _ in range(rng.randint(2, 8))]
+        mask += [1] * (len(tokens) - start)
+        spans.append(VersionSpan(start=start, end=len(tokens), version=version))
+    logprobs = [-rng.uniform(5.5, 7.0) if trained else 0.0 for trained in mask]
+    row = Row(tokens=tokens, mask=mask, logprobs=logprobs, versions=spans)
+    return EpisodeRecord(
+        episode_id=f"{group_id}-{index}-100",
+        group_id=group_id,
+        index=index,
+        attempt=100,
+        outcome=Outcome.INFRA_ERROR if reward is None else Outcome.COMPLETED,
+        reward=reward,
+        messages=[],
+        turns=[],
+        rows=[] if reward is None else [row],
+        sandbox_seconds=1.0,
+        started_at=0.0,
+        finished_at=1.0,
+    )
+
+
+def group(
+    group_id: str, rewards: Sequence[float | None], *, seed: int = 0, step: int = 0, lag: int = 0
+) -> GroupRecord:
+    """A group with one episode a reward; a function of its arguments."""
+    rng = random.Random(f"{group_id}/{seed}")
+    version = PolicyVersion(incarnation=0, step=max(0, step - lag))
+    return GroupRecord(
+        group_id=group_id,
+        purpose=Purpose.TRAIN,
+        row=0,
+        epoch=0,
+        step=step,
+        episodes=[
+            episode(group_id, index, rng=rng, reward=reward, version=version)
+            for index, reward in enumerate(rewards)
+        ],
+    )
+
+
+def batch(step: int, *, groups: int = 2, seed: int = 0) -> Batch:
+    """Batch of `step`: `groups` groups with mixed rewards, an InfraError and, last, a uniform group."""
+    made = [
+        group(f"t000-{step * groups + n:06d}", [1.0, 0.0, 0.25 * n, None], seed=seed, step=step - 1)
+        for n in range(groups - 1)
+    ]
+    made.append(group(f"t000-{step * groups + groups - 1:06d}", [1.0, 1.0, 1.0], seed=seed, step=step - 1))
+    return Batch(step=step, epoch=0, groups=made)
+
+
+def job(
+    folder: Path,
+    model: Path,
+    *,
+    lora: dict[str, Any] | None = None,
+    dtype: str = "float32",
+    zero_stage: int = 2,
+    processes: int = 1,
+    algorithm: dict[str, Any] | None = None,
+    optimizer: dict[str, Any] | None = None,
+) -> JobConfig:
+    """A job over a local folder: the store, the cache and the base model lie below or beside `folder`."""
+    training = {"lora": lora} if lora else {"full": {}}
+    return JobConfig.model_validate(
+        {
+            "name": "refunds",
+            "namespace": "rl",
+            "uid": "11111111-2222-3333-4444-555555555555",
+            "spec": {
+                "model": {"base": f"file://{model}", "dtype": dtype, **training},
+                "data": {"train": {"uri": f"file://{folder}/train.jsonl"}},
+                "environment": {"image": "refunds-env:1", "entrypoint": "refunds:Desk"},
+                "algorithm": {"batchSize": 2, "groupSize": 4, **(algorithm or {})},
+                "optimizer": {"learningRate": 1e-3, "warmupSteps": 2, **(optimizer or {})},
+                "rollout": {"sampling": {"maxTokens": 64}},
+                "learner": {"processesPerNode": processes, "deepspeed": {"zeroStage": zero_stage}},
+                "evaluation": {"everySteps": 0, "atStart": False},
+                "output": {"uri": f"file://{folder}/store"},
+            },
+        }
+    )
+
+
+@dataclass
+class ScriptedCoordinator:
+    """Serves the learner API from a list of batches; counts what was acknowledged, and how often."""
+
+    batches: list[Batch]
+    fault: Callable[[web.Request], str | None] = lambda request: None
+    """Asked before every request: None, "drop" (close the connection) or "503"."""
+    reports: list[StepReport] = field(default_factory=list)
+    polls: int = 0
+    acknowledged: asyncio.Event = field(default_factory=asyncio.Event)
+    hold: int = 0
+    """Answer 204 to the next so many polls."""
+
+    @property
+    def step(self) -> int:
+        """The newest step that was announced; -1 before any."""
+        return max((report.step for report in self.reports), default=-1)
+
+    @asynccontextmanager
+    async def serving(self, port: int = 0) -> AsyncIterator[str]:
+        """Base URL while it serves."""
+        app = web.Application(client_max_size=2**28, middlewares=[self._guard])
+        app.add_routes([web.post("/v1/steps", self._steps), web.get("/v1/batch", self._batch)])
+        runner = web.AppRunner(app)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", port, reuse_address=True)
+        await site.start()
+        assert site._server is not None
+        try:
+            yield f"http://127.0.0.1:{site._server.sockets[0].getsockname()[1]}"
+        finally:
+            await runner.cleanup()
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        if request.headers.get("Authorization") != f"Bearer {TOKEN}":
+            return web.json_response({"message": "not this job's token"}, status=401)
+        fault = self.fault(request)
+        if fault == "503":
+            return web.Response(status=503)
+        response: web.StreamResponse = await handler(request)
+        if fault == "drop":
+            assert request.transport is not None
+            request.transport.abort()
+        return response
+
+    async def _steps(self, request: web.Request) -> web.Response:
+        self.reports.append(StepReport.model_validate_json(await request.read()))
+        self.acknowledged.set()
+        return web.Response(status=204)
+
+    async def _batch(self, request: web.Request) -> web.Response:
+        self.polls += 1
+        step = int(request.query["step"])
+        if step != self.step + 1:
+            return web.json_response({"message": f"at step {self.step}, not {step - 1}"}, status=409)
+        if self.hold:
+            self.hold -= 1
+            return web.Response(status=204)
+        if step > len(self.batches):
+            done = Finished(reason="MaxSteps").model_dump_json()
+            return web.Response(status=410, text=done, content_type="application/json")
+        body = gzip.compress(self.batches[step - 1].model_dump_json().encode())
+        return web.Response(body=body, content_type="application/json", headers={"Content-Encoding": "gzip"})
+
+
+def free_port() -> int:
+    """A port of the loopback interface that nothing listened on a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class LearnerProcess:
+    """`python -m headway_trainer.launch` on a job in a folder."""
+
+    def __init__(self, config: JobConfig, folder: Path, url: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "job.json").write_text(config.model_dump_json(by_alias=True, exclude_none=True))
+        (folder / "token").write_text(TOKEN)
+        self._log = (folder / "learner.log").open("ab")
+        self.log = folder / "learner.log"
+        self._environ = {
+            **os.environ,
+            "HEADWAY_CONFIG": str(folder / "job.json"),
+            "HEADWAY_TOKEN_FILE": str(folder / "token"),
+            "HEADWAY_CACHE_DIR": str(folder / "cache"),
+            "HEADWAY_COORDINATOR_URL": url,
+            "NPROC": str(config.spec.learner.processes_per_node),
+            "MASTER_PORT": str(free_port()),
+            "HEADWAY_PROBE_PORT": "0",
+            "OMP_NUM_THREADS": "1",
+        }
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> LearnerProcess:
+        """Start it in a process group of its own."""
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "headway_trainer.launch",
+            env=self._environ,
+            stdout=self._log,
+            stderr=self._log,
+            start_new_session=True,
+        )
+        return self
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """Signal the whole process group."""
+        assert self._process is not None
+        if self._process.returncode is None:
+            os.killpg(self._process.pid, number)
+
+    async def exit(self, timeout: float = 100) -> int:
+        """Wait for its end; its exit code."""
+        assert self._process is not None
+        try:
+            return await asyncio.wait_for(self._process.wait(), timeout)
+        except TimeoutError:
+            self.kill()
+            raise AssertionError(
+                f"the learner did not end; its log:\n{self.log.read_text()[-4000:]}"
+            ) from None
+
+
+@asynccontextmanager
+async def learner(config: JobConfig, folder: Path, url: str) -> AsyncIterator[LearnerProcess]:
+    """The learner while it runs; killed at the end."""
+    process = await LearnerProcess(config, folder, url).start()
+    try:
+        yield process
+    finally:
+        process.kill()
+        await process.exit()

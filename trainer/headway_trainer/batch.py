@@ -1,0 +1,159 @@
+"""A batch record becomes training rows: token ids, which of them are trained, and with what advantage.
+
+The advantage is computed here once, from the rewards of a group's scored episodes, and from then on every
+row carries it as one number. A group whose advantages are all zero makes no rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from headway_api.records import Batch, GroupRecord, Row, VersionSpan
+from headway_trainer.objective.presets import Objective
+
+
+class MalformedRow(ValueError):
+    """A row that no model call can have made."""
+
+
+@dataclass(frozen=True)
+class TrainingRow:
+    """One sequence that goes through the model."""
+
+    group_id: str
+    tokens: NDArray[np.int64]
+    mask: NDArray[np.bool_]
+    """True where the model sampled the token. The first token is never sampled."""
+    logprobs: NDArray[np.float32]
+    """The sampler's, at the sampling temperature; meaningful where mask is True."""
+    advantage: float
+
+    @property
+    def length(self) -> int:
+        """Tokens, context included."""
+        return len(self.tokens)
+
+    @property
+    def action_tokens(self) -> int:
+        """Tokens that carry loss."""
+        return int(self.mask.sum())
+
+
+@dataclass(frozen=True)
+class Lag:
+    """How far behind the learner the policies were that sampled a batch, in steps, over action tokens."""
+
+    mean: float
+    maximum: int
+
+
+@dataclass(frozen=True)
+class GroupRows:
+    """One group that has a gradient: the unit that `updatesPerBatch` divides by."""
+
+    group_id: str
+    rows: tuple[TrainingRow, ...]
+
+
+@dataclass(frozen=True)
+class TrainingBatch:
+    """What the learner's ranks share of one `Batch`: small, picklable, no text."""
+
+    step: int
+    epoch: int
+    group_ids: tuple[str, ...]
+    """Every group of the batch, in its order; acknowledged together, whether trained or not."""
+    groups: tuple[GroupRows, ...]
+    """Those that have a gradient."""
+    advantages: NDArray[np.float64]
+    """One a scored episode of the whole batch, zeros included."""
+    episodes: int
+    """Episodes of the batch, InfraError included."""
+    rows_seen: int
+    """Rows of scored episodes, those of filtered groups included."""
+    lag: Lag
+
+    @property
+    def train_tokens(self) -> dict[str, int]:
+        """Tokens each group sends through forward and backward; 0 for a filtered one."""
+        lengths = {group.group_id: sum(row.length for row in group.rows) for group in self.groups}
+        return {group_id: lengths.get(group_id, 0) for group_id in self.group_ids}
+
+
+def training_batch(batch: Batch, objective: Objective) -> TrainingBatch:
+    """Rows and advantages of a batch.
+
+    Raises:
+        MalformedRow: an action token without context, or an empty row.
+    """
+    groups: list[GroupRows] = []
+    advantages: list[NDArray[np.float64]] = []
+    for group in batch.groups:
+        advantage_E = group_advantages(group, objective)
+        advantages.append(advantage_E)
+        if advantage_E.any():
+            rows = tuple(_rows(group, advantage_E))
+            if rows:
+                groups.append(GroupRows(group.group_id, rows))
+    scored = [episode for group in batch.groups for episode in group.scored]
+    return TrainingBatch(
+        step=batch.step,
+        epoch=batch.epoch,
+        group_ids=tuple(group.group_id for group in batch.groups),
+        groups=tuple(groups),
+        advantages=np.concatenate(advantages) if advantages else np.zeros(0),
+        episodes=sum(len(group.episodes) for group in batch.groups),
+        rows_seen=sum(len(episode.rows) for episode in scored),
+        lag=lag([span for e in scored for row in e.rows for span in row.versions], batch.step),
+    )
+
+
+def group_advantages(group: GroupRecord, objective: Objective) -> NDArray[np.float64]:
+    """Advantage of each scored episode, in order. An episode without a reward is not scored."""
+    rewards = [episode.reward for episode in group.scored if episode.reward is not None]
+    if len(rewards) != len(group.scored):
+        raise MalformedRow(f"group {group.group_id}: a scored episode has no reward")
+    return objective.advantages(torch.tensor(rewards, dtype=torch.float64)).numpy()
+
+
+def lag(spans: Sequence[VersionSpan], step: int) -> Lag:
+    """Steps between the weights that sampled a token and the weights the batch is trained on (step - 1)."""
+    tokens = np.array([span.end - span.start for span in spans], dtype=np.int64)
+    behind = np.array([max(0, step - 1 - span.version.step) for span in spans], dtype=np.int64)
+    if not tokens.sum():
+        return Lag(mean=0.0, maximum=0)
+    return Lag(mean=float((tokens * behind).sum() / tokens.sum()), maximum=int(behind.max()))
+
+
+def mini_batches(batch: TrainingBatch, updates: int) -> list[list[TrainingRow]]:
+    """The rows of each optimizer step: groups stay whole, in order, in at most `updates` near-equal parts."""
+    parts = np.array_split(np.arange(len(batch.groups)), max(1, min(updates, len(batch.groups))))
+    chosen = [[row for index in part for row in batch.groups[index].rows] for part in parts]
+    return [rows for rows in chosen if rows]
+
+
+def _rows(group: GroupRecord, advantage_E: NDArray[np.float64]) -> list[TrainingRow]:
+    pairs = zip(group.scored, advantage_E, strict=True)
+    return [
+        _training_row(group.group_id, row, float(advantage))
+        for episode, advantage in pairs
+        for row in episode.rows
+        if row.action_tokens
+    ]
+
+
+def _training_row(group_id: str, row: Row, advantage: float) -> TrainingRow:
+    if row.mask[0]:
+        raise MalformedRow(f"group {group_id}: the first token of a row cannot have been sampled")
+    return TrainingRow(
+        group_id=group_id,
+        tokens=np.array(row.tokens, dtype=np.int64),
+        mask=np.array(row.mask, dtype=np.bool_),
+        logprobs=np.array(row.logprobs, dtype=np.float32),
+        advantage=advantage,
+    )

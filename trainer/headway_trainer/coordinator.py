@@ -1,0 +1,159 @@
+"""The learner's side of its one conversation: announce a step, ask for the next batch.
+
+    POST /v1/steps      StepReport: idempotent, sent again after every restart of either side
+    GET  /v1/batch?step=n   200 Batch (gzip) | 204 not yet | 410 Finished | 409 announce first
+
+The coordinator may be away (restarting, rescheduled) for `PATIENCE`; until then everything is tried again.
+"""
+
+from __future__ import annotations
+
+import gzip
+import http.client
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from pydantic import ValidationError
+
+from headway_api.exits import JobError
+from headway_api.records import Batch, Finished, StepReport
+from headway_trainer.logs import log
+
+LONG_POLL: Final = 30.0
+"""Seconds the coordinator may hold a request for a batch."""
+TIMEOUT: Final = LONG_POLL + 30.0
+"""Seconds until a request that says nothing counts as lost."""
+PATIENCE: Final = 600.0
+"""Seconds without any answer after which the learner gives up and is started again."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
+GZIP_MAGIC: Final = b"\x1f\x8b"
+AGAIN: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
+
+
+class Away(Exception):
+    """No answer, or one that says to try again."""
+
+
+class AnnounceFirst(Exception):
+    """The coordinator does not know the step that this learner is at."""
+
+
+@dataclass(frozen=True)
+class _Answer:
+    status: int
+    body: bytes
+
+
+class Coordinator:
+    """Client of the coordinator's learner API; blocking, used by rank 0 only."""
+
+    def __init__(self, url: str, token: str, *, patience: float = PATIENCE) -> None:
+        self._url = url.rstrip("/")
+        self._token = token
+        self._patience = patience
+        # The coordinator is in the same namespace: a proxy from the environment is never on the way.
+        self._open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
+        self._silent_since: float | None = None
+
+    def announce(self, report: StepReport) -> None:
+        """Send a step report until it is taken.
+
+        Raises:
+            JobError: the coordinator stayed away, or refuses this learner.
+        """
+        body = report.model_dump_json().encode()
+        for pause in _pauses():
+            try:
+                self._exchange("POST", "/v1/steps", body)
+                return
+            except Away as away:
+                self._wait(pause, away)
+
+    def poll(self, step: int) -> Batch | Finished | None:
+        """Ask once for the batch of `step`; None where there is none yet, or no answer within the patience.
+
+        Raises:
+            AnnounceFirst: announce the latest step, then ask again.
+            JobError: the coordinator stayed away, or refuses this learner.
+        """
+        try:
+            answer = self._exchange("GET", f"/v1/batch?step={step}")
+        except Away as away:
+            self._wait(LONGEST_PAUSE / 2, away)
+            return None
+        if answer.status == http.client.NO_CONTENT:
+            return None
+        record = Finished if answer.status == http.client.GONE else Batch
+        try:
+            return record.model_validate_json(_plain(answer.body))
+        except ValidationError as error:
+            raise JobError("ContractMismatch", f"the coordinator's answer cannot be read: {error}") from error
+
+    def _exchange(self, method: str, path: str, body: bytes | None = None) -> _Answer:
+        request = urllib.request.Request(self._url + path, data=body, method=method)
+        request.add_header("Authorization", f"Bearer {self._token}")
+        request.add_header("Accept-Encoding", "gzip")
+        if body is not None:
+            request.add_header("Content-Type", "application/json")
+        try:
+            with self._open(request, timeout=TIMEOUT) as response:
+                answer = _Answer(response.status, response.read())
+        except urllib.error.HTTPError as error:
+            with error:
+                answer = _Answer(error.code, _body(error))
+        except (OSError, http.client.HTTPException) as error:
+            raise Away(f"{type(error).__name__}: {error}") from error
+        if answer.status in AGAIN:
+            raise Away(f"HTTP {answer.status}")
+        self._silent_since = None
+        _refuse(answer, method, path)
+        return answer
+
+    def _wait(self, pause: float, away: Away) -> None:
+        now = time.monotonic()
+        self._silent_since = self._silent_since or now
+        silent = now - self._silent_since
+        if silent > self._patience:
+            raise JobError(
+                "CoordinatorUnreachable",
+                f"no answer from {self._url} for {silent:.0f} s ({away})",
+                permanent=False,
+            ) from away
+        log("coordinator away", seconds=round(silent, 1), error=str(away))
+        time.sleep(pause)
+
+
+def _refuse(answer: _Answer, method: str, path: str) -> None:
+    if answer.status in (200, 201, 202, 204, 410):
+        return
+    said = answer.body[:500].decode(errors="replace")
+    if answer.status == http.client.CONFLICT and method == "GET":
+        raise AnnounceFirst(said)
+    refused = answer.status in (401, 403, 409)
+    raise JobError(
+        "CoordinatorRefused" if refused else "ContractMismatch",
+        f"{method} {path} was answered {answer.status}: {said}",
+        permanent=not refused,
+    )
+
+
+def _body(error: urllib.error.HTTPError) -> bytes:
+    try:
+        return error.read()
+    except (OSError, http.client.HTTPException) as broken:
+        raise Away(f"{type(broken).__name__}: {broken}") from broken
+
+
+def _plain(body: bytes) -> bytes:
+    return gzip.decompress(body) if body.startswith(GZIP_MAGIC) else body
+
+
+def _pauses() -> Iterator[float]:
+    pause = FIRST_PAUSE
+    while True:
+        yield pause
+        pause = min(LONGEST_PAUSE, pause * 2)

@@ -1,0 +1,93 @@
+"""Starts this node's learner processes: `python -m headway_trainer.launch`.
+
+From the environment: NNODES, NODE_RANK (or the index of an indexed Job), NPROC, MASTER_ADDR and MASTER_PORT,
+each with the value of a lone process where it is absent. One process in all is this one itself; otherwise
+torch's elastic agent starts NPROC of them, without restarts: the operator restarts pods.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass
+
+from headway_api import names
+
+RENDEZVOUS_SECONDS = 900
+"""Longest the pods of one learner may be apart in starting."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """This pod among the learner's pods."""
+
+    nodes: int
+    node_rank: int
+    processes: int
+    """In this pod."""
+    master: str
+    port: int
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str]) -> Place:
+        """Read it from the environment."""
+        return cls(
+            nodes=int(environ.get("NNODES", "1")),
+            node_rank=int(environ.get("NODE_RANK", environ.get("JOB_COMPLETION_INDEX", "0"))),
+            processes=int(environ.get("NPROC", "1")),
+            master=environ.get("MASTER_ADDR", "127.0.0.1"),
+            port=int(environ.get("MASTER_PORT", str(names.PORT_TORCH))),
+        )
+
+    @property
+    def alone(self) -> bool:
+        """Is there but one process in all."""
+        return self.nodes * self.processes == 1
+
+
+def main() -> None:
+    """Become the learner, or start several and leave as the first to fail did."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    place = Place.of(os.environ)
+    if place.alone:
+        _alone(place, os.environ)
+    else:
+        sys.exit(_several(place))
+
+
+def _alone(place: Place, environ: MutableMapping[str, str]) -> None:
+    environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1")
+    environ.update(MASTER_ADDR=place.master, MASTER_PORT=str(place.port))
+    from headway_trainer import learner
+
+    learner.main()
+
+
+def _several(place: Place) -> int:
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    config = LaunchConfig(
+        min_nodes=place.nodes,
+        max_nodes=place.nodes,
+        nproc_per_node=place.processes,
+        rdzv_backend="static",
+        rdzv_endpoint=f"{place.master}:{place.port}",
+        rdzv_configs={"rank": place.node_rank, "timeout": RENDEZVOUS_SECONDS},
+        max_restarts=0,
+        monitor_interval=0.5,
+    )
+    try:
+        elastic_launch(config, sys.executable)("-u", "-m", "headway_trainer.learner")
+    except ChildFailedError as failed:
+        _, first = failed.get_first_failure()
+        return first.exitcode if first.exitcode > 0 else 128 - first.exitcode
+    except SignalException as stopped:
+        return 128 + stopped.sigval
+    return 0
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,257 @@
+"""The learner: takes a batch, steps, makes the step durable, publishes the weights, acknowledges.
+
+    start     fetch and load the model, resume from `latest.json` or write step 0, announce
+    loop      ask for batch n+1 -> advantages, optimizer steps -> checkpoint and weights -> announce n+1
+    end       410 from the coordinator: exit 0
+
+Only rank 0 speaks with the coordinator; the ranks see the same batch and take the same decisions. Killed at
+any point it resumes at the last step that was made durable; a batch under way is asked for again.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from headway_api import config as job_config
+from headway_api import names
+from headway_api.artifacts import Layout
+from headway_api.base_model import fetch
+from headway_api.config import JobConfig
+from headway_api.exits import JobError, leave
+from headway_api.records import Batch, Finished, PolicyVersion, StepReport
+from headway_api.store import Store, open_store
+from headway_trainer import model as models
+from headway_trainer.batch import TrainingBatch, mini_batches, training_batch
+from headway_trainer.checkpoint import state
+from headway_trainer.checkpoint.journal import Journal
+from headway_trainer.checkpoint.retention import expired_checkpoints, expired_weights
+from headway_trainer.coordinator import AnnounceFirst, Coordinator
+from headway_trainer.engine import Engine
+from headway_trainer.logs import log
+from headway_trainer.metrics import step_metrics
+from headway_trainer.objective.presets import Objective
+from headway_trainer.policy import Policy
+from headway_trainer.probes import Probes
+from headway_trainer.publish.publisher import Publisher
+from headway_trainer.ranks import Ranks
+from headway_trainer.step import StepResult, optimizer_step
+from headway_trainer.termination import exit_on_sigterm
+
+LOGIT_BYTES: Final = 2**31
+"""Memory that the logits of one micro-batch may take in float32, were every token an action."""
+MOST_TOKENS: Final = 16384
+
+
+@dataclass
+class Stopwatch:
+    """Seconds spent, by name."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        start = time.monotonic()
+        yield
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - start
+
+
+class Learner:
+    """Weights and optimizer of one job, and the artifacts they leave; every method is collective."""
+
+    def __init__(self, config: JobConfig, store: Store, base: Path, cache: Path, ranks: Ranks) -> None:
+        """`base` holds the base model's files; `cache` is scratch that the ranks of a node share."""
+        spec = config.spec
+        self._spec = spec
+        self._store = store
+        self._ranks = ranks
+        self._layout = Layout(spec.output.uri, config.namespace, config.name, config.uid)
+        self._journal = Journal(store, self._layout)
+        self._scratch = cache / "learner"
+        self._objective = Objective.of(spec.algorithm)
+        model = models.load(base, spec.model, spec.seed)
+        self._engine = Engine(model, spec.learner.deepspeed, spec.optimizer, ranks)
+        self._policy = Policy(
+            self._engine, models.output_head(model), temperature=spec.rollout.sampling.temperature
+        )
+        self._publisher = Publisher(
+            self._engine, self._policy, spec.model, base, self._scratch / "weights", ranks
+        )
+        self._max_tokens = min(MOST_TOKENS, max(1024, LOGIT_BYTES // (4 * models.vocabulary(model))))
+        log("objective", **self._objective.expanded(), micro_batch_tokens=self._max_tokens)
+
+    def resume(self) -> StepReport:
+        """Take up the newest durable step, or make step 0 durable: the untrained weights."""
+        latest: StepReport | None = self._ranks.share(self._journal.latest() if self._ranks.first else None)
+        if latest is None:
+            log("new job")
+            return self._finish(PolicyVersion(incarnation=0, step=0), None, [], Stopwatch())
+        state.restore(
+            self._engine, self._store, latest.checkpoint_uri, self._scratch / "checkpoint", self._ranks
+        )
+        if self._ranks.first:
+            self._journal.commit(latest)
+        log("resumed", step=latest.step, version=str(latest.version))
+        return latest
+
+    def train(self, batch: TrainingBatch, incarnation: int) -> StepReport:
+        """Train one batch and make its step durable. Without a gradient the version advances too."""
+        watch = Stopwatch()
+        with watch("policy_update"):
+            updates = [
+                optimizer_step(
+                    self._engine,
+                    self._policy,
+                    self._objective,
+                    rows,
+                    ranks=self._ranks,
+                    max_tokens=self._max_tokens,
+                )
+                for rows in mini_batches(batch, self._spec.algorithm.updates_per_batch)
+            ]
+        return self._finish(PolicyVersion(incarnation=incarnation, step=batch.step), batch, updates, watch)
+
+    def prepare(self, batch: Batch) -> TrainingBatch:
+        """Rows and advantages of a batch; rank 0 alone has it before it is shared."""
+        return training_batch(batch, self._objective)
+
+    def prune(self, latest: int) -> None:
+        """Delete what `spec.checkpoints` no longer keeps."""
+        if not self._ranks.first:
+            return
+        spec = self._spec
+        keep = spec.checkpoints.keep_last
+        old = expired_checkpoints(self._steps(self._layout.checkpoints), latest, keep)
+        weights = expired_weights(
+            self._steps(f"{self._layout.root}/weights"),
+            latest,
+            keep,
+            spec.evaluation.every_steps,
+            spec.algorithm.max_steps_off_policy,
+        )
+        folders = [self._layout.checkpoint(step) for step in old]
+        folders += [self._layout.weights(step) for step in weights]
+        self._store.delete(uri for folder in folders for uri in self._store.list(folder))
+
+    def _finish(
+        self,
+        version: PolicyVersion,
+        batch: TrainingBatch | None,
+        updates: list[StepResult],
+        watch: Stopwatch,
+    ) -> StepReport:
+        step, layout = version.step, self._layout
+        with watch("save_checkpoint"):
+            scratch = self._scratch / "checkpoint"
+            state.save(self._engine, self._store, layout.checkpoint(step), scratch, self._ranks)
+        with watch("publish_weights"):
+            weights = self._publisher.publish(self._store, layout.weights(step), version)
+        watch.seconds["training"] = sum(watch.seconds.values())
+        report = StepReport(
+            step=step,
+            version=version,
+            groups=list(batch.group_ids) if batch else [],
+            train_tokens=batch.train_tokens if batch else {},
+            weights=weights,
+            checkpoint_uri=layout.checkpoint(step),
+            metrics=step_metrics(batch, updates, watch.seconds) if batch else {},
+        )
+        if self._ranks.first:
+            self._journal.commit(report)
+        return report
+
+    def _steps(self, folder: str) -> set[int]:
+        uris = self._store.list(folder)
+        return {int(uri.removeprefix(folder).lstrip("/").split("/")[0]) for uri in uris}
+
+
+def serve(learner: Learner, coordinator: Coordinator | None, ranks: Ranks, probes: Probes | None) -> Finished:
+    """Train batch after batch until the coordinator has no more; only rank 0 has a coordinator."""
+    report = learner.resume()
+    if coordinator:
+        coordinator.announce(report)
+    if probes:
+        probes.ready = True
+    while True:
+        began = time.monotonic()
+        received: TrainingBatch | Finished | None = ranks.share(
+            _next(learner, coordinator, report) if coordinator else None
+        )
+        if probes:
+            probes.beat()
+        if isinstance(received, Finished):
+            return received
+        if received is None:
+            continue
+        waited = time.monotonic() - began
+        report = learner.train(received, report.version.incarnation)
+        if coordinator:
+            coordinator.announce(report)
+        learner.prune(report.step)
+        log("step", step=report.step, version=str(report.version), waited=round(waited, 3), **report.metrics)
+
+
+def _next(learner: Learner, coordinator: Coordinator, report: StepReport) -> TrainingBatch | Finished | None:
+    try:
+        answer = coordinator.poll(report.step + 1)
+    except AnnounceFirst as unknown:
+        log("announced again", why=str(unknown))
+        coordinator.announce(report)
+        return None
+    return learner.prepare(answer) if isinstance(answer, Batch) else answer
+
+
+def run(environ: Mapping[str, str]) -> None:
+    """The whole life of one learner process.
+
+    Raises:
+        JobError: what a person must mend, or what may pass when the process is started again.
+    """
+    started = time.monotonic()
+    config = job_config.load(environ)
+    token = job_config.load_token(environ)
+    cache = Path(environ.get(names.ENV_CACHE, names.CACHE_DIR))
+    store = open_store(config.spec.output)
+    with ThreadPoolExecutor(1) as background:
+        # Ranks of a node share the folder: one fetches, while all of them import and meet.
+        fetching = background.submit(fetch, config.spec.model, store, cache) if _first_here(environ) else None
+        ranks = Ranks.join()
+        folders = ranks.gather(fetching.result() if fetching else None)
+    base = folders[ranks.rank - ranks.local_rank]
+    assert base is not None
+    learner = Learner(config, store, base, cache, ranks)
+    log("loaded", seconds=round(time.monotonic() - started, 1), processes=ranks.world)
+    probes = Probes(int(environ.get(names.ENV_PROBE_PORT, names.PORT_LEARNER))) if ranks.local_rank == 0 else None
+    coordinator = Coordinator(_coordinator_url(config, environ), token) if ranks.first else None
+    finished = serve(learner, coordinator, ranks, probes)
+    log("finished", reason=finished.reason)
+    ranks.leave()
+
+
+def _first_here(environ: Mapping[str, str]) -> bool:
+    return environ["LOCAL_RANK"] == "0"
+
+
+def _coordinator_url(config: JobConfig, environ: Mapping[str, str]) -> str:
+    return environ.get(names.ENV_COORDINATOR_URL, config.coordinator_url)
+
+
+def main() -> None:
+    """Entry point of every rank."""
+    exit_on_sigterm()
+    try:
+        run(os.environ)
+    except JobError as error:
+        leave(error)
+    sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

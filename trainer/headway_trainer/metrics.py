@@ -1,0 +1,88 @@
+"""What one step reports, in the names of `headway_api.metrics`. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from headway_trainer.batch import TrainingBatch
+from headway_trainer.step import StepResult
+
+
+def step_metrics(
+    batch: TrainingBatch, updates: Sequence[StepResult], seconds: Mapping[str, float]
+) -> dict[str, float]:
+    """Everything `StepReport.metrics` says of a step.
+
+    Args:
+        updates: the optimizer steps taken; none where no group had a gradient.
+        seconds: by the last part of a `timing_s/` name.
+    """
+    return (
+        _counts(batch)
+        | _advantages(batch)
+        | (_objective(updates) if updates else {})
+        | {f"timing_s/{name}": value for name, value in seconds.items()}
+    )
+
+
+def _counts(batch: TrainingBatch) -> dict[str, float]:
+    rows = [row for group in batch.groups for row in group.rows]
+    tokens = sum(row.length for row in rows)
+    action = sum(row.action_tokens for row in rows)
+    scored = len(batch.advantages)
+    return {
+        "training/epoch": batch.epoch,
+        "training/global_step": batch.step,
+        "training/num_groups": len(batch.group_ids),
+        "training/num_trained_groups": len(batch.groups),
+        "training/num_trajectories": batch.episodes,
+        "training/num_datums": len(rows),
+        "training/datums_per_trajectory": batch.rows_seen / scored if scored else 0.0,
+        "training/total_tokens": tokens,
+        "training/trainable_token_positions": action,
+        "training/nontrainable_token_positions": tokens - action,
+        "training/trainable_token_ratio": action / tokens if tokens else 0.0,
+        "training/action_tokens_mean": action / len(rows) if rows else 0.0,
+        "training/obs_tokens_mean": (tokens - action) / len(rows) if rows else 0.0,
+        "training/lag_mean": batch.lag.mean,
+        "training/lag_max": batch.lag.maximum,
+    }
+
+
+def _advantages(batch: TrainingBatch) -> dict[str, float]:
+    values = batch.advantages
+    if not len(values):
+        return {}
+    return {
+        "rollout/advantage/mean": float(values.mean()),
+        "rollout/advantage/std": float(values.std()),
+        "rollout/advantage/min": float(values.min()),
+        "rollout/advantage/max": float(values.max()),
+        "rollout/advantage/n_positive": float(np.count_nonzero(values > 0)),
+        "rollout/advantage/n_negative": float(np.count_nonzero(values < 0)),
+    }
+
+
+def _objective(updates: Sequence[StepResult]) -> dict[str, float]:
+    weights = np.array([update.action_tokens for update in updates], dtype=np.float64)
+
+    def mean(name: str) -> float:
+        return float(np.average([update.tokens[name] for update in updates], weights=weights))
+
+    return {
+        "training/updates": len(updates),
+        "training/loss": mean("loss"),
+        "training/grad_norm": max(update.update.gradient_norm for update in updates),
+        "training/learning_rate": updates[-1].update.learning_rate,
+        "training/ratio_mean": mean("ratio"),
+        "training/ratio_max": max(update.tokens["ratio_max"] for update in updates),
+        "training/ratio_min": min(update.tokens["ratio_min"] for update in updates),
+        "training/clip_fraction": mean("clipped"),
+        "training/entropy": mean("entropy"),
+        "training/mismatch_kl": mean("k3"),
+        "training/logprob_gap_mean": mean("kl"),
+        "training/logprob_gap_max": max(update.tokens["gap_max"] for update in updates),
+        "training/micro_batches": sum(update.micro_batches for update in updates),
+    }

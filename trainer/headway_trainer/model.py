@@ -1,0 +1,87 @@
+"""The model: loaded from a folder in Hugging Face layout, with an adapter or with every weight trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import nn
+
+from headway_api.exits import JobError
+from headway_api.spec.model import Lora, ModelSpec
+
+DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+ADAPTER: Final = "default"
+
+
+def load(folder: Path, spec: ModelSpec, seed: int) -> nn.Module:
+    """The model to train, on the CPU; frozen but for the adapter where there is one.
+
+    Dropout is switched off: the sampler has none, and a log-probability taken with dropout is not that of
+    the policy that sampled. The adapter's initial weights are a function of `seed`.
+
+    Raises:
+        JobError: `ModelNotLoadable`, when the folder holds no causal language model that loads.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    try:
+        config = AutoConfig.from_pretrained(folder)
+        _no_dropout(config)
+        model: Any = AutoModelForCausalLM.from_pretrained(folder, config=config, dtype=DTYPES[spec.dtype])
+    # from_pretrained raises whatever its reader raises (safetensors, JSON, pickle, missing keys): each of
+    # them means that this folder does not hold a model.
+    except Exception as error:
+        raise JobError(
+            "ModelNotLoadable",
+            f"{spec.base} does not load as a causal language model ({type(error).__name__}: {error}); give a "
+            "complete Hugging Face folder (config.json, safetensors weights) of a model this version knows",
+            field="spec.model.base",
+        ) from error
+    model.config.use_cache = False
+    lora = spec.effective_lora
+    trained: nn.Module = model if lora is None else _with_adapter(model, lora, seed)
+    return trained
+
+
+def output_head(model: nn.Module) -> nn.Module:
+    """The module that turns hidden states into logits."""
+    base: Any = model.get_base_model() if hasattr(model, "get_base_model") else model  # type: ignore[operator]
+    head: nn.Module = base.get_output_embeddings()
+    return head
+
+
+def vocabulary(model: nn.Module) -> int:
+    """Number of token ids the model knows."""
+    config: Any = model.config
+    return int(config.get_text_config().vocab_size)
+
+
+def _no_dropout(config: Any) -> None:
+    for name, value in vars(config).items():
+        if isinstance(value, float) and name.endswith(("dropout", "pdrop", "dropout_rate")):
+            setattr(config, name, 0.0)
+
+
+def _with_adapter(model: nn.Module, lora: Lora, seed: int) -> nn.Module:
+    from peft import LoraConfig, get_peft_model
+
+    torch.manual_seed(seed)
+    config = LoraConfig(
+        r=lora.rank,
+        lora_alpha=lora.alpha,
+        target_modules=list(lora.targets) or "all-linear",
+        lora_dropout=0.0,
+        bias="none",
+        task_type="CAUSAL_LM",
+    )
+    try:
+        return get_peft_model(model, config, adapter_name=ADAPTER, autocast_adapter_dtype=False)
+    except ValueError as error:
+        raise JobError(
+            "ModelNotLoadable",
+            f"no adapter can be put on {', '.join(lora.targets) or 'its linear modules'} ({error}); name "
+            "modules that the model has",
+            field="spec.model.lora.targets",
+        ) from error

@@ -1,0 +1,32 @@
+"""All weights in Hugging Face layout, with configuration and tokenizer: a model to serve as it is."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any, Final
+
+from torch import Tensor, nn
+
+ONE_FILE: Final = "100TB"
+TOKENIZER_FILES: Final = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja",
+    "chat_template.json",
+    "generation_config.json",
+)
+
+
+def write(model: nn.Module, tensors: dict[str, Tensor], folder: Path, base_folder: Path) -> None:
+    """model.safetensors, config.json, and the tokenizer's files as the base model has them."""
+    saved: Any = model
+    saved.save_pretrained(folder, state_dict=tensors, max_shard_size=ONE_FILE)
+    for name in TOKENIZER_FILES:
+        if (base_folder / name).exists():
+            shutil.copyfile(base_folder / name, folder / name)

@@ -1,0 +1,28 @@
+"""An adapter in PEFT's layout, as vLLM loads it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from headway_trainer.model import ADAPTER
+
+WEIGHTS = "adapter_model.safetensors"
+
+
+def write(model: nn.Module, tensors: dict[str, Tensor], folder: Path, base: str) -> None:
+    """adapter_model.safetensors and adapter_config.json; `base` is what the adapter belongs to."""
+    from peft import get_peft_model_state_dict
+
+    adapter = get_peft_model_state_dict(
+        model, state_dict=tensors, adapter_name=ADAPTER, save_embedding_layers=False
+    )
+    save_file(adapter, folder / WEIGHTS, metadata={"format": "pt"})
+    config: Any = model.peft_config[ADAPTER]  # type: ignore[index]
+    config.base_model_name_or_path = base
+    trains, config.inference_mode = config.inference_mode, True
+    config.save_pretrained(folder)
+    config.inference_mode = trains

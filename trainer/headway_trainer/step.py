@@ -1,0 +1,110 @@
+"""One optimizer step: rows -> micro-batches -> forward and backward -> clip and step, and what was seen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from headway_trainer.batch import TrainingRow
+from headway_trainer.engine import Engine, Update
+from headway_trainer.objective.presets import Objective, TokenStatistics
+from headway_trainer.objective.reduction import step_tokens
+from headway_trainer.packing import plan
+from headway_trainer.policy import MicroBatch, Policy, micro_batch
+from headway_trainer.ranks import Ranks
+
+SUMS: Final = ("tokens", "loss", "ratio", "clipped", "kl", "k3", "entropy", "surprise")
+MAXIMA: Final = ("ratio_max", "negative_ratio_min", "gap_max")
+
+
+@dataclass
+class Tally:
+    """Sums and maxima over action tokens, added up over micro-batches, then over ranks."""
+
+    sums: Tensor = field(default_factory=lambda: torch.zeros(len(SUMS), dtype=torch.float64))
+    maxima: Tensor = field(
+        default_factory=lambda: torch.full((len(MAXIMA),), -torch.inf, dtype=torch.float64)
+    )
+
+    def add(self, tokens: TokenStatistics, entropy_T: Tensor, new_T: Tensor) -> None:
+        """Count the tokens of one micro-batch."""
+        gap_T = tokens.log_ratio_T.double()
+        self.sums += torch.stack(
+            [
+                torch.tensor(float(len(gap_T)), dtype=torch.float64, device=gap_T.device),
+                tokens.loss_T.double().sum(),
+                tokens.ratio_T.double().sum(),
+                tokens.clipped_T.double().sum(),
+                -gap_T.sum(),
+                (gap_T.exp() - 1 - gap_T).sum(),
+                entropy_T.double().sum(),
+                -new_T.detach().double().sum(),
+            ]
+        ).cpu()
+        peaks = torch.stack([tokens.ratio_T.max(), -tokens.ratio_T.min(), gap_T.abs().max()])
+        self.maxima = torch.maximum(self.maxima, peaks.double().cpu())
+
+    def over(self, ranks: Ranks) -> dict[str, float]:
+        """Means and extremes over all ranks' tokens; collective."""
+        sums = dict(zip(SUMS, ranks.total(self.sums.tolist()), strict=True))
+        maxima = dict(zip(MAXIMA, ranks.maximum(self.maxima.tolist()), strict=True))
+        tokens = sums.pop("tokens")
+        means = {name: value / tokens for name, value in sums.items()}
+        return means | {
+            "ratio_max": maxima["ratio_max"],
+            "ratio_min": -maxima["negative_ratio_min"],
+            "gap_max": maxima["gap_max"],
+        }
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """One optimizer step."""
+
+    update: Update
+    tokens: dict[str, float]
+    """Means and extremes over the action tokens; see `SUMS` and `MAXIMA`."""
+    action_tokens: int
+    micro_batches: int
+    """On each rank."""
+
+
+def optimizer_step(
+    engine: Engine,
+    policy: Policy,
+    objective: Objective,
+    rows: Sequence[TrainingRow],
+    *,
+    ranks: Ranks,
+    max_tokens: int,
+) -> StepResult:
+    """Train `rows` as one optimizer step; collective, every rank passes the same rows.
+
+    Args:
+        max_tokens: padded tokens of one micro-batch.
+    """
+    denominator = step_tokens([row.action_tokens for row in rows])
+    mine = plan([row.length for row in rows], max_tokens, ranks.world)[ranks.rank]
+    tally = Tally()
+    for chosen in mine:
+        batch = micro_batch([rows[index] for index in chosen], ranks.device)
+        engine.backward(_loss(policy, objective, batch, denominator, tally))
+    return StepResult(
+        update=engine.step(),
+        tokens=tally.over(ranks),
+        action_tokens=denominator,
+        micro_batches=len(mine),
+    )
+
+
+def _loss(policy: Policy, objective: Objective, batch: MicroBatch, denominator: int, tally: Tally) -> Tensor:
+    prediction = policy(batch)
+    if batch.empty:
+        return prediction.logprob_T.sum() * 0.0
+    loss, tokens = objective.token_loss(prediction.logprob_T, batch.sampler_T, batch.advantage_T, denominator)
+    tally.add(tokens, prediction.entropy_T, prediction.logprob_T)
+    return loss

@@ -1,0 +1,32 @@
+"""SIGTERM ends the learner at once: the last step is durable, and a step under way would not be kept."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+from typing import Final
+
+EXIT: Final = 128 + signal.SIGTERM
+
+
+def exit_on_sigterm() -> None:
+    """Leave with code 143 on SIGTERM, even while the main thread waits inside a collective.
+
+    Python runs signal handlers in the main thread, between two instructions of its own; a main thread that
+    waits in C++ never gets there. So the interpreter writes the signal's number to a socket, and a thread
+    reads it. As process 1 of a container a handler is needed at all: the kernel ignores SIGTERM otherwise.
+    """
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
+    signal.signal(signal.SIGTERM, lambda number, frame: None)
+    signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+
+    def leave() -> None:
+        while signal.SIGTERM not in reader.recv(16):
+            continue
+        writer.close()
+        os._exit(EXIT)
+
+    threading.Thread(target=leave, name="termination", daemon=True).start()
