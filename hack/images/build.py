@@ -1,0 +1,297 @@
+"""Builds Headway's images without Docker and without a registry: mmdebstrap makes the base, buildah the rest.
+
+    build.py base host operator sandbox     the light ones
+    build.py --all                          all, rollout and trainer are gigabytes
+    build.py examples/sop-quickstart        an environment's own image, on top of sandbox
+    build.py --load host sandbox            and put them into the cluster of this machine
+
+Prints one line an image: its name, a tab, its OCI archive. Archives lie in the cache under the hash of what they are
+made of, so a second build takes no time. Builders with Docker use the Dockerfiles as they are.
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import hashlib
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+CACHE = Path(os.environ.get("HEADWAY_CACHE") or Path.home() / ".cache" / "headway")
+SUITE = "bookworm"
+EPOCH = "1767225600"
+"""Time stamp of every file in a layer that is newer (2026-01-01): two builds of the same input are alike."""
+NEVER_READ = ("doc", "doc-base", "info", "lintian", "locale", "man")
+INHERITED = ("PIP_", "UV_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
+"""Prefixes of the settings (any case) that a build takes over from this machine, as a secret."""
+
+
+class BuildError(Exception):
+    """An image cannot be built; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class Image:
+    """One image and everything that decides what is in it."""
+
+    name: str
+    folder: str
+    """Where its Dockerfile is, relative to the repository; the base has none."""
+    base: str | None = "base"
+    inputs: tuple[str, ...] = ()
+    """Files and folders, relative to the repository, beside its own folder."""
+    arguments: tuple[str, ...] = ()
+    own_context: bool = False
+    """An environment's image sees its own folder only, as it would anywhere else."""
+
+
+PACKAGES = ("api", "operator", "rollout", "trainer", "sandbox", "pyproject.toml", "LICENSE", "images/install.sh")
+
+
+def python_image(name: str, lock: str, *arguments: str) -> Image:
+    locks = tuple(f"requirements/{file}.txt" for file in ("bootstrap", "build", lock))
+    return Image(name, f"images/{name}", inputs=PACKAGES + locks, arguments=arguments)
+
+
+def catalogue(rollout_lock: str) -> dict[str, Image]:
+    images = (
+        Image("base", "images/base", base=None),
+        Image("host", "images/host"),
+        Image("sandbox", "images/sandbox", inputs=("sandbox/headway_sandbox",)),
+        python_image("operator", "operator"),
+        python_image("trainer", "trainer"),
+        python_image("rollout", rollout_lock, f"LOCK={rollout_lock}"),
+    )
+    return {image.name: image for image in images}
+
+
+def environment_image(folder: Path) -> Image:
+    """The image of an environment: a folder with a Dockerfile that starts `ARG BASE` / `FROM ${BASE}`."""
+    if not (folder / "Dockerfile").is_file():
+        raise BuildError(f"{folder} is neither an image of Headway nor a folder with a Dockerfile")
+    return Image(folder.name, str(folder.resolve()), base="sandbox", own_context=True)
+
+
+def say(text: str) -> None:
+    print(f"[images] {text}", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def step(what: str) -> Iterator[None]:
+    say(f"{what} ...")
+    start = time.monotonic()
+    yield
+    say(f"{what}: {time.monotonic() - start:.1f} s")
+
+
+def run(*command: str | Path, quiet: bool = False) -> None:
+    """Run a command; what it prints is shown when it fails, or as it comes unless `quiet`."""
+    words = [str(word) for word in command]
+    done = subprocess.run(
+        words,
+        cwd=ROOT,
+        env={**os.environ, "SOURCE_DATE_EPOCH": EPOCH},
+        stdout=subprocess.PIPE if quiet else sys.stderr,
+        stderr=subprocess.STDOUT if quiet else None,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise BuildError(f"{done.stdout or ''}failed ({done.returncode}): {shlex.join(words)}")
+
+
+def require(*programs: str) -> None:
+    """Have Debian's packages of these programs, or say which are missing."""
+    missing = [program for program in programs if not shutil.which(program)]
+    if not missing:
+        return
+    if os.geteuid() != 0 or not shutil.which("apt-get"):
+        raise BuildError(
+            f"missing: {', '.join(missing)}; as root on Debian: apt-get install -y {' '.join(missing)}. "
+            "With Docker: docker build -f images/NAME/Dockerfile ."
+        )
+    with step(f"apt-get install {' '.join(missing)}"):
+        run("apt-get", "-qq", "update", quiet=True)
+        run("apt-get", "-qq", "install", "-y", "--no-install-recommends", *missing, quiet=True)
+
+
+def files_of(path: Path) -> Iterator[Path]:
+    if path.is_file():
+        yield path
+        return
+    for child in sorted(path.rglob("*")):
+        if child.is_file() and "__pycache__" not in child.parts:
+            yield child
+
+
+class Builder:
+    """Builds images and what they stand on, each once."""
+
+    def __init__(self, images: dict[str, Image], prefix: str, tag: str) -> None:
+        self.images = images
+        self.prefix = prefix
+        self.tag = tag
+        self.folder = CACHE / "images"
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    def key(self, image: Image) -> str:
+        """Hash of all that decides the image's content, its base included."""
+        state = hashlib.sha256(f"{SUITE} {EPOCH} {image.arguments}".encode())
+        if image.base:
+            state.update(self.key(self.images[image.base]).encode())
+        for top in (image.folder, *image.inputs):
+            for file in files_of(ROOT / top):
+                state.update(f"{file.relative_to(ROOT / top)}\0{file.stat().st_mode & 0o111}\0".encode())
+                state.update(file.read_bytes())
+        return state.hexdigest()[:16]
+
+    def reference(self, image: Image) -> str:
+        return f"{self.prefix}/{image.name}:{self.tag}"
+
+    def archive(self, image: Image) -> Path:
+        return self.folder / f"{image.name}-{self.key(image)}.tar"
+
+    def build(self, image: Image) -> Path:
+        """The image's archive, made if it is not there."""
+        archive = self.archive(image)
+        if not archive.exists():
+            require("buildah")
+            stored = self.stored(image)
+            with step(f"archive {archive.name}"):
+                partial = archive.with_suffix(".partial")
+                partial.unlink(missing_ok=True)
+                run("buildah", "push", "--quiet", *FAST, stored, f"oci-archive:{partial}:{self.reference(image)}")
+                partial.rename(archive)
+            for old in self.folder.glob(f"{image.name}-{'[0-9a-f]' * 16}.tar"):
+                if old != archive:
+                    old.unlink()
+        return archive
+
+    def stored(self, image: Image) -> str:
+        """The image's name in buildah's store, built or read from its archive if it is not there."""
+        name = f"localhost/headway-build/{image.name}:{self.key(image)}"
+        if has(name):
+            return name
+        if self.archive(image).exists():
+            run("buildah", "pull", "--quiet", f"oci-archive:{self.archive(image)}", quiet=True)
+            run("buildah", "tag", self.reference(image), name)
+        elif image.base is None:
+            with step(image.name):
+                self.bootstrap(name)
+        else:
+            base = self.stored(self.images[image.base])
+            with step(image.name):
+                self.dockerfile(image, base, name)
+        return name
+
+    def bootstrap(self, name: str) -> None:
+        """The base, from Debian's packages alone."""
+        require("mmdebstrap")
+        packages = (ROOT / "images/base/packages.txt").read_text().split()
+        provide = shlex.quote(str(ROOT / "images/base/provide.sh"))
+        with tempfile.TemporaryDirectory(prefix="headway-base-") as scratch:
+            layer = Path(scratch) / "base.tar"
+            run(
+                "mmdebstrap",
+                "--quiet",
+                "--variant=minbase",
+                f"--include={','.join(packages)}",
+                *(f"--dpkgopt=path-exclude=/usr/share/{part}/*" for part in NEVER_READ),
+                "--dpkgopt=path-include=/usr/share/doc/*/copyright",
+                f'--customize-hook=chroot "$1" sh -s < {provide}',
+                '--customize-hook=rm -rf "$1"/var/log/* "$1"/var/cache/ldconfig/* "$1"/var/cache/debconf/*-old',
+                SUITE,
+                layer,
+            )
+            dockerfile = Path(scratch) / "Dockerfile"
+            dockerfile.write_text("FROM scratch\nADD base.tar /\nENV LANG=C.UTF-8\n")
+            run("buildah", "build", "--quiet", *FIXED, "-t", name, "-f", dockerfile, scratch, quiet=True)
+
+    def dockerfile(self, image: Image, base: str, name: str) -> None:
+        folder = ROOT / image.folder
+        with build_settings() as settings:
+            run(
+                "buildah",
+                "build",
+                *FIXED,
+                "--layers=false",
+                "--pull=never",
+                f"--secret=id=build-env,src={settings}",
+                # The certificates of this machine, for builds behind a proxy that signs for itself.
+                *(["--volume=/etc/ssl/certs:/etc/ssl/certs:ro"] if Path("/etc/ssl/certs").is_dir() else []),
+                f"--build-arg=BASE={base}",
+                *(f"--build-arg={argument}" for argument in image.arguments),
+                "-t",
+                name,
+                "-f",
+                folder / "Dockerfile",
+                folder if image.own_context else ROOT,
+                quiet=True,
+            )
+
+
+# Archives are read once, on this machine: time counts, not size.
+FAST = ("--compression-format=gzip", "--compression-level=1")
+FIXED = ("--isolation=chroot", "--format=oci", f"--timestamp={EPOCH}")
+
+
+def has(name: str) -> bool:
+    return subprocess.run(["buildah", "inspect", "--type=image", name], capture_output=True, check=False).returncode == 0
+
+
+@contextlib.contextmanager
+def build_settings() -> Iterator[Path]:
+    """A file of the package settings in this machine's environment, for images/install.sh to source."""
+    lines = [
+        f"{name}={shlex.quote(value)}\n"
+        for name, value in sorted(os.environ.items())
+        if name.upper().startswith(INHERITED) and "FIND_LINKS" not in name and "CACHE" not in name
+    ]
+    with tempfile.NamedTemporaryFile("w", prefix="headway-build-", suffix=".env") as file:
+        file.writelines(lines)
+        file.flush()
+        yield Path(file.name)
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("images", nargs="*", help="base, host, operator, sandbox, rollout, trainer, or a folder")
+    parser.add_argument("--all", action="store_true", help="every image of Headway")
+    parser.add_argument("--load", action="store_true", help="into the cluster of this machine")
+    parser.add_argument("--prefix", default="localhost/headway", help="in front of the images' names")
+    parser.add_argument("--tag", default="dev")
+    parser.add_argument("--rollout-lock", default="rollout-cpu", choices=("rollout-cpu", "rollout-gpu", "rollout"))
+    options = parser.parse_args(arguments)
+    images = catalogue(options.rollout_lock)
+    names = [*(images if options.all else ()), *options.images]
+    if not names:
+        parser.error("name the images, or --all")
+    try:
+        builder = Builder(images, options.prefix, options.tag)
+        with (CACHE / "images.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            for name in dict.fromkeys(names):
+                image = images.get(name) or environment_image(Path(name))
+                archive = builder.build(image)
+                print(f"{builder.reference(image)}\t{archive}", flush=True)
+                if options.load:
+                    run(sys.executable, ROOT / "hack/cluster/cluster.py", "load-image", archive)
+    except BuildError as error:
+        say(str(error))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
