@@ -1,8 +1,8 @@
 """`make demo`: from nothing to a better agent, a checkpoint in S3 and a bill, on a real Kubernetes.
 
-    KEEP=1             leave the cluster and the job up
-    CLUSTER=current    use the cluster kubectl points at (with IMAGE_PREFIX, see settings.py)
-    SEED=n STEPS=n     another seed, fewer steps
+KEEP=1             leave the cluster and the job up
+CLUSTER=current    use the cluster kubectl points at (with IMAGE_PREFIX, see settings.py)
+SEED=n STEPS=n     another seed, fewer steps
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ def pods_created(platform: Platform, since: float) -> str:
         roles.update(p["metadata"]["labels"]["app.kubernetes.io/component"] for p in items)
         return roles >= {"coordinator", "broker", "sandbox", "learner", "rollout"}
 
-    platform.kube.wait("pods of every role", all_there, deadline_s=CREATED_DEADLINE_S, explain=lambda: str(roles))
+    platform.kube.wait(
+        "pods of every role", all_there, deadline_s=CREATED_DEADLINE_S, explain=lambda: str(roles)
+    )
     return f"{time.monotonic() - since:.1f} s from kubectl apply until pods of every role were created"
 
 

@@ -37,7 +37,9 @@ class Bench:
             "evaluation": {"everySteps": 0, "atStart": False},
             "schedule": {"maxSteps": 3},
         }
-        return quickstart.job(self.platform.environment_image, name=name, changes=quickstart.merged(small, changes or {}))
+        return quickstart.job(
+            self.platform.environment_image, name=name, changes=quickstart.merged(small, changes or {})
+        )
 
     def get(self, name: str) -> Job:
         return self.kube.get("rltrainingjob", name, "-n", NAMESPACE)
@@ -57,7 +59,9 @@ class Bench:
     def owned(self, name: str) -> list[str]:
         """Everything in the namespace that carries the job's label."""
         kinds = "pods,jobs,deployments,services,configmaps,secrets,serviceaccounts,roles,rolebindings,networkpolicies"
-        text = self.kube.run("get", kinds, "-n", NAMESPACE, "-l", f"headway.dev/job-name={name}", "-o", "name")
+        text = self.kube.run(
+            "get", kinds, "-n", NAMESPACE, "-l", f"headway.dev/job-name={name}", "-o", "name"
+        )
         return text.split()
 
     def delete(self, name: str) -> None:

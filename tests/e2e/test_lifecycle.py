@@ -12,7 +12,9 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(420)]
 
 
 def patch(bench: Any, name: str, spec: str) -> None:
-    bench.kube.run("patch", "rltrainingjob", name, "-n", NAMESPACE, "--type=merge", "-p", f'{{"spec": {spec}}}')
+    bench.kube.run(
+        "patch", "rltrainingjob", name, "-n", NAMESPACE, "--type=merge", "-p", f'{{"spec": {spec}}}'
+    )
 
 
 def test_suspend_stops_every_pod_and_resume_goes_on_where_it_was(bench: Any) -> None:
@@ -20,10 +22,14 @@ def test_suspend_stops_every_pod_and_resume_goes_on_where_it_was(bench: Any) -> 
     bench.kube.apply(bench.job(name, {"schedule": {"maxSteps": 4}}))
     try:
         step = lambda: bench.get(name).get("status", {}).get("progress", {}).get("step", 0)  # noqa: E731
-        bench.kube.wait("the first step", lambda: step() >= 1, deadline_s=240, explain=lambda: str(bench.get(name)))
+        bench.kube.wait(
+            "the first step", lambda: step() >= 1, deadline_s=240, explain=lambda: str(bench.get(name))
+        )
         patch(bench, name, '{"suspend": true}')
         bench.wait_condition(name, "Suspended")
-        bench.kube.wait("no pods", lambda: not any(o.startswith("pod/") for o in bench.owned(name)), deadline_s=90)
+        bench.kube.wait(
+            "no pods", lambda: not any(o.startswith("pod/") for o in bench.owned(name)), deadline_s=90
+        )
         held = step()
         patch(bench, name, '{"suspend": false}')
         bench.wait_condition(name, "Complete", deadline_s=300)

@@ -35,7 +35,11 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
         "spec.environment.entrypoint",
     ),
     "tight-context": (
-        {"model": {"contextLength": 400}, "rollout": {"sampling": {"maxTokens": 64}}, "agent": {"builtin": {"maxTurns": 6}}},
+        {
+            "model": {"contextLength": 400},
+            "rollout": {"sampling": {"maxTokens": 64}},
+            "agent": {"builtin": {"maxTurns": 6}},
+        },
         "ContextTooSmall",
         "spec.model.contextLength",
     ),

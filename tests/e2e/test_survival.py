@@ -27,7 +27,9 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(420)]
 def survivor(bench: Any) -> Iterator[str]:
     """A job that trains."""
     bench.kube.apply(bench.job(NAME, {"schedule": {"maxSteps": STEPS}}))
-    bench.kube.wait("the first step", lambda: step(bench) >= 1, deadline_s=240, explain=lambda: str(bench.get(NAME)))
+    bench.kube.wait(
+        "the first step", lambda: step(bench) >= 1, deadline_s=240, explain=lambda: str(bench.get(NAME))
+    )
     yield NAME
     bench.delete(NAME)
 
@@ -53,9 +55,7 @@ def test_a_killed_process_is_replaced_and_training_goes_on(bench: Any, survivor:
     victim = pods(bench, role)[0]["metadata"]
     before = step(bench)
     assert before < STEPS, "the job ended before this process could be killed; raise STEPS"
-    bench.kube.run(
-        "delete", "pod", victim["name"], "-n", victim["namespace"], "--grace-period=0", "--force"
-    )
+    bench.kube.run("delete", "pod", victim["name"], "-n", victim["namespace"], "--grace-period=0", "--force")
     bench.kube.wait(
         f"another {role}",
         lambda: any(p["metadata"]["uid"] != victim["uid"] for p in pods(bench, role)) or step(bench) == STEPS,
@@ -79,7 +79,9 @@ def test_the_books_balance_afterwards(bench: Any, survivor: str, tmp_path: Path)
     acknowledged = [group for report in reports for group in report["groups"]]
     assert len(acknowledged) == len(set(acknowledged)), "a group was trained twice"
 
-    stored = {p.name.removesuffix(".json.gz"): read_group(p) for p in (tmp_path / "trajectories/train").iterdir()}
+    stored = {
+        p.name.removesuffix(".json.gz"): read_group(p) for p in (tmp_path / "trajectories/train").iterdir()
+    }
     assert set(acknowledged) <= set(stored), "an acknowledged group was lost"
     for group in stored.values():
         for episode in group["episodes"]:

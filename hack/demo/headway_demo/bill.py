@@ -37,7 +37,9 @@ def status_tokens(job: Mapping[str, Any]) -> dict[str, int]:
 def recount(run: Path) -> Bill:
     """Run the independent script over a copy of the job's folder."""
     command = [sys.executable, str(ROOT / "hack" / "recount.py"), str(run), "--json"]
-    found = json.loads(subprocess.run(command, check=True, text=True, capture_output=True, timeout=300).stdout)
+    found = json.loads(
+        subprocess.run(command, check=True, text=True, capture_output=True, timeout=300).stdout
+    )
     tokens = {name: int(found["tokens"].get(name, 0)) for name in COUNTED}
     return Bill(tokens=tokens, text=json.dumps(found))
 

@@ -51,7 +51,12 @@ class Kube:
         return cast(dict[str, Any], json.loads(self.run("get", *arguments, "-o", "json")))
 
     def wait(
-        self, what: str, ready: Callable[[], bool], *, deadline_s: float, explain: Callable[[], str] | None = None
+        self,
+        what: str,
+        ready: Callable[[], bool],
+        *,
+        deadline_s: float,
+        explain: Callable[[], str] | None = None,
     ) -> None:
         """Poll until `ready()`; at the deadline, `explain()` says what the cluster knows of it."""
         ends = time.monotonic() + deadline_s

@@ -20,7 +20,6 @@ from headway_demo.kube import Kube, KubeError
 from headway_demo.objects import Bucket
 from headway_demo.settings import NAMESPACE, ROOT, SYSTEM_NAMESPACE, Settings
 
-CLUSTER = ROOT / "hack" / "cluster" / "cluster.py"
 MANIFESTS = Path(__file__).resolve().parents[1] / "manifests"
 
 
@@ -70,22 +69,21 @@ def cluster(settings: Settings, timings: Timings) -> Iterator[Kube]:
         yield Kube(None)
         return
     with timings.step("cluster"):
-        subprocess.run(["/usr/bin/python3", str(CLUSTER), "up"], check=True)
+        subprocess.run([images.SYSTEM_PYTHON, str(images.CLUSTER), "up"], check=True)
     try:
         yield _local()
     finally:
         if not settings.keep:
             with timings.step("cluster down"):
-                subprocess.run(["/usr/bin/python3", str(CLUSTER), "down"], check=True)
+                subprocess.run([images.SYSTEM_PYTHON, str(images.CLUSTER), "down"], check=True)
 
 
 def _local() -> Kube:
-    """kubectl and kubeconfig of the local cluster, from `cluster.py env`."""
-    command = ["/usr/bin/python3", str(CLUSTER), "env"]
-    text = subprocess.run(command, check=True, text=True, capture_output=True).stdout
-    found = dict(line.removeprefix("export ").split("=", 1) for line in text.split("\n") if "=" in line)
-    kubectl = Path(found["KUBECTL"]) if "KUBECTL" in found else Path("kubectl")
-    return Kube(Path(found["KUBECONFIG"].strip("'\"")), str(kubectl).strip("'\""))
+    """The cluster of this machine, with the kubectl of its own version."""
+    command = [images.SYSTEM_PYTHON, str(images.CLUSTER), "env"]
+    text = subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE).stdout
+    found = dict(line.removeprefix("export ").split("=", 1) for line in text.splitlines())
+    return Kube(Path(found["KUBECONFIG"]), str(Path(found["PATH"].split(":")[0]) / "kubectl"))
 
 
 def _services(kube: Kube, refs: Mapping[str, str], settings: Settings) -> str:
@@ -118,14 +116,21 @@ def _install(kube: Kube, refs: Mapping[str, str], settings: Settings) -> None:
     """`helm upgrade --install` with this machine's images; waits for the operator."""
     values = json.dumps(images.chart_values(refs, settings))
     command = [
-        images.helm(settings), "upgrade", "--install", "headway", str(ROOT / "charts" / "headway"),
+        _helm(settings), "upgrade", "--install", "headway", str(ROOT / "charts" / "headway"),
         "--namespace", SYSTEM_NAMESPACE, "--create-namespace", "--values", "-",
     ]  # fmt: skip
-    done = subprocess.run(command, input=values, text=True, capture_output=True, env=kube.environ, timeout=180)
+    done = subprocess.run(
+        command, input=values, text=True, capture_output=True, env=kube.environ, timeout=180
+    )
     if done.returncode:
         raise KubeError(f"helm: {done.stderr.strip()}")
     for deployment in kube.get("deployments", "-n", SYSTEM_NAMESPACE)["items"]:
         kube.wait_available(SYSTEM_NAMESPACE, deployment["metadata"]["name"])
+
+
+def _helm(settings: Settings) -> str:
+    """The user's own helm on the user's own cluster; else the one built beside the cluster."""
+    return "helm" if settings.current_cluster else str(images.tools() / "helm")
 
 
 def _uninstall(kube: Kube) -> None:
@@ -138,5 +143,3 @@ def leftovers(kube: Kube) -> list[dict[str, Any]]:
     """Objects of any job that still exist in the demo's namespace."""
     found: dict[str, Any] = kube.get("all", "-n", NAMESPACE, "-l", "headway.dev/job-name")
     return list(found["items"])
-
-

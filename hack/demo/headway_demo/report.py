@@ -31,7 +31,7 @@ def sparkline(values: Sequence[float]) -> str:
 
 def training_rewards(run: Path) -> list[float]:
     """Mean reward of the groups that each optimizer step acknowledged."""
-    import json  # noqa: PLC0415
+    import json
 
     folder = run / "trajectories" / "train"
     rewards = []
@@ -45,10 +45,10 @@ def training_rewards(run: Path) -> list[float]:
 
 def draw(curve: Mapping[int, float], rewards: Sequence[float], path: Path) -> None:
     """Held-out success and training reward against optimizer steps, as a PNG."""
-    import matplotlib  # noqa: PLC0415
+    import matplotlib
 
     matplotlib.use("Agg")
-    from matplotlib import pyplot  # noqa: PLC0415
+    from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(7, 4), dpi=150)
     axes.plot(range(1, len(rewards) + 1), rewards, color="tab:gray", label="training reward (batch mean)")
@@ -88,9 +88,7 @@ def _score(group: Group) -> float:
     return float(group["episodes"][0]["score"] or 0.0)
 
 
-def text(
-    job: Mapping[str, Any], run: Path, timings: Mapping[str, float], threshold: float, bill: str
-) -> str:
+def text(job: Mapping[str, Any], run: Path, timings: Mapping[str, float], threshold: float, bill: str) -> str:
     """The whole report."""
     evaluated = validations(run)
     curve = {step: success(groups, threshold) for step, groups in evaluated.items()}

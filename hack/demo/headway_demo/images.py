@@ -1,0 +1,92 @@
+"""Which image each part runs from, and what this machine lends to them.
+
+On this machine the heavy processes run from the `host` image: the checkout and its Python environment are mounted
+read-only instead of being copied into images of gigabytes. On any other cluster every part has its own image.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from headway_demo.settings import ROOT, Settings
+
+SYSTEM_PYTHON = "/usr/bin/python3"
+BUILD = ROOT / "hack" / "images" / "build.py"
+CLUSTER = ROOT / "hack" / "cluster" / "cluster.py"
+ENVIRONMENT = "examples/sop-quickstart"
+
+IN_POD = Path("/opt/headway")
+PYTHON = str(IN_POD / "venv" / "bin" / "python")
+VERSITYGW = str(IN_POD / "tools" / "versitygw")
+OBJECTS_IMAGE = "ghcr.io/versity/versitygw:v1.8.0"
+MLFLOW_IMAGE = "ghcr.io/mlflow/mlflow:v3.18.0"
+
+HEAVY = ("coordinator", "learner", "rollout")
+RESOURCES = {
+    "coordinator": {"requests": {"cpu": "200m", "memory": "1Gi"}, "limits": {"cpu": "2", "memory": "2Gi"}},
+    "broker": {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"cpu": "1", "memory": "512Mi"}},
+    "learner": {"requests": {"cpu": "300m", "memory": "2Gi"}, "limits": {"cpu": "2", "memory": "4Gi"}},
+    "rollout": {"requests": {"cpu": "300m", "memory": "2Gi"}, "limits": {"cpu": "2", "memory": "5Gi"}},
+    "sandbox": {"requests": {"cpu": "10m", "memory": "48Mi"}, "limits": {"cpu": "500m", "memory": "48Mi"}},
+}
+"""What fits two cores and 24 GiB with a model of a megabyte."""
+
+
+def _output(*command: str | Path) -> str:
+    words = [str(word) for word in command]
+    return subprocess.run(words, check=True, text=True, stdout=subprocess.PIPE, timeout=3600).stdout
+
+
+def provide(settings: Settings) -> dict[str, str]:
+    """Reference of every part's image; on this machine they are built and loaded first."""
+    prefix = settings.image_prefix
+    if settings.current_cluster:
+        own = {name: f"{prefix}/{name}:dev" for name in ("operator", "rollout", "trainer", "sop-quickstart")}
+        return {
+            "operator": own["operator"], "broker": own["operator"], "coordinator": own["rollout"],
+            "rollout": own["rollout"], "learner": own["trainer"], "sop-quickstart": own["sop-quickstart"],
+            "objects": OBJECTS_IMAGE, "mlflow": MLFLOW_IMAGE,
+        }  # fmt: skip
+    built = _output(
+        SYSTEM_PYTHON, BUILD, "--load", "--prefix", prefix, "host", "operator", "sandbox", ENVIRONMENT
+    )
+    refs = {Path(line.split("\t")[0]).name.split(":")[0]: line.split("\t")[0] for line in built.splitlines()}
+    host = dict.fromkeys((*HEAVY, "objects", "mlflow"), refs["host"])
+    return refs | host | {"broker": refs["operator"]}
+
+
+def tools() -> Path:
+    """Folder of helm and versitygw, built unless they are there."""
+    return Path(_output(SYSTEM_PYTHON, CLUSTER, "tools").strip())
+
+
+def host_mounts(settings: Settings) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Mounts and volumes that lend this machine's Python and programs to a pod; none on another cluster."""
+    if settings.current_cluster:
+        return [], []
+    venv = _output(SYSTEM_PYTHON, ROOT / "hack" / "python" / "env.py", "path").strip()
+    lent = {"venv": venv, "src": str(ROOT), "tools": str(tools())}
+    mounts = [{"name": n, "mountPath": str(IN_POD / n), "readOnly": True} for n in lent]
+    volumes = [{"name": n, "hostPath": {"path": path, "type": "Directory"}} for n, path in lent.items()]
+    return mounts, volumes
+
+
+def chart_values(refs: Mapping[str, str], settings: Settings) -> dict[str, Any]:
+    """Values of charts/headway for this run."""
+    mounts, volumes = host_mounts(settings)
+    lend = {
+        role: {"spec": {"volumes": volumes, "containers": [{"name": role, "volumeMounts": mounts}]}}
+        for role in HEAVY
+        if mounts
+    }
+    return {
+        "replicas": 1,
+        "image": refs["operator"],
+        "images": {role: refs[role] for role in (*HEAVY, "broker")},
+        "accelerator": "",
+        "resources": RESOURCES,
+        "roleTemplates": lend,
+    }
