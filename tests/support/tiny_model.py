@@ -128,13 +128,17 @@ def write_model(folder: Path, *, seed: int = 0, tied: bool = True, scale: float 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--untied", action="store_true")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     folder = write_model(options.folder, seed=options.seed, tied=not options.untied)
-    print(json.dumps({"model": f"file://{folder.resolve()}", "files": sorted(p.name for p in folder.iterdir())}))
+    print(
+        json.dumps({"model": f"file://{folder.resolve()}", "files": sorted(p.name for p in folder.iterdir())})
+    )
 
 
 if __name__ == "__main__":

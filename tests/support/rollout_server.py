@@ -1,0 +1,244 @@
+"""The real rollout server over a `file://` store on ports of its own, and weights to give it.
+
+    with RolloutServer(tmp_path, base, model={"lora": {"rank": 8, "alpha": 16}}) as server:
+        server.wait_ready()
+        state = server.post(publish_adapter(store, model, version, seed=1))
+        server.generate("policy-0.1", [5, 6, 7], max_tokens=8)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from headway_api import names
+from headway_api.config import JobConfig
+from headway_api.records import Canary, PolicyVersion, WeightsManifest, WeightsState
+from headway_api.store import digest
+
+TOKEN = "the-token-of-this-job"
+CANARY_TOKENS = list(range(9, 60))
+TOLERANCE = 1e-3
+
+
+def version(step: int, incarnation: int = 0) -> PolicyVersion:
+    return PolicyVersion(incarnation=incarnation, step=step)
+
+
+def job_config(folder: Path, base: Path | str, **spec: Any) -> JobConfig:
+    """A job over folders; `base` is a folder or a URI, `spec` overrides blocks of the spec."""
+    uri = base if isinstance(base, str) else f"file://{base}"
+    model_block = {"base": uri, "dtype": "float32", "contextLength": 1024} | spec.pop("model", {})
+    content = {
+        "model": model_block,
+        "data": {"train": {"uri": f"file://{folder}/train.jsonl"}},
+        "environment": {"image": "environment", "entrypoint": "environment:Environment"},
+        "evaluation": {"everySteps": 0, "atStart": False},
+        "output": {"uri": f"file://{folder}/store"},
+        "rollout": {"sampling": {"maxTokens": 32}, "maxConcurrency": 16},
+        "agent": {"builtin": {"maxTurns": 4}},
+    } | spec
+    return JobConfig.model_validate({"name": "job", "namespace": "tests", "uid": "uid", "spec": content})
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class RolloutServer:
+    """The process `python -m headway_rollout.server`, killed with all it started when the block ends."""
+
+    def __init__(self, folder: Path, base: Path | str, **spec: Any) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.config = job_config(folder, base, **spec)
+        self.log = folder / "server.log"
+        self.engine_port, self.weights_port = free_port(), free_port()
+        (folder / "job.json").write_text(self.config.model_dump_json(by_alias=True))
+        (folder / "token").write_text(TOKEN + "\n")
+        environment = os.environ | {
+            names.ENV_CONFIG: str(folder / "job.json"),
+            names.ENV_TOKEN_FILE: str(folder / "token"),
+            names.ENV_CACHE: str(folder / "cache"),
+            "HEADWAY_BIND_ADDRESS": "127.0.0.1",
+            "HEADWAY_ENGINE_PORT": str(self.engine_port),
+            "HEADWAY_WEIGHTS_PORT": str(self.weights_port),
+            "OMP_NUM_THREADS": "1",
+        }
+        self.cache = folder / "cache"
+        self._stream = self.log.open("wb")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "headway_rollout.server"],
+            env=environment,
+            stdout=self._stream,
+            stderr=subprocess.STDOUT,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(30)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait(30)
+        self._stream.close()
+
+    @property
+    def url(self) -> str:
+        """vLLM."""
+        return f"http://127.0.0.1:{self.engine_port}"
+
+    @property
+    def agent_url(self) -> str:
+        """The weight agent."""
+        return f"http://127.0.0.1:{self.weights_port}"
+
+    def tail(self, characters: int = 3000) -> str:
+        return self.log.read_text(errors="replace")[-characters:]
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """What the server logged under `name`."""
+        lines = [line for line in self.log.read_text().splitlines() if line.startswith("{")]
+        return [entry for entry in map(json.loads, lines) if entry["event"] == name]
+
+    def engine_processes(self) -> list[int]:
+        """Processes of the engine's group that live."""
+        [started] = self.events("engine starting")
+        return group_members(started["pid"])
+
+    def wait_ready(self, seconds: float = 180) -> float:
+        """Wait until `/readyz` says so; the seconds it took."""
+        started = time.monotonic()
+        while time.monotonic() - started < seconds:
+            if self.process.poll() is not None:
+                raise AssertionError(f"the server ended with {self.process.returncode}:\n{self.tail()}")
+            if self.status("/readyz") == 200:
+                return time.monotonic() - started
+            time.sleep(0.2)
+        raise AssertionError(f"not ready within {seconds} s:\n{self.tail()}")
+
+    def status(self, path: str) -> int:
+        """HTTP status of a GET on the agent; 0 where nobody listens."""
+        try:
+            return int(request("GET", self.agent_url + path)[0])
+        except (urllib.error.URLError, ConnectionError):
+            return 0
+
+    def post(self, manifest: WeightsManifest) -> WeightsState:
+        code, text = request("POST", f"{self.agent_url}/v1/weights", manifest.model_dump_json(), TOKEN)
+        assert code == 200, text
+        return WeightsState.model_validate_json(text)
+
+    def state(self) -> WeightsState:
+        code, text = request("GET", f"{self.agent_url}/v1/weights", token=TOKEN)
+        assert code == 200, text
+        return WeightsState.model_validate_json(text)
+
+    def generate(self, model: str, tokens: list[int], **sampling: Any) -> dict[str, Any]:
+        """`/inference/v1/generate`; the answer, which must be a success."""
+        params = {"temperature": 1.0, "logprobs": 0, "max_tokens": 8} | sampling
+        body = {"model": model, "token_ids": tokens, "sampling_params": params}
+        code, text = request("POST", f"{self.url}/inference/v1/generate", json.dumps(body))
+        assert code == 200, text
+        answer: dict[str, Any] = json.loads(text)
+        return answer
+
+
+def request(method: str, url: str, body: str | None = None, token: str | None = None) -> tuple[int, str]:
+    """Status and text of an answer, whatever the status."""
+    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
+    asked = urllib.request.Request(url, body.encode() if body is not None else None, headers, method=method)
+    try:
+        with urllib.request.urlopen(asked, timeout=120) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def group_members(group: int) -> list[int]:
+    """Living processes of a process group; zombies do not count."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(fields[2]) == group and fields[0] != "Z":
+            found.append(int(entry.name))
+    return found
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+
+
+def score(model: Any, tokens: list[int]) -> list[float]:
+    """Log-probability of each token but the first, by a plain forward."""
+    import torch
+
+    with torch.no_grad():
+        logits = model(torch.tensor([tokens])).logits.float()
+    table = torch.log_softmax(logits, -1)[0, :-1]
+    scored: list[float] = table.gather(1, torch.tensor(tokens[1:])[:, None])[:, 0].tolist()
+    return scored
+
+
+def _manifest(folder: Path, at: PolicyVersion, kind: str, logprobs: list[float]) -> WeightsManifest:
+    return WeightsManifest.model_validate(
+        {
+            "version": at,
+            "kind": kind,
+            "uri": f"file://{folder}",
+            "files": [digest(path) for path in sorted(folder.iterdir()) if path.suffix in (".json", ".safetensors")],
+            "canary": Canary(tokens=CANARY_TOKENS, logprobs=logprobs, tolerance=TOLERANCE),
+        }
+    )
+
+
+def publish_adapter(
+    store: Path, base: Path, at: PolicyVersion, *, seed: int, rank: int = 8, scale: float = 0.2
+) -> WeightsManifest:
+    """Write a random adapter of non-zero effect to `store` and describe it."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    torch.manual_seed(seed)
+    settings = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type="CAUSAL_LM")
+    model = get_peft_model(AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), settings)
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            parameter.data.normal_(0, scale)
+    folder = store / "weights" / f"{at.incarnation}-{at.step:06d}"
+    model.save_pretrained(str(folder))
+    return _manifest(folder, at, "lora", score(model.eval(), CANARY_TOKENS))
+
+
+def publish_full(store: Path, at: PolicyVersion, *, seed: int, tied: bool) -> WeightsManifest:
+    """Write a whole random model to `store` and describe it."""
+    import torch
+    from tiny_model import write_model
+    from transformers import AutoModelForCausalLM
+
+    folder = write_model(store / "weights" / f"{at.incarnation}-{at.step:06d}", seed=seed, tied=tied)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    return _manifest(folder, at, "full", score(model.eval(), CANARY_TOKENS))
