@@ -1,7 +1,8 @@
-"""One platform for all end-to-end tests: the cluster, Headway installed by its chart, object store, MLflow."""
+"""One platform for all end-to-end tests: cluster, Headway installed by its chart, object store, MLflow."""
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,6 +19,21 @@ from headway_demo.kube import Kube
 from headway_demo.platform import Platform, platform_up
 from headway_demo.settings import NAMESPACE, Settings
 from headway_demo.watch import Job, condition, why
+
+KINDS = ",".join(
+    [
+        "pods",
+        "jobs",
+        "deployments",
+        "services",
+        "configmaps",
+        "secrets",
+        "serviceaccounts",
+        "roles",
+        "rolebindings",
+        "networkpolicies",
+    ]
+)
 
 
 @dataclass(frozen=True)
@@ -58,11 +74,26 @@ class Bench:
 
     def owned(self, name: str) -> list[str]:
         """Everything in the namespace that carries the job's label."""
-        kinds = "pods,jobs,deployments,services,configmaps,secrets,serviceaccounts,roles,rolebindings,networkpolicies"
-        text = self.kube.run(
-            "get", kinds, "-n", NAMESPACE, "-l", f"headway.dev/job-name={name}", "-o", "name"
+        label = f"headway.dev/job-name={name}"
+        return self.kube.run("get", KINDS, "-n", NAMESPACE, "-l", label, "-o", "name").split()
+
+    def pods(self, name: str) -> list[str]:
+        """Roles of the job's pods that exist."""
+        found = self.kube.get("pods", "-n", NAMESPACE, "-l", f"headway.dev/job-name={name}")["items"]
+        return [p["metadata"]["labels"]["app.kubernetes.io/component"] for p in found]
+
+    def step(self, name: str) -> int:
+        """Optimizer steps completed."""
+        return int(self.get(name).get("status", {}).get("progress", {}).get("step", 0))
+
+    def wait_step(self, name: str, wanted: int, *, deadline_s: float = 240) -> None:
+        """Wait until so many steps are completed."""
+        self.kube.wait(
+            f"step {wanted} of {name}",
+            lambda: self.step(name) >= wanted,
+            deadline_s=deadline_s,
+            explain=lambda: json.dumps(self.get(name).get("status"), indent=1),
         )
-        return text.split()
 
     def delete(self, name: str) -> None:
         """Delete a job and wait until nothing of it is left."""

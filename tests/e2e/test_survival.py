@@ -27,19 +27,13 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(420)]
 def survivor(bench: Any) -> Iterator[str]:
     """A job that trains."""
     bench.kube.apply(bench.job(NAME, {"schedule": {"maxSteps": STEPS}}))
-    bench.kube.wait(
-        "the first step", lambda: step(bench) >= 1, deadline_s=240, explain=lambda: str(bench.get(NAME))
-    )
+    bench.wait_step(NAME, 1)
     yield NAME
     bench.delete(NAME)
 
 
-def step(bench: Any) -> int:
-    return int(bench.get(NAME).get("status", {}).get("progress", {}).get("step", 0))
-
-
 def pods(bench: Any, role: str) -> list[dict[str, Any]]:
-    """Running pods of a role, oldest first; for sandboxes only those in use would be interesting, and most are."""
+    """Running pods of a role, oldest first."""
     where = SYSTEM_NAMESPACE if role == "operator" else NAMESPACE
     label = "app.kubernetes.io/component=" + role
     if role != "operator":
@@ -53,19 +47,17 @@ def pods(bench: Any, role: str) -> list[dict[str, Any]]:
 def test_a_killed_process_is_replaced_and_training_goes_on(bench: Any, survivor: str, role: str) -> None:
     bench.kube.wait(f"a running {role}", lambda: bool(pods(bench, role)), deadline_s=120)
     victim = pods(bench, role)[0]["metadata"]
-    before = step(bench)
+    before = bench.step(NAME)
     assert before < STEPS, "the job ended before this process could be killed; raise STEPS"
     bench.kube.run("delete", "pod", victim["name"], "-n", victim["namespace"], "--grace-period=0", "--force")
     bench.kube.wait(
         f"another {role}",
-        lambda: any(p["metadata"]["uid"] != victim["uid"] for p in pods(bench, role)) or step(bench) == STEPS,
+        lambda: (
+            any(p["metadata"]["uid"] != victim["uid"] for p in pods(bench, role)) or bench.step(NAME) == STEPS
+        ),
         deadline_s=120,
     )
-    wanted = min(before + 2, STEPS)
-    bench.kube.wait(
-        f"step {wanted} after the {role} was killed",
-        lambda: step(bench) >= wanted, deadline_s=240, explain=lambda: json.dumps(bench.get(NAME)["status"], indent=1),
-    )  # fmt: skip
+    bench.wait_step(NAME, min(before + 2, STEPS))
 
 
 def test_the_books_balance_afterwards(bench: Any, survivor: str, tmp_path: Path) -> None:

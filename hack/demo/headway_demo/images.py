@@ -1,7 +1,8 @@
 """Which image each part runs from, and what this machine lends to them.
 
-On this machine the heavy processes run from the `host` image: the checkout and its Python environment are mounted
-read-only instead of being copied into images of gigabytes. On any other cluster every part has its own image.
+On this machine the heavy processes run from the `host` image: the checkout and its Python environment are
+mounted read-only instead of being copied into images of gigabytes. On any other cluster every part has its
+own image.
 """
 
 from __future__ import annotations

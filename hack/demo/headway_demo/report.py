@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,8 +32,6 @@ def sparkline(values: Sequence[float]) -> str:
 
 def training_rewards(run: Path) -> list[float]:
     """Mean reward of the groups that each optimizer step acknowledged."""
-    import json
-
     folder = run / "trajectories" / "train"
     rewards = []
     for report in sorted((run / "steps").glob("*.json")):
@@ -65,8 +64,8 @@ def conversation(group: Group) -> str:
     """An episode as a person reads it, without the system prompt."""
     episode = group["episodes"][0]
     lines = [_message(m) for m in episode["messages"] if m["role"] != "system"]
-    end = f"  outcome {episode['outcome']}, reward {episode['reward']:.2f}, external score {episode['score']:.0f}"
-    return "\n".join([*lines, end])
+    end = f"reward {episode['reward']:.2f}, external score {episode['score']:.0f}"
+    return "\n".join([*lines, f"  outcome {episode['outcome']}, {end}"])
 
 
 def _message(message: Mapping[str, Any]) -> str:

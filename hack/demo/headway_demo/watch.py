@@ -58,7 +58,7 @@ def why(job: Job) -> str:
 def follow(
     kube: Kube, namespace: str, name: str, *, deadline_s: float, show: Callable[[str], None] = print
 ) -> Job:
-    """Show progress until the job is Complete; KubeError with its conditions if it fails or takes too long."""
+    """Show progress until the job is Complete; KubeError with its conditions if it fails or is late."""
     started, shown = time.monotonic(), ""
     while True:
         job = kube.get("rltrainingjob", name, "-n", namespace)
