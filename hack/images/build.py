@@ -5,8 +5,8 @@
     build.py examples/sop-quickstart        an environment's own image, on top of sandbox
     build.py --load host sandbox            and put them into the cluster of this machine
 
-Prints one line an image: its name, a tab, its OCI archive. Archives lie in the cache under the hash of what they are
-made of, so a second build takes no time. Builders with Docker use the Dockerfiles as they are.
+Prints one line an image: its name, a tab, its OCI archive. Archives lie in the cache under the hash of what
+they are made of, so a second build takes no time. Builders with Docker use the Dockerfiles as they are.
 Standard library only.
 """
 
@@ -52,16 +52,23 @@ class Image:
     inputs: tuple[str, ...] = ()
     """Files and folders, relative to the repository, beside its own folder."""
     arguments: tuple[str, ...] = ()
+    target: str | None = None
+    """The stage to stop at."""
+    base_argument: str = "BASE"
     own_context: bool = False
     """An environment's image sees its own folder only, as it would anywhere else."""
 
 
-PACKAGES = ("api", "operator", "rollout", "trainer", "sandbox", "pyproject.toml", "LICENSE", "images/install.sh")
+PACKAGES = ("api", "operator", "rollout", "trainer", "sandbox", "pyproject.toml", "LICENSE")
 
 
-def python_image(name: str, lock: str, *arguments: str) -> Image:
+def python_image(name: str, lock: str, *arguments: str) -> tuple[Image, Image]:
+    """What an image installs, and the image: a change of our own code must not install gigabytes again."""
+    folder = f"images/{name}"
     locks = tuple(f"requirements/{file}.txt" for file in ("bootstrap", "build", lock))
-    return Image(name, f"images/{name}", inputs=PACKAGES + locks, arguments=arguments)
+    script = "images/install.sh"
+    deps = Image(f"{name}-deps", folder, inputs=(script, *locks), arguments=arguments, target="deps")
+    return deps, Image(name, folder, deps.name, (script, *PACKAGES), arguments, base_argument="DEPS")
 
 
 def catalogue(rollout_lock: str) -> dict[str, Image]:
@@ -69,9 +76,9 @@ def catalogue(rollout_lock: str) -> dict[str, Image]:
         Image("base", "images/base", base=None),
         Image("host", "images/host"),
         Image("sandbox", "images/sandbox", inputs=("sandbox/headway_sandbox",)),
-        python_image("operator", "operator"),
-        python_image("trainer", "trainer"),
-        python_image("rollout", rollout_lock, f"LOCK={rollout_lock}"),
+        *python_image("operator", "operator"),
+        *python_image("trainer", "trainer"),
+        *python_image("rollout", rollout_lock, f"LOCK={rollout_lock}"),
     )
     return {image.name: image for image in images}
 
@@ -171,7 +178,14 @@ class Builder:
             with step(f"archive {archive.name}"):
                 partial = archive.with_suffix(".partial")
                 partial.unlink(missing_ok=True)
-                run("buildah", "push", "--quiet", *FAST, stored, f"oci-archive:{partial}:{self.reference(image)}")
+                run(
+                    "buildah",
+                    "push",
+                    "--quiet",
+                    *FAST,
+                    stored,
+                    f"oci-archive:{partial}:{self.reference(image)}",
+                )
                 partial.rename(archive)
             for old in self.folder.glob(f"{image.name}-{'[0-9a-f]' * 16}.tar"):
                 if old != archive:
@@ -193,7 +207,21 @@ class Builder:
             base = self.stored(self.images[image.base])
             with step(image.name):
                 self.dockerfile(image, base, name)
+        self.forget_older(image, name)
         return name
+
+    def forget_older(self, image: Image, name: str) -> None:
+        """Remove the image's earlier contents from buildah's store."""
+        listed = subprocess.run(
+            ["buildah", "images", "--format", "{{.Name}}:{{.Tag}}"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        for other in listed.stdout.split():
+            if other.rpartition(":")[0] == name.rpartition(":")[0] and other != name:
+                # Fails where another image still stands on it; then it goes with the next build.
+                subprocess.run(["buildah", "rmi", other], capture_output=True, check=False)
 
     def bootstrap(self, name: str) -> None:
         """The base, from Debian's packages alone."""
@@ -210,7 +238,7 @@ class Builder:
                 *(f"--dpkgopt=path-exclude=/usr/share/{part}/*" for part in NEVER_READ),
                 "--dpkgopt=path-include=/usr/share/doc/*/copyright",
                 f'--customize-hook=chroot "$1" sh -s < {provide}',
-                '--customize-hook=rm -rf "$1"/var/log/* "$1"/var/cache/ldconfig/* "$1"/var/cache/debconf/*-old',
+                '--customize-hook=cd "$1/var" && rm -rf log/* cache/ldconfig/* cache/debconf/*-old',
                 SUITE,
                 layer,
             )
@@ -230,7 +258,8 @@ class Builder:
                 f"--secret=id=build-env,src={settings}",
                 # The certificates of this machine, for builds behind a proxy that signs for itself.
                 *(["--volume=/etc/ssl/certs:/etc/ssl/certs:ro"] if Path("/etc/ssl/certs").is_dir() else []),
-                f"--build-arg=BASE={base}",
+                f"--build-arg={image.base_argument}={base}",
+                *([f"--target={image.target}"] if image.target else []),
                 *(f"--build-arg={argument}" for argument in image.arguments),
                 "-t",
                 name,
@@ -247,7 +276,12 @@ FIXED = ("--isolation=chroot", "--format=oci", f"--timestamp={EPOCH}")
 
 
 def has(name: str) -> bool:
-    return subprocess.run(["buildah", "inspect", "--type=image", name], capture_output=True, check=False).returncode == 0
+    return (
+        subprocess.run(
+            ["buildah", "inspect", "--type=image", name], capture_output=True, check=False
+        ).returncode
+        == 0
+    )
 
 
 @contextlib.contextmanager
@@ -265,16 +299,25 @@ def build_settings() -> Iterator[Path]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("images", nargs="*", help="base, host, operator, sandbox, rollout, trainer, or a folder")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "images", nargs="*", help="base, host, operator, sandbox, rollout, trainer, or a folder"
+    )
     parser.add_argument("--all", action="store_true", help="every image of Headway")
     parser.add_argument("--load", action="store_true", help="into the cluster of this machine")
     parser.add_argument("--prefix", default="localhost/headway", help="in front of the images' names")
     parser.add_argument("--tag", default="dev")
-    parser.add_argument("--rollout-lock", default="rollout-cpu", choices=("rollout-cpu", "rollout-gpu", "rollout"))
+    parser.add_argument(
+        "--rollout-lock", default="rollout-cpu", choices=("rollout-cpu", "rollout-gpu", "rollout")
+    )
     options = parser.parse_args(arguments)
     images = catalogue(options.rollout_lock)
-    names = [*(images if options.all else ()), *options.images]
+    names = [
+        *((name for name, image in images.items() if not image.target) if options.all else ()),
+        *options.images,
+    ]
     if not names:
         parser.error("name the images, or --all")
     try:

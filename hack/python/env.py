@@ -39,6 +39,7 @@ LOCKS: dict[str, tuple[str, ...]] = {
 }
 ALL = tuple(sorted({extra for extras in LOCKS.values() for extra in extras}))
 
+
 class SetupError(Exception):
     """The environment cannot be made; the message says what to do."""
 
@@ -59,7 +60,9 @@ def run(command: Sequence[str | Path], **env: str) -> None:
     """Run a command from the repository root; its output goes to stderr, so that stdout stays an answer."""
     words = [str(word) for word in command]
     # A machine's own wheel folder would enter the locks and make two machines resolve differently.
-    clean = {k: v for k, v in os.environ.items() if k not in ("PIP_FIND_LINKS", "UV_FIND_LINKS", "VIRTUAL_ENV")}
+    clean = {
+        k: v for k, v in os.environ.items() if k not in ("PIP_FIND_LINKS", "UV_FIND_LINKS", "VIRTUAL_ENV")
+    }
     done = subprocess.run(words, cwd=ROOT, env={**clean, **env}, stdout=sys.stderr, check=False)
     if done.returncode:
         raise SetupError(f"failed ({done.returncode}): {shlex.join(words)}")
@@ -67,7 +70,10 @@ def run(command: Sequence[str | Path], **env: str) -> None:
 
 def require_venv_module() -> None:
     """Install Debian's python3-venv where it is missing, or say that it is."""
-    if subprocess.run([PYTHON, "-c", "import ensurepip, venv"], capture_output=True, check=False).returncode == 0:
+    if (
+        subprocess.run([PYTHON, "-c", "import ensurepip, venv"], capture_output=True, check=False).returncode
+        == 0
+    ):
         return
     if not shutil.which("apt-get") or os.geteuid() != 0:
         raise SetupError(f"{PYTHON} lacks the venv module; as root: apt-get install -y python3 python3-venv")
@@ -137,7 +143,7 @@ def fill(venv: Path) -> None:
 
 
 def lock(upgrade: bool) -> None:
-    """Resolve in one world first, then each image's share of it, so that every image has the same versions."""
+    """Resolve in one world first, then each image's share of it, so that all have the same versions."""
     uv = bootstrap_uv()
     options = ["--python", PYTHON, "--generate-hashes", "--no-header", "--no-emit-index-url", "-q"]
     options += ["--upgrade"] if upgrade else []
@@ -157,7 +163,9 @@ def lock(upgrade: bool) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("command", choices=("venv", "path", "lock"))
     parser.add_argument("--upgrade", action="store_true", help="lock: take newer versions")
     options = parser.parse_args(arguments)
