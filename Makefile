@@ -41,7 +41,7 @@ test-unit: venv ## pure Python, no process started
 	$(PYTEST) tests/unit
 test-integration: venv ## against real vLLM, DeepSpeed, S3 and MLflow on this machine
 	$(PYTEST) tests/integration
-test-e2e: venv cluster-up ## against a cluster
+test-e2e: venv ## jobs from apply to their end on a real cluster, started and stopped if none is up
 	$(PYTEST) tests/e2e
 
 .PHONY: demo images image-base cluster-up cluster-down

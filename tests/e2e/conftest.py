@@ -20,19 +20,9 @@ from headway_demo.platform import Platform, platform_up
 from headway_demo.settings import NAMESPACE, Settings
 from headway_demo.watch import Job, condition, why
 
-KINDS = ",".join(
-    [
-        "pods",
-        "jobs",
-        "deployments",
-        "services",
-        "configmaps",
-        "secrets",
-        "serviceaccounts",
-        "roles",
-        "rolebindings",
-        "networkpolicies",
-    ]
+KINDS = (
+    "pods,jobs,deployments,services,configmaps,secrets,serviceaccounts,roles,rolebindings,networkpolicies,"
+    "endpointslices"
 )
 
 

@@ -53,7 +53,7 @@ def test_a_killed_process_is_replaced_and_training_goes_on(bench: Any, survivor:
     bench.kube.wait(
         f"another {role}",
         lambda: (
-            any(p["metadata"]["uid"] != victim["uid"] for p in pods(bench, role)) or bench.step(NAME) == STEPS
+            bench.step(NAME) == STEPS or any(p["metadata"]["uid"] != victim["uid"] for p in pods(bench, role))
         ),
         deadline_s=120,
     )

@@ -64,18 +64,25 @@ def platform_up(settings: Settings, timings: Timings) -> Iterator[Platform]:
 
 @contextmanager
 def cluster(settings: Settings, timings: Timings) -> Iterator[Kube]:
-    """The cluster kubectl points at, or one of our own."""
+    """The cluster kubectl points at, or the one of this machine, stopped again if it was started here."""
     if settings.current_cluster:
         yield Kube(None)
         return
+    found = _cluster("status", check=False)
     with timings.step("cluster"):
-        subprocess.run([images.SYSTEM_PYTHON, str(images.CLUSTER), "up"], check=True)
+        _cluster("up")
     try:
         yield _local()
     finally:
-        if not settings.keep:
+        if not found and not settings.keep:
             with timings.step("cluster down"):
-                subprocess.run([images.SYSTEM_PYTHON, str(images.CLUSTER), "down"], check=True)
+                _cluster("down")
+
+
+def _cluster(verb: str, *, check: bool = True) -> bool:
+    """Run a verb of hack/cluster; whether it succeeded."""
+    command = [images.SYSTEM_PYTHON, str(images.CLUSTER), verb]
+    return subprocess.run(command, check=check, stdout=None if check else subprocess.DEVNULL).returncode == 0
 
 
 def _local() -> Kube:
