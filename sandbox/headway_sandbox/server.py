@@ -1,0 +1,107 @@
+"""The process in a sandbox pod: `python -m headway_sandbox.server`.
+
+Imports the environment named by `HEADWAY_ENTRYPOINT`, constructs it with `HEADWAY_ENVIRONMENT_CONFIG` and
+serves one episode (the sandbox part of `headway_api.sandbox_api`). An environment that does not import or
+refuses its configuration ends the process with exit code 42 and a termination message for the job's status.
+It runs as PID 1, where signals have no default action: SIGTERM ends it at once, so that a pod is gone fast.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+
+from headway_sandbox.environment import Environment
+from headway_sandbox.http import Refusal, listen, serve
+from headway_sandbox.session import ENTRYPOINT_FIELD, Session
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any, NoReturn
+
+    from headway_sandbox.http import Handler, Reply
+
+PORT = 8080
+TERMINATION_FILE = "/dev/termination-log"
+PERMANENT = 42
+"""Equal to `headway_api.exits.PERMANENT`: starting again without a change cannot help."""
+
+
+class NotImportable(Exception):
+    """The environment cannot be had: the entrypoint or its configuration must be changed."""
+
+
+def load(entrypoint: str, config: Mapping[str, Any]) -> Environment:
+    """Import `module:Class` and construct it.
+
+    Raises:
+        NotImportable: anything at all goes wrong on the way; the message says where.
+    """
+    module_name, _, class_name = entrypoint.partition(":")
+    try:
+        module = __import__(module_name, fromlist=[class_name])
+        cls = getattr(module, class_name)
+    except Exception as error:
+        raise NotImportable(f"{entrypoint} cannot be imported: {described(error)}") from error
+    if not (isinstance(cls, type) and issubclass(cls, Environment)):
+        raise NotImportable(f"{entrypoint} is not a subclass of headway_sandbox.environment.Environment")
+    try:
+        environment = cls(config)
+        environment.tools()
+    except Exception as error:
+        raise NotImportable(f"{entrypoint} refused spec.environment.config: {described(error)}") from error
+    return environment
+
+
+def described(error: Exception) -> str:
+    """An exception in one line."""
+    return f"{type(error).__name__}: {error}"
+
+
+def routes(session: Session) -> Handler:
+    """The sandbox API over one session."""
+
+    def handle(method: str, path: str, token: str, body: dict[str, Any]) -> Reply:
+        if (method, path) == ("GET", "/healthz"):
+            return 200, session.health()
+        if (method, path) == ("POST", "/lease"):
+            session.bind(body)
+            return 204, None
+        steps = {"/reset": session.reset, "/tool": session.call, "/finish": session.finish}
+        if method != "POST" or path not in steps:
+            raise Refusal(404, "NotFound", f"there is no {method} {path}")
+        if not session.knows(token):
+            raise Refusal(401, "LeaseMismatch", "the token is not that of this sandbox's lease")
+        return 200, steps[path](body)
+
+    return handle
+
+
+def leave(error: NotImportable) -> NoReturn:
+    """End the process with a termination message (`headway_api.exits.Termination`)."""
+    message = str(error)
+    sys.excepthook(type(error), error, error.__traceback__)
+    document = {"reason": "EnvironmentNotImportable", "field": ENTRYPOINT_FIELD, "message": message[:2048]}
+    if os.path.exists(TERMINATION_FILE):
+        with open(TERMINATION_FILE, "w") as file:
+            json.dump(document, file)
+    sys.exit(PERMANENT)
+
+
+def main(environ: Mapping[str, str] = os.environ) -> None:
+    """Serve until the pod is deleted or its lease runs out."""
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    signal.signal(signal.SIGINT, lambda *_: os._exit(0))
+    config = json.loads(environ.get("HEADWAY_ENVIRONMENT_CONFIG") or "{}")
+    try:
+        session = Session(lambda: load(environ["HEADWAY_ENTRYPOINT"], config))
+    except NotImportable as error:
+        leave(error)
+    serve(listen(int(environ.get("HEADWAY_SANDBOX_PORT", PORT))), routes(session))
+
+
+if __name__ == "__main__":
+    main()

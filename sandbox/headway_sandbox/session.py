@@ -1,0 +1,151 @@
+"""The one episode that a sandbox pod holds: bound to a lease, reset once, judged once.
+
+The server calls tools itself and writes down each call. Reward and score see that record; the conversation
+that `/finish` brings is shown beside it, so text in which a model merely claims a call or a reward is text.
+The documents are those of `headway_api.sandbox_api`, whose models need more than the standard library.
+"""
+
+from __future__ import annotations
+
+import _thread
+import faulthandler
+import math
+import sys
+import time
+from hmac import compare_digest
+
+from headway_sandbox.environment import Call, Reward, ToolError, Transcript
+from headway_sandbox.http import Refusal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+    from headway_sandbox.environment import Environment
+    from headway_sandbox.tools import Tool
+
+ENTRYPOINT_FIELD = "spec.environment.entrypoint"
+
+
+class Session:
+    """State of one episode. Tools and judgements run one at a time; `health` never waits for them."""
+
+    def __init__(self, create: Callable[[], Environment]) -> None:
+        self._environment = create()
+        self._busy = _thread.allocate_lock()
+        self._lease: str | None = None
+        self._token: str | None = None
+        self._deadline: float | None = None
+        self._tools: dict[str, Tool] = {}
+        self._calls: list[Call] = []
+        self._begun = False
+        self._finished = False
+
+    def health(self) -> dict[str, Any]:
+        """Who holds this pod, and until when (Unix time)."""
+        return {"lease": self._lease, "deadline": self._deadline}
+
+    def bind(self, body: dict[str, Any]) -> None:
+        """Give the pod to its one episode. Repeating the same binding is harmless.
+
+        At the deadline the C watchdog ends the process, even where a tool holds the interpreter for ever.
+        """
+        lease, token, deadline = text_in(body, "lease"), text_in(body, "token"), number_in(body, "deadline")
+        with self._busy:
+            if self._lease is None:
+                self._lease, self._token, self._deadline = lease, token, deadline
+                faulthandler.dump_traceback_later(max(deadline - time.time(), 0.001), exit=True)
+            elif not (self._lease == lease and self.knows(token)):
+                raise Refusal(409, "LeaseMismatch", f"this sandbox belongs to {self._lease}")
+
+    def knows(self, token: str) -> bool:
+        """Whether `token` is that of the lease."""
+        return self._token is not None and compare_digest(token.encode(), self._token.encode())
+
+    def reset(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Enter the first state."""
+        row, seed = body.get("row"), body.get("seed")
+        if not isinstance(row, dict) or not isinstance(seed, int):
+            raise Refusal(400, "MalformedRequest", "reset takes a row (object) and a seed (integer)")
+        with self._busy:
+            if self._begun:
+                raise Refusal(409, "AlreadyReset", "a sandbox serves one episode; lease another")
+            self._begun = True
+            try:
+                observation = self._environment.reset(row, seed)
+                offered = self._environment.tools() if observation.tools is None else observation.tools
+            except Exception as error:
+                raise fault("ResetFailed", "reset", error) from error
+            self._tools = {tool.name: tool for tool in offered}
+            return {"messages": observation.messages, "tools": [tool.spec for tool in offered]}
+
+    def call(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Carry out one tool call of the model and write it down."""
+        name, arguments = text_in(body, "name"), body.get("arguments")
+        if not isinstance(arguments, dict):
+            raise Refusal(400, "MalformedRequest", "a tool call takes a name and arguments (object)")
+        with self._busy:
+            self._require_open()
+            failed = done = False
+            try:
+                if name not in self._tools:
+                    raise ToolError(f"there is no tool {name}; there are: {', '.join(self._tools)}")
+                content, done = self._tools[name](arguments)
+            except ToolError as error:
+                content, failed = f"error: {error}", True
+            except Exception as error:
+                raise fault("ToolFailed", f"tool {name}", error) from error
+            self._calls.append(Call(name, arguments, content, failed))
+            return {"content": content, "done": done}
+
+    def finish(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Judge the episode. Its state stays as it is, so asking again gives the same answer."""
+        messages, truncated = body.get("messages"), body.get("truncated")
+        if not isinstance(messages, list) or not isinstance(truncated, bool):
+            raise Refusal(400, "MalformedRequest", "finish takes messages (list) and truncated (boolean)")
+        with self._busy:
+            if not self._begun:
+                raise Refusal(409, "NotReset", "reset comes first")
+            self._finished = True
+            transcript = Transcript(messages, tuple(self._calls), truncated)
+            try:
+                judged = self._environment.reward(transcript)
+                score = float(self._environment.score(transcript))
+                reward = judged if isinstance(judged, Reward) else Reward(judged)
+                value = float(reward.value)
+                metrics = {name: float(metric) for name, metric in reward.metrics.items()}
+            except Exception as error:
+                raise fault("RewardFailed", "reward", error) from error
+        for name, number in {"reward": value, "score": score, **metrics}.items():
+            if not math.isfinite(number):
+                raise Refusal(
+                    500, "RewardNotFinite", f"{name} is {number}", field=ENTRYPOINT_FIELD, permanent=True
+                )
+        return {"reward": value, "score": score, "metrics": metrics}
+
+    def _require_open(self) -> None:
+        if not self._begun or self._finished:
+            raise Refusal(409, "EpisodeNotOpen", "tools answer between reset and finish")
+
+
+def fault(reason: str, where: str, error: Exception) -> Refusal:
+    """A bug of the environment: the traceback goes to the pod's log, the last line of it to whoever asked."""
+    sys.excepthook(type(error), error, error.__traceback__)
+    return Refusal(500, reason, f"{where} raised {type(error).__name__}: {error}", field=ENTRYPOINT_FIELD)
+
+
+def text_in(body: Mapping[str, Any], name: str) -> str:
+    """A string member of a request."""
+    value = body.get(name)
+    if not isinstance(value, str) or not value:
+        raise Refusal(400, "MalformedRequest", f"{name} must be a string")
+    return value
+
+
+def number_in(body: Mapping[str, Any], name: str) -> float:
+    """A number member of a request."""
+    value = body.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise Refusal(400, "MalformedRequest", f"{name} must be a number")
+    return float(value)
