@@ -1,0 +1,337 @@
+"""The coordinator process: `python -m headway_rollout.coordinator`. Wires the rooms; decides nothing itself."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import AsyncExitStack, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+import aiohttp
+from aiohttp import web
+
+from headway_api import config, names, prices
+from headway_api import status as st
+from headway_api.artifacts import Layout
+from headway_api.config import JobConfig
+from headway_api.exits import JobError, leave
+from headway_api.metrics import UnknownMetricError, family
+from headway_api.store import Store, open_store
+from headway_rollout import logs, view
+from headway_rollout import status as status_writer
+from headway_rollout.engines.fleet import Discover, Fleet, by_dns
+from headway_rollout.engines.router import Router
+from headway_rollout.episode import Episodes, Rules
+from headway_rollout.gateway.core import Gateway
+from headway_rollout.learner_api import LearnerApi
+from headway_rollout.ledger.segments import Ledger
+from headway_rollout.ledger.usage import usage
+from headway_rollout.metrics import figures, mlflow
+from headway_rollout.metrics.prometheus import Exporter, Sample
+from headway_rollout.preflight.run import Ready, Runner
+from headway_rollout.sandboxes import Broker
+from headway_rollout.spool import Spool
+from headway_rollout.stall import Watch
+from headway_rollout.training import State, Training
+
+FAREWELL_SECONDS = 60.0
+"""Longest a finished coordinator waits for the learner to hear of it."""
+CLAIM_SECONDS = 600.0
+STORE_SECONDS = 3600.0
+"""Longest a blocking step of the start may take: a model's files, or the spool of a long run."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+
+
+class Coordinator:
+    """One process of one job."""
+
+    def __init__(
+        self,
+        job: JobConfig,
+        token: str,
+        store: Store,
+        cache: Path,
+        sink: status_writer.Sink,
+        *,
+        broker_url: str | None = None,
+        discover: Discover | None = None,
+        port: int = names.PORT_COORDINATOR,
+        book: prices.PriceBook = prices.DEFAULT,
+    ) -> None:
+        self.job = job
+        self.spec = job.spec
+        self.layout = Layout(job.spec.output.uri, job.namespace, job.name, job.uid)
+        self._token = token
+        self._store = store
+        self._cache = cache
+        self._broker_url = broker_url or job.broker_url
+        self._discover = discover or by_dns(job.rollout_host)
+        self._port = port
+        self._book = book
+        self._spool = Spool(store, self.layout)
+        self._ledger = Ledger(store, self.layout)
+        self._exporter = Exporter(job.namespace, job.name, self._samples)
+        self._api = LearnerApi(token, self._exporter.text)
+        self._status = status_writer.Writer(sink, self.status)
+        self._preflight = st.Preflight(state="Running")
+        self._figures: figures.Figures = {}
+        self._figured: set[tuple[str, int]] = set()
+        self._tracker: mlflow.Mlflow | None = None
+        self._training: Training | None = None
+        self._watch: Watch | None = None
+        self._fleet: Fleet | None = None
+        self.fault: BaseException | None = None
+        """What ended a background task, and with it the process."""
+
+    async def run(self) -> None:
+        """Live the whole job, from preflight to report.
+
+        Raises:
+            JobError: something a person must mend.
+        """
+        self._loop = asyncio.get_running_loop()
+        async with AsyncExitStack() as stack:
+            http = await stack.enter_async_context(aiohttp.ClientSession())
+            await self._serve(stack)
+            writer = self._background(stack, self._status.run())
+            try:
+                await self._work(stack, http)
+            finally:
+                writer.cancel()
+                await self._status.flush()
+
+    async def _work(self, stack: AsyncExitStack, http: aiohttp.ClientSession) -> None:
+        incarnation = await self._blocking(self._spool.incarnation)
+        broker = Broker(http, self._broker_url, self._token, f"{self.job.name}-{incarnation}")
+        runner = Runner(self.spec, self._checked)
+        ready = await self._blocking(runner.basics, self._store, self._cache)
+        await broker.claim(CLAIM_SECONDS)
+        await runner.environment(ready, broker, incarnation)
+        await self._blocking(self._ledger.load)
+        replay = await self._blocking(self._spool.replay)
+        self._track(stack)
+        training = self._assemble(http, broker, ready, incarnation)
+        await training.restore(replay)
+        self._moved()
+        self._api.training = training
+        assert self._fleet is not None and self._watch is not None
+        self._background(stack, self._fleet.run())
+        self._background(stack, self._watch.run())
+        await training.run()
+        await self._finish(training)
+
+    def _assemble(
+        self, http: aiohttp.ClientSession, broker: Broker, ready: Ready, incarnation: int
+    ) -> Training:
+        spec, rollout, agent = self.spec, self.spec.rollout, self.spec.agent.effective_builtin
+        fleet = self._fleet = Fleet(http, self._token, self._discover)
+        rules = Rules(
+            timeout_seconds=rollout.timeout_seconds,
+            sandbox_seconds=spec.environment.sandbox.deadline_seconds,
+            reward_range=(spec.reward.range[0], spec.reward.range[1]),
+            max_turns=agent.max_turns,
+            system_prompt=agent.system_prompt,
+        )
+        gateway = Gateway(ready.renderer, fleet, ready.context_length, rollout.timeout_seconds)
+        episodes = Episodes(rules, gateway, broker, fleet.router)
+        training = self._training = Training(
+            spec,
+            ready.data,
+            fleet,
+            self._spool,
+            self._ledger,
+            episodes.run,
+            incarnation,
+            on_change=self._moved,
+            on_episode=lambda e: self._exporter.episode(e.outcome.value, e.finished_at - e.started_at),
+        )
+        self._watch = Watch(training, fleet.router, broker.pool, self._status.changed)
+        return training
+
+    async def _finish(self, training: Training) -> None:
+        """Report, final status, and a word to the learner."""
+        report = view.report(
+            self.job.name, self.spec, training.state, self._ledger.days, self._book, self._ledger.episodes
+        )
+        await self._blocking(self._store.put, self.layout.report, json.dumps(report, indent=2).encode())
+        self._status.changed()
+        await self._status.flush()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FAREWELL_SECONDS):
+                while not self._api.told_finished:
+                    await asyncio.sleep(0.2)
+        logs.event(_log, "finished", reason=training.state.finished, told=self._api.told_finished)
+
+    def status(self) -> st.RLTrainingJobStatus:
+        """Everything this process owns of `.status`."""
+        training = self._training
+        found = st.RLTrainingJobStatus(
+            preflight=self._preflight,
+            algorithm=view.algorithm(self.spec),
+            artifacts=view.artifacts(
+                self.layout, finished=training is not None and training.state.finished is not None
+            ),
+            usage=usage(self._ledger.days, self._book, datetime.now(UTC).date()),
+        )
+        if training is None or self._fleet is None:
+            return found
+        evaluations = view.curve(training.state, self.spec.evaluation.success_threshold)
+        stalled = self._watch.stalled if self._watch else None
+        found.progress = view.progress(training, self._ledger.episodes, self._fleet.router.wanted, stalled)
+        found.reward = view.reward(training.state.last_batch)
+        found.validation = view.validation(evaluations)
+        found.checkpoints = view.checkpoints(training.state, evaluations)
+        if self._tracker is not None and self._tracker.run is not None:
+            found.tracking = st.Tracking(mlflow=self._tracker.run)
+        return found
+
+    def _moved(self) -> None:
+        """The job went forward: new figures, a new status."""
+        if self._training is not None:
+            self._refigure(self._training.state)
+        self._status.changed()
+
+    def _refigure(self, state: State) -> None:
+        spec = self.spec
+        for step, groups in state.validations.items():
+            if groups and step != state.evaluating and ("val", step) not in self._figured:
+                measure = spec.evaluation
+                self._figure(
+                    "val", step, figures.validation(groups, measure.pass_k, measure.success_threshold)
+                )
+        if state.last_batch and ("step", state.step) not in self._figured:
+            found = figures.batch(
+                state.last_batch,
+                state.step,
+                normalize=spec.algorithm.advantage.normalize == "std",
+                max_turns=spec.agent.effective_builtin.max_turns,
+            )
+            self._figure("step", state.step, state.reports[-1].metrics | found)
+
+    def _figure(self, kind: str, step: int, found: figures.Figures) -> None:
+        """Show and track the figures of a step."""
+        self._figured.add((kind, step))
+        self._figures |= found
+        if self._tracker is not None:
+            self._tracker.log(found, step, int(time.time() * 1000))
+
+    def _samples(self) -> Iterator[Sample]:
+        router = self._fleet.router if self._fleet else Router()
+        cost = float(usage(self._ledger.days, self._book, datetime.now(UTC).date()).cost or 0)
+        known = {name: value for name, value in self._figures.items() if is_metric(name)}
+        return view.samples(known, self._training, self._ledger.days, cost, router)
+
+    def _checked(self, preflight: st.Preflight) -> None:
+        """A check is over. May be called from another thread."""
+        self._preflight = preflight
+        self._loop.call_soon_threadsafe(self._status.changed)
+
+    def _track(self, stack: AsyncExitStack) -> None:
+        """Log to MLflow, where the spec asks for it."""
+        wanted = self.spec.tracking.mlflow
+        if wanted is None:
+            return
+        experiment = wanted.experiment or f"{self.job.namespace}/{self.job.name}"
+        name = f"{self.job.name}-{self.job.uid[:8]}"
+        self._tracker = mlflow.connect(wanted.uri, self._store, self.layout, experiment, name)
+        self._tracker.start()
+        stack.push_async_callback(asyncio.to_thread, self._tracker.close)
+
+    async def _serve(self, stack: AsyncExitStack) -> None:
+        """Answer learner, probes and Prometheus."""
+        runner = web.AppRunner(self._api.app(), access_log=None)
+        await runner.setup()
+        stack.push_async_callback(runner.cleanup)
+        await web.TCPSite(runner, port=self._port, shutdown_timeout=2.0).start()
+
+    def _background(self, stack: AsyncExitStack, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run `work` until the end; if it fails before, the whole process fails."""
+        main = asyncio.current_task()
+        task = asyncio.create_task(work)
+
+        def ended(task: asyncio.Task[None]) -> None:
+            if not task.cancelled() and task.exception() is not None and main is not None:
+                self.fault = task.exception()
+                main.cancel()
+
+        async def stop() -> None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+        task.add_done_callback(ended)
+        stack.push_async_callback(stop)
+        return task
+
+    async def _blocking(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        async with asyncio.timeout(STORE_SECONDS):
+            return await asyncio.to_thread(call, *args, **kwargs)
+
+
+def is_metric(name: str) -> bool:
+    """Whether a number the learner sent is one that `/metrics` may show; MLflow gets all of them."""
+    try:
+        family(name)
+    except UnknownMetricError:
+        return False
+    return True
+
+
+async def serve(coordinator: Coordinator) -> None:
+    """Run until the job is over, or until SIGTERM: what is durable is enough for a successor."""
+    task = asyncio.ensure_future(coordinator.run())
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, task.cancel)
+    try:
+        await task
+    except asyncio.CancelledError:
+        if coordinator.fault is not None:
+            raise coordinator.fault from None
+        logs.event(_log, "stopped")
+        raise
+
+
+def main() -> None:
+    """Entry point of the coordinator's pod."""
+    logs.setup()
+    try:
+        job = config.load(os.environ)
+        cache = Path(os.environ.get(names.ENV_CACHE, names.CACHE_DIR))
+        store = open_store(job.spec.output)
+        coordinator = Coordinator(
+            job, config.load_token(os.environ), store, cache, status_writer.kubernetes_sink(job)
+        )
+        asyncio.run(serve(coordinator))
+    except asyncio.CancelledError:
+        sys.exit(143)
+    except JobError as error:
+        leave(error)
+    except BaseExceptionGroup as group:
+        found = group.subgroup(JobError)
+        if found is None:
+            raise
+        leave(first_of(found))
+
+
+def first_of(group: BaseExceptionGroup[BaseException]) -> JobError:
+    """A JobError out of a group that has only such."""
+    error = group.exceptions[0]
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, JobError)
+    return error
+
+
+if __name__ == "__main__":
+    main()

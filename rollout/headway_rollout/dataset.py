@@ -1,0 +1,141 @@
+"""Rows of a dataset, and the seeded order in which they become groups.
+
+The order is a pure function of (seed, position): a restarted coordinator that knows nothing but a position
+finds the same row, and two epochs visit the same rows in different orders.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from headway_api.exits import JobError
+from headway_api.records import Purpose
+from headway_api.spec.data import Dataset, Format
+from headway_api.store import NotFound, Store
+
+Row = dict[str, Any]
+Field = Literal["train", "validation"]
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One group's place in the data."""
+
+    position: int
+    """Place in the seeded order, over all epochs."""
+    epoch: int
+    row: int
+    """Index in the dataset."""
+
+    def group_id(self, purpose: Purpose, step: int = 0) -> str:
+        """The group's id: the same whenever and however often it is run."""
+        if purpose is Purpose.TRAIN:
+            return f"t{self.epoch}-{self.position:06d}"
+        return f"v{step:06d}-{self.position:06d}"
+
+
+@dataclass(frozen=True)
+class Order:
+    """position -> (epoch, row)."""
+
+    rows: int
+    seed: int
+    shuffle: bool = True
+
+    def slot(self, position: int) -> Slot:
+        """Where `position` lies."""
+        epoch, offset = divmod(position, self.rows)
+        row = _permutation(self.rows, self.seed, epoch)[offset] if self.shuffle else offset
+        return Slot(position=position, epoch=epoch, row=row)
+
+
+@lru_cache(maxsize=4)
+def _permutation(rows: int, seed: int, epoch: int) -> tuple[int, ...]:
+    order = list(range(rows))
+    random.Random(f"headway/{seed}/{epoch}").shuffle(order)
+    return tuple(order)
+
+
+def position_of(group_id: str) -> int:
+    """Inverse of `Slot.group_id`, as far as the position goes."""
+    return int(group_id.rpartition("-")[2])
+
+
+def parse(data: bytes, form: Format) -> list[Row]:
+    """Read a table; every column is kept.
+
+    Raises:
+        ValueError: the content is not what its format says.
+    """
+    if form == "parquet":
+        import pyarrow.parquet as pq
+
+        return [dict(row) for row in pq.read_table(io.BytesIO(data)).to_pylist()]
+    text = data.decode("utf-8-sig")
+    if form == "csv":
+        return [dict(row) for row in csv.DictReader(io.StringIO(text, newline=""), strict=True)]
+    if form == "jsonl":
+        rows = [json.loads(line) for line in text.splitlines() if line.strip()]
+    else:
+        rows = json.loads(text)
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise ValueError("expected one JSON object a row")
+    return rows
+
+
+def load(dataset: Dataset, store: Store, which: Field) -> list[Row]:
+    """Fetch and read `spec.data.<which>`.
+
+    Raises:
+        JobError: `DatasetNotFound`, `DatasetUnreadable`, `DatasetEmpty`, `PromptColumnMissing` or
+            `SchemeNotSupported`; the message says what to write instead.
+    """
+    field = f"spec.data.{which}.uri"
+    if urlsplit(dataset.uri).scheme not in ("s3", "file"):
+        raise JobError(
+            "SchemeNotSupported",
+            f"{dataset.uri} cannot be read by this version; copy the file to s3:// and name it here",
+            field=field,
+        )
+    try:
+        rows = parse(store.get(dataset.uri), dataset.effective_format)
+    except NotFound:
+        raise JobError(
+            "DatasetNotFound", f"no object at {dataset.uri}; correct the URI", field=field
+        ) from None
+    except Exception as error:  # whatever a parser raises, the remedy is the same
+        raise JobError(
+            "DatasetUnreadable",
+            f"{dataset.uri} cannot be read as {dataset.effective_format}: {error}; correct format or the file",
+            field=field,
+        ) from error
+    if not rows:
+        raise JobError("DatasetEmpty", f"{dataset.uri} has no rows", field=field)
+    prompt_column(dataset, rows, which)
+    return rows
+
+
+def prompt_column(dataset: Dataset, rows: Sequence[Row], which: Field) -> str:
+    """Name of the column with the prompt: the one asked for, else `prompt`, else the first.
+
+    Raises:
+        JobError: `PromptColumnMissing`, naming the columns there are and the first row without a prompt.
+    """
+    columns = list(rows[0])
+    name = dataset.prompt_column or ("prompt" if "prompt" in columns else columns[0])
+    bad = next((i for i, row in enumerate(rows) if row.get(name) in (None, "")), None)
+    if bad is not None:
+        raise JobError(
+            "PromptColumnMissing",
+            f"row {bad} of {dataset.uri} has no {name!r}; columns are {', '.join(columns)}",
+            field=f"spec.data.{which}.promptColumn",
+        )
+    return name

@@ -1,0 +1,1 @@
+"""The rollout servers: who is in rotation, what weights they hold, how they are asked."""

@@ -1,0 +1,169 @@
+"""The rollout servers, live: discovered by DNS, given their weights, asked for tokens.
+
+One task a server keeps it holding the wanted version; a request whose server is lost goes to another one, for
+as long as its caller waits. The caller's deadline bounds everything here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Awaitable, Callable
+
+import aiohttp
+
+from headway_api import names
+from headway_api.records import WeightsManifest
+from headway_rollout import logs
+from headway_rollout.engines import vllm, weights
+from headway_rollout.engines.router import Endpoint, Router
+from headway_rollout.http import Refused, Unreachable
+
+DISCOVER_SECONDS = 1.0
+CHECK_SECONDS = 5.0
+RETRY_SECONDS = 1.0
+BASE_MODEL = "base"
+"""Name under which a server offers the base model, and full weights whatever their version."""
+
+Discover = Callable[[], Awaitable[set[Endpoint]]]
+
+_log = logging.getLogger(__name__)
+
+
+def adapter(manifest: WeightsManifest) -> str:
+    """Name under which a server offers these weights."""
+    return f"policy-{manifest.version}" if manifest.kind == "lora" else BASE_MODEL
+
+
+def by_dns(host: str) -> Discover:
+    """The addresses behind a headless Service; none while the name does not resolve."""
+
+    async def discover() -> set[Endpoint]:
+        try:
+            found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        except socket.gaierror:
+            return set()
+        return {_endpoint(str(address[0])) for *_, address in found}
+
+    return discover
+
+
+def _endpoint(ip: str) -> Endpoint:
+    host = f"[{ip}]" if ":" in ip else ip
+    return Endpoint(f"http://{host}:{names.PORT_ENGINE}", f"http://{host}:{names.PORT_WEIGHTS}")
+
+
+class Fleet:
+    """All rollout servers of the job."""
+
+    def __init__(self, http: aiohttp.ClientSession, token: str, discover: Discover) -> None:
+        self._http = http
+        self._token = token
+        self._discover = discover
+        self._manifest: WeightsManifest | None = None
+        self._changed = asyncio.Condition()
+        self._keepers: dict[Endpoint, asyncio.Task[None]] = {}
+        self.router = Router()
+        self.reroutes = 0
+
+    async def want(self, manifest: WeightsManifest) -> None:
+        """From now on only servers that hold `manifest` are asked."""
+        self._manifest = manifest
+        self.router.wanted = manifest.version
+        await self._notify()
+
+    async def ready(self) -> None:
+        """Return once a server is in rotation. The caller sets the deadline."""
+        async with self._changed:
+            await self._changed.wait_for(self.router.in_rotation)
+
+    async def generate(self, session: str, request: vllm.Request, timeout: float) -> vllm.Sampled:
+        """Sample from the wanted version; `timeout` seconds for each server asked.
+
+        Raises:
+            InfraFault: the request itself was refused.
+        """
+        while True:
+            await self.ready()
+            server, manifest = self.router.pick(session), self._manifest
+            if server is None or manifest is None:
+                continue
+            server.inflight += 1
+            try:
+                return await vllm.generate(
+                    self._http, server.endpoint.engine, adapter(manifest), manifest.version, request, timeout
+                )
+            except vllm.ServerLost as error:
+                self.reroutes += 1
+                logs.event(_log, "server-lost", level=logging.WARNING, session=session, error=str(error))
+                if manifest.version == self.router.wanted:
+                    self.router.lost(server.endpoint, str(error))
+                await self._notify()
+            finally:
+                server.inflight -= 1
+
+    async def run(self) -> None:
+        """Discover servers and keep their weights, until cancelled."""
+        try:
+            while True:
+                came, went = self.router.discovered(await self._discover())
+                for endpoint in went:
+                    self._keepers.pop(endpoint).cancel()
+                for endpoint in came:
+                    logs.event(_log, "server-found", server=endpoint.engine)
+                    self._keepers[endpoint] = asyncio.create_task(self._keep(endpoint))
+                for keeper in self._keepers.values():
+                    if keeper.done():
+                        keeper.result()
+                await asyncio.sleep(DISCOVER_SECONDS)
+        finally:
+            for keeper in self._keepers.values():
+                keeper.cancel()
+            await asyncio.gather(*self._keepers.values(), return_exceptions=True)
+
+    async def _keep(self, endpoint: Endpoint) -> None:
+        """Keep one server holding the wanted weights."""
+        while True:
+            manifest = self._manifest
+            try:
+                held = await self._bring(endpoint, manifest)
+            except (Refused, Unreachable) as error:
+                self.router.lost(endpoint, str(error))
+                held = False
+            await self._notify()
+            await self._pause(endpoint, manifest, CHECK_SECONDS if held else RETRY_SECONDS)
+
+    async def _bring(self, endpoint: Endpoint, manifest: WeightsManifest | None) -> bool:
+        """One look at a server, and a load where it lacks the wanted weights; says whether it has them."""
+        state = await weights.state(self._http, endpoint.weights, self._token)
+        if manifest is None:
+            self.router.lost(endpoint, state.error or "waiting for the learner's weights")
+            return False
+        if state.version != manifest.version or not state.ready:
+            state = await weights.load(self._http, endpoint.weights, self._token, manifest)
+            logs.event(_log, "weights-loaded", server=endpoint.weights, **state.model_dump(mode="json"))
+        if state.version == manifest.version and state.ready:
+            self.router.holds(endpoint, manifest.version)
+            return True
+        self.router.lost(endpoint, state.error or f"holds version {state.version}")
+        return False
+
+    async def _pause(self, endpoint: Endpoint, seen: WeightsManifest | None, seconds: float) -> None:
+        """Sleep, but wake at once for new weights or a loss."""
+        server = self.router.servers.get(endpoint)
+        usable = server is not None and server.version is not None
+
+        def news() -> bool:
+            lost = usable and server is not None and server.version is None
+            return self._manifest is not seen or lost
+
+        try:
+            async with asyncio.timeout(seconds), self._changed:
+                await self._changed.wait_for(news)
+        except TimeoutError:
+            return
+
+    async def _notify(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()

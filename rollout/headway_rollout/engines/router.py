@@ -1,0 +1,93 @@
+"""Which server answers: pure bookkeeping of servers, what they hold and what they are doing.
+
+A server is in rotation exactly when it is healthy and its weights are the version wanted. Servers enter by
+`discovered` and `holds`, and leave by `discovered`, `lost`, or by a new version being wanted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from headway_api.records import PolicyVersion
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Addresses of one rollout server."""
+
+    engine: str
+    """Base URL of vLLM."""
+    weights: str
+    """Base URL of the weight agent beside it."""
+
+
+@dataclass
+class Server:
+    """One rollout server as it is known now."""
+
+    endpoint: Endpoint
+    version: PolicyVersion | None = None
+    """Verified weights; None while unknown, loading or failed."""
+    inflight: int = 0
+    problem: str = "its weight agent has not answered yet"
+    """Why it is not in rotation, in the server's own words; empty where there is nothing to say."""
+
+
+@dataclass
+class Router:
+    """Rotation, least loaded first, and an episode stays where its prefix is cached."""
+
+    wanted: PolicyVersion | None = None
+    servers: dict[Endpoint, Server] = field(default_factory=dict)
+    sessions: dict[str, Endpoint] = field(default_factory=dict)
+
+    def discovered(self, endpoints: Iterable[Endpoint]) -> tuple[set[Endpoint], set[Endpoint]]:
+        """The servers there are now; returns those that came and those that went."""
+        now = set(endpoints)
+        came, went = now - self.servers.keys(), self.servers.keys() - now
+        for endpoint in came:
+            self.servers[endpoint] = Server(endpoint)
+        for endpoint in went:
+            del self.servers[endpoint]
+        return came, went
+
+    def holds(self, endpoint: Endpoint, version: PolicyVersion) -> None:
+        """The server's weights were verified to be `version`."""
+        if server := self.servers.get(endpoint):
+            server.version, server.problem = version, ""
+
+    def lost(self, endpoint: Endpoint, problem: str) -> None:
+        """The server cannot be used until it `holds` something again."""
+        if server := self.servers.get(endpoint):
+            server.version, server.problem = None, problem
+
+    def in_rotation(self) -> list[Server]:
+        """Servers that may be asked, by address so that ties are broken alike everywhere."""
+        usable = [s for s in self.servers.values() if self.wanted is not None and s.version == self.wanted]
+        return sorted(usable, key=lambda server: server.endpoint.engine)
+
+    def pick(self, session: str) -> Server | None:
+        """The server of this episode, else the least loaded; None while none is in rotation."""
+        usable = self.in_rotation()
+        if not usable:
+            return None
+        server = next((s for s in usable if s.endpoint == self.sessions.get(session)), None)
+        server = server or min(usable, key=lambda s: s.inflight)
+        self.sessions[session] = server.endpoint
+        return server
+
+    def forget(self, session: str) -> None:
+        """The episode is over."""
+        self.sessions.pop(session, None)
+
+    def problem(self) -> str | None:
+        """Why nothing can be sampled; None while a server is in rotation."""
+        if self.in_rotation():
+            return None
+        if self.wanted is None:
+            return "the learner has not announced weights yet"
+        if not self.servers:
+            return "no rollout server has an address yet"
+        said = [f"{s.endpoint.engine}: {s.problem}" for s in self.servers.values() if s.problem]
+        return "; ".join(said[:3]) or f"{len(self.servers)} rollout servers are taking version {self.wanted}"

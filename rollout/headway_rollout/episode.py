@@ -1,0 +1,192 @@
+"""One episode's life: lease, reset, turns, finish, release; sealed as an `EpisodeRecord`.
+
+Two deadlines of `rollout.timeoutSeconds` bound it: one to get a sandbox, one for everything after. Whatever
+fails becomes an outcome here and nowhere else; nothing but cancellation escapes `run`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from pydantic import ValidationError
+
+from headway_api.records import EpisodeRecord, Outcome, Purpose
+from headway_api.sandbox_api import FinishReply
+from headway_rollout import logs
+from headway_rollout.agents import builtin
+from headway_rollout.faults import AgentFault, InfraFault
+from headway_rollout.gateway.core import Gateway, Sampling, Session
+from headway_rollout.sandboxes import Broker, Sandbox
+from headway_rollout.trajectory.linearize import linearize
+
+_log = logging.getLogger(__name__)
+
+
+class Sessions(Protocol):
+    """Whatever remembers episodes between their turns (the router)."""
+
+    def forget(self, session: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What the spec says of every episode."""
+
+    timeout_seconds: float
+    sandbox_seconds: float
+    """Longest life of a sandbox in use."""
+    reward_range: tuple[float, float]
+    max_turns: int
+    system_prompt: str | None = None
+
+
+@dataclass(frozen=True)
+class Task:
+    """One attempt at one episode."""
+
+    group_id: str
+    purpose: Purpose
+    index: int
+    attempt: int
+    row: dict[str, Any]
+    environment_seed: int
+    """The same for every episode of a group: they differ only in what the model does."""
+    sampling_seed: int
+    sampling: Sampling
+
+    @property
+    def episode_id(self) -> str:
+        return f"{self.group_id}-{self.index}-{self.attempt}"
+
+
+@dataclass
+class _Progress:
+    """What is known of a running episode, whatever becomes of it."""
+
+    session: Session
+    started_at: float
+    stage: str = "a sandbox"
+    """What it waits for, for the error message."""
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    sandbox_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Ending:
+    outcome: Outcome
+    error: str | None = None
+    reply: FinishReply | None = None
+
+
+class Episodes:
+    """Runs episodes with one gateway and one broker."""
+
+    def __init__(self, rules: Rules, gateway: Gateway, broker: Broker, sessions: Sessions) -> None:
+        self._rules = rules
+        self._gateway = gateway
+        self._broker = broker
+        self._sessions = sessions
+
+    async def run(self, task: Task) -> EpisodeRecord:
+        """Live one episode through and seal it."""
+        session = Session(episode_id=task.episode_id, seed=task.sampling_seed, sampling=task.sampling)
+        progress = _Progress(session=session, started_at=time.time())
+        try:
+            ending = await self._live(task, progress)
+        except TimeoutError:
+            limit = self._rules.timeout_seconds
+            ending = _Ending(
+                Outcome.INFRA_ERROR, f"no end within {limit:g} s; it was waiting for {progress.stage}"
+            )
+        except InfraFault as fault:
+            ending = _Ending(Outcome.INFRA_ERROR, str(fault))
+        except ValidationError as error:
+            ending = _Ending(Outcome.INFRA_ERROR, f"{progress.stage} answered what it must not: {error}")
+        finally:
+            self._sessions.forget(task.episode_id)
+        record = self._seal(task, progress, ending)
+        if ending.outcome is Outcome.INFRA_ERROR:
+            logs.event(
+                _log, "episode-failed", level=logging.WARNING, episode=record.episode_id, error=ending.error
+            )
+        return record
+
+    async def _live(self, task: Task, progress: _Progress) -> _Ending:
+        async with self._sandbox(task, progress) as sandbox, asyncio.timeout(self._rules.timeout_seconds):
+            progress.stage = "the environment's reset"
+            first = await sandbox.reset(task.row, task.environment_seed)
+            progress.stage = "a turn"
+            try:
+                played = await builtin.play(
+                    self._gateway,
+                    progress.session,
+                    sandbox,
+                    first.messages,
+                    first.tools,
+                    max_turns=self._rules.max_turns,
+                    system_prompt=self._rules.system_prompt,
+                    messages=progress.messages,
+                )
+                outcome, error = (Outcome.TRUNCATED if played.truncated else Outcome.COMPLETED), played.why
+            except AgentFault as fault:
+                outcome, error = Outcome.AGENT_ERROR, str(fault)
+            progress.stage = "the environment's judgement"
+            reply = await sandbox.finish(progress.messages, truncated=outcome is not Outcome.COMPLETED)
+            check_reward(reply, self._rules.reward_range)
+            return _Ending(outcome, error, reply)
+
+    @asynccontextmanager
+    async def _sandbox(self, task: Task, progress: _Progress) -> AsyncIterator[Sandbox]:
+        """A leased sandbox, and how long it was in use."""
+        waiting = asyncio.timeout(self._rules.timeout_seconds)
+        leased = self._broker.lease(task.episode_id, self._rules.sandbox_seconds, self._rules.timeout_seconds)
+        async with waiting, leased as sandbox:
+            waiting.reschedule(None)
+            start = time.monotonic()
+            try:
+                yield sandbox
+            finally:
+                progress.sandbox_seconds = time.monotonic() - start
+
+    def _seal(self, task: Task, progress: _Progress, ending: _Ending) -> EpisodeRecord:
+        reply = ending.reply
+        return EpisodeRecord(
+            episode_id=task.episode_id,
+            group_id=task.group_id,
+            index=task.index,
+            attempt=task.attempt,
+            outcome=ending.outcome,
+            error=ending.error,
+            reward=reply.reward if reply else None,
+            score=reply.score if reply else None,
+            metrics=reply.metrics if reply else {},
+            messages=progress.messages,
+            turns=progress.session.turns,
+            rows=linearize(progress.session.graph),
+            sandbox_seconds=progress.sandbox_seconds,
+            started_at=progress.started_at,
+            finished_at=time.time(),
+        )
+
+
+def check_reward(reply: FinishReply, bounds: tuple[float, float]) -> None:
+    """Refuse a judgement that must not reach the learner.
+
+    Raises:
+        InfraFault: the reward is not finite or out of range, or the score or a metric is not finite.
+    """
+    low, high = bounds
+    if not math.isfinite(reply.reward) or not low <= reply.reward <= high:
+        raise InfraFault(
+            f"the environment's reward is {reply.reward}, outside spec.reward.range [{low:g}, {high:g}]"
+        )
+    for name, value in {"score": reply.score, **reply.metrics}.items():
+        if not math.isfinite(value):
+            raise InfraFault(f"the environment's {name} is {value}, not a finite number")

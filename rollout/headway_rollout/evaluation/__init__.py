@@ -1,0 +1,1 @@
+"""Pure measures over episodes, and the driver that runs a validation."""

@@ -1,0 +1,102 @@
+"""Measures over finished groups: unbiased pass@k and pass^k, means, outcome counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import comb, fsum, sqrt
+from typing import NamedTuple
+
+from headway_api.records import EpisodeRecord, GroupRecord
+
+
+def pass_at_k(tries: int, successes: int, k: int) -> float:
+    """Unbiased estimate that at least one of k tries succeeds, from `successes` of `tries` (arXiv 2107.03374)."""
+    _check(tries, successes, k)
+    return 1.0 - comb(tries - successes, k) / comb(tries, k)
+
+
+def pass_power_k(tries: int, successes: int, k: int) -> float:
+    """Unbiased estimate that all of k tries succeed (pass^k, arXiv 2406.12045)."""
+    _check(tries, successes, k)
+    return comb(successes, k) / comb(tries, k)
+
+
+def _check(tries: int, successes: int, k: int) -> None:
+    if not 0 <= successes <= tries or not 1 <= k <= tries:
+        raise ValueError(f"no estimate for k={k} from {successes} successes in {tries} tries")
+
+
+class Spread(NamedTuple):
+    """Mean, population standard deviation, least and most."""
+
+    mean: float
+    std: float
+    min: float
+    max: float
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Spread of some values; all zero where there are none."""
+    if not values:
+        return Spread(0.0, 0.0, 0.0, 0.0)
+    mean = fsum(values) / len(values)
+    std = sqrt(fsum((value - mean) ** 2 for value in values) / len(values))
+    return Spread(min(max(mean, min(values)), max(values)), std, min(values), max(values))
+
+
+def scored(groups: Sequence[GroupRecord]) -> list[EpisodeRecord]:
+    """Every episode with a reward."""
+    return [episode for group in groups for episode in group.scored]
+
+
+def rewards(episodes: Sequence[EpisodeRecord]) -> list[float]:
+    """Their rewards."""
+    return [episode.reward for episode in episodes if episode.reward is not None]
+
+
+def scores(episodes: Sequence[EpisodeRecord]) -> list[float]:
+    """Their external scores."""
+    return [episode.score for episode in episodes if episode.score is not None]
+
+
+def success(episode: EpisodeRecord, threshold: float) -> bool:
+    """Whether the external score reaches the threshold."""
+    return episode.score is not None and episode.score >= threshold
+
+
+class Evaluation(NamedTuple):
+    """One validation, in a few numbers."""
+
+    step: int
+    reward: float
+    external_score: float
+    success: float
+    """Share of scored episodes that succeed."""
+    episodes: int
+    failed: int
+    """Episodes that stayed InfraError: they are in no mean."""
+
+
+def summarize(step: int, groups: Sequence[GroupRecord], threshold: float) -> Evaluation:
+    """Sum up a validation."""
+    episodes = scored(groups)
+    return Evaluation(
+        step=step,
+        reward=spread(rewards(episodes)).mean,
+        external_score=spread(scores(episodes)).mean,
+        success=spread([float(success(episode, threshold)) for episode in episodes]).mean,
+        episodes=len(episodes),
+        failed=sum(len(group.episodes) for group in groups) - len(episodes),
+    )
+
+
+def pass_k(groups: Sequence[GroupRecord], ks: Sequence[int], threshold: float) -> dict[str, float]:
+    """`pass_at_{k}` and `pass_power_{k}`, averaged over the prompts with at least k scored tries."""
+    counts = [(len(g.scored), sum(success(e, threshold) for e in g.scored)) for g in groups]
+    found: dict[str, float] = {}
+    for k in ks:
+        enough = [(tries, good) for tries, good in counts if tries >= k]
+        if enough:
+            found[f"pass_at_{k}"] = fsum(pass_at_k(n, c, k) for n, c in enough) / len(enough)
+            found[f"pass_power_{k}"] = fsum(pass_power_k(n, c, k) for n, c in enough) / len(enough)
+    return found

@@ -1,0 +1,1 @@
+"""Chat completions in, token ids out: every turn of every agent passes here."""

@@ -1,0 +1,84 @@
+"""A group: `groupSize` episodes on one prompt, with retries, sealed as one record."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from headway_api.records import EpisodeRecord, GroupRecord, Outcome, Purpose
+from headway_rollout.dataset import Slot
+from headway_rollout.episode import Task
+from headway_rollout.gateway.core import Sampling
+from headway_rollout.seeds import seed
+
+ATTEMPTS_PER_INCARNATION = 100
+"""A restarted coordinator counts attempts from the next hundred, so that no episode id is ever used twice."""
+
+Run = Callable[[Task], Awaitable[EpisodeRecord]]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a group is, before it runs."""
+
+    slot: Slot
+    purpose: Purpose
+    step: int
+    """Training: learner step now. Validation: the step that is evaluated."""
+    row: dict[str, Any]
+    size: int
+    sampling: Sampling
+    job_seed: int
+
+    @property
+    def group_id(self) -> str:
+        return self.slot.group_id(self.purpose, self.step)
+
+    def task(self, index: int, attempt: int) -> Task:
+        """One attempt at one of its episodes; what is drawn does not depend on the attempt."""
+        return Task(
+            group_id=self.group_id,
+            purpose=self.purpose,
+            index=index,
+            attempt=attempt,
+            row=self.row,
+            environment_seed=seed(self.job_seed, "environment", self.purpose, self.slot.position),
+            sampling_seed=seed(self.job_seed, "sampling", self.group_id, index),
+            sampling=self.sampling,
+        )
+
+
+async def run(
+    plan: Plan, episode: Run, room: asyncio.Semaphore, *, incarnation: int, max_retries: int
+) -> GroupRecord:
+    """Run every episode of a group, `room` at a time over all groups, and seal it."""
+    first = ATTEMPTS_PER_INCARNATION * incarnation
+
+    async def tries(index: int) -> list[EpisodeRecord]:
+        records: list[EpisodeRecord] = []
+        for attempt in range(first, first + max_retries + 1):
+            async with room:
+                records.append(await episode(plan.task(index, attempt)))
+            if records[-1].outcome is not Outcome.INFRA_ERROR:
+                break
+        return records
+
+    async with asyncio.TaskGroup() as tasks:
+        running = [tasks.create_task(tries(index)) for index in range(plan.size)]
+    attempts = [task.result() for task in running]
+    return GroupRecord(
+        group_id=plan.group_id,
+        purpose=plan.purpose,
+        row=plan.slot.row,
+        epoch=plan.slot.epoch,
+        step=plan.step,
+        episodes=[records[-1] for records in attempts],
+        discarded=[record for records in attempts for record in records[:-1]],
+    )
+
+
+def uniform(group: GroupRecord) -> bool:
+    """Whether its rewards are all alike, so that it has no gradient."""
+    return len({episode.reward for episode in group.scored}) <= 1

@@ -1,0 +1,80 @@
+"""One way to call another process of the job: JSON both ways, a deadline, typed failures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import aiohttp
+from pydantic import ValidationError
+
+from headway_api.sandbox_api import Problem
+from headway_rollout.faults import InfraFault, PermanentFault
+
+CONNECT_SECONDS = 5.0
+
+
+class Refused(Exception):
+    """The other process answered with an error status."""
+
+    def __init__(self, what: str, status: int, problem: Problem, retry_after: float | None) -> None:
+        super().__init__(f"{what}: {status} {problem.reason}: {problem.message}")
+        self.status = status
+        self.problem = problem
+        self.retry_after = retry_after
+
+    def fault(self) -> InfraFault:
+        """As the fault of an episode."""
+        if self.problem.permanent:
+            return PermanentFault(str(self), self.problem.reason, self.problem.field)
+        return InfraFault(str(self))
+
+
+class Unreachable(Exception):
+    """No answer: the connection failed, broke, or took longer than allowed."""
+
+
+async def call(
+    http: aiohttp.ClientSession,
+    method: str,
+    url: str,
+    *,
+    timeout: float,
+    token: str | None = None,
+    body: Any = None,
+) -> Any:
+    """Send `body` as JSON and return the answer's JSON, or None where it has no content.
+
+    Raises:
+        Refused: an answer outside 2xx.
+        Unreachable: no answer within `timeout` seconds.
+    """
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    limit = aiohttp.ClientTimeout(total=timeout, sock_connect=min(CONNECT_SECONDS, timeout))
+    try:
+        async with http.request(method, url, json=body, headers=headers, timeout=limit) as response:
+            if response.status >= 300:
+                raise Refused(
+                    f"{method} {url}",
+                    response.status,
+                    _problem(await response.text()),
+                    _seconds(response.headers.get("Retry-After")),
+                )
+            return await response.json() if response.status != 204 else None
+    except TimeoutError as error:
+        raise Unreachable(f"{method} {url}: no answer within {timeout:.1f} s") from error
+    except aiohttp.ClientError as error:
+        raise Unreachable(f"{method} {url}: {type(error).__name__}: {error}") from error
+
+
+def _problem(text: str) -> Problem:
+    try:
+        return Problem.model_validate_json(text)
+    except ValidationError:
+        return Problem(reason="UnexpectedAnswer", message=text[:500])
+
+
+def _seconds(value: str | None) -> float | None:
+    try:
+        return None if value is None else float(value)
+    except ValueError:
+        return None

@@ -1,0 +1,171 @@
+"""Every figure of a batch or a validation, as pure functions of its groups. Names are those of `headway_api.metrics`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import fsum, sqrt
+
+from headway_api.records import EpisodeRecord, GroupRecord, Outcome
+from headway_rollout.evaluation.measures import pass_k, rewards, scored, scores, spread, success
+
+Figures = dict[str, float]
+ADVANTAGE_EPS = 1e-6
+
+
+def batch(groups: Sequence[GroupRecord], step: int, *, normalize: bool, max_turns: int) -> Figures:
+    """What is reported of the batch that made `step`, besides what the learner itself reports."""
+    return {
+        **_rollout(groups, normalize),
+        **_analysis(groups),
+        **_staleness(groups, step),
+        **_episodes(groups, max_turns),
+    }
+
+
+def validation(groups: Sequence[GroupRecord], ks: Sequence[int], threshold: float) -> Figures:
+    """What is reported of a validation."""
+    episodes = scored(groups)
+    succeeded = sum(success(episode, threshold) for episode in episodes)
+    within = [spread(rewards(group.scored)) for group in groups if group.scored]
+    figures = {
+        **_spread("val/reward/", rewards(episodes)),
+        "val/reward/zero_frac": _share(r == 0 for r in rewards(episodes)),
+        "val/reward/rollouts_per_prompt": len(episodes) / max(1, len(groups)),
+        "val/reward/num_prompts": float(len(groups)),
+        "val/reward/succeeded_rollouts": float(succeeded),
+        "val/reward/failed_rollouts": float(len(episodes) - succeeded),
+        "val/reward/success_threshold": threshold,
+        "val/external_score/mean": spread(scores(episodes)).mean,
+        **_lengths("val", episodes, len(groups)),
+    }
+    for name in ("mean", "std", "min", "max"):
+        figures[f"val/reward/{name}_within_groups"] = spread([getattr(s, name) for s in within]).mean
+    return figures | {f"val/reward/{name}": value for name, value in pass_k(groups, ks, threshold).items()}
+
+
+def advantages(group: GroupRecord, *, normalize: bool) -> list[float]:
+    """Group-based advantage of each scored episode: reward less the group's mean, over the unbiased std if asked."""
+    values = rewards(group.scored)
+    if len(set(values)) <= 1:
+        return [0.0] * len(values)
+    mean = fsum(values) / len(values)
+    scale = (
+        sqrt(fsum((v - mean) ** 2 for v in values) / (len(values) - 1)) + ADVANTAGE_EPS if normalize else 1.0
+    )
+    return [(value - mean) / scale for value in values]
+
+
+def _rollout(groups: Sequence[GroupRecord], normalize: bool) -> Figures:
+    episodes = scored(groups)
+    gained = [a for group in groups for a in advantages(group, normalize=normalize)]
+    metrics: dict[str, list[float]] = {}
+    for episode in episodes:
+        for name, value in episode.metrics.items():
+            metrics.setdefault(name, []).append(value)
+    return {
+        **_spread("rollout/reward/", rewards(episodes)),
+        "rollout/reward/valid_mean": valid_mean(groups),
+        "rollout/reward/zero_frac": _share(r == 0 for r in rewards(episodes)),
+        **{f"rollout/reward_metrics/{_word(name)}": spread(values).mean for name, values in metrics.items()},
+        **_lengths("rollout", episodes, len(groups)),
+        **_spread("rollout/advantage/", gained),
+        "rollout/advantage/n_positive": float(sum(a > 0 for a in gained)),
+        "rollout/advantage/n_negative": float(sum(a < 0 for a in gained)),
+    }
+
+
+def valid_mean(groups: Sequence[GroupRecord]) -> float:
+    """Mean reward of the groups whose rewards differ."""
+    return spread(rewards(scored([group for group in groups if _valid(group)]))).mean
+
+
+def _analysis(groups: Sequence[GroupRecord]) -> Figures:
+    episodes = [episode for group in groups for episode in group.episodes]
+    uniform = [group for group in groups if not _valid(group)]
+    means = [spread(rewards(group.scored)) for group in groups if group.scored]
+    return {
+        "analysis/batch_completion_ratio": _share(e.outcome is Outcome.COMPLETED for e in episodes),
+        "analysis/batch_valid_ratio": _share(_valid(group) for group in groups),
+        "analysis/zero_adv_groups": float(len(uniform)),
+        "analysis/zero_adv_nonzero_reward": float(sum(any(rewards(g.scored)) for g in uniform)),
+        "analysis/zero_adv_zero_reward": float(sum(not any(rewards(g.scored)) for g in uniform)),
+        "analysis/reward_variance_across_groups": spread([m.mean for m in means]).std ** 2,
+        "analysis/mean_group_reward_spread": spread([m.max - m.min for m in means]).mean,
+    }
+
+
+def _staleness(groups: Sequence[GroupRecord], step: int) -> Figures:
+    lags = [
+        (step - 1 - span.version.step, span.end - span.start)
+        for episode in scored(groups)
+        for row in episode.rows
+        for span in row.versions
+    ]
+    tokens = sum(count for _, count in lags)
+    return {
+        "staleness/lag_mean": sum(lag * count for lag, count in lags) / tokens if tokens else 0.0,
+        "staleness/lag_max": float(max((lag for lag, _ in lags), default=0)),
+    }
+
+
+def _episodes(groups: Sequence[GroupRecord], max_turns: int) -> Figures:
+    episodes = [episode for group in groups for episode in group.episodes]
+    turns = [turn for episode in episodes for turn in episode.turns]
+    limit = [e.outcome is Outcome.TRUNCATED and len(e.turns) >= max_turns for e in episodes]
+    return {
+        "episodes/malformed_tool_call_rate": _share(turn.malformed_tool_calls > 0 for turn in turns),
+        "episodes/turn_limit_rate": _share(limit),
+        "episodes/token_limit_rate": _share(turn.finish_reason == "length" for turn in turns),
+        **{f"episodes/outcome_{o.value}_rate": _share(e.outcome is o for e in episodes) for o in Outcome},
+    }
+
+
+def _lengths(prefix: str, episodes: Sequence[EpisodeRecord], groups: int) -> Figures:
+    """Turns, tokens and log-probabilities."""
+    turns = spread([float(len(episode.turns)) for episode in episodes])
+    logprobs = [
+        logprob
+        for episode in episodes
+        for row in episode.rows
+        for logprob, mask in zip(row.logprobs, row.mask, strict=True)
+        if mask
+    ]
+    certain = sum(logprob == 0.0 for logprob in logprobs)
+    return {
+        f"{prefix}/turns/mean": turns.mean,
+        f"{prefix}/turns/min": turns.min,
+        f"{prefix}/turns/max": turns.max,
+        f"{prefix}/tokens/prompt_mean": spread([float(_given(episode)) for episode in episodes]).mean,
+        **_spread(f"{prefix}/tokens/response_", [float(_sampled(episode)) for episode in episodes]),
+        f"{prefix}/logprob/zero_count": float(certain),
+        f"{prefix}/logprob/zero_frac": certain / len(logprobs) if logprobs else 0.0,
+        f"{prefix}/logprob/zero_per_group": certain / groups if groups else 0.0,
+        **_spread(f"{prefix}/logprob/nz_", [logprob for logprob in logprobs if logprob != 0.0]),
+    }
+
+
+def _given(episode: EpisodeRecord) -> int:
+    return sum(len(row.tokens) - row.action_tokens for row in episode.rows)
+
+
+def _sampled(episode: EpisodeRecord) -> int:
+    return sum(turn.sampled_tokens for turn in episode.turns)
+
+
+def _valid(group: GroupRecord) -> bool:
+    return len(set(rewards(group.scored))) > 1
+
+
+def _spread(prefix: str, values: Sequence[float]) -> Figures:
+    found = spread(values)
+    return {f"{prefix}{name}": getattr(found, name) for name in found._fields}
+
+
+def _share(flags: Iterable[bool]) -> float:
+    flags = list(flags)
+    return sum(flags) / len(flags) if flags else 0.0
+
+
+def _word(name: str) -> str:
+    """A metric's name as Prometheus takes it."""
+    return "".join(c if c.isalnum() or c == "_" else "_" for c in name)

@@ -1,0 +1,1 @@
+"""Checks before the first gradient: each says what it saw and what to change."""

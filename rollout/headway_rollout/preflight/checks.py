@@ -1,0 +1,98 @@
+"""The static checks: each a function that raises `JobError` with the remedy, or says what it found."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from headway_api.exits import JobError
+from headway_api.sandbox_api import FinishReply, ResetReply
+from headway_api.spec.training import RLTrainingJobSpec
+from headway_rollout.agents.builtin import opening
+from headway_rollout.episode import check_reward
+from headway_rollout.faults import InfraFault
+from headway_rollout.trajectory.render import Renderer
+
+
+def batch(rows: int, spec: RLTrainingJobSpec) -> str:
+    """The data fills at least one batch."""
+    size, epochs = spec.algorithm.batch_size, spec.schedule.max_epochs
+    if rows * epochs < size:
+        raise JobError(
+            "TooFewRows",
+            f"{rows} rows in {epochs} epochs do not fill one batch of {size}; lower batchSize, raise "
+            "schedule.maxEpochs, or add rows",
+            field="spec.algorithm.batchSize",
+        )
+    return f"{rows} rows, {rows * epochs // size} steps of {size} in {epochs} epochs"
+
+
+def context_length(folder: Path, spec: RLTrainingJobSpec) -> int:
+    """Most tokens of an episode: what the spec says, else the model's own limit.
+
+    Raises:
+        JobError: `ContextLengthUnknown`, or `ContextLengthTooLong` where the model's limit is lower.
+    """
+    asked, limit = spec.model.context_length, _model_limit(folder)
+    if asked is None and limit is None:
+        raise JobError(
+            "ContextLengthUnknown",
+            "the model's config.json has no max_position_embeddings; say how many tokens an episode may have",
+            field="spec.model.contextLength",
+        )
+    if asked is not None and limit is not None and asked > limit:
+        raise JobError(
+            "ContextLengthTooLong",
+            f"{asked} is more than the model's own limit of {limit}; lower it",
+            field="spec.model.contextLength",
+        )
+    return asked or limit or 0
+
+
+def _model_limit(folder: Path) -> int | None:
+    path = folder / "config.json"
+    if not path.exists():
+        raise JobError(
+            "ModelIncomplete",
+            "the base model has no config.json; upload the whole Hugging Face folder",
+            field="spec.model.base",
+        )
+    config = json.loads(path.read_text())
+    limit = config.get("text_config", config).get("max_position_embeddings")
+    return int(limit) if limit else None
+
+
+def renderer(chosen: Renderer) -> str:
+    """How messages become tokens."""
+    return f"messages are rendered by {chosen.name}, {len(chosen.stop_token_ids)} stop tokens"
+
+
+def reward(reply: FinishReply, spec: RLTrainingJobSpec) -> str:
+    """The reward of an episode without a single turn is a number in range."""
+    low, high = spec.reward.range
+    try:
+        check_reward(reply, (low, high))
+    except InfraFault as fault:
+        raise JobError(
+            "RewardOutOfRange",
+            f"{fault}; correct the environment's reward, or the range",
+            field="spec.reward.range",
+        ) from fault
+    return f"an episode without an answer has reward {reply.reward:g} and score {reply.score:g}"
+
+
+def context(first: ResetReply, chosen: Renderer, length: int, spec: RLTrainingJobSpec) -> str:
+    """Prompt, tool specs and every turn at its longest fit the context."""
+    agent, most = spec.agent.effective_builtin, spec.rollout.sampling.max_tokens
+    prompt = len(chosen.render(opening(first.messages, agent.system_prompt), first.tools))
+    need = prompt + agent.max_turns * most
+    sums = f"{prompt} prompt and tool tokens + {agent.max_turns} turns x {most} tokens = {need}"
+    if need > length:
+        raise JobError(
+            "ContextTooShort",
+            f"{sums}, but the context holds {length}, tool results not counted; lower "
+            f"spec.rollout.sampling.maxTokens to {max(1, (length - prompt) // agent.max_turns)}, or "
+            "spec.agent.builtin.maxTurns",
+            field="spec.rollout.sampling.maxTokens",
+        )
+    return f"{sums}, of {length}"

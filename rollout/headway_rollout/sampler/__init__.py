@@ -1,0 +1,1 @@
+"""Which group runs, which is trained next, and how far it may lag."""

@@ -1,0 +1,139 @@
+"""Clients of the sandbox broker and of the server inside a sandbox pod."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import quote
+
+import aiohttp
+
+from headway_api.sandbox_api import (
+    FinishReply,
+    FinishRequest,
+    Lease,
+    LeaseRequest,
+    OwnerClaim,
+    PoolState,
+    ResetReply,
+    ResetRequest,
+    ToolCall,
+    ToolReply,
+)
+from headway_rollout import logs
+from headway_rollout.faults import InfraFault
+from headway_rollout.http import Refused, Unreachable, call
+
+RELEASE_SECONDS = 10.0
+ASK_SECONDS = 30.0
+PAUSE_SECONDS = 1.0
+
+_log = logging.getLogger(__name__)
+
+
+class Sandbox:
+    """One episode's sandbox."""
+
+    def __init__(self, http: aiohttp.ClientSession, lease: Lease, timeout: float) -> None:
+        self._http = http
+        self.lease = lease
+        self._timeout = timeout
+
+    async def reset(self, row: dict[str, Any], seed: int) -> ResetReply:
+        """Put the environment in its first state."""
+        body = ResetRequest(row=row, seed=seed)
+        return ResetReply.model_validate(await self._post("reset", body.model_dump(mode="json")))
+
+    async def tool(self, name: str, arguments: dict[str, Any]) -> ToolReply:
+        """Carry out one tool call."""
+        body = ToolCall(name=name, arguments=arguments)
+        return ToolReply.model_validate(await self._post("tool", body.model_dump(mode="json")))
+
+    async def finish(self, messages: list[dict[str, Any]], truncated: bool) -> FinishReply:
+        """Have the environment judge the episode."""
+        body = FinishRequest(messages=messages, truncated=truncated)
+        return FinishReply.model_validate(await self._post("finish", body.model_dump(mode="json")))
+
+    async def _post(self, path: str, body: Any) -> Any:
+        try:
+            return await call(
+                self._http,
+                "POST",
+                f"{self.lease.url.rstrip('/')}/{path}",
+                timeout=self._timeout,
+                token=self.lease.token,
+                body=body,
+            )
+        except Refused as error:
+            raise error.fault() from error
+        except Unreachable as error:
+            raise InfraFault(f"sandbox {self.lease.pod}: {error}") from error
+
+
+class Broker:
+    """Leases of sandboxes, in the name of one coordinator process."""
+
+    def __init__(self, http: aiohttp.ClientSession, url: str, token: str, owner: str) -> None:
+        self._http = http
+        self._url = url.rstrip("/")
+        self._token = token
+        self._owner = owner
+
+    async def claim(self, deadline: float) -> None:
+        """Announce this process, and so free what its predecessor held; asks again until `deadline` seconds."""
+        async with asyncio.timeout(deadline):
+            while True:
+                try:
+                    await self._call("POST", "owners", OwnerClaim(owner=self._owner).model_dump())
+                    return
+                except (Unreachable, Refused) as error:
+                    logs.event(_log, "broker-not-ready", level=logging.WARNING, error=str(error))
+                    await asyncio.sleep(PAUSE_SECONDS)
+
+    async def pool(self) -> PoolState:
+        """The pool as the broker sees it."""
+        return PoolState.model_validate(await self._call("GET", "pool"))
+
+    @asynccontextmanager
+    async def lease(self, episode_id: str, deadline_seconds: float, timeout: float) -> AsyncIterator[Sandbox]:
+        """A sandbox for one episode, released whatever happens.
+
+        `timeout` bounds each later call to the sandbox; waiting for the lease itself is bounded by the caller.
+
+        Raises:
+            InfraFault: the broker refuses for good, or cannot be reached.
+        """
+        request = LeaseRequest(lease=episode_id, owner=self._owner, deadline_seconds=deadline_seconds)
+        try:
+            yield Sandbox(self._http, await self._acquire(request), timeout)
+        finally:
+            await asyncio.shield(self._release(episode_id))
+
+    async def _acquire(self, request: LeaseRequest) -> Lease:
+        while True:
+            try:
+                return Lease.model_validate(
+                    await self._call("POST", "leases", request.model_dump(mode="json"))
+                )
+            except Refused as error:
+                if error.status != 503 or error.problem.permanent:
+                    raise error.fault() from error
+                await asyncio.sleep(error.retry_after or PAUSE_SECONDS)
+            except Unreachable as error:
+                logs.event(_log, "broker-unreachable", level=logging.WARNING, error=str(error))
+                await asyncio.sleep(PAUSE_SECONDS)
+
+    async def _release(self, episode_id: str) -> None:
+        """Best effort: a sandbox that is not released dies at its own deadline."""
+        try:
+            await self._call("DELETE", f"leases/{quote(episode_id, safe='')}", timeout=RELEASE_SECONDS)
+        except (Refused, Unreachable) as error:
+            logs.event(_log, "release-failed", level=logging.WARNING, lease=episode_id, error=str(error))
+
+    async def _call(self, method: str, path: str, body: Any = None, timeout: float = ASK_SECONDS) -> Any:
+        return await call(
+            self._http, method, f"{self._url}/v1/{path}", timeout=timeout, token=self._token, body=body
+        )

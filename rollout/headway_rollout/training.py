@@ -1,0 +1,366 @@
+"""A job's life, between its parts: replay, evaluate, keep groups in flight, hand out batches, take reports.
+
+What is decided elsewhere: which group is next (`sampler`), what an episode is (`episode`), what is durable
+(`spool`, `ledger`). Here is only the order of things:
+
+    a group starts        when the sampler has a slot, and no validation is running or due
+    a group is finished   once it is in the spool and in the ledger, and only then can it be in a batch
+    a step is taken       when the learner reports it durable; its weights are wanted from then on
+    a validation runs     between a step's report and the next batch, so that one version is measured
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from typing import Literal, ParamSpec, TypeVar
+
+from headway_api.exits import JobError
+from headway_api.records import Batch, EpisodeRecord, Finished, GroupRecord, Purpose, StepReport
+from headway_api.spec.training import RLTrainingJobSpec
+from headway_rollout import group as groups
+from headway_rollout import logs
+from headway_rollout.dataset import Order, Row, position_of
+from headway_rollout.engines.fleet import Fleet
+from headway_rollout.episode import Task
+from headway_rollout.evaluation import driver
+from headway_rollout.gateway.core import Sampling
+from headway_rollout.ledger.events import abandoned
+from headway_rollout.ledger.segments import Ledger
+from headway_rollout.sampler.in_order import InOrder
+from headway_rollout.spool import Replay, Spool
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+STORE_SECONDS = 300.0
+"""Longest a write to the artifact store may take, the client's own retries included."""
+
+_log = logging.getLogger(__name__)
+
+
+class Conflict(Exception):
+    """The learner asks for, or reports, a step that does not follow."""
+
+
+@dataclass
+class Data:
+    """Rows of both splits."""
+
+    train: Sequence[Row]
+    validation: Sequence[Row]
+
+
+@dataclass
+class State:
+    """Where the job stands, for status, metrics and the learner API."""
+
+    reports: list[StepReport] = field(default_factory=list)
+    validations: dict[int, list[GroupRecord]] = field(default_factory=dict)
+    last_batch: list[GroupRecord] = field(default_factory=list)
+    finished: Literal["MaxSteps", "MaxEpochs"] | None = None
+    evaluating: int | None = None
+    updated_at: datetime | None = None
+    """When the last step was taken, by this process."""
+    moved_at: float = field(default_factory=time.monotonic)
+    """When anything last went forward (monotonic)."""
+
+    @property
+    def step(self) -> int:
+        """Steps taken; -1 before the learner has announced its untrained weights."""
+        return self.reports[-1].step if self.reports else -1
+
+
+class Training:
+    """Drives one job. All of its state is changed on the event loop only."""
+
+    def __init__(
+        self,
+        spec: RLTrainingJobSpec,
+        data: Data,
+        fleet: Fleet,
+        spool: Spool,
+        ledger: Ledger,
+        episode: groups.Run,
+        incarnation: int,
+        on_change: Callable[[], None] = lambda: None,
+        on_episode: Callable[[EpisodeRecord], None] = lambda record: None,
+    ) -> None:
+        algorithm, schedule = spec.algorithm, spec.schedule
+        self._spec = spec
+        self._data = data
+        self._fleet = fleet
+        self._spool = spool
+        self._ledger = ledger
+        self._episode = episode
+        self._incarnation = incarnation
+        self._on_change = on_change
+        self._on_episode = on_episode
+        self._order = Order(rows=len(data.train), seed=spec.seed, shuffle=spec.data.shuffle)
+        self._room = asyncio.Semaphore(spec.rollout.max_concurrency)
+        self._writing = asyncio.Lock()
+        self._reporting = asyncio.Lock()
+        self._changed = asyncio.Condition()
+        self._waiting: dict[int, GroupRecord] = {}
+        self.state = State()
+        self.in_flight: Counter[str] = Counter()
+        """Episodes that hold a place now, by purpose."""
+        self.ended: Counter[tuple[str, str]] = Counter()
+        """Episodes of this process that ended, by outcome and purpose."""
+        self.sampler = InOrder(
+            batch_size=algorithm.batch_size,
+            max_lag=algorithm.max_steps_off_policy,
+            steps=steps_in(len(data.train), spec),
+            positions=len(data.train) * schedule.max_epochs,
+        )
+
+    @property
+    def steps(self) -> int:
+        """Steps in all."""
+        return self.sampler.steps
+
+    @property
+    def epochs_done(self) -> int:
+        """Passes over the training rows completed."""
+        return max(0, self.state.step) * self._spec.algorithm.batch_size // len(self._data.train)
+
+    @property
+    def spooled(self) -> int:
+        """Finished groups that no step has acknowledged."""
+        return len(self._waiting)
+
+    @property
+    def batch_ready(self) -> bool:
+        """Whether the learner could take a batch now."""
+        return self.state.step >= 0 and not self._validation_due() and self.sampler.batch() is not None
+
+    async def restore(self, replay: Replay) -> None:
+        """Take up what a predecessor left: nothing spooled is sampled again."""
+        kept = [group for group in replay.waiting if not abandoned(group)]
+        gone = [group for group in replay.waiting if abandoned(group)]
+        for group in replay.waiting + [g for found in replay.validations.values() for g in found]:
+            await self._store(self._ledger.group, group)
+        for report in replay.reports[1:]:
+            await self._store(self._ledger.step, report, time.time())
+        self._waiting = {position_of(group.group_id): group for group in kept}
+        settled = {position_of(group) for group in replay.acknowledged} | {
+            position_of(g.group_id) for g in gone
+        }
+        self.state.reports = list(replay.reports)
+        self.state.validations = dict(replay.validations)
+        self.state.last_batch = list(replay.last)
+        self.sampler.restore(max(0, self.state.step), settled, self._waiting)
+        if replay.reports:
+            await self._fleet.want(replay.reports[-1].weights)
+        logs.event(_log, "restored", step=self.state.step, waiting=len(kept), settled=len(settled))
+
+    async def run(self) -> None:
+        """Until the last step is taken and validated."""
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                await self._until(lambda: self.state.step >= 0)
+                if self._validation_due():
+                    await self._validate()
+                    continue
+                if self.sampler.done:
+                    break
+                await self._fleet.ready()
+                while (position := self.sampler.start()) is not None:
+                    tasks.create_task(self._train(position))
+                await self._until(partial(self._news, self.state.step))
+        self.state.finished = (
+            "MaxSteps" if self.sampler.step >= self._spec.schedule.max_steps else "MaxEpochs"
+        )
+        await self._notify()
+
+    async def batch(self, step: int) -> Batch | Finished | None:
+        """The batch that makes `step`, once it can be cut; None while it cannot.
+
+        Raises:
+            Conflict: the learner is not at the step it should be at.
+            JobError: `StaleBatch`, if the staleness bound was ever broken.
+        """
+        if self.state.finished is not None:
+            return Finished(reason=self.state.finished)
+        if step != self.state.step + 1 or self.state.step < 0:
+            raise Conflict(f"step {step} was asked for, but step {self.state.step} is the last one reported")
+        positions = None if self._validation_due() else self.sampler.batch()
+        if positions is None or self.sampler.step >= self.steps:
+            return None
+        batch = Batch(
+            step=step,
+            epoch=self._order.slot(positions[0]).epoch,
+            groups=[self._waiting[position] for position in positions],
+        )
+        check_lag(batch, self._spec.algorithm.max_steps_off_policy)
+        return batch
+
+    async def wait_for_batch(self, step: int, timeout: float) -> Batch | Finished | None:
+        """`batch`, but waits up to `timeout` seconds for it."""
+        try:
+            async with asyncio.timeout(timeout), self._changed:
+                while (found := await self.batch(step)) is None:
+                    await self._changed.wait()
+                return found
+        except TimeoutError:
+            return None
+
+    async def report(self, report: StepReport) -> None:
+        """Take the learner's word that a step is durable. Saying it again changes nothing.
+
+        Raises:
+            Conflict: the step does not follow, or names other groups than its batch.
+        """
+        async with self._reporting:
+            if report.step == self.state.step and set(report.groups) == set(self.state.reports[-1].groups):
+                await self._again(report)
+                return
+            if report.step != self.state.step + 1:
+                raise Conflict(f"step {report.step} does not follow step {self.state.step}")
+            await self._take(report)
+
+    async def _again(self, report: StepReport) -> None:
+        """The learner's restart: nothing new, unless it had to start a new incarnation at this step."""
+        if report.weights != self.state.reports[-1].weights:
+            self.state.reports[-1] = report
+            await self._fleet.want(report.weights)
+            await self._notify()
+
+    async def _take(self, report: StepReport) -> None:
+        positions = [position_of(group) for group in report.groups]
+        if report.step > 0 and sorted(positions) != self.sampler.batch():
+            raise Conflict(f"step {report.step} names other groups than its batch")
+        await self._store(self._spool.keep, report)
+        await self._store(self._ledger.step, report, time.time())
+        if report.step > 0:
+            self.sampler.acknowledged(report.step, positions)
+            self.state.last_batch = [self._waiting.pop(position) for position in positions]
+        self.state.reports.append(report)
+        self.state.updated_at = datetime.now(UTC)
+        await self._fleet.want(report.weights)
+        logs.event(_log, "step", step=report.step, version=str(report.version), metrics=report.metrics)
+        await self._notify()
+
+    def _news(self, seen: int) -> bool:
+        """Whether there is something to do that there was not at step `seen`, when all slots were taken."""
+        startable = self.sampler.free > 0 and not self.sampler.exhausted
+        return self.state.step != seen or self.sampler.done or startable
+
+    def _validation_due(self) -> bool:
+        step, evaluation = self.state.step, self._spec.evaluation
+        if step < 0 or not self._data.validation or step in self._validated:
+            return False
+        return driver.due(
+            step, every=evaluation.every_steps, at_start=evaluation.at_start, last=self.sampler.done
+        )
+
+    @property
+    def _validated(self) -> set[int]:
+        wanted = len(self._data.validation)
+        return {step for step, found in self.state.validations.items() if len(found) >= wanted}
+
+    async def _validate(self) -> None:
+        step, evaluation = self.state.step, self._spec.evaluation
+        self.state.evaluating = step
+        await self._notify()
+        sampling = Sampling(
+            temperature=evaluation.sampling.temperature,
+            top_p=evaluation.sampling.top_p,
+            max_tokens=evaluation.sampling.max_tokens or self._spec.rollout.sampling.max_tokens,
+        )
+        wanted = driver.plans(self._data.validation, step, evaluation.group_size, sampling, self._spec.seed)
+        await self._fleet.ready()
+        found = await driver.validate(wanted, self.state.validations.get(step, []), self._run)
+        self.state.validations[step] = found
+        self.state.evaluating = None
+        await self._notify()
+
+    async def _train(self, position: int) -> None:
+        sampling = self._spec.rollout.sampling
+        slot = self._order.slot(position)
+        plan = groups.Plan(
+            slot=slot,
+            purpose=Purpose.TRAIN,
+            step=max(0, self.state.step),
+            row=self._data.train[slot.row],
+            size=self._spec.algorithm.group_size,
+            sampling=Sampling(sampling.temperature, sampling.top_p, sampling.max_tokens),
+            job_seed=self._spec.seed,
+        )
+        group = await self._run(plan)
+        if abandoned(group):
+            logs.event(_log, "group-abandoned", level=logging.WARNING, group=group.group_id)
+            self.sampler.abandoned(position)
+        else:
+            self._waiting[position] = group
+            (self.sampler.filtered if groups.uniform(group) else self.sampler.finished)(position)
+        await self._notify()
+
+    async def _run(self, plan: groups.Plan) -> GroupRecord:
+        """Run a group and make it and its usage durable."""
+        group = await groups.run(
+            plan,
+            self._counted,
+            self._room,
+            incarnation=self._incarnation,
+            max_retries=self._spec.rollout.max_retries,
+        )
+        group = await self._store(self._spool.put, group)
+        await self._store(self._ledger.group, group)
+        return group
+
+    async def _counted(self, task: Task) -> EpisodeRecord:
+        self.in_flight[task.purpose] += 1
+        try:
+            record = await self._episode(task)
+        finally:
+            self.in_flight[task.purpose] -= 1
+        self.ended[record.outcome.value, task.purpose] += 1
+        if record.reward is not None:
+            self.state.moved_at = time.monotonic()
+        self._on_episode(record)
+        return record
+
+    async def _store(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """A blocking call of spool or ledger, in a thread, one at a time."""
+        async with self._writing, asyncio.timeout(STORE_SECONDS):
+            return await asyncio.to_thread(call, *args, **kwargs)
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        """Wait for the job to move. Unbounded on purpose: `stall` says what it waits for."""
+        async with self._changed:
+            await self._changed.wait_for(condition)
+
+    async def _notify(self) -> None:
+        self.state.moved_at = time.monotonic()
+        self._on_change()
+        async with self._changed:
+            self._changed.notify_all()
+
+
+def steps_in(rows: int, spec: RLTrainingJobSpec) -> int:
+    """Steps the job will take: a batch always has batchSize prompts, so a rest of the data is left."""
+    return min(spec.schedule.max_steps, rows * spec.schedule.max_epochs // spec.algorithm.batch_size)
+
+
+def check_lag(batch: Batch, max_lag: int) -> None:
+    """The staleness bound, held against the tokens themselves.
+
+    Raises:
+        JobError: `StaleBatch`: a token is older than maxStepsOffPolicy allows.
+    """
+    for group in batch.groups:
+        steps = [s.version.step for e in group.scored for row in e.rows for s in row.versions]
+        if steps and min(steps) < batch.step - 1 - max_lag:
+            raise JobError(
+                "StaleBatch",
+                f"group {group.group_id} has tokens of step {min(steps)} in the batch of step {batch.step}: "
+                "this is a fault of Headway, please report it with the artifact store's trajectories folder",
+                field="spec.algorithm.maxStepsOffPolicy",
+            )

@@ -1,0 +1,116 @@
+"""The message graph of one episode: an append-only forest whose nodes hold only the tokens they add.
+
+A prompt node adds tokens that were given (system prompt, tool result), a sampled node adds what the model
+produced, with the log-probability and policy version of each token. The path from a root to a node is the
+exact token sequence the engine saw. Tokens are never edited: where a client's history no longer matches
+what was sampled, the graph forks, and both branches stay on record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from headway_api.records import VersionSpan
+
+
+@dataclass(frozen=True)
+class Node:
+    """Tokens added to the end of `parent`'s path."""
+
+    parent: int | None
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...] = ()
+    """One a token where the model sampled them; empty where they were given."""
+    versions: tuple[VersionSpan, ...] = ()
+    """Cover all of `tokens` where they were sampled, counted from the node's own start."""
+
+    @property
+    def sampled(self) -> bool:
+        """Whether the model produced these tokens."""
+        return bool(self.versions)
+
+
+@dataclass
+class Graph:
+    """Nodes in the order they were added; a node's parent always comes before it."""
+
+    nodes: list[Node] = field(default_factory=list)
+
+    def path(self, index: int | None) -> list[int]:
+        """Indices of the nodes from the root to `index`, both included."""
+        path: list[int] = []
+        while index is not None:
+            path.append(index)
+            index = self.nodes[index].parent
+        return path[::-1]
+
+    def tokens(self, index: int | None) -> list[int]:
+        """The token sequence that ends with node `index`."""
+        return [token for i in self.path(index) for token in self.nodes[i].tokens]
+
+    def leaves(self) -> list[int]:
+        """Nodes without children, oldest first."""
+        parents = {node.parent for node in self.nodes}
+        return [i for i in range(len(self.nodes)) if i not in parents]
+
+    def children(self, index: int | None) -> list[int]:
+        """Direct children of a node, or the roots for None."""
+        return [i for i, node in enumerate(self.nodes) if node.parent == index]
+
+    def add_prompt(self, parent: int | None, tokens: Sequence[int]) -> int:
+        """Append given tokens; returns the new node, or an equal child that is already there."""
+        for child in self.children(parent):
+            if not self.nodes[child].sampled and self.nodes[child].tokens == tuple(tokens):
+                return child
+        return self._add(Node(parent, tuple(tokens)))
+
+    def add_sampled(
+        self, parent: int, tokens: Sequence[int], logprobs: Sequence[float], versions: Sequence[VersionSpan]
+    ) -> int:
+        """Append what the model sampled after `parent`.
+
+        Raises:
+            ValueError: log-probabilities or version spans do not cover the tokens exactly.
+        """
+        if len(logprobs) != len(tokens):
+            raise ValueError(f"{len(tokens)} sampled tokens came with {len(logprobs)} log-probabilities")
+        if not covers(versions, len(tokens)):
+            raise ValueError(f"version spans {list(versions)} do not cover {len(tokens)} tokens")
+        return self._add(Node(parent, tuple(tokens), tuple(logprobs), tuple(versions)))
+
+    def place(self, prompt: Sequence[int]) -> int:
+        """Node whose path is exactly `prompt`, sharing every leading node that matches token by token.
+
+        Extending an episode adds one node; a history that drifted forks at the last node it agrees with.
+        """
+        at: int | None = None
+        rest = tuple(prompt)
+        while rest:
+            shared = next((c for c in self.children(at) if _starts(rest, self.nodes[c].tokens)), None)
+            if shared is None:
+                return self.add_prompt(at, rest)
+            at, rest = shared, rest[len(self.nodes[shared].tokens) :]
+        if at is None:
+            raise ValueError("a prompt has at least one token")
+        return at
+
+    def _add(self, node: Node) -> int:
+        if not node.tokens:
+            raise ValueError("a node adds at least one token")
+        self.nodes.append(node)
+        return len(self.nodes) - 1
+
+
+def covers(versions: Sequence[VersionSpan], length: int) -> bool:
+    """Whether the spans tile `[0, length)` in order, without gap or overlap."""
+    position = 0
+    for span in versions:
+        if span.start != position or span.end <= span.start:
+            return False
+        position = span.end
+    return position == length and bool(versions)
+
+
+def _starts(tokens: tuple[int, ...], prefix: tuple[int, ...]) -> bool:
+    return tokens[: len(prefix)] == prefix

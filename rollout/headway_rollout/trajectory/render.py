@@ -1,0 +1,306 @@
+"""Messages to token ids, and sampled ids back to a message.
+
+Two ways, one contract. A *typed* renderer (PyPI `renderers`) knows a model family's template by heart; it is
+taken only where it produces, token by token, what the model's own chat template produces for a set of probe
+conversations. Otherwise the model's chat template itself is rendered, and extended by the text it adds.
+
+`extend` never re-tokenizes what the model sampled: the ids it returns begin with exactly the ids given, or
+it returns None, and the caller renders afresh and forks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from headway_api.exits import JobError
+
+Message = dict[str, Any]
+Tool = dict[str, Any]
+
+PROBE_TOOLS: list[Tool] = [
+    {
+        "type": "function",
+        "function": {
+            "name": "look_up",
+            "description": "Look a thing up.",
+            "parameters": {
+                "type": "object",
+                "properties": {"key": {"type": "string", "description": "Name of the thing"}},
+                "required": ["key"],
+            },
+        },
+    }
+]
+PROBES: list[list[Message]] = [
+    [{"role": "user", "content": "What is 2 + 2?"}],
+    [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Look up brave-otter.\nThen stop."},
+    ],
+]
+_PROBE_CALL: Message = {
+    "role": "assistant",
+    "content": "",
+    "tool_calls": [
+        {"id": "c0", "type": "function", "function": {"name": "look_up", "arguments": {"key": "brave-otter"}}}
+    ],
+}
+_PROBE_RESULT: Message = {
+    "role": "tool",
+    "tool_call_id": "c0",
+    "name": "look_up",
+    "content": '{"tier": "gold"}',
+}
+
+
+@dataclass(frozen=True)
+class Call:
+    """A tool call as the model wrote it."""
+
+    raw: str
+    """The text between the call's tags, as sampled."""
+    name: str | None
+    arguments: dict[str, Any] | None
+    problem: str | None = None
+    """Why it cannot be carried out; None where it can."""
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """What a sampled turn says."""
+
+    content: str
+    reasoning: str | None = None
+    calls: list[Call] = field(default_factory=list)
+
+
+class Renderer(Protocol):
+    """Messages <-> token ids for one model."""
+
+    name: str
+    stop_token_ids: list[int]
+
+    def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
+        """Ids of the whole conversation, up to where the model begins its next turn."""
+
+    def extend(
+        self,
+        prompt: Sequence[int],
+        sampled: Sequence[int],
+        history: Sequence[Message],
+        new: Sequence[Message],
+        tools: Sequence[Tool],
+    ) -> list[int] | None:
+        """Ids of `history` + `new`, beginning with `prompt` + `sampled`, where that can be had.
+
+        `history` ends with the assistant message that was parsed from `sampled`.
+        """
+
+    def parse(self, sampled: Sequence[int], prompt: Sequence[int], tools: Sequence[Tool]) -> Parsed:
+        """Read a sampled turn."""
+
+
+class Typed:
+    """A renderer of the `renderers` package."""
+
+    def __init__(self, name: str, inner: Any) -> None:
+        self.name = name
+        self._inner = inner
+        self.stop_token_ids = list(inner.get_stop_token_ids())
+
+    def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
+        return list(
+            self._inner.render_ids(list(messages), tools=list(tools) or None, add_generation_prompt=True)
+        )
+
+    def extend(
+        self,
+        prompt: Sequence[int],
+        sampled: Sequence[int],
+        history: Sequence[Message],
+        new: Sequence[Message],
+        tools: Sequence[Tool],
+    ) -> list[int] | None:
+        rendered = self._inner.bridge_to_next_turn(
+            list(prompt), list(sampled), list(new), tools=list(tools) or None
+        )
+        return None if rendered is None else _kept([*prompt, *sampled], list(rendered.token_ids))
+
+    def parse(self, sampled: Sequence[int], prompt: Sequence[int], tools: Sequence[Tool]) -> Parsed:
+        return _parsed(
+            self._inner.parse_response(list(sampled), tools=list(tools) or None, prompt_ids=list(prompt))
+        )
+
+
+class Template:
+    """The model's own chat template, extended by the text it adds after an assistant's turn.
+
+    The template must be prefix-stable for that: the text of a conversation must begin with the text of its
+    beginning. It is checked at every extension; where it does not hold, the episode forks.
+    """
+
+    def __init__(self, tokenizer: Any, inner: Any) -> None:
+        self.name = "chat-template"
+        self._tokenizer = tokenizer
+        self._inner = inner
+        self.stop_token_ids = list(inner.get_stop_token_ids())
+
+    def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
+        return self._ids(self._text(messages, tools, generate=True))
+
+    def extend(
+        self,
+        prompt: Sequence[int],
+        sampled: Sequence[int],
+        history: Sequence[Message],
+        new: Sequence[Message],
+        tools: Sequence[Tool],
+    ) -> list[int] | None:
+        if not sampled or sampled[-1] not in self.stop_token_ids:
+            return None
+        before = self._text(history, tools, generate=False)
+        after = self._text([*history, *new], tools, generate=True)
+        stop = self._tokenizer.decode([sampled[-1]], skip_special_tokens=False)
+        if not after.startswith(before) or stop not in before:
+            return None
+        closing = before.rpartition(stop)[2]
+        return [*prompt, *sampled, *self._ids(closing + after[len(before) :])]
+
+    def parse(self, sampled: Sequence[int], prompt: Sequence[int], tools: Sequence[Tool]) -> Parsed:
+        return _parsed(
+            self._inner.parse_response(list(sampled), tools=list(tools) or None, prompt_ids=list(prompt))
+        )
+
+    def _text(self, messages: Sequence[Message], tools: Sequence[Tool], *, generate: bool) -> str:
+        return template_text(self._tokenizer, messages, tools, generate=generate)
+
+    def _ids(self, text: str) -> list[int]:
+        return list(self._tokenizer.encode(text, add_special_tokens=False))
+
+
+def template_text(
+    tokenizer: Any, messages: Sequence[Message], tools: Sequence[Tool], *, generate: bool
+) -> str:
+    """A conversation by the model's own chat template, call arguments given as objects."""
+    return str(
+        tokenizer.apply_chat_template(
+            [_with_object_arguments(message) for message in messages],
+            tools=list(tools) or None,
+            add_generation_prompt=generate,
+            tokenize=False,
+        )
+    )
+
+
+def load(folder: Path, tool_call_parser: str = "auto") -> tuple[Renderer, Any]:
+    """Renderer and tokenizer of the model in `folder`.
+
+    Raises:
+        JobError: `TokenizerUnusable` or `ChatTemplateMissing`, naming what is missing.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+    except Exception as error:  # whatever transformers raises, the remedy is the same
+        raise JobError(
+            "TokenizerUnusable",
+            f"the tokenizer of the base model cannot be loaded: {error}; add tokenizer.json and "
+            "tokenizer_config.json beside the weights",
+            field="spec.model.base",
+        ) from error
+    if not tokenizer.chat_template:
+        raise JobError(
+            "ChatTemplateMissing",
+            "the base model has no chat template; add chat_template.jinja beside its tokenizer, or use an "
+            "instruction-tuned model",
+            field="spec.model.base",
+        )
+    return choose(tokenizer, model_type(folder), tool_call_parser), tokenizer
+
+
+def model_type(folder: Path) -> str:
+    """`model_type` of the model's config.json; empty where it does not say."""
+    path = folder / "config.json"
+    return str(json.loads(path.read_text()).get("model_type", "")) if path.exists() else ""
+
+
+def choose(tokenizer: Any, family: str, tool_call_parser: str = "auto") -> Renderer:
+    """The renderer of a model's family where it agrees with the model's chat template, else the template."""
+    from renderers import DefaultRendererConfig, config_from_name, create_renderer
+
+    names = [family.replace("_", "-"), family.replace("_moe", "").replace("_", "-")]
+    for name in dict.fromkeys(names):
+        config = config_from_name(name) if name else None
+        if config is None or config.name == "default":
+            continue
+        try:
+            typed = Typed(name, create_renderer(tokenizer, config))
+            if agrees(typed, tokenizer):
+                return typed
+        except (AssertionError, ValueError, KeyError):
+            continue  # the tokenizer lacks the family's special tokens: its template decides
+    has_tags = tokenizer.convert_tokens_to_ids("<tool_call>") not in (None, tokenizer.unk_token_id)
+    parser = "qwen3" if tool_call_parser == "hermes" or has_tags else None
+    return Template(tokenizer, create_renderer(tokenizer, DefaultRendererConfig(tool_parser=parser)))
+
+
+def agrees(typed: Typed, tokenizer: Any) -> bool:
+    """Whether a typed renderer gives the tokens of the model's own template, first prompts and tool turns."""
+    for probe in PROBES:
+        for tools in ([], PROBE_TOOLS):
+            conversation = [*probe, _PROBE_CALL, _PROBE_RESULT] if tools else probe
+            for messages in (probe, conversation):
+                text = template_text(tokenizer, messages, tools, generate=True)
+                if typed.render(messages, tools) != tokenizer.encode(text, add_special_tokens=False):
+                    return False
+    return True
+
+
+def _kept(prefix: list[int], extended: list[int]) -> list[int] | None:
+    return extended if extended[: len(prefix)] == prefix else None
+
+
+def _with_object_arguments(message: Message) -> Message:
+    """Templates write an object as JSON, and a string in quotes: give them objects."""
+    calls = message.get("tool_calls")
+    if not calls:
+        return message
+    return {
+        **message,
+        "tool_calls": [{**call, "function": _object_arguments(call["function"])} for call in calls],
+    }
+
+
+def _object_arguments(function: dict[str, Any]) -> dict[str, Any]:
+    arguments = function["arguments"]
+    return {**function, "arguments": json.loads(arguments) if isinstance(arguments, str) else arguments}
+
+
+def _parsed(response: Any) -> Parsed:
+    return Parsed(
+        content=response.content,
+        reasoning=response.reasoning_content,
+        calls=[_call(call) for call in response.tool_calls],
+    )
+
+
+def _call(call: Any) -> Call:
+    problem = None if str(call.status) == "ok" else str(call.status).replace("_", " ")
+    arguments = call.arguments
+    if problem is None and isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments)
+        except json.JSONDecodeError as error:
+            problem = f"arguments are not JSON: {error}"
+    if problem is None and not isinstance(call.name, str):
+        problem = "the name is not a string"
+    if problem is None and not isinstance(arguments, dict):
+        problem = "arguments are not an object"
+    return Call(
+        raw=call.raw, name=call.name, arguments=arguments if problem is None else None, problem=problem
+    )

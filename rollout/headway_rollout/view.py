@@ -1,0 +1,165 @@
+"""The job as status, metrics and the final report show it: projections of what is known, never a source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from headway_api import status as st
+from headway_api.artifacts import Layout
+from headway_api.prices import PriceBook
+from headway_api.records import GroupRecord, PolicyVersion, UsageClass
+from headway_api.spec.training import RLTrainingJobSpec
+from headway_rollout.engines.router import Router
+from headway_rollout.evaluation.measures import Evaluation, rewards, scored, spread, summarize
+from headway_rollout.ledger.segments import Days, total
+from headway_rollout.ledger.usage import usage
+from headway_rollout.metrics.figures import Figures, valid_mean
+from headway_rollout.metrics.prometheus import Sample
+from headway_rollout.training import State, Training
+
+TOKEN_CLASSES = {name for name in UsageClass if name is not UsageClass.SANDBOX_SECONDS}
+
+
+def progress(
+    training: Training, episodes: int, version: PolicyVersion | None, stalled: str | None
+) -> st.Progress:
+    """How far training has come."""
+    state = training.state
+    return st.Progress(
+        step=max(0, state.step),
+        max_steps=training.steps,
+        epoch=training.epochs_done,
+        episodes=episodes,
+        policy_version=str(version) if version else None,
+        updated_time=state.updated_at,
+        stalled=stalled[:1024] if stalled else None,
+    )
+
+
+def reward(batch: list[GroupRecord]) -> st.Reward | None:
+    """Rewards of the last trained batch."""
+    if not batch:
+        return None
+    mean = spread(rewards(scored(batch))).mean
+    return st.Reward(mean=st.decimal(mean), valid=st.decimal(valid_mean(batch)))
+
+
+def curve(state: State, threshold: float) -> list[Evaluation]:
+    """Every validation, by step."""
+    return [summarize(step, found, threshold) for step, found in sorted(state.validations.items()) if found]
+
+
+def best(evaluations: list[Evaluation]) -> Evaluation | None:
+    """The validation with the highest external score; the earlier one of equals."""
+    return max(evaluations, key=lambda e: (e.external_score, e.reward, -e.step), default=None)
+
+
+def validation(evaluations: list[Evaluation]) -> st.Validation | None:
+    """The last validation, the first, and the best."""
+    top = best(evaluations)
+    if top is None:
+        return None
+    last, first = evaluations[-1], evaluations[0]
+    baseline = first if first.step == 0 else None
+    return st.Validation(
+        step=last.step,
+        reward=st.decimal(last.reward),
+        external_score=st.decimal(last.external_score),
+        baseline=st.decimal(baseline.reward) if baseline else None,
+        baseline_external_score=st.decimal(baseline.external_score) if baseline else None,
+        best=st.BestValidation(
+            step=top.step, reward=st.decimal(top.reward), external_score=st.decimal(top.external_score)
+        ),
+    )
+
+
+def algorithm(spec: RLTrainingJobSpec) -> st.Algorithm:
+    """The objective, presets written out."""
+    chosen = spec.algorithm
+    clip = chosen.effective_clip
+    return st.Algorithm(
+        loss=chosen.loss,
+        clip_low=st.decimal(clip.low) if clip else None,
+        clip_high=st.decimal(clip.high) if clip else None,
+        advantage=chosen.advantage.method,
+        normalize=chosen.advantage.normalize,
+        reduction=chosen.reduction,
+        correction=chosen.correction,
+        sampler=chosen.sampler,
+        max_steps_off_policy=chosen.max_steps_off_policy,
+    )
+
+
+def checkpoints(state: State, evaluations: list[Evaluation]) -> st.Checkpoints | None:
+    """What there is to resume from and to serve."""
+    if not state.reports:
+        return None
+    last, top = state.reports[-1], best(evaluations)
+    chosen = state.reports[top.step] if top else last
+    return st.Checkpoints(
+        latest=st.Checkpoint(step=last.step, uri=last.checkpoint_uri),
+        best=st.Checkpoint(step=chosen.step, uri=chosen.weights.uri) if top else None,
+        adapter=st.Adapter(step=last.step, uri=last.weights.uri),
+    )
+
+
+def artifacts(layout: Layout, finished: bool) -> st.Artifacts:
+    """Where the results lie."""
+    return st.Artifacts(
+        uri=layout.root,
+        trajectories=f"{layout.root}/trajectories",
+        ledger=layout.usage,
+        report=layout.report if finished else None,
+    )
+
+
+def report(
+    job: str, spec: RLTrainingJobSpec, state: State, days: Days, book: PriceBook, episodes: int
+) -> dict[str, Any]:
+    """The summary of a finished job: success before and after, the curve, usage and cost."""
+    evaluations = curve(state, spec.evaluation.success_threshold)
+    return {
+        "job": job,
+        "finished": state.finished,
+        "steps": state.step,
+        "episodes": episodes,
+        "before": evaluations[0]._asdict() if evaluations else None,
+        "after": evaluations[-1]._asdict() if evaluations else None,
+        "best": found._asdict() if (found := best(evaluations)) else None,
+        "curve": [evaluation._asdict() for evaluation in evaluations],
+        "usage": usage(days, book, datetime.now(UTC).date()).as_object(),
+        "usageByClass": {name.value: quantity for name, quantity in total(days).items()},
+        "weights": state.reports[-1].weights.uri if state.reports else None,
+        "checkpoint": state.reports[-1].checkpoint_uri if state.reports else None,
+        "algorithm": algorithm(spec).as_object(),
+    }
+
+
+def samples(
+    figures: Figures, training: Training | None, days: Days, cost: float, router: Router
+) -> Iterator[Sample]:
+    """Everything `/metrics` shows but histograms."""
+    yield from (Sample(name, value) for name, value in figures.items())
+    totals = total(days)
+    for name in sorted(TOKEN_CLASSES):
+        yield Sample("usage/tokens", totals[name], {"class": name.value})
+    yield Sample("usage/sandbox_seconds", totals[UsageClass.SANDBOX_SECONDS])
+    yield Sample("usage/cost_usd", cost)
+    serving = len(router.in_rotation())
+    yield Sample("weights/servers", serving, {"state": "serving"})
+    yield Sample("weights/servers", len(router.servers) - serving, {"state": "waiting"})
+    for server in router.servers.values():
+        if server.version is not None:
+            yield Sample("weights/version", server.version.step, {"server": server.endpoint.engine})
+    if training is not None:
+        yield Sample("spool/groups", training.spooled)
+        yield from (
+            Sample("episodes/in_flight", count, {"purpose": purpose})
+            for purpose, count in training.in_flight.items()
+        )
+        yield from (
+            Sample("episodes/finished", count, {"outcome": outcome, "purpose": purpose})
+            for (outcome, purpose), count in training.ended.items()
+        )
