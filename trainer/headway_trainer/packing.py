@@ -52,7 +52,7 @@ def _fill(descending: Sequence[int], max_tokens: int) -> list[tuple[int, int]]:
 
 def _balance(descending: Sequence[int], count: int, max_tokens: int) -> list[tuple[int, int]]:
     """At most `count` runs whose costliest is as cheap as runs can be (binary search over the bound)."""
-    low, high = max(descending, default=1), max(max_tokens, max(descending, default=1))
+    low, high = 1, max_tokens
     while low < high:
         middle = (low + high) // 2
         if len(_fill(descending, middle)) <= count:

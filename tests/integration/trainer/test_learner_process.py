@@ -1,4 +1,4 @@
-"""The real learner process against a scripted coordinator: DeepSpeed, torch and the store are the real ones."""
+"""The real learner process against a scripted coordinator: DeepSpeed, torch and the store are real."""
 
 from __future__ import annotations
 

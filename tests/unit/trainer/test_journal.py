@@ -1,0 +1,94 @@
+"""The order in which a step becomes durable, and what a restart makes of every point it can stop at."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from headway_api.artifacts import Layout
+from headway_api.records import Canary, PolicyVersion, StepReport, WeightsManifest
+from headway_api.store import FileStore
+from headway_trainer.checkpoint.journal import Journal, incarnation
+
+
+def report(step: int, number: int = 0, groups: tuple[str, ...] = ()) -> StepReport:
+    version = PolicyVersion(incarnation=number, step=step)
+    canary = Canary(tokens=[1, 2], logprobs=[-1.0], tolerance=1e-3)
+    weights = WeightsManifest(version=version, kind="lora", uri=f"file:///w/{step}", files=[], canary=canary)
+    return StepReport(
+        step=step,
+        version=version,
+        groups=list(groups),
+        train_tokens={},
+        weights=weights,
+        checkpoint_uri=f"file:///c/{step}",
+        metrics={},
+    )
+
+
+class Recorder(FileStore):
+    """A file store that remembers the order of writes and can die before one of them."""
+
+    def __init__(self, dies_before: str = "") -> None:
+        self.puts: list[str] = []
+        self._dies_before = dies_before
+
+    def put(self, uri: str, data: bytes) -> None:
+        if self._dies_before and self._dies_before in uri:
+            raise KeyboardInterrupt
+        self.puts.append(uri)
+        super().put(uri, data)
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    return Layout(f"file://{tmp_path}", "rl", "refunds", "uid")
+
+
+def test_a_new_job_has_nothing_to_resume(layout: Layout) -> None:
+    assert Journal(FileStore(), layout).latest() is None
+
+
+def test_the_acknowledgement_is_written_last(layout: Layout) -> None:
+    store = Recorder()
+    Journal(store, layout).commit(report(3))
+    assert store.puts == [layout.step_report(3), layout.latest, layout.step_history(3)]
+
+
+@pytest.mark.parametrize(
+    ("dies_before", "resumes_at"),
+    [("checkpoints/000002/report.json", 1), ("latest.json", 1), ("steps/000002.json", 2)],
+)
+def test_a_commit_cut_short_is_whole_or_not_there(layout: Layout, dies_before: str, resumes_at: int) -> None:
+    Journal(FileStore(), layout).commit(report(1))
+    with pytest.raises(KeyboardInterrupt):
+        Journal(Recorder(dies_before), layout).commit(report(2))
+    resumed = Journal(FileStore(), layout).latest()
+    assert resumed is not None
+    assert resumed.version == PolicyVersion(incarnation=0, step=resumes_at)
+    acknowledged = [json.loads(FileStore().get(u))["step"] for u in FileStore().list(f"{layout.root}/steps")]
+    assert max(acknowledged) <= resumes_at
+
+
+def test_a_pointer_moved_back_starts_a_new_incarnation(layout: Layout) -> None:
+    journal = Journal(FileStore(), layout)
+    for step in range(6):
+        journal.commit(report(step))
+    FileStore().put(layout.latest, b'{"step": 3}')
+    resumed = journal.latest()
+    assert resumed is not None
+    assert (resumed.step, resumed.version.incarnation, resumed.weights.version.incarnation) == (3, 1, 1)
+    journal.commit(resumed)
+    again = journal.latest()
+    assert again is not None
+    assert again.version == PolicyVersion(incarnation=1, step=3)
+
+
+def test_incarnations_only_grow() -> None:
+    assert incarnation(report(3, 0), []) == 0
+    assert incarnation(report(3, 0), [report(4, 0)]) == 1
+    assert incarnation(report(3, 1), [report(4, 0)]) == 1
+    assert incarnation(report(3, 1), [report(4, 0), report(5, 1)]) == 2
+    assert incarnation(report(3, 0), [report(4, 2)]) == 3
