@@ -1,1 +1,1 @@
-"""The operator: turns a training job into pods and keeps its status true."""
+"""The operator: turns an RLTrainingJob into pods and keeps its status true."""

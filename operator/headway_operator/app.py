@@ -1,0 +1,100 @@
+"""The process, and the only module that knows kopf: an event arrives, a key goes into the queue.
+
+kopf watches the custom resources and nothing else: no handler with state (those write annotations), no
+index, no pods. It has no leader election, so it runs inside the Lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from typing import Any
+
+import kopf
+from pydantic import ValidationError
+
+from headway_api import names
+from headway_operator import kube
+from headway_operator.config import OperatorConfig, load
+from headway_operator.controller import Controller
+from headway_operator.lease import Leadership
+from headway_operator.telemetry import Telemetry, serve
+
+log = logging.getLogger(__name__)
+
+
+def registry(controller: Controller) -> kopf.OperatorRegistry:
+    """kopf's handlers: every event of a training job goes to the controller."""
+    handlers = kopf.OperatorRegistry()
+
+    @kopf.on.startup(registry=handlers)
+    def configure(settings: kopf.OperatorSettings, **_: Any) -> None:
+        settings.scanning.disabled = True
+        settings.posting.enabled = False
+        settings.watching.server_timeout = 300
+        settings.watching.client_timeout = 330
+        settings.watching.inactivity_timeout = 70
+
+    @kopf.on.event(names.GROUP, names.VERSION, kube.JOB.plural, registry=handlers)
+    def job(*, type: str | None, body: kopf.Body, **_: Any) -> None:
+        document = {"apiVersion": names.API_VERSION, "kind": kube.JOB.kind, **body}
+        if type == "DELETED":
+            controller.job_deleted(document)
+        else:
+            controller.job_changed(document)
+
+    return handlers
+
+
+def run(platform: OperatorConfig) -> None:
+    """Wait for the Lease, then reconcile until SIGTERM."""
+    api = kube.connect()
+    telemetry = Telemetry()
+    controller = Controller(api, platform, telemetry)
+    leading = False
+    serve(platform.port, telemetry, lambda: controller.trouble() if leading else "", lambda: "")
+    leadership = (
+        Leadership(platform.lease_name, platform.lease_namespace) if platform.lease_namespace else None
+    )
+    if leadership:
+        leadership.wait()
+    telemetry.leader.set(1)
+    controller.start()
+    leading = True
+    try:
+        asyncio.run(
+            kopf.operator(
+                registry=registry(controller),
+                standalone=True,
+                clusterwide=not platform.watch_namespaces,
+                namespaces=platform.watch_namespaces,
+            )
+        )
+    finally:
+        controller.stop()
+        if leadership:
+            leadership.release()
+
+
+def main() -> int:
+    """Entry point; the exit code is 1 where the process could not do its work."""
+    logging.basicConfig(
+        level=os.environ.get("LOG_LEVEL", "INFO"),
+        format="time=%(asctime)s level=%(levelname)s logger=%(name)s %(message)s",
+        stream=sys.stdout,
+    )
+    for chatty in ("kopf", "urllib3"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+    try:
+        platform = load(os.environ)
+    except (OSError, ValidationError) as error:
+        log.error("the operator's configuration cannot be used: %s", error)
+        return 1
+    try:
+        run(platform)
+    except (kube.ApiError, TimeoutError) as error:
+        log.error("%s", error)
+        return 1
+    return 0

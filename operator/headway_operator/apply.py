@@ -1,0 +1,147 @@
+"""Carries a plan out: server-side apply of what is wanted, deletion of what is not.
+
+What an object was applied as, and the version that came back, are remembered; while both still hold, nothing
+is sent. A restarted operator remembers nothing and applies everything once, which changes nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import secrets
+from typing import Final
+
+from headway_api import names
+from headway_api.conditions import Reason
+from headway_operator.cache import Cache, Ref
+from headway_operator.kube import KINDS, Api, ApiError, Json
+from headway_operator.plan.context import Mode, Wanted
+from headway_operator.plan.health import Trouble
+
+log = logging.getLogger(__name__)
+
+TOKEN_BYTES: Final = 32
+
+
+class Blocked(Exception):
+    """The plan cannot be carried out now; `trouble` is for the job's status."""
+
+    def __init__(self, trouble: Trouble) -> None:
+        super().__init__(trouble.message)
+        self.trouble = trouble
+
+
+class Applier:
+    """The only writer of a job's objects. Calls for one job must not overlap; the queue sees to it."""
+
+    def __init__(self, api: Api, cache: Cache) -> None:
+        self._api = api
+        self._cache = cache
+        self._applied: dict[Ref, tuple[str, str]] = {}
+        """What was sent last, as a digest, and the mark of the object it made."""
+
+    def forget(self) -> None:
+        """Hold every object against the plan again."""
+        self._applied.clear()
+
+    def carry_out(self, uid: str, wanted: tuple[Wanted, ...], doomed: tuple[Json, ...]) -> int:
+        """Make it so; returns the number of requests that changed something.
+
+        Raises:
+            Blocked: an object is in the way, or the API server refuses one.
+        """
+        writes = sum(self._delete(body) for body in doomed)
+        for item in wanted:
+            try:
+                writes += self._bring_about(uid, item)
+            except ApiError as error:
+                kind, _, name = item.ref
+                reason = Reason.CREATE_FAILED
+                raise Blocked(Trouble(reason, f"{kind} {name}: {error}")) from error
+        return writes
+
+    def _bring_about(self, uid: str, item: Wanted) -> int:
+        if item.mode == Mode.SECRET:
+            return self._create_secret(item)
+        known = self._known(uid, item)
+        if known is not None and known["metadata"].get("deletionTimestamp"):
+            raise Blocked(Trouble(Reason.RECONCILING, f"{item.ref[0]} {item.ref[2]} is still being deleted"))
+        if known is not None and item.mode == Mode.PIN:
+            return self._scale(item, known)
+        digest = hashlib.sha256(json.dumps(item.body, sort_keys=True).encode()).hexdigest()
+        if known is not None and self._applied.get(item.ref) == (digest, _mark(known)):
+            return 0
+        made = self._api.apply(item.body)
+        self._cache.put(made)
+        self._applied[item.ref] = (digest, _mark(made))
+        changed = known is None or known["metadata"]["resourceVersion"] != made["metadata"]["resourceVersion"]
+        return int(changed)
+
+    def _known(self, uid: str, item: Wanted) -> Json | None:
+        """The object as it is, if it is this job's; the cluster is asked where the cache knows none."""
+        kind, namespace, name = item.ref
+        known = self._cache.get(kind, namespace, name) or self._api.get(KINDS[kind], namespace, name)
+        if known is None:
+            return None
+        if _controller(known).get("uid") == uid:
+            self._cache.put(known)
+            return known
+        owner = _controller(known)
+        if owner.get("kind") == "RLTrainingJob":
+            text = f"{kind} {name} of a deleted job of the same name is still there"
+            raise Blocked(Trouble(Reason.RECONCILING, text))
+        whose = f"{owner['kind']} {owner['name']}" if owner else "nobody this operator knows"
+        raise Blocked(
+            Trouble(
+                Reason.NAME_CONFLICT,
+                f"{kind} {name} exists and belongs to {whose}; delete it, or give the job another metadata.name",
+            )
+        )
+
+    def _scale(self, item: Wanted, known: Json) -> int:
+        kind, namespace, name = item.ref
+        if item.replicas is None or known["spec"].get("replicas") == item.replicas:
+            return 0
+        body = {"spec": {"replicas": item.replicas}}
+        self._cache.put(self._api.merge(KINDS[kind], namespace, name, body))
+        return 1
+
+    def _create_secret(self, item: Wanted) -> int:
+        kind, namespace, _ = item.ref
+        if item.ref in self._applied:
+            return 0
+        body = item.body | {"stringData": {names.TOKEN_KEY: secrets.token_urlsafe(TOKEN_BYTES)}}
+        try:
+            self._api.create(KINDS[kind], namespace, body)
+            created = 1
+        except ApiError as error:
+            if error.status != 409:
+                raise
+            created = 0
+        self._applied[item.ref] = ("", "")
+        return created
+
+    def _delete(self, body: Json) -> int:
+        metadata = body["metadata"]
+        ref = (body["kind"], metadata["namespace"], metadata["name"])
+        self._applied.pop(ref, None)
+        if metadata.get("deletionTimestamp"):
+            return 0
+        answer = self._api.delete(KINDS[ref[0]], ref[1], ref[2], metadata.get("uid"))
+        if answer is not None and answer["kind"] == ref[0]:
+            self._cache.put(answer)
+        elif "uid" in metadata:
+            self._cache.remove(body)
+        return int(answer is not None)
+
+
+def _controller(body: Json) -> Json:
+    owners = body["metadata"].get("ownerReferences") or []
+    return next((owner for owner in owners if owner.get("controller")), {})
+
+
+def _mark(body: Json) -> str:
+    """Changes when somebody changes what was asked for; status alone does not count where that can be told."""
+    metadata = body["metadata"]
+    return str(metadata.get("generation") or metadata["resourceVersion"])

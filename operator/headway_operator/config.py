@@ -1,0 +1,115 @@
+"""The operator's own configuration: one file, mounted from the chart's ConfigMap.
+
+What a cluster's owner decides once for all jobs (images, default resources, node selection, limits) is
+here; what a job's author decides is in the job's spec and is laid over it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import ConfigDict, Field
+
+from headway_api import names
+from headway_api.base import Model
+from headway_api.spec.types import Quantity, Resources
+
+ENV_FILE = "HEADWAY_OPERATOR_CONFIG"
+DEFAULT_FILE = "/etc/headway-operator/config.yaml"
+PodRole = Literal["coordinator", "broker", "learner", "rollout"]
+
+
+class Images(Model):
+    """Image of each role's pods."""
+
+    coordinator: str
+    broker: str
+    learner: str
+    rollout: str
+
+
+class Caps(Model):
+    """Upper limits on what one job may ask for; a spec above them is not accepted."""
+
+    rollout_replicas: Annotated[int, Field(ge=1)] = 64
+    learner_nodes: Annotated[int, Field(ge=1)] = 16
+    sandboxes: Annotated[int, Field(ge=1)] = 1024
+    """Most sandboxes of one job at once; the broker is held to it by the spec it is given."""
+
+
+def _resources(cpu: str, memory: str, *, cpu_limit: str | None = None) -> Resources:
+    return Resources(
+        requests={"cpu": cpu, "memory": memory}, limits={"cpu": cpu_limit or cpu, "memory": memory}
+    )
+
+
+DEFAULT_RESOURCES: dict[str, Resources] = {
+    names.COORDINATOR: _resources("1", "4Gi", cpu_limit="4"),
+    names.BROKER: _resources("100m", "256Mi", cpu_limit="1"),
+    names.LEARNER: _resources("8", "64Gi", cpu_limit="16"),
+    names.ROLLOUT: _resources("8", "64Gi", cpu_limit="16"),
+    names.SANDBOX: _resources("250m", "512Mi"),
+}
+"""For a job that names none, where the platform's configuration names none either."""
+
+
+class OperatorConfig(Model):
+    """Everything the operator is told from outside."""
+
+    model_config = ConfigDict(frozen=True)
+
+    images: Images
+    image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
+    image_pull_secrets: tuple[str, ...] = ()
+    """Added to every pod of every job; the Secrets must exist in the job's namespace."""
+    accelerator: str = "nvidia.com/gpu"
+    """Resource name counted for learner and rollout pods whose resources do not name it; empty: none."""
+    resources: dict[str, Resources] = Field(default_factory=dict)
+    """By role, in place of `DEFAULT_RESOURCES`."""
+    role_templates: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """By role (sandbox too): a fragment of a PodTemplateSpec, laid over what the operator makes and
+    under the job's own podTemplate. Trusted: unlike a job's it may mount host paths."""
+    cache_size_limit: Quantity = "100Gi"
+    """Of the emptyDir that models and adapters are downloaded to."""
+    shm_size_limit: Quantity = "8Gi"
+    """Of /dev/shm in learner and rollout pods."""
+    metrics_from: tuple[dict[str, Any], ...] = (
+        {"namespaceSelector": {"matchLabels": {f"{names.GROUP}/metrics": "enabled"}}},
+    )
+    """NetworkPolicyPeers that may scrape coordinator and broker: by default, namespaces that carry the
+    label headway.dev/metrics=enabled."""
+    watch_namespaces: tuple[str, ...] = ()
+    """Empty: all namespaces."""
+    resync_seconds: Annotated[float, Field(gt=0)] = 300
+    """Every job is reconciled, and every object of it held against the plan, at least this often."""
+    workers: Annotated[int, Field(ge=1, le=64)] = 4
+    """Jobs reconciled at the same time."""
+    stalled_after_seconds: Annotated[float, Field(gt=0)] = 3600
+    """A job whose roles all run and that completes no step for so long is said to be stalled."""
+    lease_name: str = "headway-operator"
+    lease_namespace: str | None = None
+    """Absent: lead without asking, for a single process."""
+    port: Annotated[int, Field(ge=0, le=65535)] = 8080
+    """Of /metrics, /healthz and /readyz."""
+    liveness_seconds: Annotated[float, Field(gt=0)] = 660
+    """The leader is unhealthy when no watch delivered anything, bookmarks included, for so long: two
+    watch windows."""
+    caps: Caps = Caps()
+
+    def resources_of(self, role: str) -> Resources:
+        """Default resources of a role's main container."""
+        return self.resources.get(role, DEFAULT_RESOURCES[role])
+
+
+def load(environ: Mapping[str, str]) -> OperatorConfig:
+    """Read the file that HEADWAY_OPERATOR_CONFIG names.
+
+    Raises:
+        OSError: the file cannot be read.
+        pydantic.ValidationError: it does not hold what the model asks for.
+    """
+    text = Path(environ.get(ENV_FILE, DEFAULT_FILE)).read_text()
+    return OperatorConfig.model_validate(yaml.safe_load(text))

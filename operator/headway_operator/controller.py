@@ -1,0 +1,161 @@
+"""The core without kopf: cache, informers, queue and workers, wired."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Final
+
+import urllib3
+
+from headway_api import names
+from headway_operator.apply import Blocked
+from headway_operator.cache import Cache
+from headway_operator.config import OperatorConfig
+from headway_operator.informer import Informer, sources
+from headway_operator.kube import JOB, Api, ApiError, Json
+from headway_operator.queue import Closed, KeyedQueue
+from headway_operator.reconcile import Key, Reconciler
+from headway_operator.telemetry import Telemetry
+
+log = logging.getLogger(__name__)
+
+SANDBOX_PAUSE: Final = 2.0
+"""Sandboxes come and go by the second; a job is looked at this often for their sake."""
+SYNC_SECONDS: Final = 120.0
+WEDGED_SECONDS: Final = 300.0
+"""A key that is due for so long means that no worker works."""
+
+
+class Controller:
+    """Runs from `start` to `stop`. Job events come from outside, by `job_changed` and `job_deleted`."""
+
+    def __init__(self, api: Api, platform: OperatorConfig, telemetry: Telemetry) -> None:
+        self._api = api
+        self._platform = platform
+        self._telemetry = telemetry
+        self._stopping = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self.cache = Cache()
+        self.queue: KeyedQueue[Key] = KeyedQueue()
+        self._reconciler = Reconciler(api, self.cache, platform)
+        self._informers = [
+            Informer(api, self.cache, source, self._child_changed)
+            for source in sources(platform.watch_namespaces)
+        ]
+        telemetry.depth.set_function(self.queue.depth)
+        telemetry.count_jobs(self.cache)
+
+    def start(self) -> None:
+        """List everything, then begin to work.
+
+        Raises:
+            ApiError: the custom resources cannot be listed; most often their definitions are missing.
+            TimeoutError: the children could not be listed in time.
+        """
+        self._list_jobs()
+        for informer in self._informers:
+            informer.start()
+        deadline = time.monotonic() + SYNC_SECONDS
+        for informer in self._informers:
+            if not informer.synced.wait(max(0.0, deadline - time.monotonic())):
+                raise TimeoutError(
+                    f"objects could not be listed within {SYNC_SECONDS:.0f} s; see the log for refusals"
+                )
+        loops = [self._work] * self._platform.workers + [self._resync]
+        self._threads = [threading.Thread(target=loop, name=loop.__name__, daemon=True) for loop in loops]
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Finish the reconciles under way and write nothing more."""
+        self._stopping.set()
+        self.queue.close()
+        for informer in self._informers:
+            informer.stop()
+        for thread in self._threads:
+            thread.join(timeout=20)
+
+    def job_changed(self, body: Json) -> None:
+        """A job was seen as `body`."""
+        self.cache.put(body)
+        self.queue.add(_key(body))
+
+    def job_deleted(self, body: Json) -> None:
+        """A job is gone; what it owned is the garbage collector's."""
+        self.cache.remove(body)
+        self.queue.add(_key(body))
+
+    def trouble(self) -> str:
+        """What is wrong with this process so that starting it again would help, or nothing."""
+        silent = min((time.monotonic() - informer.last_heard for informer in self._informers), default=0.0)
+        if silent > self._platform.liveness_seconds:
+            return f"no watch has heard from the API server for {silent:.0f} s"
+        if (waited := self.queue.oldest_wait()) > WEDGED_SECONDS:
+            return f"a job has been waiting for a worker for {waited:.0f} s"
+        return ""
+
+    def _child_changed(self, body: Json) -> None:
+        labels = body["metadata"].get("labels", {})
+        if name := labels.get(names.LABEL_JOB_NAME):
+            pause = SANDBOX_PAUSE if labels.get(names.LABEL_COMPONENT) == names.SANDBOX else 0.0
+            self.queue.add((body["metadata"]["namespace"], name), pause)
+
+    def _work(self) -> None:
+        while True:
+            try:
+                key = self.queue.get()
+            except Closed:
+                return
+            if key is not None:
+                self._attend(key)
+
+    def _attend(self, key: Key) -> None:
+        with self._telemetry.reconcile_seconds.time():
+            again, failed = self._try(key)
+        if failed is not None:
+            self._telemetry.errors.labels(reason=failed).inc()
+            self.queue.retry(key)
+            return
+        self._telemetry.succeeded()
+        self.queue.done(key)
+        if again is not None:
+            self.queue.add(key, again)
+
+    def _try(self, key: Key) -> tuple[float | None, str | None]:
+        """One reconcile: when to come back, or why it failed."""
+        try:
+            return self._reconciler.reconcile(key), None
+        except Blocked as blocked:
+            log.warning("job=%s/%s reason=%s %s", *key, blocked.trouble.reason, blocked)
+            return None, blocked.trouble.reason
+        except (ApiError, urllib3.exceptions.HTTPError) as error:
+            log.warning("job=%s/%s %s: %s", *key, type(error).__name__, error)
+            return None, "ApiError"
+        except Exception:
+            # One job's fault must not stop the others; it is counted, logged and alerted on.
+            log.exception("job=%s/%s cannot be reconciled", *key)
+            return None, "Bug"
+
+    def _resync(self) -> None:
+        while not self._stopping.wait(self._platform.resync_seconds):
+            self._reconciler.forget()
+            try:
+                self._list_jobs()
+            except (ApiError, urllib3.exceptions.HTTPError) as error:
+                log.warning("jobs could not be listed again: %s", error)
+
+    def _list_jobs(self) -> None:
+        """See every job, whether or not an event told of it."""
+        for namespace in self._platform.watch_namespaces or (None,):
+            items, version = self._api.list(JOB, namespace)
+            for item in items:
+                item.update(apiVersion=JOB.api_version, kind=JOB.kind)
+            self.cache.replace(JOB.kind, namespace, items, int(version))
+        for body in self.cache.of_kind(JOB.kind):
+            self.queue.add(_key(body))
+
+
+def _key(body: Json) -> Key:
+    return body["metadata"]["namespace"], body["metadata"]["name"]

@@ -1,0 +1,119 @@
+"""Label-selected list and watch of the objects that jobs own, one thread a kind and namespace.
+
+Not kopf: its watches are for the custom resources; pods by the thousand need a plain cache. Kinds whose
+content nobody reads are watched by their metadata alone. Secrets are not watched at all.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import urllib3
+
+from headway_api import names
+from headway_operator.cache import Cache
+from headway_operator.kube import KINDS, Api, ApiError, Json, Kind
+
+log = logging.getLogger(__name__)
+
+SELECTOR: Final = f"{names.LABEL_JOB_UID},{names.LABEL_MANAGED_BY}={names.FIELD_MANAGER_OPERATOR}"
+FULL: Final = ("Pod", "Job", "Deployment")
+METADATA: Final = ("ServiceAccount", "Role", "RoleBinding", "ConfigMap", "NetworkPolicy", "Service")
+RETRY_SECONDS: Final = 2.0
+
+
+@dataclass(frozen=True)
+class Source:
+    """One watch."""
+
+    kind: Kind
+    namespace: str | None
+    metadata_only: bool
+
+
+def sources(namespaces: tuple[str, ...]) -> list[Source]:
+    """A watch for each kind of child, in each namespace or over all of them."""
+    return [
+        Source(KINDS[kind], namespace, kind in METADATA)
+        for namespace in (namespaces or (None,))
+        for kind in (*FULL, *METADATA)
+    ]
+
+
+class Informer:
+    """Keeps the cache equal to one collection and reports every object that changed.
+
+    `changed` is called from the informer's thread, after the cache was updated.
+    """
+
+    def __init__(self, api: Api, cache: Cache, source: Source, changed: Callable[[Json], None]) -> None:
+        self._api = api
+        self._cache = cache
+        self._source = source
+        self._changed = changed
+        self.synced = threading.Event()
+        self.last_heard = time.monotonic()
+        """When the API server last said anything, on the monotonic clock."""
+        self._stop = threading.Event()
+
+    def start(self) -> None:
+        """Begin to list and watch."""
+        threading.Thread(target=self._run, name=f"watch-{self._source.kind.plural}", daemon=True).start()
+
+    def stop(self) -> None:
+        """End after the current event."""
+        self._stop.set()
+
+    def _run(self) -> None:
+        version = ""
+        while not self._stop.is_set():
+            try:
+                if not version:
+                    version = self._list()
+                version = self._watch(version)
+            except ApiError as error:
+                log.warning("watch of %s ended: %s %s", self._source.kind.plural, error.status, error)
+                version = "" if error.status == 410 else version
+                self._stop.wait(RETRY_SECONDS)
+            except urllib3.exceptions.HTTPError as error:
+                log.warning("watch of %s lost its connection: %s", self._source.kind.plural, error)
+                self._stop.wait(RETRY_SECONDS)
+
+    def _list(self) -> str:
+        kind, namespace = self._source.kind, self._source.namespace
+        items, version = self._api.list(
+            kind, namespace, selector=SELECTOR, metadata_only=self._source.metadata_only
+        )
+        for item in items:
+            item.update(apiVersion=kind.api_version, kind=kind.kind)
+        self.last_heard = time.monotonic()
+        for body in self._cache.replace(kind.kind, namespace, items, int(version)):
+            self._changed(body)
+        self.synced.set()
+        return version
+
+    def _watch(self, version: str) -> str:
+        kind = self._source.kind
+        events = self._api.watch(
+            kind,
+            self._source.namespace,
+            version,
+            selector=SELECTOR,
+            metadata_only=self._source.metadata_only,
+        )
+        for event in events:
+            self.last_heard = time.monotonic()
+            body = event["object"]
+            version = body["metadata"]["resourceVersion"]
+            if event["type"] != "BOOKMARK":
+                body.update(apiVersion=kind.api_version, kind=kind.kind)
+                if self._cache.remove(body) if event["type"] == "DELETED" else self._cache.put(body):
+                    self._changed(body)
+            if self._stop.is_set():
+                break
+        return version

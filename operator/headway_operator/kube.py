@@ -1,0 +1,259 @@
+"""The Kubernetes API as the operator uses it: plain JSON objects over the official client's connection.
+
+Typed clients drop fields they do not know and cost a model per kind; the operator sends and compares
+documents, so it speaks JSON. Every request has a deadline.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import urlencode
+
+import urllib3
+from kubernetes import client, config
+
+from headway_api import names
+
+Json = dict[str, Any]
+
+REQUEST_SECONDS: Final = 15.0
+WATCH_SECONDS: Final = 290
+"""The server ends a watch after this long; the client gives up a little later."""
+PAGE: Final = 500
+METADATA_ONLY: Final = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A resource the operator reads or writes."""
+
+    api_version: str
+    kind: str
+    plural: str
+
+    def path(self, namespace: str | None, name: str | None = None) -> str:
+        """URL path of the collection, or of one object."""
+        root = "/api/v1" if self.api_version == "v1" else f"/apis/{self.api_version}"
+        where = f"/namespaces/{namespace}" if namespace else ""
+        return f"{root}{where}/{self.plural}" + (f"/{name}" if name else "")
+
+
+JOB: Final = Kind(names.API_VERSION, "RLTrainingJob", "rltrainingjobs")
+KINDS: Final = {
+    kind.kind: kind
+    for kind in (
+        Kind("v1", "ServiceAccount", "serviceaccounts"),
+        Kind("rbac.authorization.k8s.io/v1", "Role", "roles"),
+        Kind("rbac.authorization.k8s.io/v1", "RoleBinding", "rolebindings"),
+        Kind("v1", "ConfigMap", "configmaps"),
+        Kind("v1", "Secret", "secrets"),
+        Kind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies"),
+        Kind("v1", "Service", "services"),
+        Kind("batch/v1", "Job", "jobs"),
+        Kind("apps/v1", "Deployment", "deployments"),
+        Kind("v1", "Pod", "pods"),
+        JOB,
+    )
+}
+
+
+class ApiError(Exception):
+    """The API server refused; `status` is the HTTP code, the text is its own message."""
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.reason = reason
+
+    @classmethod
+    def of(cls, status: int, body: bytes) -> ApiError:
+        """From a `Status` document, or from whatever a proxy said instead."""
+        try:
+            document = json.loads(body)
+            return cls(status, str(document.get("reason", "")), str(document.get("message", "")))
+        except (ValueError, AttributeError):
+            return cls(status, "", body.decode(errors="replace")[:500])
+
+
+class Api:
+    """One API server."""
+
+    def __init__(self, configuration: client.Configuration) -> None:
+        self._client = client.ApiClient(configuration)
+        self._configuration = configuration
+        self._pool = self._client.rest_client.pool_manager
+
+    def get(self, kind: Kind, namespace: str, name: str, *, metadata_only: bool = False) -> Json | None:
+        """An object, or None where there is none."""
+        accept = _accept("", metadata_only)
+        try:
+            return self._json("GET", kind.path(namespace, name), accept=accept)
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            raise
+
+    def list(
+        self, kind: Kind, namespace: str | None, *, selector: str = "", metadata_only: bool = False
+    ) -> tuple[list[Json], str]:
+        """All objects of a kind, in pages, and the resource version to watch from."""
+        items: list[Json] = []
+        query = {"limit": str(PAGE), "labelSelector": selector}
+        while True:
+            page = self._json("GET", kind.path(namespace), query=query, accept=_accept("List", metadata_only))
+            items += ({"apiVersion": kind.api_version, "kind": kind.kind} | item for item in page["items"])
+            following = page["metadata"].get("continue")
+            if not following:
+                return items, str(page["metadata"]["resourceVersion"])
+            query["continue"] = following
+
+    def watch(
+        self,
+        kind: Kind,
+        namespace: str | None,
+        version: str,
+        *,
+        selector: str = "",
+        metadata_only: bool = False,
+    ) -> Iterator[Json]:
+        """Events after `version`, bookmarks included, until the server ends the watch.
+
+        Raises:
+            ApiError: 410 where `version` is too old, or any other refusal.
+            urllib3.exceptions.HTTPError: the connection broke.
+        """
+        query = {
+            "watch": "1",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": version,
+            "labelSelector": selector,
+            "timeoutSeconds": str(WATCH_SECONDS),
+        }
+        timeout = urllib3.Timeout(connect=5, read=WATCH_SECONDS + 30)
+        response = self._send(
+            "GET",
+            kind.path(namespace),
+            query=query,
+            accept=_accept("", metadata_only),
+            timeout=timeout,
+            stream=True,
+        )
+        try:
+            for line in _lines(response):
+                event = json.loads(line)
+                if event["type"] == "ERROR":
+                    status = event["object"]
+                    raise ApiError(
+                        int(status.get("code", 500)), status.get("reason", ""), status.get("message", "")
+                    )
+                yield event
+        finally:
+            response.close()
+            response.release_conn()
+
+    def create(self, kind: Kind, namespace: str, body: Json) -> Json:
+        """Create an object; ApiError 409 where it exists."""
+        query = {"fieldManager": names.FIELD_MANAGER_OPERATOR}
+        return self._json("POST", kind.path(namespace), body=body, query=query)
+
+    def apply(self, body: Json, *, subresource: str = "") -> Json:
+        """Server-side apply with the operator's field manager, taking over fields that others changed."""
+        kind = KINDS[body["kind"]]
+        path = kind.path(body["metadata"]["namespace"], body["metadata"]["name"]) + subresource
+        query = {"fieldManager": names.FIELD_MANAGER_OPERATOR, "force": "true"}
+        return self._json("PATCH", path, body=body, query=query, content="application/apply-patch+yaml")
+
+    def merge(self, kind: Kind, namespace: str, name: str, body: Json, *, subresource: str = "") -> Json:
+        """JSON merge patch."""
+        path = kind.path(namespace, name) + subresource
+        query = {"fieldManager": names.FIELD_MANAGER_OPERATOR}
+        return self._json("PATCH", path, body=body, query=query, content="application/merge-patch+json")
+
+    def delete(self, kind: Kind, namespace: str, name: str, uid: str | None = None) -> Json | None:
+        """Delete an object and, in the background, what it owns; None where it is gone already.
+
+        With `uid` exactly that object is meant, and not a later one of its name.
+        """
+        body: Json = {"propagationPolicy": "Background"}
+        if uid:
+            body["preconditions"] = {"uid": uid}
+        try:
+            return self._json("DELETE", kind.path(namespace, name), body=body)
+        except ApiError as error:
+            if error.status in (404, 409):
+                return None
+            raise
+
+    def _json(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Json | None = None,
+        query: Mapping[str, str] | None = None,
+        accept: str = "application/json",
+        content: str = "application/json",
+    ) -> Json:
+        timeout = urllib3.Timeout(total=REQUEST_SECONDS)
+        response = self._send(
+            method, path, body=body, query=query, accept=accept, content=content, timeout=timeout
+        )
+        document: Json = json.loads(response.data)
+        return document
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        *,
+        timeout: urllib3.Timeout,
+        body: Json | None = None,
+        query: Mapping[str, str] | None = None,
+        accept: str = "application/json",
+        content: str = "application/json",
+        stream: bool = False,
+    ) -> urllib3.BaseHTTPResponse:
+        headers = {"Accept": accept, "User-Agent": "headway-operator"}
+        if body is not None:
+            headers["Content-Type"] = content
+        self._client.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
+        pairs = {key: value for key, value in (query or {}).items() if value}
+        url = self._configuration.host + path + ("?" + urlencode(pairs) if pairs else "")
+        response: urllib3.BaseHTTPResponse = self._pool.request(
+            method,
+            url,
+            body=None if body is None else json.dumps(body).encode(),
+            headers=headers,
+            timeout=timeout,
+            retries=False,
+            preload_content=not stream,
+        )
+        if response.status >= 400:
+            raise ApiError.of(response.status, response.data)
+        return response
+
+
+def _accept(suffix: str, metadata_only: bool) -> str:
+    return METADATA_ONLY.format(suffix) if metadata_only else "application/json"
+
+
+def _lines(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
+    rest = b""
+    for chunk in response.stream(None, decode_content=True):
+        *lines, rest = (rest + chunk).split(b"\n")
+        yield from (line for line in lines if line)
+
+
+def connect() -> Api:
+    """The API server of the pod's own cluster, or the one KUBECONFIG names."""
+    configuration = client.Configuration()
+    try:
+        config.load_incluster_config(client_configuration=configuration)
+    except config.ConfigException:
+        config.load_kube_config(client_configuration=configuration)
+    configuration.connection_pool_maxsize = 64
+    client.Configuration.set_default(configuration)
+    return Api(configuration)

@@ -1,0 +1,277 @@
+"""The plan: what must exist for a job, what must go, and what its status says. Pure.
+
+preparing   identity, settings, policies, coordinator, broker; the coordinator checks the job
+running     and learner, rollout servers, once its preflight has passed: no accelerator before
+suspending  no workload; what costs nothing stays
+ended       nothing, in order: workloads, then sandboxes, then what they needed to end well
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from pydantic import ValidationError
+
+from headway_api import names
+from headway_api.conditions import ConditionType, Reason, find, is_finished, is_true
+from headway_api.spec.training import RLTrainingJob
+from headway_api.status import RLTrainingJobStatus
+from headway_operator.config import OperatorConfig
+from headway_operator.plan import (
+    broker,
+    coordinator,
+    identity,
+    learner,
+    network,
+    rollout,
+    settings,
+    status,
+    template,
+)
+from headway_operator.plan.context import Context, Json, Wanted
+from headway_operator.plan.health import RoleHealth, Trouble, failure, is_complete, pod_trouble, role_health
+from headway_operator.plan.observed import Observed, is_ready, moment, role_of
+
+MANAGER: Final = "headway.dev/operator"
+"""Value of spec.managedBy that means this operator, as does its absence."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to do about a job now."""
+
+    wanted: tuple[Wanted, ...] = ()
+    doomed: tuple[Json, ...] = ()
+    """Objects to delete."""
+    status: RLTrainingJobStatus | None = None
+    """The operator's part; None leaves it as it is."""
+    delete_job: bool = False
+    again_seconds: float | None = None
+    """When time alone will change the plan."""
+    ending: bool = False
+    """The status becomes terminal with this plan: it should be made from a fresh view."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A spec that cannot be run: each message names the field and what to write instead."""
+
+    messages: tuple[str, ...]
+
+
+def parse(raw: Json) -> RLTrainingJob | Refusal:
+    """The job as the API server holds it, or what is wrong with it."""
+    try:
+        return RLTrainingJob.model_validate(raw)
+    except ValidationError as invalid:
+        return Refusal(tuple(_sentence(error) for error in invalid.errors()))
+
+
+def _sentence(error: object) -> str:
+    assert isinstance(error, dict)
+    text = str(error["msg"]).removeprefix("Value error, ")
+    path = ".".join(str(part) for part in error["loc"])
+    return text if not path or path in text else f"{path}: {text}"
+
+
+def limits(context: Context) -> list[str]:
+    """What the platform does not allow although the schema does."""
+    spec, caps = context.spec, context.platform.caps
+    most = spec.environment.sandbox.warm_pool.max or spec.rollout.max_concurrency
+    found = [
+        f"{field}: {value} is above this platform's limit of {limit}; lower it, or have the limit raised"
+        for field, value, limit in (
+            ("spec.rollout.replicas", spec.rollout.replicas, caps.rollout_replicas),
+            ("spec.learner.nodes", spec.learner.nodes, caps.learner_nodes),
+            ("spec.environment.sandbox.warmPool.max or spec.rollout.maxConcurrency", most, caps.sandboxes),
+        )
+        if value > limit
+    ]
+    for field, fragment in (
+        ("spec.learner.podTemplate", spec.learner.pod_template),
+        ("spec.rollout.podTemplate", spec.rollout.pod_template),
+    ):
+        found += template.refusals(fragment, field)
+    return found
+
+
+def make(raw: Json, platform: OperatorConfig, observed: Observed, obstacle: Trouble | None = None) -> Plan:
+    """The plan for a job as it stands. `obstacle` is what the last attempt to carry it out met."""
+    if raw["metadata"].get("deletionTimestamp"):
+        return Plan()
+    if raw["spec"].get("managedBy", MANAGER) != MANAGER:
+        return Plan()
+    before = RLTrainingJobStatus.model_validate(raw.get("status", {}))
+    if is_finished(before.conditions):
+        return _ended(raw, platform, before, observed)
+    job = parse(raw)
+    if isinstance(job, Refusal):
+        return _refused(before, raw, list(job.messages), observed.now)
+    context = Context(job, platform)
+    if messages := limits(context):
+        return _refused(before, raw, messages, observed.now)
+    return _alive(context, observed, obstacle)
+
+
+def _refused(before: RLTrainingJobStatus, raw: Json, messages: list[str], now: datetime) -> Plan:
+    """Nothing is created; what runs by an older reading of the spec is left to run."""
+    return Plan(status=status.refused(before, raw["metadata"]["generation"], messages, now))
+
+
+def _alive(context: Context, observed: Observed, obstacle: Trouble | None) -> Plan:
+    if context.spec.suspend:
+        return _suspending(context, observed, obstacle)
+    running = status.preflight_passed(context.job)
+    roles = _roles(context, observed, running)
+    end = failure(context, observed, roles) or _deadline(context, observed.now)
+    complete = end is None and is_complete(observed.workload(names.COORDINATOR))
+    situation = status.Situation(
+        now=observed.now,
+        roles=roles if end is None and not complete else [],
+        sandbox_trouble=_sandbox_trouble(observed),
+        failure=end,
+        complete=complete,
+        obstacle=obstacle,
+        blocked=obstacle is not None and obstacle.reason == Reason.NAME_CONFLICT,
+    )
+    told = status.of(context, situation)
+    if end or complete:
+        return Plan(status=told, ending=True, again_seconds=0)
+    wanted = tuple(_base(context) + _workloads(context, running))
+    return Plan(wanted, _surplus(observed, wanted), told, again_seconds=_again(context, observed, roles))
+
+
+def _base(context: Context) -> list[Wanted]:
+    return identity.objects(context) + settings.objects(context) + network.objects(context)
+
+
+def _workloads(context: Context, running: bool) -> list[Wanted]:
+    first = coordinator.objects(context) + broker.objects(context)
+    return first + (learner.objects(context) + rollout.objects(context) if running else [])
+
+
+def _roles(context: Context, observed: Observed, running: bool) -> list[RoleHealth]:
+    desired = {names.COORDINATOR: 1, names.BROKER: 1}
+    if running:
+        desired |= {names.LEARNER: context.spec.learner.nodes, names.ROLLOUT: context.spec.rollout.replicas}
+    restarts = {role.name: role.restarts for role in context.job.status.roles}
+    return [
+        role_health(context, observed, role, count, restarts.get(role, 0)) for role, count in desired.items()
+    ]
+
+
+def _sandbox_trouble(observed: Observed) -> Trouble | None:
+    """Why no sandbox starts; while one is ready, a slow one is no trouble."""
+    pods = observed.pods(names.SANDBOX)
+    if any(is_ready(pod) for pod in pods):
+        return None
+    return next((trouble for pod in pods if (trouble := pod_trouble(pod))), None)
+
+
+def _active_since(context: Context, now: datetime) -> datetime:
+    """The start, moved by the time the job was suspended."""
+    told = context.job.status
+    start = told.start_time or now
+    known = find(told.conditions, ConditionType.SUSPENDED)
+    open_suspension = now - known.last_transition_time if known and known.status == "True" else timedelta()
+    return start + timedelta(seconds=told.suspended_seconds or 0) + open_suspension
+
+
+def _deadline(context: Context, now: datetime) -> Trouble | None:
+    limit = context.spec.active_deadline_seconds
+    if limit is None or now - _active_since(context, now) < timedelta(seconds=limit):
+        return None
+    return Trouble(
+        Reason.ACTIVE_DEADLINE_EXCEEDED,
+        f"spec.activeDeadlineSeconds: the job has run for {limit} s; raise it in a new job, or lower "
+        "spec.schedule.maxSteps",
+    )
+
+
+def _suspending(context: Context, observed: Observed, obstacle: Trouble | None) -> Plan:
+    workloads = _of_kinds(observed, "Job", "Deployment", "Service")
+    sandboxes = () if _of_kinds(observed, "Deployment") else tuple(observed.pods(names.SANDBOX))
+    gone = not observed.pods() and not _of_kinds(observed, "Job", "Deployment")
+    told = status.of(context, status.Situation(now=observed.now, suspended=gone, obstacle=obstacle))
+    return Plan(tuple(_base(context)), tuple(workloads) + sandboxes, told)
+
+
+def _ended(raw: Json, platform: OperatorConfig, before: RLTrainingJobStatus, observed: Observed) -> Plan:
+    """Take everything down: what costs first, what it needs to end well last."""
+    workloads = tuple(_of_kinds(observed, "Job", "Deployment"))
+    if workloads:
+        return Plan(doomed=workloads)
+    if pods := observed.pods():
+        return Plan(doomed=tuple(pod for pod in pods if role_of(pod) == names.SANDBOX))
+    if rest := observed.objects:
+        return Plan(doomed=(*rest, _secret(raw)))
+    return _after_the_end(raw, before, observed.now)
+
+
+def _secret(raw: Json) -> Json:
+    """Known by name alone: nobody may list Secrets."""
+    metadata = raw["metadata"]
+    name = names.token_secret(metadata["name"], metadata["uid"])
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": name, "namespace": metadata["namespace"]},
+    }
+
+
+def _after_the_end(raw: Json, before: RLTrainingJobStatus, now: datetime) -> Plan:
+    seconds = raw["spec"].get("ttlSecondsAfterFinished")
+    if seconds is None or before.completion_time is None:
+        return Plan()
+    left = (before.completion_time + timedelta(seconds=seconds) - now).total_seconds()
+    return Plan(delete_job=True) if left <= 0 else Plan(again_seconds=left)
+
+
+def _of_kinds(observed: Observed, *kinds: str) -> list[Json]:
+    return [body for body in observed.objects if body["kind"] in kinds]
+
+
+def _surplus(observed: Observed, wanted: tuple[Wanted, ...]) -> tuple[Json, ...]:
+    """The job's objects that the plan does not name: of an older version, or of a role that is not wanted.
+
+    Pods belong to their workloads and the broker.
+    """
+    named = {item.ref for item in wanted}
+    return tuple(
+        body
+        for body in observed.objects
+        if body["kind"] != "Pod"
+        and (body["kind"], body["metadata"]["namespace"], body["metadata"]["name"]) not in named
+    )
+
+
+def _again(context: Context, observed: Observed, roles: list[RoleHealth]) -> float | None:
+    """Seconds until a deadline may have passed."""
+    moments = []
+    if (limit := context.spec.active_deadline_seconds) is not None:
+        moments.append(_active_since(context, observed.now) + timedelta(seconds=limit))
+    patience = timedelta(seconds=context.spec.pending_deadline_seconds)
+    moments += [health.pending_since + patience for health in roles if health.pending_since]
+    moments += [
+        moment(ended["lastTransitionTime"]) + timedelta(seconds=6)
+        for role in (names.COORDINATOR, names.LEARNER)
+        if (ended := _failed_condition(observed, role))
+    ]
+    left = [(when - observed.now).total_seconds() for when in moments]
+    return max(0.5, min(left)) if left else None
+
+
+def _failed_condition(observed: Observed, role: str) -> Json | None:
+    workload = observed.workload(role)
+    items = (workload or {}).get("status", {}).get("conditions") or []
+    return next((item for item in items if item["type"] == "Failed" and item["status"] == "True"), None)
+
+
+def utc_now() -> datetime:
+    """The time as plans are given it."""
+    return datetime.now(UTC)
+
+
+__all__ = ["Plan", "Refusal", "is_true", "make", "parse", "utc_now"]

@@ -1,0 +1,115 @@
+"""What every planner is given, and the metadata that every object of a job carries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from headway_api import names
+from headway_api.spec.training import RLTrainingJob, RLTrainingJobSpec
+from headway_operator.config import OperatorConfig
+
+Json = dict[str, Any]
+
+
+class Mode(StrEnum):
+    """How a wanted object is brought about."""
+
+    APPLY = "apply"
+    """Server-side apply: the object is always as planned."""
+    PIN = "pin"
+    """Created if absent, then left alone but for `replicas`: a running job keeps the images and settings it
+    started with when the operator is upgraded under it."""
+    SECRET = "secret"
+    """Created if absent, with a fresh token, and never read."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """An object that must exist."""
+
+    body: Json
+    mode: Mode = Mode.APPLY
+
+    @property
+    def ref(self) -> tuple[str, str, str]:
+        """Kind, namespace, name."""
+        metadata = self.body["metadata"]
+        return self.body["kind"], metadata["namespace"], metadata["name"]
+
+    @property
+    def replicas(self) -> int | None:
+        """Of a Deployment."""
+        return self.body["spec"].get("replicas") if self.body["kind"] == "Deployment" else None
+
+
+@dataclass(frozen=True)
+class Context:
+    """One job and the platform it runs on."""
+
+    job: RLTrainingJob
+    platform: OperatorConfig
+
+    @property
+    def name(self) -> str:
+        """Of the job."""
+        return self.job.metadata.name
+
+    @property
+    def namespace(self) -> str:
+        """Of the job and everything that belongs to it."""
+        return self.job.metadata.namespace
+
+    @property
+    def uid(self) -> str:
+        """Of the job."""
+        return self.job.metadata.uid
+
+    @property
+    def spec(self) -> RLTrainingJobSpec:
+        """What the user asked for."""
+        return self.job.spec
+
+    def labels(self, role: str | None = None) -> dict[str, str]:
+        """Labels of an object of this job."""
+        return names.job_labels(self.name, self.uid, role)
+
+    def selector(self, role: str) -> dict[str, str]:
+        """Labels that pick exactly the pods of a role of this very job."""
+        return {names.LABEL_JOB_UID: self.uid, names.LABEL_COMPONENT: role}
+
+    def child(self, role: str) -> str:
+        """Name of a role's objects."""
+        return names.child(self.name, role)
+
+    def service_account(self, role: str) -> str:
+        """The account a role runs as: the user's where one is named, except for the broker."""
+        if role == names.BROKER:
+            return self.child(role)
+        return self.spec.service_account_name or self.child(role)
+
+    def object(self, api_version: str, kind: str, name: str, role: str | None = None, **body: Any) -> Json:
+        """An object owned by the job: it is gone when the job is gone."""
+        return {
+            "apiVersion": api_version,
+            "kind": kind,
+            "metadata": {
+                "name": name,
+                "namespace": self.namespace,
+                "labels": self.labels(role),
+                "ownerReferences": [self.owner()],
+            },
+            **body,
+        }
+
+    def owner(self) -> Json:
+        """The owner reference every object carries."""
+        return {
+            "apiVersion": names.API_VERSION,
+            "kind": "RLTrainingJob",
+            "name": self.name,
+            "uid": self.uid,
+            "controller": True,
+            "blockOwnerDeletion": True,
+        }

@@ -1,0 +1,58 @@
+"""The coordinator: one pod that must end by itself, so a Job; and the Service the learner finds it by."""
+
+from __future__ import annotations
+
+from headway_api import exits, names
+from headway_operator.plan import pods
+from headway_operator.plan.context import Context, Json, Mode, Wanted
+
+
+def objects(context: Context) -> list[Wanted]:
+    """Service and Job."""
+    role = names.COORDINATOR
+    service = {
+        "selector": context.selector(role),
+        "ports": [{"name": "http", "port": names.PORT_COORDINATOR, "targetPort": "http"}],
+    }
+    return [
+        Wanted(context.object("v1", "Service", context.child(role), role, spec=service)),
+        Wanted(context.object("batch/v1", "Job", context.child(role), role, spec=_job(context)), Mode.PIN),
+    ]
+
+
+def _job(context: Context) -> Json:
+    return {
+        "completions": 1,
+        "parallelism": 1,
+        "backoffLimit": context.spec.failure_policy.max_restarts,
+        "podReplacementPolicy": "Failed",
+        "podFailurePolicy": failure_policy(names.COORDINATOR),
+        "template": pods.pod_template(context, _process(context)),
+    }
+
+
+def failure_policy(container: str) -> Json:
+    """A fault that only a change can mend fails the Job at once; a disruption is not counted."""
+    permanent = {"containerName": container, "operator": "In", "values": [exits.PERMANENT]}
+    return {
+        "rules": [
+            {"action": "FailJob", "onExitCodes": permanent},
+            {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+        ]
+    }
+
+
+def _process(context: Context) -> pods.Process:
+    return pods.Process(
+        role=names.COORDINATOR,
+        module="headway_rollout.coordinator",
+        image=context.platform.images.coordinator,
+        ports={"http": names.PORT_COORDINATOR},
+        probes={
+            "readinessProbe": pods.http_probe("/readyz", "http", period=2, failures=3),
+            "livenessProbe": pods.http_probe("/healthz", "http", period=10, failures=18, timeout=10),
+        },
+        api_token=True,
+        store=True,
+        restart_policy="Never",
+    )

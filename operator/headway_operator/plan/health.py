@@ -1,0 +1,271 @@
+"""What is wrong with a role, in the API's own words, and when that ends the job.
+
+Everything here is read off objects; nothing is remembered. A pod that was deleted took its words with it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from headway_api import exits, names
+from headway_api.conditions import Reason
+from headway_operator.plan.context import Context, Json
+from headway_operator.plan.observed import (
+    WORKLOADS,
+    Observed,
+    conditions,
+    containers,
+    is_over,
+    is_ready,
+    moment,
+    terminations,
+)
+
+ESSENTIAL: Final = (names.COORDINATOR, names.BROKER, names.LEARNER, names.ROLLOUT)
+EVIDENCE_SECONDS: Final = 5.0
+"""How long a failed Job waits for its pod's last words: the two arrive by different watches."""
+
+WAITING: Final = {
+    "ImagePullBackOff": Reason.IMAGE_PULL_FAILED,
+    "ErrImagePull": Reason.IMAGE_PULL_FAILED,
+    "ErrImageNeverPull": Reason.IMAGE_PULL_FAILED,
+    "InvalidImageName": Reason.IMAGE_PULL_FAILED,
+    "CreateContainerConfigError": Reason.CREATE_FAILED,
+    "CreateContainerError": Reason.CREATE_FAILED,
+    "RunContainerError": Reason.CREATE_FAILED,
+    "CrashLoopBackOff": Reason.CRASH_LOOP,
+}
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """Why something is not as it should be."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True)
+class RoleHealth:
+    """The pods of a role against what is wanted of them."""
+
+    role: str
+    desired: int
+    ready: int
+    restarts: int
+    trouble: Trouble | None
+    pending_since: datetime | None
+    """Since when the role has had too few ready pods to do its work; None while it has enough."""
+    culprit: str = ""
+    """What it waits for longest."""
+
+
+def pod_trouble(pod: Json) -> Trouble | None:
+    """The first thing to know about a pod that is not well."""
+    name = pod["metadata"]["name"]
+    for container in containers(pod):
+        waiting = container.get("state", {}).get("waiting") or {}
+        ended = (
+            container.get("state", {}).get("terminated")
+            or container.get("lastState", {}).get("terminated")
+            or {}
+        )
+        if ended.get("reason") == "OOMKilled" and not container.get("ready"):
+            limit = _memory_limit(pod, container["name"])
+            text = f"container {container['name']} of pod {name} was OOMKilled{limit}; raise its memory"
+            return Trouble(Reason.OUT_OF_MEMORY, text)
+        reason = WAITING.get(waiting.get("reason", ""))
+        if reason == Reason.CRASH_LOOP:
+            return Trouble(reason, f"pod {name}: {waiting['reason']}: {_ending(ended)}")
+        if reason:
+            return Trouble(reason, f"pod {name}: {waiting['reason']}: {waiting.get('message', '')}")
+    known = conditions(pod)
+    scheduled = known.get("PodScheduled", {})
+    if scheduled.get("status") == "False":
+        return Trouble(
+            Reason.UNSCHEDULABLE, f"pod {name}: {scheduled.get('reason')}: {scheduled.get('message', '')}"
+        )
+    if "DisruptionTarget" in known:
+        return Trouble(Reason.DISRUPTED, f"pod {name}: {known['DisruptionTarget'].get('message', '')}")
+    if is_over(pod):
+        return Trouble(Reason.PROCESS_FAILED, f"pod {name}: {_last_words(pod)}")
+    return None
+
+
+def _memory_limit(pod: Json, container: str) -> str:
+    for spec in pod["spec"].get("containers", []):
+        if spec["name"] == container and (limit := spec.get("resources", {}).get("limits", {}).get("memory")):
+            return f" at its limit of {limit}"
+    return ""
+
+
+def _ending(ended: Json) -> str:
+    if found := exits.parse(ended.get("message")):
+        return found.sentence
+    text = f"exit code {ended.get('exitCode')}" + (f" ({ended['reason']})" if ended.get("reason") else "")
+    return text + (f": {ended['message'].strip()}" if ended.get("message") else "")
+
+
+def _last_words(pod: Json) -> str:
+    endings = [_ending(ended) for ended in terminations(pod) if ended.get("exitCode")]
+    status = pod.get("status", {})
+    return "; ".join(endings) or status.get("message") or status.get("reason") or "it ended"
+
+
+def role_health(
+    context: Context, observed: Observed, role: str, desired: int, restarts_before: int
+) -> RoleHealth:
+    """A role as it stands."""
+    if is_complete(observed.workload(role)):
+        return RoleHealth(role, desired, desired, restarts_before, trouble=None, pending_since=None)
+    pods = [
+        pod for pod in observed.pods(role) if not is_over(pod) and "deletionTimestamp" not in pod["metadata"]
+    ]
+    ready = sum(is_ready(pod) for pod in pods)
+    waiting = [pod for pod in pods if not is_ready(pod)]
+    troubles = [trouble for pod in waiting if (trouble := pod_trouble(pod))]
+    workload = observed.workload(role)
+    trouble = next(iter(troubles), None) or _workload_trouble(workload)
+    enough = ready >= (1 if role == names.ROLLOUT else desired)
+    pending_since, culprit = (None, "") if enough else _pending(waiting, workload)
+    return RoleHealth(
+        role=role,
+        desired=desired,
+        ready=min(ready, desired),
+        restarts=max(restarts_before, _restarts(context, observed, role)),
+        trouble=None if ready >= desired else trouble or _failed_pod_trouble(observed, role, pods),
+        pending_since=pending_since,
+        culprit=culprit,
+    )
+
+
+def is_complete(workload: Json | None) -> bool:
+    """Whether a Job has done its work."""
+    return bool(workload) and conditions(workload or {}).get("Complete", {}).get("status") == "True"
+
+
+def _failed_pod_trouble(observed: Observed, role: str, alive: list[Json]) -> Trouble | None:
+    """While nothing has replaced it, what the last pod died of."""
+    over = [pod for pod in observed.pods(role) if pod.get("status", {}).get("phase") == "Failed"]
+    return pod_trouble(over[-1]) if over and not alive else None
+
+
+def _workload_trouble(workload: Json | None) -> Trouble | None:
+    failure = conditions(workload).get("ReplicaFailure") if workload else None
+    if failure and failure["status"] == "True":
+        return Trouble(Reason.CREATE_FAILED, failure.get("message", ""))
+    return None
+
+
+def _pending(waiting: list[Json], workload: Json | None) -> tuple[datetime | None, str]:
+    if waiting:
+        since, name = min((_not_ready_since(pod), pod["metadata"]["name"]) for pod in waiting)
+        return since, f"pod {name}"
+    if workload is None:
+        return None, ""
+    # Its last sign of life: it may be between one pod and the next.
+    stamps = [workload["metadata"]["creationTimestamp"]]
+    stamps += [item["lastTransitionTime"] for item in conditions(workload).values()]
+    return max(map(moment, stamps)), f"a pod of {workload['kind']} {workload['metadata']['name']}"
+
+
+def _not_ready_since(pod: Json) -> datetime:
+    ready = conditions(pod).get("Ready", {}).get("lastTransitionTime")
+    return moment(ready or pod["metadata"]["creationTimestamp"])
+
+
+def _restarts(context: Context, observed: Observed, role: str) -> int:
+    workload = observed.workload(role)
+    in_place = sum(int(c.get("restartCount", 0)) for pod in observed.pods(role) for c in containers(pod))
+    if workload is None or workload["kind"] != "Job":
+        return in_place
+    failed = int(workload.get("status", {}).get("failed", 0))
+    nodes = context.spec.learner.nodes if role == names.LEARNER else 1
+    return in_place + -(-failed // nodes)
+
+
+def failure(context: Context, observed: Observed, roles: list[RoleHealth]) -> Trouble | None:
+    """Why the job has failed for good, if it has."""
+    return (
+        _explained(observed)
+        or _failed_workload(context, observed)
+        or _too_many_restarts(context, observed, roles)
+        or _waited_too_long(context, observed, roles)
+    )
+
+
+def _explained(observed: Observed) -> Trouble | None:
+    """A process said that starting again cannot help."""
+    for role in ESSENTIAL:
+        for pod in observed.pods(role):
+            for ended in terminations(pod):
+                if ended.get("exitCode") != exits.PERMANENT:
+                    continue
+                if found := exits.parse(ended.get("message")):
+                    return Trouble(found.reason, found.sentence)
+                name = pod["metadata"]["name"]
+                return Trouble(
+                    Reason.PROCESS_FAILED,
+                    f"{role} pod {name} gave up (exit code {exits.PERMANENT}) without a reason; see its log",
+                )
+    return None
+
+
+def _failed_workload(context: Context, observed: Observed) -> Trouble | None:
+    for role, kind in WORKLOADS.items():
+        workload = observed.workload(role)
+        failed = conditions(workload).get("Failed") if workload and kind == "Job" else None
+        if not failed or failed["status"] != "True":
+            continue
+        over = [pod for pod in observed.pods(role) if pod.get("status", {}).get("phase") == "Failed"]
+        if not over and observed.now - moment(failed["lastTransitionTime"]) < timedelta(
+            seconds=EVIDENCE_SECONDS
+        ):
+            return None
+        found = pod_trouble(over[-1]) if over else None
+        words = found.message if found else failed.get("message", "")
+        if failed.get("reason") == "BackoffLimitExceeded":
+            return _exhausted(context, role, words)
+        return Trouble(Reason.PROCESS_FAILED, f"{role}: {words}")
+    return None
+
+
+def _too_many_restarts(context: Context, observed: Observed, roles: list[RoleHealth]) -> Trouble | None:
+    for health in roles:
+        if (
+            WORKLOADS[health.role] != "Deployment"
+            or health.restarts <= context.spec.failure_policy.max_restarts
+        ):
+            continue
+        endings = [pod for pod in observed.pods(health.role) if terminations(pod)]
+        words = _last_words(endings[-1]) if endings else "see its log"
+        return _exhausted(context, health.role, words)
+    return None
+
+
+def _exhausted(context: Context, role: str, words: str) -> Trouble:
+    most = context.spec.failure_policy.max_restarts
+    return Trouble(
+        Reason.MAX_RESTARTS_EXCEEDED,
+        f"{role} failed more than spec.failurePolicy.maxRestarts ({most}) times, last: {words}",
+    )
+
+
+def _waited_too_long(context: Context, observed: Observed, roles: list[RoleHealth]) -> Trouble | None:
+    patience = context.spec.pending_deadline_seconds
+    late = [
+        health
+        for health in roles
+        if health.pending_since and observed.now - health.pending_since > timedelta(seconds=patience)
+    ]
+    # A pod that says what it lacks tells more than one that waits for it.
+    late.sort(key=lambda health: health.trouble is None)
+    for health in late:
+        words = health.trouble.message if health.trouble else f"{health.culprit} is not ready; see its log"
+        return Trouble(
+            Reason.PENDING_DEADLINE_EXCEEDED,
+            f"{health.role} was not ready within spec.pendingDeadlineSeconds ({patience}): {words}",
+        )
+    return None

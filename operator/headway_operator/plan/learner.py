@@ -1,0 +1,80 @@
+"""The learner: one pod a node that must find one another by stable names, so an indexed Job and a headless
+Service. Rank 0's node is where they meet."""
+
+from __future__ import annotations
+
+from headway_api import names
+from headway_operator.plan import pods
+from headway_operator.plan.context import Context, Json, Mode, Wanted
+from headway_operator.plan.coordinator import failure_policy
+
+INDEX_ANNOTATION = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
+
+
+def objects(context: Context) -> list[Wanted]:
+    """Headless Service and indexed Job."""
+    role = names.LEARNER
+    service = {
+        "clusterIP": "None",
+        "publishNotReadyAddresses": True,
+        "selector": context.selector(role),
+        "ports": [{"name": "torch", "port": names.PORT_TORCH}],
+    }
+    return [
+        Wanted(context.object("v1", "Service", context.child(role), role, spec=service)),
+        Wanted(context.object("batch/v1", "Job", context.child(role), role, spec=_job(context)), Mode.PIN),
+    ]
+
+
+def _job(context: Context) -> Json:
+    nodes = context.spec.learner.nodes
+    template = pods.pod_template(context, _process(context))
+    template["spec"]["subdomain"] = context.child(names.LEARNER)
+    return {
+        "completionMode": "Indexed",
+        "completions": nodes,
+        "parallelism": nodes,
+        # When one rank dies the others do too, so one restart of the role is up to one failure a node.
+        "backoffLimit": context.spec.failure_policy.max_restarts * nodes,
+        "podReplacementPolicy": "Failed",
+        "podFailurePolicy": failure_policy(names.LEARNER),
+        "template": template,
+    }
+
+
+def master_address(context: Context) -> str:
+    """Host name of the pod with index 0."""
+    learner = context.child(names.LEARNER)
+    return f"{learner}-0.{learner}.{context.namespace}.svc"
+
+
+def _process(context: Context) -> pods.Process:
+    learner = context.spec.learner
+    # Ranks find one another and load a model first; the job's own patience decides how long that may take.
+    attempts = context.spec.pending_deadline_seconds // 5 + 1
+    return pods.Process(
+        role=names.LEARNER,
+        module="headway_trainer.launch",
+        image=context.platform.images.learner,
+        ports={"http": names.PORT_LEARNER, "torch": names.PORT_TORCH},
+        env={
+            "MASTER_ADDR": master_address(context),
+            "MASTER_PORT": str(names.PORT_TORCH),
+            "NNODES": str(learner.nodes),
+            "NPROC": str(learner.processes_per_node),
+        },
+        env_from_pod={"NODE_RANK": INDEX_ANNOTATION},
+        probes={
+            "startupProbe": pods.http_probe("/healthz", "http", period=5, failures=attempts),
+            "readinessProbe": pods.http_probe("/readyz", "http", period=2, failures=3),
+            "livenessProbe": pods.http_probe("/healthz", "http", period=30, failures=4, timeout=10),
+        },
+        store=True,
+        shm=True,
+        resources=learner.resources,
+        accelerators=learner.processes_per_node,
+        pod_template=learner.pod_template,
+        # A spot notice is two minutes; a checkpoint must fit into it.
+        grace_seconds=110,
+        restart_policy="Never",
+    )

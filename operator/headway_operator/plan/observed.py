@@ -1,0 +1,81 @@
+"""What the planner sees of the cluster: objects as the API server wrote them, and the time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from headway_api import names
+from headway_operator.plan.context import Json
+
+WORKLOADS = {
+    names.COORDINATOR: "Job",
+    names.BROKER: "Deployment",
+    names.LEARNER: "Job",
+    names.ROLLOUT: "Deployment",
+}
+
+
+@dataclass(frozen=True)
+class Observed:
+    """A job's children at one moment."""
+
+    now: datetime
+    objects: tuple[Json, ...] = ()
+    """Everything labelled with the job's uid; kinds whose content nobody reads by their metadata alone."""
+
+    def pods(self, role: str | None = None) -> list[Json]:
+        """Pods of a role, or all of them, oldest first."""
+        found = [o for o in self.objects if o["kind"] == "Pod" and role in (None, role_of(o))]
+        return sorted(found, key=lambda pod: (pod["metadata"]["creationTimestamp"], pod["metadata"]["name"]))
+
+    def workload(self, role: str) -> Json | None:
+        """The Job or Deployment of a role."""
+        kind = WORKLOADS[role]
+        return next((o for o in self.objects if o["kind"] == kind and role_of(o) == role), None)
+
+
+def role_of(body: Json) -> str | None:
+    """The role an object is labelled with."""
+    role: str | None = body["metadata"].get("labels", {}).get(names.LABEL_COMPONENT)
+    return role
+
+
+def moment(text: str) -> datetime:
+    """A time as Kubernetes writes it."""
+    return datetime.fromisoformat(text.replace("Z", "+00:00"))
+
+
+def conditions(body: Json) -> dict[str, Json]:
+    """Conditions of an object by type."""
+    return {item["type"]: item for item in body.get("status", {}).get("conditions") or []}
+
+
+def is_ready(pod: Json) -> bool:
+    """Whether a pod takes requests."""
+    return (
+        conditions(pod).get("Ready", {}).get("status") == "True"
+        and "deletionTimestamp" not in pod["metadata"]
+    )
+
+
+def is_over(pod: Json) -> bool:
+    """Whether a pod has ended for good."""
+    return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
+
+
+def containers(pod: Json) -> list[Json]:
+    """Statuses of a pod's containers, the initial ones first."""
+    status = pod.get("status", {})
+    return [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
+
+
+def terminations(pod: Json) -> list[Json]:
+    """How containers of a pod ended, latest ending of each; the last run before a restart counts too."""
+    endings = []
+    for container in containers(pod):
+        for moment_of in ("state", "lastState"):
+            if ended := container.get(moment_of, {}).get("terminated"):
+                endings.append(ended)
+                break
+    return endings

@@ -1,0 +1,152 @@
+"""The pod of each role: the same frame, a different process in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from headway_api import names
+from headway_api.spec.types import Resources
+from headway_operator.plan import template
+from headway_operator.plan.context import Context, Json
+from headway_operator.plan.settings import pull_secrets
+
+SIDECAR_RESOURCES: Final[Json] = {
+    "requests": {"cpu": "50m", "memory": "128Mi"},
+    "limits": {"cpu": "500m", "memory": "512Mi"},
+}
+
+
+@dataclass(frozen=True)
+class Process:
+    """What differs between roles."""
+
+    role: str
+    module: str
+    image: str
+    ports: dict[str, int] = field(default_factory=dict)
+    env: dict[str, str] = field(default_factory=dict)
+    env_from_pod: dict[str, str] = field(default_factory=dict)
+    """Variable -> path of a field of the pod."""
+    probes: Json = field(default_factory=dict)
+    api_token: bool = False
+    """Speaks to the Kubernetes API."""
+    store: bool = False
+    """Uses the artifact store: gets the credentials of spec.output.secretRef."""
+    shm: bool = False
+    """Shares memory between processes."""
+    resources: Resources | None = None
+    """The job's own wish."""
+    accelerators: int = 0
+    pod_template: Json | None = None
+    """The job's own fragment."""
+    grace_seconds: int = 30
+    restart_policy: str = "Always"
+
+
+def pod_template(context: Context, process: Process) -> Json:
+    """The whole PodTemplateSpec of a role."""
+    labels = context.labels(process.role)
+    made = {"metadata": {"labels": labels}, "spec": _pod_spec(context, process)}
+    layered = template.merge(made, context.platform.role_templates.get(process.role, {}))
+    layered = template.merge(layered, process.pod_template or {})
+    return template.harden(layered, labels, context.service_account(process.role), SIDECAR_RESOURCES)
+
+
+def _pod_spec(context: Context, process: Process) -> Json:
+    volumes, mounts = _volumes(context, process)
+    spec: Json = {
+        "restartPolicy": process.restart_policy,
+        "automountServiceAccountToken": process.api_token,
+        "terminationGracePeriodSeconds": process.grace_seconds,
+        "containers": [
+            {
+                "name": process.role,
+                "image": process.image,
+                "imagePullPolicy": context.platform.image_pull_policy,
+                "command": ["python", "-m", process.module],
+                "env": _env(process),
+                "ports": [{"name": name, "containerPort": port} for name, port in process.ports.items()],
+                "resources": resources(context, process),
+                "volumeMounts": mounts,
+                **process.probes,
+            }
+        ],
+        "volumes": volumes,
+    }
+    if process.store and context.spec.output.secret_ref:
+        secret = {"secretRef": {"name": context.spec.output.secret_ref.name}}
+        spec["containers"][0]["envFrom"] = [secret]
+    if secrets := pull_secrets(context):
+        spec["imagePullSecrets"] = secrets
+    return spec
+
+
+def _env(process: Process) -> list[Json]:
+    fixed = {
+        names.ENV_CONFIG: names.CONFIG_FILE,
+        names.ENV_TOKEN_FILE: names.TOKEN_FILE,
+        names.ENV_CACHE: names.CACHE_DIR,
+        "HOME": names.CACHE_DIR,
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        **process.env,
+    }
+    from_pod = {
+        names.ENV_POD_NAME: "metadata.name",
+        names.ENV_POD_IP: "status.podIP",
+        **process.env_from_pod,
+    }
+    return [{"name": name, "value": value} for name, value in fixed.items()] + [
+        {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in from_pod.items()
+    ]
+
+
+def _volumes(context: Context, process: Process) -> tuple[list[Json], list[Json]]:
+    token = names.TOKEN_FILE.rpartition("/")[0]
+    secret = {"secretName": names.token_secret(context.name, context.uid), "defaultMode": 0o440}
+    volumes: list[Json] = [
+        {"name": "config", "configMap": {"name": names.config_map(context.name)}},
+        {"name": "token", "secret": secret},
+        {"name": "tmp", "emptyDir": {"sizeLimit": context.platform.cache_size_limit}},
+        {"name": "cache", "emptyDir": {"sizeLimit": context.platform.cache_size_limit}},
+    ]
+    mounts: list[Json] = [
+        {"name": "config", "mountPath": names.CONFIG_DIR, "readOnly": True},
+        {"name": "token", "mountPath": token, "readOnly": True},
+        {"name": "tmp", "mountPath": "/tmp"},
+        {"name": "cache", "mountPath": names.CACHE_DIR},
+    ]
+    if process.shm:
+        memory = {"medium": "Memory", "sizeLimit": context.platform.shm_size_limit}
+        volumes.append({"name": "shm", "emptyDir": memory})
+        mounts.append({"name": "shm", "mountPath": "/dev/shm"})
+    return volumes, mounts
+
+
+def resources(context: Context, process: Process) -> Json:
+    """Requests and limits: the job's wish, quantity by quantity, over the platform's default.
+
+    A wish for one of request and limit is a wish for both. Accelerators are counted where nobody names them;
+    a limit of 0 takes a default away.
+    """
+    default, wish = context.platform.resources_of(process.role), process.resources or Resources()
+    wished_limits = (wish.requests or {}) | (wish.limits or {})
+    wished_requests = (wish.limits or {}) | (wish.requests or {})
+    limits = (default.limits or {}) | wished_limits
+    accelerator = context.platform.accelerator
+    if accelerator and process.accelerators:
+        limits.setdefault(accelerator, str(process.accelerators))
+    limits = {name: quantity for name, quantity in limits.items() if quantity != "0"}
+    requests = limits | (default.requests or {}) | wished_limits | wished_requests
+    return {"requests": {name: requests[name] for name in limits}, "limits": limits}
+
+
+def http_probe(path: str, port: str, *, period: int, failures: int, timeout: int = 5) -> Json:
+    """A probe over HTTP; `failures` x `period` seconds pass before it acts."""
+    return {
+        "httpGet": {"path": path, "port": port},
+        "periodSeconds": period,
+        "failureThreshold": failures,
+        "timeoutSeconds": timeout,
+    }

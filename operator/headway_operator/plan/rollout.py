@@ -1,0 +1,56 @@
+"""The rollout servers: alike and replaceable, so a Deployment, and a headless Service that lists those that
+answer: the coordinator talks to each one by itself."""
+
+from __future__ import annotations
+
+from headway_api import names
+from headway_operator.plan import pods
+from headway_operator.plan.context import Context, Mode, Wanted
+
+STARTUP_PERIOD = 3
+
+
+def objects(context: Context) -> list[Wanted]:
+    """Headless Service and Deployment."""
+    role = names.ROLLOUT
+    service = {
+        "clusterIP": "None",
+        "publishNotReadyAddresses": False,
+        "selector": context.selector(role),
+        "ports": [
+            {"name": "engine", "port": names.PORT_ENGINE},
+            {"name": "weights", "port": names.PORT_WEIGHTS},
+        ],
+    }
+    deployment = {
+        "replicas": context.spec.rollout.replicas,
+        "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
+        "selector": {"matchLabels": context.selector(role)},
+        "template": pods.pod_template(context, _process(context)),
+    }
+    return [
+        Wanted(context.object("v1", "Service", context.child(role), role, spec=service)),
+        Wanted(context.object("apps/v1", "Deployment", context.child(role), role, spec=deployment), Mode.PIN),
+    ]
+
+
+def _process(context: Context) -> pods.Process:
+    rollout = context.spec.rollout
+    # Loading a model takes minutes; the job's own patience decides, not the probe's.
+    attempts = context.spec.pending_deadline_seconds // STARTUP_PERIOD + 1
+    return pods.Process(
+        role=names.ROLLOUT,
+        module="headway_rollout.server",
+        image=context.platform.images.rollout,
+        ports={"engine": names.PORT_ENGINE, "weights": names.PORT_WEIGHTS},
+        probes={
+            "startupProbe": pods.http_probe("/healthz", "weights", period=STARTUP_PERIOD, failures=attempts),
+            "readinessProbe": pods.http_probe("/readyz", "weights", period=2, failures=3),
+            "livenessProbe": pods.http_probe("/healthz", "weights", period=10, failures=12, timeout=10),
+        },
+        store=True,
+        shm=True,
+        resources=rollout.resources,
+        accelerators=rollout.engine.tensor_parallel_size,
+        pod_template=rollout.pod_template,
+    )

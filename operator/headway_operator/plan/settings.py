@@ -1,0 +1,47 @@
+"""What the pods are told: the job as a file, and the token its processes know one another by."""
+
+from __future__ import annotations
+
+import json
+
+from headway_api import names
+from headway_api.config import JobConfig
+from headway_operator.plan.context import Context, Mode, Wanted
+
+SANDBOX_TEMPLATE = "sandbox-template.json"
+"""Beside `job.json`, read by the broker alone: the platform's PodTemplateSpec fragment for sandboxes with
+their default resources. The job's own podTemplate is laid over it, isolation over both."""
+
+
+def job_config(context: Context) -> JobConfig:
+    """The job as its own processes see it."""
+    return JobConfig(name=context.name, namespace=context.namespace, uid=context.uid, spec=context.spec)
+
+
+def objects(context: Context) -> list[Wanted]:
+    """ConfigMap and Secret."""
+    data = {
+        "job.json": job_config(context).model_dump_json(by_alias=True, exclude_none=True),
+        SANDBOX_TEMPLATE: json.dumps(sandbox_template(context), sort_keys=True),
+    }
+    secret = names.token_secret(context.name, context.uid)
+    return [
+        Wanted(context.object("v1", "ConfigMap", names.config_map(context.name), data=data)),
+        Wanted(context.object("v1", "Secret", secret, type="Opaque", immutable=True), Mode.SECRET),
+    ]
+
+
+def sandbox_template(context: Context) -> dict[str, object]:
+    """The platform's part of a sandbox pod."""
+    platform = context.platform
+    return {
+        "template": platform.role_templates.get(names.SANDBOX, {}),
+        "resources": platform.resources_of(names.SANDBOX).as_object(),
+        "imagePullSecrets": pull_secrets(context),
+    }
+
+
+def pull_secrets(context: Context) -> list[dict[str, str]]:
+    """The platform's and the job's, each once."""
+    found = [*context.platform.image_pull_secrets, *(item.name for item in context.spec.image_pull_secrets)]
+    return [{"name": name} for name in dict.fromkeys(found)]

@@ -1,0 +1,377 @@
+"""The operator's part of a job's status: conditions, roles, state and times, true of one generation.
+
+The coordinator owns the rest and the conditions that only it can judge (`WeightsInSync`,
+`CollapseDetected`, `BudgetExceeded`): those are left out here, so that server-side apply leaves them alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
+
+from headway_api import names
+from headway_api.conditions import Condition, ConditionType, Reason, condition, find, is_true, merge
+from headway_api.spec.training import RLTrainingJob
+from headway_api.status import RLTrainingJobStatus, Role, State
+from headway_operator.plan.context import Context
+from headway_operator.plan.health import RoleHealth, Trouble
+
+OWN: Final = frozenset(
+    {
+        ConditionType.ACCEPTED,
+        ConditionType.PREFLIGHT_PASSED,
+        ConditionType.LEARNER_READY,
+        ConditionType.ROLLOUT_READY,
+        ConditionType.SANDBOXES_READY,
+        ConditionType.PROGRESSING,
+        ConditionType.CHECKPOINT_AVAILABLE,
+        ConditionType.SUSPENDED,
+        ConditionType.COMPLETE,
+        ConditionType.FAILED,
+        ConditionType.READY,
+        ConditionType.RECONCILING,
+        ConditionType.STALLED,
+    }
+)
+PREFLIGHT_DONE: Final = ("Passed", "Warned", "Skipped")
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What the planner found out; the status is a function of it and of the status before."""
+
+    now: datetime
+    roles: list[RoleHealth] = field(default_factory=list)
+    sandbox_trouble: Trouble | None = None
+    failure: Trouble | None = None
+    complete: bool = False
+    suspended: bool = False
+    """Every pod is gone."""
+    obstacle: Trouble | None = None
+    """An object could not be created or changed: the API server's own words."""
+    blocked: bool = False
+    """The obstacle will not pass by itself."""
+
+    def role(self, name: str) -> RoleHealth | None:
+        """A role that is wanted now."""
+        return next((health for health in self.roles if health.role == name), None)
+
+
+def refused(
+    before: RLTrainingJobStatus, generation: int, messages: list[str], now: datetime
+) -> RLTrainingJobStatus:
+    """Of a job whose spec cannot be run."""
+    text = "; ".join(messages)
+    fresh = [
+        condition(ConditionType.ACCEPTED, False, Reason.INVALID_SPEC, text),
+        condition(ConditionType.READY, False, Reason.INVALID_SPEC, text),
+        condition(ConditionType.RECONCILING, False, Reason.INVALID_SPEC),
+        condition(ConditionType.STALLED, True, Reason.INVALID_SPEC, text),
+    ]
+    status = _with(before, fresh, generation, now)
+    return status.model_copy(update={"state": "Stalled", "reason": Reason.INVALID_SPEC.value})
+
+
+def of(context: Context, situation: Situation) -> RLTrainingJobStatus:
+    """The operator's part of the status."""
+    before, now = context.job.status, situation.now
+    finished = situation.failure is not None or situation.complete
+    fresh = [
+        condition(ConditionType.ACCEPTED, True, Reason.ACCEPTED),
+        _preflight(context.job),
+        _checkpoint(context.job),
+        _suspended(context, situation),
+        *_roles(situation),
+        _progressing(context, situation),
+        *_terminal(context, situation),
+    ]
+    fresh += _kstatus(context, situation, fresh)
+    status = _with(before, fresh, context.job.metadata.generation, now)
+    state, reason = _state(context, situation, status.conditions)
+    return status.model_copy(
+        update={
+            "state": state,
+            "reason": reason,
+            "start_time": before.start_time or now.replace(microsecond=0),
+            "completion_time": now.replace(microsecond=0) if finished else None,
+            "suspended_seconds": _suspended_seconds(context, situation),
+            "roles": _all_roles(before, situation),
+            "rollout_replicas": _replicas(situation),
+            "rollout_selector": _selector(context),
+        }
+    )
+
+
+def own_part(status: RLTrainingJobStatus) -> RLTrainingJobStatus:
+    """Only what the operator writes, of a status as it is stored."""
+    return RLTrainingJobStatus(
+        observed_generation=status.observed_generation,
+        state=status.state,
+        reason=status.reason,
+        conditions=[known for known in status.conditions if known.type in OWN],
+        start_time=status.start_time,
+        completion_time=status.completion_time,
+        suspended_seconds=status.suspended_seconds,
+        roles=status.roles,
+        rollout_replicas=status.rollout_replicas,
+        rollout_selector=status.rollout_selector,
+        remediations=[],
+    )
+
+
+def _with(
+    before: RLTrainingJobStatus, fresh: list[Condition], generation: int, now: datetime
+) -> RLTrainingJobStatus:
+    stamped = [
+        item.model_copy(
+            update={"observed_generation": generation, "last_transition_time": now.replace(microsecond=0)}
+        )
+        for item in fresh
+    ]
+    own = own_part(before)
+    return own.model_copy(
+        update={"conditions": merge(own.conditions, stamped), "observed_generation": generation}
+    )
+
+
+def preflight_passed(job: RLTrainingJob) -> bool:
+    """Whether accelerators may be asked for."""
+    found = job.status.preflight
+    return job.spec.preflight.policy == "Off" or (found is not None and found.state in PREFLIGHT_DONE)
+
+
+def _preflight(job: RLTrainingJob) -> Condition:
+    kind, found = ConditionType.PREFLIGHT_PASSED, job.status.preflight
+    if found is None or found.state == "Pending":
+        return condition(kind, None, Reason.PENDING)
+    failed = [check for check in found.checks if not check.passed]
+    text = "; ".join(f"{check.field}: {check.message}" if check.field else check.message for check in failed)
+    match found.state:
+        case "Running":
+            return condition(kind, None, Reason.RUNNING)
+        case "Failed":
+            return condition(kind, False, Reason.CHECK_FAILED, text)
+        case "Warned":
+            return condition(kind, False, Reason.WARNED, text)
+        case "Skipped":
+            return condition(kind, None, Reason.SKIPPED, "spec.preflight.policy is Off")
+        case _:
+            return condition(kind, True, Reason.PASSED, f"{len(found.checks)} checks passed")
+
+
+def _checkpoint(job: RLTrainingJob) -> Condition:
+    latest = job.status.checkpoints.latest if job.status.checkpoints else None
+    if latest is None:
+        return condition(ConditionType.CHECKPOINT_AVAILABLE, False, Reason.NO_CHECKPOINT)
+    # Not the step: the condition would be written again at every one of them.
+    return condition(
+        ConditionType.CHECKPOINT_AVAILABLE, True, Reason.CHECKPOINTED, "see status.checkpoints.latest"
+    )
+
+
+def _suspended(context: Context, situation: Situation) -> Condition:
+    kind = ConditionType.SUSPENDED
+    if situation.suspended:
+        return condition(kind, True, Reason.SUSPENDED, "spec.suspend is true and every pod is gone")
+    if context.spec.suspend:
+        return condition(kind, False, Reason.SUSPENDING, "pods are being stopped")
+    known = find(context.job.status.conditions, kind)
+    resumed = known is not None and (known.status == "True" or known.reason == Reason.RESUMED)
+    return condition(kind, False, Reason.RESUMED if resumed else Reason.NOT_SUSPENDED)
+
+
+def _suspended_seconds(context: Context, situation: Situation) -> int | None:
+    before = context.job.status
+    known = find(before.conditions, ConditionType.SUSPENDED)
+    if known is None or known.status != "True" or situation.suspended:
+        return before.suspended_seconds
+    return (before.suspended_seconds or 0) + int((situation.now - known.last_transition_time).total_seconds())
+
+
+def _roles(situation: Situation) -> list[Condition]:
+    return [
+        _role_condition(ConditionType.LEARNER_READY, situation, names.LEARNER, None),
+        _role_condition(ConditionType.ROLLOUT_READY, situation, names.ROLLOUT, None),
+        _role_condition(ConditionType.SANDBOXES_READY, situation, names.BROKER, situation.sandbox_trouble),
+    ]
+
+
+def _role_condition(kind: ConditionType, situation: Situation, role: str, more: Trouble | None) -> Condition:
+    health = situation.role(role)
+    if health is None:
+        reason = Reason.SUCCEEDED if situation.complete else Reason.NOT_STARTED
+        return condition(kind, False, reason)
+    trouble = health.trouble or more
+    if health.pending_since is None and health.ready and more is None:
+        text = trouble.message if trouble else ""
+        return condition(kind, True, Reason.PODS_READY, text)
+    if trouble:
+        return condition(kind, False, trouble.reason, trouble.message)
+    return condition(kind, False, Reason.STARTING, f"{health.ready} of {health.desired} pods are ready")
+
+
+def _running(situation: Situation) -> bool:
+    """Whether every role can do its work."""
+    wanted = {health.role for health in situation.roles}
+    return {names.LEARNER, names.ROLLOUT} <= wanted and all(
+        health.pending_since is None and health.ready for health in situation.roles
+    )
+
+
+def _last_step_time(job: RLTrainingJob) -> datetime | None:
+    return job.status.progress.updated_time if job.status.progress else None
+
+
+def _running_since(job: RLTrainingJob) -> datetime | None:
+    moments = [
+        known.last_transition_time
+        for kind in (ConditionType.LEARNER_READY, ConditionType.ROLLOUT_READY)
+        if (known := find(job.status.conditions, kind)) and known.status == "True"
+    ]
+    return max(moments) if len(moments) == 2 else None
+
+
+def _no_progress(context: Context, situation: Situation) -> str | None:
+    """What to say of a job that runs and gets nowhere."""
+    since = [m for m in (_running_since(context.job), _last_step_time(context.job)) if m]
+    limit = context.platform.stalled_after_seconds
+    if not _running(situation) or not since or situation.now - max(since) < timedelta(seconds=limit):
+        return None
+    culprits = [health.trouble.message for health in situation.roles if health.trouble]
+    text = f"no step was completed for {int(limit)} s although every role runs"
+    return f"{text}: {'; '.join(culprits)}" if culprits else f"{text}; see the coordinator's log"
+
+
+def _progressing(context: Context, situation: Situation) -> Condition:
+    kind = ConditionType.PROGRESSING
+    if situation.failure or situation.complete:
+        return condition(kind, False, Reason.FAILED if situation.failure else Reason.SUCCEEDED)
+    if context.spec.suspend:
+        return condition(kind, False, Reason.SUSPENDED if situation.suspended else Reason.SUSPENDING)
+    if text := _no_progress(context, situation):
+        return condition(kind, False, Reason.NO_PROGRESS, text)
+    if _running(situation):
+        return condition(kind, True, Reason.STEPPING)
+    return condition(kind, False, Reason.STARTING, _waiting_for(situation))
+
+
+def _waiting_for(situation: Situation) -> str:
+    short = [health for health in situation.roles if health.pending_since or not health.ready]
+    texts = [
+        health.trouble.message
+        if health.trouble
+        else f"{health.role}: {health.ready} of {health.desired} pods are ready"
+        for health in short
+    ]
+    return "; ".join(texts)
+
+
+def _terminal(context: Context, situation: Situation) -> list[Condition]:
+    if situation.failure:
+        return [condition(ConditionType.FAILED, True, situation.failure.reason, situation.failure.message)]
+    if not situation.complete:
+        return []
+    progress = context.job.status.progress
+    if progress and progress.step >= context.spec.schedule.max_steps:
+        text = f"{progress.step} steps, as spec.schedule.maxSteps asked for"
+        return [condition(ConditionType.COMPLETE, True, Reason.MAX_STEPS_REACHED, text)]
+    return [
+        condition(ConditionType.COMPLETE, True, Reason.DATA_EXHAUSTED, "every row was used maxEpochs times")
+    ]
+
+
+def _kstatus(context: Context, situation: Situation, fresh: list[Condition]) -> list[Condition]:
+    ready, stalled, reconciling = ConditionType.READY, ConditionType.STALLED, ConditionType.RECONCILING
+    policy = context.spec.readiness_policy
+    if situation.failure:
+        reason, text = situation.failure.reason, situation.failure.message
+        return _trio(condition(ready, False, reason, text), condition(stalled, True, reason, text))
+    if situation.complete:
+        return _trio(condition(ready, True, Reason.SUCCEEDED))
+    if context.spec.suspend:
+        if situation.suspended:
+            return _trio(condition(ready, False, Reason.SUSPENDED))
+        return _trio(
+            condition(ready, False, Reason.SUSPENDING),
+            working=condition(reconciling, True, Reason.SUSPENDING),
+        )
+    if situation.obstacle and situation.blocked:
+        reason, text = situation.obstacle.reason, situation.obstacle.message
+        return _trio(condition(ready, False, reason, text), condition(stalled, True, reason, text))
+    progressing = find(fresh, ConditionType.PROGRESSING)
+    if progressing and progressing.reason == Reason.NO_PROGRESS:
+        reason, text = progressing.reason, progressing.message
+        return _trio(condition(ready, False, reason, text), condition(stalled, True, reason, text))
+    if policy == "Accepted" or (policy == "Running" and _running(situation)):
+        return _trio(condition(ready, True, Reason.ACCEPTED if policy == "Accepted" else Reason.RUNNING))
+    obstacle = situation.obstacle
+    text = obstacle.message if obstacle else _waiting_for(situation)
+    reason = obstacle.reason if obstacle else Reason.STARTING
+    return _trio(condition(ready, False, reason, text), working=condition(reconciling, True, reason, text))
+
+
+def _trio(
+    ready: Condition, stalled: Condition | None = None, working: Condition | None = None
+) -> list[Condition]:
+    return [
+        ready,
+        stalled or condition(ConditionType.STALLED, False, Reason.RECONCILED),
+        working or condition(ConditionType.RECONCILING, False, Reason.RECONCILED),
+    ]
+
+
+def _state(context: Context, situation: Situation, known: list[Condition]) -> tuple[State, str]:
+    """One word for the printer column, and the reason of the condition it comes from."""
+    if situation.failure:
+        return "Failed", situation.failure.reason
+    if situation.complete:
+        return "Complete", _reason(known, ConditionType.COMPLETE)
+    if context.spec.suspend:
+        return ("Suspended" if situation.suspended else "Suspending"), _reason(known, ConditionType.SUSPENDED)
+    if is_true(known, ConditionType.STALLED):
+        return "Stalled", _reason(known, ConditionType.STALLED)
+    progressing = _reason(known, ConditionType.PROGRESSING)
+    if _running(situation):
+        return "Training", progressing
+    if context.job.status.progress and context.job.status.progress.step > 0:
+        return "Restarting", progressing
+    if situation.role(names.LEARNER):
+        return "Starting", progressing
+    coordinator = situation.role(names.COORDINATOR)
+    if coordinator and coordinator.ready:
+        return "Preflight", _reason(known, ConditionType.PREFLIGHT_PASSED)
+    return "Pending", progressing
+
+
+def _reason(known: list[Condition], kind: ConditionType) -> str:
+    found = find(known, kind)
+    return found.reason if found else ""
+
+
+def _all_roles(before: RLTrainingJobStatus, situation: Situation) -> list[Role]:
+    """Those wanted now, and those that were: their restarts still count after they are gone."""
+    now = {health.role: _role(health) for health in situation.roles}
+    past = {role.name: Role(name=role.name, restarts=role.restarts) for role in before.roles}
+    return [(past | now)[name] for name in sorted(past | now)]
+
+
+def _role(health: RoleHealth) -> Role:
+    message = health.trouble.message[:1024] if health.trouble else None
+    return Role(
+        name=health.role,
+        desired=health.desired,
+        ready=health.ready,
+        restarts=health.restarts,
+        message=message,
+    )
+
+
+def _replicas(situation: Situation) -> int:
+    rollout = situation.role(names.ROLLOUT)
+    return rollout.ready if rollout else 0
+
+
+def _selector(context: Context) -> str:
+    pairs = context.selector(names.ROLLOUT)
+    return ",".join(f"{key}={value}" for key, value in sorted(pairs.items()))

@@ -1,0 +1,137 @@
+"""A queue of keys: coalesced, one worker a key, first come first served, with exponential backoff.
+
+A key added while it waits is one entry; added while a worker has it, it runs once more afterwards, behind
+every other key: a job that changes all the time cannot starve the rest. An earlier moment wins over a
+later one. There is no limit on length: there are as many keys as jobs.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import threading
+import time
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+Key = TypeVar("Key")
+
+BACKOFF_FIRST_SECONDS = 0.2
+BACKOFF_MOST_SECONDS = 60.0
+
+
+class Closed(Exception):
+    """The queue takes no more work."""
+
+
+class KeyedQueue(Generic[Key]):
+    """Thread-safe. `clock` is for tests."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._due: dict[Key, float] = {}
+        """Waiting keys and when they may run."""
+        self._heap: list[tuple[float, int, Key]] = []
+        """(due, ticket, key); entries that `_due` does not confirm are stale."""
+        self._ticket = itertools.count()
+        self._working: set[Key] = set()
+        self._failures: dict[Key, int] = {}
+        self._closed = False
+
+    def add(self, key: Key, after: float = 0.0) -> None:
+        """Have `key` worked on, `after` seconds from now at the latest."""
+        due = self._clock() + after
+        with self._changed:
+            if key not in self._due or due < self._due[key]:
+                self._due[key] = due
+                heapq.heappush(self._heap, (due, next(self._ticket), key))
+                self._changed.notify()
+
+    def get(self, timeout: float | None = None) -> Key | None:
+        """The next key that is due, or None after `timeout`; call `done` or `retry` with it.
+
+        Raises:
+            Closed: the queue was closed.
+        """
+        deadline = None if timeout is None else self._clock() + timeout
+        with self._changed:
+            while not self._closed:
+                key = self._pop()
+                if key is not None:
+                    self._working.add(key)
+                    return key
+                wait = self._pause(deadline)
+                if wait is not None and wait <= 0:
+                    return None
+                self._changed.wait(wait)
+            raise Closed
+
+    def _pop(self) -> Key | None:
+        held = []
+        found: Key | None = None
+        while self._heap and self._heap[0][0] <= self._clock():
+            due, ticket, key = heapq.heappop(self._heap)
+            if self._due.get(key) != due:
+                continue
+            if key in self._working:
+                held.append((due, ticket, key))
+                continue
+            del self._due[key]
+            found = key
+            break
+        for entry in held:
+            heapq.heappush(self._heap, entry)
+        return found
+
+    def _pause(self, deadline: float | None) -> float | None:
+        now = self._clock()
+        moments = [
+            due for due, _, key in self._heap if key not in self._working and self._due.get(key) == due
+        ]
+        if moments and (first := min(moments)) > now and (deadline is None or first < deadline):
+            return first - now
+        return None if deadline is None else deadline - now
+
+    def done(self, key: Key) -> None:
+        """The key's work succeeded; its backoff is forgotten."""
+        with self._changed:
+            self._failures.pop(key, None)
+            self._release(key)
+
+    def retry(self, key: Key) -> float:
+        """The key's work failed; it runs again after a pause that doubles each time. Returns the pause."""
+        with self._changed:
+            failures = self._failures.get(key, 0)
+            self._failures[key] = failures + 1
+            self._release(key)
+        pause = min(BACKOFF_MOST_SECONDS, BACKOFF_FIRST_SECONDS * 2.0 ** min(failures, 20))
+        self.add(key, pause)
+        return pause
+
+    def _release(self, key: Key) -> None:
+        self._working.discard(key)
+        if key in self._due:
+            # Behind whoever became due while this key was worked on.
+            due = max(self._due[key], self._clock())
+            self._due[key] = due
+            heapq.heappush(self._heap, (due, next(self._ticket), key))
+        self._changed.notify_all()
+
+    def close(self) -> None:
+        """Make every `get` raise."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def depth(self) -> int:
+        """Keys that are due or being worked on."""
+        with self._changed:
+            now = self._clock()
+            return len(self._working) + sum(due <= now for due in self._due.values())
+
+    def oldest_wait(self) -> float:
+        """Seconds that the key which is due longest has been waiting."""
+        with self._changed:
+            now = self._clock()
+            return max((now - due for key, due in self._due.items() if key not in self._working), default=0.0)

@@ -1,0 +1,105 @@
+"""One job, once: observe, plan, apply, report. Called by the queue, one call a job at a time."""
+
+from __future__ import annotations
+
+import logging
+
+from headway_api import names
+from headway_api.status import RLTrainingJobStatus
+from headway_operator import plan
+from headway_operator.apply import Applier, Blocked
+from headway_operator.cache import Cache
+from headway_operator.config import OperatorConfig
+from headway_operator.kube import JOB, Api, ApiError, Json
+from headway_operator.plan import status
+from headway_operator.plan.observed import Observed
+
+log = logging.getLogger(__name__)
+
+Key = tuple[str, str]
+"""Namespace and name of a job."""
+
+
+class Reconciler:
+    """Brings jobs nearer to what their specs ask for."""
+
+    def __init__(self, api: Api, cache: Cache, platform: OperatorConfig) -> None:
+        self._api = api
+        self._cache = cache
+        self._platform = platform
+        self._applier = Applier(api, cache)
+
+    def forget(self) -> None:
+        """Hold every object of every job against its plan again, at their next turn."""
+        self._applier.forget()
+
+    def reconcile(self, key: Key) -> float | None:
+        """One round; returns when to come back although nothing happened, in seconds.
+
+        Raises:
+            Blocked: the plan could not be carried out; the job's status says why.
+            ApiError: the API server refused something that no status can explain.
+        """
+        raw = self._cache.get(JOB.kind, *key)
+        if raw is None:
+            return None
+        made = self._plan(raw)
+        if made.ending:
+            raw, made = self._look_again(raw, made)
+        if made.delete_job:
+            self._api.delete(JOB, *key, raw["metadata"]["uid"])
+            return None
+        try:
+            writes = self._applier.carry_out(raw["metadata"]["uid"], made.wanted, made.doomed)
+        except Blocked as blocked:
+            told = plan.make(raw, self._platform, self._observed(raw), blocked.trouble)
+            self._report(raw, told.status)
+            raise
+        if writes:
+            log.info("job=%s/%s writes=%d", *key, writes)
+        self._report(raw, made.status)
+        return made.again_seconds
+
+    def _observed(self, raw: Json) -> Observed:
+        return Observed(plan.utc_now(), tuple(self._cache.of_job(raw["metadata"]["uid"])))
+
+    def _plan(self, raw: Json) -> plan.Plan:
+        return plan.make(raw, self._platform, self._observed(raw))
+
+    def _look_again(self, raw: Json, made: plan.Plan) -> tuple[Json, plan.Plan]:
+        """The last word on a job is said of its newest state: the coordinator's final status may have been
+        written just now."""
+        metadata = raw["metadata"]
+        fresh = self._api.get(JOB, metadata["namespace"], metadata["name"])
+        if fresh is None or fresh["metadata"]["uid"] != metadata["uid"]:
+            return raw, plan.Plan()
+        self._cache.put(fresh)
+        return fresh, self._plan(fresh)
+
+    def _report(self, raw: Json, told: RLTrainingJobStatus | None) -> None:
+        """Write the operator's part of the status, if it differs from what is there."""
+        if told is None:
+            return
+        body = told.as_object()
+        known = status.own_part(RLTrainingJobStatus.model_validate(raw.get("status", {}))).as_object()
+        if body == known:
+            return
+        metadata = {key: raw["metadata"][key] for key in ("name", "namespace", "uid")}
+        document = {"apiVersion": names.API_VERSION, "kind": JOB.kind, "metadata": metadata, "status": body}
+        try:
+            answer = self._api.apply(document, subresource="/status")
+        except ApiError as error:
+            if error.status in (404, 409):
+                # Deleted meanwhile, or replaced by another job of its name, whose event is on its way.
+                return
+            raise
+        self._cache.put(answer)
+        _log_changes(raw, told)
+
+
+def _log_changes(raw: Json, told: RLTrainingJobStatus) -> None:
+    before = raw.get("status", {})
+    if before.get("state") == told.state and before.get("reason") == told.reason:
+        return
+    metadata = raw["metadata"]
+    log.info("job=%s/%s state=%s reason=%s", metadata["namespace"], metadata["name"], told.state, told.reason)
