@@ -1,4 +1,4 @@
-"""Builds Headway's images without Docker and without a registry: mmdebstrap makes the base, buildah the rest.
+"""Builds Headway's images. Without Docker or a registry mmdebstrap makes the base and buildah the rest.
 
     build.py base host operator sandbox     the light ones
     build.py --all                          all, rollout and trainer are gigabytes
@@ -6,7 +6,8 @@
     build.py --load host sandbox            and put them into the cluster of this machine
 
 Prints one line an image: its name, a tab, its OCI archive. Archives lie in the cache under the hash of what
-they are made of, so a second build takes no time. Builders with Docker use the Dockerfiles as they are.
+they are made of, so a second build takes no time. Where a Docker engine answers it builds, from the same
+Dockerfiles.
 Standard library only.
 """
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import fcntl
+import functools
 import hashlib
 import os
 import shlex
@@ -23,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -142,15 +144,97 @@ def files_of(path: Path) -> Iterator[Path]:
             yield child
 
 
+class Engine:
+    """Docker, through its command line."""
+
+    program = "docker"
+    own_base = False
+    """Whether the base is made from nothing instead of a published Debian image."""
+
+    def __init__(self) -> None:
+        os.environ["DOCKER_BUILDKIT"] = "1"
+
+    def build(self, *arguments: str | Path) -> None:
+        run(self.program, "build", *arguments, quiet=True)
+
+    def has(self, name: str) -> bool:
+        return answers(self.program, "image", "inspect", name)
+
+    def save(self, name: str, reference: str, archive: Path) -> None:
+        run("docker", "tag", name, reference)
+        run("docker", "save", "--output", archive, reference)
+
+    def load(self, archive: Path, reference: str, name: str) -> None:
+        run("docker", "load", "--quiet", "--input", archive, quiet=True)
+        run("docker", "tag", reference, name)
+
+    def forget_older(self, name: str) -> None:
+        """Remove the image's earlier contents from the store."""
+        image, _, current = name.rpartition(":")
+        listed = [self.program, "images", "--format", "{{.Tag}}", image]
+        for tag in subprocess.run(listed, capture_output=True, text=True, check=False).stdout.split():
+            if tag != current:
+                # Fails where another image still stands on it; then it goes with a later build.
+                answers(self.program, "rmi", f"{image}:{tag}")
+
+
+class Buildah(Engine):
+    """buildah as root in a chroot: no daemon, no namespaces, no registry."""
+
+    program = "buildah"
+    own_base = True
+
+    def __init__(self) -> None:
+        require("buildah")
+
+    def build(self, *arguments: str | Path) -> None:
+        options = [
+            "--isolation=chroot",
+            "--format=oci",
+            f"--timestamp={EPOCH}",
+            "--layers=false",
+            "--pull=never",
+        ]
+        # The certificates of this machine, for builds behind a proxy that signs for itself.
+        options += ["--volume=/etc/ssl/certs:/etc/ssl/certs:ro"] if Path("/etc/ssl/certs").is_dir() else []
+        super().build(*options, *arguments)
+
+    def has(self, name: str) -> bool:
+        return answers("buildah", "inspect", "--type=image", name)
+
+    def save(self, name: str, reference: str, archive: Path) -> None:
+        # Archives are read once, on this machine: time counts, not size.
+        fast = ("--compression-format=gzip", "--compression-level=1")
+        run("buildah", "push", "--quiet", *fast, name, f"oci-archive:{archive}:{reference}")
+
+    def load(self, archive: Path, reference: str, name: str) -> None:
+        run("buildah", "pull", "--quiet", f"oci-archive:{archive}", quiet=True)
+        run("buildah", "tag", reference, name)
+
+
+def answers(*command: str) -> bool:
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def choose_engine() -> Engine:
+    return Engine() if shutil.which("docker") and answers("docker", "info") else Buildah()
+
+
 class Builder:
     """Builds images and what they stand on, each once."""
 
-    def __init__(self, images: dict[str, Image], prefix: str, tag: str) -> None:
+    def __init__(self, engine: Callable[[], Engine], images: dict[str, Image], prefix: str, tag: str) -> None:
+        self.choose = engine
         self.images = images
         self.prefix = prefix
         self.tag = tag
         self.folder = CACHE / "images"
         self.folder.mkdir(parents=True, exist_ok=True)
+
+    @functools.cached_property
+    def engine(self) -> Engine:
+        """Chosen when first needed: with all archives there, nothing has to be installed."""
+        return self.choose()
 
     def key(self, image: Image) -> str:
         """Hash of all that decides the image's content, its base included."""
@@ -167,121 +251,92 @@ class Builder:
         return f"{self.prefix}/{image.name}:{self.tag}"
 
     def archive(self, image: Image) -> Path:
-        return self.folder / f"{image.name}-{self.key(image)}.tar"
+        named = hashlib.sha256(f"{self.key(image)} {self.reference(image)}".encode()).hexdigest()
+        return self.folder / f"{image.name}-{named[:16]}.tar"
 
     def build(self, image: Image) -> Path:
         """The image's archive, made if it is not there."""
         archive = self.archive(image)
-        if not archive.exists():
-            require("buildah")
-            stored = self.stored(image)
-            with step(f"archive {archive.name}"):
-                partial = archive.with_suffix(".partial")
-                partial.unlink(missing_ok=True)
-                run(
-                    "buildah",
-                    "push",
-                    "--quiet",
-                    *FAST,
-                    stored,
-                    f"oci-archive:{partial}:{self.reference(image)}",
-                )
-                partial.rename(archive)
-            for old in self.folder.glob(f"{image.name}-{'[0-9a-f]' * 16}.tar"):
-                if old != archive:
-                    old.unlink()
+        if archive.exists():
+            return archive
+        with self.alone(f"{image.name}.archive"):
+            if not archive.exists():
+                stored = self.stored(image)
+                with step(f"archive {archive.name}"):
+                    partial = archive.with_suffix(".partial")
+                    partial.unlink(missing_ok=True)
+                    self.engine.save(stored, self.reference(image), partial)
+                    partial.rename(archive)
+                for old in self.folder.glob(f"{image.name}-{'[0-9a-f]' * 16}.tar"):
+                    if old != archive:
+                        old.unlink()
         return archive
 
+    @contextlib.contextmanager
+    def alone(self, what: str) -> Iterator[None]:
+        """One build of one thing at a time on this machine."""
+        with (self.folder / f"{what}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
     def stored(self, image: Image) -> str:
-        """The image's name in buildah's store, built or read from its archive if it is not there."""
+        """The image's name in the engine's store, built or read from its archive if it is not there."""
         name = f"localhost/headway-build/{image.name}:{self.key(image)}"
-        if has(name):
-            return name
-        if self.archive(image).exists():
-            run("buildah", "pull", "--quiet", f"oci-archive:{self.archive(image)}", quiet=True)
-            run("buildah", "tag", self.reference(image), name)
-        elif image.base is None:
-            with step(image.name):
-                self.bootstrap(name)
-        else:
-            base = self.stored(self.images[image.base])
-            with step(image.name):
-                self.dockerfile(image, base, name)
-        self.forget_older(image, name)
+        with self.alone(image.name):
+            if not self.engine.has(name):
+                self.obtain(image, name)
+                self.engine.forget_older(name)
         return name
 
-    def forget_older(self, image: Image, name: str) -> None:
-        """Remove the image's earlier contents from buildah's store."""
-        listed = subprocess.run(
-            ["buildah", "images", "--format", "{{.Name}}:{{.Tag}}"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        for other in listed.stdout.split():
-            if other.rpartition(":")[0] == name.rpartition(":")[0] and other != name:
-                # Fails where another image still stands on it; then it goes with the next build.
-                subprocess.run(["buildah", "rmi", other], capture_output=True, check=False)
+    def obtain(self, image: Image, name: str) -> None:
+        if self.archive(image).exists():
+            self.engine.load(self.archive(image), self.reference(image), name)
+            return
+        base = self.stored(self.images[image.base]) if image.base else None
+        with step(image.name):
+            if base is None and self.engine.own_base:
+                bootstrap(self.engine, name)
+            else:
+                self.dockerfile(image, base, name)
 
-    def bootstrap(self, name: str) -> None:
-        """The base, from Debian's packages alone."""
-        require("mmdebstrap")
-        packages = (ROOT / "images/base/packages.txt").read_text().split()
-        provide = shlex.quote(str(ROOT / "images/base/provide.sh"))
-        with tempfile.TemporaryDirectory(prefix="headway-base-") as scratch:
-            layer = Path(scratch) / "base.tar"
-            run(
-                "mmdebstrap",
-                "--quiet",
-                "--variant=minbase",
-                f"--include={','.join(packages)}",
-                *(f"--dpkgopt=path-exclude=/usr/share/{part}/*" for part in NEVER_READ),
-                "--dpkgopt=path-include=/usr/share/doc/*/copyright",
-                f'--customize-hook=chroot "$1" sh -s < {provide}',
-                '--customize-hook=cd "$1/var" && rm -rf log/* cache/ldconfig/* cache/debconf/*-old',
-                SUITE,
-                layer,
-            )
-            dockerfile = Path(scratch) / "Dockerfile"
-            dockerfile.write_text("FROM scratch\nADD base.tar /\nENV LANG=C.UTF-8\n")
-            run("buildah", "build", "--quiet", *FIXED, "-t", name, "-f", dockerfile, scratch, quiet=True)
-
-    def dockerfile(self, image: Image, base: str, name: str) -> None:
+    def dockerfile(self, image: Image, base: str | None, name: str) -> None:
         folder = ROOT / image.folder
+        arguments = [f"{image.base_argument}={base}"] if base else []
         with build_settings() as settings:
-            run(
-                "buildah",
-                "build",
-                *FIXED,
-                "--layers=false",
-                "--pull=never",
+            self.engine.build(
                 f"--secret=id=build-env,src={settings}",
-                # The certificates of this machine, for builds behind a proxy that signs for itself.
-                *(["--volume=/etc/ssl/certs:/etc/ssl/certs:ro"] if Path("/etc/ssl/certs").is_dir() else []),
-                f"--build-arg={image.base_argument}={base}",
+                *(f"--build-arg={argument}" for argument in (*arguments, *image.arguments)),
                 *([f"--target={image.target}"] if image.target else []),
-                *(f"--build-arg={argument}" for argument in image.arguments),
                 "-t",
                 name,
                 "-f",
                 folder / "Dockerfile",
                 folder if image.own_context else ROOT,
-                quiet=True,
             )
 
 
-# Archives are read once, on this machine: time counts, not size.
-FAST = ("--compression-format=gzip", "--compression-level=1")
-FIXED = ("--isolation=chroot", "--format=oci", f"--timestamp={EPOCH}")
-
-
-def has(name: str) -> bool:
-    return (
-        subprocess.run(
-            ["buildah", "inspect", "--type=image", name], capture_output=True, check=False
-        ).returncode
-        == 0
-    )
+def bootstrap(engine: Engine, name: str) -> None:
+    """The base, from Debian's packages alone."""
+    require("mmdebstrap")
+    packages = (ROOT / "images/base/packages.txt").read_text().split()
+    provide = shlex.quote(str(ROOT / "images/base/provide.sh"))
+    with tempfile.TemporaryDirectory(prefix="headway-base-") as scratch:
+        layer = Path(scratch) / "base.tar"
+        run(
+            "mmdebstrap",
+            "--quiet",
+            "--variant=minbase",
+            f"--include={','.join(packages)}",
+            *(f"--dpkgopt=path-exclude=/usr/share/{part}/*" for part in NEVER_READ),
+            "--dpkgopt=path-include=/usr/share/doc/*/copyright",
+            f'--customize-hook=chroot "$1" sh -s < {provide}',
+            '--customize-hook=cd "$1/var" && rm -rf log/* cache/ldconfig/* cache/debconf/*-old',
+            SUITE,
+            layer,
+        )
+        dockerfile = Path(scratch) / "Dockerfile"
+        dockerfile.write_text("FROM scratch\nADD base.tar /\nENV LANG=C.UTF-8\n")
+        engine.build("-t", name, "-f", dockerfile, scratch)
 
 
 @contextlib.contextmanager
@@ -321,15 +376,13 @@ def main(arguments: Sequence[str]) -> int:
     if not names:
         parser.error("name the images, or --all")
     try:
-        builder = Builder(images, options.prefix, options.tag)
-        with (CACHE / "images.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            for name in dict.fromkeys(names):
-                image = images.get(name) or environment_image(Path(name))
-                archive = builder.build(image)
-                print(f"{builder.reference(image)}\t{archive}", flush=True)
-                if options.load:
-                    run(sys.executable, ROOT / "hack/cluster/cluster.py", "load-image", archive)
+        builder = Builder(choose_engine, images, options.prefix, options.tag)
+        for name in dict.fromkeys(names):
+            image = images.get(name) or environment_image(Path(name))
+            archive = builder.build(image)
+            print(f"{builder.reference(image)}\t{archive}", flush=True)
+            if options.load:
+                run(sys.executable, ROOT / "hack/cluster/cluster.py", "load-image", archive)
     except BuildError as error:
         say(str(error))
         return 1

@@ -133,7 +133,7 @@ def fill(venv: Path) -> None:
     uv = bootstrap_uv()
     if not (venv / "bin" / "python").exists():
         run([uv, "venv", "-q", "--python", PYTHON, venv], **uv_options())
-    install = [uv, "pip", "install", "-q", "--python", venv / "bin" / "python", "--no-deps"]
+    install: list[str | Path] = [uv, "pip", "install", "-q", "--python", venv / "bin" / "python", "--no-deps"]
     install += ["--compile-bytecode", "--build-constraints", REQUIREMENTS / "build.txt"]
     with step("locked packages (about 6 GB)"):
         # DeepSpeed's kernels are built when first used, and none of them at install.
