@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 import sys
+import threading
 from typing import Any
 
 import kopf
@@ -36,6 +37,10 @@ def registry(controller: Controller) -> kopf.OperatorRegistry:
         settings.watching.server_timeout = 300
         settings.watching.client_timeout = 330
         settings.watching.inactivity_timeout = 70
+
+    @kopf.on.login(registry=handlers)
+    def login(**arguments: Any) -> kopf.ConnectionInfo | None:
+        return kopf.login_via_client(**arguments)
 
     @kopf.on.event(names.GROUP, names.VERSION, kube.JOB.plural, registry=handlers)
     def job(*, type: str | None, body: kopf.Body, **_: Any) -> None:
@@ -78,6 +83,12 @@ def run(platform: OperatorConfig) -> None:
             leadership.release()
 
 
+def _end(failure: threading.ExceptHookArgs) -> None:
+    """A thread that dies by a fault of ours takes the process with it: half an operator is worse than none."""
+    log.critical("thread %s died", failure.thread, exc_info=failure.exc_value)
+    os._exit(1)
+
+
 def main() -> int:
     """Entry point; the exit code is 1 where the process could not do its work."""
     logging.basicConfig(
@@ -87,6 +98,7 @@ def main() -> int:
     )
     for chatty in ("kopf", "urllib3"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
+    threading.excepthook = _end
     try:
         platform = load(os.environ)
     except (OSError, ValidationError) as error:

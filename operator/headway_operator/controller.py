@@ -150,8 +150,6 @@ class Controller:
         """See every job, whether or not an event told of it."""
         for namespace in self._platform.watch_namespaces or (None,):
             items, version = self._api.list(JOB, namespace)
-            for item in items:
-                item.update(apiVersion=JOB.api_version, kind=JOB.kind)
             self.cache.replace(JOB.kind, namespace, items, int(version))
         for body in self.cache.of_kind(JOB.kind):
             self.queue.add(_key(body))

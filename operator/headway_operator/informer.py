@@ -89,8 +89,6 @@ class Informer:
         items, version = self._api.list(
             kind, namespace, selector=SELECTOR, metadata_only=self._source.metadata_only
         )
-        for item in items:
-            item.update(apiVersion=kind.api_version, kind=kind.kind)
         self.last_heard = time.monotonic()
         for body in self._cache.replace(kind.kind, namespace, items, int(version)):
             self._changed(body)

@@ -104,7 +104,10 @@ class Api:
         query = {"limit": str(PAGE), "labelSelector": selector}
         while True:
             page = self._json("GET", kind.path(namespace), query=query, accept=_accept("List", metadata_only))
-            items += ({"apiVersion": kind.api_version, "kind": kind.kind} | item for item in page["items"])
+            # Items of a list do not say what they are, and an empty list of metadata is null.
+            items += [
+                item | {"apiVersion": kind.api_version, "kind": kind.kind} for item in page["items"] or []
+            ]
             following = page["metadata"].get("continue")
             if not following:
                 return items, str(page["metadata"]["resourceVersion"])
