@@ -53,18 +53,35 @@ class Rule:
         return json_schema
 
 
-def not_yet(message: str, *, values: tuple[Scalar, ...] = (), unless: Scalar | None = None) -> Rule:
+def frozen_while_running(field: str) -> Rule:
+    """A change of this field of `spec` takes effect when the job's processes start, so it must be suspended.
+
+    Says nothing of a single object: only the API server knows what was there before.
+    """
+    return Rule(
+        f"self.suspend || oldSelf.suspend || self.{field} == oldSelf.{field}",
+        f"spec.{field} may change only while the job is suspended; set spec.suspend: true first",
+        lambda value: True,
+        field.partition(".")[0],
+    )
+
+
+def not_yet(
+    message: str, *, values: tuple[Scalar, ...] = (), unless: Scalar | tuple[()] | None = None
+) -> Rule:
     """Refuse what this version would silently ignore.
 
-    Without options the field may not be set at all; `values` refuses some values of it, `unless` all
-    but one. Remove the annotation in the commit that makes the field act.
+    Without options the field may not be set at all; `values` refuses some values of it, `unless` all but
+    one, where `()` is the empty list. Remove the annotation in the commit that makes the field act.
     """
     if values:
         listed = ", ".join(cel_literal(value) for value in values)
         return Rule(f"!(self in [{listed}])", message, lambda value: value not in values)
+    if unless == ():
+        return Rule("size(self) == 0", message, lambda value: value == ())
     if unless is not None:
         return Rule(f"self == {cel_literal(unless)}", message, lambda value: value == unless)
-    return Rule("false", message, lambda value: value is None or value == ())
+    return Rule("false", message, lambda value: value is None)
 
 
 def cel_literal(value: Scalar) -> str:

@@ -53,7 +53,8 @@ class Sandbox(SpecModel):
     """RuntimeClass of the pods, for a stronger wall around untrusted code (gvisor, kata). Absent: the
     cluster's default runtime."""
     resources: Resources | None = None
-    """Resources of one sandbox; requests are set equal to limits. Absent: the operator's default."""
+    """Resources of one sandbox. Leave requests out, so that they equal limits and no episode is slowed by
+    its neighbours. Absent: the operator's default."""
     reuse: Literal["Never"] = "Never"
     """Whether a sandbox serves another episode after its first. Never: nothing leaks from one episode
     into the next."""
@@ -64,7 +65,8 @@ class Sandbox(SpecModel):
         Field(max_length=32),
         not_yet(
             "spec.environment.sandbox.egress is not applied by this version; put what the "
-            "tools need into the image"
+            "tools need into the image",
+            unless=(),
         ),
     ] = ()
     """Destinations a sandbox may reach; none of them otherwise, names (DNS) included. Not applied yet."""

@@ -91,7 +91,8 @@ class ScheduleSpec(SpecModel):
     )
 
     max_steps: Annotated[int, Field(ge=1, le=100000)] = 50
-    """Training steps. May be raised while the job runs. Give a change 25 to 50 steps before judging it."""
+    """Training steps. May be raised while the job is suspended. Give a change 25 to 50 steps
+    before judging it."""
     max_epochs: Annotated[int, Field(ge=1, le=1000)] = 1
     """Passes over the training rows."""
 
@@ -108,7 +109,8 @@ class CheckpointsSpec(SpecModel):
     ] = 1
     """Steps between resumable checkpoints."""
     keep_last: Annotated[int, Field(ge=1, le=100)] = 2
-    """Latest resumable checkpoints kept; older ones are deleted. May be changed while the job runs."""
+    """Latest resumable checkpoints kept; older ones are deleted. May be changed while the job is
+    suspended."""
     keep_best: Annotated[
         Annotated[int, Field(ge=0, le=10)] | None,
         not_yet("spec.checkpoints.keepBest is not acted upon by this version; raise keepLast instead"),

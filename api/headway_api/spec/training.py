@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from headway_api.base import Model, SpecModel
-from headway_api.rules import Rule, not_yet
+from headway_api.rules import Rule, frozen_while_running, not_yet
 from headway_api.spec.agent import AgentSpec
 from headway_api.spec.algorithm import AlgorithmSpec
 from headway_api.spec.data import DataSpec
@@ -32,7 +32,7 @@ class FailurePolicySpec(SpecModel):
     rules: Annotated[
         tuple[FailureRule, ...],
         Field(max_length=16),
-        not_yet("spec.failurePolicy.rules is not acted upon by this version; use maxRestarts"),
+        not_yet("spec.failurePolicy.rules is not acted upon by this version; use maxRestarts", unless=()),
     ] = ()
     """What each kind of failure leads to. Not acted upon yet."""
 
@@ -56,6 +56,9 @@ class RLTrainingJobSpec(SpecModel):
         }
     )
     validations = (
+        frozen_while_running("schedule.maxSteps"),
+        frozen_while_running("evaluation.everySteps"),
+        frozen_while_running("checkpoints.keepLast"),
         Rule(
             "has(self.data.validation) || (self.evaluation.everySteps == 0 && !self.evaluation.atStart)",
             "spec.data.validation is needed to evaluate; give it, or switch evaluation off with "
@@ -146,6 +149,11 @@ class RLTrainingJobSpec(SpecModel):
     """Secrets to pull the job's images with."""
     output: OutputSpec
     """Where the results go."""
+
+    @property
+    def evaluation_max_tokens(self) -> int:
+        """Most tokens of a turn in validation: its own limit, else that of training."""
+        return self.evaluation.sampling.max_tokens or self.rollout.sampling.max_tokens
 
 
 class RLTrainingJob(Model):

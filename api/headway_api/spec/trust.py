@@ -60,7 +60,7 @@ class EvaluationSpec(MeasureSpec):
 
     every_steps: Annotated[int, Field(ge=0, le=1000)] = 10
     """Training steps between validations; one more follows the last step. 0 does not validate. May be
-    changed while the job runs."""
+    changed while the job is suspended."""
     at_start: bool = True
     """Validate the base model before the first step, so that there is something to compare with."""
 

@@ -1,0 +1,241 @@
+"""Every metric, once: its name, kind, unit and meaning.
+
+Names under `training/`, `timing_s/`, `rollout/`, `analysis/`, `val/` and `eval/` are those of SageMaker
+MTRL, so that a dashboard made for it keeps working; the others are Headway's own. MLflow gets a name as it
+stands, Prometheus gets `prometheus_name`. How a number is computed is not known here.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Literal
+
+Kind = Literal["gauge", "counter", "histogram"]
+Unit = Literal["", "tokens", "seconds", "steps", "ratio", "bytes", "nats", "usd"]
+
+
+@dataclass(frozen=True)
+class Family:
+    """One metric, or several that differ in a number or name written in braces."""
+
+    name: str
+    """As MLflow shows it; `{k}` or `{name}` stands for what varies."""
+    help: str
+    """What the number says, in one sentence."""
+    unit: Unit = ""
+    kind: Kind = "gauge"
+    labels: tuple[str, ...] = ()
+    """Prometheus labels, besides those that every metric of a job carries."""
+
+    def matches(self, name: str) -> bool:
+        """Whether `name` is of this family."""
+        return re.fullmatch(_PLACEHOLDER.sub("[A-Za-z0-9_]+", re.escape(self.name)), name) is not None
+
+
+_PLACEHOLDER = re.compile(r"\\\{[a-z]+\\\}")
+JOB_LABELS: Final = ("namespace", "job")
+"""Every metric of a job carries these."""
+
+STATISTICS: Final = {"mean": "Mean", "std": "Standard deviation", "min": "Smallest", "max": "Largest"}
+
+
+def spread(prefix: str, what: str, *, only: str = "mean std min max", unit: Unit = "") -> Iterator[Family]:
+    """The statistics `only` of one quantity."""
+    for key in only.split():
+        yield Family(f"{prefix}{key}", f"{STATISTICS[key]} {what}.", unit)
+
+
+TRAINING: Final = (
+    Family("training/epoch", "Passes over the training rows completed."),
+    Family("training/global_step", "Training steps completed.", "steps"),
+    Family("training/num_groups", "Groups in the step's batch."),
+    Family("training/num_trajectories", "Episodes in the step's batch."),
+    Family("training/total_tokens", "Tokens in the step's rows, context and action.", "tokens"),
+    Family("training/num_datums", "Rows the step's episodes became."),
+    Family("training/datums_per_trajectory", "Rows an episode became; 1 where no history was rewritten."),
+    Family("training/action_tokens_mean", "Mean sampled tokens of an episode.", "tokens"),
+    Family("training/obs_tokens_mean", "Mean prompt and tool-result tokens of an episode.", "tokens"),
+    Family("training/trainable_token_positions", "Positions with a gradient in the step.", "tokens"),
+    Family("training/nontrainable_token_positions", "Positions without a gradient in the step.", "tokens"),
+    Family("training/trainable_token_ratio", "Share of positions with a gradient.", "ratio"),
+)
+TIMING: Final = (
+    Family("timing_s/step", "From one batch taken to the next.", "seconds"),
+    Family("timing_s/training", "Forward, backward and optimizer of a step.", "seconds"),
+    Family("timing_s/policy_update", "From new weights published to every server holding them.", "seconds"),
+    Family("timing_s/save_checkpoint", "Writing a checkpoint.", "seconds"),
+    Family("timing_s/eval", "A validation.", "seconds"),
+    Family("timing_s/wait_for_batch", "The learner's wait for episodes.", "seconds"),
+    Family("timing_s/export_weights", "Gathering and writing the weights that are published.", "seconds"),
+)
+ROLLOUT: Final = (
+    *spread("rollout/reward/", "reward of the batch's episodes"),
+    Family("rollout/reward/valid_mean", "Mean reward of groups whose advantages are not all zero."),
+    Family("rollout/reward/zero_frac", "Share of episodes with reward 0.", "ratio"),
+    Family("rollout/reward_metrics/{name}", "Mean of a number the environment reported with its rewards."),
+    *spread("rollout/turns/", "turns of an episode", only="mean min max"),
+    Family("rollout/tokens/prompt_mean", "Mean prompt tokens of an episode.", "tokens"),
+    *spread("rollout/tokens/response_", "sampled tokens of an episode", unit="tokens"),
+    Family("rollout/logprob/zero_count", "Sampled tokens with log-probability 0."),
+    Family("rollout/logprob/zero_frac", "Share of sampled tokens with log-probability 0.", "ratio"),
+    Family("rollout/logprob/zero_per_group", "Sampled tokens with log-probability 0, for each group."),
+    *spread("rollout/logprob/nz_", "log-probability of the other sampled tokens", unit="nats"),
+    *spread("rollout/advantage/", "advantage of the batch's episodes"),
+    Family("rollout/advantage/n_positive", "Episodes with an advantage above 0."),
+    Family("rollout/advantage/n_negative", "Episodes with an advantage below 0."),
+)
+ANALYSIS: Final = (
+    Family("analysis/batch_completion_ratio", "Share of the batch's episodes that completed.", "ratio"),
+    Family("analysis/batch_valid_ratio", "Share of groups whose advantages are not all zero.", "ratio"),
+    Family("analysis/zero_adv_groups", "Groups whose advantages are all zero."),
+    Family("analysis/zero_adv_nonzero_reward", "Those of them with a reward other than 0: too easy."),
+    Family("analysis/zero_adv_zero_reward", "Those of them with reward 0 throughout: too hard."),
+    Family("analysis/reward_variance_across_groups", "Variance of the groups' mean rewards."),
+    Family("analysis/mean_group_reward_spread", "Mean distance between a group's best and worst reward."),
+)
+
+
+def measured(prefix: str, when: str) -> tuple[Family, ...]:
+    """What validation and evaluation jobs report alike."""
+    return (
+        *spread(f"{prefix}/reward/", f"reward {when}"),
+        Family(f"{prefix}/reward/zero_frac", f"Share of episodes with reward 0 {when}.", "ratio"),
+        *(
+            Family(f"{prefix}/reward/{key}_within_groups", f"{text} reward of a row's tries, mean over rows.")
+            for key, text in STATISTICS.items()
+        ),
+        Family(f"{prefix}/reward/rollouts_per_prompt", "Tries on each row."),
+        Family(f"{prefix}/reward/num_prompts", "Rows measured."),
+        Family(f"{prefix}/reward/succeeded_rollouts", "Tries that reached the success threshold."),
+        Family(f"{prefix}/reward/failed_rollouts", "Tries that did not."),
+        Family(f"{prefix}/reward/success_threshold", "Reward from which a try succeeds."),
+        Family(f"{prefix}/reward/pass_at_{{k}}", "Chance that one of k tries succeeds, unbiased.", "ratio"),
+        Family(f"{prefix}/reward/pass_power_{{k}}", "Chance that all of k tries succeed, unbiased.", "ratio"),
+        Family(f"{prefix}/external_score/mean", f"Mean external score {when}; it is never trained on."),
+        *spread(f"{prefix}/turns/", f"turns of an episode {when}", only="mean min max"),
+        Family(f"{prefix}/tokens/prompt_mean", f"Mean prompt tokens of an episode {when}.", "tokens"),
+        *spread(f"{prefix}/tokens/response_", f"sampled tokens of an episode {when}", unit="tokens"),
+        Family(f"{prefix}/logprob/zero_count", f"Sampled tokens with log-probability 0 {when}."),
+        Family(f"{prefix}/logprob/zero_frac", "Their share of the sampled tokens.", "ratio"),
+        Family(f"{prefix}/logprob/zero_per_group", "Their number for each row."),
+        *spread(f"{prefix}/logprob/nz_", f"log-probability of the others {when}", unit="nats"),
+    )
+
+
+OBJECTIVE: Final = (
+    Family("objective/loss", "Loss of the step."),
+    Family("objective/grad_norm", "Norm of the gradient before clipping."),
+    Family("objective/learning_rate", "Step size of the optimizer."),
+    Family("objective/ratio_mean", "Mean ratio of trained to sampling probability."),
+    Family("objective/ratio_max", "Largest such ratio."),
+    Family("objective/clip_frac", "Share of action tokens whose ratio was clipped.", "ratio"),
+    Family(
+        "objective/mismatch_kl",
+        "KL from the servers' to the learner's probabilities at equal weights.",
+        "nats",
+    ),
+    Family("objective/entropy", "Mean entropy of the policy at action tokens.", "nats"),
+)
+STALENESS: Final = (
+    Family("staleness/lag_mean", "Mean age of trained tokens.", "steps"),
+    Family("staleness/lag_max", "Age of the oldest trained token.", "steps"),
+    Family("staleness/discarded_groups", "Groups thrown away as too old.", kind="counter"),
+)
+EPISODES: Final = (
+    Family("episodes/finished", "Episodes that ended.", kind="counter", labels=("outcome", "purpose")),
+    Family(
+        "episodes/retried", "Episodes started again after an InfraError.", kind="counter", labels=("reason",)
+    ),
+    Family("episodes/in_flight", "Episodes running now.", labels=("purpose",)),
+    Family("episodes/seconds", "How long episodes took.", "seconds", "histogram", ("outcome",)),
+    Family("episodes/malformed_tool_call_rate", "Share of turns whose tool call could not be read.", "ratio"),
+    Family("episodes/turn_limit_rate", "Share of episodes cut off at maxTurns.", "ratio"),
+    Family("episodes/token_limit_rate", "Share of turns cut off at maxTokens.", "ratio"),
+    Family("episodes/outcome_{name}_rate", "Share of the step's episodes with an outcome.", "ratio"),
+)
+USAGE: Final = (
+    Family("usage/tokens", "Tokens, by class of the bill.", "tokens", "counter", ("class",)),
+    Family("usage/sandbox_seconds", "Seconds sandboxes were in use.", "seconds", "counter"),
+    Family("usage/accelerator_seconds", "Seconds accelerators were held.", "seconds", "counter"),
+    Family("usage/cost_usd", "Cost so far by the price book.", "usd"),
+)
+SANDBOX: Final = (
+    Family("sandbox/pool_size", "Sandboxes, by state.", labels=("state",)),
+    Family(
+        "sandbox/lease_seconds",
+        "From asking for a sandbox to having one.",
+        "seconds",
+        "histogram",
+        ("start",),
+    ),
+    Family("sandbox/tool_call_seconds", "How long tool calls took.", "seconds", "histogram"),
+    Family("sandbox/failures", "Sandboxes lost.", kind="counter", labels=("reason",)),
+    Family("sandbox/waiting", "Episodes waiting for a sandbox."),
+)
+WEIGHTS: Final = (
+    Family("weights/version", "Training step of the weights a server holds.", "steps", labels=("server",)),
+    Family(
+        "weights/sync_seconds",
+        "From a server told of new weights to it sampling with them.",
+        "seconds",
+        "histogram",
+    ),
+    Family("weights/servers", "Rollout servers, by whether they are in rotation.", labels=("state",)),
+    Family("weights/verification_failures", "Weights that did not arrive as sent.", kind="counter"),
+    Family("weights/canary_error", "Difference of a canary's log-probabilities, learner to server.", "nats"),
+)
+SPOOL: Final = (
+    Family("spool/groups", "Finished groups that no checkpoint has acknowledged."),
+    Family("spool/bytes", "Their size.", "bytes"),
+)
+COLLAPSE: Final = (Family("collapse/signal", "1 while a sign of collapse is seen.", labels=("signal",)),)
+OPERATOR: Final = (
+    Family(
+        "operator/reconcile_seconds", "How long a reconcile took.", "seconds", "histogram", ("kind", "result")
+    ),
+    Family("operator/reconcile_age_seconds", "Time since the last reconcile that ended well.", "seconds"),
+    Family("operator/queue_depth", "Objects waiting to be reconciled."),
+    Family("operator/applies", "Objects applied.", kind="counter", labels=("kind", "result")),
+    Family("operator/is_leader", "1 in the replica that acts."),
+    Family("operator/jobs", "Jobs, by state.", labels=("state",)),
+)
+
+FAMILIES: Final = (
+    *TRAINING,
+    *TIMING,
+    *ROLLOUT,
+    *ANALYSIS,
+    *measured("val", "in validation"),
+    *measured("eval", "in evaluation"),
+    *OBJECTIVE,
+    *STALENESS,
+    *EPISODES,
+    *USAGE,
+    *SANDBOX,
+    *WEIGHTS,
+    *SPOOL,
+    *COLLAPSE,
+    *OPERATOR,
+)
+
+
+class UnknownMetricError(KeyError):
+    """A name that is in no family: add the family before the number."""
+
+
+def family(name: str) -> Family:
+    """The family of a metric's name, such as `val/reward/pass_at_4`."""
+    exact = _BY_NAME.get(name) or next((known for known in _PATTERNS if known.matches(name)), None)
+    if exact is None:
+        raise UnknownMetricError(f"no metric family is called {name!r}; define it in headway_api.metrics")
+    return exact
+
+
+def prometheus_name(name: str) -> str:
+    """The name in Prometheus: `/` becomes `_`, prefixed `headway_`; a counter ends in `_total`."""
+    suffix = "_total" if family(name).kind == "counter" else ""
+    return "headway_" + name.replace("/", "_") + suffix
+
+
+_BY_NAME: Final = {known.name: known for known in FAMILIES}
+_PATTERNS: Final = tuple(known for known in FAMILIES if "{" in known.name)

@@ -1,0 +1,151 @@
+"""The API server, given the CRDs, refuses what the models refuse and says the same."""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+import yaml
+from refusal_cases import EVERYTHING, SMALLEST, TABLE, changed
+
+from headway_api.spec.training import RLTrainingJob
+
+ROOT = Path(__file__).resolve().parents[3]
+
+pytestmark = pytest.mark.integration
+
+REFUSED = [*TABLE["messages"], *TABLE["bounds"]]
+CHANGES = [*TABLE["transitions"], *TABLE["allowed"]]
+
+
+class Cluster(Protocol):
+    def kubectl(self, *args: str, input: str | None = None, check: bool = True) -> Any: ...
+
+
+def said(cluster: Cluster, *args: str, objects: list[dict[str, Any]] | None = None) -> str:
+    """What kubectl printed, whether or not it succeeded. Many objects go in one call, for speed."""
+    given = {"apiVersion": "v1", "kind": "List", "items": objects} if objects else None
+    result = cluster.kubectl(*args, input=json.dumps(given) if given else None, check=False)
+    return f"{result.stdout}\n{result.stderr}"
+
+
+def by_object(text: str) -> dict[str, str]:
+    """Name of each refused object -> what was said of it."""
+    parts = re.split(r'RLTrainingJob\S* "([^"]+)" is invalid', text)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+@pytest.fixture(scope="module")
+def namespace(cluster: Cluster) -> Iterator[str]:
+    cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(ROOT / "crds"))
+    for crd in sorted((ROOT / "crds").glob("*.yaml")):
+        name = yaml.safe_load(crd.read_text())["metadata"]["name"]
+        cluster.kubectl("wait", "--for=condition=Established", f"crd/{name}", "--timeout=30s")
+    name = f"admission-{uuid.uuid4().hex[:6]}"
+    cluster.kubectl("create", "namespace", name)
+    yield name
+    cluster.kubectl("delete", "namespace", name, "--wait=false")
+
+
+def named(job: dict[str, Any], name: str) -> dict[str, Any]:
+    return job if job["metadata"]["name"] != "refunds" else changed(job, {"metadata.name": name})
+
+
+def test_refuses_what_the_models_refuse(cluster: Cluster, namespace: str) -> None:
+    objects = [named(changed(SMALLEST, case["set"]), f"case-{index}") for index, case in enumerate(REFUSED)]
+    text = said(
+        cluster,
+        *("create", "-n", namespace, "--dry-run=server", "--validate=false", "-f", "-"),
+        objects=objects,
+    )
+    answers = by_object(text)
+    missed = []
+    for case, sent in zip(REFUSED, objects, strict=True):
+        answer = answers.get(sent["metadata"]["name"], "accepted")
+        wanted = case.get("says") or case["field"]
+        if wanted not in answer:
+            missed.append((case["set"], wanted, answer))
+    assert not missed, text
+
+
+@pytest.mark.parametrize("example", [SMALLEST, EVERYTHING], ids=["smallest", "everything"])
+def test_takes_the_examples(cluster: Cluster, namespace: str, example: dict[str, Any]) -> None:
+    result = cluster.kubectl(
+        *("create", "-n", namespace, "--dry-run=server", "--validate=strict", "-f", "-"),
+        input=json.dumps(example),
+    )
+    assert "created" in result.stdout
+
+
+def test_defaults_are_those_of_the_models(cluster: Cluster, namespace: str) -> None:
+    result = cluster.kubectl(
+        *("create", "-n", namespace, "--dry-run=server", "-o", "json", "-f", "-"),
+        input=json.dumps(SMALLEST),
+    )
+    stored = json.loads(result.stdout)
+    from_server = RLTrainingJob.model_validate(stored).spec
+    assert from_server == RLTrainingJob.model_validate(SMALLEST).spec
+    assert stored["spec"].keys() >= {"seed", "algorithm", "rollout", "evaluation"}
+
+
+def test_only_some_fields_may_change(cluster: Cluster, namespace: str) -> None:
+    before = [
+        changed(changed(SMALLEST, case.get("from", {})), {"metadata.name": f"change-{index}"})
+        for index, case in enumerate(CHANGES)
+    ]
+    after = [changed(job, case["set"]) for job, case in zip(before, CHANGES, strict=True)]
+    assert by_object(said(cluster, "create", "-n", namespace, "-f", "-", objects=before)) == {}
+    text = said(cluster, "replace", "-n", namespace, "-f", "-", objects=after)
+    answers = by_object(text)
+    missed = []
+    for index, case in enumerate(CHANGES):
+        answer = answers.get(f"change-{index}", "accepted")
+        if (case.get("says") or "accepted") not in answer:
+            missed.append((case, answer))
+    assert not missed, text
+
+
+def test_evaluation_is_installed_but_refused(cluster: Cluster, namespace: str) -> None:
+    job = {
+        "apiVersion": "headway.dev/v1alpha1",
+        "kind": "RLEvalJob",
+        "metadata": {"name": "compare", "namespace": namespace},
+        "spec": {
+            "candidates": [{"name": "base", "model": {"base": "hf://Qwen/Qwen3-8B"}}],
+            "data": SMALLEST["spec"]["data"]["train"],
+            "environment": SMALLEST["spec"]["environment"],
+            "output": SMALLEST["spec"]["output"],
+        },
+    }
+    assert "evaluate inside a training job with spec.evaluation" in said(
+        cluster, "create", "-f", "-", objects=[job]
+    )
+
+
+def test_scales_and_prints(cluster: Cluster, namespace: str) -> None:
+    job = changed(SMALLEST, {"metadata.name": "scaled"})
+    cluster.kubectl("apply", "-n", namespace, "-f", "-", input=json.dumps(job))
+    cluster.kubectl("scale", "rltj/scaled", "-n", namespace, "--replicas=3")
+    status = {
+        "status": {
+            "state": "Training",
+            "progress": {"step": 12},
+            "reward": {"mean": "0.61"},
+            "validation": {"step": 10, "reward": "0.55"},
+            "usage": {"totalTokens": 1234, "cost": "18.42"},
+        }
+    }
+    cluster.kubectl(
+        *("patch", "rltj/scaled", "-n", namespace, "--subresource=status", "--type=merge"),
+        *("-p", json.dumps(status)),
+    )
+    header, row = cluster.kubectl("get", "rltj", "scaled", "-n", namespace).stdout.splitlines()[:2]
+    assert header.split() == ["NAME", "STATE", "STEP", "REWARD", "VAL", "TOKENS", "COST", "AGE"]
+    assert row.split()[:7] == ["scaled", "Training", "12", "0.61", "0.55", "1234", "18.42"]
+    stored = json.loads(cluster.kubectl("get", "rltj", "scaled", "-n", namespace, "-o", "json").stdout)
+    assert stored["spec"]["rollout"]["replicas"] == 3

@@ -1,0 +1,76 @@
+"""A rule is one thing in two forms: what the schema carries, and what the model does."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import pytest
+from pydantic import Field, ValidationError
+
+from headway_api.base import SpecModel
+from headway_api.rules import VALIDATIONS, Rule, cel_literal, not_yet
+
+
+class Block(SpecModel):
+    """A block with one field of each sort."""
+
+    validations = (
+        Rule("self.low < self.high", "low must be below high", lambda self: self.low < self.high, "low"),
+    )
+
+    low: int = 0
+    high: int = 1
+    mode: Annotated[str, not_yet("mode slow is not run; use fast", values=("slow",))] = "fast"
+    weight: Annotated[float, Field(ge=0), not_yet("weight is not used; leave it at 0", unless=0.0)] = 0.0
+    extra: Annotated[dict[str, str] | None, not_yet("extra is not read; remove it")] = None
+    others: Annotated[tuple[str, ...], not_yet("others is not read; remove it", unless=())] = ()
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"low": 1}, "low must be below high"),
+        ({"mode": "slow"}, "mode slow is not run; use fast"),
+        ({"weight": 0.1}, "weight is not used"),
+        ({"extra": {}}, "extra is not read"),
+        ({"others": ["a"]}, "others is not read"),
+    ],
+)
+def test_the_model_refuses(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValidationError, match=says):
+        Block.model_validate(given)
+
+
+def test_the_model_takes_what_acts() -> None:
+    Block.model_validate({"low": 0, "high": 5, "mode": "fast", "weight": 0, "extra": None, "others": []})
+
+
+def test_the_schema_carries_the_same() -> None:
+    schema = Block.model_json_schema()
+    assert schema[VALIDATIONS] == [
+        {"rule": "self.low < self.high", "message": "low must be below high", "fieldPath": ".low"}
+    ]
+    rules = {
+        name: field[VALIDATIONS][0]["rule"]
+        for name, field in schema["properties"].items()
+        if VALIDATIONS in field
+    }
+    assert rules == {
+        "mode": "!(self in ['slow'])",
+        "weight": "self == 0.0",
+        "extra": "false",
+        "others": "size(self) == 0",
+    }
+
+
+def test_a_broken_bound_comes_before_a_broken_rule() -> None:
+    with pytest.raises(ValidationError, match="greater than or equal to 0") as refused:
+        Block.model_validate({"weight": -1})
+    assert refused.value.error_count() == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(1, "1"), (0.0, "0.0"), (True, "true"), ("it's", r"'it\'s'"), ("a\\b", r"'a\\b'")]
+)
+def test_literals(value: Any, text: str) -> None:
+    assert cel_literal(value) == text

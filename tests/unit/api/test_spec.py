@@ -1,0 +1,143 @@
+"""The models take what a user should write, and refuse the rest with a message that says what to write."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from refusal_cases import EVERYTHING, SMALLEST, TABLE, changed, title
+
+from headway_api.spec.evaluation import RLEvalJob, RLEvalJobSpec
+from headway_api.spec.model import Lora
+from headway_api.spec.training import RLTrainingJob
+
+
+def job(changes: dict[str, Any]) -> RLTrainingJob:
+    return RLTrainingJob.model_validate(changed(SMALLEST, changes))
+
+
+def fields(error: ValidationError) -> list[str]:
+    """Every field the error names, list indices left out."""
+    return [".".join(part for part in entry["loc"] if isinstance(part, str)) for entry in error.errors()]
+
+
+@pytest.mark.parametrize("example", [SMALLEST, EVERYTHING], ids=["smallest", "everything"])
+def test_takes_the_examples(example: dict[str, Any]) -> None:
+    RLTrainingJob.model_validate(example)
+
+
+def test_keeps_what_it_was_given() -> None:
+    spec = RLTrainingJob.model_validate(EVERYTHING).spec
+    assert RLTrainingJob.model_validate({**SMALLEST, "spec": spec.as_object()}).spec == spec
+    assert spec.environment.config == EVERYTHING["spec"]["environment"]["config"]
+    assert spec.rollout.resources is not None
+    assert spec.rollout.resources.limits == {"nvidia.com/gpu": "2"}
+
+
+def judged(cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those of the cases that the models judge too."""
+    return [case for case in cases if case.get("models") != "lenient"]
+
+
+@pytest.mark.parametrize("case", judged(TABLE["messages"]), ids=title)
+def test_refuses_with_a_message(case: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError) as refused:
+        job(case["set"])
+    assert case["says"] in str(refused.value)
+
+
+@pytest.mark.parametrize("case", judged(TABLE["bounds"]), ids=title)
+def test_refuses_what_is_out_of_bounds(case: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError) as refused:
+        job(case["set"])
+    assert case["field"] in fields(refused.value)
+
+
+@pytest.mark.parametrize("case", [*TABLE["transitions"], *TABLE["allowed"]], ids=title)
+def test_both_ends_of_a_change_are_valid(case: dict[str, Any]) -> None:
+    before = changed(SMALLEST, case.get("from", {}))
+    RLTrainingJob.model_validate(before)
+    RLTrainingJob.model_validate(changed(before, case["set"]))
+
+
+def test_unknown_fields_are_named() -> None:
+    with pytest.raises(ValidationError) as refused:
+        job({"spec.algorithm": {"batch": 3}})
+    assert fields(refused.value) == ["spec.algorithm.batch"]
+
+
+@given(st.sampled_from([float("nan"), float("inf"), float("-inf")]))
+def test_numbers_are_finite(value: float) -> None:
+    with pytest.raises(ValidationError):
+        job({"spec.optimizer": {"learningRate": value}})
+
+
+def test_adapter_is_trained_unless_told_otherwise() -> None:
+    assert job({}).spec.model.effective_lora == Lora(rank=32, alpha=64)
+    assert job({"spec.model.lora": {"rank": 8}}).spec.model.effective_lora == Lora(rank=8, alpha=64)
+    assert job({"spec.model.full": {}}).spec.model.effective_lora is None
+
+
+def test_clip_follows_the_loss() -> None:
+    def bounds(algorithm: dict[str, Any]) -> tuple[float, float] | None:
+        clip = job({"spec.algorithm": algorithm}).spec.algorithm.effective_clip
+        return (clip.low, clip.high) if clip else None
+
+    assert bounds({}) == (0.8, 1.2)
+    assert bounds({"loss": "cispo"}) == (1.0, 6.0)
+    assert bounds({"loss": "importance_sampling"}) is None
+    assert bounds({"clip": {"low": 0.5, "high": 2}}) == (0.5, 2)
+
+
+def test_validation_samples_as_many_tokens_as_training() -> None:
+    spec = job({"spec.rollout": {"sampling": {"maxTokens": 64}}}).spec
+    assert spec.evaluation_max_tokens == 64
+    spec = job({"spec.evaluation": {"sampling": {"maxTokens": 32}}}).spec
+    assert spec.evaluation_max_tokens == 32
+
+
+def test_format_is_told_by_the_ending() -> None:
+    assert job({}).spec.data.train.effective_format == "parquet"
+    named = job({"spec.data.train.uri": "s3://b/k.csv", "spec.data.train.format": "jsonl"})
+    assert named.spec.data.train.effective_format == "jsonl"
+
+
+def test_spec_is_frozen() -> None:
+    with pytest.raises(ValidationError):
+        job({}).spec.seed = 3  # type: ignore[misc]
+
+
+EVALUATION: dict[str, Any] = {
+    "candidates": [
+        {"name": "base", "model": {"base": "hf://Qwen/Qwen3-8B"}},
+        {"name": "tuned", "checkpoint": {"job": "refunds", "which": "best"}},
+        {"name": "frontier", "endpoint": {"url": "https://api.acme.dev/v1", "model": "big"}},
+    ],
+    "data": {"uri": "s3://acme-rl/test.parquet"},
+    "environment": SMALLEST["spec"]["environment"],
+    "evaluation": {"groupSize": 8, "passK": [1, 4, 8], "sampling": {"temperature": 1}},
+    "gate": {"candidate": "tuned", "metric": "external_score", "minimum": "0.80", "mustBeat": "base"},
+    "output": {"uri": "s3://acme-rl/evaluations"},
+}
+
+
+def test_evaluation_is_described_but_not_run() -> None:
+    RLEvalJobSpec.model_validate(EVALUATION)
+    with pytest.raises(ValidationError, match="RLEvalJob is installed but not run by this version"):
+        RLEvalJob.model_validate({"metadata": {"name": "compare"}, "spec": EVALUATION})
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"candidates": [{"name": "none"}]}, "exactly one of model, checkpoint and endpoint"),
+        ({"gate": {"candidate": "nobody"}}, "spec.gate.candidate must be the name of a candidate"),
+        ({"gate": {"candidate": "base", "mustBeat": "nobody"}}, "spec.gate.mustBeat must be the name"),
+    ],
+)
+def test_evaluation_refuses(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValidationError, match=says):
+        RLEvalJobSpec.model_validate({**EVALUATION, **changes})
