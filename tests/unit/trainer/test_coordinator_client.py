@@ -1,0 +1,135 @@
+"""The learner's HTTP client against a real server on the loopback that misbehaves in every way it can."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from typing import TypeVar
+
+import learner_rig as rig
+import pytest
+from aiohttp import web
+
+from headway_api.exits import JobError
+from headway_api.records import Batch, Canary, Finished, PolicyVersion, StepReport, WeightsManifest
+from headway_trainer import coordinator as client
+from headway_trainer.coordinator import AnnounceFirst, Coordinator
+
+Answer = TypeVar("Answer")
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(client, "LONGEST_PAUSE", 0.02)
+
+
+def report(step: int) -> StepReport:
+    version = PolicyVersion(incarnation=0, step=step)
+    canary = Canary(tokens=[1, 2], logprobs=[-1.0], tolerance=1e-3)
+    return StepReport(
+        step=step,
+        version=version,
+        groups=[],
+        train_tokens={},
+        weights=WeightsManifest(version=version, kind="lora", uri="file:///w", files=[], canary=canary),
+        checkpoint_uri="file:///c",
+        metrics={},
+    )
+
+
+async def off_loop(call: Callable[[], Answer]) -> Answer:
+    return await asyncio.wait_for(asyncio.to_thread(call), 20)
+
+
+async def test_a_batch_arrives_compressed_and_whole() -> None:
+    served = rig.ScriptedCoordinator([rig.batch(1)])
+    async with served.serving() as url:
+        here = Coordinator(url, rig.TOKEN)
+        await off_loop(lambda: here.announce(report(0)))
+        assert await off_loop(lambda: here.poll(1)) == served.batches[0]
+
+
+async def test_not_yet_and_no_more() -> None:
+    served = rig.ScriptedCoordinator([], hold=1)
+    async with served.serving() as url:
+        here = Coordinator(url, rig.TOKEN)
+        await off_loop(lambda: here.announce(report(0)))
+        assert await off_loop(lambda: here.poll(1)) is None
+        assert await off_loop(lambda: here.poll(1)) == Finished(reason="MaxSteps")
+
+
+async def test_a_coordinator_that_forgot_asks_for_the_announcement() -> None:
+    async with rig.ScriptedCoordinator([rig.batch(1)]).serving() as url:
+        here = Coordinator(url, rig.TOKEN)
+        with pytest.raises(AnnounceFirst):
+            await off_loop(lambda: here.poll(1))
+
+
+@pytest.mark.parametrize("fault", ["503", "drop"])
+async def test_faults_are_outlasted(fault: str) -> None:
+    turn = itertools.count()
+
+    def fails_twice_of_three(request: web.Request) -> str | None:
+        return None if next(turn) % 3 == 2 else fault
+
+    served = rig.ScriptedCoordinator([rig.batch(1)], fault=fails_twice_of_three)
+    async with served.serving() as url:
+        here = Coordinator(url, rig.TOKEN, patience=30)
+        await off_loop(lambda: here.announce(report(0)))
+        answers = [await off_loop(lambda: here.poll(1)) for _ in range(6)]
+    assert [a for a in answers if a is not None] == [served.batches[0]] * 2
+    assert {r.step for r in served.reports} == {0}
+
+
+async def test_a_coordinator_that_stays_away_ends_the_process_retriably() -> None:
+    here = Coordinator(f"http://127.0.0.1:{rig.free_port()}", rig.TOKEN, patience=0.1)
+    with pytest.raises(JobError) as gone:
+        await off_loop(lambda: here.announce(report(0)))
+    assert gone.value.termination.reason == "CoordinatorUnreachable"
+    assert not gone.value.permanent
+
+
+async def test_an_answer_ends_the_silence() -> None:
+    served = rig.ScriptedCoordinator([], hold=10)
+    served.fault = lambda request: "503" if served.polls % 2 else None
+    async with served.serving() as url:
+        here = Coordinator(url, rig.TOKEN, patience=0.5)
+        await off_loop(lambda: here.announce(report(0)))
+        assert await off_loop(lambda: here.poll(1)) is None
+        served.fault = lambda request: None
+        assert await off_loop(lambda: here.poll(1)) is None
+
+
+async def test_a_wrong_token_is_not_tried_for_ever() -> None:
+    async with rig.ScriptedCoordinator([]).serving() as url:
+        here = Coordinator(url, "another job's token")
+        with pytest.raises(JobError, match="401") as refused:
+            await off_loop(lambda: here.announce(report(0)))
+    assert refused.value.termination.reason == "CoordinatorRefused"
+    assert not refused.value.permanent
+
+
+async def test_an_unreadable_batch_is_a_contract_mismatch() -> None:
+    async def odd(request: web.Request) -> web.Response:
+        return web.json_response({"step": 1, "surprise": True})
+
+    app = web.Application()
+    app.add_routes([web.get("/v1/batch", odd)])
+    runner = web.AppRunner(app)
+    await runner.setup()
+    port = rig.free_port()
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    try:
+        with pytest.raises(JobError) as mismatch:
+            await off_loop(lambda: Coordinator(f"http://127.0.0.1:{port}", rig.TOKEN).poll(1))
+    finally:
+        await runner.cleanup()
+    assert mismatch.value.termination.reason == "ContractMismatch"
+    assert mismatch.value.permanent
+
+
+def test_a_batch_keeps_its_groups_across_the_wire() -> None:
+    made = rig.batch(3, groups=4)
+    assert Batch.model_validate_json(made.model_dump_json()) == made
