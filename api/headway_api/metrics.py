@@ -25,7 +25,7 @@ class Family:
     unit: Unit = ""
     kind: Kind = "gauge"
     labels: tuple[str, ...] = ()
-    """Prometheus labels, besides those that every metric of a job carries."""
+    """Prometheus labels, besides `JOB_LABELS`."""
 
     def matches(self, name: str) -> bool:
         """Whether `name` is of this family."""
@@ -34,7 +34,7 @@ class Family:
 
 _PLACEHOLDER = re.compile(r"\\\{[a-z]+\\\}")
 JOB_LABELS: Final = ("namespace", "job")
-"""Every metric of a job carries these."""
+"""Every metric carries these, but those of the operator itself."""
 
 STATISTICS: Final = {"mean": "Mean", "std": "Standard deviation", "min": "Smallest", "max": "Largest"}
 
@@ -61,12 +61,12 @@ TRAINING: Final = (
 )
 TIMING: Final = (
     Family("timing_s/step", "From one batch taken to the next.", "seconds"),
-    Family("timing_s/training", "Forward, backward and optimizer of a step.", "seconds"),
-    Family("timing_s/policy_update", "From new weights published to every server holding them.", "seconds"),
+    Family("timing_s/training", "All the learner does of a step once it has the batch.", "seconds"),
+    Family("timing_s/policy_update", "Forward, backward and optimizer of a step.", "seconds"),
     Family("timing_s/save_checkpoint", "Writing a checkpoint.", "seconds"),
+    Family("timing_s/publish_weights", "Writing the weights that the servers fetch.", "seconds"),
     Family("timing_s/eval", "A validation.", "seconds"),
     Family("timing_s/wait_for_batch", "The learner's wait for episodes.", "seconds"),
-    Family("timing_s/export_weights", "Gathering and writing the weights that are published.", "seconds"),
 )
 ROLLOUT: Final = (
     *spread("rollout/reward/", "reward of the batch's episodes"),
@@ -123,22 +123,26 @@ def measured(prefix: str, when: str) -> tuple[Family, ...]:
 
 
 OBJECTIVE: Final = (
-    Family("objective/loss", "Loss of the step."),
-    Family("objective/grad_norm", "Norm of the gradient before clipping."),
-    Family("objective/learning_rate", "Step size of the optimizer."),
-    Family("objective/ratio_mean", "Mean ratio of trained to sampling probability."),
-    Family("objective/ratio_max", "Largest such ratio."),
-    Family("objective/clip_frac", "Share of action tokens whose ratio was clipped.", "ratio"),
-    Family(
-        "objective/mismatch_kl",
-        "KL from the servers' to the learner's probabilities at equal weights.",
-        "nats",
-    ),
-    Family("objective/entropy", "Mean entropy of the policy at action tokens.", "nats"),
+    Family("training/loss", "Loss of the step."),
+    Family("training/grad_norm", "Largest norm of a gradient of the step, before clipping."),
+    Family("training/learning_rate", "Step size of the optimizer."),
+    Family("training/ratio_mean", "Mean ratio of trained to sampling probability."),
+    Family("training/ratio_min", "Smallest such ratio."),
+    Family("training/ratio_max", "Largest such ratio."),
+    Family("training/clip_fraction", "Share of action tokens whose ratio was clipped.", "ratio"),
+    Family("training/entropy", "Mean entropy of the policy at action tokens.", "nats"),
+    Family("training/mismatch_kl", "KL from the sampling to the trained policy, estimated by k3.", "nats"),
+    Family("training/logprob_gap_mean", "Mean sampling less trained log-probability of a token.", "nats"),
+    Family("training/logprob_gap_max", "Largest distance between the two.", "nats"),
+    Family("training/num_trained_groups", "Groups of the batch that had a gradient."),
+    Family("training/updates", "Optimizer steps of the training step."),
+    Family("training/micro_batches", "Passes forward and backward they were made of."),
+    Family("training/lag_mean", "Mean age of trained tokens, as the learner saw it.", "steps"),
+    Family("training/lag_max", "Age of the oldest trained token, as the learner saw it.", "steps"),
 )
 STALENESS: Final = (
-    Family("staleness/lag_mean", "Mean age of trained tokens.", "steps"),
-    Family("staleness/lag_max", "Age of the oldest trained token.", "steps"),
+    Family("staleness/lag_mean", "Mean age of the batch's tokens when it was cut.", "steps"),
+    Family("staleness/lag_max", "Age of its oldest token.", "steps"),
     Family("staleness/discarded_groups", "Groups thrown away as too old.", kind="counter"),
 )
 EPISODES: Final = (
@@ -190,14 +194,12 @@ SPOOL: Final = (
 )
 COLLAPSE: Final = (Family("collapse/signal", "1 while a sign of collapse is seen.", labels=("signal",)),)
 OPERATOR: Final = (
-    Family(
-        "operator/reconcile_seconds", "How long a reconcile took.", "seconds", "histogram", ("kind", "result")
-    ),
-    Family("operator/reconcile_age_seconds", "Time since the last reconcile that ended well.", "seconds"),
-    Family("operator/queue_depth", "Objects waiting to be reconciled."),
-    Family("operator/applies", "Objects applied.", kind="counter", labels=("kind", "result")),
-    Family("operator/is_leader", "1 in the replica that acts."),
-    Family("operator/jobs", "Jobs, by state.", labels=("state",)),
+    Family("operator/reconcile_seconds", "Time of one reconcile of one job.", "seconds", "histogram"),
+    Family("operator/reconcile_errors", "Reconciles tried again.", kind="counter", labels=("reason",)),
+    Family("operator/last_success_age_seconds", "Time since a reconcile last succeeded.", "seconds"),
+    Family("operator/queue_depth", "Jobs that wait for a worker or have one."),
+    Family("operator/leader", "1 while this replica holds the Lease."),
+    Family("operator/jobs", "Training jobs by namespace and state.", labels=("namespace", "state")),
 )
 
 FAMILIES: Final = (
