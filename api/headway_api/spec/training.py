@@ -1,12 +1,12 @@
 """RLTrainingJob: one run of reinforcement learning, from dataset to adapter."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
 from headway_api.base import Model, SpecModel
 from headway_api.rules import Rule, frozen_while_running, not_yet
-from headway_api.spec.agent import AgentSpec
+from headway_api.spec.agent import AgentSpec, BuiltinAgent
 from headway_api.spec.algorithm import AlgorithmSpec
 from headway_api.spec.data import DataSpec
 from headway_api.spec.environment import EnvironmentSpec, RewardSpec
@@ -19,6 +19,7 @@ from headway_api.spec.trust import CollapseSpec, EvaluationSpec, PreflightSpec
 from headway_api.spec.types import ObjectName, Subdomain
 from headway_api.status import RLTrainingJobStatus
 
+TURNS: Final = BuiltinAgent().max_turns
 Deadline = Annotated[int, Field(ge=1, le=31536000)]
 
 
@@ -71,8 +72,8 @@ class RLTrainingJobSpec(SpecModel):
         ),
         Rule(
             "!has(self.model.contextLength) || self.rollout.sampling.maxTokens * "
-            "(has(self.agent.builtin) ? self.agent.builtin.maxTurns : 16) <= self.model.contextLength",
-            "spec.rollout.sampling.maxTokens x spec.agent.builtin.maxTurns (16 unless given) does not fit "
+            f"(has(self.agent.builtin) ? self.agent.builtin.maxTurns : {TURNS}) <= self.model.contextLength",
+            f"spec.rollout.sampling.maxTokens x spec.agent.builtin.maxTurns ({TURNS} unless given) does not fit "
             "spec.model.contextLength; lower one of the first two, or raise the last",
             lambda self: (
                 self.model.context_length is None
