@@ -171,7 +171,7 @@ class Engine:
     def forget_older(self, name: str) -> None:
         """Remove the image's earlier contents from the store."""
         image, _, current = name.rpartition(":")
-        listed = [self.program, "images", "--format", "{{.Tag}}", image]
+        listed = [self.program, "images", "--filter", f"reference={image}", "--format", "{{.Tag}}"]
         for tag in subprocess.run(listed, capture_output=True, text=True, check=False).stdout.split():
             if tag != current:
                 # Fails where another image still stands on it; then it goes with a later build.
