@@ -73,8 +73,8 @@ class RLTrainingJobSpec(SpecModel):
         Rule(
             "!has(self.model.contextLength) || self.rollout.sampling.maxTokens * "
             f"(has(self.agent.builtin) ? self.agent.builtin.maxTurns : {TURNS}) <= self.model.contextLength",
-            f"spec.rollout.sampling.maxTokens x spec.agent.builtin.maxTurns ({TURNS} unless given) does not fit "
-            "spec.model.contextLength; lower one of the first two, or raise the last",
+            f"spec.rollout.sampling.maxTokens x spec.agent.builtin.maxTurns ({TURNS} unless given) does not "
+            "fit spec.model.contextLength; lower one of the first two, or raise the last",
             lambda self: (
                 self.model.context_length is None
                 or self.rollout.sampling.max_tokens * self.agent.effective_builtin.max_turns
