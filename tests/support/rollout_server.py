@@ -1,9 +1,9 @@
 """The real rollout server over a `file://` store on ports of its own, and weights to give it.
 
-    with RolloutServer(tmp_path, base, model={"lora": {"rank": 8, "alpha": 16}}) as server:
-        server.wait_ready()
-        state = server.post(publish_adapter(store, model, version, seed=1))
-        server.generate("policy-0.1", [5, 6, 7], max_tokens=8)
+with RolloutServer(tmp_path, base, model={"lora": {"rank": 8, "alpha": 16}}) as server:
+    server.wait_ready()
+    state = server.post(publish_adapter(store, model, version, seed=1))
+    server.generate("policy-0.1", [5, 6, 7], max_tokens=8)
 """
 
 from __future__ import annotations
@@ -208,7 +208,9 @@ def _manifest(folder: Path, at: PolicyVersion, kind: str, logprobs: list[float])
             "version": at,
             "kind": kind,
             "uri": f"file://{folder}",
-            "files": [digest(path) for path in sorted(folder.iterdir()) if path.suffix in (".json", ".safetensors")],
+            "files": [
+                digest(path) for path in sorted(folder.iterdir()) if path.suffix in (".json", ".safetensors")
+            ],
             "canary": Canary(tokens=CANARY_TOKENS, logprobs=logprobs, tolerance=TOLERANCE),
         }
     )
