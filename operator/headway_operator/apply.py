@@ -10,6 +10,7 @@ import hashlib
 import json
 import logging
 import secrets
+from collections.abc import Callable
 from typing import Final
 
 from headway_api import names
@@ -35,8 +36,9 @@ class Blocked(Exception):
 class Applier:
     """The only writer of a job's objects. Calls for one job must not overlap; the queue sees to it."""
 
-    def __init__(self, api: Api, cache: Cache) -> None:
+    def __init__(self, api: Api, cache: Cache, applied: Callable[[str, str], None]) -> None:
         self._api = api
+        self._count = applied
         self._cache = cache
         self._applied: dict[Ref, tuple[str, str]] = {}
         """What was sent last, as a digest, and the mark of the object it made."""
@@ -76,6 +78,8 @@ class Applier:
         self._cache.put(made)
         self._applied[item.ref] = (digest, _mark(made))
         changed = known is None or known["metadata"]["resourceVersion"] != made["metadata"]["resourceVersion"]
+        result = "created" if known is None else "changed" if changed else "unchanged"
+        self._count(item.ref[0], result)
         return int(changed)
 
     def _known(self, uid: str, item: Wanted) -> Json | None:
@@ -105,6 +109,7 @@ class Applier:
             return 0
         body = {"spec": {"replicas": item.replicas}}
         self._cache.put(self._api.merge(KINDS[kind], namespace, name, body))
+        self._count(kind, "scaled")
         return 1
 
     def _create_secret(self, item: Wanted) -> int:
@@ -115,6 +120,7 @@ class Applier:
         try:
             self._api.create(KINDS[kind], namespace, body)
             created = 1
+            self._count(kind, "created")
         except ApiError as error:
             if error.status != 409:
                 raise
@@ -133,7 +139,10 @@ class Applier:
             self._cache.put(answer)
         elif "uid" in metadata:
             self._cache.remove(body)
-        return int(answer is not None)
+        if answer is None:
+            return 0
+        self._count(ref[0], "deleted")
+        return 1
 
 
 def _controller(body: Json) -> Json:

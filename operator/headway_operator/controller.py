@@ -17,7 +17,7 @@ from headway_operator.informer import Informer, sources
 from headway_operator.kube import JOB, Api, ApiError, Json
 from headway_operator.queue import Closed, KeyedQueue
 from headway_operator.reconcile import Key, Reconciler
-from headway_operator.telemetry import Telemetry
+from headway_operator.telemetry import SUCCESS, Telemetry
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class Controller:
         self._threads: list[threading.Thread] = []
         self.cache = Cache()
         self.queue: KeyedQueue[Key] = KeyedQueue()
-        self._reconciler = Reconciler(api, self.cache, platform)
+        self._reconciler = Reconciler(api, self.cache, platform, telemetry.applied)
         self._informers = [
             Informer(api, self.cache, source, self._child_changed)
             for source in sources(platform.watch_namespaces)
@@ -112,21 +112,20 @@ class Controller:
                 self._attend(key)
 
     def _attend(self, key: Key) -> None:
-        with self._telemetry.reconcile_seconds.time():
-            again, failed = self._try(key)
-        if failed is not None:
-            self._telemetry.errors.labels(reason=failed).inc()
+        started = time.monotonic()
+        again, result = self._try(key)
+        self._telemetry.reconciled(time.monotonic() - started, result)
+        if result != SUCCESS:
             self.queue.retry(key)
             return
-        self._telemetry.succeeded()
         self.queue.done(key)
         if again is not None:
             self.queue.add(key, again)
 
-    def _try(self, key: Key) -> tuple[float | None, str | None]:
-        """One reconcile: when to come back, or why it failed."""
+    def _try(self, key: Key) -> tuple[float | None, str]:
+        """One reconcile: when to come back, and how it ended."""
         try:
-            return self._reconciler.reconcile(key), None
+            return self._reconciler.reconcile(key), SUCCESS
         except Blocked as blocked:
             log.warning("job=%s/%s reason=%s %s", *key, blocked.trouble.reason, blocked)
             return None, blocked.trouble.reason

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from headway_api import names
 from headway_api.status import RLTrainingJobStatus
@@ -23,11 +24,13 @@ Key = tuple[str, str]
 class Reconciler:
     """Brings jobs nearer to what their specs ask for."""
 
-    def __init__(self, api: Api, cache: Cache, platform: OperatorConfig) -> None:
+    def __init__(
+        self, api: Api, cache: Cache, platform: OperatorConfig, applied: Callable[[str, str], None]
+    ) -> None:
         self._api = api
         self._cache = cache
         self._platform = platform
-        self._applier = Applier(api, cache)
+        self._applier = Applier(api, cache, applied)
 
     def forget(self) -> None:
         """Hold every object of every job against its plan again, at their next turn."""

@@ -12,73 +12,66 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 
+from headway_api import metrics
 from headway_operator.cache import Cache
 from headway_operator.kube import JOB
 
+SUCCESS: Final = "success"
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
+BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 15)
+
+
 class Telemetry:
-    """The operator's metrics. One a process; tests make their own."""
+    """The operator's metrics, as `headway_api.metrics` names them. One a process; tests make their own."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.reconcile_seconds = Histogram(
-            "headway_operator_reconcile_seconds",
-            "Time of one reconcile of one job.",
-            buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 15),
-            registry=self.registry,
+        self._reconciles = Histogram(
+            *_described("operator/reconcile_seconds"), buckets=BUCKETS, registry=self.registry
         )
-        self.errors = Counter(
-            "headway_operator_reconcile_errors_total",
-            "Reconciles that failed and are tried again, by what stood in the way.",
-            ["reason"],
-            registry=self.registry,
-        )
-        self.depth = Gauge(
-            "headway_operator_queue_depth",
-            "Jobs that wait for a worker or have one.",
-            registry=self.registry,
-        )
-        self.leader = Gauge(
-            "headway_operator_leader",
-            "1 while this replica holds the Lease.",
-            registry=self.registry,
-        )
-        self.success_age = Gauge(
-            "headway_operator_last_success_age_seconds",
-            "Seconds since a reconcile last succeeded.",
-            registry=self.registry,
-        )
+        self._applies = Counter(*_described("operator/applies"), registry=self.registry)
+        self.depth = Gauge(*_described("operator/queue_depth"), registry=self.registry)
+        self.leader = Gauge(*_described("operator/is_leader"), registry=self.registry)
+        age = Gauge(*_described("operator/reconcile_age_seconds"), registry=self.registry)
+        age.set_function(lambda: time.monotonic() - self._succeeded)
         self._succeeded = time.monotonic()
-        self.success_age.set_function(lambda: time.monotonic() - self._succeeded)
 
-    def succeeded(self) -> None:
-        """A reconcile went well."""
-        self._succeeded = time.monotonic()
+    def reconciled(self, seconds: float, result: str) -> None:
+        """A reconcile took so long and ended so: `success`, or what stood in the way."""
+        self._reconciles.labels(kind=JOB.kind, result=result).observe(seconds)
+        if result == SUCCESS:
+            self._succeeded = time.monotonic()
+
+    def applied(self, kind: str, result: str) -> None:
+        """An object was created, changed, deleted, or found as it should be."""
+        self._applies.labels(kind=kind, result=result).inc()
 
     def count_jobs(self, cache: Cache) -> None:
         """Report jobs by state from now on."""
         self.registry.register(_Jobs(cache))
 
 
+def _described(name: str) -> tuple[str, str, tuple[str, ...]]:
+    family = metrics.family(name)
+    return metrics.prometheus_name(name), family.help, family.labels
+
+
 class _Jobs:
-    """Jobs by namespace and state, counted when asked."""
+    """Jobs by state, counted when asked."""
 
     def __init__(self, cache: Cache) -> None:
         self._cache = cache
 
     def collect(self) -> Iterator[Metric]:
-        family = GaugeMetricFamily(
-            "headway_operator_jobs", "Training jobs by namespace and state.", labels=["namespace", "state"]
-        )
-        tally = Tally(
-            (body["metadata"]["namespace"], body.get("status", {}).get("state") or "Pending")
-            for body in self._cache.of_kind(JOB.kind)
-        )
-        for (namespace, state), count in sorted(tally.items()):
-            family.add_metric([namespace, state], count)
-        yield family
+        name, text, labels = _described("operator/jobs")
+        gauge = GaugeMetricFamily(name, text, labels=labels)
+        jobs = self._cache.of_kind(JOB.kind)
+        tally = Tally(body.get("status", {}).get("state") or "Pending" for body in jobs)
+        for state, count in sorted(tally.items()):
+            gauge.add_metric([state], count)
+        yield gauge
 
 
 def serve(

@@ -233,7 +233,10 @@ def _running_since(job: RLTrainingJob) -> datetime | None:
 
 
 def _no_progress(context: Context, situation: Situation) -> str | None:
-    """What to say of a job that runs and gets nowhere."""
+    """What to say of a job that runs and gets nowhere; the coordinator knows best."""
+    progress = context.job.status.progress
+    if _running(situation) and progress and progress.stalled:
+        return progress.stalled
     since = [m for m in (_running_since(context.job), _last_step_time(context.job)) if m]
     limit = context.platform.stalled_after_seconds
     if not _running(situation) or not since or situation.now - max(since) < timedelta(seconds=limit):
@@ -253,7 +256,12 @@ def _progressing(context: Context, situation: Situation) -> Condition:
         return condition(kind, False, Reason.NO_PROGRESS, text)
     if _running(situation):
         return condition(kind, True, Reason.STEPPING)
-    return condition(kind, False, Reason.STARTING, _waiting_for(situation))
+    return condition(kind, False, _first_reason(situation), _waiting_for(situation))
+
+
+def _first_reason(situation: Situation) -> str:
+    """The first role's in trouble; a role that just takes its time has none."""
+    return next((health.trouble.reason for health in situation.roles if health.trouble), Reason.STARTING)
 
 
 def _waiting_for(situation: Situation) -> str:
@@ -307,7 +315,7 @@ def _kstatus(context: Context, situation: Situation, fresh: list[Condition]) -> 
         return _trio(condition(ready, True, Reason.ACCEPTED if policy == "Accepted" else Reason.RUNNING))
     obstacle = situation.obstacle
     text = obstacle.message if obstacle else _waiting_for(situation)
-    reason = obstacle.reason if obstacle else Reason.STARTING
+    reason = obstacle.reason if obstacle else _first_reason(situation)
     return _trio(condition(ready, False, reason, text), working=condition(reconciling, True, reason, text))
 
 
