@@ -1,6 +1,6 @@
 """Make the base model: tiny, Qwen3-shaped, and trained on the desk's *old* procedure.
 
-    python base_model.py --out base-model [--seed 0] [--steps 600]
+    python base_model.py --out base-model [--seed 0] [--steps 400]
 
 Most demonstrations follow rules that have since changed, each decision on its own, so the model writes
 well-formed calls and mostly wrong answers: a foothold that reinforcement learning must overturn and not
@@ -21,15 +21,16 @@ from typing import Any
 import environment as desk
 import torch
 from generate import rows
-from headway_sandbox.environment import Call, Transcript
 from renderers import Qwen3RendererConfig, create_renderer
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
+from headway_sandbox.environment import Call, Transcript
+
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>", "<tool_response>",
            "</tool_response>", "<think>", "</think>")  # fmt: skip
 VOCABULARY = 1280
-CURRENT = 0.18
+CURRENT = 0.3
 """Probability that a demonstrated decision follows the rule of today."""
 OLD_LOOKUP = {**desk.LOOKUP, "silver": "get_credit"}
 OLD_AMOUNT = {**desk.AMOUNT, "light": "all", "heavy": "half"}
@@ -52,7 +53,8 @@ You are provided with function signatures within <tools></tools> XML tags:
 {%- endfor %}
 </tools>
 
-For each function call, return a json object with function name and arguments within <tool_call></tool_call> XML tags:
+{{ 'For each function call, return a json object with function name and arguments ' -}}
+within <tool_call></tool_call> XML tags:
 <tool_call>
 {"name": <function-name>, "arguments": <args-json-object>}
 </tool_call>
@@ -69,7 +71,8 @@ For each function call, return a json object with function name and arguments wi
 {%- for call in message.tool_calls or [] -%}
 {%- set call = call.function or call -%}
 {{ '\\n' if message.content or not loop.first else '' }}<tool_call>
-{"name": "{{ call.name }}", "arguments": {{ call.arguments if call.arguments is string else call.arguments | tojson }}}
+{%- set given = call.arguments if call.arguments is string else call.arguments | tojson %}
+{"name": "{{ call.name }}", "arguments": {{ given }}}
 </tool_call>
 {%- endfor -%}
 <|im_end|>
@@ -189,10 +192,13 @@ def completion(renderer: Any, message: dict[str, Any]) -> list[int]:
     opener = [{"role": "user", "content": ""}]
     prompt = renderer.render_ids(opener, add_generation_prompt=True)
     rendered = renderer.render([*opener, message, *opener])
-    said = [token for token, index in zip(rendered.token_ids, rendered.message_indices, strict=True) if index == 1]
+    said = [
+        token for token, index in zip(rendered.token_ids, rendered.message_indices, strict=True) if index == 1
+    ]
     newline = renderer.render_ids(opener)[-1:]
     head = prompt[len(renderer.render_ids(opener)) :]
-    assert said[: len(head)] == head and said[-1:] == newline
+    assert said[: len(head)] == head
+    assert said[-1:] == newline
     return said[len(head) : -1]
 
 
@@ -232,7 +238,7 @@ def coin(source: random.Random, probability: float) -> Callable[[], bool]:
 
 
 def make_model(vocabulary: int, seed: int) -> Qwen3ForCausalLM:
-    """An untrained model of about half a million parameters; head_dim 32 is the smallest vLLM's CPU kernels take."""
+    """An untrained model of 0.4 million parameters; head_dim 32 is one that vLLM's CPU kernels have."""
     torch.manual_seed(seed)
     config = Qwen3Config(
         vocab_size=vocabulary,
@@ -254,7 +260,9 @@ def make_model(vocabulary: int, seed: int) -> Qwen3ForCausalLM:
     return Qwen3ForCausalLM(config)
 
 
-def batches(examples: Sequence[Demonstration], size: int, source: random.Random) -> Iterator[tuple[torch.Tensor, ...]]:
+def batches(
+    examples: Sequence[Demonstration], size: int, source: random.Random
+) -> Iterator[tuple[torch.Tensor, ...]]:
     """Random batches for ever: (tokens, labels), right-padded; a label of -100 is not trained."""
     while True:
         chosen = source.sample(examples, size)
@@ -276,7 +284,10 @@ def warm_start(model: Qwen3ForCausalLM, examples: Sequence[Demonstration], steps
     model.train()
     for step in range(steps):
         tokens, labels = next(stream)
-        loss = model(input_ids=tokens, labels=labels, use_cache=False).loss
+        hidden = model.model(input_ids=tokens, use_cache=False).last_hidden_state
+        spoken = labels[:, 1:] != -100
+        logits = model.lm_head(hidden[:, :-1][spoken])
+        loss = torch.nn.functional.cross_entropy(logits, labels[:, 1:][spoken])
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -288,10 +299,12 @@ def warm_start(model: Qwen3ForCausalLM, examples: Sequence[Demonstration], steps
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=Path("base-model"))
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--steps", type=int, default=400)
     options = parser.parse_args()
     torch.set_num_threads(1)
     cases = rows("train", options.seed)

@@ -19,15 +19,17 @@ if TYPE_CHECKING:
     from headway_sandbox.environment import Transcript
 
 ADJECTIVES = (
-    "amber bold brisk calm clever coral crisp dapper dusty eager fabled fair fleet gentle glad golden grand hazel "
-    "humble ivory jolly keen kind lively lucky mellow merry misty noble pale plucky proud quiet rapid royal rustic "
-    "silent sunny tidy witty"
-).split()
+    "amber", "bold", "brisk", "calm", "clever", "coral", "crisp", "dapper", "dusty", "eager", "fabled",
+    "fair", "fleet", "gentle", "glad", "golden", "grand", "hazel", "humble", "ivory", "jolly", "keen",
+    "kind", "lively", "lucky", "mellow", "merry", "misty", "noble", "pale", "plucky", "proud", "quiet",
+    "rapid", "royal", "rustic", "silent", "sunny", "tidy", "witty",
+)  # fmt: skip
 ANIMALS = (
-    "badger beaver bison camel cobra crane dingo eagle falcon ferret finch gecko gibbon heron hyena ibex jackal "
-    "koala lemur lion llama lynx marten moose newt ocelot otter owl panda parrot puffin quail rabbit raven salmon "
-    "shrew stork tapir walrus zebra"
-).split()
+    "badger", "beaver", "bison", "camel", "cobra", "crane", "dingo", "eagle", "falcon", "ferret",
+    "finch", "gecko", "gibbon", "heron", "hyena", "ibex", "jackal", "koala", "lemur", "lion", "llama",
+    "lynx", "marten", "moose", "newt", "ocelot", "otter", "owl", "panda", "parrot", "puffin", "quail",
+    "rabbit", "raven", "salmon", "shrew", "stork", "tapir", "walrus", "zebra",
+)  # fmt: skip
 TIERS = ("gold", "staff", "silver", "bronze")
 REASONS = ("damaged", "late", "wrong", "regret")
 ITEMS = ("lamp", "kettle", "radio", "mirror", "drill", "tent", "globe", "piano")

@@ -33,7 +33,9 @@ def rows(split: str, seed: int) -> list[dict[str, str]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=Path("data"))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--validation", type=int, default=100, help="rows at most")

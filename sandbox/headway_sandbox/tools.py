@@ -131,7 +131,7 @@ def spec_of(function: FunctionType) -> dict[str, Any]:
 
 
 def json_type(function: FunctionType, parameter: str) -> str:
-    """JSON type of one parameter's annotation, which may be a string (`from __future__ import annotations`)."""
+    """JSON type of a parameter's annotation, a string under `from __future__ import annotations`."""
     annotation = function.__annotations__.get(parameter)
     text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
     base = text.partition("[")[0].partition("|")[0].strip()

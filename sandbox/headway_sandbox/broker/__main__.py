@@ -1,0 +1,93 @@
+"""`python -m headway_sandbox.broker`: one job's broker. Wires the other modules; holds no logic."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+
+import aiohttp
+from aiohttp import web
+from pydantic import ValidationError
+
+from headway_api import config as job_config
+from headway_api import names
+from headway_api.config import JobConfig
+from headway_api.exits import JobError, leave
+from headway_sandbox.broker import logs, pods, pool
+from headway_sandbox.broker.kube import Pods
+from headway_sandbox.broker.leases import Leases
+from headway_sandbox.broker.metrics import Metrics
+from headway_sandbox.broker.service import Service
+from headway_sandbox.broker.warm import WarmPool
+
+TEMPLATE_FILE = "sandbox-template.json"
+STARTING_AT_ONCE = 16
+"""Pods created and not yet answering; a node starts a few a second, and more at once only slows each."""
+SHUTDOWN_SECONDS = 1.0
+
+_log = logging.getLogger(__name__)
+
+
+def limits(config: JobConfig) -> pool.Limits:
+    """Size of the pool; the largest defaults to the number of episodes in flight."""
+    wanted = config.spec.environment.sandbox.warm_pool
+    maximum = wanted.max or config.spec.rollout.max_concurrency
+    return pool.Limits(min(wanted.min, maximum), maximum, STARTING_AT_ONCE)
+
+
+def load(environ: Mapping[str, str]) -> tuple[JobConfig, pods.Platform]:
+    """The mounted configuration.
+
+    Raises:
+        JobError: it is not there or not readable.
+    """
+    file = Path(environ.get(names.ENV_CONFIG, names.CONFIG_FILE))
+    try:
+        return job_config.load(environ), pods.Platform.parse((file.parent / TEMPLATE_FILE).read_text())
+    except (OSError, ValidationError, ValueError, KeyError) as error:
+        raise JobError("ConfigUnreadable", f"{file.parent}: {error}") from error
+
+
+async def serve(config: JobConfig, platform: pods.Platform, token: str) -> None:
+    """Run until SIGTERM. Sandboxes stay: another broker, or the job's own deletion, takes care of them."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    metrics = Metrics(config)
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(connector=connector) as http:
+        warm = WarmPool(
+            Pods.in_cluster(http, config.namespace), http, config, platform, limits(config), metrics
+        )
+        leases = Leases(warm, http, token, metrics)
+        runner = web.AppRunner(Service(warm, leases, metrics, token).app(), access_log=None)
+        await runner.setup()
+        await web.TCPSite(runner, port=names.PORT_BROKER, shutdown_timeout=SHUTDOWN_SECONDS).start()
+        logs.event(_log, "serving", job=config.name, limits=str(limits(config)))
+        work = [asyncio.create_task(warm.run()), asyncio.create_task(leases.run())]
+        waiting = asyncio.create_task(stop.wait())
+        done, _ = await asyncio.wait([*work, waiting], return_when=asyncio.FIRST_COMPLETED)
+        for task in (*work, waiting):
+            task.cancel()
+        await runner.cleanup()
+        for task in done - {waiting}:
+            task.result()
+
+
+def main() -> None:
+    """Entry point."""
+    logs.setup()
+    try:
+        config, platform = load(os.environ)
+        asyncio.run(serve(config, platform, job_config.load_token(os.environ)))
+    except JobError as error:
+        leave(error)
+
+
+if __name__ == "__main__":
+    main()

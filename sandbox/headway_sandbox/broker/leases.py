@@ -1,0 +1,175 @@
+"""Who holds which sandbox, until when.
+
+A lease is bound in the pod's own server, which refuses every other token from then on. The token is a
+function of the job's secret, the lease and the pod, so a broker that has forgotten everything gives the
+same answer as the one before it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import logging
+import time
+from dataclasses import dataclass
+
+import aiohttp
+
+from headway_api.sandbox_api import Lease, LeaseRequest, Problem
+from headway_sandbox.broker import logs
+from headway_sandbox.broker.metrics import Metrics
+from headway_sandbox.broker.warm import Pod, WarmPool
+
+WAIT_SECONDS = 20.0
+"""Longest an answer is withheld while no sandbox is ready; then the asker is told to ask again."""
+BIND_SECONDS = 5.0
+EXPIRE_EVERY_SECONDS = 1.0
+
+_log = logging.getLogger(__name__)
+
+
+class Refused(Exception):
+    """There is no lease to be had."""
+
+    def __init__(self, status: int, problem: Problem, retry_after: float | None = None) -> None:
+        super().__init__(problem.message)
+        self.status = status
+        self.problem = problem
+        self.retry_after = retry_after
+
+
+@dataclass
+class Held:
+    """One lease."""
+
+    pod: Pod
+    owner: str | None
+    """None where it was found after a restart: whoever claims ownership next frees it."""
+    deadline: float
+    """Unix time."""
+    waited_seconds: float = 0.0
+
+
+class Leases:
+    """Leases of one job. One at a time is granted for an id; asking again returns the same."""
+
+    def __init__(self, pool: WarmPool, http: aiohttp.ClientSession, secret: str, metrics: Metrics) -> None:
+        self._pool = pool
+        self._http = http
+        self._secret = secret.encode()
+        self._metrics = metrics
+        self._held: dict[str, Held] = {}
+        self._asking: dict[str, asyncio.Task[Held]] = {}
+        self._asking_owner: dict[str, str] = {}
+        self._owner: str | None = None
+        pool.subscribe(self._found, self._lost)
+
+    async def run(self) -> None:
+        """Destroy sandboxes whose lease has run out, for ever."""
+        while True:
+            await asyncio.sleep(EXPIRE_EVERY_SECONDS)
+            for lease in [name for name, held in self._held.items() if held.deadline < time.time()]:
+                self._end(lease, "deadline")
+
+    async def grant(self, request: LeaseRequest) -> Lease:
+        """A sandbox for this episode alone.
+
+        Raises:
+            Refused: none now (503), or none ever (409).
+        """
+        await self._may_ask(request.owner)
+        held = self._held.get(request.lease)
+        if held is None:
+            task = self._asking.get(request.lease)
+            if task is None:
+                task = asyncio.create_task(self._acquire(request))
+                self._asking[request.lease] = task
+                self._asking_owner[request.lease] = request.owner
+                task.add_done_callback(lambda done: self._asked(request.lease, done))
+            # Shielded: a second asker, or a repeat after a broken connection, shares the same wait.
+            held = await asyncio.shield(task)
+        return self._document(request.lease, held)
+
+    async def _may_ask(self, owner: str) -> None:
+        try:
+            async with asyncio.timeout(WAIT_SECONDS):
+                await self._pool.listed.wait()
+        except TimeoutError:
+            problem = Problem(reason="BrokerStarting", message="the broker has not listed the job's pods yet")
+            raise Refused(503, problem, 1.0) from None
+        if self._owner not in (None, owner):
+            message = f"{owner} no longer owns this job's sandboxes: {self._owner} does"
+            raise Refused(409, Problem(reason="NotOwner", message=message, permanent=True))
+
+    async def _acquire(self, request: LeaseRequest) -> Held:
+        began = time.monotonic()
+        while (left := WAIT_SECONDS - (time.monotonic() - began)) > 0:
+            try:
+                pod = await self._pool.take(left)
+            except TimeoutError:
+                break
+            waited = time.monotonic() - began
+            held = Held(pod, request.owner, time.time() + request.deadline_seconds, waited)
+            if await self._bind(request.lease, held):
+                self._held[request.lease] = held
+                self._metrics.leased(time.monotonic() - began, warm=waited < 0.001)
+                return held
+            self._pool.destroy(pod, "unbindable")
+        problem = self._pool.problem or Problem(
+            reason="PoolEmpty", message="every sandbox is in use or starting; ask again"
+        )
+        raise Refused(503, problem, 1.0)
+
+    async def _bind(self, lease: str, held: Held) -> bool:
+        body = {"lease": lease, "token": self._token(lease, held.pod), "deadline": held.deadline}
+        limit = aiohttp.ClientTimeout(total=BIND_SECONDS)
+        try:
+            async with self._http.post(f"{held.pod.url}/lease", json=body, timeout=limit) as response:
+                return response.status == 204
+        except (aiohttp.ClientError, TimeoutError) as error:
+            logs.event(_log, "bind-failed", level=logging.WARNING, pod=held.pod.name, error=str(error))
+            return False
+
+    def _asked(self, lease: str, task: asyncio.Task[Held]) -> None:
+        self._asking.pop(lease, None)
+        self._asking_owner.pop(lease, None)
+        if not task.cancelled():
+            task.exception()  # told to whoever still waits; nobody may be left
+
+    def _token(self, lease: str, pod: Pod) -> str:
+        return hmac.new(self._secret, f"{pod.uid}/{lease}".encode(), hashlib.sha256).hexdigest()
+
+    def _document(self, lease: str, held: Held) -> Lease:
+        return Lease(
+            lease=lease,
+            pod=held.pod.name,
+            url=str(held.pod.url),
+            token=self._token(lease, held.pod),
+            waited_seconds=held.waited_seconds,
+        )
+
+    def release(self, lease: str) -> None:
+        """Give a sandbox back, held or still waited for; its pod is destroyed. Unknown is no error."""
+        if task := self._asking.get(lease):
+            task.cancel()
+        self._end(lease, "released")
+
+    def claim(self, owner: str) -> None:
+        """`owner` alone holds leases from now on."""
+        self._owner = owner
+        for lease in [name for name, held in self._held.items() if held.owner != owner]:
+            self._end(lease, "owner-changed")
+        for lease in [name for name, asker in self._asking_owner.items() if asker != owner]:
+            self._asking[lease].cancel()
+
+    def _end(self, lease: str, why: str) -> None:
+        if held := self._held.pop(lease, None):
+            self._pool.destroy(held.pod, why)
+
+    def _found(self, pod: Pod, lease: str, deadline: float) -> None:
+        self._held[lease] = Held(pod, None, deadline)
+
+    def _lost(self, pod: Pod) -> None:
+        for lease in [name for name, held in self._held.items() if held.pod is pod]:
+            del self._held[lease]

@@ -1,0 +1,36 @@
+"""One line of JSON an event on stdout."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from typing import Any
+
+
+class _Line(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        line = {
+            "time": f"{seconds}.{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "event": record.getMessage(),
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+def setup() -> None:
+    """Send everything at INFO and above to stdout."""
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(_Line())
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
+
+
+def event(logger: logging.Logger, what: str, level: int = logging.INFO, **fields: Any) -> None:
+    """Log that `what` happened, with its particulars."""
+    logger.log(level, what, extra={"fields": fields})

@@ -1,0 +1,61 @@
+"""What the broker measures, under the names and texts of `headway_api.metrics`."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from headway_api import metrics as known
+from headway_api.config import JobConfig
+from headway_sandbox.broker.pool import Counts
+
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
+
+
+class Metrics:
+    """Registry of one broker."""
+
+    def __init__(self, config: JobConfig) -> None:
+        self.registry = CollectorRegistry()
+        self._job = (config.namespace, config.name)
+        self._pool = Gauge(*self._described("sandbox/pool_size"), registry=self.registry)
+        self._waiting = Gauge(*self._described("sandbox/waiting"), registry=self.registry)
+        self._leases = Histogram(
+            *self._described("sandbox/lease_seconds"), buckets=SECONDS, registry=self.registry
+        )
+        self._starts = Histogram(
+            *self._described("sandbox/start_seconds"), buckets=SECONDS, registry=self.registry
+        )
+        self._created = Counter(*self._described("sandbox/created"), registry=self.registry)
+        self._destroyed = Counter(*self._described("sandbox/destroyed"), registry=self.registry)
+        self._failures = Counter(*self._described("sandbox/failures"), registry=self.registry)
+
+    @staticmethod
+    def _described(name: str) -> tuple[str, str, tuple[str, ...]]:
+        family = known.family(name)
+        return known.prometheus_name(name), family.help, (*known.JOB_LABELS, *family.labels)
+
+    def show(self, counts: Counts) -> None:
+        """The pool as it is now."""
+        for state in ("starting", "ready", "leased"):
+            self._pool.labels(*self._job, state).set(getattr(counts, state))
+        self._waiting.labels(*self._job).set(counts.waiting)
+
+    def created(self) -> None:
+        """A pod was created."""
+        self._created.labels(*self._job).inc()
+
+    def started(self, seconds: float) -> None:
+        """A pod answered, so long after its creation."""
+        self._starts.labels(*self._job).observe(seconds)
+
+    def destroyed(self, reason: str) -> None:
+        """A pod is being deleted."""
+        self._destroyed.labels(*self._job, reason).inc()
+
+    def failed(self, reason: str) -> None:
+        """A pod could not be had, or was lost."""
+        self._failures.labels(*self._job, reason).inc()
+
+    def leased(self, seconds: float, warm: bool) -> None:
+        """An episode got its sandbox after waiting so long; `warm` where one stood ready."""
+        self._leases.labels(*self._job, "warm" if warm else "cold").observe(seconds)

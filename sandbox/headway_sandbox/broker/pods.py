@@ -1,0 +1,225 @@
+"""What a sandbox pod looks like, and what its status says. Pure.
+
+Everything that costs the node time at each start and is not needed is left out: volumes, probes, service
+links, a second container. What isolates the pod is laid over whatever a template says.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Final
+
+from headway_api import exits, names
+from headway_api.config import JobConfig
+from headway_api.sandbox_api import Problem
+
+CONTAINER: Final = names.SANDBOX
+IDLE_SECONDS: Final = 1800
+"""A pod that nobody has leased for so long is replaced, so that its lease never outlives the pod."""
+DEFAULT_RESOURCES: Final = {"cpu": "250m", "memory": "512Mi"}
+EPHEMERAL_STORAGE: Final = "256Mi"
+USER: Final = 65532
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Platform:
+    """The platform's share in a sandbox pod, beside the job's (`sandbox-template.json`)."""
+
+    template: Json
+    resources: Json
+    image_pull_secrets: list[Json]
+
+    @classmethod
+    def parse(cls, text: str) -> Platform:
+        """From the file that the operator writes."""
+        document = json.loads(text)
+        return cls(document["template"], document["resources"], document["imagePullSecrets"])
+
+
+def selector(config: JobConfig) -> str:
+    """Label selector of a job's sandboxes."""
+    return f"{names.LABEL_JOB_UID}={config.uid},{names.LABEL_COMPONENT}={names.SANDBOX}"
+
+
+def manifest(config: JobConfig, platform: Platform, name: str) -> Json:
+    """The pod `name`, complete."""
+    labels = names.job_labels(config.name, config.uid, names.SANDBOX)
+    layered = merge({"spec": _wanted(config, platform)}, platform.template)
+    layered = merge(layered, config.spec.environment.sandbox.pod_template or {})
+    metadata = layered.get("metadata", {})
+    owner = {
+        "apiVersion": names.API_VERSION,
+        "kind": "RLTrainingJob",
+        "name": config.name,
+        "uid": config.uid,
+        "controller": True,
+        "blockOwnerDeletion": False,
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": config.namespace,
+            "labels": {**metadata.get("labels", {}), **labels},
+            "annotations": metadata.get("annotations", {}),
+            "ownerReferences": [owner],
+        },
+        "spec": isolated(layered["spec"]),
+    }
+
+
+def _wanted(config: JobConfig, platform: Platform) -> Json:
+    environment = config.spec.environment
+    sandbox = environment.sandbox
+    container: Json = {
+        "name": CONTAINER,
+        "image": environment.image,
+        "command": ["python3", "-m", "headway_sandbox.server"],
+        "env": [
+            {"name": names.ENV_ENTRYPOINT, "value": environment.entrypoint},
+            {"name": names.ENV_ENVIRONMENT_CONFIG, "value": json.dumps(environment.config or {})},
+        ],
+        "ports": [{"name": "http", "containerPort": names.PORT_SANDBOX}],
+        "resources": resources(platform, sandbox.resources.model_dump() if sandbox.resources else {}),
+    }
+    if environment.image_pull_policy:
+        container["imagePullPolicy"] = environment.image_pull_policy
+    spec: Json = {"containers": [container]}
+    if platform.image_pull_secrets:
+        spec["imagePullSecrets"] = platform.image_pull_secrets
+    if sandbox.runtime_class_name:
+        spec["runtimeClassName"] = sandbox.runtime_class_name
+    spec["activeDeadlineSeconds"] = IDLE_SECONDS + sandbox.deadline_seconds
+    return spec
+
+
+def resources(platform: Platform, wish: Json) -> Json:
+    """The job's wish over the platform's default; a job that names its own gets requests equal to limits.
+
+    The platform's default may set requests lower: a server that waits for its episode needs no share of a
+    core, while a hard limit of that size would make every start slow.
+    """
+    default = platform.resources
+    limits = {**(default.get("limits") or DEFAULT_RESOURCES)}
+    requests = {**limits, **(default.get("requests") or {})}
+    wished = {**(wish.get("requests") or {}), **(wish.get("limits") or {})}
+    limits |= wished
+    requests |= wished
+    limits.setdefault("ephemeral-storage", EPHEMERAL_STORAGE)
+    requests.setdefault("ephemeral-storage", limits["ephemeral-storage"])
+    return {"requests": requests, "limits": limits}
+
+
+def isolated(spec: Json) -> Json:
+    """`spec` with everything that walls the pod off, whatever it said before."""
+    hardened = {
+        **spec,
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "hostNetwork": False,
+        "hostPID": False,
+        "hostIPC": False,
+        "terminationGracePeriodSeconds": 1,
+        "dnsPolicy": "None",
+        "dnsConfig": {"nameservers": ["127.0.0.1"]},
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+    }
+    hardened.pop("serviceAccountName", None)
+    for part in ("containers", "initContainers"):
+        if part in spec:
+            hardened[part] = [_restricted(container) for container in spec[part]]
+    return hardened
+
+
+def _restricted(container: Json) -> Json:
+    context = {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+    }
+    return {**container, "securityContext": context}
+
+
+def merge(base: Json, over: Json) -> Json:
+    """`over` laid over `base`: objects key by key, lists of named things by name, the rest replaced."""
+    merged = dict(base)
+    for key, value in over.items():
+        below = merged.get(key)
+        if isinstance(below, dict) and isinstance(value, dict):
+            merged[key] = merge(below, value)
+        elif isinstance(below, list) and isinstance(value, list) and _named(below) and _named(value):
+            merged[key] = _merge_named(below, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _named(items: list[Any]) -> bool:
+    return all(isinstance(item, dict) and "name" in item for item in items)
+
+
+def _merge_named(base: list[Json], over: list[Json]) -> list[Json]:
+    by_name = {item["name"]: item for item in base}
+    for item in over:
+        by_name[item["name"]] = merge(by_name.get(item["name"], {}), item)
+    return list(by_name.values())
+
+
+def address(pod: Json) -> str | None:
+    """The pod's address once its container runs."""
+    status = pod.get("status", {})
+    return status.get("podIP") if status.get("phase") == "Running" else None
+
+
+def url_of(ip: str) -> str:
+    """Base URL of the server in a pod."""
+    host = f"[{ip}]" if ":" in ip else ip
+    return f"http://{host}:{names.PORT_SANDBOX}"
+
+
+def ended(pod: Json) -> bool:
+    """Whether the pod will never serve (again)."""
+    return pod.get("status", {}).get("phase") in ("Failed", "Succeeded")
+
+
+def problem_of(pod: Json) -> Problem | None:
+    """Why this pod is not serving, in the words of the environment, the kubelet or the scheduler."""
+    status = pod.get("status", {})
+    for container in status.get("containerStatuses", []):
+        state = container.get("state", {})
+        if "terminated" in state:
+            return _terminated(state["terminated"])
+        waiting = state.get("waiting", {})
+        if waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
+            field = "spec.environment.image" if "Image" in waiting["reason"] else None
+            return Problem(reason=waiting["reason"], message=waiting.get("message", ""), field=field)
+    for condition in status.get("conditions", []):
+        if condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable":
+            return Problem(reason="Unschedulable", message=condition.get("message", ""))
+    if status.get("phase") == "Failed":
+        return Problem(
+            reason=status.get("reason", "PodFailed"), message=status.get("message", "the pod failed")
+        )
+    return None
+
+
+def _terminated(state: Json) -> Problem:
+    said = exits.parse(state.get("message"))
+    code = state.get("exitCode")
+    if said is not None:
+        return Problem(
+            reason=said.reason, message=said.message, field=said.field, permanent=code == exits.PERMANENT
+        )
+    reason = state.get("reason", "Error")
+    message = f"the sandbox's process ended ({reason}, exit code {code}) before its episode did"
+    return Problem(reason="SandboxEnded", message=f"{message} {state.get('message', '')}".rstrip())

@@ -1,0 +1,71 @@
+"""How many sandboxes to make and to remove. Pure: the same counts give the same answer.
+
+The pool aims at `idle` ready pods: enough for those who wait, the configured minimum, and what will be asked
+for during the time a pod takes to start. It never has more than `maximum` alive, and never starts more than
+`starting_at_once` together: beyond a node's cores that only makes each of them slower.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the job allows."""
+
+    minimum: int
+    """Idle pods to keep."""
+    maximum: int
+    """Pods alive at once, idle and leased together."""
+    starting_at_once: int
+    """Pods created and not yet answering."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What there is."""
+
+    starting: int
+    ready: int
+    leased: int
+    waiting: int
+    """Episodes that wait for a sandbox."""
+
+    @property
+    def alive(self) -> int:
+        """Pods of the pool, those being deleted not counted."""
+        return self.starting + self.ready + self.leased
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What the last minute was like."""
+
+    leases_per_second: float
+    start_seconds: float
+    """From creating a pod to its first answer."""
+
+
+def idle_target(limits: Limits, counts: Counts, demand: Demand) -> int:
+    """Ready or starting pods that the pool should have."""
+    ahead = math.ceil(demand.leases_per_second * demand.start_seconds)
+    room = max(0, limits.maximum - counts.leased)
+    return min(room, counts.waiting + max(limits.minimum, ahead))
+
+
+def creates(limits: Limits, counts: Counts, demand: Demand) -> int:
+    """Pods to create now."""
+    missing = idle_target(limits, counts, demand) - counts.ready - counts.starting
+    return max(0, min(missing, limits.maximum - counts.alive, limits.starting_at_once - counts.starting))
+
+
+def surplus(limits: Limits, counts: Counts, demand: Demand) -> int:
+    """Ready pods that are more than twice what is aimed at: those that may go once they have idled."""
+    return max(0, counts.ready - 2 * idle_target(limits, counts, demand))
+
+
+def pause_after(failures: int) -> float:
+    """Seconds to wait before the next creation after so many failed ones in a row."""
+    return 0.0 if failures == 0 else min(30.0, 0.5 * 2.0 ** min(failures, 10))

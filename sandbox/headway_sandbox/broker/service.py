@@ -1,0 +1,112 @@
+"""The broker's HTTP face: `headway_api.sandbox_api`, probes and metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import time
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+from prometheus_client import generate_latest
+from pydantic import BaseModel, ValidationError
+
+from headway_api.sandbox_api import LeaseRequest, OwnerClaim, PoolState, Problem
+from headway_sandbox.broker.kube import WATCH_SECONDS
+from headway_sandbox.broker.leases import Leases, Refused
+from headway_sandbox.broker.metrics import Metrics
+from headway_sandbox.broker.warm import Impossible, WarmPool
+
+SILENCE_SECONDS = WATCH_SECONDS + 120.0
+"""An API server not heard of for so long (watches end sooner) means that this process is stuck."""
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Service:
+    """Routes over a pool and its leases."""
+
+    def __init__(self, pool: WarmPool, leases: Leases, metrics: Metrics, token: str) -> None:
+        self._pool = pool
+        self._leases = leases
+        self._metrics = metrics
+        self._authorization = f"Bearer {token}".encode()
+
+    def app(self) -> web.Application:
+        """The aiohttp application."""
+        app = web.Application(middlewares=[self._guard])
+        app.add_routes(
+            [
+                web.post("/v1/leases", self._lease),
+                web.delete("/v1/leases/{lease}", self._release),
+                web.post("/v1/owners", self._claim),
+                web.get("/v1/pool", self._state),
+                web.get("/healthz", self._alive),
+                web.get("/readyz", self._ready),
+                web.get("/metrics", self._exposition),
+            ]
+        )
+        return app
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.path.startswith("/v1/"):
+            given = request.headers.get("Authorization", "").encode()
+            if not hmac.compare_digest(given, self._authorization):
+                return answer(401, Problem(reason="Unauthorized", message="the token is not this job's"))
+        try:
+            return await handler(request)
+        except ValidationError as error:
+            return answer(400, Problem(reason="MalformedRequest", message=str(error), permanent=True))
+        except Impossible as error:
+            return answer(409, error.problem)
+        except Refused as error:
+            headers = {} if error.retry_after is None else {"Retry-After": f"{error.retry_after:g}"}
+            return answer(error.status, error.problem, headers)
+
+    async def _lease(self, request: web.Request) -> web.Response:
+        asked = LeaseRequest.model_validate_json(await request.read())
+        try:
+            return answer(201, await self._leases.grant(asked))
+        except asyncio.CancelledError:
+            # The wait was ended by a release or a new owner; a cancelled handler would close the connection.
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise
+            return answer(
+                409, Problem(reason="LeaseReleased", message=f"{asked.lease} was released meanwhile")
+            )
+
+    async def _release(self, request: web.Request) -> web.Response:
+        self._leases.release(request.match_info["lease"])
+        return web.Response(status=204)
+
+    async def _claim(self, request: web.Request) -> web.Response:
+        self._leases.claim(OwnerClaim.model_validate_json(await request.read()).owner)
+        return web.Response(status=204)
+
+    async def _state(self, _: web.Request) -> web.Response:
+        counts = self._pool.counts()
+        state = PoolState(
+            ready=counts.ready, starting=counts.starting, leased=counts.leased, problem=self._pool.problem
+        )
+        return answer(200, state)
+
+    async def _alive(self, _: web.Request) -> web.Response:
+        silence = time.monotonic() - self._pool.last_contact
+        return web.Response(
+            status=200 if silence < SILENCE_SECONDS else 503, text=f"silence {silence:.0f} s\n"
+        )
+
+    async def _ready(self, _: web.Request) -> web.Response:
+        return web.Response(status=200 if self._pool.listed.is_set() else 503)
+
+    async def _exposition(self, _: web.Request) -> web.Response:
+        self._metrics.show(self._pool.counts())
+        return web.Response(body=generate_latest(self._metrics.registry), content_type="text/plain")
+
+
+def answer(status: int, document: BaseModel, headers: dict[str, str] | None = None) -> web.Response:
+    """A record as JSON."""
+    return web.Response(
+        status=status, text=document.model_dump_json(), content_type="application/json", headers=headers
+    )

@@ -1,0 +1,379 @@
+"""The pool: makes sandbox pods ahead of need, learns when they answer, and destroys them.
+
+The API server's list and watch say which pods exist; a pod's own `/healthz` says whether it may be leased. So
+nothing is lost with this process: a new one lists, asks every pod, and goes on. A pod that has ever been
+leased is never ready again. Readiness is asked for directly, as soon as the watch shows the pod's address:
+kubelet probes would cost the node an exec or a request a second for each pod, and the answer a second.
+
+Every pod known here is in exactly one `State`; `_pods` changes only on the event loop, between awaits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import aiohttp
+
+from headway_api import names
+from headway_api.config import JobConfig
+from headway_api.sandbox_api import Problem
+from headway_sandbox.broker import logs, pods, pool
+from headway_sandbox.broker.kube import ApiError, Gone, Json, Pods
+from headway_sandbox.broker.metrics import Metrics
+
+GRACE_SECONDS = 1
+START_SECONDS = 120.0
+"""A pod that does not answer for so long after its creation is replaced."""
+PROBE_SECONDS = 2.0
+PROBE_PAUSE_SECONDS = 0.05
+IDLE_KEPT_SECONDS = 30.0
+"""Ready pods beyond need are kept for so long: demand comes in waves."""
+DEMAND_SECONDS = 15.0
+"""Window over which the rate of leases is taken."""
+DELETES_AT_ONCE = 8
+TICK_SECONDS = 1.0
+
+_log = logging.getLogger(__name__)
+
+
+class State(StrEnum):
+    """Where a pod is in its only round trip."""
+
+    STARTING = "starting"
+    READY = "ready"
+    LEASED = "leased"
+
+
+@dataclass(eq=False)
+class Pod:
+    """A sandbox pod that is not being deleted."""
+
+    name: str
+    created: float
+    """`time.monotonic`; of pods found at start, when they were found."""
+    uid: str | None = None
+    """None until the API server has answered."""
+    url: str | None = None
+    state: State = State.STARTING
+    ready_since: float = 0.0
+    probing: bool = False
+    seen: bool = False
+    """The watch has shown it."""
+
+
+class Impossible(Exception):
+    """No sandbox can be had until something outside is changed."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.message)
+        self.problem = problem
+
+
+OnFound = Callable[[Pod, str, float], None]
+"""A pod turns out to be leased already: (pod, lease, deadline in Unix time)."""
+
+
+class WarmPool:
+    """Never-used, answering sandboxes of one job."""
+
+    def __init__(
+        self,
+        api: Pods,
+        http: aiohttp.ClientSession,
+        config: JobConfig,
+        platform: pods.Platform,
+        limits: pool.Limits,
+        metrics: Metrics,
+    ) -> None:
+        self._api = api
+        self._http = http
+        self._config = config
+        self._platform = platform
+        self._limits = limits
+        self._metrics = metrics
+        self._pods: dict[str, Pod] = {}
+        self._doomed: set[str] = set()
+        self._waiters: deque[asyncio.Future[Pod]] = deque()
+        self._handed_out: deque[float] = deque()
+        self._start_seconds = 2.0
+        self._failures = 0
+        self._not_before = 0.0
+        self._wake = asyncio.Event()
+        self._group: asyncio.TaskGroup | None = None
+        self._deleting = asyncio.Semaphore(DELETES_AT_ONCE)
+        self._found: OnFound = lambda pod, lease, deadline: None
+        self._lost: Callable[[Pod], None] = lambda pod: None
+        self.problem: Problem | None = None
+        self.listed = asyncio.Event()
+        """Set when every pod that was there at the start has been asked who holds it."""
+        self.last_contact = time.monotonic()
+        """When the API server was last heard of."""
+
+    def subscribe(self, found: OnFound, lost: Callable[[Pod], None]) -> None:
+        """Who to tell of a pod found leased, and of a leased pod that is no more."""
+        self._found, self._lost = found, lost
+
+    async def run(self) -> None:
+        """Follow the cluster and keep the pool at its size, for ever."""
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            group.create_task(self._follow())
+            group.create_task(self._maintain())
+
+    # what there is
+
+    def counts(self) -> pool.Counts:
+        """Pods by state, and who waits."""
+        tally = dict.fromkeys(State, 0)
+        for pod in self._pods.values():
+            tally[pod.state] += 1
+        waiting = sum(not waiter.done() for waiter in self._waiters)
+        return pool.Counts(tally[State.STARTING], tally[State.READY], tally[State.LEASED], waiting)
+
+    def demand(self) -> pool.Demand:
+        """What the last seconds were like."""
+        horizon = time.monotonic() - DEMAND_SECONDS
+        while self._handed_out and self._handed_out[0] < horizon:
+            self._handed_out.popleft()
+        return pool.Demand(len(self._handed_out) / DEMAND_SECONDS, self._start_seconds)
+
+    # handing out and taking back
+
+    async def take(self, timeout: float) -> Pod:
+        """A ready pod, which is now leased; first come, first served.
+
+        Raises:
+            TimeoutError: none within `timeout` seconds.
+            Impossible: there will be none.
+        """
+        if self.problem is not None and self.problem.permanent:
+            raise Impossible(self.problem)
+        waiter: asyncio.Future[Pod] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        self._serve()
+        self._wake.set()
+        try:
+            async with asyncio.timeout(timeout):
+                return await waiter
+        except (TimeoutError, asyncio.CancelledError):
+            if not waiter.cancel() and not waiter.cancelled() and waiter.exception() is None:
+                self.destroy(waiter.result(), "abandoned")
+            raise
+
+    def _serve(self) -> None:
+        """Give ready pods, the oldest first, to those who wait."""
+        while self._waiters and self._waiters[0].done():
+            self._waiters.popleft()
+        if not self._waiters:
+            return
+        ready = sorted(
+            (p for p in self._pods.values() if p.state is State.READY), key=lambda p: p.ready_since
+        )
+        for pod in ready:
+            while self._waiters and self._waiters[0].done():
+                self._waiters.popleft()
+            if not self._waiters:
+                return
+            pod.state = State.LEASED
+            self._handed_out.append(time.monotonic())
+            self._waiters.popleft().set_result(pod)
+
+    def destroy(self, pod: Pod, why: str) -> None:
+        """Delete a pod in the background. It counts no longer."""
+        if self._pods.pop(pod.name, None) is not None:
+            self._doomed.add(pod.name)
+            self._metrics.destroyed(why)
+            self._spawn(self._delete(pod))
+            self._wake.set()
+
+    async def _delete(self, pod: Pod) -> None:
+        async with self._deleting:
+            pause = 0.5
+            while pod.uid is not None:
+                try:
+                    await self._api.delete(pod.name, pod.uid, GRACE_SECONDS)
+                    return
+                except (ApiError, aiohttp.ClientError, TimeoutError) as error:
+                    logs.event(_log, "delete-failed", level=logging.WARNING, pod=pod.name, error=str(error))
+                    await asyncio.sleep(pause)
+                    pause = min(30.0, 2 * pause)
+
+    # making
+
+    async def _maintain(self) -> None:
+        while True:
+            self._retire()
+            self._create_missing()
+            self._metrics.show(self.counts())
+            self._wake.clear()
+            try:
+                async with asyncio.timeout(TICK_SECONDS):
+                    await self._wake.wait()
+            except TimeoutError:
+                continue
+
+    def _create_missing(self) -> None:
+        if not self.listed.is_set() or time.monotonic() < self._not_before:
+            return
+        if self.problem is not None and self.problem.permanent:
+            return
+        wanted = pool.creates(self._limits, self.counts(), self.demand())
+        for _ in range(min(wanted, 1) if self._failures else wanted):
+            pod = Pod(f"{self._config.name}-{names.SANDBOX}-{secrets.token_hex(4)}", time.monotonic())
+            self._pods[pod.name] = pod
+            self._spawn(self._create(pod))
+
+    async def _create(self, pod: Pod) -> None:
+        try:
+            await self._api.create(pods.manifest(self._config, self._platform, pod.name))
+            self._metrics.created()
+        except ApiError as error:
+            self._pods.pop(pod.name, None)
+            self._failed(Problem(reason=error.reason, message=str(error)))
+        except (aiohttp.ClientError, TimeoutError) as error:
+            # It may exist: the watch will say so, or START_SECONDS will pass.
+            logs.event(_log, "create-unanswered", level=logging.WARNING, pod=pod.name, error=str(error))
+
+    def _failed(self, problem: Problem) -> None:
+        self._failures += 1
+        self._not_before = time.monotonic() + pool.pause_after(self._failures)
+        if problem != self.problem:
+            logs.event(_log, "pool-problem", level=logging.WARNING, **problem.model_dump())
+        self.problem = problem
+        self._metrics.failed(problem.reason)
+        if problem.permanent:
+            for waiter in self._waiters:
+                if not waiter.done():
+                    waiter.set_exception(Impossible(problem))
+
+    def _retire(self) -> None:
+        """Replace pods that are too old or never answered, and let go of ready ones nobody needs."""
+        now = time.monotonic()
+        extra = pool.surplus(self._limits, self.counts(), self.demand())
+        for pod in list(self._pods.values()):
+            if pod.state is State.STARTING and now - pod.created > START_SECONDS:
+                message = f"pod {pod.name} did not answer within {START_SECONDS:.0f} s of its creation"
+                self._failed(self.problem or Problem(reason="SandboxNotReady", message=message))
+                self.destroy(pod, "start-timeout")
+            elif pod.state is State.READY and now - pod.created > pods.IDLE_SECONDS:
+                self.destroy(pod, "too-old")
+            elif pod.state is State.READY and extra and now - pod.ready_since > IDLE_KEPT_SECONDS:
+                extra -= 1
+                self.destroy(pod, "surplus")
+
+    # following
+
+    async def _follow(self) -> None:
+        pause = 0.5
+        while True:
+            try:
+                version = await self._list()
+                pause = 0.5
+                await self._watch(version)
+            except Gone:
+                continue
+            except (ApiError, aiohttp.ClientError, TimeoutError) as error:
+                logs.event(_log, "watch-failed", level=logging.WARNING, error=str(error))
+                await asyncio.sleep(pause)
+                pause = min(30.0, 2 * pause)
+
+    async def _list(self) -> str:
+        items, version = await self._api.list(pods.selector(self._config))
+        self.last_contact = time.monotonic()
+        present = {item["metadata"]["name"] for item in items}
+        for pod in list(self._pods.values()):
+            if pod.seen and pod.name not in present:
+                self._gone(pod)
+        probes = [task for item in items if (task := self._observe(item)) is not None]
+        if not self.listed.is_set():
+            if probes:
+                await asyncio.wait(probes, timeout=2 * PROBE_SECONDS)
+            self.listed.set()
+            self._wake.set()
+        return version
+
+    async def _watch(self, version: str) -> None:
+        selector = pods.selector(self._config)
+        while True:
+            async for kind, item in self._api.watch(selector, version):
+                self.last_contact = time.monotonic()
+                version = item["metadata"]["resourceVersion"]
+                if kind == "DELETED":
+                    self._doomed.discard(item["metadata"]["name"])
+                    if pod := self._pods.get(item["metadata"]["name"]):
+                        self._gone(pod)
+                elif kind != "BOOKMARK":
+                    self._observe(item)
+
+    def _observe(self, item: Json) -> asyncio.Task[None] | None:
+        """Take in what the API server says of one pod; returns the probe that it starts, if any."""
+        meta = item["metadata"]
+        name = meta["name"]
+        if name in self._doomed or "deletionTimestamp" in meta:
+            if pod := self._pods.get(name):
+                self._gone(pod)
+            return None
+        pod = self._pods.setdefault(name, Pod(name, time.monotonic()))
+        pod.uid, pod.seen = meta["uid"], True
+        if pods.ended(item):
+            if pod.state is not State.LEASED:
+                self._failed(pods.problem_of(item) or Problem(reason="SandboxEnded", message=name))
+            self._gone(pod)
+            self._spawn(self._delete(pod))
+            return None
+        if (ip := pods.address(item)) and pod.state is State.STARTING and not pod.probing:
+            pod.url, pod.probing = pods.url_of(ip), True
+            return self._spawn(self._probe(pod))
+        problem = pods.problem_of(item)
+        if pod.state is State.STARTING and problem is not None and problem != self.problem:
+            self._failed(problem)
+        return None
+
+    def _gone(self, pod: Pod) -> None:
+        if self._pods.pop(pod.name, None) is None:
+            return
+        if pod.state is State.LEASED:
+            self._metrics.failed("PodGone")
+            self._lost(pod)
+        self._wake.set()
+
+    async def _probe(self, pod: Pod) -> None:
+        """Ask a pod who holds it until it answers; the age limit on starting pods ends this."""
+        limit = aiohttp.ClientTimeout(total=PROBE_SECONDS)
+        while self._pods.get(pod.name) is pod and pod.state is State.STARTING:
+            try:
+                async with self._http.get(f"{pod.url}/healthz", timeout=limit) as response:
+                    response.raise_for_status()
+                    self._answered(pod, await response.json())
+                    return
+            except (aiohttp.ClientError, TimeoutError):
+                await asyncio.sleep(PROBE_PAUSE_SECONDS)
+
+    def _answered(self, pod: Pod, health: dict[str, Any]) -> None:
+        if self._pods.get(pod.name) is not pod:
+            return
+        now = time.monotonic()
+        if health["lease"] is not None:
+            pod.state = State.LEASED
+            self._found(pod, health["lease"], health["deadline"])
+            return
+        pod.state, pod.ready_since = State.READY, now
+        self._start_seconds = 0.8 * self._start_seconds + 0.2 * (now - pod.created)
+        self._metrics.started(now - pod.created)
+        self.problem, self._failures, self._not_before = None, 0, 0.0
+        self._serve()
+        self._wake.set()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """In the group of `run`: a bug in the background ends the broker; a new one rebuilds its state."""
+        if self._group is None:
+            raise RuntimeError("the pool is not running")
+        return self._group.create_task(work)
