@@ -250,10 +250,10 @@ class Coordinator:
 
     async def _serve(self, stack: AsyncExitStack) -> None:
         """Answer learner, probes and Prometheus."""
-        runner = web.AppRunner(self._api.app(), access_log=None)
+        runner = web.AppRunner(self._api.app(), access_log=None, shutdown_timeout=2.0)
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
-        await web.TCPSite(runner, port=self._port, shutdown_timeout=2.0).start()
+        await web.TCPSite(runner, port=self._port).start()
 
     def _background(self, stack: AsyncExitStack, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run `work` until the end; if it fails before, the whole process fails."""

@@ -1,0 +1,199 @@
+"""Counts a job's tokens and their cost again, from its stored trajectories and step reports alone.
+
+    recount.py s3://bucket/runs/NAMESPACE/NAME/UID [--endpoint-url URL] [--region NAME] [--prices FILE]
+               [--price CLASS=USD_A_MILLION ...] [--status FILE] [--json]
+
+Independent of Headway on purpose: standard library and boto3, none of the product's own code, so that a bill
+can be held against what was really sampled and trained. It reads `trajectories/` and `steps/` (not `usage/`)
+and follows the rules that the documentation states:
+
+* an episode that completed, was truncated, or failed by its agent is billed: for each turn the prompt tokens
+  the engine did not have cached are `prefill`, those it had are `cachedPrefill`, sampled ones are `sample`;
+  in validation these three are of the evaluation classes;
+* an episode that was retried or stayed InfraError, and every episode of a training group with fewer than two
+  scored ones, is not billed; what it prefilled and sampled is `discarded`;
+* `train` is what each step report says of its groups, and a group is trained once.
+
+`--status` takes the job as `kubectl get rltj NAME -o json` prints it, and fails where the two differ.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+PRICES = {
+    "prefill": "0.13",
+    "cachedPrefill": "0.026",
+    "sample": "0.40",
+    "train": "0.40",
+    "discarded": "0",
+    "evaluationPrefill": "0.13",
+    "evaluationCachedPrefill": "0.026",
+    "evaluationSample": "0.40",
+}
+"""US dollars a million tokens: the default price book's, unless told otherwise."""
+STATUS = {
+    "prefill": "prefillTokens",
+    "cachedPrefill": "cachedPrefillTokens",
+    "sample": "sampleTokens",
+    "train": "trainTokens",
+    "discarded": "discardedTokens",
+    "evaluation": "evaluationTokens",
+}
+INFRA_ERROR = "InfraError"
+
+
+class Folder:
+    """Objects below a `file://` root."""
+
+    def __init__(self, root: str) -> None:
+        self._root = Path(urlsplit(root).path)
+
+    def read(self, prefix: str) -> Iterator[tuple[str, bytes]]:
+        """Name and content of every object below `prefix`."""
+        for path in sorted((self._root / prefix).rglob("*.json*")):
+            yield path.name, path.read_bytes()
+
+
+class Bucket:
+    """Objects below an `s3://` root."""
+
+    def __init__(self, root: str, endpoint_url: str | None, region: str | None) -> None:
+        import boto3
+
+        parts = urlsplit(root)
+        self._bucket, self._root = parts.netloc, parts.path.strip("/")
+        self._s3 = boto3.client("s3", endpoint_url=endpoint_url, region_name=region)
+
+    def read(self, prefix: str) -> Iterator[tuple[str, bytes]]:
+        """Name and content of every object below `prefix`."""
+        pages = self._s3.get_paginator("list_objects_v2").paginate(
+            Bucket=self._bucket, Prefix=f"{self._root}/{prefix}/"
+        )
+        for item in (item for page in pages for item in page.get("Contents", [])):
+            body = self._s3.get_object(Bucket=self._bucket, Key=item["Key"])["Body"].read()
+            yield item["Key"].rpartition("/")[2], body
+
+
+def count_group(group: dict[str, Any], counted: Counter[str]) -> None:
+    """Add one group's turns."""
+    evaluation = group["purpose"] == "validation"
+    scored = [episode for episode in group["episodes"] if episode["outcome"] != INFRA_ERROR]
+    kept = evaluation or len(scored) >= 2
+    for episode in group["episodes"]:
+        billed = kept and episode["outcome"] != INFRA_ERROR
+        count_episode(episode, counted, billed=billed, evaluation=evaluation)
+    for episode in group["discarded"]:
+        count_episode(episode, counted, billed=False, evaluation=evaluation)
+
+
+def count_episode(episode: dict[str, Any], counted: Counter[str], *, billed: bool, evaluation: bool) -> None:
+    """Add one episode's turns; sampled tokens are also held against the rows that are trained on."""
+    for turn in episode["turns"]:
+        fresh = turn["prompt_tokens"] - turn["cached_tokens"]
+        if not billed:
+            counted["discarded"] += fresh + turn["sampled_tokens"]
+            continue
+        names = ("prefill", "cachedPrefill", "sample")
+        if evaluation:
+            names = ("evaluationPrefill", "evaluationCachedPrefill", "evaluationSample")
+        for name, tokens in zip(names, (fresh, turn["cached_tokens"], turn["sampled_tokens"]), strict=True):
+            counted[name] += tokens
+    in_rows = sum(sum(row["mask"]) for row in episode["rows"])
+    in_turns = sum(turn["sampled_tokens"] for turn in episode["turns"])
+    if in_rows != in_turns:
+        raise SystemExit(f"{episode['episode_id']}: {in_turns} tokens sampled, but {in_rows} in its rows")
+
+
+def count_steps(reports: list[dict[str, Any]], counted: Counter[str]) -> None:
+    """Add what the steps trained."""
+    seen: set[str] = set()
+    for report in reports:
+        for group, tokens in report["train_tokens"].items():
+            if group in seen:
+                raise SystemExit(f"{group} is trained twice, the second time in step {report['step']}")
+            seen.add(group)
+            counted["train"] += tokens
+
+
+def recount(source: Folder | Bucket) -> Counter[str]:
+    """Tokens by class of the bill."""
+    counted: Counter[str] = Counter(dict.fromkeys(PRICES, 0))
+    for _, data in source.read("trajectories"):
+        count_group(json.loads(gzip.decompress(data)), counted)
+    count_steps([json.loads(data) for _, data in source.read("steps")], counted)
+    return counted
+
+
+def shown(amount: Decimal) -> str:
+    """An amount to a hundredth of a cent, at least two digits after the point."""
+    text = f"{amount:.4f}"
+    return text[:-2] if text.endswith("00") else text
+
+
+def summary(counted: Counter[str], prices: dict[str, str]) -> dict[str, Any]:
+    """Tokens as status names them, every class, and the cost."""
+    evaluation = ("evaluationPrefill", "evaluationCachedPrefill", "evaluationSample")
+    tokens = {name: counted[name] for name in ("prefill", "cachedPrefill", "sample", "train", "discarded")}
+    tokens["evaluation"] = sum(counted[name] for name in evaluation)
+    costs = {name: Decimal(prices[name]) * counted[name] / 1_000_000 for name in PRICES}
+    return {
+        "tokens": tokens,
+        "byClass": {name: counted[name] for name in PRICES},
+        "costByClass": {name: str(cost) for name, cost in costs.items()},
+        "cost": shown(sum(costs.values(), Decimal(0))),
+    }
+
+
+def differences(found: dict[str, Any], usage: dict[str, Any]) -> list[str]:
+    """Where `.status.usage` says something else."""
+    wrong = [
+        f"{field}: status says {usage.get(field, 0)}, the trajectories {found['tokens'][name]}"
+        for name, field in STATUS.items()
+        if usage.get(field, 0) != found["tokens"][name]
+    ]
+    if usage.get("cost") != found["cost"]:
+        wrong.append(f"cost: status says {usage.get('cost')}, the trajectories {found['cost']}")
+    return wrong
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("root", help="the job's folder: status.artifacts.uri")
+    parser.add_argument("--endpoint-url", help="address of an S3-compatible store")
+    parser.add_argument("--region")
+    parser.add_argument("--prices", type=Path, help="JSON object, class -> US dollars a million tokens")
+    parser.add_argument("--price", action="append", default=[], metavar="CLASS=USD", help="one class's price")
+    parser.add_argument("--status", type=Path, help="the job as JSON, to compare with; - reads standard input")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    options = parser.parse_args()
+    prices = PRICES | (json.loads(options.prices.read_text()) if options.prices else {})
+    prices |= dict(price.split("=", 1) for price in options.price)
+    local = urlsplit(options.root).scheme == "file"
+    source = Folder(options.root) if local else Bucket(options.root, options.endpoint_url, options.region)
+    found = summary(recount(source), prices)
+    if options.json:
+        print(json.dumps(found, indent=2))
+    else:
+        for name, tokens in found["byClass"].items():
+            print(f"{name:26}{tokens:>14,}   {Decimal(found['costByClass'][name]):>12.6f} USD")
+        print(f"{'cost':26}{'':14}   {found['cost']:>12} USD")
+    if options.status:
+        text = sys.stdin.read() if str(options.status) == "-" else options.status.read_text()
+        wrong = differences(found, json.loads(text)["status"]["usage"])
+        print("\n".join(wrong) or "status agrees", file=sys.stderr)
+        return 1 if wrong else 0
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,92 @@
+"""Sealed episodes and groups made of thin air, for what only reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headway_api.records import (
+    EpisodeRecord,
+    GroupRecord,
+    Outcome,
+    PolicyVersion,
+    Purpose,
+    Row,
+    Turn,
+    VersionSpan,
+)
+
+PROMPT, SAMPLED, CACHED = 10, 4, 3
+
+
+def version(step: int, incarnation: int = 0) -> PolicyVersion:
+    return PolicyVersion(incarnation=incarnation, step=step)
+
+
+def sealed(
+    group_id: str,
+    index: int = 0,
+    *,
+    reward: float | None = 1.0,
+    score: float | None = None,
+    attempt: int = 0,
+    turns: int = 2,
+    step: int = 0,
+    outcome: Outcome | None = None,
+) -> EpisodeRecord:
+    """An episode of equal turns in one row. Without a reward it is an InfraError."""
+    tokens, mask, spans = [], [], []
+    records = []
+    for turn in range(turns):
+        given = PROMPT if turn == 0 else 2
+        tokens += [1] * given + [2] * SAMPLED
+        mask += [0] * given + [1] * SAMPLED
+        spans.append(VersionSpan(start=len(tokens) - SAMPLED, end=len(tokens), version=version(step)))
+        records.append(
+            Turn(
+                index=turn,
+                prompt_tokens=len(tokens) - SAMPLED,
+                cached_tokens=CACHED if turn else 0,
+                sampled_tokens=SAMPLED,
+                finish_reason="stop",
+                policy_version=version(step),
+            )
+        )
+    failed = reward is None
+    row = Row(tokens=tokens, mask=mask, logprobs=[-0.5 if m else 0.0 for m in mask], versions=spans)
+    return EpisodeRecord(
+        episode_id=f"{group_id}-{index}-{attempt}",
+        group_id=group_id,
+        index=index,
+        attempt=attempt,
+        outcome=outcome or (Outcome.INFRA_ERROR if failed else Outcome.COMPLETED),
+        error="lost" if failed else None,
+        reward=reward,
+        score=None if failed else (reward if score is None else score),
+        metrics={} if failed else {"accuracy": float(reward or 0)},
+        messages=[],
+        turns=records,
+        rows=[row] if turns else [],
+        sandbox_seconds=1.5,
+        started_at=1_700_000_000.0,
+        finished_at=1_700_000_002.0,
+    )
+
+
+def a_group(
+    group_id: str,
+    rewards: Sequence[float | None],
+    *,
+    step: int = 0,
+    purpose: Purpose = Purpose.TRAIN,
+    retried: int = 0,
+) -> GroupRecord:
+    """One episode for each reward, and `retried` earlier attempts of the first."""
+    return GroupRecord(
+        group_id=group_id,
+        purpose=purpose,
+        row=0,
+        epoch=0,
+        step=step,
+        episodes=[sealed(group_id, i, reward=r, step=step, attempt=retried) for i, r in enumerate(rewards)],
+        discarded=[sealed(group_id, 0, reward=None, step=step, attempt=a) for a in range(retried)],
+    )

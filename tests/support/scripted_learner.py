@@ -1,0 +1,100 @@
+"""A learner that trains nothing: it takes batches and reports steps over the real API, with the same weights.
+
+It keeps the learner's order of writing: checkpoint report, `latest.json`, `steps/`, and only then the word
+to the coordinator.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import aiohttp
+
+from headway_api.artifacts import Layout
+from headway_api.records import Batch, Finished, GroupRecord, StepReport, WeightsManifest
+from headway_api.store import Store
+
+
+def trained_tokens(group: GroupRecord) -> int:
+    """Tokens of a group's rows; none where its rewards are all alike."""
+    if len({episode.reward for episode in group.scored}) <= 1:
+        return 0
+    return sum(len(row.tokens) for episode in group.scored for row in episode.rows)
+
+
+class ScriptedLearner:
+    """Blocking nothing: every call is a coroutine."""
+
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        store: Store,
+        layout: Layout,
+        publish: Callable[[int], WeightsManifest],
+    ) -> None:
+        self._url = url
+        self._headers = {"Authorization": f"Bearer {token}"}
+        self._store = store
+        self._layout = layout
+        self._publish = publish
+        self.batches: list[Batch] = []
+        self.finished: Finished | None = None
+
+    def resume(self) -> StepReport:
+        """The newest durable step; writes step 0 where there is none."""
+        try:
+            step = json.loads(self._store.get(self._layout.latest))["step"]
+        except KeyError:
+            return self.commit(0, [])
+        return StepReport.model_validate_json(self._store.get(self._layout.step_report(step)))
+
+    def commit(self, step: int, groups: list[GroupRecord]) -> StepReport:
+        """Make a step durable."""
+        manifest = self._publish(step)
+        report = StepReport(
+            step=step,
+            version=manifest.version,
+            groups=[group.group_id for group in groups],
+            train_tokens={group.group_id: trained_tokens(group) for group in groups},
+            weights=manifest,
+            checkpoint_uri=self._layout.checkpoint(step),
+            metrics={"training/global_step": float(step)},
+        )
+        body = report.model_dump_json().encode()
+        self._store.put(self._layout.step_report(step), body)
+        self._store.put(self._layout.latest, json.dumps({"step": step}).encode())
+        self._store.put(self._layout.step_history(step), body)
+        return report
+
+    async def announce(self, http: aiohttp.ClientSession, report: StepReport) -> None:
+        url = f"{self._url}/v1/steps"
+        async with http.post(url, data=report.model_dump_json(), headers=self._headers) as answer:
+            assert answer.status == 204, await answer.text()
+
+    async def take(self, http: aiohttp.ClientSession, step: int) -> Batch | Finished:
+        """Poll until there is a batch, or nothing more to train."""
+        while True:
+            async with http.get(f"{self._url}/v1/batch?step={step}", headers=self._headers) as answer:
+                text = await answer.text()
+                if answer.status == 200:
+                    return Batch.model_validate_json(text)
+                if answer.status == 410:
+                    return Finished.model_validate_json(text)
+                assert answer.status == 204, text
+
+    async def run(self, steps: int | None = None) -> None:
+        """Until the coordinator says that it is over, or for some steps."""
+        async with aiohttp.ClientSession() as http:
+            report = self.resume()
+            await self.announce(http, report)
+            while steps is None or steps > 0:
+                found = await self.take(http, report.step + 1)
+                if isinstance(found, Finished):
+                    self.finished = found
+                    return
+                self.batches.append(found)
+                report = self.commit(found.step, found.groups)
+                await self.announce(http, report)
+                steps = steps - 1 if steps is not None else None
