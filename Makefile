@@ -15,9 +15,11 @@ IMAGES = $(SYSTEM_PYTHON) hack/images/build.py
 help: ## list these targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 20
 
-.PHONY: venv lock print-venv
+.PHONY: venv oracles lock print-venv
 venv: ## create the Python environment (first time: 2 minutes, 6 GB; later: nothing to do)
 	@$(SYSTEM_PYTHON) hack/python/env.py venv
+oracles: ## the same with verl and trl, which some unit tests compare with
+	@$(SYSTEM_PYTHON) hack/python/env.py venv --oracles
 lock: ## resolve pyproject.toml into requirements/*.txt again (LOCK_ARGS=--upgrade takes newer versions)
 	@$(SYSTEM_PYTHON) hack/python/env.py lock $(LOCK_ARGS)
 print-venv: ## print where the environment is

@@ -2,6 +2,7 @@
 
     env.py venv    create it (does nothing when it is there)
     env.py path    print where it is
+                   (--oracles: both for the one that has verl and trl beside everything else)
     env.py lock    resolve pyproject.toml again into requirements/*.txt (--upgrade takes newer versions)
 
 The interpreter is Debian's own /usr/bin/python3 and not whichever comes first on PATH: the base image has
@@ -38,6 +39,7 @@ LOCKS: dict[str, tuple[str, ...]] = {
     "dev": ("dev",),
 }
 ALL = tuple(sorted({extra for extras in LOCKS.values() for extra in extras}))
+CPU = ("--overrides", "requirements/overrides.txt", "--excludes", "requirements/excludes.txt")
 
 
 class SetupError(Exception):
@@ -104,17 +106,22 @@ def digest(*files: Path, salt: str = "") -> str:
     return state.hexdigest()[:12]
 
 
-def venv_path() -> Path:
+def locks(oracles: bool) -> list[Path]:
+    return [REQUIREMENTS / f"{name}.txt" for name in ("all", *(["oracles"] if oracles else []))]
+
+
+def venv_path(oracles: bool) -> Path:
     """One environment a lock and a checkout: the editable install points at the checkout."""
-    return CACHE / f"venv-{digest(REQUIREMENTS / 'all.txt', salt=f'{PYTHON}:{ROOT}')}"
+    name = "oracles" if oracles else "venv"
+    return CACHE / f"{name}-{digest(*locks(oracles), salt=f'{PYTHON}:{ROOT}')}"
 
 
 def uv_options() -> dict[str, str]:
     return {"UV_CACHE_DIR": str(CACHE / "uv-cache"), "UV_NO_PROGRESS": "1", "UV_PYTHON_DOWNLOADS": "never"}
 
 
-def create() -> None:
-    venv = venv_path()
+def create(oracles: bool) -> None:
+    venv = venv_path(oracles)
     stamp = venv / ".complete"
     wanted = digest(ROOT / "pyproject.toml", REQUIREMENTS / "build.txt")
     if stamp.exists() and stamp.read_text() == wanted:
@@ -125,19 +132,20 @@ def create() -> None:
         if stamp.exists() and stamp.read_text() == wanted:
             return
         with step(f"environment {venv}"):
-            fill(venv)
+            fill(venv, locks(oracles))
         stamp.write_text(wanted)
 
 
-def fill(venv: Path) -> None:
+def fill(venv: Path, locked: Sequence[Path]) -> None:
     uv = bootstrap_uv()
     if not (venv / "bin" / "python").exists():
-        run([uv, "venv", "-q", "--python", PYTHON, venv], **uv_options())
+        run([uv, "venv", "-q", "--relocatable", "--python", PYTHON, venv], **uv_options())
     install: list[str | Path] = [uv, "pip", "install", "-q", "--python", venv / "bin" / "python", "--no-deps"]
     install += ["--compile-bytecode", "--build-constraints", REQUIREMENTS / "build.txt"]
+    files = [word for file in locked for word in ("-r", file)]
     with step("locked packages (about 6 GB)"):
         # DeepSpeed's kernels are built when first used, and none of them at install.
-        run([*install, "--require-hashes", "-r", REQUIREMENTS / "all.txt"], DS_BUILD_OPS="0", **uv_options())
+        run([*install, "--require-hashes", *files], DS_BUILD_OPS="0", **uv_options())
     with step("headway, editable"):
         run([*install, "--editable", ROOT], **uv_options())
 
@@ -147,19 +155,45 @@ def lock(upgrade: bool) -> None:
     uv = bootstrap_uv()
     options = ["--python", PYTHON, "--generate-hashes", "--no-header", "--no-emit-index-url", "-q"]
     options += ["--upgrade"] if upgrade else []
-    cpu = ["--overrides", "requirements/overrides.txt", "--excludes", "requirements/excludes.txt"]
 
     def resolve(name: str, *arguments: str) -> None:
         with step(f"requirements/{name}.txt"):
             target = f"requirements/{name}.txt"
             run([uv, "pip", "compile", *options, *arguments, "-o", target], DS_BUILD_OPS="0", **uv_options())
 
-    resolve("all", "pyproject.toml", *cpu, *(word for extra in ALL for word in ("--extra", extra)))
+    resolve("all", "pyproject.toml", *CPU, *(word for extra in ALL for word in ("--extra", extra)))
     for name, extras in LOCKS.items():
         chosen = (word for extra in extras for word in ("--extra", extra))
-        resolve(name, "pyproject.toml", *cpu, "-c", "requirements/all.txt", *chosen)
+        resolve(name, "pyproject.toml", *CPU, "-c", "requirements/all.txt", *chosen)
+    # vLLM's GPU build pins its own world; the overrides and exclusions are the CPU build's.
+    resolve("rollout-gpu", "pyproject.toml", "--extra", "rollout", "--extra", "rollout-gpu")
+    # Their own bounds are older than ours; what the tests import works with ours.
+    extra = ("--overrides", "requirements/all.txt", "--excludes", "requirements/oracles-excludes.txt")
+    resolve("oracles", "requirements/oracles.in", *CPU[2:], *extra)
+    keep_additions(REQUIREMENTS / "oracles.txt", REQUIREMENTS / "all.txt")
     for name in ("bootstrap", "build"):
         resolve(name, f"requirements/{name}.in")
+
+
+def keep_additions(target: Path, known: Path) -> None:
+    """Drop from a lock the packages that another has: the two are installed together."""
+    have = set(entries(known.read_text()))
+    target.write_text(
+        "".join(f"{text}\n" for name, text in entries(target.read_text()).items() if name not in have)
+    )
+
+
+def entries(lock: str) -> dict[str, str]:
+    """A lock's packages: `name==version` -> its lines, hashes and comments included."""
+    found: dict[str, str] = {}
+    current = ""
+    for line in lock.splitlines():
+        if line and not line[0].isspace() and not line.startswith("#"):
+            current = line.split()[0]
+            found[current] = line
+        elif current:
+            found[current] += f"\n{line}"
+    return found
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -168,14 +202,17 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("command", choices=("venv", "path", "lock"))
     parser.add_argument("--upgrade", action="store_true", help="lock: take newer versions")
+    parser.add_argument(
+        "--oracles", action="store_true", help="venv, path: the environment with verl and trl"
+    )
     options = parser.parse_args(arguments)
     try:
         if options.command == "venv":
-            create()
+            create(options.oracles)
         elif options.command == "lock":
             lock(options.upgrade)
         else:
-            print(venv_path())
+            print(venv_path(options.oracles))
     except SetupError as error:
         say(str(error))
         return 1
