@@ -142,10 +142,13 @@ def fill(venv: Path, locked: Sequence[Path]) -> None:
         run([uv, "venv", "-q", "--relocatable", "--python", PYTHON, venv], **uv_options())
     install: list[str | Path] = [uv, "pip", "install", "-q", "--python", venv / "bin" / "python", "--no-deps"]
     install += ["--compile-bytecode", "--build-constraints", REQUIREMENTS / "build.txt"]
-    files = [word for file in locked for word in ("-r", file)]
-    with step("locked packages (about 6 GB)"):
-        # DeepSpeed's kernels are built when first used, and none of them at install.
-        run([*install, "--require-hashes", *files], DS_BUILD_OPS="0", **uv_options())
+    done = venv / ".packages"
+    if not done.exists():
+        files = [word for file in locked for word in ("-r", file)]
+        with step("locked packages (about 6 GB)"):
+            # DeepSpeed's kernels are built when first used, and none of them at install.
+            run([*install, "--require-hashes", *files], DS_BUILD_OPS="0", **uv_options())
+        done.touch()
     with step("headway, editable"):
         run([*install, "--editable", ROOT], **uv_options())
 
