@@ -1,0 +1,72 @@
+"""The size of the pool: pure decisions, held by properties."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headway_sandbox.broker.pool import Counts, Demand, Limits, creates, idle_target, pause_after, surplus
+
+numbers = st.integers(0, 200)
+demands = st.builds(Demand, st.floats(0, 50), st.floats(0, 60))
+counts_of = st.builds(Counts, numbers, numbers, numbers, numbers)
+
+
+@st.composite
+def limits_of(draw: st.DrawFn) -> Limits:
+    maximum = draw(st.integers(1, 100))
+    return Limits(draw(st.integers(0, maximum)), maximum, draw(st.integers(1, 32)))
+
+
+@given(limits_of(), counts_of, demands)
+def test_never_more_alive_than_the_maximum(limits: Limits, counts: Counts, demand: Demand) -> None:
+    made = creates(limits, counts, demand)
+    assert made >= 0
+    assert made == 0 or counts.alive + made <= limits.maximum
+
+
+@given(limits_of(), counts_of, demands)
+def test_never_more_starting_than_allowed(limits: Limits, counts: Counts, demand: Demand) -> None:
+    made = creates(limits, counts, demand)
+    assert made == 0 or counts.starting + made <= limits.starting_at_once
+
+
+@given(limits_of(), counts_of, demands)
+def test_what_is_created_is_not_surplus(limits: Limits, counts: Counts, demand: Demand) -> None:
+    assert not (creates(limits, counts, demand) and surplus(limits, counts, demand))
+
+
+@given(limits_of(), counts_of, demands)
+def test_letting_go_of_the_surplus_creates_nothing(limits: Limits, counts: Counts, demand: Demand) -> None:
+    extra = surplus(limits, counts, demand)
+    after = Counts(counts.starting, counts.ready - extra, counts.leased, counts.waiting)
+    assert not extra or creates(limits, after, demand) == 0
+
+
+@given(limits_of(), demands)
+def test_the_pool_settles(limits: Limits, demand: Demand) -> None:
+    counts = Counts(0, 0, 0, 0)
+    for _ in range(200):
+        made = creates(limits, counts, demand)
+        counts = Counts(0, counts.ready + made, 0, 0)
+    assert counts.ready == idle_target(limits, counts, demand)
+    assert counts.ready >= min(limits.minimum, limits.maximum)
+
+
+@given(limits_of(), st.integers(1, 300), demands)
+def test_someone_who_waits_is_served_while_there_is_room(
+    limits: Limits, waiting: int, demand: Demand
+) -> None:
+    counts = Counts(starting=0, ready=0, leased=limits.maximum - 1, waiting=waiting)
+    assert creates(limits, counts, demand) == 1
+
+
+def test_a_full_pool_creates_nothing() -> None:
+    assert creates(Limits(4, 8, 16), Counts(0, 0, 8, 20), Demand(5.0, 3.0)) == 0
+
+
+def test_pods_are_made_ahead_for_as_long_as_one_takes_to_start() -> None:
+    assert idle_target(Limits(2, 100, 16), Counts(0, 0, 10, 0), Demand(4.0, 2.5)) == 10
+
+
+@given(st.integers(0, 1000))
+def test_failures_slow_creation_down_but_never_stop_it(failures: int) -> None:
+    assert 0 <= pause_after(failures) <= pause_after(failures + 1) <= 30

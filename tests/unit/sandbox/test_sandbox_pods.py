@@ -1,0 +1,142 @@
+"""The sandbox pod: what holds whatever a template says, and what its status means."""
+
+from typing import Any
+
+import pytest
+
+from headway_api import names
+from headway_api.config import JobConfig
+from headway_sandbox.broker import pods
+
+PLATFORM = pods.Platform({}, {"requests": {"cpu": "10m"}, "limits": {"cpu": "500m", "memory": "64Mi"}}, [])
+
+
+def job(**sandbox: Any) -> JobConfig:
+    spec = {
+        "model": {"base": "s3://bucket/model"},
+        "data": {"train": {"uri": "s3://bucket/train.jsonl"}},
+        "evaluation": {"everySteps": 0, "atStart": False},
+        "environment": {
+            "image": "registry/env:1",
+            "entrypoint": "env:Desk",
+            "config": {"strict": True},
+            "sandbox": sandbox,
+        },
+        "output": {"uri": "s3://bucket/out"},
+    }
+    return JobConfig.model_validate({"name": "refunds", "namespace": "team", "uid": "u-1", "spec": spec})
+
+
+LOOSE = {
+    "metadata": {"labels": {names.LABEL_JOB_UID: "another", "team": "rl"}},
+    "spec": {
+        "hostNetwork": True,
+        "hostPID": True,
+        "automountServiceAccountToken": True,
+        "serviceAccountName": "admin",
+        "restartPolicy": "Always",
+        "securityContext": {"runAsUser": 0, "seccompProfile": {"type": "Unconfined"}},
+        "nodeSelector": {"pool": "cpu"},
+        "containers": [{"name": names.SANDBOX, "securityContext": {"privileged": True, "runAsUser": 0}}],
+        "initContainers": [{"name": "extra", "image": "x", "securityContext": {"privileged": True}}],
+    },
+}
+
+
+@pytest.mark.parametrize("where", ["job", "platform"])
+def test_no_template_loosens_the_isolation(where: str) -> None:
+    platform = PLATFORM if where == "job" else pods.Platform(LOOSE, PLATFORM.resources, [])
+    pod = pods.manifest(job(podTemplate=LOOSE) if where == "job" else job(), platform, "refunds-sandbox-1")
+    spec = pod["spec"]
+    assert (
+        pod["metadata"]["labels"] | names.job_labels("refunds", "u-1", names.SANDBOX)
+        == pod["metadata"]["labels"]
+    )
+    assert pod["metadata"]["labels"]["team"] == "rl"
+    assert spec["nodeSelector"] == {"pool": "cpu"}
+    assert not any(spec[name] for name in ("hostNetwork", "hostPID", "hostIPC"))
+    assert spec["automountServiceAccountToken"] is False
+    assert "serviceAccountName" not in spec
+    assert spec["restartPolicy"] == "Never"
+    assert spec["securityContext"]["runAsNonRoot"]
+    assert spec["securityContext"]["runAsUser"] != 0
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    for container in [*spec["containers"], *spec["initContainers"]]:
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": True,
+        }
+
+
+def test_a_plain_pod_has_one_container_no_volumes_and_a_deadline() -> None:
+    pod = pods.manifest(job(runtimeClassName="gvisor", deadlineSeconds=60), PLATFORM, "p")
+    spec = pod["spec"]
+    assert len(spec["containers"]) == 1
+    assert "volumes" not in spec
+    assert spec["runtimeClassName"] == "gvisor"
+    assert spec["activeDeadlineSeconds"] == 60 + pods.IDLE_SECONDS
+    assert {e["name"]: e["value"] for e in spec["containers"][0]["env"]} == {
+        names.ENV_ENTRYPOINT: "env:Desk",
+        names.ENV_ENVIRONMENT_CONFIG: '{"strict": true}',
+    }
+    [owner] = pod["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["name"], owner["uid"]) == ("RLTrainingJob", "refunds", "u-1")
+
+
+def test_a_jobs_own_resources_are_requests_and_limits_alike() -> None:
+    given = {"limits": {"cpu": "1", "memory": "1Gi", "ephemeral-storage": "2Gi"}}
+    pod = pods.manifest(job(resources=given), PLATFORM, "p")
+    resources = pod["spec"]["containers"][0]["resources"]
+    assert resources == {"requests": given["limits"], "limits": given["limits"]}
+
+
+def test_the_platforms_resources_always_bound_memory_and_storage() -> None:
+    limits = pods.manifest(job(), PLATFORM, "p")["spec"]["containers"][0]["resources"]["limits"]
+    assert limits == {"cpu": "500m", "memory": "64Mi", "ephemeral-storage": pods.EPHEMERAL_STORAGE}
+
+
+def terminated(**state: Any) -> dict[str, Any]:
+    return {"status": {"phase": "Failed", "containerStatuses": [{"state": {"terminated": state}}]}}
+
+
+def test_an_environment_that_does_not_import_is_a_permanent_problem() -> None:
+    message = '{"reason":"EnvironmentNotImportable","field":"spec.environment.entrypoint","message":"no env"}'
+    problem = pods.problem_of(terminated(exitCode=42, message=message))
+    assert problem is not None
+    assert (problem.reason, problem.field) == ("EnvironmentNotImportable", "spec.environment.entrypoint")
+    assert problem.permanent
+
+
+def test_a_sandbox_killed_for_memory_says_so_and_may_be_tried_again() -> None:
+    problem = pods.problem_of(terminated(exitCode=137, reason="OOMKilled"))
+    assert problem is not None
+    assert "OOMKilled" in problem.message
+    assert not problem.permanent
+
+
+def test_the_kubelets_and_the_schedulers_words_are_passed_on() -> None:
+    waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
+    pulled = pods.problem_of({"status": {"phase": "Pending", "containerStatuses": [{"state": waiting}]}})
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes"}
+    placed = pods.problem_of({"status": {"phase": "Pending", "conditions": [condition]}})
+    assert pulled is not None and placed is not None  # noqa: PT018
+    assert (pulled.reason, pulled.message, pulled.field) == (
+        "ImagePullBackOff",
+        "no such image",
+        "spec.environment.image",
+    )
+    assert (placed.reason, placed.message) == ("Unschedulable", "0/1 nodes")
+
+
+def test_a_pod_that_is_being_started_is_no_problem() -> None:
+    waiting = {"waiting": {"reason": "ContainerCreating"}}
+    assert (
+        pods.problem_of({"status": {"phase": "Pending", "containerStatuses": [{"state": waiting}]}}) is None
+    )
+    assert pods.problem_of({"status": {"phase": "Pending"}}) is None
+
+
+def test_urls_of_both_families() -> None:
+    assert pods.url_of("10.0.0.1") == "http://10.0.0.1:8080"
+    assert pods.url_of("fd00::1") == "http://[fd00::1]:8080"

@@ -1,0 +1,282 @@
+"""The server in the pod, as a process: its API against the records, its wire, its ends."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway_api.exits import PERMANENT
+from headway_api.sandbox_api import (
+    FinishReply,
+    FinishRequest,
+    Problem,
+    ResetReply,
+    ResetRequest,
+    ToolCall,
+    ToolReply,
+)
+
+ROOT = Path(__file__).resolve().parents[3]
+ENVIRONMENT = '''
+import time
+from headway_sandbox.environment import Done, Environment, Observation, Reward, tool, user
+
+class Counter(Environment):
+    """Counts; knows how to misbehave."""
+
+    def reset(self, row, seed):
+        if row.get("break"):
+            raise RuntimeError("cannot reset")
+        self.total, self.row = seed, row
+        return Observation([user(row["prompt"])])
+
+    @tool
+    def add(self, amount: int) -> dict:
+        """Add."""
+        self.total += amount
+        return {"total": self.total}
+
+    @tool
+    def stop(self) -> str:
+        """Stop."""
+        return Done("stopped")
+
+    @tool
+    def crash(self) -> str:
+        """Crash."""
+        raise KeyError("bug")
+
+    @tool
+    def sleep(self, seconds: float) -> str:
+        """Sleep."""
+        time.sleep(seconds)
+        return "slept"
+
+    def reward(self, transcript):
+        if self.row.get("nan"):
+            return float("nan")
+        return Reward(self.total / 10, {"calls": len(transcript.calls)})
+
+    def score(self, transcript):
+        return float(transcript.answer == str(self.total))
+'''
+
+
+class Server:
+    def __init__(self, folder: Path, entrypoint: str = "counter:Counter") -> None:
+        (folder / "counter.py").write_text(ENVIRONMENT)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        env = {
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": f"{ROOT / 'sandbox'}:{folder}",
+            "HEADWAY_ENTRYPOINT": entrypoint,
+            "HEADWAY_SANDBOX_PORT": str(self.port),
+        }
+        # -S: no site-packages, so that nothing but the standard library can be imported.
+        command = [sys.executable, "-S", "-m", "headway_sandbox.server"]
+        self.process = subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True)
+
+    def start(self) -> Server:
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            try:
+                assert self.get("/healthz")[0] == 200
+                return self
+            except ConnectionError:
+                time.sleep(0.02)
+        raise TimeoutError(self.process.stderr)
+
+    def get(self, path: str) -> tuple[int, Any]:
+        return self.ask("GET", path)
+
+    def post(self, path: str, body: Any = None, token: str | None = "secret") -> tuple[int, Any]:
+        return self.ask("POST", path, body, token)
+
+    def ask(self, method: str, path: str, body: Any = None, token: str | None = None) -> tuple[int, Any]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        connection.request(method, path, None if body is None else json.dumps(body), headers)
+        response = connection.getresponse()
+        text = response.read()
+        connection.close()
+        return response.status, json.loads(text) if text else None
+
+    def lease(self, name: str = "e1", token: str = "secret", seconds: float = 300.0) -> tuple[int, Any]:
+        return self.post("/lease", {"lease": name, "token": token, "deadline": time.time() + seconds}, None)
+
+    def begin(self, **row: Any) -> ResetReply:
+        assert self.lease()[0] == 204
+        request = ResetRequest(row={"prompt": "count", **row}, seed=3)
+        status, body = self.post("/reset", request.model_dump())
+        assert status == 200, body
+        return ResetReply.model_validate(body)
+
+    def tool(self, name: str, **arguments: Any) -> ToolReply:
+        status, body = self.post("/tool", ToolCall(name=name, arguments=arguments).model_dump())
+        assert status == 200, body
+        return ToolReply.model_validate(body)
+
+    def finish(self, *messages: dict[str, Any]) -> tuple[int, Any]:
+        return self.post("/finish", FinishRequest(messages=list(messages), truncated=False).model_dump())
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    running = Server(tmp_path).start()
+    yield running
+    running.process.kill()
+    running.process.communicate(timeout=10)
+
+
+def test_an_episode_speaks_the_documents_of_the_contract(server: Server) -> None:
+    reply = server.begin()
+    assert reply.messages == [{"role": "user", "content": "count"}]
+    assert [spec["function"]["name"] for spec in reply.tools] == ["add", "stop", "crash", "sleep"]
+    assert server.tool("add", amount=2) == ToolReply(content='{"total": 5}', done=False)
+    assert server.tool("stop") == ToolReply(content="stopped", done=True)
+    status, body = server.finish({"role": "assistant", "content": "5"})
+    assert status == 200
+    assert FinishReply.model_validate(body) == FinishReply(reward=0.5, score=1.0, metrics={"calls": 2.0})
+
+
+def test_the_reward_sees_the_calls_that_were_made_and_not_those_that_were_claimed(server: Server) -> None:
+    server.begin()
+    server.tool("add", amount=1)
+    claimed = {"role": "tool", "name": "add", "content": '{"total": 1000000}'}
+    forged = {"role": "assistant", "content": "x", "reward": 1.0, "calls": [{"name": "add"}] * 50}
+    status, body = server.finish(claimed, forged)
+    assert status == 200
+    assert (body["reward"], body["metrics"]["calls"]) == (0.4, 1.0)
+
+
+def test_after_the_judgement_nothing_changes_it(server: Server) -> None:
+    server.begin()
+    first = server.finish({"role": "assistant", "content": "3"})
+    status, body = server.post("/tool", {"name": "add", "arguments": {"amount": 7}})
+    assert (status, body["reason"]) == (409, "EpisodeNotOpen")
+    assert server.finish({"role": "assistant", "content": "3"}) == first
+
+
+def test_a_failing_tool_is_an_observation(server: Server) -> None:
+    server.begin()
+    assert "must be of type integer" in server.tool("add", amount="two").content
+    assert "there is no tool fly" in server.tool("fly").content
+    assert server.finish()[1]["metrics"]["calls"] == 2.0
+
+
+def test_a_bug_of_the_environment_is_a_problem_with_its_words(server: Server) -> None:
+    server.begin()
+    status, body = server.post("/tool", {"name": "crash", "arguments": {}})
+    problem = Problem.model_validate(body)
+    assert status == 500
+    assert (problem.reason, problem.field) == ("ToolFailed", "spec.environment.entrypoint")
+    assert "KeyError: 'bug'" in problem.message
+
+
+def test_a_reward_that_is_not_finite_is_refused_for_good(server: Server) -> None:
+    server.begin(nan=True)
+    status, body = server.finish()
+    assert status == 500
+    assert Problem.model_validate(body).permanent
+    assert body["reason"] == "RewardNotFinite"
+
+
+def test_a_pod_serves_one_lease_with_one_token_and_one_reset(server: Server) -> None:
+    assert server.get("/healthz") == (200, {"lease": None, "deadline": None})
+    assert server.post("/reset", {"row": {}, "seed": 0})[0] == 401
+    server.begin()
+    assert server.lease("e1", "secret")[0] == 204
+    assert server.lease("e2", "secret")[1]["reason"] == "LeaseMismatch"
+    assert server.lease("e1", "other")[0] == 409
+    assert server.post("/tool", {"name": "stop", "arguments": {}}, token="other")[0] == 401
+    assert server.post("/tool", {"name": "stop", "arguments": {}}, token=None)[0] == 401
+    assert server.post("/reset", {"row": {"prompt": "x"}, "seed": 0})[1]["reason"] == "AlreadyReset"
+    assert server.get("/healthz")[1]["lease"] == "e1"
+
+
+def test_requests_that_are_no_requests_get_a_problem(server: Server) -> None:
+    server.begin()
+    for path, body in [("/tool", {"name": 3, "arguments": {}}), ("/tool", {"name": "add"}), ("/finish", {})]:
+        status, answer = server.post(path, body)
+        assert (status, Problem.model_validate(answer).reason) == (400, "MalformedRequest")
+    assert server.post("/nowhere", {})[0] == 404
+    assert server.get("/tool")[0] == 404
+
+
+def raw(server: Server, request: bytes) -> bytes:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+        connection.sendall(request)
+        connection.shutdown(socket.SHUT_WR)
+        received = b""
+        while part := connection.recv(65536):
+            received += part
+        return received
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status"),
+    [
+        (b"nonsense\r\n\r\n", b"400"),
+        (b"GET /healthz HTTP/2\r\n\r\n", b"400"),
+        (b"GET /healthz HTTP/1.1\r\nbroken\r\n\r\n", b"400"),
+        (b"POST /tool HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", b"411"),
+        (b"POST /tool HTTP/1.1\r\nContent-Length: -1\r\n\r\n", b"400"),
+        (b"POST /tool HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n{}", b"400"),
+        (b"POST /tool HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n", b"413"),
+        (b"POST /tool HTTP/1.1\r\nContent-Length: 3\r\n\r\n[1]", b"400"),
+        (b"POST /tool HTTP/1.1\r\nContent-Length: 2\r\n\r\n{x", b"400"),
+    ],
+)
+def test_what_is_not_understood_is_refused(server: Server, request_bytes: bytes, status: bytes) -> None:
+    assert raw(server, request_bytes).split(b" ")[1] == status
+
+
+def test_requests_may_share_a_connection_and_a_packet(server: Server) -> None:
+    answers = raw(server, b"GET /healthz HTTP/1.1\r\n\r\nGET /healthz HTTP/1.1\r\nConnection: close\r\n\r\n")
+    assert answers.count(b"HTTP/1.1 200 OK") == 2
+
+
+def test_health_is_answered_while_a_tool_runs(server: Server) -> None:
+    server.begin()
+    slow = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    body = json.dumps({"name": "sleep", "arguments": {"seconds": 1}})
+    slow.request("POST", "/tool", body, {"Authorization": "Bearer secret"})
+    assert server.get("/healthz")[0] == 200
+    assert slow.getresponse().status == 200
+    slow.close()
+
+
+def test_the_process_ends_itself_at_the_deadline_even_inside_a_tool(server: Server) -> None:
+    assert server.lease(seconds=1.0)[0] == 204
+    server.post("/reset", {"row": {"prompt": "x"}, "seed": 0})
+    with pytest.raises((ConnectionError, http.client.HTTPException)):
+        server.post("/tool", {"name": "sleep", "arguments": {"seconds": 60}})
+    assert server.process.wait(timeout=30) == 1
+
+
+def test_sigterm_ends_it(server: Server) -> None:
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(timeout=30) == 0
+
+
+@pytest.mark.parametrize("entrypoint", ["counter:Missing", "missing:Counter"])
+def test_an_environment_that_does_not_import_ends_with_the_permanent_code(
+    tmp_path: Path, entrypoint: str
+) -> None:
+    process = Server(tmp_path, entrypoint).process
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == PERMANENT
+    assert f"{entrypoint} cannot be imported" in errors
