@@ -95,8 +95,8 @@ class Broker:
 
     async def until(self, condition: Any, seconds: float = 60.0) -> PoolState:
         async with asyncio.timeout(seconds):
-            while not condition(state := await self.pool()):
-                await asyncio.sleep(0.1)  # noqa: ASYNC110  another process changes it
+            while not condition(state := await self.pool()):  # noqa: ASYNC110  another process changes it
+                await asyncio.sleep(0.1)
         return state
 
 
