@@ -21,6 +21,20 @@ from headway_api.exits import JobError
 Message = dict[str, Any]
 Tool = dict[str, Any]
 
+FAMILIES: dict[str, tuple[str, ...]] = {
+    "qwen2": ("qwen3",),
+    "qwen3": ("qwen3",),
+    "qwen3_moe": ("qwen3",),
+    "qwen3_5": ("qwen3.5", "qwen3.6"),
+    "qwen3_5_moe": ("qwen3.5", "qwen3.6"),
+    "llama": ("llama-3",),
+    "glm4_moe": ("glm-4.5",),
+    "gpt_oss": ("gpt-oss",),
+    "deepseek_v3": ("deepseek-v3", "deepseek-r1", "kimi-k2"),
+    "minimax_m2": ("minimax-m2",),
+}
+"""`model_type` -> renderers that may fit it, of which the first that agrees with its chat template is taken."""
+
 PROBE_TOOLS: list[Tool] = [
     {
         "type": "function",
@@ -233,13 +247,9 @@ def choose(tokenizer: Any, family: str, tool_call_parser: str = "auto") -> Rende
     """The renderer of a model's family where it agrees with the model's chat template, else the template."""
     from renderers import DefaultRendererConfig, config_from_name, create_renderer
 
-    names = [family.replace("_", "-"), family.replace("_moe", "").replace("_", "-")]
-    for name in dict.fromkeys(names):
-        config = config_from_name(name) if name else None
-        if config is None or config.name == "default":
-            continue
+    for name in FAMILIES.get(family, ()):
         try:
-            typed = Typed(name, create_renderer(tokenizer, config))
+            typed = Typed(name, create_renderer(tokenizer, config_from_name(name)))
             if agrees(typed, tokenizer):
                 return typed
         except (AssertionError, ValueError, KeyError):

@@ -29,7 +29,7 @@ from headway_rollout.spool import decode
 
 ROOT = Path(__file__).resolve().parents[3]
 ENVIRONMENT = ROOT / "examples" / "sop-quickstart"
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
 
 STEPS = 3
 SPEC: dict[str, Any] = {
@@ -55,7 +55,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RolloutServer]:
     for name, rows in (("train", cases[:8]), ("validation", cases[8:])):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     with RolloutServer(folder, write_model(folder / "base"), **spec(folder)) as server:
-        server.wait_ready()
+        server.wait_ready(600)
         yield server
 
 

@@ -1,0 +1,134 @@
+"""Messages to tokens and back: which renderer is chosen, and that sampled tokens are never rewritten."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
+
+from headway_api.exits import JobError
+from headway_rollout.trajectory import render
+from headway_rollout.trajectory.render import PROBE_TOOLS, PROBES, Renderer, Template, Typed, choose
+
+PROMPT = PROBES[1]
+RESULT = {"role": "tool", "tool_call_id": "call-0-0", "content": "gold"}
+
+
+@pytest.fixture(scope="module")
+def qwen(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return tokenizer(tmp_path_factory.mktemp("qwen"), QWEN3_TEMPLATE)
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return tokenizer(tmp_path_factory.mktemp("other"))
+
+
+@pytest.fixture(scope="module", params=["typed", "template"])
+def both(request: pytest.FixtureRequest, qwen: Any, other: Any) -> tuple[Renderer, Any]:
+    if request.param == "typed":
+        return choose(qwen, "qwen3"), qwen
+    return choose(other, "qwen3"), other
+
+
+def test_a_familys_renderer_is_taken_where_it_agrees_with_the_models_template(qwen: Any) -> None:
+    assert isinstance(choose(qwen, "qwen3"), Typed)
+    assert isinstance(choose(qwen, "qwen3_moe"), Typed)
+
+
+@pytest.mark.parametrize("family", ["qwen3", "", "nobody-knows", "llama"])
+def test_else_the_models_own_template_is_rendered(other: Any, family: str) -> None:
+    assert isinstance(choose(other, family), Template)
+
+
+def test_both_render_what_the_template_says(both: tuple[Renderer, Any]) -> None:
+    chosen, tok = both
+    for messages in PROBES:
+        text = render.template_text(tok, messages, PROBE_TOOLS, generate=True)
+        assert tok.decode(chosen.render(messages, PROBE_TOOLS)) == text
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+@given(junk=st.lists(st.integers(0, 500), max_size=20))
+def test_extending_keeps_what_was_sampled_token_by_token(both: tuple[Renderer, Any], junk: list[int]) -> None:
+    chosen, tok = both
+    stop = tok.convert_tokens_to_ids("<|im_end|>")
+    think = {tok.convert_tokens_to_ids(t) for t in ("<think>", "</think>")}
+    sampled = [t for t in junk if t not in (*chosen.stop_token_ids, *think)] + [stop]
+    prompt = chosen.render(PROMPT, PROBE_TOOLS)
+    parsed = chosen.parse(sampled, prompt, PROBE_TOOLS)
+    history = [*PROMPT, {"role": "assistant", "content": parsed.content}]
+    extended = chosen.extend(prompt, sampled, history, [RESULT], PROBE_TOOLS)
+    if extended is None:
+        pytest.fail("nothing but an open reasoning block may keep a turn from being extended")
+    assert extended[: len(prompt) + len(sampled)] == [*prompt, *sampled]
+    added = tok.decode(extended[len(prompt) + len(sampled) :])
+    assert "gold" in added
+    assert added.endswith("<|im_start|>assistant\n")
+
+
+def test_an_extension_is_what_the_template_would_have_said(both: tuple[Renderer, Any]) -> None:
+    chosen, tok = both
+    said = '<tool_call>\n{"name": "look_up", "arguments": {"key": "brave-otter"}}\n</tool_call><|im_end|>'
+    sampled = tok.encode(said, add_special_tokens=False)
+    prompt = chosen.render(PROMPT, PROBE_TOOLS)
+    [call] = chosen.parse(sampled, prompt, PROBE_TOOLS).calls
+    assert (call.name, call.arguments, call.problem) == ("look_up", {"key": "brave-otter"}, None)
+    function = {"name": "look_up", "arguments": json.dumps(call.arguments)}
+    spoken = {"role": "assistant", "content": "", "tool_calls": [{"id": "a", "type": "function", "function": function}]}
+    history = [*PROMPT, spoken]
+    extended = chosen.extend(prompt, sampled, history, [RESULT], PROBE_TOOLS)
+    assert extended is not None
+    whole = render.template_text(tok, [*history, RESULT], PROBE_TOOLS, generate=True)
+    assert tok.decode(extended) == whole
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("<tool_call>{nonsense}</tool_call><|im_end|>", "invalid json"),
+        ('<tool_call>{"arguments": {}}</tool_call><|im_end|>', "missing name"),
+        ('<tool_call>{"name": "look_up", "arguments": [1]}</tool_call><|im_end|>', "not an object"),
+        ('<tool_call>{"name": "look_up", "arguments": "7"}</tool_call><|im_end|>', "not an object"),
+        ('<tool_call>{"name": 7, "arguments": {}}</tool_call><|im_end|>', "not a string"),
+        ('<tool_call>{"name": "look_up"', "unclosed"),
+    ],
+)
+def test_a_malformed_call_is_kept_with_what_is_wrong(
+    both: tuple[Renderer, Any], text: str, problem: str
+) -> None:
+    chosen, tok = both
+    [call] = chosen.parse(tok.encode(text, add_special_tokens=False), [], PROBE_TOOLS).calls
+    assert problem in str(call.problem)
+    assert call.arguments is None
+    assert call.raw
+
+
+def test_a_turn_cut_off_by_length_cannot_be_extended_by_an_opaque_template(other: Any) -> None:
+    chosen = choose(other, "")
+    prompt = chosen.render(PROMPT, [])
+    assert chosen.extend(prompt, [1, 2], [*PROMPT, {"role": "assistant", "content": "x"}], [RESULT], []) is None
+
+
+def test_a_template_that_rewrites_history_is_not_extended(tmp_path: Path) -> None:
+    forgetful = tokenizer(tmp_path, "{{ messages | length }}{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}")
+    chosen = choose(forgetful, "")
+    prompt, stop = chosen.render(PROMPT, []), forgetful.convert_tokens_to_ids("<|im_end|>")
+    history = [*PROMPT, {"role": "assistant", "content": "x"}]
+    assert chosen.extend(prompt, [5, stop], history, [RESULT], []) is None
+
+
+def test_a_model_without_template_or_tokenizer_says_what_to_add(tmp_path: Path) -> None:
+    with pytest.raises(JobError, match="tokenizer.json"):
+        render.load(tmp_path)
+    plain = tokenizer(tmp_path)
+    plain.chat_template = None
+    folder = tmp_path / "plain"
+    plain.save_pretrained(folder)
+    with pytest.raises(JobError, match="chat template"):
+        render.load(folder)

@@ -1,0 +1,83 @@
+"""Who is in rotation, and who answers."""
+
+from __future__ import annotations
+
+from episodes import version
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headway_rollout.engines.router import Endpoint, Router
+
+A, B, C = (Endpoint(f"http://{name}:8000", f"http://{name}:8001") for name in "abc")
+
+
+def router(*holding: Endpoint, wanted: int = 1) -> Router:
+    found = Router(wanted=version(wanted))
+    found.discovered([A, B, C])
+    for endpoint in holding:
+        found.holds(endpoint, version(1))
+    return found
+
+
+def test_only_servers_with_the_wanted_weights_are_asked() -> None:
+    found = router(A, B)
+    assert [s.endpoint for s in found.in_rotation()] == [A, B]
+    found.wanted = version(2)
+    assert found.pick("e") is None
+    found.holds(B, version(2))
+    assert found.pick("e").endpoint == B  # type: ignore[union-attr]
+
+
+def test_a_version_of_another_incarnation_is_another_version() -> None:
+    found = router(A)
+    found.wanted = version(1, incarnation=1)
+    assert found.pick("e") is None
+
+
+def test_the_least_loaded_is_taken_and_an_episode_stays() -> None:
+    found = router(A, B)
+    found.servers[A].inflight = 2
+    assert found.pick("one").endpoint == B  # type: ignore[union-attr]
+    found.servers[B].inflight = 5
+    assert found.pick("one").endpoint == B  # type: ignore[union-attr]
+    assert found.pick("two").endpoint == A  # type: ignore[union-attr]
+    found.lost(B, "connection refused")
+    assert found.pick("one").endpoint == A  # type: ignore[union-attr]
+    found.forget("one")
+    assert "one" not in found.sessions
+
+
+def test_a_server_that_went_is_forgotten_and_comes_back_empty_handed() -> None:
+    found = router(A)
+    assert found.discovered([B]) == (set(), {A, C})
+    assert found.discovered([A, B]) == ({A}, set())
+    assert found.in_rotation() == []
+    found.holds(C, version(1))
+    assert C not in found.servers
+
+
+def test_the_problem_is_told_in_the_servers_own_words() -> None:
+    assert "learner" in str(Router().problem())
+    assert "no rollout server" in str(Router(wanted=version(0)).problem())
+    found = router(A)
+    assert found.problem() is None
+    found.lost(A, "canary off by 3.2")
+    assert "canary off by 3.2" in str(found.problem())
+
+
+@given(st.lists(st.tuples(st.sampled_from([A, B, C]), st.sampled_from(["holds", "old", "lost", "went"])), max_size=20))
+def test_whoever_is_picked_holds_the_wanted_weights(events: list[tuple[Endpoint, str]]) -> None:
+    found = router()
+    for endpoint, what in events:
+        if what == "holds":
+            found.discovered([*found.servers, endpoint])
+            found.holds(endpoint, version(1))
+        elif what == "old":
+            found.holds(endpoint, version(0))
+        elif what == "lost":
+            found.lost(endpoint, "gone")
+        else:
+            found.discovered(set(found.servers) - {endpoint})
+        picked = found.pick("e")
+        assert (picked is None) == (found.problem() is not None)
+        assert picked is None or picked.version == found.wanted
