@@ -92,6 +92,7 @@ def limits(context: Context) -> list[str]:
     for field, fragment in (
         ("spec.learner.podTemplate", spec.learner.pod_template),
         ("spec.rollout.podTemplate", spec.rollout.pod_template),
+        ("spec.environment.sandbox.podTemplate", spec.environment.sandbox.pod_template),
     ):
         found += template.refusals(fragment, field)
     return found
@@ -140,7 +141,7 @@ def _alive(context: Context, observed: Observed, obstacle: Trouble | None) -> Pl
     if end or complete:
         return Plan(status=told, ending=True, again_seconds=0)
     wanted = tuple(_base(context) + _workloads(context, running))
-    return Plan(wanted, _surplus(observed, wanted), told, again_seconds=_again(context, observed, roles))
+    return Plan(wanted, _surplus(observed, wanted), told, again_seconds=_again(context, observed, situation))
 
 
 def _base(context: Context) -> list[Wanted]:
@@ -247,13 +248,15 @@ def _surplus(observed: Observed, wanted: tuple[Wanted, ...]) -> tuple[Json, ...]
     )
 
 
-def _again(context: Context, observed: Observed, roles: list[RoleHealth]) -> float | None:
+def _again(context: Context, observed: Observed, situation: status.Situation) -> float | None:
     """Seconds until a deadline may have passed."""
     moments = []
+    if (stalls := status.stalls_at(context, situation)) and stalls > observed.now:
+        moments.append(stalls)
     if (limit := context.spec.active_deadline_seconds) is not None:
         moments.append(_active_since(context, observed.now) + timedelta(seconds=limit))
     patience = timedelta(seconds=context.spec.pending_deadline_seconds)
-    moments += [health.pending_since + patience for health in roles if health.pending_since]
+    moments += [health.pending_since + patience for health in situation.roles if health.pending_since]
     moments += [
         moment(ended["lastTransitionTime"]) + timedelta(seconds=6)
         for role in (names.COORDINATOR, names.LEARNER)

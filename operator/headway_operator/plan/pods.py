@@ -139,7 +139,9 @@ def resources(context: Context, process: Process) -> Json:
         limits.setdefault(accelerator, str(process.accelerators))
     limits = {name: quantity for name, quantity in limits.items() if quantity != "0"}
     requests = limits | (default.requests or {}) | wished_limits | wished_requests
-    return {"requests": {name: requests[name] for name in limits}, "limits": limits}
+    # Kubernetes takes a device (a name with a slash) only with its request equal to its limit.
+    asked = {name: limits[name] if "/" in name else requests[name] for name in limits}
+    return {"requests": asked, "limits": limits}
 
 
 def http_probe(path: str, port: str, *, period: int, failures: int, timeout: int = 5) -> Json:

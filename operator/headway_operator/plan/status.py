@@ -232,15 +232,23 @@ def _running_since(job: RLTrainingJob) -> datetime | None:
     return max(moments) if len(moments) == 2 else None
 
 
+def stalls_at(context: Context, situation: Situation) -> datetime | None:
+    """When a job that runs will have been silent for too long, unless it completes a step before."""
+    since = [m for m in (_running_since(context.job), _last_step_time(context.job)) if m]
+    if not _running(situation) or not since:
+        return None
+    return max(since) + timedelta(seconds=context.platform.stalled_after_seconds)
+
+
 def _no_progress(context: Context, situation: Situation) -> str | None:
     """What to say of a job that runs and gets nowhere; the coordinator knows best."""
     progress = context.job.status.progress
     if _running(situation) and progress and progress.stalled:
         return progress.stalled
-    since = [m for m in (_running_since(context.job), _last_step_time(context.job)) if m]
-    limit = context.platform.stalled_after_seconds
-    if not _running(situation) or not since or situation.now - max(since) < timedelta(seconds=limit):
+    moment = stalls_at(context, situation)
+    if moment is None or situation.now < moment:
         return None
+    limit = context.platform.stalled_after_seconds
     culprits = [health.trouble.message for health in situation.roles if health.trouble]
     text = f"no step was completed for {int(limit)} s although every role runs"
     return f"{text}: {'; '.join(culprits)}" if culprits else f"{text}; see the coordinator's log"

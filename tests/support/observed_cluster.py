@@ -1,0 +1,169 @@
+"""Objects as an API server would show them, for tests of the operator's planner."""
+
+from __future__ import annotations
+
+import copy
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from headway_api import names
+from headway_api.exits import PERMANENT, Termination
+from headway_operator import plan
+from headway_operator.config import Images, OperatorConfig
+from headway_operator.plan.observed import Observed
+
+Json = dict[str, Any]
+UID = "0b5e8a1c-1111-2222-3333-444455556666"
+START = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)
+IMAGE = "registry.test/image:1"
+PLATFORM = OperatorConfig(images=Images(coordinator=IMAGE, broker=IMAGE, learner=IMAGE, rollout=IMAGE))
+
+
+def stamp(moment: datetime) -> str:
+    """As Kubernetes writes a time."""
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def job(name: str = "refunds", *, status: Json | None = None, **spec: Any) -> Json:
+    """A small job; `spec` replaces whole blocks."""
+    smallest: Json = {
+        "model": {"base": "hf://Qwen/Qwen3-8B"},
+        "data": {"train": {"uri": "s3://b/train.jsonl"}, "validation": {"uri": "s3://b/val.jsonl"}},
+        "environment": {"image": "registry.test/env:1", "entrypoint": "env:Env"},
+        "output": {"uri": "s3://b/runs"},
+    }
+    metadata = {
+        "name": name,
+        "namespace": "team",
+        "uid": UID,
+        "generation": 1,
+        "resourceVersion": "1",
+        "creationTimestamp": stamp(START),
+    }
+    body: Json = {"apiVersion": names.API_VERSION, "kind": "RLTrainingJob", "metadata": metadata}
+    body["spec"] = smallest | spec
+    body["status"] = status or {}
+    return copy.deepcopy(body)
+
+
+PASSED: Json = {"preflight": {"state": "Passed", "checks": []}}
+
+
+class World:
+    """One job and its children; time moves when told to."""
+
+    def __init__(self, body: Json, platform: OperatorConfig = PLATFORM) -> None:
+        self.body = body
+        self.platform = platform
+        self.now = START
+        self.objects: dict[tuple[str, str], Json] = {}
+
+    def later(self, seconds: float) -> World:
+        """Let time pass."""
+        self.now += timedelta(seconds=seconds)
+        return self
+
+    def plan(self) -> plan.Plan:
+        """What the planner says now."""
+        return plan.make(self.body, self.platform, Observed(self.now, tuple(self.objects.values())))
+
+    def carry_out(self) -> plan.Plan:
+        """Plan, and let it be done as an API server without controllers would."""
+        made = self.plan()
+        for doomed in made.doomed:
+            self.objects.pop((doomed["kind"], doomed["metadata"]["name"]), None)
+        for item in made.wanted:
+            if item.ref[0] != "Secret":
+                self._put(item.body)
+        if made.status is not None:
+            self.body["status"] = self.body["status"] | made.status.as_object()
+        return made
+
+    def _put(self, wanted: Json) -> None:
+        key = (wanted["kind"], wanted["metadata"]["name"])
+        known = self.objects.get(key)
+        if known is None:
+            metadata = {"uid": "-".join(key), "creationTimestamp": stamp(self.now), "resourceVersion": "1"}
+            wanted = copy.deepcopy(wanted)
+            self.objects[key] = wanted | {"metadata": wanted["metadata"] | metadata}
+
+    def pod(self, role: str, index: int = 0, **status: Any) -> Json:
+        """Put a pod of a role there, in place of the one of the same index."""
+        name = f"{self.body['metadata']['name']}-{role}-{index}"
+        metadata = {
+            "name": name,
+            "namespace": "team",
+            "uid": name,
+            "creationTimestamp": stamp(self.now),
+            "resourceVersion": "1",
+            "labels": names.job_labels(self.body["metadata"]["name"], UID, role),
+        }
+        known = self.objects.get(("Pod", name))
+        if known:
+            metadata = known["metadata"]
+        limits = {"limits": {"memory": "1Gi"}}
+        spec = {"containers": [{"name": role, "resources": limits}]}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec, "status": status}
+        self.objects["Pod", name] = pod
+        return pod
+
+    def ready(self, *roles: str) -> World:
+        """A ready pod of each role."""
+        for role in roles:
+            self.pod(role, phase="Running", conditions=[self.condition("Ready", True)])
+        return self
+
+    def starting(self, role: str, index: int = 0) -> Json:
+        """A pod that runs and is not ready."""
+        return self.pod(role, index, phase="Running", conditions=[self.condition("Ready", False)])
+
+    def waiting(self, role: str, reason: str, message: str, **container: Any) -> Json:
+        """A pod whose container cannot start."""
+        state = {"waiting": {"reason": reason, "message": message}}
+        status = {"name": role, "state": state, "ready": False, "restartCount": 0} | container
+        return self.pod(
+            role, phase="Pending", conditions=[self.condition("Ready", False)], containerStatuses=[status]
+        )
+
+    def unschedulable(self, role: str, message: str) -> Json:
+        """A pod that no node takes."""
+        scheduled = self.condition("PodScheduled", False) | {"reason": "Unschedulable", "message": message}
+        return self.pod(role, phase="Pending", conditions=[scheduled])
+
+    def died(self, role: str, code: int, message: str = "", reason: str = "Error") -> Json:
+        """A pod of a Job that has ended badly."""
+        ended = {"exitCode": code, "reason": reason, "message": message}
+        status = {"name": role, "state": {"terminated": ended}, "ready": False, "restartCount": 0}
+        return self.pod(role, phase="Failed", containerStatuses=[status])
+
+    def gave_up(self, role: str, reason: str, message: str, field: str | None = None) -> Json:
+        """A pod whose process explained why it cannot go on."""
+        words = Termination(reason=reason, message=message, field=field).model_dump_json()
+        return self.died(role, PERMANENT, words)
+
+    def workload_status(self, kind: str, role: str, **status: Any) -> World:
+        """What the Job or Deployment of a role says."""
+        self.objects[kind, f"{self.body['metadata']['name']}-{role}"]["status"] = status
+        return self
+
+    def condition(self, kind: str, true: bool) -> Json:
+        """A condition as of now."""
+        status = "True" if true else "False"
+        return {"type": kind, "status": status, "lastTransitionTime": stamp(self.now)}
+
+    def told(self, kind: str) -> Json:
+        """A condition of the job's status."""
+        return next(c for c in self.body["status"]["conditions"] if c["type"] == kind)
+
+    def is_true(self, kind: str) -> bool:
+        """Whether a condition of the job is true."""
+        return any(c["type"] == kind and c["status"] == "True" for c in self.body["status"]["conditions"])
+
+
+def running(**spec: Any) -> World:
+    """A job whose every role runs."""
+    world = World(job(status=copy.deepcopy(PASSED), **spec))
+    world.carry_out()
+    world.ready(*names.ROLES[:4])
+    world.carry_out()
+    return world

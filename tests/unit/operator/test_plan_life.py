@@ -1,0 +1,197 @@
+"""A job's life as the planner sees it: suspended, ended, refused, left to others."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from observed_cluster import PASSED, PLATFORM, World, job, running, stamp
+
+from headway_api import names
+
+Json = dict[str, Any]
+
+
+def test_a_plan_carried_out_asks_for_nothing_more() -> None:
+    world = running()
+    settled = copy.deepcopy(world.body["status"])
+    made = world.later(30).carry_out()
+    assert made.doomed == ()
+    assert world.body["status"] == settled
+
+
+def test_suspension_stops_every_workload_and_then_says_so() -> None:
+    world = running()
+    world.ready("sandbox")
+    world.body["spec"]["suspend"] = True
+    world.carry_out()
+    assert world.body["status"]["state"] == "Suspending"
+    assert not [key for key in world.objects if key[0] in ("Job", "Deployment", "Service")]
+    assert ("Pod", "refunds-sandbox-0") in world.objects, "its broker first, or it would be replaced"
+    made = world.plan()
+    assert [body["metadata"]["name"] for body in made.doomed] == ["refunds-sandbox-0"]
+    for role in names.ROLES:
+        world.objects.pop(("Pod", f"refunds-{role}-0"), None)
+    world.carry_out()
+    assert world.is_true("Suspended")
+    assert world.body["status"]["state"] == "Suspended"
+    assert ("ConfigMap", "refunds-config") in world.objects
+
+
+def test_resuming_brings_back_every_workload_and_counts_the_pause() -> None:
+    world = World(job(status=copy.deepcopy(PASSED), suspend=True, activeDeadlineSeconds=100))
+    world.carry_out()
+    world.carry_out()
+    assert world.is_true("Suspended")
+    world.later(500).body["spec"]["suspend"] = False
+    world.carry_out()
+    assert world.body["status"]["suspendedSeconds"] == 500
+    assert world.told("Suspended")["reason"] == "Resumed"
+    assert ("Job", "refunds-learner") in world.objects
+    assert not world.is_true("Failed"), "suspended time is no part of the deadline"
+    world.later(101).carry_out()
+    assert world.told("Failed")["reason"] == "ActiveDeadlineExceeded"
+
+
+def complete(world: World) -> World:
+    condition = world.condition("Complete", True)
+    world.workload_status("Job", "coordinator", conditions=[condition])
+    return world
+
+
+def test_the_job_is_complete_when_its_coordinator_is() -> None:
+    world = complete(running(schedule={"maxSteps": 3}))
+    world.body["status"]["progress"] = {"step": 3}
+    made = world.carry_out()
+    assert made.ending
+    assert world.told("Complete")["reason"] == "MaxStepsReached"
+    assert world.is_true("Ready")
+    assert world.body["status"]["state"] == "Complete"
+    assert world.body["status"]["completionTime"] == stamp(world.now)
+
+
+def test_a_job_that_ended_early_has_used_its_rows() -> None:
+    world = complete(running(schedule={"maxSteps": 30}))
+    world.body["status"]["progress"] = {"step": 12}
+    world.carry_out()
+    assert world.told("Complete")["reason"] == "DataExhausted"
+
+
+def test_the_end_takes_everything_down_in_order() -> None:
+    world = complete(running())
+    world.ready("sandbox")
+    world.carry_out()
+    gone: list[set[str]] = []
+    for _ in range(6):
+        before = set(world.objects)
+        world.carry_out()
+        gone.append({key[0] for key in before - set(world.objects)})
+        for role in names.ROLES[:4]:
+            world.objects.pop(("Pod", f"refunds-{role}-0"), None)
+    assert gone[0] == {"Job", "Deployment"}
+    assert gone[1] == {"Pod"}
+    assert gone[2] >= {"NetworkPolicy", "RoleBinding", "ConfigMap"}
+    assert world.objects == {}
+
+
+def test_the_end_removes_the_secret_by_name() -> None:
+    world = complete(running())
+    world.carry_out()
+    removed = []
+    for _ in range(4):
+        removed += [body["metadata"]["name"] for body in world.carry_out().doomed if body["kind"] == "Secret"]
+        for role in names.ROLES[:4]:
+            world.objects.pop(("Pod", f"refunds-{role}-0"), None)
+    assert removed == [names.token_secret("refunds", world.body["metadata"]["uid"])]
+
+
+@pytest.mark.parametrize("change", [{"suspend": True}, {"rollout": {"replicas": 9}}])
+def test_an_end_is_final(change: Json) -> None:
+    world = complete(running())
+    world.carry_out()
+    before = copy.deepcopy(world.body["status"])
+    world.body["spec"] |= change
+    world.body["metadata"]["generation"] = 2
+    world.later(5)
+    assert world.carry_out().wanted == ()
+    assert world.body["status"] == before
+
+
+def test_a_finished_job_is_deleted_after_its_ttl() -> None:
+    world = complete(running(ttlSecondsAfterFinished=60))
+    world.carry_out()
+    world.objects.clear()
+    assert world.plan().again_seconds == pytest.approx(60)
+    assert not world.plan().delete_job
+    assert world.later(61).plan().delete_job
+
+
+def test_another_controllers_job_is_left_alone() -> None:
+    made = World(job(managedBy="kueue.x-k8s.io/multikueue")).plan()
+    assert made.wanted == () and made.status is None
+
+
+def test_naming_this_operator_is_as_naming_none() -> None:
+    assert World(job(managedBy="headway.dev/operator")).plan().wanted
+
+
+def test_a_job_being_deleted_is_left_to_the_garbage_collector() -> None:
+    body = job()
+    body["metadata"]["deletionTimestamp"] = "2026-11-01T12:00:00Z"
+    assert World(body).plan().wanted == ()
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"optimizer": {"learningRate": 0}}, "spec.optimizer.learningRate must be above 0"),
+        ({"rollout": {"replicas": 65}}, "spec.rollout.replicas: 65 is above this platform's limit of 64"),
+        (
+            {"rollout": {"podTemplate": {"spec": {"hostNetwork": True}}}},
+            "spec.rollout.podTemplate.spec.hostNetwork may not be set in a job",
+        ),
+        (
+            {"learner": {"podTemplate": {"spec": {"volumes": [{"name": "r", "hostPath": {"path": "/"}}]}}}},
+            "spec.learner.podTemplate.spec.volumes[0].hostPath may not be used in a job",
+        ),
+        ({"environment": {"image": "i", "entrypoint": "no-colon"}}, "spec.environment.entrypoint"),
+    ],
+)
+def test_what_the_schema_lets_through_is_refused_by_name(spec: Json, words: str) -> None:
+    world = World(job(**spec))
+    made = world.carry_out()
+    assert made.wanted == ()
+    accepted = world.told("Accepted")
+    assert accepted["status"] == "False"
+    assert words in accepted["message"]
+    assert world.is_true("Stalled") and not world.is_true("Reconciling")
+
+
+def test_a_sandbox_cannot_be_opened_by_the_jobs_template() -> None:
+    sandbox = {"podTemplate": {"spec": {"volumes": [{"name": "r", "hostPath": {"path": "/"}}]}}}
+    world = World(job(environment={"image": "i", "entrypoint": "a:B", "sandbox": sandbox}))
+    world.carry_out()
+    assert "spec.environment.sandbox.podTemplate" in world.told("Accepted")["message"]
+
+
+def test_a_refusal_leaves_what_runs_alone() -> None:
+    world = running()
+    objects = dict(world.objects)
+    world.platform = PLATFORM.model_copy(update={"caps": PLATFORM.caps.model_copy(update={"sandboxes": 1})})
+    made = world.carry_out()
+    assert made.doomed == () and world.objects == objects
+
+
+def test_objects_of_a_former_version_are_pruned() -> None:
+    world = running()
+    old = copy.deepcopy(world.objects["ConfigMap", "refunds-config"])
+    old["metadata"]["name"] = "refunds-settings-of-old"
+    world.objects["ConfigMap", "refunds-settings-of-old"] = old
+    assert [body["metadata"]["name"] for body in world.plan().doomed] == ["refunds-settings-of-old"]
+
+
+def test_pods_are_never_pruned() -> None:
+    world = running()
+    world.ready("sandbox")
+    assert world.plan().doomed == ()

@@ -1,0 +1,337 @@
+"""Properties that hold of every object the operator plans, whatever the job asks for."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from observed_cluster import IMAGE, PASSED, PLATFORM, UID, World, job
+
+from headway_api import names
+from headway_api.config import JobConfig
+from headway_operator.config import OperatorConfig
+from headway_operator.plan.context import Mode, Wanted
+
+Json = dict[str, Any]
+WORKLOADS = ("Job", "Deployment")
+
+quantities = st.fixed_dictionaries(
+    {},
+    optional={
+        "cpu": st.sampled_from(["1", "500m", "16"]),
+        "memory": st.sampled_from(["1Gi", "64Gi"]),
+        "nvidia.com/gpu": st.sampled_from(["0", "1", "8"]),
+    },
+)
+resources = st.fixed_dictionaries({}, optional={"requests": quantities, "limits": quantities})
+fragments = st.sampled_from(
+    [
+        {},
+        {"metadata": {"labels": {"team": "rl", names.LABEL_JOB_UID: "forged"}}},
+        {"spec": {"nodeSelector": {"zone": "a"}, "tolerations": [{"operator": "Exists"}]}},
+        {
+            "spec": {
+                "containers": [{"name": "rollout", "securityContext": {"privileged": True, "runAsUser": 0}}]
+            }
+        },
+        {
+            "spec": {
+                "containers": [{"name": "sidecar", "image": "x"}],
+                "initContainers": [{"name": "i", "image": "x"}],
+            }
+        },
+        {"spec": {"volumes": [{"name": "data", "emptyDir": {}}]}},
+    ]
+)
+specs = st.fixed_dictionaries(
+    {
+        "rollout": st.fixed_dictionaries(
+            {"replicas": st.integers(1, 8), "resources": resources, "podTemplate": fragments}
+        ),
+        "learner": st.fixed_dictionaries(
+            {
+                "nodes": st.integers(1, 4),
+                "processesPerNode": st.integers(1, 8),
+                "resources": resources,
+                "podTemplate": fragments,
+            }
+        ),
+    }
+)
+
+
+def wanted(body: Json, platform: OperatorConfig = PLATFORM) -> list[Wanted]:
+    return list(World(body, platform).plan().wanted)
+
+
+def everything(**spec: Any) -> list[Wanted]:
+    return wanted(job(status=PASSED, **spec))
+
+
+def named(items: list[Wanted], kind: str, name: str) -> Json:
+    return next(item.body for item in items if item.ref == (kind, "team", name))
+
+
+def templates(items: list[Wanted]) -> dict[str, Json]:
+    """Pod templates by role."""
+    return {
+        item.body["metadata"]["labels"][names.LABEL_COMPONENT]: item.body["spec"]["template"]
+        for item in items
+        if item.ref[0] in WORKLOADS
+    }
+
+
+@settings(deadline=None, max_examples=50)
+@given(specs)
+def test_every_object_is_owned_by_the_job_and_labelled_with_it(spec: Json) -> None:
+    for item in everything(**spec):
+        (owner,) = item.body["metadata"]["ownerReferences"]
+        assert (owner["kind"], owner["uid"], owner["controller"]) == ("RLTrainingJob", UID, True)
+        assert owner["blockOwnerDeletion"] is True
+        assert item.body["metadata"]["labels"][names.LABEL_JOB_UID] == UID
+        assert item.body["metadata"]["namespace"] == "team"
+
+
+@settings(deadline=None, max_examples=50)
+@given(specs)
+def test_every_pod_is_restricted_whatever_a_template_says(spec: Json) -> None:
+    for role, template in templates(everything(**spec)).items():
+        pod = template["spec"]
+        assert template["metadata"]["labels"].items() >= names.job_labels("refunds", UID, role).items()
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert pod["enableServiceLinks"] is False
+        assert pod["automountServiceAccountToken"] is (role in (names.COORDINATOR, names.BROKER))
+        assert pod["serviceAccountName"] == f"refunds-{role}"
+        for container in [*pod["containers"], *pod.get("initContainers", [])]:
+            context = container["securityContext"]
+            assert context["allowPrivilegeEscalation"] is False
+            assert context["readOnlyRootFilesystem"] is True
+            assert context["capabilities"] == {"drop": ["ALL"]}
+            assert not context.keys() & {"privileged", "runAsUser"}
+
+
+@settings(deadline=None, max_examples=50)
+@given(specs)
+def test_every_container_has_requests_and_limits_that_fit(spec: Json) -> None:
+    for template in templates(everything(**spec)).values():
+        for container in [*template["spec"]["containers"], *template["spec"].get("initContainers", [])]:
+            asked, most = container["resources"]["requests"], container["resources"]["limits"]
+            assert asked.keys() == most.keys() >= {"cpu", "memory"}
+            assert asked.get("nvidia.com/gpu") == most.get("nvidia.com/gpu")
+
+
+@settings(deadline=None, max_examples=50)
+@given(specs)
+def test_planning_is_deterministic_and_names_are_unique(spec: Json) -> None:
+    first, second = everything(**spec), everything(**spec)
+    assert first == second
+    assert len({item.ref for item in first}) == len(first)
+
+
+def test_accelerators_wait_for_the_preflight() -> None:
+    before = wanted(job())
+    assert set(templates(before)) == {names.COORDINATOR, names.BROKER}
+    after = wanted(job(status=PASSED))
+    assert set(templates(after)) == {names.COORDINATOR, names.BROKER, names.LEARNER, names.ROLLOUT}
+    assert {item.ref for item in before} < {item.ref for item in after}
+
+
+@pytest.mark.parametrize("state", ["Pending", "Running", "Failed"])
+def test_a_preflight_that_has_not_passed_holds_them_back(state: str) -> None:
+    assert names.LEARNER not in templates(wanted(job(status={"preflight": {"state": state}})))
+
+
+@pytest.mark.parametrize("state", ["Passed", "Warned", "Skipped"])
+def test_a_preflight_that_is_over_lets_them_start(state: str) -> None:
+    assert names.LEARNER in templates(wanted(job(status={"preflight": {"state": state}})))
+
+
+def test_without_preflight_they_start_at_once() -> None:
+    assert names.ROLLOUT in templates(wanted(job(preflight={"policy": "Off"})))
+
+
+def test_policies_and_accounts_exist_before_any_pod() -> None:
+    kinds = [item.ref[0] for item in everything()]
+    first_workload = min(kinds.index(kind) for kind in WORKLOADS)
+    for kind in ("ServiceAccount", "Role", "RoleBinding", "ConfigMap", "Secret", "NetworkPolicy"):
+        assert max(i for i, k in enumerate(kinds) if k == kind) < first_workload
+
+
+def test_the_file_the_pods_read_is_the_job() -> None:
+    body = job(rollout={"replicas": 3})
+    data = named(wanted(body), "ConfigMap", "refunds-config")["data"]
+    config = JobConfig.model_validate_json(data["job.json"])
+    assert (config.name, config.namespace, config.uid) == ("refunds", "team", UID)
+    assert config.spec.rollout.replicas == 3
+
+
+def test_the_token_is_no_part_of_the_plan() -> None:
+    (secret,) = [item for item in everything() if item.ref[0] == "Secret"]
+    assert secret.mode == Mode.SECRET
+    assert not secret.body.keys() & {"data", "stringData"}
+
+
+def test_the_coordinator_may_patch_its_own_status_and_nothing_else() -> None:
+    (rule,) = named(everything(), "Role", "refunds-coordinator")["rules"]
+    assert rule == {
+        "apiGroups": ["headway.dev"],
+        "resources": ["rltrainingjobs/status"],
+        "resourceNames": ["refunds"],
+        "verbs": ["patch"],
+    }
+
+
+def test_no_role_reads_secrets_or_runs_commands_in_pods() -> None:
+    rules = [rule for item in everything() if item.ref[0] == "Role" for rule in item.body["rules"]]
+    reached = {resource for rule in rules for resource in rule["resources"]}
+    assert reached == {"pods", "rltrainingjobs/status"}
+    assert not any("*" in verb for rule in rules for verb in rule["verbs"])
+
+
+def test_an_account_of_the_users_own_is_used_and_not_made() -> None:
+    items = everything(serviceAccountName="with-s3")
+    accounts = {item.ref[2] for item in items if item.ref[0] == "ServiceAccount"}
+    assert accounts == {"refunds-broker"}
+    used = {role: template["spec"]["serviceAccountName"] for role, template in templates(items).items()}
+    assert used == {
+        "coordinator": "with-s3", "learner": "with-s3", "rollout": "with-s3", "broker": "refunds-broker",
+    }  # fmt: skip
+    (subject,) = named(items, "RoleBinding", "refunds-coordinator")["subjects"]
+    assert subject["name"] == "with-s3"
+
+
+def test_credentials_of_the_store_reach_those_who_use_it_and_no_one_else() -> None:
+    items = everything(output={"uri": "s3://b/runs", "secretRef": {"name": "keys"}})
+    given_to = {
+        role for role, template in templates(items).items() if "envFrom" in template["spec"]["containers"][0]
+    }
+    assert given_to == {"coordinator", "learner", "rollout"}
+
+
+class TestNetworkPolicies:
+    """Who may speak to whom."""
+
+    @pytest.fixture
+    def policies(self) -> dict[str, Json]:
+        return {
+            item.ref[2].removeprefix("refunds-"): item.body["spec"]
+            for item in wanted(job())
+            if item.ref[0] == "NetworkPolicy"
+        }
+
+    def test_every_role_has_one_from_the_start(self, policies: dict[str, Json]) -> None:
+        assert set(policies) == set(names.ROLES)
+        for role, spec in policies.items():
+            selector = spec["podSelector"]["matchLabels"]
+            assert selector == {names.LABEL_JOB_UID: UID, names.LABEL_COMPONENT: role}
+
+    def test_a_sandbox_reaches_nothing(self, policies: dict[str, Json]) -> None:
+        assert policies["sandbox"]["policyTypes"] == ["Ingress", "Egress"]
+        assert "egress" not in policies["sandbox"]
+
+    @pytest.mark.parametrize(
+        ("role", "peers", "ports"),
+        [
+            ("sandbox", {"coordinator", "broker"}, {8080}),
+            ("rollout", {"coordinator"}, {8000, 8001}),
+            ("broker", {"coordinator", "scrapers"}, {8200}),
+            ("coordinator", {"learner", "scrapers"}, {8100}),
+            ("learner", {"learner"}, set()),
+        ],
+    )
+    def test_ingress(self, policies: dict[str, Json], role: str, peers: set[str], ports: set[int]) -> None:
+        (rule,) = policies[role]["ingress"]
+        found = set()
+        for peer in rule["from"]:
+            if "podSelector" in peer:
+                labels = peer["podSelector"]["matchLabels"]
+                assert labels[names.LABEL_JOB_UID] == UID
+                found.add(labels[names.LABEL_COMPONENT])
+            else:
+                assert peer == PLATFORM.metrics_from[0]
+                found.add("scrapers")
+        assert found == peers
+        assert {port["port"] for port in rule.get("ports", [])} == ports
+
+
+def test_ranks_find_one_another_by_a_stable_name() -> None:
+    items = everything(learner={"nodes": 2, "processesPerNode": 4})
+    body = named(items, "Job", "refunds-learner")["spec"]
+    assert (body["completionMode"], body["completions"], body["parallelism"]) == ("Indexed", 2, 2)
+    pod = body["template"]["spec"]
+    env = {entry["name"]: entry for entry in pod["containers"][0]["env"]}
+    assert env["MASTER_ADDR"]["value"] == "refunds-learner-0.refunds-learner.team.svc"
+    assert (env["NNODES"]["value"], env["NPROC"]["value"]) == ("2", "4")
+    assert "job-completion-index" in env["NODE_RANK"]["valueFrom"]["fieldRef"]["fieldPath"]
+    assert pod["subdomain"] == "refunds-learner"
+    service = named(items, "Service", "refunds-learner")["spec"]
+    assert (service["clusterIP"], service["publishNotReadyAddresses"]) == ("None", True)
+
+
+def test_accelerators_are_counted_by_process() -> None:
+    items = everything(learner={"processesPerNode": 4}, rollout={"engine": {"tensorParallelSize": 2}})
+    pods = templates(items)
+    gpus = {
+        role: pods[role]["spec"]["containers"][0]["resources"]["limits"].get("nvidia.com/gpu")
+        for role in pods
+    }
+    assert gpus == {"learner": "4", "rollout": "2", "coordinator": None, "broker": None}
+
+
+def test_a_cluster_without_accelerators_is_asked_for_none() -> None:
+    items = wanted(job(status=PASSED), PLATFORM.model_copy(update={"accelerator": ""}))
+    for template in templates(items).values():
+        assert template["spec"]["containers"][0]["resources"]["limits"].keys() == {"cpu", "memory"}
+
+
+def test_a_wish_for_a_limit_is_a_wish_for_the_request() -> None:
+    items = everything(rollout={"resources": {"limits": {"memory": "8Gi"}, "requests": {"cpu": "32"}}})
+    found = templates(items)["rollout"]["spec"]["containers"][0]["resources"]
+    assert found["limits"]["memory"] == found["requests"]["memory"] == "8Gi"
+    assert found["limits"]["cpu"] == found["requests"]["cpu"] == "32"
+
+
+def test_permanent_faults_fail_a_job_and_disruptions_do_not_count() -> None:
+    for role in ("coordinator", "learner"):
+        body = named(everything(failurePolicy={"maxRestarts": 2}), "Job", f"refunds-{role}")["spec"]
+        permanent, disrupted = body["podFailurePolicy"]["rules"]
+        assert permanent["action"] == "FailJob"
+        assert permanent["onExitCodes"] == {"containerName": role, "operator": "In", "values": [42]}
+        assert (disrupted["action"], disrupted["onPodConditions"][0]["type"]) == (
+            "Ignore",
+            "DisruptionTarget",
+        )
+        assert body["backoffLimit"] == 2
+        assert "ttlSecondsAfterFinished" not in body
+
+
+def test_the_platforms_template_is_laid_under_the_jobs() -> None:
+    mine = {
+        "spec": {
+            "nodeSelector": {"pool": "platform", "arch": "amd64"},
+            "volumes": [{"name": "lent", "hostPath": {"path": "/opt"}}],
+            "containers": [{"name": "rollout", "env": [{"name": "HOME", "value": "/opt"}]}],
+        }
+    }
+    platform = PLATFORM.model_copy(update={"role_templates": {"rollout": mine}})
+    body = job(status=PASSED, rollout={"podTemplate": {"spec": {"nodeSelector": {"pool": "job"}}}})
+    pod = templates(wanted(body, platform))["rollout"]["spec"]
+    assert pod["nodeSelector"] == {"pool": "job", "arch": "amd64"}
+    assert {"name": "lent", "hostPath": {"path": "/opt"}} in pod["volumes"]
+    env = {entry["name"]: entry.get("value") for entry in pod["containers"][0]["env"]}
+    assert env["HOME"] == "/opt"
+    assert pod["containers"][0]["image"] == IMAGE
+
+
+def test_the_platforms_share_of_a_sandbox_reaches_the_broker() -> None:
+    platform = PLATFORM.model_copy(
+        update={"role_templates": {"sandbox": {"spec": {"nodeSelector": {"a": "b"}}}}}
+    )
+    data = named(wanted(job(), platform), "ConfigMap", "refunds-config")["data"]
+    document = json.loads(data["sandbox-template.json"])
+    assert document["template"] == {"spec": {"nodeSelector": {"a": "b"}}}
+    assert document["resources"]["limits"]["memory"]

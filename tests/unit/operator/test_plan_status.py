@@ -1,0 +1,347 @@
+"""The state table: what a job's status says of each situation, and what ends it."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from observed_cluster import PASSED, World, job, running, stamp
+
+from headway_api import names
+from headway_operator.plan import status
+
+Json = dict[str, Any]
+FOUR = names.ROLES[:4]
+
+
+def fresh(**spec: Any) -> World:
+    """A job just taken up."""
+    world = World(job(**spec))
+    world.carry_out()
+    return world
+
+
+def started(**spec: Any) -> World:
+    """A job whose preflight has passed and whose learner and servers start."""
+    world = World(job(status=copy.deepcopy(PASSED), **spec))
+    world.carry_out()
+    world.ready("coordinator", "broker")
+    world.starting("learner")
+    world.starting("rollout")
+    world.carry_out()
+    return world
+
+
+def test_a_new_job_is_accepted_and_pending() -> None:
+    world = fresh()
+    assert world.is_true("Accepted") and world.is_true("Reconciling")
+    assert not world.is_true("Ready") and not world.is_true("Stalled")
+    assert world.body["status"]["state"] == "Pending"
+    assert world.body["status"]["startTime"] == stamp(world.now)
+    assert world.told("PreflightPassed")["status"] == "Unknown"
+
+
+def test_a_checking_coordinator_is_the_preflight() -> None:
+    world = fresh().ready("coordinator", "broker")
+    world.body["status"]["preflight"] = {"state": "Running", "checks": []}
+    world.carry_out()
+    assert world.body["status"]["state"] == "Preflight"
+    assert world.body["status"]["reason"] == "Running"
+
+
+def test_a_passed_preflight_is_starting_until_all_are_ready() -> None:
+    world = started()
+    assert world.body["status"]["state"] == "Starting"
+    assert "learner: 0 of 1 pods are ready" in world.told("Reconciling")["message"]
+    world.ready("learner", "rollout").carry_out()
+    assert world.body["status"]["state"] == "Training"
+    assert world.is_true("Ready") and not world.is_true("Reconciling")
+    assert world.is_true("LearnerReady") and world.is_true("RolloutReady") and world.is_true("SandboxesReady")
+
+
+def test_a_lost_role_is_a_restart_once_there_was_progress() -> None:
+    world = running()
+    world.body["status"]["progress"] = {"step": 4}
+    world.starting("learner")
+    world.carry_out()
+    assert world.body["status"]["state"] == "Restarting"
+    assert not world.is_true("Ready") and world.is_true("Reconciling")
+
+
+def test_one_server_of_many_is_enough_to_go_on() -> None:
+    world = running(rollout={"replicas": 4})
+    world.unschedulable("rollout-x", "irrelevant")
+    world.pod("rollout", 1, phase="Pending", conditions=[
+        world.condition("PodScheduled", False) | {"reason": "Unschedulable", "message": "no gpu left"}
+    ])  # fmt: skip
+    world.later(7200).carry_out()
+    assert world.is_true("RolloutReady") and not world.is_true("Failed")
+    assert "no gpu left" in world.told("RolloutReady")["message"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "before", "during", "after"),
+    [("Accepted", True, True, True), ("Running", False, True, True), ("Succeeded", False, False, True)],
+)
+def test_ready_means_what_the_policy_says(policy: str, before: bool, during: bool, after: bool) -> None:
+    world = started(readinessPolicy=policy)
+    assert world.is_true("Ready") is before
+    world.ready("learner", "rollout").carry_out()
+    assert world.is_true("Ready") is during
+    world.workload_status("Job", "coordinator", conditions=[world.condition("Complete", True)])
+    world.carry_out()
+    assert world.is_true("Ready") is after
+    assert not world.is_true("Reconciling") and not world.is_true("Stalled")
+
+
+@pytest.mark.parametrize("situation", ["fresh", "started", "running", "failed", "complete", "suspended"])
+def test_never_reconciling_and_stalled_at_once(situation: str) -> None:
+    world = {"fresh": fresh, "started": started}.get(situation, running)()
+    if situation == "failed":
+        world.gave_up("learner", "ModelNotLoadable", "no such file", "spec.model.base")
+    if situation == "complete":
+        world.workload_status("Job", "coordinator", conditions=[world.condition("Complete", True)])
+    if situation == "suspended":
+        world.body["spec"]["suspend"] = True
+    world.carry_out()
+    assert not (world.is_true("Reconciling") and world.is_true("Stalled"))
+    assert not (world.is_true("Ready") and (world.is_true("Reconciling") or world.is_true("Stalled")))
+
+
+def test_a_status_is_true_of_the_generation_it_was_judged_by() -> None:
+    world = running()
+    world.body["metadata"]["generation"] = 2
+    world.carry_out()
+    told = world.body["status"]
+    assert told["observedGeneration"] == 2
+    assert {c["observedGeneration"] for c in told["conditions"]} == {2}
+
+
+def test_transition_times_move_only_with_the_status() -> None:
+    world = started()
+    since = world.told("Accepted")["lastTransitionTime"]
+    learner = world.told("LearnerReady")["lastTransitionTime"]
+    world.later(60).ready("learner", "rollout").carry_out()
+    assert world.told("Accepted")["lastTransitionTime"] == since
+    assert world.told("LearnerReady")["lastTransitionTime"] != learner
+
+
+def test_the_coordinators_part_is_never_written() -> None:
+    world = running()
+    world.body["status"] |= {
+        "progress": {"step": 3},
+        "usage": {"sampleTokens": 5},
+        "conditions": [
+            *world.body["status"]["conditions"],
+            {
+                "type": "WeightsInSync",
+                "status": "True",
+                "reason": "Synced",
+                "lastTransitionTime": stamp(world.now),
+            },
+        ],
+    }
+    written = world.later(5).plan().status
+    assert written is not None
+    body = written.as_object()
+    assert not body.keys() & {"progress", "usage", "preflight", "checkpoints", "artifacts"}
+    assert "WeightsInSync" not in {c["type"] for c in body["conditions"]}
+
+
+def test_a_checkpoint_is_told_once_and_not_at_every_step() -> None:
+    world = running()
+    world.body["status"]["checkpoints"] = {"latest": {"step": 1, "uri": "s3://b/1"}}
+    world.carry_out()
+    assert world.is_true("CheckpointAvailable")
+    settled = copy.deepcopy(world.body["status"]["conditions"])
+    world.body["status"]["checkpoints"] = {"latest": {"step": 2, "uri": "s3://b/2"}}
+    world.carry_out()
+    assert world.body["status"]["conditions"] == settled
+
+
+class TestFailures:
+    """What ends a job, in whose words."""
+
+    def test_a_process_that_explains_itself_is_repeated(self) -> None:
+        world = fresh()
+        world.gave_up("coordinator", "BucketUnavailable", "bucket 'x' cannot be used", "spec.output.uri")
+        world.carry_out()
+        failed = world.told("Failed")
+        assert failed["reason"] == "BucketUnavailable"
+        assert failed["message"] == "spec.output.uri: bucket 'x' cannot be used"
+        assert world.body["status"]["state"] == "Failed"
+        assert world.body["status"]["reason"] == "BucketUnavailable"
+        assert world.is_true("Stalled")
+
+    def test_a_server_that_gave_up_before_its_restart_is_heard_too(self) -> None:
+        world = running()
+        ended = {"exitCode": 42, "message": '{"reason": "ModelNotLoadable", "message": "m", "field": null}'}
+        state = {"state": {"running": {}}, "lastState": {"terminated": ended}, "name": "rollout"}
+        world.pod("rollout", phase="Running", containerStatuses=[state | {"restartCount": 1}])
+        world.carry_out()
+        assert world.told("Failed")["reason"] == "ModelNotLoadable"
+
+    def test_a_sandbox_that_gave_up_is_the_episodes_matter(self) -> None:
+        world = running()
+        world.gave_up("sandbox", "EnvironmentNotImportable", "no module")
+        world.carry_out()
+        assert not world.is_true("Failed")
+
+    def test_a_job_out_of_restarts_names_the_last_death(self) -> None:
+        world = running()
+        world.died("learner", 137, reason="OOMKilled")
+        failed = world.condition("Failed", True) | {"reason": "BackoffLimitExceeded", "message": "limit"}
+        world.workload_status("Job", "learner", failed=6, conditions=[failed])
+        world.carry_out()
+        told = world.told("Failed")
+        assert told["reason"] == "MaxRestartsExceeded"
+        assert "learner" in told["message"] and "OOMKilled at its limit of 1Gi" in told["message"]
+
+    def test_a_failed_job_waits_a_moment_for_its_pods_last_words(self) -> None:
+        world = running()
+        del world.objects["Pod", "refunds-coordinator-0"]
+        failed = world.condition("Failed", True) | {"reason": "PodFailurePolicy", "message": "exit code 42"}
+        world.workload_status("Job", "coordinator", conditions=[failed])
+        made = world.carry_out()
+        assert not world.is_true("Failed")
+        assert made.again_seconds is not None and made.again_seconds <= 6
+        world.gave_up("coordinator", "DatasetUnreadable", "no such file", "spec.data.train")
+        world.carry_out()
+        assert world.told("Failed")["reason"] == "DatasetUnreadable"
+
+    def test_and_then_repeats_the_jobs_own(self) -> None:
+        world = running()
+        del world.objects["Pod", "refunds-coordinator-0"]
+        failed = world.condition("Failed", True) | {"reason": "PodFailurePolicy", "message": "exit code 42"}
+        world.workload_status("Job", "coordinator", conditions=[failed])
+        world.later(6).carry_out()
+        assert "exit code 42" in world.told("Failed")["message"]
+
+    def test_a_server_that_restarts_too_often(self) -> None:
+        world = running(failurePolicy={"maxRestarts": 2})
+        crashed = {"lastState": {"terminated": {"exitCode": 1, "reason": "Error"}}, "restartCount": 3}
+        world.waiting("rollout", "CrashLoopBackOff", "back-off", **crashed)
+        world.carry_out()
+        told = world.told("Failed")
+        assert told["reason"] == "MaxRestartsExceeded"
+        assert "maxRestarts (2)" in told["message"] and "exit code 1" in told["message"]
+
+    @pytest.mark.parametrize(
+        ("reason", "message", "expected"),
+        [
+            ("ImagePullBackOff", "Back-off pulling image x", "ImagePullFailed"),
+            ("ErrImageNeverPull", "image is not present", "ImagePullFailed"),
+            ("CreateContainerConfigError", 'secret "keys" not found', "CreateFailed"),
+        ],
+    )
+    def test_what_keeps_a_pod_from_starting_is_told_and_then_ends_the_job(
+        self, reason: str, message: str, expected: str
+    ) -> None:
+        world = started(pendingDeadlineSeconds=600)
+        world.waiting("learner", reason, message)
+        world.carry_out()
+        assert world.told("LearnerReady")["reason"] == expected
+        assert message in world.told("LearnerReady")["message"]
+        assert world.told("Reconciling")["reason"] == expected
+        assert not world.is_true("Failed")
+        world.later(601).carry_out()
+        failed = world.told("Failed")
+        assert failed["reason"] == "PendingDeadlineExceeded"
+        assert message in failed["message"] and "refunds-learner-0" in failed["message"]
+
+    def test_an_unschedulable_pod_is_named_with_the_schedulers_words(self) -> None:
+        world = started(pendingDeadlineSeconds=600)
+        world.unschedulable("rollout", "0/3 nodes are available: 3 Insufficient nvidia.com/gpu.")
+        world.carry_out()
+        assert world.told("RolloutReady")["reason"] == "Unschedulable"
+        world.later(601).carry_out()
+        assert "3 Insufficient nvidia.com/gpu" in world.told("Failed")["message"]
+
+    def test_of_two_that_wait_the_one_in_trouble_is_blamed(self) -> None:
+        world = started(pendingDeadlineSeconds=600)
+        world.unschedulable("rollout", "no node")
+        world.later(601).carry_out()
+        assert "no node" in world.told("Failed")["message"]
+
+    def test_the_planner_asks_to_be_woken_at_the_deadline(self) -> None:
+        world = started(pendingDeadlineSeconds=600)
+        assert world.later(100).plan().again_seconds == pytest.approx(500)
+
+    def test_a_quota_that_forbids_pods_is_told(self) -> None:
+        world = started()
+        del world.objects["Pod", "refunds-rollout-0"]
+        refused = world.condition("ReplicaFailure", True) | {"message": "exceeded quota: gpus"}
+        world.workload_status("Deployment", "rollout", conditions=[refused])
+        world.carry_out()
+        assert world.told("RolloutReady")["message"] == "exceeded quota: gpus"
+
+    def test_a_sandbox_that_cannot_start_is_told(self) -> None:
+        world = running()
+        world.waiting("sandbox", "ErrImagePull", "no such image")
+        world.carry_out()
+        assert world.told("SandboxesReady")["status"] == "False"
+        assert "no such image" in world.told("SandboxesReady")["message"]
+
+
+class TestRestarts:
+    """Counted by role, kept when the pods are gone."""
+
+    def test_failed_pods_of_a_job_count(self) -> None:
+        world = running(learner={"nodes": 2})
+        world.workload_status("Job", "learner", failed=4)
+        world.carry_out()
+        roles = {role["name"]: role for role in world.body["status"]["roles"]}
+        assert roles["learner"]["restarts"] == 2, "one restart of the role kills every rank"
+
+    def test_they_are_not_forgotten(self) -> None:
+        world = running()
+        world.workload_status("Job", "learner", failed=2)
+        world.carry_out()
+        world.workload_status("Job", "learner")
+        world.carry_out()
+        world.body["spec"]["suspend"] = True
+        world.carry_out()
+        roles = {role["name"]: role for role in world.body["status"]["roles"]}
+        assert roles["learner"] == {"name": "learner", "desired": 0, "ready": 0, "restarts": 2}
+
+
+class TestProgress:
+    """A job that runs and gets nowhere says so."""
+
+    def test_the_coordinators_own_words_are_repeated(self) -> None:
+        world = running()
+        world.body["status"]["progress"] = {"step": 2, "stalled": "no rollout server holds version 0.2"}
+        world.carry_out()
+        assert world.told("Stalled")["message"] == "no rollout server holds version 0.2"
+        assert world.body["status"]["state"] == "Stalled"
+
+    def test_silence_is_noticed(self) -> None:
+        world = running()
+        world.later(3601).carry_out()
+        assert world.told("Stalled")["reason"] == "NoProgress"
+
+    def test_a_step_clears_it(self) -> None:
+        world = running()
+        world.later(3601).carry_out()
+        world.body["status"]["progress"] = {"step": 1, "updatedTime": stamp(world.now)}
+        world.carry_out()
+        assert not world.is_true("Stalled") and world.is_true("Ready")
+
+    def test_the_planner_asks_to_be_woken_for_it(self) -> None:
+        again = running().plan().again_seconds
+        assert again is not None and again <= 3600
+
+
+def test_the_scale_subresource_reads_the_rollout_servers() -> None:
+    world = running(rollout={"replicas": 2})
+    told = world.body["status"]
+    assert told["rolloutReplicas"] == 1
+    assert f"{names.LABEL_COMPONENT}=rollout" in told["rolloutSelector"]
+
+
+def test_the_own_part_of_a_status_is_its_fixed_point() -> None:
+    world = running()
+    made = world.plan().status
+    assert made is not None
+    assert status.own_part(made).as_object() == made.as_object()
