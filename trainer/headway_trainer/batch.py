@@ -58,6 +58,8 @@ class GroupRows:
 
     group_id: str
     rows: tuple[TrainingRow, ...]
+    episodes: int
+    """Episodes that the rows come from."""
 
 
 @dataclass(frozen=True)
@@ -98,8 +100,9 @@ def training_batch(batch: Batch, objective: Objective) -> TrainingBatch:
         advantages.append(advantage_E)
         if advantage_E.any():
             rows = tuple(_rows(group, advantage_E))
+            episodes = sum(any(row.action_tokens for row in episode.rows) for episode in group.scored)
             if rows:
-                groups.append(GroupRows(group.group_id, rows))
+                groups.append(GroupRows(group.group_id, rows, episodes))
     scored = [episode for group in batch.groups for episode in group.scored]
     return TrainingBatch(
         step=batch.step,

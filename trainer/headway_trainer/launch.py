@@ -11,10 +11,12 @@ import os
 import sys
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
+from typing import Final
 
 from headway_api import names
 
-RENDEZVOUS_SECONDS = 900
+LOOPBACK: Final = "127.0.0.1"
+RENDEZVOUS_SECONDS: Final = 900
 """Longest the pods of one learner may be apart in starting."""
 
 
@@ -31,12 +33,13 @@ class Place:
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Place:
-        """Read it from the environment."""
+        """Read it from the environment. A single pod's processes meet on the loopback interface."""
+        nodes = int(environ.get("NNODES", "1"))
         return cls(
-            nodes=int(environ.get("NNODES", "1")),
+            nodes=nodes,
             node_rank=int(environ.get("NODE_RANK", environ.get("JOB_COMPLETION_INDEX", "0"))),
             processes=int(environ.get("NPROC", "1")),
-            master=environ.get("MASTER_ADDR", "127.0.0.1"),
+            master=environ.get("MASTER_ADDR", LOOPBACK) if nodes > 1 else LOOPBACK,
             port=int(environ.get("MASTER_PORT", str(names.PORT_TORCH))),
         )
 

@@ -101,8 +101,11 @@ class Learner:
         log("resumed", step=latest.step, version=str(latest.version))
         return latest
 
-    def train(self, batch: TrainingBatch, incarnation: int) -> StepReport:
-        """Train one batch and make its step durable. Without a gradient the version advances too."""
+    def train(self, batch: TrainingBatch, incarnation: int, waited: float) -> StepReport:
+        """Train one batch and make its step durable. Without a gradient the version advances too.
+
+        `waited` are the seconds since the step before ended.
+        """
         watch = Stopwatch()
         with watch("policy_update"):
             updates = [
@@ -116,7 +119,8 @@ class Learner:
                 )
                 for rows in mini_batches(batch, self._spec.algorithm.updates_per_batch)
             ]
-        return self._finish(PolicyVersion(incarnation=incarnation, step=batch.step), batch, updates, watch)
+        version = PolicyVersion(incarnation=incarnation, step=batch.step)
+        return self._finish(version, batch, updates, watch, waited)
 
     def prepare(self, batch: Batch) -> TrainingBatch:
         """Rows and advantages of a batch; rank 0 alone has it before it is shared."""
@@ -146,6 +150,7 @@ class Learner:
         batch: TrainingBatch | None,
         updates: list[StepResult],
         watch: Stopwatch,
+        waited: float = 0.0,
     ) -> StepReport:
         step, layout = version.step, self._layout
         with watch("save_checkpoint"):
@@ -153,7 +158,8 @@ class Learner:
             state.save(self._engine, self._store, layout.checkpoint(step), scratch, self._ranks)
         with watch("publish_weights"):
             weights = self._publisher.publish(self._store, layout.weights(step), version)
-        watch.seconds["training"] = sum(watch.seconds.values())
+        training = sum(watch.seconds.values())
+        seconds = watch.seconds | {"training": training, "wait_for_batch": waited, "step": waited + training}
         report = StepReport(
             step=step,
             version=version,
@@ -161,7 +167,7 @@ class Learner:
             train_tokens=batch.train_tokens if batch else {},
             weights=weights,
             checkpoint_uri=layout.checkpoint(step),
-            metrics=step_metrics(batch, updates, watch.seconds) if batch else {},
+            metrics=step_metrics(batch, updates, seconds) if batch else {},
         )
         if self._ranks.first:
             self._journal.commit(report)
@@ -179,8 +185,8 @@ def serve(learner: Learner, coordinator: Coordinator | None, ranks: Ranks, probe
         coordinator.announce(report)
     if probes:
         probes.ready = True
+    ended = time.monotonic()
     while True:
-        began = time.monotonic()
         received: TrainingBatch | Finished | None = ranks.share(
             _next(learner, coordinator, report) if coordinator else None
         )
@@ -190,12 +196,13 @@ def serve(learner: Learner, coordinator: Coordinator | None, ranks: Ranks, probe
             return received
         if received is None:
             continue
-        waited = time.monotonic() - began
-        report = learner.train(received, report.version.incarnation)
+        report = learner.train(received, report.version.incarnation, time.monotonic() - ended)
         if coordinator:
             coordinator.announce(report)
+        ended = time.monotonic()
         learner.prune(report.step)
-        log("step", step=report.step, version=str(report.version), waited=round(waited, 3), **report.metrics)
+        if ranks.first:
+            log("step", step=report.step, version=str(report.version), **report.metrics)
 
 
 def _next(learner: Learner, coordinator: Coordinator, report: StepReport) -> TrainingBatch | Finished | None:
@@ -228,7 +235,9 @@ def run(environ: Mapping[str, str]) -> None:
     assert base is not None
     learner = Learner(config, store, base, cache, ranks)
     log("loaded", seconds=round(time.monotonic() - started, 1), processes=ranks.world)
-    probes = Probes(int(environ.get(names.ENV_PROBE_PORT, names.PORT_LEARNER))) if ranks.local_rank == 0 else None
+    probes = (
+        Probes(int(environ.get(names.ENV_PROBE_PORT, names.PORT_LEARNER))) if ranks.local_rank == 0 else None
+    )
     coordinator = Coordinator(_coordinator_url(config, environ), token) if ranks.first else None
     finished = serve(learner, coordinator, ranks, probes)
     log("finished", reason=finished.reason)

@@ -32,6 +32,7 @@ def _counts(batch: TrainingBatch) -> dict[str, float]:
     tokens = sum(row.length for row in rows)
     action = sum(row.action_tokens for row in rows)
     scored = len(batch.advantages)
+    trained = sum(group.episodes for group in batch.groups)
     return {
         "training/epoch": batch.epoch,
         "training/global_step": batch.step,
@@ -44,8 +45,8 @@ def _counts(batch: TrainingBatch) -> dict[str, float]:
         "training/trainable_token_positions": action,
         "training/nontrainable_token_positions": tokens - action,
         "training/trainable_token_ratio": action / tokens if tokens else 0.0,
-        "training/action_tokens_mean": action / len(rows) if rows else 0.0,
-        "training/obs_tokens_mean": (tokens - action) / len(rows) if rows else 0.0,
+        "training/action_tokens_mean": action / trained if trained else 0.0,
+        "training/obs_tokens_mean": (tokens - action) / trained if trained else 0.0,
         "training/lag_mean": batch.lag.mean,
         "training/lag_max": batch.lag.maximum,
     }

@@ -25,7 +25,9 @@ def load(folder: Path, spec: ModelSpec, seed: int) -> nn.Module:
         JobError: `ModelNotLoadable`, when the folder holds no causal language model that loads.
     """
     from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
     try:
         config = AutoConfig.from_pretrained(folder)
         _no_dropout(config)

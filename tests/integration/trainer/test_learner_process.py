@@ -2,39 +2,171 @@
 
 from __future__ import annotations
 
-import json
+import asyncio
+import random
+import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import learner_rig as rig
 import pytest
-from tiny_model import write_model
+from aiohttp import web
 
-from headway_api.artifacts import Layout
 from headway_api.config import JobConfig
-from headway_api.records import StepReport
+from headway_api.exits import PERMANENT
+from headway_api.records import Batch, FileDigest, PolicyVersion
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
 
-
-@pytest.fixture(scope="session")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_model(tmp_path_factory.mktemp("base"))
-
-
-def layout(config: JobConfig) -> Layout:
-    return Layout(config.spec.output.uri, config.namespace, config.name, config.uid)
+LORA = {"rank": 4, "alpha": 8}
+STEPS = 5
 
 
-def read(uri: str) -> str:
-    return Path(uri.removeprefix("file://")).read_text()
+def batches(steps: int = STEPS) -> list[Batch]:
+    return [rig.batch(n, groups=3) for n in range(1, steps + 1)]
 
 
-async def test_five_steps_to_the_end(tmp_path: Path, model: Path) -> None:
-    config = rig.job(tmp_path, model, lora={"rank": 4, "alpha": 8})
-    coordinator = rig.ScriptedCoordinator([rig.batch(n) for n in range(1, 6)])
-    async with coordinator.serving() as url, rig.learner(config, tmp_path, url) as process:
-        assert await process.exit() == 0, process.log.read_text()
-    assert [report.step for report in coordinator.reports] == [0, 1, 2, 3, 4, 5]
-    assert json.loads(read(layout(config).latest)) == {"step": 5}
-    for report in coordinator.reports:
-        assert StepReport.model_validate_json(read(layout(config).step_history(report.step))) == report
+async def run(config: JobConfig, folder: Path, served: rig.ScriptedCoordinator) -> None:
+    """Train to the end, undisturbed."""
+    async with served.serving() as url, rig.learner(config, folder, url) as process:
+        assert await process.exit(300) == 0, process.log.read_text()[-4000:]
+
+
+async def reached(served: rig.ScriptedCoordinator, step: int) -> None:
+    """Wait until `step` was announced."""
+    while served.step < step:
+        served.acknowledged.clear()
+        await asyncio.wait_for(served.acknowledged.wait(), 120)
+
+
+async def test_every_group_is_acknowledged_once_and_in_order(
+    tmp_path: Path, model: Path, left: Callable[..., object]
+) -> None:
+    config = rig.job(tmp_path, model, lora=LORA)
+    served = rig.ScriptedCoordinator(batches())
+    await run(config, tmp_path, served)
+    assert [report.step for report in served.reports] == list(range(STEPS + 1))
+    assert left(config).reports() == served.reports
+    assert left(config).checkpoints() == [STEPS - 1, STEPS]
+    for report, batch in zip(served.reports[1:], served.batches, strict=True):
+        assert report.groups == [group.group_id for group in batch.groups]
+        assert [report.train_tokens[group.group_id] > 0 for group in batch.groups] == [True, True, False]
+        assert report.metrics["training/updates"] == 1
+        assert report.metrics["training/trainable_token_positions"] > 0
+        assert report.metrics["training/grad_norm"] > 0
+
+
+async def test_killed_at_random_points_it_ends_where_an_undisturbed_one_does(
+    tmp_path: Path, model: Path, left: Callable[..., object]
+) -> None:
+    """kill -9, dropped connections and 503s: the same weights bit for bit, each group acknowledged once."""
+    calm = rig.job(tmp_path / "calm", model, lora=LORA)
+    await run(calm, tmp_path / "calm", rig.ScriptedCoordinator(batches()))
+
+    rng = random.Random(20)
+    config = rig.job(tmp_path / "rough", model, lora=LORA)
+    served = rig.ScriptedCoordinator(
+        batches(), fault=lambda request: rng.choice([None, None, None, "503", "drop"])
+    )
+    async with served.serving() as url:
+        for stop_after in (0, 2, 3):
+            async with rig.learner(config, tmp_path / "rough", url) as process:
+                await reached(served, stop_after)
+                await asyncio.sleep(rng.uniform(0.0, 0.2))
+                process.kill()
+                assert await process.exit() == -signal.SIGKILL or served.step == STEPS
+        async with rig.learner(config, tmp_path / "rough", url) as process:
+            assert await process.exit() == 0, process.log.read_text()[-4000:]
+
+    def weights(job: JobConfig) -> list[FileDigest]:
+        return left(job).report(STEPS).weights.files
+
+    assert weights(config) == weights(calm)
+    history = left(config).reports()
+    assert [group for report in history for group in report.groups] == [
+        group.group_id for batch in served.batches for group in batch.groups
+    ]
+    assert {report.version.incarnation for report in history} == {0}
+    for report in served.reports:
+        assert (report.groups, report.weights) == (
+            history[report.step].groups,
+            history[report.step].weights,
+        )
+
+
+async def test_a_coordinator_that_restarts_and_forgets_is_told_again(tmp_path: Path, model: Path) -> None:
+    config = rig.job(tmp_path, model, lora=LORA)
+    port = rig.free_port()
+    first, second = rig.ScriptedCoordinator(batches(2)), rig.ScriptedCoordinator(batches(3))
+    async with rig.learner(config, tmp_path, f"http://127.0.0.1:{port}") as process:
+        first.hold = 10**6  # from the start: it must not reach its end before it is stopped
+        async with first.serving(port):
+            await reached(first, 0)
+            first.hold = 0
+            await reached(first, 1)
+            first.hold = 10**6
+        async with second.serving(port):
+            assert await process.exit() == 0, process.log.read_text()[-4000:]
+    assert second.reports[0] == first.reports[-1]
+    assert second.step == 3
+
+
+async def test_a_batch_without_any_gradient_advances_the_version_alone(
+    tmp_path: Path, model: Path, left: Callable[..., object]
+) -> None:
+    uniform = Batch(step=1, epoch=0, groups=[rig.group(f"t0-00000{n}", [1.0, 1.0, None]) for n in range(2)])
+    config = rig.job(tmp_path, model, lora=LORA)
+    served = rig.ScriptedCoordinator([uniform, rig.batch(2, groups=3)])
+    await run(config, tmp_path, served)
+    untrained, idle, trained = (left(config).report(step) for step in range(3))
+    assert idle.weights.version == PolicyVersion(incarnation=0, step=1)
+    assert idle.weights.files == untrained.weights.files != trained.weights.files
+    assert idle.train_tokens == {"t0-000000": 0, "t0-000001": 0}
+    assert "training/loss" not in idle.metrics
+    # The idle step was no optimizer step: warm-up goes on where it was.
+    assert trained.metrics["training/learning_rate"] == pytest.approx(1e-3 / 2)
+
+
+async def test_a_pointer_moved_back_is_trained_again_under_a_new_incarnation(
+    tmp_path: Path, model: Path, left: Callable[..., object]
+) -> None:
+    config = rig.job(tmp_path, model, lora=LORA)
+    await run(config, tmp_path, rig.ScriptedCoordinator(batches(3)))
+    before = left(config).report(3)
+    left(config).point_latest_to(2)
+    again = rig.ScriptedCoordinator(batches(3))
+    await run(config, tmp_path, again)
+    assert [str(report.version) for report in again.reports] == ["1.2", "1.3"]
+    assert again.reports[-1].weights.files == before.weights.files
+
+
+async def test_sigterm_ends_it_at_once(tmp_path: Path, model: Path) -> None:
+    config = rig.job(tmp_path, model, lora=LORA)
+    served = rig.ScriptedCoordinator(batches(), hold=10**6)
+    async with served.serving() as url, rig.learner(config, tmp_path, url) as process:
+        await reached(served, 0)
+        process.kill(signal.SIGTERM)
+        assert await process.exit(20) == 128 + signal.SIGTERM
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+async def test_a_model_that_does_not_load_is_named(tmp_path: Path, processes: int) -> None:
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "config.json").write_text('{"model_type": "qwen3"}')
+    config = rig.job(tmp_path, broken, lora=LORA, processes=processes)
+    async with rig.learner(config, tmp_path, "http://127.0.0.1:1") as process:
+        assert await process.exit(200) == PERMANENT
+    said = process.log.read_text()
+    assert "ModelNotLoadable: spec.model.base: file://" in said
+
+
+async def test_requests_carry_the_jobs_token(tmp_path: Path, model: Path) -> None:
+    seen: set[str] = set()
+
+    def look(request: web.Request) -> None:
+        seen.add(request.headers["Authorization"])
+
+    served = rig.ScriptedCoordinator([], fault=look)
+    await run(rig.job(tmp_path, model, lora=LORA), tmp_path, served)
+    assert seen == {f"Bearer {rig.TOKEN}"}

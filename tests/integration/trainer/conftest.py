@@ -1,0 +1,59 @@
+"""Base models of random weights, and what a learner left in its store."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tiny_model import write_model
+
+from headway_api.artifacts import Layout
+from headway_api.config import JobConfig
+from headway_api.records import StepReport
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("base"))
+
+
+@pytest.fixture(scope="session")
+def untied_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("untied"), tied=False)
+
+
+class Left:
+    """The artifacts of one job, read from its local folder."""
+
+    def __init__(self, config: JobConfig) -> None:
+        self._layout = Layout(config.spec.output.uri, config.namespace, config.name, config.uid)
+
+    @property
+    def latest(self) -> int:
+        return int(json.loads(self._path(self._layout.latest).read_text())["step"])
+
+    def report(self, step: int) -> StepReport:
+        """The acknowledgement of a step, as history keeps it."""
+        return StepReport.model_validate_json(self._path(self._layout.step_history(step)).read_text())
+
+    def reports(self) -> list[StepReport]:
+        return [self.report(step) for step in range(self.latest + 1)]
+
+    def weights(self, step: int) -> Path:
+        return self._path(self._layout.weights(step))
+
+    def point_latest_to(self, step: int) -> None:
+        self._path(self._layout.latest).write_text(json.dumps({"step": step}))
+
+    def checkpoints(self) -> list[int]:
+        return sorted(int(folder.name) for folder in self._path(self._layout.checkpoints).iterdir())
+
+    def _path(self, uri: str) -> Path:
+        return Path(uri.removeprefix("file://"))
+
+
+@pytest.fixture
+def left() -> Callable[[JobConfig], Left]:
+    return Left

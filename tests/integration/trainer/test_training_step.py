@@ -1,0 +1,192 @@
+"""What DeepSpeed makes of a batch, held against plain PyTorch: stages, ranks, adapters, optimizer, export."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import learner_rig as rig
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from headway_api.records import Batch, Canary
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
+
+RATE, BETAS, EPSILON, DECAY, CLIP, WARMUP = 1e-3, (0.9, 0.95), 1e-4, 0.01, 0.5, 2
+OPTIMIZER = {
+    "learningRate": RATE,
+    "betas": BETAS,
+    "eps": EPSILON,  # large, so that rounding noise in a tiny gradient is not blown up to a whole step
+    "weightDecay": DECAY,
+    "gradientClip": CLIP,
+    "warmupSteps": WARMUP,
+}
+STEPS = 3
+
+
+def batches() -> list[Batch]:
+    return [rig.batch(n, groups=3, seed=5) for n in range(1, STEPS + 1)]
+
+
+async def trained(folder: Path, model: Path, **options: Any) -> rig.ScriptedCoordinator:
+    config = rig.job(folder, model, **options)
+    served = rig.ScriptedCoordinator(batches())
+    async with served.serving() as url, rig.learner(config, folder, url) as process:
+        assert await process.exit(400) == 0, process.log.read_text()[-4000:]
+    return served
+
+
+def advantages(rewards: list[float]) -> list[float]:
+    values = np.array(rewards)
+    if values.min() == values.max():
+        return [0.0] * len(values)
+    return list((values - values.mean()) / (values.std(ddof=1) + 1e-6))
+
+
+def reference(folder: Path, updates: int = 1) -> tuple[dict[str, Tensor], list[float], list[float]]:
+    """Plain PyTorch, one row at a time: final weights, loss and gradient norm of each optimizer step."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    adam = torch.optim.AdamW(model.parameters(), lr=RATE, betas=BETAS, eps=EPSILON, weight_decay=DECAY)
+    losses, norms, taken = [], [], 0
+    for batch in batches():
+        groups = []
+        for group in batch.groups:
+            scored = [e for e in group.episodes if e.reward is not None]
+            pairs = list(zip(scored, advantages([e.reward or 0.0 for e in scored]), strict=True))
+            if any(advantage for _, advantage in pairs):
+                groups.append(pairs)
+        for part in np.array_split(np.arange(len(groups)), updates):
+            rows = [(row, a) for g in part for episode, a in groups[g] for row in episode.rows]
+            tokens = sum(sum(row.mask) for row, _ in rows)
+            loss = torch.zeros(())
+            for row, advantage in rows:
+                log_LV = model(torch.tensor([row.tokens])).logits[0].log_softmax(-1)
+                for t in range(1, len(row.tokens)):
+                    if row.mask[t]:
+                        ratio = torch.exp(log_LV[t - 1, row.tokens[t]] - row.logprobs[t])
+                        loss = loss - torch.min(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage) / tokens
+            adam.zero_grad()
+            loss.backward()
+            norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)))
+            for settings in adam.param_groups:
+                settings["lr"] = RATE * min(1.0, (taken + 1) / WARMUP)
+            adam.step()
+            taken += 1
+            losses.append(loss.item())
+    return dict(model.named_parameters()), losses, norms
+
+
+def distance(found: dict[str, Tensor], expected: dict[str, Tensor], start: dict[str, Tensor]) -> float:
+    """Difference of two trained models, relative to how far training moved the weights."""
+    shared = [name for name in expected if name in found]
+    assert len(shared) == len(found)
+    apart = math.sqrt(sum(float((found[n] - expected[n].detach()).square().sum()) for n in shared))
+    moved = math.sqrt(sum(float((expected[n].detach() - start[n]).square().sum()) for n in shared))
+    return apart / moved
+
+
+@pytest.mark.parametrize(
+    ("processes", "stage", "updates"), [(1, 1, 1), (1, 2, 2), (2, 2, 1), (2, 3, 1), (2, 1, 2)]
+)
+async def test_steps_are_those_of_plain_pytorch(
+    tmp_path: Path, model: Path, left: Callable[..., Any], processes: int, stage: int, updates: int
+) -> None:
+    served = await trained(
+        tmp_path,
+        model,
+        processes=processes,
+        zero_stage=stage,
+        algorithm={"updatesPerBatch": updates, "batchSize": 3},
+        optimizer=OPTIMIZER,
+    )
+    expected, losses, norms = reference(model, updates)
+    config = rig.job(tmp_path, model)
+    found = load_file(left(config).weights(STEPS) / "model.safetensors")
+    assert distance(found, expected, load_file(model / "model.safetensors")) < 1e-3
+    assert max(float((found[n] - expected[n].detach()).abs().max()) for n in found) < 1e-6
+    if updates == 1:
+        metrics = [report.metrics for report in served.reports[1:]]
+        np.testing.assert_allclose([m["training/loss"] for m in metrics], losses, rtol=1e-5, atol=1e-7)
+        np.testing.assert_allclose([m["training/grad_norm"] for m in metrics], norms, rtol=1e-5)
+        assert max(norms) > CLIP, "the clip was never reached: the test proves less than it says"
+
+
+async def test_two_ranks_train_an_adapter_as_one_does(
+    tmp_path: Path, model: Path, left: Callable[..., Any]
+) -> None:
+    lora = {"rank": 4, "alpha": 8}
+    one = await trained(tmp_path / "one", model, lora=lora, optimizer=OPTIMIZER)
+    two = await trained(tmp_path / "two", model, lora=lora, optimizer=OPTIMIZER, processes=2, zero_stage=3)
+    for first, second in zip(one.reports[1:], two.reports[1:], strict=True):
+        for name in ("training/loss", "training/grad_norm", "training/entropy", "training/ratio_max"):
+            assert second.metrics[name] == pytest.approx(first.metrics[name], rel=1e-5, abs=1e-7), name
+    adapters = [
+        load_file(left(rig.job(tmp_path / name, model)).weights(STEPS) / "adapter_model.safetensors")
+        for name in ("one", "two")
+    ]
+    assert adapters[0].keys() == adapters[1].keys()
+    for name, tensor in adapters[0].items():
+        np.testing.assert_allclose(adapters[1][name], tensor, atol=1e-6, err_msg=name)
+
+
+def canary_error(model: Any, canary: Canary) -> float:
+    tokens = torch.tensor([canary.tokens])
+    with torch.no_grad():
+        log_LV = model(tokens).logits[0, :-1].float().log_softmax(-1)
+    found = log_LV.gather(1, tokens[0, 1:, None]).squeeze(1)
+    return float((found - torch.tensor(canary.logprobs)).abs().mean())
+
+
+async def test_a_published_adapter_is_what_peft_loads(
+    tmp_path: Path, model: Path, left: Callable[..., Any]
+) -> None:
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    await trained(tmp_path, model, lora={"rank": 4, "alpha": 8}, optimizer={"learningRate": 1e-2})
+    reports = left(rig.job(tmp_path, model)).reports()
+    for report in (reports[0], reports[-1]):
+        base = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+        loaded = PeftModel.from_pretrained(base, left(rig.job(tmp_path, model)).weights(report.step))
+        assert canary_error(loaded, report.weights.canary) < 1e-5
+        stale = reports[0 if report is reports[-1] else -1].weights.canary
+        assert canary_error(loaded, stale) > 10 * stale.tolerance
+
+
+@pytest.mark.parametrize("tied", [True, False])
+async def test_a_published_model_is_whole(
+    tmp_path: Path, model: Path, untied_model: Path, left: Callable[..., Any], tied: bool
+) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    base = model if tied else untied_model
+    await trained(tmp_path, base, optimizer={"learningRate": 1e-3}, zero_stage=3)
+    report = left(rig.job(tmp_path, base)).report(STEPS)
+    folder = left(rig.job(tmp_path, base)).weights(STEPS)
+    assert report.weights.kind == "full"
+    assert {f.name for f in report.weights.files} >= {"model.safetensors", "config.json", "tokenizer.json"}
+    loaded = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    assert canary_error(loaded, report.weights.canary) < 1e-5
+    assert load_file(folder / "model.safetensors").keys() == load_file(base / "model.safetensors").keys()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    assert tokenizer.chat_template == AutoTokenizer.from_pretrained(base).chat_template
+
+
+async def test_bfloat16_trains_and_publishes_bfloat16(
+    tmp_path: Path, model: Path, left: Callable[..., Any]
+) -> None:
+    served = await trained(
+        tmp_path, model, lora={"rank": 4, "alpha": 8}, dtype="bfloat16", optimizer={"learningRate": 5e-3}
+    )
+    adapter = load_file(left(rig.job(tmp_path, model)).weights(STEPS) / "adapter_model.safetensors")
+    assert {tensor.dtype for tensor in adapter.values()} == {torch.bfloat16}
+    assert all(math.isfinite(report.metrics["training/grad_norm"]) for report in served.reports[1:])
+    assert served.reports[-1].weights.files != served.reports[0].weights.files

@@ -1,0 +1,71 @@
+"""What a step reports: names that the catalogue knows, figures that add up."""
+
+from __future__ import annotations
+
+import learner_rig as rig
+import pytest
+
+from headway_api import metrics as catalogue
+from headway_api.records import Batch
+from headway_api.spec.algorithm import AlgorithmSpec
+from headway_trainer.batch import training_batch
+from headway_trainer.engine import Update
+from headway_trainer.metrics import step_metrics
+from headway_trainer.objective.presets import Objective
+from headway_trainer.step import StepResult
+
+TOKENS = {
+    "loss": 0.5,
+    "ratio": 1.0,
+    "clipped": 0.1,
+    "kl": 0.01,
+    "k3": 0.02,
+    "entropy": 2.0,
+    "surprise": 2.1,
+    "ratio_max": 3.0,
+    "ratio_min": 0.5,
+    "gap_max": 1.1,
+}
+
+
+def update(loss: float, tokens: int) -> StepResult:
+    return StepResult(Update(1.5, 1e-4), TOKENS | {"loss": loss}, action_tokens=tokens, micro_batches=2)
+
+
+def batch() -> Batch:
+    groups = [rig.group("a", [1.0, 0.0, None]), rig.group("b", [1.0, 1.0])]
+    return Batch(step=4, epoch=1, groups=groups)
+
+
+def test_every_name_is_in_the_catalogue() -> None:
+    seconds = dict.fromkeys(
+        ("policy_update", "save_checkpoint", "publish_weights", "training", "wait_for_batch", "step"), 1.0
+    )
+    found = step_metrics(training_batch(batch(), Objective.of(AlgorithmSpec())), [update(0.5, 10)], seconds)
+    known = {family.name for family in catalogue.FAMILIES}
+    assert set(found) - known == set()
+
+
+def test_counts_of_a_batch_with_a_filtered_group() -> None:
+    made = training_batch(batch(), Objective.of(AlgorithmSpec()))
+    found = step_metrics(made, [], {})
+    rows = [row for episode in batch().groups[0].scored for row in episode.rows]
+    tokens, action = sum(len(row.tokens) for row in rows), sum(row.action_tokens for row in rows)
+    assert found["training/num_groups"] == 2
+    assert found["training/num_trained_groups"] == 1
+    assert found["training/num_trajectories"] == 5
+    assert found["training/num_datums"] == 2
+    assert found["training/datums_per_trajectory"] == 1
+    assert found["training/total_tokens"] == tokens
+    assert found["training/trainable_token_positions"] == action
+    assert found["training/action_tokens_mean"] == action / 2
+    assert found["training/obs_tokens_mean"] == (tokens - action) / 2
+    assert (found["rollout/advantage/n_positive"], found["rollout/advantage/n_negative"]) == (1, 1)
+
+
+def test_updates_are_weighed_by_their_tokens() -> None:
+    made = training_batch(batch(), Objective.of(AlgorithmSpec()))
+    found = step_metrics(made, [update(1.0, 30), update(0.0, 10)], {})
+    assert found["training/loss"] == pytest.approx(0.75)
+    assert found["training/updates"] == 2
+    assert found["training/micro_batches"] == 4
