@@ -1,0 +1,172 @@
+"""Servers that die, refuse and lie: requests go elsewhere, and nothing unproven is sampled from."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import aiohttp
+import pytest
+from episodes import version
+from faulty_servers import Scripted, drop, engine, fail, first, hang, serving, weight_agent
+
+from headway_api.records import Canary, VersionSpan, WeightsManifest
+from headway_rollout.engines import fleet as fleets
+from headway_rollout.engines import vllm
+from headway_rollout.engines.fleet import Fleet
+from headway_rollout.engines.router import Endpoint
+from headway_rollout.faults import InfraFault
+
+REQUEST = vllm.Request(prompt=[1, 2, 3], max_tokens=5, temperature=1.0, top_p=1.0, seed=7, stop_token_ids=[9])
+
+
+def manifest(step: int) -> WeightsManifest:
+    canary = Canary(tokens=[1, 2], logprobs=[-1.0], tolerance=0.1)
+    return WeightsManifest(version=version(step), kind="lora", uri="file:///w", files=[], canary=canary)
+
+
+class Servers:
+    """Rollout servers that may be told to fail."""
+
+    def __init__(self) -> None:
+        self.engines: list[Scripted] = []
+        self.agents: list[Scripted] = []
+        self.gone: set[int] = set()
+
+    async def discover(self) -> set[Endpoint]:
+        pairs = enumerate(zip(self.engines, self.agents, strict=True))
+        return {Endpoint(e.url, a.url) for i, (e, a) in pairs if i not in self.gone}
+
+
+@asynccontextmanager
+async def a_fleet(number: int) -> AsyncIterator[tuple[Fleet, Servers]]:
+    servers = Servers()
+    async with AsyncExitStack() as stack:
+        for _ in range(number):
+            servers.engines.append(await stack.enter_async_context(serving(engine([4, 9]))))
+            servers.agents.append(await stack.enter_async_context(serving(weight_agent())))
+        http = await stack.enter_async_context(aiohttp.ClientSession())
+        fleet = Fleet(http, "token", servers.discover)
+        running = asyncio.create_task(fleet.run())
+        try:
+            async with asyncio.timeout(30):
+                yield fleet, servers
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleets, "RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(fleets, "DISCOVER_SECONDS", 0.05)
+
+
+async def test_nothing_is_sampled_before_there_are_weights() -> None:
+    async with a_fleet(1) as (fleet, servers):
+        asked = asyncio.create_task(fleet.generate("e", REQUEST, 5))
+        await asyncio.sleep(0.3)
+        assert not asked.done()
+        assert "learner" in str(fleet.router.problem())
+        await fleet.want(manifest(0))
+        sampled = await asked
+        assert sampled.tokens == [4, 9]
+        assert sampled.cached_tokens == 2
+        [(_, body)] = servers.engines[0].asked
+        assert body["model"] == "policy-0.0"
+        assert body["sampling_params"]["seed"] == 7
+
+
+async def test_every_server_is_given_a_new_version_and_then_sampled_from() -> None:
+    async with a_fleet(2) as (fleet, servers):
+        for step in (0, 1):
+            await fleet.want(manifest(step))
+            await fleet.ready()
+        await fleet.generate("e", REQUEST, 5)
+        async with asyncio.timeout(5):
+            while len(fleet.router.in_rotation()) < 2:
+                await asyncio.sleep(0.01)
+        models = {body["model"] for server in servers.engines for _, body in server.asked}
+        assert models == {"policy-0.1"}
+
+
+@pytest.mark.parametrize("fault", [drop, fail(500), fail(503), fail(404), hang])
+async def test_a_request_of_a_lost_server_goes_elsewhere(fault: Any) -> None:
+    async with a_fleet(2) as (fleet, servers):
+        await fleet.want(manifest(0))
+        while len(fleet.router.in_rotation()) < 2:
+            await asyncio.sleep(0.01)
+        home = fleet.router.pick("e")
+        assert home is not None
+        bad = next(e for e in servers.engines if e.url == home.endpoint.engine)
+        bad.faults["POST /inference/v1/generate"] = fault
+        assert (await fleet.generate("e", REQUEST, 1)).tokens == [4, 9]
+        assert fleet.reroutes == 1
+
+
+async def test_the_only_server_is_asked_again_once_it_is_back() -> None:
+    async with a_fleet(1) as (fleet, servers):
+        await fleet.want(manifest(0))
+        servers.engines[0].faults["POST /inference/v1/generate"] = first(2, drop)
+        assert (await fleet.generate("e", REQUEST, 5)).tokens == [4, 9]
+        assert fleet.reroutes == 2
+
+
+async def test_a_server_that_fails_verification_is_never_asked() -> None:
+    async with a_fleet(2) as (fleet, servers):
+        bad = {"version": None, "ready": False, "error": "canary off by 3.1"}
+        servers.agents[0].answers = {"GET /v1/weights": lambda _: bad, "POST /v1/weights": lambda _: bad}
+        await fleet.want(manifest(0))
+        for episode in "abc":
+            await fleet.generate(episode, REQUEST, 5)
+        assert servers.engines[0].count("POST") == 0
+        servers.gone.add(1)
+        async with asyncio.timeout(5):
+            while "canary off" not in str(fleet.router.problem()):
+                await asyncio.sleep(0.01)
+
+
+async def test_a_request_the_server_refuses_is_the_episodes_fault() -> None:
+    async with a_fleet(1) as (fleet, servers):
+        await fleet.want(manifest(0))
+        servers.engines[0].faults["POST /inference/v1/generate"] = fail(400, "TooLong")
+        with pytest.raises(InfraFault, match="TooLong"):
+            await fleet.generate("e", REQUEST, 5)
+
+
+def answer(**choice: Any) -> dict[str, Any]:
+    content = [{"token_id": 4, "logprob": -0.5}, {"token_id": 9, "logprob": -0.1}]
+    plain = {"finish_reason": "stop", "token_ids": [4, 9], "logprobs": {"content": content}}
+    return {"choices": [plain | choice]}
+
+
+def test_versions_are_those_the_server_reports_where_it_knows_ours() -> None:
+    whole = [VersionSpan(start=0, end=2, version=version(3))]
+    assert vllm.read(answer(), version(3)).versions == whole
+    default = [{"version": "default", "start": 0, "end": 2}]
+    assert vllm.read(answer(weight_versions=default), version(3)).versions == whole
+    two = [{"version": "0.2", "start": 0, "end": 1}, {"version": "0.3", "start": 1, "end": 2}]
+    spans = vllm.read(answer(weight_versions=two), version(3)).versions
+    assert [(s.start, s.end, s.version.step) for s in spans] == [(0, 1, 2), (1, 2, 3)]
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"logprobs": None},
+        {"logprobs": {"content": [{"token_id": 4, "logprob": -0.5}]}},
+        {"logprobs": {"content": [{"token_id": 4, "logprob": -0.5}, {"token_id": 8, "logprob": -0.1}]}},
+        {"logprobs": {"content": [{"token_id": 4, "logprob": -9999.0}, {"token_id": 9, "logprob": -0.1}]}},
+        {"token_ids": [], "logprobs": {"content": []}},
+    ],
+)
+def test_tokens_without_evidence_are_refused(choice: dict[str, Any]) -> None:
+    with pytest.raises(InfraFault):
+        vllm.read(answer(**choice), version(0))
+
+
+def test_an_aborted_request_may_be_sent_elsewhere() -> None:
+    with pytest.raises(vllm.ServerLost):
+        vllm.read(answer(finish_reason="abort"), version(0))

@@ -1,0 +1,237 @@
+"""One episode's life, when everything goes well and when anything does not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import pytest
+from episodes import version
+from faulty_servers import Scripted, after, broker, drop, fail, first, hang, sandbox, serving
+from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
+
+from headway_api.records import Outcome, Purpose, VersionSpan
+from headway_rollout import group as groups
+from headway_rollout.dataset import Slot
+from headway_rollout.engines.router import Router
+from headway_rollout.engines.vllm import Request, Sampled
+from headway_rollout.episode import Episodes, Rules, Task
+from headway_rollout.gateway.core import Gateway, Sampling
+from headway_rollout.sandboxes import Broker
+from headway_rollout.trajectory.render import choose
+
+CALL = '<tool_call>\n{"name": "look_up", "arguments": {"key": "x"}}\n</tool_call><|im_end|>'
+ANSWER = "It is gold.<|im_end|>"
+MALFORMED = "<tool_call>{oops}</tool_call><|im_end|>"
+
+
+@pytest.fixture(scope="module")
+def tok(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return tokenizer(tmp_path_factory.mktemp("tok"), QWEN3_TEMPLATE)
+
+
+class Speaker:
+    """Says what the test has written, and remembers what it was asked."""
+
+    def __init__(self, tok: Any, texts: Sequence[str]) -> None:
+        self._tok = tok
+        self._texts = list(texts)
+        self.requests: list[Request] = []
+
+    async def generate(self, session: str, request: Request, timeout: float) -> Sampled:
+        text = self._texts[min(len(self.requests), len(self._texts) - 1)]
+        self.requests.append(request)
+        tokens = self._tok.encode(text, add_special_tokens=False)[: request.max_tokens]
+        ended = text.endswith("<|im_end|>") and len(tokens) <= request.max_tokens
+        finish = "stop" if ended and tokens[-1] in request.stop_token_ids else "length"
+        spans = [VersionSpan(start=0, end=len(tokens), version=version(0))]
+        return Sampled(tokens, [-0.5] * len(tokens), spans, finish, 0)
+
+
+@dataclass
+class Rig:
+    episodes: Episodes
+    broker: Scripted
+    sandbox: Scripted
+    speaker: Speaker
+
+
+@asynccontextmanager
+async def rig(
+    tok: Any,
+    *texts: str,
+    timeout: float = 5.0,
+    max_turns: int = 4,
+    context: int = 1000,
+    system: str | None = None,
+    reward: float = 1.0,
+) -> AsyncIterator[Rig]:
+    async with AsyncExitStack() as stack:
+        box = await stack.enter_async_context(serving(sandbox(reward)))
+        leases = await stack.enter_async_context(serving(broker(box.url)))
+        http = await stack.enter_async_context(aiohttp.ClientSession())
+        speaker = Speaker(tok, texts)
+        rules = Rules(timeout, 60, (0.0, 1.0), max_turns, system)
+        gateway = Gateway(choose(tok, "qwen3"), speaker, context, timeout)
+        yield Rig(Episodes(rules, gateway, Broker(http, leases.url, "t", "me"), Router()), leases, box, speaker)
+
+
+def task(index: int = 0, attempt: int = 0) -> Task:
+    return Task(
+        group_id="t0-000000",
+        purpose=Purpose.TRAIN,
+        index=index,
+        attempt=attempt,
+        row={"prompt": "p", "answer": 7},
+        environment_seed=11,
+        sampling_seed=12,
+        sampling=Sampling(1.0, 1.0, 64),
+    )
+
+
+async def test_an_episode_that_goes_well(tok: Any) -> None:
+    async with rig(tok, CALL, ANSWER) as r:
+        record = await r.episodes.run(task())
+    assert (record.outcome, record.reward, record.score, record.error) == (Outcome.COMPLETED, 1.0, 1.0, None)
+    assert [m["role"] for m in record.messages] == ["user", "assistant", "tool", "assistant"]
+    assert record.messages[1]["tool_calls"][0]["function"] == {"name": "look_up", "arguments": '{"key": "x"}'}
+    assert record.messages[-1] == {"role": "assistant", "content": "It is gold."}
+    [row] = record.rows
+    assert tok.decode(row.tokens).endswith(ANSWER)
+    assert row.action_tokens == sum(turn.sampled_tokens for turn in record.turns)
+    assert ("POST /reset", {"row": {"prompt": "p", "answer": 7}, "seed": 11}) in r.sandbox.asked
+    assert r.broker.count("DELETE /v1/leases/t0-000000-0-0") == 1
+    seeds = [request.seed for request in r.speaker.requests]
+    assert len(set(seeds)) == 2
+
+
+async def test_a_malformed_call_is_kept_counted_and_answered(tok: Any) -> None:
+    async with rig(tok, MALFORMED, ANSWER) as r:
+        record = await r.episodes.run(task())
+    assert record.outcome is Outcome.COMPLETED
+    assert [turn.malformed_tool_calls for turn in record.turns] == [1, 0]
+    assert "{oops}" in record.messages[1]["content"]
+    assert "could not be read" in record.messages[2]["content"]
+    assert r.sandbox.count("POST /tool") == 0
+    assert MALFORMED in tok.decode(record.rows[0].tokens)
+
+
+@pytest.mark.parametrize(
+    ("settings", "texts", "why"),
+    [
+        ({"max_turns": 3}, [CALL], "3 turns"),
+        ({}, ["word " * 200], "most tokens"),
+        ({"context": 120}, [CALL], "context"),
+    ],
+)
+async def test_running_into_a_limit_truncates(
+    tok: Any, settings: dict[str, Any], texts: list[str], why: str
+) -> None:
+    async with rig(tok, *texts, **settings) as r:
+        record = await r.episodes.run(task())
+    assert record.outcome is Outcome.TRUNCATED
+    assert record.reward == 1.0
+    if why != "context":
+        assert why in str(record.error)
+    assert r.sandbox.asked[-1][1]["truncated"] is True
+
+
+async def test_a_system_prompt_of_the_spec_comes_first(tok: Any) -> None:
+    async with rig(tok, ANSWER, system="Be kind.") as r:
+        record = await r.episodes.run(task())
+    assert record.messages[0] == {"role": "system", "content": "Be kind."}
+
+
+@pytest.mark.parametrize("where", ["POST /reset", "POST /tool", "POST /finish"])
+@pytest.mark.parametrize("fault", [drop, fail(500), hang])
+async def test_a_sandbox_that_dies_is_an_infra_error_and_its_lease_returns(tok: Any, where: str, fault: Any) -> None:
+    async with rig(tok, CALL, ANSWER, timeout=0.5) as r:
+        r.sandbox.faults[where] = fault
+        record = await r.episodes.run(task())
+        assert record.outcome is Outcome.INFRA_ERROR
+        assert record.reward is None
+        assert record.error
+        assert r.broker.count("DELETE") == 1
+
+
+@pytest.mark.parametrize("reward", [1.5, -0.1])
+async def test_a_reward_out_of_range_is_never_scored(tok: Any, reward: float) -> None:
+    async with rig(tok, ANSWER, reward=reward) as r:
+        record = await r.episodes.run(task())
+    assert record.outcome is Outcome.INFRA_ERROR
+    assert "spec.reward.range" in str(record.error)
+
+
+async def test_a_broker_without_a_sandbox_is_asked_until_the_deadline(tok: Any) -> None:
+    async with rig(tok, ANSWER, timeout=2.0) as r:
+        r.broker.faults["POST /v1/leases"] = first(1, fail(503, "PoolEmpty"))
+        assert (await r.episodes.run(task())).outcome is Outcome.COMPLETED
+        r.broker.faults["POST /v1/leases"] = fail(503, "PoolEmpty")
+        record = await r.episodes.run(task(attempt=1))
+    assert record.outcome is Outcome.INFRA_ERROR
+    assert "a sandbox" in str(record.error)
+
+
+async def test_cancelling_an_episode_returns_its_lease(tok: Any) -> None:
+    async with rig(tok, CALL, timeout=30) as r:
+        r.sandbox.faults["POST /tool"] = hang
+        running = asyncio.create_task(r.episodes.run(task()))
+        while r.sandbox.count("POST /tool") == 0:
+            await asyncio.sleep(0.01)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        async with asyncio.timeout(5):
+            while r.broker.count("DELETE") == 0:
+                await asyncio.sleep(0.01)
+
+
+def plan(size: int) -> groups.Plan:
+    return groups.Plan(
+        slot=Slot(position=0, epoch=0, row=0),
+        purpose=Purpose.TRAIN,
+        step=0,
+        row={"prompt": "p"},
+        size=size,
+        sampling=Sampling(1.0, 1.0, 64),
+        job_seed=0,
+    )
+
+
+async def test_a_group_retries_what_the_platform_lost_with_fresh_ids(tok: Any) -> None:
+    async with rig(tok, ANSWER) as r:
+        r.sandbox.faults["POST /reset"] = first(2, drop)
+        group = await groups.run(plan(3), r.episodes.run, asyncio.Semaphore(1), incarnation=2, max_retries=3)
+    assert [e.outcome for e in group.episodes] == [Outcome.COMPLETED] * 3
+    assert [e.episode_id for e in group.discarded] == ["t0-000000-0-200", "t0-000000-1-200"]
+    assert [e.episode_id for e in group.episodes] == ["t0-000000-0-201", "t0-000000-1-201", "t0-000000-2-200"]
+    assert groups.uniform(group)
+
+
+async def test_a_group_goes_on_without_what_stays_lost(tok: Any) -> None:
+    async with rig(tok, ANSWER) as r:
+        r.sandbox.faults["POST /reset"] = after(1, fail(500))
+        group = await groups.run(plan(2), r.episodes.run, asyncio.Semaphore(1), incarnation=0, max_retries=1)
+    assert len(group.scored) == 1
+    assert len(group.discarded) == 1
+    assert group.episodes[1].outcome is Outcome.INFRA_ERROR
+
+
+async def test_a_group_never_has_more_in_flight_than_there_is_room(tok: Any) -> None:
+    async with rig(tok, ANSWER) as r:
+        running = most = 0
+
+        async def counted(one: Task) -> Any:
+            nonlocal running, most
+            running += 1
+            most = max(most, running)
+            try:
+                return await r.episodes.run(one)
+            finally:
+                running -= 1
+
+        await groups.run(plan(6), counted, asyncio.Semaphore(2), incarnation=0, max_retries=0)
+    assert most == 2

@@ -1,0 +1,310 @@
+"""A job's life over a folder: order, staleness, validation barriers, restarts at any point, and the learner API.
+
+Episodes end at once, by a function of their id; everything from the sampler to HTTP is real.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+from episodes import sealed, version
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scripted_learner import ScriptedLearner
+
+from headway_api.artifacts import Layout
+from headway_api.exits import JobError
+from headway_api.records import Batch, Canary, EpisodeRecord, Finished, StepReport, WeightsManifest
+from headway_api.spec.training import RLTrainingJobSpec
+from headway_api.store import FileStore
+from headway_rollout.engines.router import Router
+from headway_rollout.episode import Task
+from headway_rollout.learner_api import LearnerApi
+from headway_rollout.ledger.segments import Ledger, total
+from headway_rollout.spool import Spool
+from headway_rollout.stall import culprit
+from headway_rollout.training import Conflict, Data, Training, check_lag, steps_in
+from headway_api.sandbox_api import PoolState, Problem
+
+TOKEN = "secret"
+
+
+class Rotation:
+    """A fleet that always has a server in rotation: what the job wants of it is written down."""
+
+    def __init__(self) -> None:
+        self.wanted: list[int] = []
+        self.router = Router()
+
+    async def want(self, manifest: WeightsManifest) -> None:
+        self.wanted.append(manifest.version.step)
+
+    async def ready(self) -> None:
+        return None
+
+
+def spec(**algorithm: Any) -> RLTrainingJobSpec:
+    return RLTrainingJobSpec.model_validate(
+        {
+            "model": {"base": "s3://b/m"},
+            "data": {"train": {"uri": "s3://b/t.jsonl"}, "validation": {"uri": "s3://b/v.jsonl"}},
+            "environment": {"image": "i", "entrypoint": "m:C"},
+            "output": {"uri": "s3://b/o"},
+            "algorithm": {"batchSize": 2, "groupSize": 2, "maxStepsOffPolicy": 1} | algorithm,
+            "schedule": {"maxSteps": 4, "maxEpochs": 4},
+            "rollout": {"maxConcurrency": 4, "maxRetries": 1},
+            "evaluation": {"everySteps": 2},
+        }
+    )
+
+
+def manifest(step: int) -> WeightsManifest:
+    canary = Canary(tokens=[1, 2], logprobs=[-1.0], tolerance=0.1)
+    return WeightsManifest(version=version(step), kind="lora", uri="file:///w", files=[], canary=canary)
+
+
+class Job:
+    """One job in a folder, of which several coordinators may live after one another."""
+
+    def __init__(self, folder: Path, of: RLTrainingJobSpec | None = None, rows: int = 5) -> None:
+        self.spec = of or spec()
+        self.store = FileStore()
+        self.layout = Layout(f"file://{folder}", "ns", "job", "uid")
+        self.data = Data(
+            train=[{"prompt": str(i)} for i in range(rows)], validation=[{"prompt": f"v{i}"} for i in range(3)]
+        )
+        self.tasks: list[Task] = []
+        self.fails: Callable[[Task], bool] = lambda task: False
+        self.pause: Callable[[Task], float] = lambda task: 0.0
+
+    async def episode(self, task: Task) -> EpisodeRecord:
+        self.tasks.append(task)
+        await asyncio.sleep(self.pause(task))
+        step = self.rotation.wanted[-1]
+        reward = None if self.fails(task) else float(random.Random(task.sampling_seed).random() < 0.5)
+        return sealed(task.group_id, task.index, reward=reward, attempt=task.attempt, step=step)
+
+    @asynccontextmanager
+    async def coordinator(self) -> AsyncIterator[tuple[Training, ScriptedLearner, asyncio.Task[None]]]:
+        self.rotation = Rotation()
+        spool, ledger = Spool(self.store, self.layout), Ledger(self.store, self.layout)
+        ledger.load()
+        self.ledger = ledger
+        training = Training(
+            self.spec, self.data, self.rotation, spool, ledger, self.episode, spool.incarnation()  # type: ignore[arg-type]
+        )
+        await training.restore(spool.replay())
+        api = LearnerApi(TOKEN, lambda: b"")
+        api.training = training
+        runner = web.AppRunner(api.app(), shutdown_timeout=0.1)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        running = asyncio.create_task(training.run())
+        try:
+            async with asyncio.timeout(60):
+                yield training, ScriptedLearner(url, TOKEN, self.store, self.layout, manifest), running
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            await runner.cleanup()
+
+
+def ids(batches: list[Batch]) -> list[list[str]]:
+    return [[group.group_id for group in batch.groups] for batch in batches]
+
+
+async def test_a_job_takes_its_steps_in_data_order_and_ends(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    async with job.coordinator() as (training, learner, running):
+        await learner.run()
+        await running
+    assert ids(learner.batches) == [
+        ["t0-000000", "t0-000001"],
+        ["t0-000002", "t0-000003"],
+        ["t0-000004", "t1-000005"],
+        ["t1-000006", "t1-000007"],
+    ]
+    assert learner.finished == Finished(reason="MaxSteps")
+    assert sorted(training.state.validations) == [0, 2, 4]
+    assert job.rotation.wanted == [0, 1, 2, 3, 4]
+    assert training.ended["Completed", "train"] == 16
+    assert job.ledger.episodes == 16
+
+
+async def test_an_epoch_that_ends_first_ends_the_job(tmp_path: Path) -> None:
+    job = Job(tmp_path, spec().model_copy(update={"schedule": spec().schedule.model_copy(update={"max_epochs": 1})}))
+    async with job.coordinator() as (training, learner, running):
+        await asyncio.gather(learner.run(), running)
+    assert learner.finished == Finished(reason="MaxEpochs")
+    assert len(learner.batches) == training.steps == 2
+    assert sorted(training.state.validations) == [0, 2]
+
+
+@pytest.mark.parametrize("lag", [0, 1, 2])
+async def test_no_token_is_older_than_allowed(tmp_path: Path, lag: int) -> None:
+    job = Job(tmp_path, spec(maxStepsOffPolicy=lag))
+    job.pause = lambda task: 0.002 * (task.sampling_seed % 7)
+    async with job.coordinator() as (_, learner, running):
+        await asyncio.gather(learner.run(), running)
+    seen = [
+        batch.step - 1 - span.version.step
+        for batch in learner.batches
+        for group in batch.groups
+        for episode in group.scored
+        for row in episode.rows
+        for span in row.versions
+    ]
+    assert max(seen) <= lag
+    assert min(seen) >= 0
+
+
+async def test_validation_is_a_barrier_between_steps(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.pause = lambda task: 0.05 if task.group_id.startswith("v") else 0.0
+    async with job.coordinator() as (training, learner, running):
+        async with aiohttp.ClientSession() as http:
+            await learner.announce(http, learner.commit(0, []))
+            assert await training.batch(1) is None
+            found = await learner.take(http, 1)
+        assert isinstance(found, Batch)
+        assert len(training.state.validations[0]) == 3
+    validated = [task for task in job.tasks if task.group_id.startswith("v")]
+    assert all(task.sampling.temperature == 0 for task in validated)
+
+
+async def test_an_abandoned_group_leaves_the_order_and_returns_its_slot(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.fails = lambda task: task.group_id == "t0-000001"
+    async with job.coordinator() as (_, learner, running):
+        await asyncio.gather(learner.run(), running)
+    trained = [group for batch in ids(learner.batches) for group in batch]
+    assert "t0-000001" not in trained
+    assert len(trained) == 8
+    assert len([task for task in job.tasks if task.group_id == "t0-000001"]) == 4
+
+
+@settings(max_examples=12, deadline=None)
+@given(seed=st.integers(0, 10_000))
+def test_a_coordinator_may_die_at_any_moment(seed: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+    asyncio.run(_dies_at_any_moment(seed, tmp_path_factory.mktemp("job")))
+
+
+async def _dies_at_any_moment(seed: int, folder: Path) -> None:
+    chance = random.Random(seed)
+    job = Job(folder)
+    job.fails = lambda task: random.Random(task.episode_id).random() < 0.1
+    job.pause = lambda task: chance.random() * 0.01
+    batches: list[Batch] = []
+    for life in range(30):
+        async with job.coordinator() as (_, learner, running):
+            alive = asyncio.gather(learner.run(), running)
+            await asyncio.wait([alive], timeout=None if life > 4 else chance.random() * 0.15)
+            batches += learner.batches
+            if alive.done():
+                alive.result()
+                break
+            alive.cancel()
+            await asyncio.gather(alive, return_exceptions=True)
+    steps = {batch.step: [group.group_id for group in batch.groups] for batch in batches}
+    assert sorted(steps) == [1, 2, 3, 4]
+    again = [[g.group_id for g in batch.groups] for batch in batches if steps[batch.step] != [g.group_id for g in batch.groups]]
+    assert again == []
+    trained = [group for step in steps.values() for group in step]
+    assert len(trained) == len(set(trained)) == 8
+    tried = [task.episode_id for task in job.tasks]
+    assert len(tried) == len(set(tried))
+    rebuilt = Ledger(job.store, job.layout)
+    rebuilt.load()
+    assert total(rebuilt.days) == total(job.ledger.days)
+
+
+async def test_a_step_reported_twice_changes_nothing(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    async with job.coordinator() as (training, learner, _):
+        await learner.run(steps=1)
+        report = learner.resume()
+        async with aiohttp.ClientSession() as http:
+            await asyncio.gather(*(learner.announce(http, report) for _ in range(3)))
+        assert training.state.step == 1
+        with pytest.raises(Conflict, match="does not follow"):
+            await training.report(learner.commit(5, []))
+        with pytest.raises(Conflict):
+            await training.batch(7)
+
+
+async def test_a_report_of_other_groups_is_refused(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    async with job.coordinator() as (training, learner, _), aiohttp.ClientSession() as http:
+        await learner.announce(http, learner.commit(0, []))
+        batch = await learner.take(http, 1)
+        assert isinstance(batch, Batch)
+        wrong = learner.commit(1, batch.groups[:1])
+        with pytest.raises(Conflict, match="other groups"):
+            await training.report(wrong)
+
+
+async def test_the_api_refuses_strangers_and_nonsense(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    async with job.coordinator() as (_, learner, _), aiohttp.ClientSession() as http:
+        url = learner._url
+        for headers in ({}, {"Authorization": "Bearer wrong"}):
+            async with http.get(f"{url}/v1/batch?step=1", headers=headers) as answer:
+                assert answer.status == 401
+        good = {"Authorization": f"Bearer {TOKEN}"}
+        async with http.get(f"{url}/v1/batch", headers=good) as answer:
+            assert answer.status == 400
+        async with http.post(f"{url}/v1/steps", data="{}", headers=good) as answer:
+            assert (answer.status, (await answer.json())["reason"]) == (400, "BadRequest")
+        async with http.get(f"{url}/v1/batch?step=1", headers=good) as answer:
+            assert answer.status == 409, "the learner must announce its weights first"
+        for path in ("/healthz", "/readyz", "/metrics"):
+            async with http.get(url + path) as answer:
+                assert answer.status == 200
+
+
+def test_a_stale_batch_is_never_handed_out() -> None:
+    from episodes import a_group
+
+    fresh = Batch(step=3, epoch=0, groups=[a_group("t0-000000", [0.0, 1.0], step=1)])
+    check_lag(fresh, max_lag=1)
+    with pytest.raises(JobError, match="StaleBatch|is a fault"):
+        check_lag(fresh, max_lag=0)
+
+
+def test_a_batch_is_never_smaller_than_its_size() -> None:
+    assert steps_in(5, spec()) == 4
+    assert steps_in(1, spec()) == 2
+    assert steps_in(0, spec()) == 0
+
+
+async def test_a_stall_names_its_culprit(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    quiet = PoolState(ready=0, starting=1, leased=2)
+    broken = quiet.model_copy(update={"problem": Problem(reason="ImagePullBackOff", message="no such image")})
+    async with job.coordinator() as (training, learner, _):
+        router = Router()
+        assert "learner" in culprit(training, router, quiet)
+        report: StepReport = learner.commit(0, [])
+        await training.report(report)
+        router.wanted = version(0)
+        assert "rollout servers" in culprit(training, router, quiet)
+        from headway_rollout.engines.router import Endpoint
+
+        endpoint = Endpoint("http://a", "http://a:1")
+        router.discovered([endpoint])
+        router.holds(endpoint, version(0))
+        job_waits = culprit(training, router, broken)
+        assert "no such image" in job_waits or "learner" in job_waits
+        async with asyncio.timeout(10):
+            while not training.batch_ready:
+                await asyncio.sleep(0.01)
+        assert "batch of step 1 is ready" in culprit(training, router, quiet)
