@@ -32,17 +32,20 @@ class Telemetry:
             *_described("operator/reconcile_seconds"), buckets=BUCKETS, registry=self.registry
         )
         self._applies = Counter(*_described("operator/applies"), registry=self.registry)
+        self._errors = Counter(*_described("operator/reconcile_errors"), registry=self.registry)
         self.depth = Gauge(*_described("operator/queue_depth"), registry=self.registry)
-        self.leader = Gauge(*_described("operator/is_leader"), registry=self.registry)
-        age = Gauge(*_described("operator/reconcile_age_seconds"), registry=self.registry)
+        self.leader = Gauge(*_described("operator/leader"), registry=self.registry)
+        age = Gauge(*_described("operator/last_success_age_seconds"), registry=self.registry)
         age.set_function(lambda: time.monotonic() - self._succeeded)
         self._succeeded = time.monotonic()
 
     def reconciled(self, seconds: float, result: str) -> None:
         """A reconcile took so long and ended so: `success`, or what stood in the way."""
-        self._reconciles.labels(kind=JOB.kind, result=result).observe(seconds)
+        self._reconciles.observe(seconds)
         if result == SUCCESS:
             self._succeeded = time.monotonic()
+        else:
+            self._errors.labels(reason=result).inc()
 
     def applied(self, kind: str, result: str) -> None:
         """An object was created, changed, deleted, or found as it should be."""
@@ -59,7 +62,7 @@ def _described(name: str) -> tuple[str, str, tuple[str, ...]]:
 
 
 class _Jobs:
-    """Jobs by state, counted when asked."""
+    """Jobs by namespace and state, counted when asked."""
 
     def __init__(self, cache: Cache) -> None:
         self._cache = cache
@@ -68,9 +71,11 @@ class _Jobs:
         name, text, labels = _described("operator/jobs")
         gauge = GaugeMetricFamily(name, text, labels=labels)
         jobs = self._cache.of_kind(JOB.kind)
-        tally = Tally(body.get("status", {}).get("state") or "Pending" for body in jobs)
-        for state, count in sorted(tally.items()):
-            gauge.add_metric([state], count)
+        tally = Tally(
+            (body["metadata"]["namespace"], body.get("status", {}).get("state") or "Pending") for body in jobs
+        )
+        for values, count in sorted(tally.items()):
+            gauge.add_metric(values, count)
         yield gauge
 
 

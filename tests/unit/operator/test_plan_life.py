@@ -129,7 +129,8 @@ def test_a_finished_job_is_deleted_after_its_ttl() -> None:
 
 def test_another_controllers_job_is_left_alone() -> None:
     made = World(job(managedBy="kueue.x-k8s.io/multikueue")).plan()
-    assert made.wanted == () and made.status is None
+    assert made.wanted == ()
+    assert made.status is None
 
 
 def test_naming_this_operator_is_as_naming_none() -> None:
@@ -165,7 +166,8 @@ def test_what_the_schema_lets_through_is_refused_by_name(spec: Json, words: str)
     accepted = world.told("Accepted")
     assert accepted["status"] == "False"
     assert words in accepted["message"]
-    assert world.is_true("Stalled") and not world.is_true("Reconciling")
+    assert world.is_true("Stalled")
+    assert not world.is_true("Reconciling")
 
 
 def test_a_sandbox_cannot_be_opened_by_the_jobs_template() -> None:
@@ -180,7 +182,8 @@ def test_a_refusal_leaves_what_runs_alone() -> None:
     objects = dict(world.objects)
     world.platform = PLATFORM.model_copy(update={"caps": PLATFORM.caps.model_copy(update={"sandboxes": 1})})
     made = world.carry_out()
-    assert made.doomed == () and world.objects == objects
+    assert made.doomed == ()
+    assert world.objects == objects
 
 
 def test_objects_of_a_former_version_are_pruned() -> None:

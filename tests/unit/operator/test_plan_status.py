@@ -35,8 +35,10 @@ def started(**spec: Any) -> World:
 
 def test_a_new_job_is_accepted_and_pending() -> None:
     world = fresh()
-    assert world.is_true("Accepted") and world.is_true("Reconciling")
-    assert not world.is_true("Ready") and not world.is_true("Stalled")
+    assert world.is_true("Accepted")
+    assert world.is_true("Reconciling")
+    assert not world.is_true("Ready")
+    assert not world.is_true("Stalled")
     assert world.body["status"]["state"] == "Pending"
     assert world.body["status"]["startTime"] == stamp(world.now)
     assert world.told("PreflightPassed")["status"] == "Unknown"
@@ -56,8 +58,11 @@ def test_a_passed_preflight_is_starting_until_all_are_ready() -> None:
     assert "learner: 0 of 1 pods are ready" in world.told("Reconciling")["message"]
     world.ready("learner", "rollout").carry_out()
     assert world.body["status"]["state"] == "Training"
-    assert world.is_true("Ready") and not world.is_true("Reconciling")
-    assert world.is_true("LearnerReady") and world.is_true("RolloutReady") and world.is_true("SandboxesReady")
+    assert world.is_true("Ready")
+    assert not world.is_true("Reconciling")
+    assert world.is_true("LearnerReady")
+    assert world.is_true("RolloutReady")
+    assert world.is_true("SandboxesReady")
 
 
 def test_a_lost_role_is_a_restart_once_there_was_progress() -> None:
@@ -66,7 +71,8 @@ def test_a_lost_role_is_a_restart_once_there_was_progress() -> None:
     world.starting("learner")
     world.carry_out()
     assert world.body["status"]["state"] == "Restarting"
-    assert not world.is_true("Ready") and world.is_true("Reconciling")
+    assert not world.is_true("Ready")
+    assert world.is_true("Reconciling")
 
 
 def test_one_server_of_many_is_enough_to_go_on() -> None:
@@ -76,7 +82,8 @@ def test_one_server_of_many_is_enough_to_go_on() -> None:
         world.condition("PodScheduled", False) | {"reason": "Unschedulable", "message": "no gpu left"}
     ])  # fmt: skip
     world.later(7200).carry_out()
-    assert world.is_true("RolloutReady") and not world.is_true("Failed")
+    assert world.is_true("RolloutReady")
+    assert not world.is_true("Failed")
     assert "no gpu left" in world.told("RolloutReady")["message"]
 
 
@@ -92,7 +99,8 @@ def test_ready_means_what_the_policy_says(policy: str, before: bool, during: boo
     world.workload_status("Job", "coordinator", conditions=[world.condition("Complete", True)])
     world.carry_out()
     assert world.is_true("Ready") is after
-    assert not world.is_true("Reconciling") and not world.is_true("Stalled")
+    assert not world.is_true("Reconciling")
+    assert not world.is_true("Stalled")
 
 
 @pytest.mark.parametrize("situation", ["fresh", "started", "running", "failed", "complete", "suspended"])
@@ -196,7 +204,8 @@ class TestFailures:
         world.carry_out()
         told = world.told("Failed")
         assert told["reason"] == "MaxRestartsExceeded"
-        assert "learner" in told["message"] and "OOMKilled at its limit of 1Gi" in told["message"]
+        assert "learner" in told["message"]
+        assert "OOMKilled at its limit of 1Gi" in told["message"]
 
     def test_a_failed_job_waits_a_moment_for_its_pods_last_words(self) -> None:
         world = running()
@@ -205,7 +214,8 @@ class TestFailures:
         world.workload_status("Job", "coordinator", conditions=[failed])
         made = world.carry_out()
         assert not world.is_true("Failed")
-        assert made.again_seconds is not None and made.again_seconds <= 6
+        assert made.again_seconds is not None
+        assert made.again_seconds <= 6
         world.gave_up("coordinator", "DatasetUnreadable", "no such file", "spec.data.train")
         world.carry_out()
         assert world.told("Failed")["reason"] == "DatasetUnreadable"
@@ -225,7 +235,8 @@ class TestFailures:
         world.carry_out()
         told = world.told("Failed")
         assert told["reason"] == "MaxRestartsExceeded"
-        assert "maxRestarts (2)" in told["message"] and "exit code 1" in told["message"]
+        assert "maxRestarts (2)" in told["message"]
+        assert "exit code 1" in told["message"]
 
     @pytest.mark.parametrize(
         ("reason", "message", "expected"),
@@ -248,7 +259,8 @@ class TestFailures:
         world.later(601).carry_out()
         failed = world.told("Failed")
         assert failed["reason"] == "PendingDeadlineExceeded"
-        assert message in failed["message"] and "refunds-learner-0" in failed["message"]
+        assert message in failed["message"]
+        assert "refunds-learner-0" in failed["message"]
 
     def test_an_unschedulable_pod_is_named_with_the_schedulers_words(self) -> None:
         world = started(pendingDeadlineSeconds=600)
@@ -326,11 +338,13 @@ class TestProgress:
         world.later(3601).carry_out()
         world.body["status"]["progress"] = {"step": 1, "updatedTime": stamp(world.now)}
         world.carry_out()
-        assert not world.is_true("Stalled") and world.is_true("Ready")
+        assert not world.is_true("Stalled")
+        assert world.is_true("Ready")
 
     def test_the_planner_asks_to_be_woken_for_it(self) -> None:
         again = running().plan().again_seconds
-        assert again is not None and again <= 3600
+        assert again is not None
+        assert again <= 3600
 
 
 def test_the_scale_subresource_reads_the_rollout_servers() -> None:

@@ -1,0 +1,308 @@
+"""A job's life on a real API server, with the real operator under the rights of its chart."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+from operator_rig import Rig, wait
+
+from headway_api import exits, names
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+FOUR = ("coordinator", "broker", "learner", "rollout")
+PASSED = {"state": "Passed", "checks": []}
+
+
+def first_pods(rig: Rig, name: str) -> None:
+    """Until what comes before the preflight is there."""
+    roles = ("coordinator", "broker")
+    wait("the first pods", lambda: all(rig.pods(name, role) for role in roles), explain=rig.log)
+
+
+def trains(rig: Rig, name: str) -> None:
+    """Until every role runs."""
+    wait(
+        "a job that trains",
+        lambda: rig.state(name) == "Training",
+        explain=lambda: f"{json.dumps(rig.get(name).get('status'), indent=1)}\n{rig.log()[-3000:]}",
+    )
+
+
+def run(rig: Rig, name: str, **spec: Any) -> None:
+    """A job whose four roles run."""
+    rig.apply(name, **spec)
+    first_pods(rig, name)
+    rig.tell(name, preflight=PASSED)
+    trains(rig, name)
+
+
+def test_pods_come_in_two_stages_and_the_status_follows(rig: Rig, record_property: Any) -> None:
+    rig.start()
+    wait("a leader", rig.leads, explain=rig.log)
+    applied = time.monotonic()
+    rig.apply("stages")
+    first_pods(rig, "stages")
+    record_property("seconds_to_first_pods", round(time.monotonic() - applied, 2))
+    assert not rig.pods("stages", "learner")
+    kinds = {key.split("/")[0] for key in rig.children("stages")}
+    assert kinds >= {"ServiceAccount", "Role", "RoleBinding", "ConfigMap", "Secret", "NetworkPolicy"}
+
+    told = time.monotonic()
+    rig.tell("stages", preflight=PASSED)
+    wait("the other pods", lambda: rig.pods("stages", "learner") and rig.pods("stages", "rollout"))
+    record_property("seconds_to_second_pods", round(time.monotonic() - told, 2))
+    rig.wait_true("stages", "Ready")
+    status = rig.get("stages")["status"]
+    assert status["state"] == "Training"
+    assert status["preflight"]["state"] == "Passed", "the coordinator's part is left alone"
+    assert {role["name"]: role["ready"] for role in status["roles"]} == dict.fromkeys(FOUR, 1)
+
+
+def test_looking_again_writes_nothing(rig: Rig) -> None:
+    rig.start()
+    run(rig, "still")
+    before = versions(rig, "still")
+    rig.stop()
+    rig.start()
+    wait("a reconcile", lambda: rig.metric("headway_operator_reconcile_seconds_count") >= 1)
+    rig.cluster.kubectl("annotate", "rltrainingjob", "still", "-n", rig.namespace, "touched=yes")
+    wait("another", lambda: rig.metric("headway_operator_reconcile_seconds_count") >= 2)
+    assert versions(rig, "still") == before
+    assert rig.metric('headway_operator_applies_total{kind="Role",result="changed"}') == 0
+
+
+def versions(rig: Rig, name: str) -> dict[str, str]:
+    """Resource version of every child, and the status."""
+    found = {key: item["metadata"]["resourceVersion"] for key, item in rig.children(name).items()}
+    return found | {"status": json.dumps(rig.get(name)["status"], sort_keys=True)}
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.1, 0.3, 0.8])
+def test_an_operator_killed_at_any_moment_is_carried_on(rig: Rig, delay: float) -> None:
+    name = f"killed-{int(delay * 10)}"
+    first = rig.start()
+    wait("a leader", rig.leads, explain=rig.log)
+    rig.apply(name)
+    time.sleep(delay)
+    rig.kill(first)
+    rig.start()
+    first_pods(rig, name)
+    rig.tell(name, preflight=PASSED)
+    time.sleep(delay)
+    rig.stop()
+    rig.start()
+    trains(rig, name)
+    for role in FOUR:
+        assert len(rig.pods(name, role)) == 1, role
+    kinds = [key.split("/")[0] for key in rig.children(name)]
+    assert {kind: kinds.count(kind) for kind in ("Job", "Deployment", "Secret", "NetworkPolicy")} == {
+        "Job": 2, "Deployment": 2, "Secret": 1, "NetworkPolicy": 5,
+    }  # fmt: skip
+
+
+def test_deletion_leaves_nothing(rig: Rig) -> None:
+    rig.start()
+    run(rig, "gone")
+    rig.cluster.kubectl("delete", "rltrainingjob", "gone", "-n", rig.namespace)
+    wait("nothing", lambda: not rig.children("gone"), explain=lambda: list(rig.children("gone")))
+
+
+def test_deletion_leaves_nothing_without_the_operator(rig: Rig) -> None:
+    rig.start()
+    run(rig, "orphan")
+    rig.stop()
+    rig.cluster.kubectl("delete", "rltrainingjob", "orphan", "-n", rig.namespace)
+    wait("nothing", lambda: not rig.children("orphan"), explain=lambda: list(rig.children("orphan")))
+
+
+def test_a_job_of_the_same_name_starts_afresh(rig: Rig) -> None:
+    rig.start()
+    run(rig, "phoenix")
+    first = rig.get("phoenix")["metadata"]["uid"]
+    rig.cluster.kubectl("delete", "rltrainingjob", "phoenix", "-n", rig.namespace)
+    run(rig, "phoenix")
+    owners = {
+        reference["uid"]
+        for item in rig.children("phoenix").values()
+        for reference in item["metadata"]["ownerReferences"]
+        if reference["kind"] == "RLTrainingJob"
+    }
+    assert owners == {rig.get("phoenix")["metadata"]["uid"]} != {first}
+
+
+def test_suspend_stops_every_pod_and_resume_starts_them(rig: Rig) -> None:
+    rig.start()
+    run(rig, "paused")
+    patch(rig, "paused", {"suspend": True})
+    rig.wait_true("paused", "Suspended")
+    assert not [key for key in rig.children("paused") if key.startswith(("Pod", "Job", "Deployment"))]
+    patch(rig, "paused", {"suspend": False})
+    trains(rig, "paused")
+    assert rig.condition("paused", "Suspended")["reason"] == "Resumed"
+
+
+def patch(rig: Rig, name: str, spec: dict[str, Any]) -> None:
+    """kubectl patch, as a user."""
+    body = json.dumps({"spec": spec})
+    rig.cluster.kubectl("patch", "rltrainingjob", name, "-n", rig.namespace, "--type=merge", "-p", body)
+
+
+def test_servers_are_scaled_while_the_job_runs(rig: Rig) -> None:
+    rig.start()
+    run(rig, "wide")
+    uid = rig.children("wide")["Deployment/wide-rollout"]["metadata"]["uid"]
+    rig.cluster.kubectl("scale", "rltrainingjob", "wide", "-n", rig.namespace, "--replicas=3")
+    wait("three servers", lambda: len(rig.pods("wide", "rollout")) == 3, explain=rig.log)
+    wait("the status", lambda: rig.get("wide")["status"]["rolloutReplicas"] == 3)
+    assert rig.children("wide")["Deployment/wide-rollout"]["metadata"]["uid"] == uid
+
+
+def test_what_is_deleted_by_hand_comes_back(rig: Rig) -> None:
+    rig.start()
+    run(rig, "healed")
+    for kind in ("networkpolicy", "service", "rolebinding", "deployment"):
+        rig.cluster.kubectl("delete", kind, "healed-broker", "-n", rig.namespace)
+    wanted = {f"{kind}/healed-broker" for kind in ("NetworkPolicy", "Service", "RoleBinding", "Deployment")}
+    wait("all of it", lambda: wanted <= set(rig.children("healed")), explain=rig.log)
+
+
+def test_a_policy_opened_by_hand_is_closed_again(rig: Rig) -> None:
+    rig.start()
+    run(rig, "closed")
+    opened = json.dumps({"spec": {"ingress": [{}]}})
+    target = ("networkpolicy", "closed-sandbox", "-n", rig.namespace)
+    rig.cluster.kubectl("patch", *target, "--type=merge", "-p", opened)
+    wait(
+        "the policy",
+        lambda: rig.children("closed")["NetworkPolicy/closed-sandbox"]["spec"]["ingress"] != [{}],
+        explain=rig.log,
+    )
+
+
+def test_a_coordinator_that_ends_well_ends_the_job(rig: Rig) -> None:
+    rig.scripts = {"coordinator": "while [ ! -e /tmp/end ]; do sleep 0.2; done"}
+    rig.start()
+    run(rig, "done", schedule={"maxSteps": 2})
+    rig.tell("done", preflight=PASSED, progress={"step": 2, "maxSteps": 2})
+    (pod,) = rig.pods("done", "coordinator")
+    rig.cluster.kubectl("exec", "-n", rig.namespace, pod["metadata"]["name"], "--", "touch", "/tmp/end")
+    found = rig.wait_true("done", "Complete")
+    assert found["reason"] == "MaxStepsReached"
+    wait("nothing left running", lambda: not rig.children("done"), explain=lambda: list(rig.children("done")))
+    assert rig.condition("done", "Ready")["status"] == "True"
+    assert rig.get("done")["status"]["progress"]["step"] == 2
+
+
+def test_a_finished_job_goes_when_its_time_has_come(rig: Rig) -> None:
+    rig.scripts = {"coordinator": "exit 0"}
+    rig.start()
+    rig.apply("brief", ttlSecondsAfterFinished=1)
+    listed = lambda: rig.cluster.kubectl("get", "rltrainingjobs", "-n", rig.namespace, "-o", "name")  # noqa: E731
+    wait("the job to be gone", lambda: "brief" not in listed(), explain=rig.log)
+
+
+def test_a_process_that_explains_itself_fails_the_job_in_its_words(rig: Rig) -> None:
+    words = exits.Termination(reason="BucketUnavailable", field="spec.output.uri", message="no bucket b")
+    script = f"echo '{words.model_dump_json()}' > /dev/termination-log; exit {exits.PERMANENT}"
+    rig.scripts = {"coordinator": script}
+    rig.start()
+    rig.apply("broke")
+    failed = rig.wait_true("broke", "Failed")
+    assert (failed["reason"], failed["message"]) == ("BucketUnavailable", "spec.output.uri: no bucket b")
+    wait("nothing left", lambda: not rig.children("broke"), explain=lambda: list(rig.children("broke")))
+    assert rig.state("broke") == "Failed"
+
+
+def test_a_coordinator_that_keeps_failing_fails_the_job(rig: Rig) -> None:
+    rig.scripts = {"coordinator": "echo out of luck; exit 7"}
+    rig.start()
+    rig.apply("unlucky", failurePolicy={"maxRestarts": 0})
+    failed = rig.wait_true("unlucky", "Failed")
+    assert failed["reason"] == "MaxRestartsExceeded"
+    assert "exit code 7" in failed["message"]
+
+
+def test_pods_that_cannot_start_are_named_and_then_fail_the_job(rig: Rig) -> None:
+    rig.start()
+    too_much = {"limits": {"memory": "4000Gi"}}
+    rig.apply("greedy", rollout={"resources": too_much}, pendingDeadlineSeconds=15)
+    first_pods(rig, "greedy")
+    rig.tell("greedy", preflight=PASSED)
+    found = wait(
+        "the scheduler's words",
+        lambda: (c := rig.condition("greedy", "RolloutReady")).get("reason") == "Unschedulable" and c,
+    )
+    assert "Insufficient memory" in found["message"]
+    failed = rig.wait_true("greedy", "Failed")
+    assert failed["reason"] == "PendingDeadlineExceeded"
+    assert "Insufficient memory" in failed["message"]
+
+
+def test_a_spec_the_platform_forbids_creates_nothing(rig: Rig) -> None:
+    rig.start()
+    rig.apply("forbidden", rollout={"podTemplate": {"spec": {"hostNetwork": True}}})
+    stalled = rig.wait_true("forbidden", "Stalled")
+    assert stalled["reason"] == "InvalidSpec"
+    assert "spec.rollout.podTemplate.spec.hostNetwork" in stalled["message"]
+    assert not rig.children("forbidden")
+
+
+def test_a_name_that_is_taken_is_not_taken_over(rig: Rig) -> None:
+    rig.cluster.kubectl("create", "configmap", "mine-config", "-n", rig.namespace, "--from-literal=a=b")
+    rig.start()
+    rig.apply("mine")
+    stalled = rig.wait_true("mine", "Stalled")
+    assert stalled["reason"] == "NameConflict"
+    assert "ConfigMap mine-config" in stalled["message"]
+    rig.cluster.kubectl("delete", "configmap", "mine-config", "-n", rig.namespace)
+    first_pods(rig, "mine")
+
+
+def test_each_role_may_do_what_it_must_and_no_more(rig: Rig) -> None:
+    rig.start()
+    rig.apply("meek")
+    first_pods(rig, "meek")
+    status = {"group": names.GROUP, "resource": "rltrainingjobs", "subresource": "status"}
+    assert rig.can("meek-coordinator", "patch", name="meek", **status)
+    assert not rig.can("meek-coordinator", "patch", name="other", **status)
+    assert not rig.can("meek-coordinator", "patch", "rltrainingjobs", group=names.GROUP, name="meek")
+    assert rig.can("meek-broker", "create", "pods")
+    for role in FOUR:
+        assert not rig.can(f"meek-{role}", "get", "secrets"), role
+        assert not rig.can(f"meek-{role}", "create", "pods", subresource="exec"), role
+    for verb in ("get", "list", "watch"):
+        assert not rig.can("headway-operator", verb, "secrets")
+    assert not rig.can("headway-operator", "create", "pods", subresource="exec")
+    for role in ("learner", "rollout"):
+        assert not rig.can(f"meek-{role}", "get", "pods"), role
+
+
+def test_the_coordinator_writes_its_status_with_its_own_account(rig: Rig) -> None:
+    rig.start()
+    rig.apply("scribe")
+    first_pods(rig, "scribe")
+    token = rig.cluster.kubectl("create", "token", "scribe-coordinator", "-n", rig.namespace).strip()
+    metadata = {"name": "scribe", "namespace": rig.namespace}
+    body = {"apiVersion": names.API_VERSION, "kind": "RLTrainingJob", "metadata": metadata}
+    rig.cluster.kubectl(
+        "apply", "--server-side", "--subresource=status", "--field-manager=headway-coordinator",
+        f"--token={token}", "-f", "-", input=json.dumps(body | {"status": {"progress": {"step": 1}}}),
+    )  # fmt: skip
+    assert rig.get("scribe")["status"]["progress"]["step"] == 1
+
+
+def test_one_of_two_leads_and_the_other_takes_over(rig: Rig) -> None:
+    rig.settings = {"leaseNamespace": rig.namespace}
+    first = rig.start()
+    wait("a leader", rig.leads, explain=rig.log)
+    rig.start()
+    assert not rig.leads()
+    first.terminate()
+    first.wait(timeout=30)
+    wait("the second to lead", rig.leads, explain=rig.log)
+    rig.apply("inherited")
+    first_pods(rig, "inherited")

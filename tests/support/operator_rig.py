@@ -1,0 +1,277 @@
+"""The real operator as a subprocess, with the rights its chart gives it and no others, on a real API server.
+
+The pods of a job run a shell instead of Headway's processes: what is tested is the operator. The test plays
+the coordinator where its word is needed, through the status and with its field manager.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import yaml
+
+from headway_api import names
+
+ROOT = Path(__file__).resolve().parents[2]
+IMAGE = os.environ.get("HEADWAY_TEST_IMAGE", "localhost/headway/testbox:1")
+CHILDREN = ",".join(
+    ("serviceaccounts", "roles", "rolebindings", "configmaps", "secrets")
+    + ("networkpolicies", "services", "jobs", "deployments", "pods")
+)
+DEADLINE = 90.0
+SMALL = {"requests": {"cpu": "5m", "memory": "16Mi"}, "limits": {"cpu": "100m", "memory": "32Mi"}}
+
+Json = dict[str, Any]
+
+
+class Cluster(Protocol):
+    """What the cluster's own fixture offers."""
+
+    kubeconfig: Path
+
+    def kubectl(self, *arguments: str, input: str | None = None) -> str:
+        """Run kubectl as the cluster's administrator; raises where it fails."""
+
+
+def wait(
+    what: str, condition: Callable[[], Any], deadline: float = DEADLINE, explain: Callable[[], Any] = str
+) -> Any:
+    """Until `condition` gives something true, which is returned."""
+    end = time.monotonic() + deadline
+    while time.monotonic() < end:
+        if found := condition():
+            return found
+        time.sleep(0.05)
+    raise AssertionError(f"{what}: not within {deadline:.0f} s; {explain()}")
+
+
+def shell(script: str = "exec sleep 3600") -> Json:
+    """A pod template fragment that runs a script in place of a role's process."""
+    no_probes = dict.fromkeys(("startupProbe", "readinessProbe", "livenessProbe"))
+    return {"command": ["/bin/sh", "-c", script], **no_probes}
+
+
+class Rig:
+    """A namespace with an operator for it."""
+
+    def __init__(self, cluster: Cluster, namespace: str, folder: Path) -> None:
+        self.cluster = cluster
+        self.namespace = namespace
+        self.folder = folder
+        self.scripts: dict[str, str] = {}
+        """Role -> what its pods run instead of sleeping."""
+        self.settings: Json = {}
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._kubeconfig = folder / "operator.kubeconfig"
+        self.port = 0
+
+    def prepare(self) -> None:
+        """Namespace, definitions, and the rights the chart gives the operator in it."""
+        self.cluster.kubectl("create", "namespace", self.namespace)
+        self.cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(ROOT / "crds"))
+        self.cluster.kubectl("apply", "-f", "-", input=self.rendered("rbac.yaml", "serviceaccount.yaml"))
+        self._write_kubeconfig()
+
+    def rendered(self, *templates: str) -> str:
+        """Templates of the chart for this namespace alone."""
+        folder = subprocess.run(
+            ["/usr/bin/python3", str(ROOT / "hack/cluster/cluster.py"), "tools"],
+            check=True, text=True, stdout=subprocess.PIPE, timeout=1200,
+        ).stdout.strip()  # fmt: skip
+        chart = str(ROOT / "charts" / "headway")
+        command = [f"{folder}/helm", "template", "headway", chart, "-n", self.namespace]
+        command += ["--set", f"watchNamespaces={{{self.namespace}}},rbac.aggregate=false"]
+        command += [word for template in templates for word in ("-s", f"templates/{template}")]
+        return subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE, timeout=60).stdout
+
+    def _write_kubeconfig(self) -> None:
+        admin = json.loads(self.cluster.kubectl("config", "view", "--raw", "--flatten", "-o", "json"))
+        token = self.cluster.kubectl(
+            "create", "token", "headway-operator", "-n", self.namespace, "--duration=1h"
+        ).strip()
+        admin["users"] = [{"name": user["name"], "user": {"token": token}} for user in admin["users"]]
+        self._kubeconfig.write_text(json.dumps(admin))
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """Another operator process; the latest one's port is `port`."""
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        config = self.folder / f"config-{self.port}.yaml"
+        config.write_text(yaml.safe_dump(self._config()))
+        environ = os.environ | {"HEADWAY_OPERATOR_CONFIG": str(config), "KUBECONFIG": str(self._kubeconfig)}
+        with (self.folder / f"log-{self.port}").open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "headway_operator"],
+                env=environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+                stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+        self._processes.append(process)
+        return process
+
+    def _config(self) -> Json:
+        roles = names.ROLES[:4]
+        return {
+            "images": dict.fromkeys(roles, IMAGE),
+            "accelerator": "",
+            "watchNamespaces": [self.namespace],
+            "port": self.port,
+            "resources": dict.fromkeys(roles, SMALL),
+            "roleTemplates": {
+                role: {
+                    "spec": {
+                        "terminationGracePeriodSeconds": 0,
+                        "containers": [{"name": role, **shell(self.scripts.get(role, "exec sleep 3600"))}],
+                    }
+                }
+                for role in roles
+            },
+        } | self.settings
+
+    def kill(self, process: subprocess.Popen[bytes]) -> None:
+        """Without notice."""
+        process.kill()
+        process.wait(timeout=10)
+
+    def stop(self) -> None:
+        """End every operator, politely."""
+        for process in self._processes:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+        for process in self._processes:
+            process.wait(timeout=30)
+        self._processes.clear()
+
+    def log(self) -> str:
+        """What the latest operator wrote."""
+        return (self.folder / f"log-{self.port}").read_text()
+
+    def metric(self, line: str) -> float:
+        """Sum of the samples whose line starts with `line`; 0 where the operator does not answer yet."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=5) as answer:
+                text = answer.read().decode()
+        except OSError:
+            return 0.0
+        return sum(float(found.rpartition(" ")[2]) for found in text.splitlines() if found.startswith(line))
+
+    def leads(self) -> bool:
+        """Whether the latest operator acts."""
+        return self.metric("headway_operator_leader") == 1
+
+    def job(self, name: str, **spec: Any) -> Json:
+        """A small job; `spec` replaces whole blocks."""
+        smallest = {
+            "model": {"base": "hf://Qwen/Qwen3-8B"},
+            "data": {"train": {"uri": "s3://b/train.jsonl"}, "validation": {"uri": "s3://b/val.jsonl"}},
+            "environment": {"image": IMAGE, "entrypoint": "env:Env"},
+            "output": {"uri": "s3://b/runs"},
+        }
+        metadata = {"name": name, "namespace": self.namespace}
+        return {
+            "apiVersion": names.API_VERSION,
+            "kind": "RLTrainingJob",
+            "metadata": metadata,
+            "spec": smallest | spec,
+        }
+
+    def apply(self, name: str, **spec: Any) -> None:
+        """kubectl apply, as a user."""
+        self.cluster.kubectl("apply", "-f", "-", input=json.dumps(self.job(name, **spec)))
+
+    def get(self, name: str) -> Json:
+        """The job as it is."""
+        found: Json = json.loads(
+            self.cluster.kubectl("get", "rltrainingjob", name, "-n", self.namespace, "-o", "json")
+        )
+        return found
+
+    def state(self, name: str) -> str | None:
+        """What the printer column shows."""
+        state: str | None = self.get(name).get("status", {}).get("state")
+        return state
+
+    def condition(self, name: str, kind: str) -> Json:
+        """A condition of a job; empty where there is none."""
+        conditions = self.get(name).get("status", {}).get("conditions", [])
+        return next((item for item in conditions if item["type"] == kind), {})
+
+    def wait_true(self, name: str, kind: str) -> Json:
+        """Until a condition is true."""
+        return wait(
+            f"{name} to be {kind}",
+            lambda: (found := self.condition(name, kind)).get("status") == "True" and found,
+            explain=lambda: f"{json.dumps(self.get(name).get('status'), indent=1)}\n{self.log()[-3000:]}",
+        )  # type: ignore[no-any-return]
+
+    def tell(self, name: str, **status: Any) -> None:
+        """Write a part of the status as the coordinator does."""
+        job = self.job(name)
+        body = {key: job[key] for key in ("apiVersion", "kind", "metadata")} | {"status": status}
+        self.cluster.kubectl(
+            "apply", "--server-side", "--subresource=status",
+            f"--field-manager={names.FIELD_MANAGER_COORDINATOR}", "-f", "-", input=json.dumps(body),
+        )  # fmt: skip
+
+    def children(self, name: str) -> dict[str, Json]:
+        """Everything labelled with a job's name, as kind/name."""
+        selector = f"{names.LABEL_JOB_NAME}={name}"
+        text = self.cluster.kubectl("get", CHILDREN, "-n", self.namespace, "-l", selector, "-o", "json")
+        return {f"{item['kind']}/{item['metadata']['name']}": item for item in json.loads(text)["items"]}
+
+    def pods(self, name: str, role: str) -> list[Json]:
+        """Pods of a role that are not on their way out."""
+        return [
+            item
+            for item in self.children(name).values()
+            if item["kind"] == "Pod"
+            and item["metadata"]["labels"][names.LABEL_COMPONENT] == role
+            and "deletionTimestamp" not in item["metadata"]
+        ]
+
+    def can(
+        self,
+        account: str,
+        verb: str,
+        resource: str,
+        *,
+        group: str = "",
+        name: str = "",
+        subresource: str = "",
+    ) -> bool:
+        """Whether a service account of the namespace may do something; the API server's own answer."""
+        attributes = {
+            "namespace": self.namespace,
+            "verb": verb,
+            "group": group,
+            "resource": resource,
+            "name": name,
+            "subresource": subresource,
+        }
+        user = f"system:serviceaccount:{self.namespace}:{account}"
+        review = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SubjectAccessReview",
+            "spec": {"user": user, "resourceAttributes": attributes},
+        }
+        answer = json.loads(self.cluster.kubectl("create", "-o", "json", "-f", "-", input=json.dumps(review)))
+        return bool(answer["status"]["allowed"])
+
+    def clean(self) -> None:
+        """Remove every job and see that nothing is left."""
+        self.cluster.kubectl("delete", "rltrainingjobs", "--all", "-n", self.namespace, "--timeout=60s")
+
+    def remove(self) -> None:
+        """The namespace and all in it."""
+        self.stop()
+        self.cluster.kubectl("delete", "namespace", self.namespace, "--wait=false")
