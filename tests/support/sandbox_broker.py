@@ -63,6 +63,25 @@ def job_config(namespace: str, image: str, uid: str, *, entrypoint: str = "envir
     return JobConfig.model_validate({"name": "churn", "namespace": namespace, "uid": uid, "spec": spec})
 
 
+def own(kubeconfig: Path, namespace: str) -> str:
+    """A job that no operator runs, to own the pods: without an owner that exists they would be collected."""
+    job = {
+        "apiVersion": "headway.dev/v1alpha1",
+        "kind": "RLTrainingJob",
+        "metadata": {"name": "churn", "namespace": namespace},
+        "spec": {
+            "managedBy": "tests.headway.dev/nobody",
+            "model": {"base": "s3://none/model"},
+            "data": {"train": {"uri": "s3://none/train.jsonl"}},
+            "evaluation": {"everySteps": 0, "atStart": False},
+            "environment": {"image": "none", "entrypoint": "environment:RefundDesk"},
+            "output": {"uri": "s3://none/out"},
+        },
+    }
+    made = kubectl(kubeconfig, "create", "-f", "-", "-o", "json", stdin=json.dumps(job))
+    return str(json.loads(made)["metadata"]["uid"])
+
+
 @dataclass
 class Broker:
     """A running broker and a client of it."""
@@ -95,7 +114,7 @@ class Broker:
 
     async def until(self, condition: Any, seconds: float = 60.0) -> PoolState:
         async with asyncio.timeout(seconds):
-            while not condition(state := await self.pool()):  # noqa: ASYNC110  another process changes it
+            while not condition(state := await self.pool()):
                 await asyncio.sleep(0.1)
         return state
 

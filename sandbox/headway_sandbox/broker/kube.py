@@ -83,17 +83,20 @@ class Pods:
         tls = ssl.create_default_context(cafile=str(ACCOUNT / "ca.crt"))
         return cls(http, server, namespace, tls, Credentials(ACCOUNT / "token"))
 
-    async def create(self, pod: Json) -> None:
-        """Create a pod.
+    async def create(self, pod: Json) -> Json:
+        """Create a pod; the API server's view of it.
 
         Raises:
             ApiError: refused, for instance by a quota.
         """
-        await self._call("POST", self._url, pod)
+        made: Json = await self._call("POST", self._url, pod)
+        return made
 
-    async def delete(self, name: str, uid: str, grace_seconds: int) -> None:
-        """Delete exactly this pod; one that is gone already is no error."""
-        body = {"gracePeriodSeconds": grace_seconds, "preconditions": {"uid": uid}}
+    async def delete(self, name: str, uid: str | None, grace_seconds: int) -> None:
+        """Delete a pod, where `uid` is known exactly that one; one that is gone already is no error."""
+        body: Json = {"gracePeriodSeconds": grace_seconds}
+        if uid is not None:
+            body["preconditions"] = {"uid": uid}
         try:
             await self._call("DELETE", f"{self._url}/{name}", body)
         except ApiError as error:

@@ -2,7 +2,9 @@
 
 The pool aims at `idle` ready pods: enough for those who wait, the configured minimum, and what will be asked
 for during the time a pod takes to start. It never has more than `maximum` alive, and never starts more than
-`starting_at_once` together: beyond a node's cores that only makes each of them slower.
+`starting_at_once` together: beyond a node's cores that only makes each of them slower. Pods on their way
+out count too: where the cluster removes them slowly, or something else deletes them, the pool makes new
+ones no faster than the old ones go.
 """
 
 from __future__ import annotations
@@ -32,6 +34,8 @@ class Counts:
     leased: int
     waiting: int
     """Episodes that wait for a sandbox."""
+    leaving: int = 0
+    """Pods being deleted."""
 
     @property
     def alive(self) -> int:
@@ -58,7 +62,9 @@ def idle_target(limits: Limits, counts: Counts, demand: Demand) -> int:
 def creates(limits: Limits, counts: Counts, demand: Demand) -> int:
     """Pods to create now."""
     missing = idle_target(limits, counts, demand) - counts.ready - counts.starting
-    return max(0, min(missing, limits.maximum - counts.alive, limits.starting_at_once - counts.starting))
+    alive = limits.maximum - counts.alive
+    present = limits.maximum + limits.starting_at_once - counts.alive - counts.leaving
+    return max(0, min(missing, alive, present, limits.starting_at_once - counts.starting))
 
 
 def surplus(limits: Limits, counts: Counts, demand: Demand) -> int:

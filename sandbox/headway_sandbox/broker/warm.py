@@ -100,7 +100,7 @@ class WarmPool:
         self._limits = limits
         self._metrics = metrics
         self._pods: dict[str, Pod] = {}
-        self._doomed: set[str] = set()
+        self._leaving: set[str] = set()
         self._waiters: deque[asyncio.Future[Pod]] = deque()
         self._handed_out: deque[float] = deque()
         self._start_seconds = 2.0
@@ -136,7 +136,8 @@ class WarmPool:
         for pod in self._pods.values():
             tally[pod.state] += 1
         waiting = sum(not waiter.done() for waiter in self._waiters)
-        return pool.Counts(tally[State.STARTING], tally[State.READY], tally[State.LEASED], waiting)
+        leaving = len(self._leaving)
+        return pool.Counts(tally[State.STARTING], tally[State.READY], tally[State.LEASED], waiting, leaving)
 
     def demand(self) -> pool.Demand:
         """What the last seconds were like."""
@@ -189,7 +190,7 @@ class WarmPool:
     def destroy(self, pod: Pod, why: str) -> None:
         """Delete a pod in the background. It counts no longer."""
         if self._pods.pop(pod.name, None) is not None:
-            self._doomed.add(pod.name)
+            self._leaving.add(pod.name)
             self._metrics.destroyed(why)
             self._spawn(self._delete(pod))
             self._wake.set()
@@ -197,7 +198,7 @@ class WarmPool:
     async def _delete(self, pod: Pod) -> None:
         async with self._deleting:
             pause = 0.5
-            while pod.uid is not None:
+            while True:
                 try:
                     await self._api.delete(pod.name, pod.uid, GRACE_SECONDS)
                     return
@@ -233,7 +234,8 @@ class WarmPool:
 
     async def _create(self, pod: Pod) -> None:
         try:
-            await self._api.create(pods.manifest(self._config, self._platform, pod.name))
+            made = await self._api.create(pods.manifest(self._config, self._platform, pod.name))
+            pod.uid = made["metadata"]["uid"]
             self._metrics.created()
         except ApiError as error:
             self._pods.pop(pod.name, None)
@@ -289,6 +291,7 @@ class WarmPool:
         items, version = await self._api.list(pods.selector(self._config))
         self.last_contact = time.monotonic()
         present = {item["metadata"]["name"] for item in items}
+        self._leaving &= present
         for pod in list(self._pods.values()):
             if pod.seen and pod.name not in present:
                 self._gone(pod)
@@ -307,9 +310,10 @@ class WarmPool:
                 self.last_contact = time.monotonic()
                 version = item["metadata"]["resourceVersion"]
                 if kind == "DELETED":
-                    self._doomed.discard(item["metadata"]["name"])
                     if pod := self._pods.get(item["metadata"]["name"]):
                         self._gone(pod)
+                    self._leaving.discard(item["metadata"]["name"])
+                    self._wake.set()
                 elif kind != "BOOKMARK":
                     self._observe(item)
 
@@ -317,16 +321,18 @@ class WarmPool:
         """Take in what the API server says of one pod; returns the probe that it starts, if any."""
         meta = item["metadata"]
         name = meta["name"]
-        if name in self._doomed or "deletionTimestamp" in meta:
+        if name in self._leaving or "deletionTimestamp" in meta:
             if pod := self._pods.get(name):
                 self._gone(pod)
+            self._leaving.add(name)
             return None
         pod = self._pods.setdefault(name, Pod(name, time.monotonic()))
         pod.uid, pod.seen = meta["uid"], True
         if pods.ended(item):
             if pod.state is not State.LEASED:
                 self._failed(pods.problem_of(item) or Problem(reason="SandboxEnded", message=name))
-            self._gone(pod)
+            self._dropped(pod)
+            self._leaving.add(name)
             self._spawn(self._delete(pod))
             return None
         if (ip := pods.address(item)) and pod.state is State.STARTING and not pod.probing:
@@ -338,6 +344,13 @@ class WarmPool:
         return None
 
     def _gone(self, pod: Pod) -> None:
+        """Someone else deleted a pod: making it again at once would be a race against them."""
+        if pod.state is not State.LEASED:
+            message = f"pod {pod.name} was deleted, and not by this broker"
+            self._failed(Problem(reason="SandboxDeleted", message=message))
+        self._dropped(pod)
+
+    def _dropped(self, pod: Pod) -> None:
         if self._pods.pop(pod.name, None) is None:
             return
         if pod.state is State.LEASED:

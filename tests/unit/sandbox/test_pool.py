@@ -7,7 +7,7 @@ from headway_sandbox.broker.pool import Counts, Demand, Limits, creates, idle_ta
 
 numbers = st.integers(0, 200)
 demands = st.builds(Demand, st.floats(0, 50), st.floats(0, 60))
-counts_of = st.builds(Counts, numbers, numbers, numbers, numbers)
+counts_of = st.builds(Counts, numbers, numbers, numbers, numbers, numbers)
 
 
 @st.composite
@@ -21,6 +21,12 @@ def test_never_more_alive_than_the_maximum(limits: Limits, counts: Counts, deman
     made = creates(limits, counts, demand)
     assert made >= 0
     assert made == 0 or counts.alive + made <= limits.maximum
+
+
+@given(limits_of(), counts_of, demands)
+def test_pods_that_do_not_go_away_hold_back_new_ones(limits: Limits, counts: Counts, demand: Demand) -> None:
+    made = creates(limits, counts, demand)
+    assert made == 0 or counts.alive + counts.leaving + made <= limits.maximum + limits.starting_at_once
 
 
 @given(limits_of(), counts_of, demands)
