@@ -167,13 +167,17 @@ def differences(found: dict[str, Any], usage: dict[str, Any]) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("root", help="the job's folder: status.artifacts.uri")
     parser.add_argument("--endpoint-url", help="address of an S3-compatible store")
     parser.add_argument("--region")
     parser.add_argument("--prices", type=Path, help="JSON object, class -> US dollars a million tokens")
     parser.add_argument("--price", action="append", default=[], metavar="CLASS=USD", help="one class's price")
-    parser.add_argument("--status", type=Path, help="the job as JSON, to compare with; - reads standard input")
+    parser.add_argument(
+        "--status", type=Path, help="the job as JSON, to compare with; - reads standard input"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args()
     prices = PRICES | (json.loads(options.prices.read_text()) if options.prices else {})

@@ -1,4 +1,4 @@
-"""The coordinator process: `python -m headway_rollout.coordinator`. Wires the rooms; decides nothing itself."""
+"""The coordinator process, `python -m headway_rollout.coordinator`: wires the rooms and decides nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,6 +24,7 @@ from headway_api.artifacts import Layout
 from headway_api.config import JobConfig
 from headway_api.exits import JobError, leave
 from headway_api.metrics import UnknownMetricError, family
+from headway_api.records import GroupRecord
 from headway_api.store import Store, open_store
 from headway_rollout import logs, view
 from headway_rollout import status as status_writer
@@ -91,6 +92,8 @@ class Coordinator:
         self._training: Training | None = None
         self._watch: Watch | None = None
         self._fleet: Fleet | None = None
+        self._restoring = True
+        """What a predecessor saw is shown again, but not tracked again."""
         self.fault: BaseException | None = None
         """What ended a background task, and with it the process."""
 
@@ -102,7 +105,9 @@ class Coordinator:
         """
         self._loop = asyncio.get_running_loop()
         async with AsyncExitStack() as stack:
-            http = await stack.enter_async_context(aiohttp.ClientSession())
+            # Episodes bound the calls in flight, not the connector.
+            connector = aiohttp.TCPConnector(limit=0)
+            http = await stack.enter_async_context(aiohttp.ClientSession(connector=connector))
             await self._serve(stack)
             writer = self._background(stack, self._status.run())
             try:
@@ -124,8 +129,10 @@ class Coordinator:
         training = self._assemble(http, broker, ready, incarnation)
         await training.restore(replay)
         self._moved()
+        self._restoring = False
         self._api.training = training
-        assert self._fleet is not None and self._watch is not None
+        assert self._fleet is not None
+        assert self._watch is not None
         self._background(stack, self._fleet.run())
         self._background(stack, self._watch.run())
         await training.run()
@@ -154,6 +161,7 @@ class Coordinator:
             episodes.run,
             incarnation,
             on_change=self._moved,
+            on_validation=self._validated,
             on_episode=lambda e: self._exporter.episode(e.outcome.value, e.finished_at - e.started_at),
         )
         self._watch = Watch(training, fleet.router, broker.pool, self._status.changed)
@@ -186,7 +194,7 @@ class Coordinator:
         )
         if training is None or self._fleet is None:
             return found
-        evaluations = view.curve(training.state, self.spec.evaluation.success_threshold)
+        evaluations = view.curve(training.state)
         stalled = self._watch.stalled if self._watch else None
         found.progress = view.progress(training, self._ledger.episodes, self._fleet.router.wanted, stalled)
         found.reward = view.reward(training.state.last_batch)
@@ -202,14 +210,13 @@ class Coordinator:
             self._refigure(self._training.state)
         self._status.changed()
 
+    def _validated(self, step: int, groups: Sequence[GroupRecord]) -> None:
+        """A validation is complete."""
+        measure = self.spec.evaluation
+        self._figure("val", step, figures.validation(groups, measure.pass_k, measure.success_threshold))
+
     def _refigure(self, state: State) -> None:
         spec = self.spec
-        for step, groups in state.validations.items():
-            if groups and step != state.evaluating and ("val", step) not in self._figured:
-                measure = spec.evaluation
-                self._figure(
-                    "val", step, figures.validation(groups, measure.pass_k, measure.success_threshold)
-                )
         if state.last_batch and ("step", state.step) not in self._figured:
             found = figures.batch(
                 state.last_batch,
@@ -223,7 +230,7 @@ class Coordinator:
         """Show and track the figures of a step."""
         self._figured.add((kind, step))
         self._figures |= found
-        if self._tracker is not None:
+        if self._tracker is not None and not self._restoring:
             self._tracker.log(found, step, int(time.time() * 1000))
 
     def _samples(self) -> Iterator[Sample]:
@@ -309,9 +316,8 @@ def main() -> None:
         job = config.load(os.environ)
         cache = Path(os.environ.get(names.ENV_CACHE, names.CACHE_DIR))
         store = open_store(job.spec.output)
-        coordinator = Coordinator(
-            job, config.load_token(os.environ), store, cache, status_writer.kubernetes_sink(job)
-        )
+        sink = status_writer.kubernetes_sink(job) if in_cluster(os.environ) else status_writer.log_sink
+        coordinator = Coordinator(job, config.load_token(os.environ), store, cache, sink)
         asyncio.run(serve(coordinator))
     except asyncio.CancelledError:
         sys.exit(143)
@@ -319,9 +325,18 @@ def main() -> None:
         leave(error)
     except BaseExceptionGroup as group:
         found = group.subgroup(JobError)
-        if found is None:
-            raise
-        leave(first_of(found))
+        if found is not None:
+            leave(first_of(found))
+        _log.exception("failed")
+        leave(JobError("CoordinatorFailed", str(group), permanent=False))
+    except Exception as error:
+        _log.exception("failed")
+        leave(JobError("CoordinatorFailed", f"{type(error).__name__}: {error}", permanent=False))
+
+
+def in_cluster(environ: Mapping[str, str]) -> bool:
+    """Whether this process is a pod, which has a status to write."""
+    return "KUBERNETES_SERVICE_HOST" in environ
 
 
 def first_of(group: BaseExceptionGroup[BaseException]) -> JobError:

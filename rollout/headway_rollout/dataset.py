@@ -114,7 +114,7 @@ def load(dataset: Dataset, store: Store, which: Field) -> list[Row]:
     except Exception as error:  # whatever a parser raises, the remedy is the same
         raise JobError(
             "DatasetUnreadable",
-            f"{dataset.uri} cannot be read as {dataset.effective_format}: {error}; correct format or the file",
+            f"{dataset.uri} is not readable {dataset.effective_format}: {error}; correct format or the file",
             field=field,
         ) from error
     if not rows:

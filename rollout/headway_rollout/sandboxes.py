@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 import aiohttp
 
+from headway_api.exits import JobError
 from headway_api.sandbox_api import (
     FinishReply,
     FinishRequest,
@@ -83,15 +84,25 @@ class Broker:
         self._owner = owner
 
     async def claim(self, deadline: float) -> None:
-        """Announce this process, and so free what its predecessor held; asks again until `deadline` seconds."""
-        async with asyncio.timeout(deadline):
-            while True:
-                try:
-                    await self._call("POST", "owners", OwnerClaim(owner=self._owner).model_dump())
-                    return
-                except (Unreachable, Refused) as error:
-                    logs.event(_log, "broker-not-ready", level=logging.WARNING, error=str(error))
-                    await asyncio.sleep(PAUSE_SECONDS)
+        """Announce this process, and so free what its predecessor held. Asks again for `deadline` seconds.
+
+        Raises:
+            JobError: `BrokerUnavailable`, retriable.
+        """
+        error: Exception | None = None
+        try:
+            async with asyncio.timeout(deadline):
+                while True:
+                    try:
+                        await self._call("POST", "owners", OwnerClaim(owner=self._owner).model_dump())
+                        return
+                    except (Unreachable, Refused) as found:
+                        error = found
+                        logs.event(_log, "broker-not-ready", level=logging.WARNING, error=str(error))
+                        await asyncio.sleep(PAUSE_SECONDS)
+        except TimeoutError:
+            said = f"no sandbox broker within {deadline:g} s: {error}"
+            raise JobError("BrokerUnavailable", said, permanent=False) from error
 
     async def pool(self) -> PoolState:
         """The pool as the broker sees it."""
@@ -101,7 +112,7 @@ class Broker:
     async def lease(self, episode_id: str, deadline_seconds: float, timeout: float) -> AsyncIterator[Sandbox]:
         """A sandbox for one episode, released whatever happens.
 
-        `timeout` bounds each later call to the sandbox; waiting for the lease itself is bounded by the caller.
+        `timeout` bounds each later call to the sandbox; the caller bounds the wait for the lease.
 
         Raises:
             InfraFault: the broker refuses for good, or cannot be reached.

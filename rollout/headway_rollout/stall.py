@@ -16,7 +16,7 @@ CHECK_SECONDS = 5.0
 
 
 def culprit(training: Training, router: Router, pool: PoolState | str) -> str:
-    """The part that has to move next, in its own words. `pool` is the broker's answer, or why there is none."""
+    """The part that has to move next, in its own words. `pool`: the broker's answer, or why there is none."""
     step = training.state.step
     if step < 0:
         return "learner: it has not announced its untrained weights yet"

@@ -30,6 +30,7 @@ from headway_rollout.dataset import Order, Row, position_of
 from headway_rollout.engines.fleet import Fleet
 from headway_rollout.episode import Task
 from headway_rollout.evaluation import driver
+from headway_rollout.evaluation.measures import Evaluation, summarize
 from headway_rollout.gateway.core import Sampling
 from headway_rollout.ledger.events import abandoned
 from headway_rollout.ledger.segments import Ledger
@@ -38,6 +39,9 @@ from headway_rollout.spool import Replay, Spool
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+LOST_LIMIT = 8
+"""Groups that may be abandoned one after the other before the job gives up for now."""
 
 STORE_SECONDS = 300.0
 """Longest a write to the artifact store may take, the client's own retries included."""
@@ -62,7 +66,8 @@ class State:
     """Where the job stands, for status, metrics and the learner API."""
 
     reports: list[StepReport] = field(default_factory=list)
-    validations: dict[int, list[GroupRecord]] = field(default_factory=dict)
+    evaluations: dict[int, Evaluation] = field(default_factory=dict)
+    """Validations that are complete, by step."""
     last_batch: list[GroupRecord] = field(default_factory=list)
     finished: Literal["MaxSteps", "MaxEpochs"] | None = None
     evaluating: int | None = None
@@ -91,6 +96,7 @@ class Training:
         incarnation: int,
         on_change: Callable[[], None] = lambda: None,
         on_episode: Callable[[EpisodeRecord], None] = lambda record: None,
+        on_validation: Callable[[int, Sequence[GroupRecord]], None] = lambda step, found: None,
     ) -> None:
         algorithm, schedule = spec.algorithm, spec.schedule
         self._spec = spec
@@ -102,12 +108,16 @@ class Training:
         self._incarnation = incarnation
         self._on_change = on_change
         self._on_episode = on_episode
+        self._on_validation = on_validation
         self._order = Order(rows=len(data.train), seed=spec.seed, shuffle=spec.data.shuffle)
         self._room = asyncio.Semaphore(spec.rollout.max_concurrency)
         self._writing = asyncio.Lock()
         self._reporting = asyncio.Lock()
         self._changed = asyncio.Condition()
         self._waiting: dict[int, GroupRecord] = {}
+        self._validated: dict[int, list[GroupRecord]] = {}
+        """Groups of validations that a predecessor began."""
+        self._lost_in_a_row = 0
         self.state = State()
         self.in_flight: Counter[str] = Counter()
         """Episodes that hold a place now, by purpose."""
@@ -153,7 +163,11 @@ class Training:
             position_of(g.group_id) for g in gone
         }
         self.state.reports = list(replay.reports)
-        self.state.validations = dict(replay.validations)
+        for step, found in replay.validations.items():
+            if len(found) >= len(self._data.validation):
+                self._evaluated(step, found)
+            else:
+                self._validated[step] = found
         self.state.last_batch = list(replay.last)
         self.sampler.restore(max(0, self.state.step), settled, self._waiting)
         if replay.reports:
@@ -254,16 +268,11 @@ class Training:
 
     def _validation_due(self) -> bool:
         step, evaluation = self.state.step, self._spec.evaluation
-        if step < 0 or not self._data.validation or step in self._validated:
+        if step < 0 or not self._data.validation or step in self.state.evaluations:
             return False
         return driver.due(
             step, every=evaluation.every_steps, at_start=evaluation.at_start, last=self.sampler.done
         )
-
-    @property
-    def _validated(self) -> set[int]:
-        wanted = len(self._data.validation)
-        return {step for step, found in self.state.validations.items() if len(found) >= wanted}
 
     async def _validate(self) -> None:
         step, evaluation = self.state.step, self._spec.evaluation
@@ -276,10 +285,16 @@ class Training:
         )
         wanted = driver.plans(self._data.validation, step, evaluation.group_size, sampling, self._spec.seed)
         await self._fleet.ready()
-        found = await driver.validate(wanted, self.state.validations.get(step, []), self._run)
-        self.state.validations[step] = found
+        found = await driver.validate(wanted, self._validated.pop(step, []), self._run)
+        if not any(group.scored for group in found):
+            raise lost(found[0])
         self.state.evaluating = None
+        self._evaluated(step, found)
         await self._notify()
+
+    def _evaluated(self, step: int, found: Sequence[GroupRecord]) -> None:
+        self.state.evaluations[step] = summarize(step, found, self._spec.evaluation.success_threshold)
+        self._on_validation(step, found)
 
     async def _train(self, position: int) -> None:
         sampling = self._spec.rollout.sampling
@@ -297,13 +312,17 @@ class Training:
         if abandoned(group):
             logs.event(_log, "group-abandoned", level=logging.WARNING, group=group.group_id)
             self.sampler.abandoned(position)
+            self._lost_in_a_row += 1
+            if self._lost_in_a_row >= max(LOST_LIMIT, self.sampler.slots):
+                raise lost(group)
         else:
+            self._lost_in_a_row = 0
             self._waiting[position] = group
             (self.sampler.filtered if groups.uniform(group) else self.sampler.finished)(position)
         await self._notify()
 
     async def _run(self, plan: groups.Plan) -> GroupRecord:
-        """Run a group and make it and its usage durable."""
+        """Run a group, make it and its usage durable. A validation without any answer is not kept."""
         group = await groups.run(
             plan,
             self._counted,
@@ -311,6 +330,8 @@ class Training:
             incarnation=self._incarnation,
             max_retries=self._spec.rollout.max_retries,
         )
+        if plan.purpose is Purpose.VALIDATION and not group.scored:
+            return group
         group = await self._store(self._spool.put, group)
         await self._store(self._ledger.group, group)
         return group
@@ -342,6 +363,16 @@ class Training:
         self._on_change()
         async with self._changed:
             self._changed.notify_all()
+
+
+def lost(group: GroupRecord) -> JobError:
+    """Why a job whose episodes all fail cannot go on: in the words of the last failure."""
+    errors = [episode.error for episode in group.episodes if episode.error]
+    return JobError(
+        "EpisodesFailing",
+        f"all episodes of one group after the other failed; at last: {errors[-1] if errors else 'unknown'}",
+        permanent=False,
+    )
 
 
 def steps_in(rows: int, spec: RLTrainingJobSpec) -> int:

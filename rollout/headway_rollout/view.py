@@ -12,7 +12,7 @@ from headway_api.prices import PriceBook
 from headway_api.records import GroupRecord, PolicyVersion, UsageClass
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_rollout.engines.router import Router
-from headway_rollout.evaluation.measures import Evaluation, rewards, scored, spread, summarize
+from headway_rollout.evaluation.measures import Evaluation, rewards, scored, spread
 from headway_rollout.ledger.segments import Days, total
 from headway_rollout.ledger.usage import usage
 from headway_rollout.metrics.figures import Figures, valid_mean
@@ -46,9 +46,9 @@ def reward(batch: list[GroupRecord]) -> st.Reward | None:
     return st.Reward(mean=st.decimal(mean), valid=st.decimal(valid_mean(batch)))
 
 
-def curve(state: State, threshold: float) -> list[Evaluation]:
+def curve(state: State) -> list[Evaluation]:
     """Every validation, by step."""
-    return [summarize(step, found, threshold) for step, found in sorted(state.validations.items()) if found]
+    return [evaluation for _, evaluation in sorted(state.evaluations.items())]
 
 
 def best(evaluations: list[Evaluation]) -> Evaluation | None:
@@ -119,7 +119,7 @@ def report(
     job: str, spec: RLTrainingJobSpec, state: State, days: Days, book: PriceBook, episodes: int
 ) -> dict[str, Any]:
     """The summary of a finished job: success before and after, the curve, usage and cost."""
-    evaluations = curve(state, spec.evaluation.success_threshold)
+    evaluations = curve(state)
     return {
         "job": job,
         "finished": state.finished,

@@ -78,7 +78,13 @@ class LeaseService:
         await self._bind(url, lease, token, time.time() + body["deadline_seconds"])
         waited = time.monotonic() - asked
         return web.json_response(
-            {"lease": lease, "pod": f"process-{process.pid}", "url": url, "token": token, "waited_seconds": waited},
+            {
+                "lease": lease,
+                "pod": f"process-{process.pid}",
+                "url": url,
+                "token": token,
+                "waited_seconds": waited,
+            },
             status=201,
         )
 

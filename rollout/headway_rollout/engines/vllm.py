@@ -125,8 +125,8 @@ def _logprob(entry: dict[str, Any], token: int) -> float:
 
 
 def _versions(spans: list[dict[str, Any]] | None, length: int, version: PolicyVersion) -> list[VersionSpan]:
-    """Spans as the server reports them where it was told our versions (full weights, which may be swapped during
-    a request); an adapter is of one version, and the server then calls the weights `default`."""
+    """Spans as the server reports them where it knows our versions (full weights, swapped even during a
+    request); an adapter is of one version, and the server then calls the weights `default`."""
     if not spans or any("." not in str(span["version"]) for span in spans):
         return [VersionSpan(start=0, end=length, version=version)]
     return [

@@ -10,7 +10,7 @@ from headway_api.records import EpisodeRecord, GroupRecord
 
 
 def pass_at_k(tries: int, successes: int, k: int) -> float:
-    """Unbiased estimate that at least one of k tries succeeds, from `successes` of `tries` (arXiv 2107.03374)."""
+    """Unbiased estimate that one of k tries succeeds, from `successes` of `tries` (arXiv 2107.03374)."""
     _check(tries, successes, k)
     return 1.0 - comb(tries - successes, k) / comb(tries, k)
 

@@ -1,4 +1,4 @@
-"""The ledger in the artifact store: one immutable segment a group and a step, and the totals folded from them.
+"""The ledger in the artifact store: one immutable segment a group and a step, and the totals they add up to.
 
 A segment is written once and never changed, so writing it again after a crash is harmless: whichever came
 first stands. The totals in memory are a projection; at a restart they are rebuilt from the segments alone.

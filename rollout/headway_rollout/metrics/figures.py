@@ -1,4 +1,4 @@
-"""Every figure of a batch or a validation, as pure functions of its groups. Names are those of `headway_api.metrics`."""
+"""Every figure of a batch or a validation, as pure functions of groups, named as in `headway_api.metrics`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def validation(groups: Sequence[GroupRecord], ks: Sequence[int], threshold: floa
 
 
 def advantages(group: GroupRecord, *, normalize: bool) -> list[float]:
-    """Group-based advantage of each scored episode: reward less the group's mean, over the unbiased std if asked."""
+    """Advantage of each scored episode: reward less the group's mean, over the unbiased std if asked."""
     values = rewards(group.scored)
     if len(set(values)) <= 1:
         return [0.0] * len(values)

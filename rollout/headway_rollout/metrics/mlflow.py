@@ -1,4 +1,4 @@
-"""The same figures in MLflow, logged from a thread of its own: a tracking server that fails never stops training."""
+"""The same figures in MLflow, logged from a thread: a tracking server that fails never stops training."""
 
 from __future__ import annotations
 

@@ -69,7 +69,9 @@ class Runner:
             lambda: fetch(spec.model, store, cache, weights=False),
             lambda _: f"{spec.model.base} is there",
         )
-        length = self._need("Context", lambda: checks.context_length(folder, spec), lambda n: f"{n} tokens")
+        length = self._need(
+            "ContextLength", lambda: checks.context_length(folder, spec), lambda n: f"{n} tokens"
+        )
         parser = spec.agent.effective_builtin.tool_call_parser
         chosen = self._need("Tokenizer", lambda: render.load(folder, parser)[0], checks.renderer)
         return Ready(Data(train=train, validation=validation), chosen, length)
@@ -87,7 +89,9 @@ class Runner:
         if found is not None:
             first, reply = found
             self._try("Reward", lambda: checks.reward(reply, self.spec))
-            self._try("Room", lambda: checks.context(first, ready.renderer, ready.context_length, self.spec))
+            self._try(
+                "Context", lambda: checks.context(first, ready.renderer, ready.context_length, self.spec)
+            )
         self._conclude()
 
     async def _visit(

@@ -33,7 +33,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "deepseek_v3": ("deepseek-v3", "deepseek-r1", "kimi-k2"),
     "minimax_m2": ("minimax-m2",),
 }
-"""`model_type` -> renderers that may fit it, of which the first that agrees with its chat template is taken."""
+"""`model_type` -> renderers that may fit it; the first that agrees with its chat template is taken."""
 
 PROBE_TOOLS: list[Tool] = [
     {

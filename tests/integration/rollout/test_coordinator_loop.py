@@ -1,4 +1,4 @@
-"""One small job without Kubernetes: the real coordinator, vLLM, weight agent and sandbox servers, over a folder.
+"""One small job without Kubernetes: real coordinator, vLLM, weight agent and sandbox servers, over a folder.
 
 The base model has random weights, so episodes score nothing; what is held here is everything around that.
 """
@@ -61,7 +61,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RolloutServer]:
 
 def case_ids() -> list[str]:
     code = "import environment, json; print(json.dumps(environment.case_ids()[:12]))"
-    found = subprocess.run([sys.executable, "-c", code], cwd=ENVIRONMENT, capture_output=True, check=True, text=True)
+    found = subprocess.run(
+        [sys.executable, "-c", code], cwd=ENVIRONMENT, capture_output=True, check=True, text=True
+    )
     names: list[str] = json.loads(found.stdout)
     return names
 
@@ -73,7 +75,10 @@ class Job:
         self.folder = folder
         self.server = server
         self.config = job_config(
-            folder, server.log.parent / "base", **spec(server.log.parent), output={"uri": f"file://{folder}/store"}
+            folder,
+            server.log.parent / "base",
+            **spec(server.log.parent),
+            output={"uri": f"file://{folder}/store"},
         )
         self.config = self.config.model_copy(update={"uid": folder.name})
         self.store = FileStore()
@@ -168,7 +173,9 @@ async def test_a_job_runs_from_preflight_to_report(server: RolloutServer, tmp_pa
     assert counted["cost"] == status["usage"]["cost"]
 
 
-async def test_linear_episodes_are_one_row_of_what_the_engine_saw(server: RolloutServer, tmp_path: Path) -> None:
+async def test_linear_episodes_are_one_row_of_what_the_engine_saw(
+    server: RolloutServer, tmp_path: Path
+) -> None:
     async with lease_service(ENVIRONMENT, "environment:RefundDesk", TOKEN) as leases:
         job = Job(server, tmp_path, leases.url)
         running = asyncio.create_task(job.coordinator().run())

@@ -57,7 +57,9 @@ def test_every_column_is_kept(form: str, tmp_path: Path) -> None:
     else:
         path.write_text(json.dumps(ROWS) if form == "json" else "\n".join(map(json.dumps, ROWS)) + "\n\n")
     rows = load(Dataset(uri=f"file://{path}"), FileStore(), "train")
-    assert rows == ([{"prompt": "a", "answer": "1"}, {"prompt": "b", "answer": "2"}] if form == "csv" else ROWS)
+    assert rows == (
+        [{"prompt": "a", "answer": "1"}, {"prompt": "b", "answer": "2"}] if form == "csv" else ROWS
+    )
 
 
 def test_the_prompt_column_is_the_one_named_else_prompt_else_the_first() -> None:
@@ -77,7 +79,9 @@ def test_the_prompt_column_is_the_one_named_else_prompt_else_the_first() -> None
         ('{"a": 1, "prompt": ""}', "PromptColumnMissing", "row 0"),
     ],
 )
-def test_bad_data_is_refused_with_its_remedy(content: str | None, reason: str, says: str, tmp_path: Path) -> None:
+def test_bad_data_is_refused_with_its_remedy(
+    content: str | None, reason: str, says: str, tmp_path: Path
+) -> None:
     path = tmp_path / "data.jsonl"
     if content is not None:
         path.write_text(content)

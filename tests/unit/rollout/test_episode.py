@@ -77,7 +77,9 @@ async def rig(
         speaker = Speaker(tok, texts)
         rules = Rules(timeout, 60, (0.0, 1.0), max_turns, system)
         gateway = Gateway(choose(tok, "qwen3"), speaker, context, timeout)
-        yield Rig(Episodes(rules, gateway, Broker(http, leases.url, "t", "me"), Router()), leases, box, speaker)
+        yield Rig(
+            Episodes(rules, gateway, Broker(http, leases.url, "t", "me"), Router()), leases, box, speaker
+        )
 
 
 def task(index: int = 0, attempt: int = 0) -> Task:
@@ -148,7 +150,9 @@ async def test_a_system_prompt_of_the_spec_comes_first(tok: Any) -> None:
 
 @pytest.mark.parametrize("where", ["POST /reset", "POST /tool", "POST /finish"])
 @pytest.mark.parametrize("fault", [drop, fail(500), hang])
-async def test_a_sandbox_that_dies_is_an_infra_error_and_its_lease_returns(tok: Any, where: str, fault: Any) -> None:
+async def test_a_sandbox_that_dies_is_an_infra_error_and_its_lease_returns(
+    tok: Any, where: str, fault: Any
+) -> None:
     async with rig(tok, CALL, ANSWER, timeout=0.5) as r:
         r.sandbox.faults[where] = fault
         record = await r.episodes.run(task())

@@ -80,7 +80,10 @@ TestSchedule = Schedule.TestCase
 
 
 @given(
-    batch_size=st.integers(1, 4), max_lag=st.integers(0, 3), steps=st.integers(1, 6), epochs_rows=st.integers(1, 30)
+    batch_size=st.integers(1, 4),
+    max_lag=st.integers(0, 3),
+    steps=st.integers(1, 6),
+    epochs_rows=st.integers(1, 30),
 )
 def test_a_job_without_failures_takes_every_step_its_data_allows(
     batch_size: int, max_lag: int, steps: int, epochs_rows: int

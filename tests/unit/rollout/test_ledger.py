@@ -130,7 +130,10 @@ def test_an_earlier_writing_of_a_segment_stands(tmp_path: Path) -> None:
 
 
 def test_usage_shows_the_classes_and_their_cost() -> None:
-    days = fold(events.of_group(a_group("t0-000000", [0.0, 1.0])) + events.of_step(report(1, {"t0-000000": 10**6}), 1.7e9))
+    days = fold(
+        events.of_group(a_group("t0-000000", [0.0, 1.0]))
+        + events.of_step(report(1, {"t0-000000": 10**6}), 1.7e9)
+    )
     shown = usage(days, prices.DEFAULT, date(2026, 11, 21))
     assert shown.train_tokens == 10**6
     assert shown.sample_tokens == 4 * SAMPLED

@@ -17,13 +17,13 @@ from headway_rollout.evaluation.driver import due
 from headway_rollout.evaluation.measures import pass_at_k, pass_k, pass_power_k, spread, summarize
 from headway_rollout.metrics import figures
 
-TRIES = st.integers(1, 9).flatmap(
-    lambda n: st.tuples(st.just(n), st.integers(0, n), st.integers(1, n))
-)
+TRIES = st.integers(1, 9).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n), st.integers(1, n)))
 
 
 @given(TRIES)
-def test_pass_at_k_and_pass_power_k_are_means_over_every_choice_of_k_tries(case: tuple[int, int, int]) -> None:
+def test_pass_at_k_and_pass_power_k_are_means_over_every_choice_of_k_tries(
+    case: tuple[int, int, int],
+) -> None:
     tries, successes, k = case
     outcomes = [True] * successes + [False] * (tries - successes)
     chosen = list(combinations(outcomes, k))

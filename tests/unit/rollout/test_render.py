@@ -80,7 +80,11 @@ def test_an_extension_is_what_the_template_would_have_said(both: tuple[Renderer,
     [call] = chosen.parse(sampled, prompt, PROBE_TOOLS).calls
     assert (call.name, call.arguments, call.problem) == ("look_up", {"key": "brave-otter"}, None)
     function = {"name": "look_up", "arguments": json.dumps(call.arguments)}
-    spoken = {"role": "assistant", "content": "", "tool_calls": [{"id": "a", "type": "function", "function": function}]}
+    spoken = {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"id": "a", "type": "function", "function": function}],
+    }
     history = [*PROMPT, spoken]
     extended = chosen.extend(prompt, sampled, history, [RESULT], PROBE_TOOLS)
     assert extended is not None
@@ -112,11 +116,15 @@ def test_a_malformed_call_is_kept_with_what_is_wrong(
 def test_a_turn_cut_off_by_length_cannot_be_extended_by_an_opaque_template(other: Any) -> None:
     chosen = choose(other, "")
     prompt = chosen.render(PROMPT, [])
-    assert chosen.extend(prompt, [1, 2], [*PROMPT, {"role": "assistant", "content": "x"}], [RESULT], []) is None
+    assert (
+        chosen.extend(prompt, [1, 2], [*PROMPT, {"role": "assistant", "content": "x"}], [RESULT], []) is None
+    )
 
 
 def test_a_template_that_rewrites_history_is_not_extended(tmp_path: Path) -> None:
-    forgetful = tokenizer(tmp_path, "{{ messages | length }}{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}")
+    forgetful = tokenizer(
+        tmp_path, "{{ messages | length }}{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}"
+    )
     chosen = choose(forgetful, "")
     prompt, stop = chosen.render(PROMPT, []), forgetful.convert_tokens_to_ids("<|im_end|>")
     history = [*PROMPT, {"role": "assistant", "content": "x"}]
@@ -124,7 +132,7 @@ def test_a_template_that_rewrites_history_is_not_extended(tmp_path: Path) -> Non
 
 
 def test_a_model_without_template_or_tokenizer_says_what_to_add(tmp_path: Path) -> None:
-    with pytest.raises(JobError, match="tokenizer.json"):
+    with pytest.raises(JobError, match="add tokenizer"):
         render.load(tmp_path)
     plain = tokenizer(tmp_path)
     plain.chat_template = None

@@ -65,7 +65,11 @@ def test_the_problem_is_told_in_the_servers_own_words() -> None:
     assert "canary off by 3.2" in str(found.problem())
 
 
-@given(st.lists(st.tuples(st.sampled_from([A, B, C]), st.sampled_from(["holds", "old", "lost", "went"])), max_size=20))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([A, B, C]), st.sampled_from(["holds", "old", "lost", "went"])), max_size=20
+    )
+)
 def test_whoever_is_picked_holds_the_wanted_weights(events: list[tuple[Endpoint, str]]) -> None:
     found = router()
     for endpoint, what in events:

@@ -1,4 +1,4 @@
-"""A job's life over a folder: order, staleness, validation barriers, restarts at any point, and the learner API.
+"""A job's life over a folder: order, staleness, validation barriers, restarts at any point, the learner API.
 
 Episodes end at once, by a function of their id; everything from the sampler to HTTP is real.
 """
@@ -23,6 +23,7 @@ from scripted_learner import ScriptedLearner
 from headway_api.artifacts import Layout
 from headway_api.exits import JobError
 from headway_api.records import Batch, Canary, EpisodeRecord, Finished, StepReport, WeightsManifest
+from headway_api.sandbox_api import PoolState, Problem
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.store import FileStore
 from headway_rollout.engines.router import Router
@@ -32,7 +33,6 @@ from headway_rollout.ledger.segments import Ledger, total
 from headway_rollout.spool import Spool
 from headway_rollout.stall import culprit
 from headway_rollout.training import Conflict, Data, Training, check_lag, steps_in
-from headway_api.sandbox_api import PoolState, Problem
 
 TOKEN = "secret"
 
@@ -79,7 +79,8 @@ class Job:
         self.store = FileStore()
         self.layout = Layout(f"file://{folder}", "ns", "job", "uid")
         self.data = Data(
-            train=[{"prompt": str(i)} for i in range(rows)], validation=[{"prompt": f"v{i}"} for i in range(3)]
+            train=[{"prompt": str(i)} for i in range(rows)],
+            validation=[{"prompt": f"v{i}"} for i in range(3)],
         )
         self.tasks: list[Task] = []
         self.fails: Callable[[Task], bool] = lambda task: False
@@ -99,7 +100,13 @@ class Job:
         ledger.load()
         self.ledger = ledger
         training = Training(
-            self.spec, self.data, self.rotation, spool, ledger, self.episode, spool.incarnation()  # type: ignore[arg-type]
+            self.spec,
+            self.data,
+            self.rotation,
+            spool,
+            ledger,
+            self.episode,
+            spool.incarnation(),  # type: ignore[arg-type]
         )
         await training.restore(spool.replay())
         api = LearnerApi(TOKEN, lambda: b"")
@@ -134,19 +141,21 @@ async def test_a_job_takes_its_steps_in_data_order_and_ends(tmp_path: Path) -> N
         ["t1-000006", "t1-000007"],
     ]
     assert learner.finished == Finished(reason="MaxSteps")
-    assert sorted(training.state.validations) == [0, 2, 4]
+    assert sorted(training.state.evaluations) == [0, 2, 4]
     assert job.rotation.wanted == [0, 1, 2, 3, 4]
     assert training.ended["Completed", "train"] == 16
     assert job.ledger.episodes == 16
 
 
 async def test_an_epoch_that_ends_first_ends_the_job(tmp_path: Path) -> None:
-    job = Job(tmp_path, spec().model_copy(update={"schedule": spec().schedule.model_copy(update={"max_epochs": 1})}))
+    job = Job(
+        tmp_path, spec().model_copy(update={"schedule": spec().schedule.model_copy(update={"max_epochs": 1})})
+    )
     async with job.coordinator() as (training, learner, running):
         await asyncio.gather(learner.run(), running)
     assert learner.finished == Finished(reason="MaxEpochs")
     assert len(learner.batches) == training.steps == 2
-    assert sorted(training.state.validations) == [0, 2]
+    assert sorted(training.state.evaluations) == [0, 2]
 
 
 @pytest.mark.parametrize("lag", [0, 1, 2])
@@ -170,13 +179,13 @@ async def test_no_token_is_older_than_allowed(tmp_path: Path, lag: int) -> None:
 async def test_validation_is_a_barrier_between_steps(tmp_path: Path) -> None:
     job = Job(tmp_path)
     job.pause = lambda task: 0.05 if task.group_id.startswith("v") else 0.0
-    async with job.coordinator() as (training, learner, running):
+    async with job.coordinator() as (training, learner, _):
         async with aiohttp.ClientSession() as http:
             await learner.announce(http, learner.commit(0, []))
             assert await training.batch(1) is None
             found = await learner.take(http, 1)
         assert isinstance(found, Batch)
-        assert len(training.state.validations[0]) == 3
+        assert training.state.evaluations[0].episodes == 3
     validated = [task for task in job.tasks if task.group_id.startswith("v")]
     assert all(task.sampling.temperature == 0 for task in validated)
 
@@ -216,7 +225,11 @@ async def _dies_at_any_moment(seed: int, folder: Path) -> None:
             await asyncio.gather(alive, return_exceptions=True)
     steps = {batch.step: [group.group_id for group in batch.groups] for batch in batches}
     assert sorted(steps) == [1, 2, 3, 4]
-    again = [[g.group_id for g in batch.groups] for batch in batches if steps[batch.step] != [g.group_id for g in batch.groups]]
+    again = [
+        [g.group_id for g in batch.groups]
+        for batch in batches
+        if steps[batch.step] != [g.group_id for g in batch.groups]
+    ]
     assert again == []
     trained = [group for step in steps.values() for group in step]
     assert len(trained) == len(set(trained)) == 8
@@ -276,7 +289,7 @@ def test_a_stale_batch_is_never_handed_out() -> None:
 
     fresh = Batch(step=3, epoch=0, groups=[a_group("t0-000000", [0.0, 1.0], step=1)])
     check_lag(fresh, max_lag=1)
-    with pytest.raises(JobError, match="StaleBatch|is a fault"):
+    with pytest.raises(JobError, match="is a fault of Headway"):
         check_lag(fresh, max_lag=0)
 
 

@@ -23,7 +23,12 @@ def sample(graph: Graph, prompt: list[int], tokens: list[int], step: int = 0) ->
     """One turn; returns what the engine saw and said."""
     node = graph.place(prompt)
     assert graph.tokens(node) == prompt
-    graph.add_sampled(node, tokens, [-float(len(graph.nodes)) - i / 10 for i in range(len(tokens))], spans(len(tokens), step))
+    graph.add_sampled(
+        node,
+        tokens,
+        [-float(len(graph.nodes)) - i / 10 for i in range(len(tokens))],
+        spans(len(tokens), step),
+    )
     return prompt + tokens
 
 
@@ -49,11 +54,7 @@ def covers_the_mask(mask: list[int], versions: list[VersionSpan]) -> bool:
     return covered == mask
 
 
-@given(
-    st.lists(
-        st.tuples(st.integers(0, 6), st.integers(0, 12), TOKENS, TOKENS), min_size=1, max_size=8
-    )
-)
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 12), TOKENS, TOKENS), min_size=1, max_size=8))
 def test_every_sampled_token_is_trained_exactly_once_however_the_history_drifts(
     calls: list[tuple[int, int, list[int], list[int]]],
 ) -> None:
