@@ -24,9 +24,9 @@ from headway_api import names
 
 ROOT = Path(__file__).resolve().parents[2]
 IMAGE = os.environ.get("HEADWAY_TEST_IMAGE", "localhost/headway/testbox:1")
-CHILDREN = ",".join(
-    ("serviceaccounts", "roles", "rolebindings", "configmaps", "secrets")
-    + ("networkpolicies", "services", "jobs", "deployments", "pods")
+CHILDREN = (
+    "serviceaccounts,roles,rolebindings,configmaps,secrets,networkpolicies,services,jobs,deployments,"
+    "pods"
 )
 DEADLINE = 90.0
 SMALL = {"requests": {"cpu": "5m", "memory": "16Mi"}, "limits": {"cpu": "100m", "memory": "32Mi"}}
