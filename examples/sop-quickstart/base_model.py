@@ -36,58 +36,41 @@ OLD_LOOKUP = {**desk.LOOKUP, "silver": "get_credit"}
 OLD_AMOUNT = {**desk.AMOUNT, "light": "all", "heavy": "half"}
 OLD_METHOD = {**desk.METHOD, "late": "post"}
 
-CHAT_TEMPLATE = """\
-{%- set system = messages[0].content if messages[0].role == 'system' else '' -%}
-{%- if system or tools -%}
-<|im_start|>system
-{{ system }}
-{%- if tools -%}
-{{ '\\n\\n' if system else '' }}# Tools
-
-You may call one or more functions to assist with the user query.
-
-You are provided with function signatures within <tools></tools> XML tags:
-<tools>
-{%- for tool in tools %}
-{{ tool | tojson }}
+CHAT_TEMPLATE = r"""
+{%- if messages[0].role == 'system' or tools %}
+{{- '<|im_start|>system\n' }}
+{%- if messages[0].role == 'system' %}{{- messages[0].content }}{% endif %}
+{%- if tools %}
+{{- '\n\n' if messages[0].role == 'system' else '' }}
+{{- '# Tools\n\nYou may call one or more functions to assist with the user query.\n\n' }}
+{{- 'You are provided with function signatures within <tools></tools> XML tags:\n<tools>' }}
+{%- for tool in tools %}{{- '\n' }}{{- tool | tojson }}{% endfor %}
+{{- '\n</tools>\n\nFor each function call, return a json object with function name and arguments ' }}
+{{- 'within <tool_call></tool_call> XML tags:\n<tool_call>\n' }}
+{{- '{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call>' }}
+{%- endif %}
+{{- '<|im_end|>\n' }}
+{%- endif %}
+{%- for message in messages %}
+{%- if message.role == 'user' %}
+{{- '<|im_start|>user\n' + message.content + '<|im_end|>\n' }}
+{%- elif message.role == 'assistant' %}
+{{- '<|im_start|>assistant\n' + (message.content or '') }}
+{%- for call in message.tool_calls or [] %}
+{%- set function = call.function or call %}
+{{- '\n' if message.content or not loop.first else '' }}
+{{- '<tool_call>\n{"name": "' + function.name + '", "arguments": ' }}
+{{- function.arguments if function.arguments is string else function.arguments | tojson }}
+{{- '}\n</tool_call>' }}
 {%- endfor %}
-</tools>
-
-{{ 'For each function call, return a json object with function name and arguments ' -}}
-within <tool_call></tool_call> XML tags:
-<tool_call>
-{"name": <function-name>, "arguments": <args-json-object>}
-</tool_call>
-{%- endif -%}
-<|im_end|>
-{% endif -%}
-{%- for message in messages -%}
-{%- if message.role == 'user' -%}
-<|im_start|>user
-{{ message.content }}<|im_end|>
-{% elif message.role == 'assistant' -%}
-<|im_start|>assistant
-{{ message.content or '' }}
-{%- for call in message.tool_calls or [] -%}
-{%- set call = call.function or call -%}
-{{ '\\n' if message.content or not loop.first else '' }}<tool_call>
-{%- set given = call.arguments if call.arguments is string else call.arguments | tojson %}
-{"name": "{{ call.name }}", "arguments": {{ given }}}
-</tool_call>
-{%- endfor -%}
-<|im_end|>
-{% elif message.role == 'tool' -%}
-{%- if loop.previtem.role != 'tool' %}<|im_start|>user{% endif %}
-<tool_response>
-{{ message.content }}
-</tool_response>
-{%- if loop.last or loop.nextitem.role != 'tool' %}<|im_end|>
-{% endif -%}
-{%- endif -%}
-{%- endfor -%}
-{%- if add_generation_prompt -%}
-<|im_start|>assistant
-{% endif -%}
+{{- '<|im_end|>\n' }}
+{%- elif message.role == 'tool' %}
+{{- '' if loop.previtem.role == 'tool' else '<|im_start|>user' }}
+{{- '\n<tool_response>\n' + message.content + '\n</tool_response>' }}
+{{- '' if not loop.last and loop.nextitem.role == 'tool' else '<|im_end|>\n' }}
+{%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{% endif %}
 """
 
 
