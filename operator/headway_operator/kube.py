@@ -21,7 +21,9 @@ Json = dict[str, Any]
 
 REQUEST_SECONDS: Final = 15.0
 WATCH_SECONDS: Final = 290
-"""The server ends a watch after this long; the client gives up a little later."""
+"""The server ends a watch after this long."""
+SILENCE_SECONDS: Final = 150
+"""The server sends a bookmark about every minute: a connection that is silent for longer is dead."""
 PAGE: Final = 500
 METADATA_ONLY: Final = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1"
 
@@ -135,7 +137,7 @@ class Api:
             "labelSelector": selector,
             "timeoutSeconds": str(WATCH_SECONDS),
         }
-        timeout = urllib3.Timeout(connect=5, read=WATCH_SECONDS + 30)
+        timeout = urllib3.Timeout(connect=5, read=SILENCE_SECONDS)
         response = self._send(
             "GET",
             kind.path(namespace),

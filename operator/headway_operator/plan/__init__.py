@@ -124,7 +124,8 @@ def _refused(before: RLTrainingJobStatus, raw: Json, messages: list[str], now: d
 def _alive(context: Context, observed: Observed, obstacle: Trouble | None) -> Plan:
     if context.spec.suspend:
         return _suspending(context, observed, obstacle)
-    running = status.preflight_passed(context.job)
+    # A coordinator that was restarted checks again; what runs goes on meanwhile.
+    running = status.preflight_passed(context.job) or observed.workload(names.LEARNER) is not None
     roles = _roles(context, observed, running)
     end = failure(context, observed, roles) or _deadline(context, observed.now)
     complete = end is None and is_complete(observed.workload(names.COORDINATOR))

@@ -34,7 +34,7 @@ def _process(context: Context) -> pods.Process:
         ports={"http": names.PORT_BROKER},
         probes={
             "readinessProbe": pods.http_probe("/readyz", "http", period=2, failures=3),
-            "livenessProbe": pods.http_probe("/healthz", "http", period=10, failures=6),
+            "livenessProbe": pods.http_probe("/healthz", "http", period=10, failures=12, timeout=10),
         },
         api_token=True,
     )

@@ -354,8 +354,7 @@ def _state(context: Context, situation: Situation, known: list[Condition]) -> tu
         return "Restarting", progressing
     if situation.role(names.LEARNER):
         return "Starting", progressing
-    coordinator = situation.role(names.COORDINATOR)
-    if coordinator and coordinator.ready:
+    if context.job.status.preflight and context.job.status.preflight.state == "Running":
         return "Preflight", _reason(known, ConditionType.PREFLIGHT_PASSED)
     return "Pending", progressing
 

@@ -150,6 +150,15 @@ def test_a_preflight_that_is_over_lets_them_start(state: str) -> None:
     assert names.LEARNER in templates(wanted(job(status={"preflight": {"state": state}})))
 
 
+def test_a_preflight_that_runs_again_stops_nobody() -> None:
+    world = World(job(status=dict(PASSED)))
+    world.carry_out()
+    world.body["status"]["preflight"] = {"state": "Running"}
+    made = world.carry_out()
+    assert made.doomed == ()
+    assert names.LEARNER in templates(list(made.wanted))
+
+
 def test_without_preflight_they_start_at_once() -> None:
     assert names.ROLLOUT in templates(wanted(job(preflight={"policy": "Off"})))
 

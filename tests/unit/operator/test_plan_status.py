@@ -45,7 +45,8 @@ def test_a_new_job_is_accepted_and_pending() -> None:
 
 
 def test_a_checking_coordinator_is_the_preflight() -> None:
-    world = fresh().ready("coordinator", "broker")
+    world = fresh().ready("broker")
+    world.starting("coordinator")
     world.body["status"]["preflight"] = {"state": "Running", "checks": []}
     world.carry_out()
     assert world.body["status"]["state"] == "Preflight"
