@@ -84,7 +84,7 @@ def run(platform: OperatorConfig) -> None:
 
 
 def _end(failure: threading.ExceptHookArgs) -> None:
-    """A thread that dies by a fault of ours takes the process with it: half an operator is worse than none."""
+    """A thread that dies takes the process with it: half an operator is worse than none."""
     log.critical("thread %s died", failure.thread, exc_info=failure.exc_value)
     os._exit(1)
 

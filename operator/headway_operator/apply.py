@@ -99,7 +99,8 @@ class Applier:
         raise Blocked(
             Trouble(
                 Reason.NAME_CONFLICT,
-                f"{kind} {name} exists and belongs to {whose}; delete it, or give the job another metadata.name",
+                f"{kind} {name} exists and belongs to {whose}; delete it, or give the job another "
+                "metadata.name",
             )
         )
 
@@ -151,6 +152,6 @@ def _controller(body: Json) -> Json:
 
 
 def _mark(body: Json) -> str:
-    """Changes when somebody changes what was asked for; status alone does not count where that can be told."""
+    """Changes when somebody changes what was asked for; not by status alone, where that can be told."""
     metadata = body["metadata"]
     return str(metadata.get("generation") or metadata["resourceVersion"])
