@@ -160,6 +160,17 @@ class RolloutServer:
         answer: dict[str, Any] = json.loads(text)
         return answer
 
+    def score(self, model: str, tokens: list[int]) -> list[float]:
+        """Log-probability vLLM gives each token but the first, one request a token."""
+        found = []
+        for at in range(1, len(tokens)):
+            answer = self.generate(
+                model, tokens[:at], max_tokens=1, logprobs=2, logprob_token_ids=[tokens[at], tokens[at]]
+            )
+            entries = answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
+            found += [entry["logprob"] for entry in entries if entry["token_id"] == tokens[at]]
+        return found
+
 
 def request(method: str, url: str, body: str | None = None, token: str | None = None) -> tuple[int, str]:
     """Status and text of an answer, whatever the status."""

@@ -50,22 +50,29 @@ class Engine:
         except (aiohttp.ClientError, TimeoutError) as error:
             raise EngineRefused(f"GET /metrics: {type(error).__name__}: {error}") from error
 
-    async def prompt_logprobs(self, model: str, tokens: list[int]) -> list[float]:
-        """Log-probability of each of `tokens[1:]` given what precedes it; one shorter than `tokens`.
+    async def next_logprob(self, model: str, context: list[int], token: int) -> float:
+        """Log-probability of `token` after `context`, by the very path that samples.
 
-        vLLM does not read its prefix cache for these, so the weights themselves are measured.
+        Not `prompt_logprobs`: with adapters, vLLM scores a prompt's tokens with the indices of the tokens it
+        is about to sample, which kills the engine as soon as another request shares the batch.
         """
         body = {
             "model": model,
-            "token_ids": tokens,
-            "sampling_params": {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0},
+            "token_ids": context,
+            # vLLM answers with the sampled token first and cuts the list at `logprobs`, hence the token twice.
+            "sampling_params": {
+                "max_tokens": 1,
+                "temperature": 1.0,
+                "logprobs": 2,
+                "logprob_token_ids": [token, token],
+            },
         }
         answer = await self._post("/inference/v1/generate", body, LOAD_SECONDS)
-        positions = answer["prompt_logprobs"][1:]
-        return [
-            float(position[str(token)]["logprob"])
-            for position, token in zip(positions, tokens[1:], strict=True)
-        ]
+        entries = answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
+        found = [float(entry["logprob"]) for entry in entries if entry["token_id"] == token]
+        if not found:
+            raise EngineRefused(f"no log-probability came back for token {token}")
+        return found[0]
 
     async def pause(self) -> None:
         """Freeze all requests; every computed key and value is dropped, and computed anew on `resume`."""

@@ -9,6 +9,11 @@ from typing import Final
 from headway_api.exits import JobError
 
 ERROR: Final = re.compile(r"(?:^|[\s\]])((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception)): ?(.+)$")
+SUMMARY: Final = re.compile(r"\d+ validation errors? for \w+$")
+"""First line of pydantic's errors: what was wrong is on the lines after it."""
+PREFIX: Final = re.compile(r"^\(\w+ pid=\d+\) ?(?:ERROR [-\d]+ [:\d]+ \[[^\]]*\] ?)?")
+"""What vLLM puts before the lines of each of its processes."""
+
 CONSEQUENCES: Final = (
     "Engine core initialization failed",
     "Engine process failed to start",
@@ -18,6 +23,7 @@ CONSEQUENCES: Final = (
 
 PASSING: Final = (
     "Address already in use",
+    "failed to be inspected",
     "out of memory",
     "Available memory on node",
     "Free memory on device",
@@ -30,8 +36,13 @@ PASSING: Final = (
 
 def last_error(lines: Sequence[str]) -> str | None:
     """The last exception in vLLM's output that is a cause and not a consequence."""
-    found = [match.group(1, 2) for line in lines if (match := ERROR.search(line.rstrip()))]
-    causes = [f"{name}: {text}" for name, text in found if not _is_consequence(name, text)]
+    texts = [PREFIX.sub("", line).strip() for line in lines]
+    causes = []
+    for at, text in enumerate(texts):
+        match = ERROR.search(text)
+        if match and not _is_consequence(*match.group(1, 2)):
+            detail = texts[at + 1 : at + 2] if SUMMARY.search(match.group(2)) else []
+            causes.append(" ".join([f"{match.group(1)}: {match.group(2)}", *detail]))
     return causes[-1] if causes else None
 
 

@@ -44,7 +44,7 @@ class EngineProcess:
     @classmethod
     async def start(cls, launch: Launch) -> EngineProcess:
         """Start vLLM; returns at once, long before it answers."""
-        # Pipes of our own: `wait` on those that asyncio makes also waits for every process that inherited them.
+        # Pipes of our own: `wait` on asyncio's would also wait for every process that inherited them.
         read_output, write_output = os.pipe()
         read_lifeline, write_lifeline = os.pipe()
         process = await asyncio.create_subprocess_exec(

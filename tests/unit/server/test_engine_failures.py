@@ -21,6 +21,17 @@ def test_the_cause_is_reported_and_not_its_consequence() -> None:
     assert error.termination.message == "ValueError: unsupported architecture Foo"
 
 
+def test_what_pydantic_says_on_its_second_line_is_part_of_the_message() -> None:
+    lines = [
+        "(APIServer pid=11) pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig",
+        "(APIServer pid=11)   Value error, Model architectures ['Foo'] are not supported for now.",
+        "(APIServer pid=11)     For further information visit a page",
+    ]
+    error = failures.before_ready(1, lines)
+    assert error.permanent
+    assert error.termination.message.endswith("Model architectures ['Foo'] are not supported for now.")
+
+
 @pytest.mark.parametrize(
     "line",
     [

@@ -168,3 +168,11 @@ def test_a_canary_that_cannot_be_compared_never_agrees(found: list[float]) -> No
 @given(st.lists(st.floats(-50, 0), min_size=1, max_size=50))
 def test_equal_canaries_agree_at_any_tolerance(values: list[float]) -> None:
     assert canary.agrees(canary.difference(values, values), 1e-12)
+
+
+@given(st.integers(1, 5000))
+def test_the_positions_of_the_canary_are_spread_from_end_to_end(count: int) -> None:
+    found = canary.positions(count)
+    assert found == sorted(set(found))
+    assert (found[0], found[-1]) == (0, count - 1)
+    assert len(found) == min(count, canary.MOST_POSITIONS)

@@ -4,6 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Final
+
+MOST_POSITIONS: Final = 32
+"""Positions of the sequence that are scored: each is a request of its own."""
+
+
+def positions(count: int) -> list[int]:
+    """Which of `count` log-probabilities to compare: all, or `MOST_POSITIONS` spread evenly, ends included."""
+    if count <= MOST_POSITIONS:
+        return list(range(count))
+    return [round(i * (count - 1) / (MOST_POSITIONS - 1)) for i in range(MOST_POSITIONS)]
 
 
 def difference(expected: Sequence[float], found: Sequence[float]) -> float:

@@ -112,9 +112,12 @@ class Keeper:
         )
 
     async def _measure(self, manifest: WeightsManifest) -> float:
-        model = self._loader.model(manifest.version)
-        found = await self._engine.prompt_logprobs(model, manifest.canary.tokens)
-        return canary.difference(manifest.canary.logprobs, found)
+        model, tokens = self._loader.model(manifest.version), manifest.canary.tokens
+        at = canary.positions(len(manifest.canary.logprobs))
+        found = await asyncio.gather(
+            *(self._engine.next_logprob(model, tokens[: i + 1], tokens[i + 1]) for i in at)
+        )
+        return canary.difference([manifest.canary.logprobs[i] for i in at], found)
 
     def _fail(self, version: PolicyVersion, message: str, measured: float | None) -> None:
         finite = measured if measured is not None and measured != float("inf") else None

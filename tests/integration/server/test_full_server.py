@@ -1,0 +1,108 @@
+"""The rollout server with full weights: the reload that must not leave the output head behind."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rollout_server import CANARY_TOKENS, RolloutServer, publish_full, score, version
+from tiny_model import write_model
+
+from headway_api.exits import RETRIABLE
+from headway_api.records import Canary
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(400)]
+
+
+@pytest.fixture(scope="module", params=["tied", "untied"])
+def tied(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param == "tied")
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory, tied: bool) -> Path:
+    return tmp_path_factory.mktemp("store")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, tied: bool) -> Iterator[RolloutServer]:
+    base = write_model(tmp_path_factory.mktemp("base"), seed=0, tied=tied)
+    with RolloutServer(tmp_path_factory.mktemp("server"), base, model={"full": {}}) as server:
+        server.wait_ready()
+        yield server
+
+
+def expected(folder: str, tokens: list[int]) -> list[float]:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    return score(
+        AutoModelForCausalLM.from_pretrained(folder.removeprefix("file://"), dtype=torch.float32), tokens
+    )
+
+
+def test_new_weights_give_the_log_probabilities_of_a_plain_forward(
+    server: RolloutServer, store: Path, tied: bool
+) -> None:
+    for step in (1, 2):
+        manifest = publish_full(store, version(step), seed=step, tied=tied)
+        state = server.post(manifest)
+        assert (state.ready, state.version, state.error) == (True, version(step), None)
+        [choice] = server.generate("base", CANARY_TOKENS, max_tokens=20, ignore_eos=True)["choices"]
+        found = [entry["logprob"] for entry in choice["logprobs"]["content"]]
+        assert found == pytest.approx(
+            expected(manifest.uri, CANARY_TOKENS + choice["token_ids"])[-20:], abs=1e-4
+        )
+        assert choice["weight_versions"] == [{"version": f"0.{step}", "start": 0, "end": 20}]
+
+
+def test_a_request_in_flight_goes_on_under_the_new_weights_and_says_where_they_begin(
+    server: RolloutServer, store: Path, tied: bool
+) -> None:
+    manifests = {step: publish_full(store, version(step), seed=step, tied=tied) for step in (3, 4)}
+    assert server.post(manifests[3]).ready
+    prompt, length = [5, 6, 7] * 20, 900
+    answers = []
+    asked = threading.Thread(
+        target=lambda: answers.append(server.generate("base", prompt, max_tokens=length, ignore_eos=True))
+    )
+    asked.start()
+    while server.generate("base", [5], max_tokens=1)["choices"][0]["weight_versions"][0]["version"] != "0.4":
+        assert server.post(manifests[4]).ready
+    asked.join(120)
+    [choice] = answers[0]["choices"]
+    spans = choice["weight_versions"]
+    assert [span["start"] for span in spans[1:]] == [span["end"] for span in spans[:-1]]
+    assert (spans[0]["start"], spans[-1]["end"]) == (0, length)
+    found = [entry["logprob"] for entry in choice["logprobs"]["content"]]
+    for span in spans:
+        step = int(span["version"].partition(".")[2])
+        by_forward = expected(manifests[step].uri, prompt + choice["token_ids"])[-length:]
+        at = slice(span["start"], span["end"])
+        assert found[at] == pytest.approx(by_forward[at], abs=1e-3)
+
+
+def test_another_models_weights_are_refused_before_the_engine_sees_them(
+    server: RolloutServer, store: Path, tied: bool
+) -> None:
+    held = server.state().version
+    state = server.post(publish_full(store, version(8), seed=8, tied=not tied))
+    if tied:
+        assert state.ready, "a head that is written out beside tied embeddings does no harm"
+        return
+    assert state.error is not None
+    assert "lm_head" in state.error
+    assert (state.version, state.ready) == (held, True)
+
+
+def test_a_canary_of_other_weights_ends_the_server(server: RolloutServer, store: Path, tied: bool) -> None:
+    manifest = publish_full(store, version(9), seed=9, tied=tied)
+    wrong = [value - 0.5 for value in manifest.canary.logprobs]
+    canary = Canary(tokens=manifest.canary.tokens, logprobs=wrong, tolerance=manifest.canary.tolerance)
+    state = server.post(manifest.model_copy(update={"canary": canary}))
+    assert not state.ready
+    assert state.canary_error == pytest.approx(0.5, abs=1e-3)
+    assert server.process.wait(60) == RETRIABLE
+    assert server.engine_processes() == []

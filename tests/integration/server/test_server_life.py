@@ -1,0 +1,83 @@
+"""How the rollout server ends: by SIGTERM, by kill -9 of each of its parts, by a model it cannot load."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rollout_server import RolloutServer, group_members, kill
+
+from headway_api.exits import PERMANENT, RETRIABLE
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(400)]
+
+LORA = {"lora": {"rank": 8, "alpha": 16}}
+
+
+def until(condition: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come true"
+        time.sleep(0.05)
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def front_process(server: RolloutServer) -> int:
+    """vLLM's API server: the child of the guard, which leads the group."""
+    group = server.events("engine starting")[0]["pid"]
+    [front] = [pid for pid in group_members(group) if pid != group and parent_of(pid) == group]
+    return front
+
+
+def test_kill_of_the_server_leaves_no_engine_process(tmp_path: Path, tiny: Path) -> None:
+    with RolloutServer(tmp_path, tiny, model=LORA) as server:
+        server.wait_ready()
+        assert len(server.engine_processes()) >= 3
+        server.process.send_signal(signal.SIGKILL)
+        server.process.wait(30)
+        until(lambda: server.engine_processes() == [])
+
+
+def test_when_the_engine_dies_the_server_says_so_and_ends(tmp_path: Path, tiny: Path) -> None:
+    with RolloutServer(tmp_path, tiny, model=LORA) as server:
+        server.wait_ready()
+        kill(front_process(server))
+        assert server.process.wait(60) == RETRIABLE
+        assert "EngineDied: vLLM ended (killed by signal 9)" in server.tail()
+        assert server.engine_processes() == []
+
+
+def test_sigterm_ends_it_while_the_model_loads(tmp_path: Path, tiny: Path) -> None:
+    with RolloutServer(tmp_path, tiny, model=LORA) as server:
+        until(lambda: bool(server.events("engine starting")))
+        assert server.status("/healthz") == 200
+        assert server.status("/readyz") == 503
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(60) == 0
+        assert server.engine_processes() == []
+
+
+def test_a_model_that_vllm_cannot_load_is_a_mistake_of_the_spec(tmp_path: Path, tiny: Path) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(tiny, broken)
+    config = json.loads((broken / "config.json").read_text())
+    (broken / "config.json").write_text(json.dumps(config | {"hidden_size": 96, "head_dim": 32}))
+    with RolloutServer(tmp_path / "server", broken, model=LORA) as server:
+        assert server.process.wait(180) == PERMANENT
+        last = server.tail().splitlines()[-1]
+        assert last.startswith("ModelNotLoadable: spec.model.base: ")
+        assert "Error" in last
+
+
+def test_a_base_model_that_is_not_there_is_a_mistake_of_the_spec(tmp_path: Path) -> None:
+    with RolloutServer(tmp_path, f"file://{tmp_path}/nothing", model=LORA) as server:
+        assert server.process.wait(60) == PERMANENT
+        assert "ModelNotFound: spec.model.base: " in server.tail()
