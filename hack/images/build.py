@@ -61,16 +61,17 @@ class Image:
     """An environment's image sees its own folder only, as it would anywhere else."""
 
 
-PACKAGES = ("api", "operator", "rollout", "trainer", "sandbox", "pyproject.toml", "LICENSE")
+ROOMS = ("api", "operator", "rollout", "trainer", "sandbox")
+PACKAGES = (*(f"{room}/headway_{room}" for room in ROOMS), "images/copy.sh")
 
 
 def python_image(name: str, lock: str, *arguments: str) -> tuple[Image, Image]:
     """What an image installs, and the image: a change of our own code must not install gigabytes again."""
     folder = f"images/{name}"
     locks = tuple(f"requirements/{file}.txt" for file in ("bootstrap", "build", lock))
-    script = "images/install.sh"
-    deps = Image(f"{name}-deps", folder, inputs=(script, *locks), arguments=arguments, target="deps")
-    return deps, Image(name, folder, deps.name, (script, *PACKAGES), arguments, base_argument="DEPS")
+    inputs = ("images/install.sh", *locks)
+    deps = Image(f"{name}-deps", folder, inputs=inputs, arguments=arguments, target="deps")
+    return deps, Image(name, folder, deps.name, PACKAGES, arguments, base_argument="DEPS")
 
 
 def catalogue(rollout_lock: str) -> dict[str, Image]:
@@ -244,7 +245,10 @@ class Builder:
         for top in (image.folder, *image.inputs):
             for file in files_of(ROOT / top):
                 state.update(f"{file.relative_to(ROOT / top)}\0{file.stat().st_mode & 0o111}\0".encode())
-                state.update(file.read_bytes())
+                content = file.read_bytes()
+                if image.target and file.name == "Dockerfile":
+                    content = content.partition(b"\nFROM ${DEPS}\n")[0]
+                state.update(content)
         return state.hexdigest()[:16]
 
     def reference(self, image: Image) -> str:
