@@ -123,7 +123,7 @@ class RolloutServer:
         [started] = self.events("engine starting")
         return group_members(started["pid"])
 
-    def wait_ready(self, seconds: float = 180) -> float:
+    def wait_ready(self, seconds: float = 600) -> float:
         """Wait until `/readyz` says so; the seconds it took."""
         started = time.monotonic()
         while time.monotonic() - started < seconds:

@@ -59,7 +59,7 @@ class Engine:
         body = {
             "model": model,
             "token_ids": context,
-            # vLLM answers with the sampled token first and cuts the list at `logprobs`, hence the token twice.
+            # The answer lists the sampled token first and is cut at `logprobs`: hence the token twice.
             "sampling_params": {
                 "max_tokens": 1,
                 "temperature": 1.0,

@@ -13,7 +13,7 @@ from tiny_model import write_model
 from headway_api.exits import RETRIABLE
 from headway_api.records import Canary
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module", params=["tied", "untied"])

@@ -29,7 +29,7 @@ from headway_api.records import WeightsManifest
 from headway_api.store import digest
 from headway_rollout.server.launch import KEEP_ADAPTERS, adapter_name
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
 
 LORA = {"lora": {"rank": 8, "alpha": 16}}
 
@@ -125,7 +125,7 @@ def test_without_the_token_no_weights_are_taken(server: RolloutServer, first: We
 def test_five_versions_while_generating(
     server: RolloutServer, first: WeightsManifest, store: Path, tiny: Path
 ) -> None:
-    """Each version is proven while others are being sampled; those still loaded answer as themselves after."""
+    """Each version is proven while others are sampled; those still loaded answer as themselves."""
     stop, done, broken = threading.Event(), [], []
     newest = [adapter_name(first.version)]
 

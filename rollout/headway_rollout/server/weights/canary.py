@@ -11,7 +11,7 @@ MOST_POSITIONS: Final = 32
 
 
 def positions(count: int) -> list[int]:
-    """Which of `count` log-probabilities to compare: all, or `MOST_POSITIONS` spread evenly, ends included."""
+    """Which of `count` log-probabilities to compare: all, or `MOST_POSITIONS` spread from end to end."""
     if count <= MOST_POSITIONS:
         return list(range(count))
     return [round(i * (count - 1) / (MOST_POSITIONS - 1)) for i in range(MOST_POSITIONS)]
