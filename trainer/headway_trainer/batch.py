@@ -13,12 +13,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from headway_api.exits import JobError
 from headway_api.records import Batch, GroupRecord, Row, VersionSpan
 from headway_trainer.objective.presets import Objective
 
 
-class MalformedRow(ValueError):
-    """A row that no model call can have made."""
+class MalformedRow(JobError):
+    """A row that no model call can have made: training on it would teach nonsense."""
+
+    def __init__(self, group_id: str, what: str) -> None:
+        super().__init__("MalformedRow", f"group {group_id}: {what}; this is a fault of the platform")
 
 
 @dataclass(frozen=True)
@@ -120,7 +124,7 @@ def group_advantages(group: GroupRecord, objective: Objective) -> NDArray[np.flo
     """Advantage of each scored episode, in order. An episode without a reward is not scored."""
     rewards = [episode.reward for episode in group.scored if episode.reward is not None]
     if len(rewards) != len(group.scored):
-        raise MalformedRow(f"group {group.group_id}: a scored episode has no reward")
+        raise MalformedRow(group.group_id, "a scored episode has no reward")
     return objective.advantages(torch.tensor(rewards, dtype=torch.float64)).numpy()
 
 
@@ -152,7 +156,7 @@ def _rows(group: GroupRecord, advantage_E: NDArray[np.float64]) -> list[Training
 
 def _training_row(group_id: str, row: Row, advantage: float) -> TrainingRow:
     if row.mask[0]:
-        raise MalformedRow(f"group {group_id}: the first token of a row cannot have been sampled")
+        raise MalformedRow(group_id, "the first token of a row is said to have been sampled")
     return TrainingRow(
         group_id=group_id,
         tokens=np.array(row.tokens, dtype=np.int64),

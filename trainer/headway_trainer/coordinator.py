@@ -13,7 +13,6 @@ import http.client
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -58,6 +57,7 @@ class Coordinator:
         # The coordinator is in the same namespace: a proxy from the environment is never on the way.
         self._open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
         self._silent_since: float | None = None
+        self._pause = FIRST_PAUSE
 
     def announce(self, report: StepReport) -> None:
         """Send a step report until it is taken.
@@ -66,12 +66,12 @@ class Coordinator:
             JobError: the coordinator stayed away, or refuses this learner.
         """
         body = report.model_dump_json().encode()
-        for pause in _pauses():
+        while True:
             try:
                 self._exchange("POST", "/v1/steps", body)
                 return
             except Away as away:
-                self._wait(pause, away)
+                self._wait(away)
 
     def poll(self, step: int) -> Batch | Finished | None:
         """Ask once for the batch of `step`; None where there is none yet, or no answer within the patience.
@@ -83,7 +83,7 @@ class Coordinator:
         try:
             answer = self._exchange("GET", f"/v1/batch?step={step}")
         except Away as away:
-            self._wait(LONGEST_PAUSE / 2, away)
+            self._wait(away)
             return None
         if answer.status == http.client.NO_CONTENT:
             return None
@@ -109,11 +109,11 @@ class Coordinator:
             raise Away(f"{type(error).__name__}: {error}") from error
         if answer.status in AGAIN:
             raise Away(f"HTTP {answer.status}")
-        self._silent_since = None
+        self._silent_since, self._pause = None, FIRST_PAUSE
         _refuse(answer, method, path)
         return answer
 
-    def _wait(self, pause: float, away: Away) -> None:
+    def _wait(self, away: Away) -> None:
         now = time.monotonic()
         self._silent_since = self._silent_since or now
         silent = now - self._silent_since
@@ -124,7 +124,8 @@ class Coordinator:
                 permanent=False,
             ) from away
         log("coordinator away", seconds=round(silent, 1), error=str(away))
-        time.sleep(pause)
+        time.sleep(self._pause)
+        self._pause = min(LONGEST_PAUSE, self._pause * 2)
 
 
 def _refuse(answer: _Answer, method: str, path: str) -> None:
@@ -150,10 +151,3 @@ def _body(error: urllib.error.HTTPError) -> bytes:
 
 def _plain(body: bytes) -> bytes:
     return gzip.decompress(body) if body.startswith(GZIP_MAGIC) else body
-
-
-def _pauses() -> Iterator[float]:
-    pause = FIRST_PAUSE
-    while True:
-        yield pause
-        pause = min(LONGEST_PAUSE, pause * 2)

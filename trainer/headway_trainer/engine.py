@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from headway_api.spec.learner import DeepSpeed, OptimizerSpec
+from headway_trainer.imports import lean
 from headway_trainer.ranks import Ranks
 
 PRECISION: Final = {
@@ -148,9 +149,10 @@ def _import() -> Any:
     if not torch.cuda.is_available():
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
     os.environ.setdefault("DS_LOG_LEVEL", "warning")
-    import deepspeed
-    import deepspeed.ops
-    from deepspeed.utils import logger
+    with lean():
+        import deepspeed
+        import deepspeed.ops
+        from deepspeed.utils import logger
 
     logger.setLevel(logging.WARNING)
     # Its shared-memory collectives are compiled at first use (27 s and a compiler); gloo does as well here.

@@ -10,6 +10,7 @@ from torch import nn
 
 from headway_api.exits import JobError
 from headway_api.spec.model import Lora, ModelSpec
+from headway_trainer.imports import lean
 
 DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 ADAPTER: Final = "default"
@@ -24,8 +25,9 @@ def load(folder: Path, spec: ModelSpec, seed: int) -> nn.Module:
     Raises:
         JobError: `ModelNotLoadable`, when the folder holds no causal language model that loads.
     """
-    from transformers import AutoConfig, AutoModelForCausalLM
-    from transformers.utils import logging
+    with lean():
+        from transformers import AutoConfig, AutoModelForCausalLM
+        from transformers.utils import logging
 
     logging.disable_progress_bar()
     try:
@@ -67,7 +69,8 @@ def _no_dropout(config: Any) -> None:
 
 
 def _with_adapter(model: nn.Module, lora: Lora, seed: int) -> nn.Module:
-    from peft import LoraConfig, get_peft_model
+    with lean():
+        from peft import LoraConfig, get_peft_model
 
     torch.manual_seed(seed)
     config = LoraConfig(

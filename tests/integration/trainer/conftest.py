@@ -48,7 +48,8 @@ class Left:
         self._path(self._layout.latest).write_text(json.dumps({"step": step}))
 
     def checkpoints(self) -> list[int]:
-        return sorted(int(folder.name) for folder in self._path(self._layout.checkpoints).iterdir())
+        folders = self._path(self._layout.checkpoints).iterdir()
+        return sorted(int(folder.name) for folder in folders if any(folder.iterdir()))
 
     def _path(self, uri: str) -> Path:
         return Path(uri.removeprefix("file://"))

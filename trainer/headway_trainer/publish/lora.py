@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,9 @@ def write(model: nn.Module, tensors: dict[str, Tensor], folder: Path, base: str)
         model, state_dict=tensors, adapter_name=ADAPTER, save_embedding_layers=False
     )
     save_file(adapter, folder / WEIGHTS, metadata={"format": "pt"})
-    config: Any = model.peft_config[ADAPTER]  # type: ignore[index]
+    config: Any = copy(model.peft_config[ADAPTER])  # type: ignore[index]
     config.base_model_name_or_path = base
-    trains, config.inference_mode = config.inference_mode, True
+    config.inference_mode = True
+    # Kept as a set, they would come in another order from every process.
+    config.target_modules = sorted(config.target_modules)
     config.save_pretrained(folder)
-    config.inference_mode = trains
