@@ -34,8 +34,9 @@ format: venv ## ruff: rewrite what it can
 	$(PY) -m ruff format $(wildcard $(SOURCES))
 types: venv ## mypy, strict, on the five packages
 	$(PY) -m mypy
-crds: venv ## write crds/ from the models in api/
-	$(PY) -m headway_api.crd
+crds: venv ## write crds/ and their reference page from the models in api/
+	$(PY) -m headway_api.crd crds
+	$(PY) -m headway_api.docs docs/reference/crds.md
 
 .PHONY: test test-unit test-integration test-e2e
 test: test-unit test-integration test-e2e ## every test: unit, integration, end to end
