@@ -34,7 +34,6 @@ CURRENT = 0.3
 """Probability that a demonstrated decision follows the rule of today."""
 OLD_LOOKUP = {**desk.LOOKUP, "silver": "get_credit"}
 OLD_AMOUNT = {**desk.AMOUNT, "light": "all", "heavy": "half"}
-OLD_METHOD = {**desk.METHOD, "late": "post"}
 
 CHAT_TEMPLATE = r"""
 {%- if messages[0].role == 'system' or tools %}
@@ -159,7 +158,7 @@ def demonstrate(row: dict[str, str], tokenizer: Any, chooser: Callable[[], bool]
     answer = {
         "decision": desk.DECISION[standing],
         "amount": choose(desk.AMOUNT, OLD_AMOUNT, usage),
-        "method": choose(desk.METHOD, OLD_METHOD, case["reason"]),
+        "method": desk.METHOD[case["reason"]],
         "approval": desk.APPROVAL[case["tier"]],
         "item": case["item"],
     }

@@ -131,9 +131,11 @@ async def running(
         platform = pods.Platform({}, resources, [])
         warm = WarmPool(api(http, kubeconfig, config.namespace), http, config, platform, bounded, metrics)
         leases = Leases(warm, http, TOKEN, metrics)
-        runner = web.AppRunner(Service(warm, leases, metrics, TOKEN).app(), access_log=None)
+        runner = web.AppRunner(
+            Service(warm, leases, metrics, TOKEN).app(), access_log=None, shutdown_timeout=0.1
+        )
         await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0, shutdown_timeout=0.1)
+        site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
         port = runner.addresses[0][1]
         tasks = [asyncio.create_task(warm.run()), asyncio.create_task(leases.run())]

@@ -65,9 +65,10 @@ async def serve(config: JobConfig, platform: pods.Platform, token: str) -> None:
             Pods.in_cluster(http, config.namespace), http, config, platform, limits(config), metrics
         )
         leases = Leases(warm, http, token, metrics)
-        runner = web.AppRunner(Service(warm, leases, metrics, token).app(), access_log=None)
+        app = Service(warm, leases, metrics, token).app()
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
         await runner.setup()
-        await web.TCPSite(runner, port=names.PORT_BROKER, shutdown_timeout=SHUTDOWN_SECONDS).start()
+        await web.TCPSite(runner, port=names.PORT_BROKER).start()
         logs.event(_log, "serving", job=config.name, limits=str(limits(config)))
         work = [asyncio.create_task(warm.run()), asyncio.create_task(leases.run())]
         waiting = asyncio.create_task(stop.wait())

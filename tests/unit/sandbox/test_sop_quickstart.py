@@ -118,7 +118,7 @@ def test_a_demonstration_of_todays_rules_scores_and_one_of_the_old_rules_often_d
         environment.reset({"case_id": case, "prompt": "x"}, 0)
         demonstration = base_model.demonstrate({"case_id": case, "prompt": "x"}, tokenizer, lambda: False)
         old.append(environment.score(demonstration.transcript))
-    assert 0.15 < sum(old) / len(old) < 0.45
+    assert 0.25 < sum(old) / len(old) < 0.5
 
 
 def test_every_word_of_the_task_is_one_token_and_prompts_are_short(tokenizer: Any) -> None:

@@ -1,0 +1,195 @@
+"""The broker against a real cluster: leases, restarts, and what it says when pods cannot start."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import sandbox_broker as rig
+
+from headway_api.sandbox_api import Lease, LeaseRequest, Problem
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+ROOT = Path(__file__).resolve().parents[3]
+IMAGE = "localhost/headway/sop-quickstart:dev"
+CASE = {"case_id": "amber-otter", "prompt": "Handle case amber-otter."}
+
+
+@pytest.fixture(scope="module")
+def image(cluster: Any) -> str:
+    """The example's image, loaded into the cluster."""
+    build = [
+        ROOT / "hack" / "images" / "build.py",
+        "--load",
+        "base",
+        "sandbox",
+        ROOT / "examples/sop-quickstart",
+    ]
+    subprocess.run(["/usr/bin/python3", *map(str, build)], check=True, timeout=500, cwd=ROOT)
+    return IMAGE
+
+
+@pytest.fixture
+def namespace(cluster: Any) -> Iterator[str]:
+    """A namespace that admits restricted pods only."""
+    name = f"sandbox-{uuid.uuid4().hex[:8]}"
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
+    if cluster.attempt("get", "crd", "rltrainingjobs.headway.dev").returncode:
+        cluster.kubectl(
+            "apply", "--server-side", "-f", str(ROOT / "crds" / "rltrainingjobs.headway.dev.yaml")
+        )
+        cluster.kubectl("wait", "--for=condition=Established", "crd/rltrainingjobs.headway.dev")
+    yield name
+    cluster.kubectl("delete", "namespace", name, "--wait=false")
+
+
+@pytest.fixture
+def job(cluster: Any, namespace: str) -> Any:
+    """Makes a job's configuration, owned by an object that exists."""
+    uid = rig.own(cluster.kubeconfig, namespace)
+
+    def make(image: str, **changes: Any) -> Any:
+        return rig.job_config(namespace, image, uid, **changes)
+
+    return make
+
+
+async def play(broker: rig.Broker, lease: Lease) -> dict[str, Any]:
+    """Reset and finish an episode."""
+    headers = {"Authorization": f"Bearer {lease.token}"}
+    steps = [("reset", {"row": CASE, "seed": 0}), ("finish", {"messages": [], "truncated": False})]
+    for path, body in steps:
+        async with broker.http.post(f"{lease.url}/{path}", json=body, headers=headers) as response:
+            answer: dict[str, Any] = await response.json()
+            assert response.status == 200, answer
+    return answer
+
+
+def pods_of(cluster: Any, namespace: str) -> set[str]:
+    return set(cluster.kubectl("get", "pods", "-n", namespace, "-o", "name").split())
+
+
+async def test_every_episode_has_a_pod_of_its_own_that_is_gone_afterwards(
+    cluster: Any, namespace: str, image: str, job: Any
+) -> None:
+    async with rig.running(
+        cluster.kubeconfig, job(image, sandbox={"warmPool": {"min": 1, "max": 2}})
+    ) as broker:
+        used = set()
+        for number in range(3):
+            lease = await broker.lease(f"e{number}")
+            assert await broker.lease(f"e{number}") == lease
+            assert (await play(broker, lease))["reward"] == 0.0
+            used.add(lease.pod)
+            await broker.release(f"e{number}")
+        assert len(used) == 3
+        cluster.wait_until(
+            "used pods to be gone",
+            lambda: not {f"pod/{name}" for name in used} & pods_of(cluster, namespace),
+            deadline=120,
+        )
+
+
+async def test_the_pool_never_exceeds_its_maximum(cluster: Any, image: str, job: Any) -> None:
+    async with rig.running(
+        cluster.kubeconfig, job(image, sandbox={"warmPool": {"min": 1, "max": 2}})
+    ) as broker:
+        await asyncio.gather(broker.lease("a"), broker.lease("b"))
+        request = LeaseRequest(lease="c", owner="one", deadline_seconds=60).model_dump()
+        status, body = await broker.call("POST", "/v1/leases", request)
+        assert (status, body["reason"]) == (503, "PoolEmpty")
+        waiting = asyncio.create_task(broker.lease("c"))
+        await broker.release("a")
+        await waiting
+        assert (await broker.pool()).leased == 2
+
+
+async def test_a_new_broker_knows_what_the_old_one_lent(cluster: Any, image: str, job: Any) -> None:
+    config = job(image, sandbox={"warmPool": {"min": 1, "max": 4}})
+    async with rig.running(cluster.kubeconfig, config) as broker:
+        kept, lost = await broker.lease("kept"), await broker.lease("lost")
+        await play(broker, lost)
+    async with rig.running(cluster.kubeconfig, config) as again:
+        held = await again.until(lambda state: state.leased == 2)
+        assert held.leased == 2
+        found = await again.lease("kept")
+        assert (found.pod, found.token, found.url) == (kept.pod, kept.token, kept.url)
+        await play(again, found)
+        fresh = await again.lease("fresh")
+        assert fresh.pod not in (kept.pod, lost.pod)
+        assert (await again.call("POST", "/v1/owners", {"owner": "two"}))[0] == 204
+        assert (await again.pool()).leased == 0
+        request = LeaseRequest(lease="late", owner="one", deadline_seconds=60).model_dump()
+        status, body = await again.call("POST", "/v1/leases", request)
+        assert (status, body["reason"]) == (409, "NotOwner")
+
+
+async def test_a_lease_that_runs_out_takes_its_pod_along(
+    cluster: Any, namespace: str, image: str, job: Any
+) -> None:
+    async with rig.running(
+        cluster.kubeconfig, job(image, sandbox={"warmPool": {"min": 0, "max": 1}})
+    ) as broker:
+        lease = await broker.lease("short", seconds=3)
+        await broker.until(lambda state: state.leased == 0)
+        cluster.wait_until(
+            "the pod to be gone", lambda: f"pod/{lease.pod}" not in pods_of(cluster, namespace), deadline=120
+        )
+
+
+async def test_an_environment_that_does_not_import_is_refused_for_good(
+    cluster: Any, image: str, job: Any
+) -> None:
+    async with rig.running(cluster.kubeconfig, job(image, entrypoint="environment:Nothing")) as broker:
+        request = LeaseRequest(lease="a", owner="one", deadline_seconds=60).model_dump()
+        async with asyncio.timeout(120):
+            while (answer := await broker.call("POST", "/v1/leases", request))[0] == 503:
+                pass
+        assert answer[0] == 409
+        problem = Problem.model_validate(answer[1])
+        assert problem.reason == "EnvironmentNotImportable"
+        assert problem.field == "spec.environment.entrypoint"
+        assert "no attribute 'Nothing'" in problem.message
+        assert problem.permanent
+
+
+async def test_an_image_that_is_not_there_is_said_in_the_kubelets_words(cluster: Any, job: Any) -> None:
+    missing = job("localhost/headway/missing:none", sandbox={"warmPool": {"min": 1, "max": 2}})
+    async with rig.running(cluster.kubeconfig, missing) as broker:
+        state = await broker.until(lambda state: state.problem is not None, seconds=120)
+        assert state.problem is not None
+        assert "Image" in state.problem.reason
+        assert state.problem.field == "spec.environment.image"
+
+
+async def test_a_quota_is_said_in_the_api_servers_words(
+    cluster: Any, namespace: str, image: str, job: Any
+) -> None:
+    quota = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "none", "namespace": namespace},
+    }
+    cluster.apply(quota | {"spec": {"hard": {"pods": "0"}}})
+    async with rig.running(cluster.kubeconfig, job(image)) as broker:
+        state = await broker.until(lambda state: state.problem is not None)
+        assert state.problem is not None
+        assert (state.problem.reason, "exceeded quota" in state.problem.message) == ("Forbidden", True)
+        assert state.starting == 0
+
+
+async def test_only_the_jobs_token_is_answered(cluster: Any, image: str, job: Any) -> None:
+    async with rig.running(
+        cluster.kubeconfig, job(image, sandbox={"warmPool": {"min": 0, "max": 1}})
+    ) as broker:
+        assert (await broker.call("GET", "/v1/pool", token="wrong"))[0] == 401
+        assert (await broker.call("GET", "/healthz", token="wrong"))[0] == 200
+        async with aiohttp.ClientSession() as http, http.get(f"{broker.url}/metrics") as response:
+            assert "headway_sandbox_pool_size" in await response.text()
