@@ -7,6 +7,9 @@ import logging
 from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import urlsplit
 
+from boto3.exceptions import Boto3Error
+from botocore.exceptions import BotoCoreError, ClientError
+
 from headway_api.exits import JobError
 from headway_api.store import FileStore, NotFound, Store, open_store
 from headway_rollout.logs import event
@@ -20,6 +23,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FIELD: Final = "spec.model.base"
+STORE_FAILURES: Final = (OSError, ClientError, BotoCoreError, Boto3Error)
+"""What reading from the artifact store may raise besides `NotFound`."""
+
 PATTERNS: Final = ("*.safetensors", "*.json", "*.jinja", "*.txt", "*.model")
 """What vLLM reads of a model; other formats of the same weights are not fetched."""
 
@@ -28,13 +34,17 @@ def fetch(model: ModelSpec, output: OutputSpec, folder: Path) -> Path:
     """Fetch the base model, or use it where it lies (`file://`).
 
     Raises:
-        JobError: `ModelNotFound` or `ModelNotLoadable` (field `spec.model.base`).
+        JobError: `ModelNotFound` where nothing of use lies there, `ModelNotFetched` (retriable) where the
+            way to it failed; both name `spec.model.base`.
     """
     parts = urlsplit(model.base)
-    if parts.scheme == "hf":
-        return _from_hub(f"{parts.netloc}{parts.path}", model.revision, folder)
-    store: Store = FileStore() if parts.scheme == "file" else open_store(output)
-    return from_store(store, model.base, folder)
+    try:
+        if parts.scheme == "hf":
+            return _from_hub(f"{parts.netloc}{parts.path}", model.revision, folder)
+        store: Store = FileStore() if parts.scheme == "file" else open_store(output)
+        return from_store(store, model.base, folder)
+    except STORE_FAILURES as error:
+        raise JobError("ModelNotFetched", f"{model.base}: {error}", field=FIELD, permanent=False) from error
 
 
 def from_store(store: Store, uri: str, folder: Path) -> Path:
@@ -61,23 +71,18 @@ def from_store(store: Store, uri: str, folder: Path) -> Path:
 
 def _from_hub(repository: str, revision: str | None, folder: Path) -> Path:
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
+    from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
     try:
         snapshot_download(repository, revision=revision, local_dir=folder, allow_patterns=list(PATTERNS))
-    except LocalEntryNotFoundError as error:
-        raise JobError(
-            "ModelHubUnreachable",
-            f"the Hugging Face hub could not be reached: {error}",
-            field=FIELD,
-            permanent=False,
-        ) from error
     except RepositoryNotFoundError as error:
         raise JobError(
             "ModelNotFound", f"hf://{repository} does not exist or needs a token (HF_TOKEN)", field=FIELD
         ) from error
-    except HfHubHTTPError as error:
-        raise JobError("ModelNotFound", f"hf://{repository}: {error}", field=FIELD) from error
+    except RevisionNotFoundError as error:
+        raise JobError(
+            "ModelNotFound", f"hf://{repository} has no revision {revision!r}", field="spec.model.revision"
+        ) from error
     return folder
 
 

@@ -19,7 +19,7 @@ from aiohttp import web
 from headway_api import names
 from headway_api.exits import JobError
 from headway_api.records import WeightsManifest, WeightsState
-from headway_api.store import open_store
+from headway_api.store import Store, open_store
 from headway_rollout.logs import event
 from headway_rollout.server import failures, model
 from headway_rollout.server.agent import application
@@ -32,6 +32,7 @@ from headway_rollout.server.weights.loaders import FullLoader, LoraLoader
 
 if TYPE_CHECKING:
     from headway_api.config import JobConfig
+    from headway_api.spec.lifecycle import OutputSpec
 
 log = logging.getLogger(__name__)
 
@@ -139,13 +140,14 @@ class RolloutServer:
 
     async def _serve(self, http: aiohttp.ClientSession) -> None:
         spec, cache, started = self._config.spec, self._settings.cache, time.monotonic()
+        store = await asyncio.to_thread(_open_store, spec.output)
         folder = await asyncio.to_thread(model.fetch, spec.model, spec.output, cache / "model")
         fetched = time.monotonic()
         how = launch(spec, folder, model.read_config(folder), self._settings.host(), os.environ)
         self._process = await EngineProcess.start(how)
         engine = Engine(http, f"http://127.0.0.1:{self._settings.engine_port}")
         await self._started(engine, self._process)
-        self._engine, self._keeper = engine, await self._make_keeper(engine, folder)
+        self._engine, self._keeper = engine, self._make_keeper(engine, store, folder)
         event(log, "ready", fetch_seconds=fetched - started, load_seconds=time.monotonic() - fetched)
         await self._watch(self._keeper, self._process)
 
@@ -166,14 +168,12 @@ class RolloutServer:
         finally:
             ended.cancel()
 
-    async def _make_keeper(self, engine: Engine, folder: Path) -> Keeper:
-        spec = self._config.spec
-        lora = spec.model.effective_lora
+    def _make_keeper(self, engine: Engine, store: Store, folder: Path) -> Keeper:
+        lora = self._config.spec.model.effective_lora
         if lora is not None:
             loader: LoraLoader | FullLoader = LoraLoader(engine, lora.rank)
         else:
             loader = FullLoader(engine, read_headers(folder))
-        store = await asyncio.to_thread(open_store, spec.output)
         return Keeper(engine, loader, store, self._settings.cache / "weights")
 
     async def _watch(self, keeper: Keeper, process: EngineProcess) -> None:
@@ -188,3 +188,12 @@ class RolloutServer:
             await asyncio.sleep(REPORT_SECONDS)
             raise keeper.failed.result()
         raise failures.after_ready(ended.result(), process.lines)
+
+
+def _open_store(output: OutputSpec) -> Store:
+    try:
+        return open_store(output)
+    except JobError as error:
+        # Preflight has used this bucket already: what fails now is not the spec.
+        error.permanent = False
+        raise

@@ -18,13 +18,12 @@ import shutil
 import time
 from typing import TYPE_CHECKING, Final
 
-from botocore.exceptions import BotoCoreError, ClientError
-
 from headway_api.exits import JobError
 from headway_api.records import PolicyVersion, WeightsManifest, WeightsState
 from headway_api.store import Corrupt, NotFound, Store, download_folder
 from headway_rollout.logs import event
 from headway_rollout.server.engine import Engine, EngineRefused
+from headway_rollout.server.model import STORE_FAILURES
 from headway_rollout.server.weights import canary
 from headway_rollout.server.weights.checks import Unusable, check_manifest
 
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-UNTOUCHED: Final = (Unusable, Corrupt, NotFound, OSError, ClientError, BotoCoreError)
+UNTOUCHED: Final = (Unusable, Corrupt, NotFound, *STORE_FAILURES)
 """Failures to get hold of usable files; the engine is as it was."""
 
 
