@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import secrets
 import subprocess
@@ -95,7 +96,7 @@ def _local() -> Kube:
 
 def _services(kube: Kube, refs: Mapping[str, str], settings: Settings) -> str:
     """Object store and MLflow; returns the store's secret key."""
-    secret_key = secrets.token_hex(16)
+    secret_key = _secret_key(kube)
     mounts, volumes = images.host_mounts(settings)
     local = not settings.current_cluster
     values = {
@@ -119,6 +120,14 @@ def _services(kube: Kube, refs: Mapping[str, str], settings: Settings) -> str:
     return secret_key
 
 
+def _secret_key(kube: Kube) -> str:
+    """The object store's key: the one it runs with, or a new one."""
+    found = kube.get("secrets", "-n", NAMESPACE, "--field-selector=metadata.name=objects")["items"]
+    if found:
+        return base64.b64decode(found[0]["data"]["AWS_SECRET_ACCESS_KEY"]).decode()
+    return secrets.token_hex(16)
+
+
 def _install(kube: Kube, refs: Mapping[str, str], settings: Settings) -> None:
     """`helm upgrade --install` with this machine's images; waits for the operator."""
     values = json.dumps(images.chart_values(refs, settings))
@@ -126,6 +135,9 @@ def _install(kube: Kube, refs: Mapping[str, str], settings: Settings) -> None:
         _helm(settings), "upgrade", "--install", "headway", str(ROOT / "charts" / "headway"),
         "--namespace", SYSTEM_NAMESPACE, "--create-namespace", "--values", "-",
     ]  # fmt: skip
+    if not settings.current_cluster:
+        # Whatever an earlier run or a test applied to this machine's cluster, the chart now owns.
+        command += ["--take-ownership", "--force-conflicts"]
     done = subprocess.run(
         command, input=values, text=True, capture_output=True, env=kube.environ, timeout=180
     )
