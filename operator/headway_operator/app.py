@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import sys
 import threading
 from typing import Any
@@ -58,17 +59,22 @@ def run(platform: OperatorConfig) -> None:
     api = kube.connect()
     telemetry = Telemetry()
     controller = Controller(api, platform, telemetry)
-    leading = False
-    serve(platform.port, telemetry, lambda: controller.trouble() if leading else "", lambda: "")
-    leadership = (
-        Leadership(platform.lease_name, platform.lease_namespace) if platform.lease_namespace else None
-    )
-    if leadership:
-        leadership.wait()
-    telemetry.leader.set(1)
-    controller.start()
-    leading = True
+    serve(platform.port, telemetry, controller.trouble, lambda: "")
+    if platform.lease_namespace is None:
+        _lead(controller, platform, telemetry)
+        return
+    leadership = Leadership(platform.lease_name, platform.lease_namespace)
+    leadership.wait()
     try:
+        _lead(controller, platform, telemetry)
+    finally:
+        leadership.release()
+
+
+def _lead(controller: Controller, platform: OperatorConfig, telemetry: Telemetry) -> None:
+    telemetry.leader.set(1)
+    try:
+        controller.start()
         asyncio.run(
             kopf.operator(
                 registry=registry(controller),
@@ -79,8 +85,11 @@ def run(platform: OperatorConfig) -> None:
         )
     finally:
         controller.stop()
-        if leadership:
-            leadership.release()
+
+
+def _stop(number: int, frame: object) -> None:
+    """Until kopf takes signals over: the first process of a container has no default for them."""
+    sys.exit(0)
 
 
 def _end(failure: threading.ExceptHookArgs) -> None:
@@ -99,6 +108,7 @@ def main() -> int:
     for chatty in ("kopf", "urllib3"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     threading.excepthook = _end
+    signal.signal(signal.SIGTERM, _stop)
     try:
         platform = load(os.environ)
     except (OSError, ValidationError) as error:

@@ -18,6 +18,7 @@ from headway_api.base import Model
 from headway_api.spec.types import Quantity, Resources
 
 ENV_FILE = "HEADWAY_OPERATOR_CONFIG"
+DEFAULT_MANAGER = "headway.dev/operator"
 DEFAULT_FILE = "/etc/headway-operator/config.yaml"
 PodRole = Literal["coordinator", "broker", "learner", "rollout"]
 
@@ -81,6 +82,9 @@ class OperatorConfig(Model):
     )
     """NetworkPolicyPeers that may scrape coordinator and broker: by default, namespaces that carry the
     label headway.dev/metrics=enabled."""
+    manager: str = DEFAULT_MANAGER
+    """Which jobs are this operator's: those whose spec.managedBy is this; one that names nobody is the
+    default's. So another version can run beside the first, on jobs of its own."""
     watch_namespaces: tuple[str, ...] = ()
     """Empty: all namespaces."""
     resync_seconds: Annotated[float, Field(gt=0)] = 300

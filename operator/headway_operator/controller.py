@@ -89,6 +89,8 @@ class Controller:
 
     def trouble(self) -> str:
         """What is wrong with this process so that starting it again would help, or nothing."""
+        if not self._threads:
+            return ""
         silent = min((time.monotonic() - informer.last_heard for informer in self._informers), default=0.0)
         if silent > self._platform.liveness_seconds:
             return f"no watch has heard from the API server for {silent:.0f} s"

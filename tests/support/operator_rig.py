@@ -28,6 +28,8 @@ CHILDREN = (
     "serviceaccounts,roles,rolebindings,configmaps,secrets,networkpolicies,services,jobs,deployments,"
     "pods"
 )
+MANAGER = "headway.dev/operator-under-test"
+"""So that an operator that looks after the whole cluster leaves these jobs alone."""
 DEADLINE = 90.0
 SMALL = {"requests": {"cpu": "5m", "memory": "16Mi"}, "limits": {"cpu": "100m", "memory": "32Mi"}}
 
@@ -124,6 +126,7 @@ class Rig:
         return {
             "images": dict.fromkeys(roles, IMAGE),
             "accelerator": "",
+            "manager": MANAGER,
             "watchNamespaces": [self.namespace],
             "port": self.port,
             "resources": dict.fromkeys(roles, SMALL),
@@ -176,6 +179,7 @@ class Rig:
             "data": {"train": {"uri": "s3://b/train.jsonl"}, "validation": {"uri": "s3://b/val.jsonl"}},
             "environment": {"image": IMAGE, "entrypoint": "env:Env"},
             "output": {"uri": "s3://b/runs"},
+            "managedBy": MANAGER,
         }
         metadata = {"name": name, "namespace": self.namespace}
         return {

@@ -76,6 +76,7 @@ caps: {{- toYaml .Values.caps | nindent 2 }}
 cacheSizeLimit: {{ .Values.cacheSizeLimit | quote }}
 shmSizeLimit: {{ .Values.shmSizeLimit | quote }}
 metricsFrom: {{- toYaml .Values.metricsFrom | nindent 2 }}
+manager: {{ .Values.manager }}
 watchNamespaces: {{ toJson .Values.watchNamespaces }}
 resyncSeconds: {{ .Values.resyncSeconds }}
 workers: {{ .Values.workers }}

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final
 
 from pydantic import ValidationError
 
@@ -18,7 +17,7 @@ from headway_api import names
 from headway_api.conditions import ConditionType, Reason, find, is_finished, is_true
 from headway_api.spec.training import RLTrainingJob
 from headway_api.status import RLTrainingJobStatus
-from headway_operator.config import OperatorConfig
+from headway_operator.config import DEFAULT_MANAGER, OperatorConfig
 from headway_operator.plan import (
     broker,
     coordinator,
@@ -33,9 +32,6 @@ from headway_operator.plan import (
 from headway_operator.plan.context import Context, Json, Wanted
 from headway_operator.plan.health import RoleHealth, Trouble, failure, is_complete, pod_trouble, role_health
 from headway_operator.plan.observed import Observed, is_ready, moment, role_of
-
-MANAGER: Final = "headway.dev/operator"
-"""Value of spec.managedBy that means this operator, as does its absence."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +98,7 @@ def make(raw: Json, platform: OperatorConfig, observed: Observed, obstacle: Trou
     """The plan for a job as it stands. `obstacle` is what the last attempt to carry it out met."""
     if raw["metadata"].get("deletionTimestamp"):
         return Plan()
-    if raw["spec"].get("managedBy", MANAGER) != MANAGER:
+    if raw["spec"].get("managedBy", DEFAULT_MANAGER) != platform.manager:
         return Plan()
     before = RLTrainingJobStatus.model_validate(raw.get("status", {}))
     if is_finished(before.conditions):

@@ -137,6 +137,13 @@ def test_naming_this_operator_is_as_naming_none() -> None:
     assert World(job(managedBy="headway.dev/operator")).plan().wanted
 
 
+def test_an_operator_of_another_name_takes_only_jobs_that_name_it() -> None:
+    second = PLATFORM.model_copy(update={"manager": "headway.dev/second"})
+    assert World(job(managedBy="headway.dev/second"), second).plan().wanted
+    assert World(job(), second).plan().wanted == ()
+    assert World(job(managedBy="headway.dev/second")).plan().wanted == ()
+
+
 def test_a_job_being_deleted_is_left_to_the_garbage_collector() -> None:
     body = job()
     body["metadata"]["deletionTimestamp"] = "2026-11-01T12:00:00Z"
