@@ -83,6 +83,7 @@ class Reason(StrEnum):
     UNSCHEDULABLE = "Unschedulable"
     IMAGE_PULL_FAILED = "ImagePullFailed"
     CREATE_FAILED = "CreateFailed"
+    CONTESTED = "Contested"
     OUT_OF_MEMORY = "OutOfMemory"
     CRASH_LOOP = "CrashLoop"
     DISRUPTED = "Disrupted"

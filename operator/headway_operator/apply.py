@@ -10,6 +10,7 @@ import hashlib
 import json
 import logging
 import secrets
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -23,6 +24,9 @@ from headway_operator.plan.health import Trouble
 log = logging.getLogger(__name__)
 
 TOKEN_BYTES: Final = 32
+CONTEST_MENDS: Final = 5
+CONTEST_SECONDS: Final = 60.0
+"""An object is mended so often in so many seconds; then the job waits, ever longer."""
 
 
 class Blocked(Exception):
@@ -42,10 +46,12 @@ class Applier:
         self._cache = cache
         self._applied: dict[Ref, tuple[str, str]] = {}
         """What was sent last, as a digest, and the mark of the object it made."""
+        self._mended: dict[Ref, list[float]] = {}
 
     def forget(self) -> None:
         """Hold every object against the plan again."""
         self._applied.clear()
+        self._mended.clear()
 
     def carry_out(self, uid: str, wanted: tuple[Wanted, ...], doomed: tuple[Json, ...]) -> int:
         """Make it so; returns the number of requests that changed something.
@@ -74,6 +80,8 @@ class Applier:
         digest = hashlib.sha256(json.dumps(item.body, sort_keys=True).encode()).hexdigest()
         if known is not None and self._applied.get(item.ref) == (digest, _mark(known)):
             return 0
+        if known is not None and item.ref in self._applied and self._applied[item.ref][0] == digest:
+            self._mind_contest(item.ref)
         made = self._api.apply(item.body)
         self._cache.put(made)
         self._applied[item.ref] = (digest, _mark(made))
@@ -81,6 +89,20 @@ class Applier:
         result = "created" if known is None else "changed" if changed else "unchanged"
         self._count(item.ref[0], result)
         return int(changed)
+
+    def _mind_contest(self, ref: Ref) -> None:
+        """Somebody changed an object back: mend it, but not for ever at full speed."""
+        now = time.monotonic()
+        recent = [moment for moment in self._mended.get(ref, []) if now - moment < CONTEST_SECONDS]
+        if len(recent) >= CONTEST_MENDS:
+            raise Blocked(
+                Trouble(
+                    Reason.CONTESTED,
+                    f"{ref[0]} {ref[2]} is changed by somebody else whenever it is mended; its managedFields "
+                    "name whom",
+                )
+            )
+        self._mended[ref] = [*recent, now]
 
     def _known(self, uid: str, item: Wanted) -> Json | None:
         """The object as it is, if it is this job's; the cluster is asked where the cache knows none."""

@@ -183,6 +183,21 @@ def test_a_policy_opened_by_hand_is_closed_again(rig: Rig) -> None:
     )
 
 
+def test_a_contest_over_an_object_is_not_fought_at_full_speed(rig: Rig) -> None:
+    rig.start()
+    rig.apply("contested")
+    first_pods(rig, "contested")
+    opened = json.dumps({"spec": {"ingress": [{}]}})
+    target = ("networkpolicy", "contested-sandbox", "-n", rig.namespace)
+
+    def fight() -> bool:
+        rig.cluster.kubectl("patch", *target, "--type=merge", "-p", opened)
+        return rig.condition("contested", "Reconciling").get("reason") == "Contested"
+
+    wait("the operator to say so", fight, explain=rig.log)
+    assert "NetworkPolicy contested-sandbox" in rig.condition("contested", "Reconciling")["message"]
+
+
 def test_a_coordinator_that_ends_well_ends_the_job(rig: Rig) -> None:
     rig.scripts = {"coordinator": "while [ ! -e /tmp/end ]; do sleep 0.2; done"}
     rig.start()
