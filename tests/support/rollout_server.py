@@ -14,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -75,6 +76,7 @@ class RolloutServer:
             "HEADWAY_ENGINE_PORT": str(self.engine_port),
             "HEADWAY_WEIGHTS_PORT": str(self.weights_port),
             "OMP_NUM_THREADS": "1",
+            "VLLM_CACHE_ROOT": str(Path(tempfile.gettempdir()) / "headway-tests-vllm"),
         }
         self.cache = folder / "cache"
         self._stream = self.log.open("wb")

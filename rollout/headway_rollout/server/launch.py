@@ -145,7 +145,8 @@ def environment(spec: RLTrainingJobSpec, host: Host, parent: Mapping[str, str]) 
     env |= {
         "HOME": str(host.cache),
         "XDG_CACHE_HOME": str(host.cache / "xdg"),
-        "VLLM_CACHE_ROOT": str(host.cache / "vllm"),
+        # An image may bring a warm one: what vLLM learnt about each model class, which costs seconds to ask.
+        "VLLM_CACHE_ROOT": parent.get("VLLM_CACHE_ROOT") or str(host.cache / "vllm"),
         "HF_HUB_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
