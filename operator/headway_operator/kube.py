@@ -44,6 +44,7 @@ class Kind:
 
 
 JOB: Final = Kind(names.API_VERSION, "RLTrainingJob", "rltrainingjobs")
+EVENT: Final = Kind("v1", "Event", "events")
 KINDS: Final = {
     kind.kind: kind
     for kind in (
@@ -99,11 +100,17 @@ class Api:
             raise
 
     def list(
-        self, kind: Kind, namespace: str | None, *, selector: str = "", metadata_only: bool = False
+        self,
+        kind: Kind,
+        namespace: str | None,
+        *,
+        selector: str = "",
+        fields: str = "",
+        metadata_only: bool = False,
     ) -> tuple[list[Json], str]:
         """All objects of a kind, in pages, and the resource version to watch from."""
         items: list[Json] = []
-        query = {"limit": str(PAGE), "labelSelector": selector}
+        query = {"limit": str(PAGE), "labelSelector": selector, "fieldSelector": fields}
         while True:
             page = self._json("GET", kind.path(namespace), query=query, accept=_accept("List", metadata_only))
             # Items of a list do not say what they are, and an empty list of metadata is null.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 from headway_api import names
 from headway_api.status import RLTrainingJobStatus
@@ -11,7 +12,7 @@ from headway_operator import plan
 from headway_operator.apply import Applier, Blocked
 from headway_operator.cache import Cache
 from headway_operator.config import OperatorConfig
-from headway_operator.kube import JOB, Api, ApiError, Json
+from headway_operator.kube import EVENT, JOB, Api, ApiError, Json
 from headway_operator.plan import status
 from headway_operator.plan.observed import Observed
 
@@ -64,7 +65,18 @@ class Reconciler:
         return made.again_seconds
 
     def _observed(self, raw: Json) -> Observed:
-        return Observed(plan.utc_now(), tuple(self._cache.of_job(raw["metadata"]["uid"])))
+        seen = Observed(plan.utc_now(), tuple(self._cache.of_job(raw["metadata"]["uid"])))
+        if not (childless := seen.childless()):
+            return seen
+        told = {body["metadata"]["uid"]: self._refusal(body) for body in childless}
+        return replace(seen, refusals={uid: words for uid, words in told.items() if words})
+
+    def _refusal(self, body: Json) -> str | None:
+        """Why a Job's pods could not be created: only events say so."""
+        fields = f"involvedObject.uid={body['metadata']['uid']},reason=FailedCreate"
+        events, _ = self._api.list(EVENT, body["metadata"]["namespace"], fields=fields)
+        events.sort(key=lambda event: int(event["metadata"]["resourceVersion"]))
+        return events[-1].get("message") if events else None
 
     def _plan(self, raw: Json) -> plan.Plan:
         return plan.make(raw, self._platform, self._observed(raw))

@@ -57,6 +57,7 @@ class World:
         self.platform = platform
         self.now = START
         self.objects: dict[tuple[str, str], Json] = {}
+        self.refusals: dict[str, str] = {}
 
     def later(self, seconds: float) -> World:
         """Let time pass."""
@@ -65,7 +66,7 @@ class World:
 
     def plan(self) -> plan.Plan:
         """What the planner says now."""
-        return plan.make(self.body, self.platform, Observed(self.now, tuple(self.objects.values())))
+        return plan.make(self.body, self.platform, Observed(self.now, tuple(self.objects.values()), self.refusals))
 
     def carry_out(self) -> plan.Plan:
         """Plan, and let it be done as an API server without controllers would."""

@@ -31,7 +31,7 @@ from headway_operator.plan import (
 )
 from headway_operator.plan.context import Context, Json, Wanted
 from headway_operator.plan.health import RoleHealth, Trouble, failure, is_complete, pod_trouble, role_health
-from headway_operator.plan.observed import Observed, is_ready, moment, role_of
+from headway_operator.plan.observed import CHILDLESS_SECONDS, Observed, is_ready, moment, role_of
 
 
 @dataclass(frozen=True)
@@ -254,6 +254,8 @@ def _again(context: Context, observed: Observed, situation: status.Situation) ->
         moments.append(_active_since(context, observed.now) + timedelta(seconds=limit))
     patience = timedelta(seconds=context.spec.pending_deadline_seconds)
     moments += [health.pending_since + patience for health in situation.roles if health.pending_since]
+    if any(health.pending_since and not observed.pods(health.role) for health in situation.roles):
+        moments.append(observed.now + timedelta(seconds=CHILDLESS_SECONDS + 1))
     moments += [
         moment(ended["lastTransitionTime"]) + timedelta(seconds=6)
         for role in (names.COORDINATOR, names.LEARNER)

@@ -54,5 +54,6 @@ def _process(context: Context) -> pods.Process:
         },
         api_token=True,
         store=True,
+        costly_to_move=True,
         restart_policy="Never",
     )

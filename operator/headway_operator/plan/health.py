@@ -27,6 +27,9 @@ ESSENTIAL: Final = (names.COORDINATOR, names.BROKER, names.LEARNER, names.ROLLOU
 EVIDENCE_SECONDS: Final = 5.0
 """How long a failed Job waits for its pod's last words: the two arrive by different watches."""
 
+LAST_WORDS: Final = 1500
+"""Characters of a log's end that a message repeats."""
+
 WAITING: Final = {
     "ImagePullBackOff": Reason.IMAGE_PULL_FAILED,
     "ErrImagePull": Reason.IMAGE_PULL_FAILED,
@@ -105,7 +108,8 @@ def _ending(ended: Json) -> str:
     if found := exits.parse(ended.get("message")):
         return found.sentence
     text = f"exit code {ended.get('exitCode')}" + (f" ({ended['reason']})" if ended.get("reason") else "")
-    return text + (f": {ended['message'].strip()}" if ended.get("message") else "")
+    words = (ended.get("message") or "").strip()
+    return f"{text}: {words[-LAST_WORDS:]}" if words else text
 
 
 def _last_words(pod: Json) -> str:
@@ -127,7 +131,7 @@ def role_health(
     waiting = [pod for pod in pods if not is_ready(pod)]
     troubles = [trouble for pod in waiting if (trouble := pod_trouble(pod))]
     workload = observed.workload(role)
-    trouble = next(iter(troubles), None) or _workload_trouble(workload)
+    trouble = next(iter(troubles), None) or _workload_trouble(observed, workload)
     enough = ready >= (1 if role == names.ROLLOUT else desired)
     pending_since, culprit = (None, "") if enough else _pending(waiting, workload)
     return RoleHealth(
@@ -152,11 +156,15 @@ def _failed_pod_trouble(observed: Observed, role: str, alive: list[Json]) -> Tro
     return pod_trouble(over[-1]) if over and not alive else None
 
 
-def _workload_trouble(workload: Json | None) -> Trouble | None:
-    failure = conditions(workload).get("ReplicaFailure") if workload else None
+def _workload_trouble(observed: Observed, workload: Json | None) -> Trouble | None:
+    """Why a workload cannot make its pods: a Deployment says so itself, of a Job only events tell."""
+    if workload is None:
+        return None
+    failure = conditions(workload).get("ReplicaFailure")
     if failure and failure["status"] == "True":
         return Trouble(Reason.CREATE_FAILED, failure.get("message", ""))
-    return None
+    words = observed.refusals.get(workload["metadata"]["uid"])
+    return Trouble(Reason.CREATE_FAILED, words) if words else None
 
 
 def _pending(waiting: list[Json], workload: Json | None) -> tuple[datetime | None, str]:
@@ -208,7 +216,7 @@ def _explained(observed: Observed) -> Trouble | None:
                 name = pod["metadata"]["name"]
                 return Trouble(
                     Reason.PROCESS_FAILED,
-                    f"{role} pod {name} gave up (exit code {exits.PERMANENT}) without a reason; see its log",
+                    f"{role} pod {name} gave up without a reason: {_ending(ended)}",
                 )
     return None
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Final
 
 from headway_api import names
 from headway_operator.plan.context import Json
@@ -16,6 +18,9 @@ WORKLOADS = {
 }
 
 
+CHILDLESS_SECONDS: Final = 3.0
+
+
 @dataclass(frozen=True)
 class Observed:
     """A job's children at one moment."""
@@ -23,11 +28,25 @@ class Observed:
     now: datetime
     objects: tuple[Json, ...] = ()
     """Everything labelled with the job's uid; kinds whose content nobody reads by their metadata alone."""
+    refusals: Mapping[str, str] = field(default_factory=dict)
+    """Uid of a Job without pods -> why none could be created, as its latest event says."""
 
     def pods(self, role: str | None = None) -> list[Json]:
         """Pods of a role, or all of them, oldest first."""
         found = [o for o in self.objects if o["kind"] == "Pod" and role in (None, role_of(o))]
         return sorted(found, key=lambda pod: (pod["metadata"]["creationTimestamp"], pod["metadata"]["name"]))
+
+    def childless(self) -> list[Json]:
+        """Jobs that wait for their pods to be created, and should not have to."""
+        return [
+            body
+            for role, kind in WORKLOADS.items()
+            if kind == "Job"
+            and (body := self.workload(role)) is not None
+            and not self.pods(role)
+            and not conditions(body)
+            and (self.now - moment(body["metadata"]["creationTimestamp"])).total_seconds() > CHILDLESS_SECONDS
+        ]
 
     def workload(self, role: str) -> Json | None:
         """The Job or Deployment of a role."""

@@ -17,6 +17,12 @@ SIDECAR_RESOURCES: Final[Json] = {
 }
 
 
+STAY: Final = {
+    "karpenter.sh/do-not-disrupt": "true",
+    "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+}
+
+
 @dataclass(frozen=True)
 class Process:
     """What differs between roles."""
@@ -41,13 +47,18 @@ class Process:
     pod_template: Json | None = None
     """The job's own fragment."""
     grace_seconds: int = 30
+    costly_to_move: bool = False
+    """A node should not be emptied of it to save money: work since the last step would be lost."""
     restart_policy: str = "Always"
 
 
 def pod_template(context: Context, process: Process) -> Json:
     """The whole PodTemplateSpec of a role."""
     labels = context.labels(process.role)
-    made = {"metadata": {"labels": labels}, "spec": _pod_spec(context, process)}
+    metadata: Json = {"labels": labels}
+    if process.costly_to_move:
+        metadata["annotations"] = STAY
+    made = {"metadata": metadata, "spec": _pod_spec(context, process)}
     layered = template.merge(made, context.platform.role_templates.get(process.role, {}))
     layered = template.merge(layered, process.pod_template or {})
     return template.harden(layered, labels, context.service_account(process.role), SIDECAR_RESOURCES)
@@ -65,6 +76,8 @@ def _pod_spec(context: Context, process: Process) -> Json:
                 "image": process.image,
                 "imagePullPolicy": context.platform.image_pull_policy,
                 "command": ["python", "-m", process.module],
+                # Pods go when the job ends: the last lines of their logs are kept in its condition.
+                "terminationMessagePolicy": "FallbackToLogsOnError",
                 "env": _env(process),
                 "ports": [{"name": name, "containerPort": port} for name, port in process.ports.items()],
                 "resources": resources(context, process),

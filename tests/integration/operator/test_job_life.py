@@ -257,6 +257,20 @@ def test_pods_that_cannot_start_are_named_and_then_fail_the_job(rig: Rig) -> Non
     assert "Insufficient memory" in failed["message"]
 
 
+def test_a_quota_that_forbids_pods_is_named(rig: Rig) -> None:
+    rig.cluster.kubectl("create", "quota", "none", "-n", rig.namespace, "--hard=pods=0")
+    try:
+        rig.start()
+        rig.apply("poor")
+        told = lambda: rig.condition("poor", "Reconciling")  # noqa: E731
+        wait("the quota's words", lambda: "exceeded quota: none" in told().get("message", ""), explain=told)
+        assert told()["reason"] == "CreateFailed"
+        roles = {role["name"]: role.get("message", "") for role in rig.get("poor")["status"]["roles"]}
+        assert all("exceeded quota: none" in roles[role] for role in ("coordinator", "broker"))
+    finally:
+        rig.cluster.kubectl("delete", "quota", "none", "-n", rig.namespace)
+
+
 def test_a_spec_the_platform_forbids_creates_nothing(rig: Rig) -> None:
     rig.start()
     rig.apply("forbidden", rollout={"podTemplate": {"spec": {"hostNetwork": True}}})

@@ -289,6 +289,17 @@ class TestFailures:
         world.carry_out()
         assert world.told("RolloutReady")["message"] == "exceeded quota: gpus"
 
+    def test_of_a_job_whose_pods_are_refused_an_event_tells(self) -> None:
+        world = started()
+        del world.objects["Pod", "refunds-learner-0"]
+        again = world.plan().again_seconds
+        assert again is not None
+        assert again <= 5
+        world.later(5).refusals["Job-refunds-learner"] = "pods is forbidden: exceeded quota: gpus"
+        world.carry_out()
+        assert world.told("LearnerReady")["reason"] == "CreateFailed"
+        assert "exceeded quota: gpus" in world.told("Reconciling")["message"]
+
     def test_a_sandbox_that_cannot_start_is_told(self) -> None:
         world = running()
         world.waiting("sandbox", "ErrImagePull", "no such image")
