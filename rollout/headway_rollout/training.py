@@ -177,17 +177,18 @@ class Training:
     async def run(self) -> None:
         """Until the last step is taken and validated."""
         async with asyncio.TaskGroup() as tasks:
+            await self._until(lambda: self.state.step >= 0)
             while True:
-                await self._until(lambda: self.state.step >= 0)
+                seen = self.state.step
                 if self._validation_due():
                     await self._validate()
-                    continue
-                if self.sampler.done:
+                elif self.sampler.done:
                     break
-                await self._fleet.ready()
-                while (position := self.sampler.start()) is not None:
-                    tasks.create_task(self._train(position))
-                await self._until(partial(self._news, self.state.step))
+                else:
+                    await self._fleet.ready()
+                    while (position := self.sampler.start()) is not None:
+                        tasks.create_task(self._train(position))
+                    await self._until(partial(self._news, seen))
         self.state.finished = (
             "MaxSteps" if self.sampler.step >= self._spec.schedule.max_steps else "MaxEpochs"
         )

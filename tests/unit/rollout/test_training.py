@@ -321,3 +321,22 @@ async def test_a_stall_names_its_culprit(tmp_path: Path) -> None:
             while not training.batch_ready:
                 await asyncio.sleep(0.01)
         assert "batch of step 1 is ready" in culprit(training, router, quiet)
+
+
+async def test_a_step_taken_while_servers_load_weights_is_not_overlooked(tmp_path: Path) -> None:
+    """Two steps in quick succession, the second due for validation: the barrier must not wait for ever."""
+    job = Job(tmp_path)
+    async with job.coordinator() as (training, learner, running):
+        loading = asyncio.Event()
+
+        async def slow() -> None:
+            if training.state.step == 1:
+                await loading.wait()
+
+        job.rotation.ready = slow  # type: ignore[method-assign]
+        playing = asyncio.create_task(learner.run())
+        while training.state.step < 2:
+            await asyncio.sleep(0.001)
+        loading.set()
+        await asyncio.gather(playing, running)
+    assert sorted(training.state.evaluations) == [0, 2, 4]
