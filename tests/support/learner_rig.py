@@ -114,6 +114,7 @@ def job(
     processes: int = 1,
     algorithm: dict[str, Any] | None = None,
     optimizer: dict[str, Any] | None = None,
+    sampling: dict[str, Any] | None = None,
 ) -> JobConfig:
     """A job over a local folder: the store, the cache and the base model lie below or beside `folder`."""
     training = {"lora": lora} if lora else {"full": {}}
@@ -128,7 +129,7 @@ def job(
                 "environment": {"image": "refunds-env:1", "entrypoint": "refunds:Desk"},
                 "algorithm": {"batchSize": 2, "groupSize": 4, **(algorithm or {})},
                 "optimizer": {"learningRate": 1e-3, "warmupSteps": 2, **(optimizer or {})},
-                "rollout": {"sampling": {"maxTokens": 64}},
+                "rollout": {"sampling": {"maxTokens": 64, **(sampling or {})}},
                 "learner": {"processesPerNode": processes, "deepspeed": {"zeroStage": zero_stage}},
                 "evaluation": {"everySteps": 0, "atStart": False},
                 "output": {"uri": f"file://{folder}/store"},
@@ -195,12 +196,20 @@ class ScriptedCoordinator:
             return web.json_response({"message": f"at step {self.step}, not {step - 1}"}, status=409)
         if self.hold:
             self.hold -= 1
+            await asyncio.sleep(0.05)  # in the place of a long poll
             return web.Response(status=204)
         if step > len(self.batches):
             done = Finished(reason="MaxSteps").model_dump_json()
             return web.Response(status=410, text=done, content_type="application/json")
         body = gzip.compress(self.batches[step - 1].model_dump_json().encode())
         return web.Response(body=body, content_type="application/json", headers={"Content-Encoding": "gzip"})
+
+
+async def reached(served: ScriptedCoordinator, step: int, timeout: float = 120) -> None:
+    """Wait until `step` was announced."""
+    while served.step < step:
+        served.acknowledged.clear()
+        await asyncio.wait_for(served.acknowledged.wait(), timeout)
 
 
 def free_port() -> int:

@@ -78,6 +78,8 @@ class Learner:
         self._scratch = cache / "learner"
         self._objective = Objective.of(spec.algorithm)
         model = models.load(base, spec.model, spec.seed)
+        if ranks.device.type == "cuda":
+            models.save_memory(model)
         self._engine = Engine(model, spec.learner.deepspeed, spec.optimizer, ranks)
         self._policy = Policy(
             self._engine, models.output_head(model), temperature=spec.rollout.sampling.temperature

@@ -49,6 +49,13 @@ def load(folder: Path, spec: ModelSpec, seed: int) -> nn.Module:
     return trained
 
 
+def save_memory(model: nn.Module) -> None:
+    """Recompute a layer's activations in the backward pass instead of keeping them."""
+    checkpointed: Any = model
+    checkpointed.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    checkpointed.train()  # it is off in a model that evaluates; nothing else differs, as there is no dropout
+
+
 def output_head(model: nn.Module) -> nn.Module:
     """The module that turns hidden states into logits."""
     base: Any = model.get_base_model() if hasattr(model, "get_base_model") else model  # type: ignore[operator]

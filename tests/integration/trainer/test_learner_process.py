@@ -32,13 +32,6 @@ async def run(config: JobConfig, folder: Path, served: rig.ScriptedCoordinator) 
         assert await process.exit(300) == 0, process.log.read_text()[-4000:]
 
 
-async def reached(served: rig.ScriptedCoordinator, step: int) -> None:
-    """Wait until `step` was announced."""
-    while served.step < step:
-        served.acknowledged.clear()
-        await asyncio.wait_for(served.acknowledged.wait(), 120)
-
-
 async def test_every_group_is_acknowledged_once_and_in_order(
     tmp_path: Path, model: Path, left: Callable[..., object]
 ) -> None:
@@ -71,7 +64,7 @@ async def test_killed_at_random_points_it_ends_where_an_undisturbed_one_does(
     async with served.serving() as url:
         for stop_after in (0, 2, 3):
             async with rig.learner(config, tmp_path / "rough", url) as process:
-                await reached(served, stop_after)
+                await rig.reached(served, stop_after)
                 await asyncio.sleep(rng.uniform(0.0, 0.2))
                 process.kill()
                 assert await process.exit() == -signal.SIGKILL or served.step == STEPS
@@ -101,9 +94,9 @@ async def test_a_coordinator_that_restarts_and_forgets_is_told_again(tmp_path: P
     async with rig.learner(config, tmp_path, f"http://127.0.0.1:{port}") as process:
         first.hold = 10**6  # from the start: it must not reach its end before it is stopped
         async with first.serving(port):
-            await reached(first, 0)
+            await rig.reached(first, 0)
             first.hold = 0
-            await reached(first, 1)
+            await rig.reached(first, 1)
             first.hold = 10**6
         async with second.serving(port):
             assert await process.exit() == 0, process.log.read_text()[-4000:]
@@ -144,7 +137,7 @@ async def test_sigterm_ends_it_at_once(tmp_path: Path, model: Path) -> None:
     config = rig.job(tmp_path, model, lora=LORA)
     served = rig.ScriptedCoordinator(batches(), hold=10**6)
     async with served.serving() as url, rig.learner(config, tmp_path, url) as process:
-        await reached(served, 0)
+        await rig.reached(served, 0)
         process.kill(signal.SIGTERM)
         assert await process.exit(20) == 128 + signal.SIGTERM
 

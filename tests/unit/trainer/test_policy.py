@@ -168,3 +168,12 @@ def test_an_adapter_starts_as_nothing_and_is_a_function_of_the_seed(folder: Path
 
     assert torch.equal(trained(first), trained(second))
     assert not torch.equal(trained(first), trained(other))
+
+
+def test_recomputing_activations_changes_no_gradient(model: Any) -> None:
+    rows = rows_of()
+    loss, vector = gradient(model, rows, [list(range(len(rows)))])
+    models.save_memory(model)
+    recomputed_loss, recomputed = gradient(model, rows, [list(range(len(rows)))])
+    assert recomputed_loss == loss
+    assert relative(recomputed, vector) < 1e-6
