@@ -126,7 +126,18 @@ def parse_answer(text: str) -> dict[str, str] | None:
 
 
 class RefundDesk(Environment):
-    """One case of the refund desk."""
+    """One case of the refund desk.
+
+    `config: {reward: exact}` (the default) trains on the whole answer, `{reward: fields}` on the share of it
+    that is right. On this task the exact reward learns in half the steps: most fields are right from the
+    start, so that shares differ little within a group.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__(config)
+        self.dense = {"exact": False, "fields": True}.get(config.get("reward", "exact"))
+        if self.dense is None or config.keys() - {"reward"}:
+            raise ValueError("config takes one key, reward, which is exact or fields")
 
     def reset(self, row: Mapping[str, Any], seed: int) -> Observation:
         self.case_id = str(row["case_id"])
@@ -166,15 +177,18 @@ class RefundDesk(Environment):
         return calls == expected_calls(self.case_id)
 
     def reward(self, transcript: Transcript) -> Reward:
-        """The share of the five fields and the procedure that is right; 0 without a well-formed answer."""
+        """1 for the right answer found the right way, else 0; or the share that is right (see the class)."""
         answer = parse_answer(transcript.answer)
-        if answer is None:
-            return Reward(0.0, {"well_formed": 0.0, "fields": 0.0, "procedure": 0.0})
         expected = expected_answer(self.case_id)
-        fields = sum(answer[name] == expected[name] for name in FIELDS) / len(FIELDS)
-        procedure = float(self._followed(transcript))
-        value = (fields * len(FIELDS) + procedure) / (len(FIELDS) + 1)
-        return Reward(value, {"well_formed": 1.0, "fields": fields, "procedure": procedure})
+        right = sum(answer[name] == expected[name] for name in FIELDS) if answer is not None else 0
+        followed = self._followed(transcript)
+        share = (right + followed) / (len(FIELDS) + 1) if answer is not None else 0.0
+        metrics = {
+            "well_formed": float(answer is not None),
+            "fields": right / len(FIELDS),
+            "procedure": float(followed),
+        }
+        return Reward(share if self.dense else float(share == 1.0), metrics)
 
     def score(self, transcript: Transcript) -> float:
         """1 where the answer is exactly right and was looked up as prescribed, else 0."""

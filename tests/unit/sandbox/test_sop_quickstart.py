@@ -26,7 +26,7 @@ ANSWER = desk.expected_answer(CASE)
 
 def judged(answer: str, calls: list[tuple[str, str]] | None = None) -> tuple[float, float]:
     """Reward and score of an episode that made `calls` and ended with `answer`."""
-    environment = desk.RefundDesk({})
+    environment = desk.RefundDesk({"reward": "fields"})
     environment.reset({"case_id": CASE, "prompt": "x"}, 0)
     made = [
         Call(name, {"item" if name == "get_stock" else "case_id": key}, "", failed=False)
@@ -34,8 +34,15 @@ def judged(answer: str, calls: list[tuple[str, str]] | None = None) -> tuple[flo
     ]
     transcript = Transcript([{"role": "assistant", "content": answer}], made, truncated=False)
     reward = environment.reward(transcript)
+    exact = desk.RefundDesk({})
+    exact.reset({"case_id": CASE, "prompt": "x"}, 0)
+    judgement = exact.reward(transcript)
     assert isinstance(reward, Reward)
-    return reward.value, environment.score(transcript)
+    assert isinstance(judgement, Reward)
+    score = environment.score(transcript)
+    assert judgement.value == score
+    assert judgement.metrics == reward.metrics
+    return reward.value, score
 
 
 def tagged(answer: dict[str, str]) -> str:
@@ -86,6 +93,12 @@ def test_nothing_but_the_exact_form_is_read(answer: str) -> None:
 def test_no_constant_answer_is_worth_guessing() -> None:
     answers = Counter(tuple(desk.expected_answer(case).values()) for case in desk.case_ids())
     assert answers.most_common(1)[0][1] < 0.02 * len(desk.case_ids())
+
+
+@pytest.mark.parametrize("config", [{"reward": "half"}, {"rewards": "exact"}])
+def test_a_configuration_it_does_not_know_is_refused(config: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="exact or fields"):
+        desk.RefundDesk(config)
 
 
 def test_splits_share_no_case_whatever_the_seed() -> None:
