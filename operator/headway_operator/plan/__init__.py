@@ -31,7 +31,7 @@ from headway_operator.plan import (
 )
 from headway_operator.plan.context import Context, Json, Wanted
 from headway_operator.plan.health import RoleHealth, Trouble, failure, is_complete, pod_trouble, role_health
-from headway_operator.plan.observed import CHILDLESS_SECONDS, Observed, is_ready, moment, role_of
+from headway_operator.plan.observed import CHILDLESS_SECONDS, Observed, is_over, moment, role_of
 
 
 @dataclass(frozen=True)
@@ -161,11 +161,12 @@ def _roles(context: Context, observed: Observed, running: bool) -> list[RoleHeal
 
 
 def _sandbox_trouble(observed: Observed) -> Trouble | None:
-    """Why no sandbox starts; while one is ready, a slow one is no trouble."""
-    pods = observed.pods(names.SANDBOX)
-    if any(is_ready(pod) for pod in pods):
-        return None
-    return next((trouble for pod in pods if (trouble := pod_trouble(pod))), None)
+    """Why no sandbox starts. They end by the minute, so one that is over is no trouble while others start."""
+    pods = [pod for pod in observed.pods(names.SANDBOX) if "deletionTimestamp" not in pod["metadata"]]
+    coming = [pod for pod in pods if not is_over(pod)]
+    failed = [pod for pod in pods if pod["status"].get("phase") == "Failed"]
+    troubles = [pod_trouble(pod) for pod in coming or failed]
+    return troubles[0] if troubles and all(troubles) else None
 
 
 def _active_since(context: Context, now: datetime) -> datetime:

@@ -307,6 +307,23 @@ class TestFailures:
         assert world.told("SandboxesReady")["status"] == "False"
         assert "no such image" in world.told("SandboxesReady")["message"]
 
+    @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+    def test_a_sandbox_that_is_over_is_no_trouble_while_another_starts(self, phase: str) -> None:
+        world = running()
+        world.pod("sandbox", 0, phase=phase)
+        world.starting("sandbox", 1)
+        world.carry_out()
+        assert world.is_true("SandboxesReady")
+
+    def test_sandboxes_that_all_fail_are_told(self) -> None:
+        world = running()
+        world.died(
+            "sandbox", 42, '{"reason": "EnvironmentNotImportable", "message": "no module", "field": null}'
+        )
+        world.carry_out()
+        assert "no module" in world.told("SandboxesReady")["message"]
+        assert not world.is_true("Failed")
+
 
 class TestRestarts:
     """Counted by role, kept when the pods are gone."""
