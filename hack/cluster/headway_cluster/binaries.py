@@ -6,7 +6,6 @@ import hashlib
 import os
 import platform
 import re
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,10 +37,12 @@ class Program:
         return self.package.rpartition("/")[2]
 
 
+DNS = Program("./cmd/headway-dns")
+PAUSE = Program("./cmd/headway-pause")
 CLUSTER_PROGRAMS = (
     Program("./cmd/headway-kube", links=KUBERNETES_PARTS),
-    Program("./cmd/headway-dns"),
-    Program("./cmd/headway-pause"),
+    DNS,
+    PAUSE,
     Program("./cmd/headway-netpol"),
     Program("./cmd/headway-netpol-cni"),
 )
@@ -61,20 +62,27 @@ def kubernetes_version() -> str:
 
 
 def folder(layout: Layout) -> Path:
-    """Where this version's programs are, or will be once built."""
-    sources = sorted(GO_MODULE.rglob("*.go"))
-    digest = hashlib.sha256((_read("go.mod") + _read("go.sum")).encode())
-    for source in sources:
-        if not source.name.endswith("_test.go"):
+    """Where the programs of these module versions are, or will be once built."""
+    digest = hashlib.sha256((_read("go.mod") + _read("go.sum")).encode()).hexdigest()
+    return layout.cache / "bin" / f"{kubernetes_version()}-{platform.machine()}-{digest[:12]}"
+
+
+def sources_digest(program: Program) -> str:
+    """Stands for the sources a program has in this repository; modules are the folder's matter."""
+    digest = hashlib.sha256(program.package.encode())
+    if program.package.startswith("./"):
+        own = sorted((GO_MODULE / program.package).glob("*.go"))
+        shared = sorted((GO_MODULE / "internal").rglob("*.go"))
+        uses_shared = any("/internal/" in source.read_text() for source in own)
+        for source in own + (shared if uses_shared else []):
             digest.update(source.read_bytes())
-    key = f"{kubernetes_version()}-{platform.machine()}-{digest.hexdigest()[:12]}"
-    return layout.cache / "bin" / key
+    return digest.hexdigest()[:16]
 
 
 def build(layout: Layout, programs: tuple[Program, ...]) -> Path:
     """Build those of `programs` that are not cached; the folder all of them are in."""
     target = folder(layout)
-    missing = [program for program in programs if not (target / program.name).exists()]
+    missing = [program for program in programs if not _is_built(program, target)]
     if missing:
         target.mkdir(parents=True, exist_ok=True)
         go = go_command(layout)
@@ -82,6 +90,15 @@ def build(layout: Layout, programs: tuple[Program, ...]) -> Path:
             with step(f"building {program.name}"):
                 _build_one(go, program, target)
     return target
+
+
+def _is_built(program: Program, target: Path) -> bool:
+    stamp = _stamp(program, target)
+    return stamp.exists() and stamp.read_text() == sources_digest(program)
+
+
+def _stamp(program: Program, target: Path) -> Path:
+    return target / f".{program.name}.sources"
 
 
 def _build_one(go: Path, program: Program, target: Path) -> None:
@@ -98,6 +115,7 @@ def _build_one(go: Path, program: Program, target: Path) -> None:
     for link in program.links:
         (target / link).unlink(missing_ok=True)
         (target / link).symlink_to(program.name)
+    _stamp(program, target).write_text(sources_digest(program))
 
 
 def _linker_flags() -> str:
@@ -107,14 +125,6 @@ def _linker_flags() -> str:
     values = {"gitVersion": version, "gitMajor": major, "gitMinor": minor}
     stamps = " ".join(f"-X {package}.{name}={value}" for name, value in values.items())
     return f"-s -w {stamps}"
-
-
-def forget_other_versions(layout: Layout) -> None:
-    """Drop the builds of other versions, of which each takes a quarter of a gigabyte."""
-    kept = folder(layout)
-    for other in kept.parent.iterdir():
-        if other != kept:
-            shutil.rmtree(other)
 
 
 def _read(name: str) -> str:

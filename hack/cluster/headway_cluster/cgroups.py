@@ -26,7 +26,7 @@ def hierarchies() -> dict[str, Path]:
             found["unified"] = mount_point
         elif kind == "cgroup":
             controllers = [word for word in options.split(",") if word not in ("rw", "ro")]
-            found.update({name: mount_point for name in controllers})
+            found.update(dict.fromkeys(controllers, mount_point))
     return found
 
 
@@ -52,8 +52,16 @@ def create() -> None:
                 f"cannot create a control group in {mount_point}: {refused.strerror}",
                 fix="run as root where /sys/fs/cgroup is writable",
             ) from refused
-    (_tracking() / "system").mkdir(exist_ok=True)
+    for group in _joined():
+        (group / "system").mkdir(exist_ok=True)
     _delegate_v2(hierarchies())
+
+
+def _joined() -> list[Path]:
+    """The groups daemons are put into: for tracking and, on v1, so that their CPU time is counted."""
+    mounts = hierarchies()
+    counting = [mounts["cpuacct"] / CGROUP] if "cpuacct" in mounts else []
+    return [_tracking(), *counting]
 
 
 def _delegate_v2(mounts: dict[str, Path]) -> None:
@@ -67,7 +75,17 @@ def _delegate_v2(mounts: dict[str, Path]) -> None:
 
 def join() -> None:
     """Move the calling process into the cluster's system group."""
-    (_tracking() / "system" / "cgroup.procs").write_text("0")
+    for group in _joined():
+        (group / "system" / "cgroup.procs").write_text("0")
+
+
+def cpu_seconds() -> float:
+    """Processor time that everything in the group has used: daemons, runtime and pods."""
+    mounts = hierarchies()
+    if "cpuacct" in mounts:
+        return int((mounts["cpuacct"] / CGROUP / "cpuacct.usage").read_text()) / 1e9
+    usage = (mounts["unified"] / CGROUP / "cpu.stat").read_text().split()
+    return int(usage[usage.index("usage_usec") + 1]) / 1e6
 
 
 def members(part: str = "") -> set[int]:

@@ -41,9 +41,7 @@ def local_ready(port: int, *, tls: bool, authority: Path | None = None) -> bool:
             # A component on loopback that signed its own certificate: there is nobody to impersonate.
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
-        connection = http.client.HTTPSConnection(
-            "127.0.0.1", port, context=context, timeout=TIMEOUT_S
-        )
+        connection = http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=TIMEOUT_S)
     else:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)
     try:

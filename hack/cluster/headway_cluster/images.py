@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from .binaries import DNS, PAUSE, sources_digest
 from .containerd import import_image
 from .layout import Layout
 from .oci import PAUSE_IMAGE, Image, write_archive
@@ -16,17 +17,17 @@ DNS_IMAGE = "localhost/headway/coredns:1"
 TESTBOX_IMAGE = "localhost/headway/testbox:1"
 
 
-def load_builtin(layout: Layout, binaries: Path) -> None:
+def load_builtin(layout: Layout, programs: Path) -> None:
     """Pause, CoreDNS and the test box; a store kept since the same build has them already."""
+    version = f"{programs.name} {sources_digest(DNS)} {sources_digest(PAUSE)}"
     kept_from = layout.containerd_root / "headway-build"
-    if kept_from.exists() and kept_from.read_text() == binaries.name:
+    if kept_from.exists() and kept_from.read_text() == version:
         return
-    _build_and_import(
-        layout, lambda root: _one_program(PAUSE_IMAGE, binaries / "headway-pause", root)
-    )
-    _build_and_import(layout, lambda root: _one_program(DNS_IMAGE, binaries / "headway-dns", root))
+    pause, dns = programs / PAUSE.name, programs / DNS.name
+    _build_and_import(layout, lambda root: _one_program(PAUSE_IMAGE, pause, root))
+    _build_and_import(layout, lambda root: _one_program(DNS_IMAGE, dns, root))
     _build_and_import(layout, _testbox)
-    kept_from.write_text(binaries.name)
+    kept_from.write_text(version)
 
 
 def _build_and_import(layout: Layout, fill: Callable[[Path], Image]) -> None:

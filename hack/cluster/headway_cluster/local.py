@@ -46,11 +46,11 @@ def up(layout: Layout, *, keep_failed: bool = False) -> None:
     A start that fails or is interrupted is cleared, unless `keep_failed` leaves it for a look.
     """
     host.check_root()
+    packages.install()
+    programs = binaries.build(layout, binaries.CLUSTER_PROGRAMS)
     if healthy(layout):
         say(f"the cluster is up: export KUBECONFIG={layout.admin_kubeconfig}")
         return
-    packages.install()
-    programs = binaries.build(layout, binaries.CLUSTER_PROGRAMS)
     if teardown.anything_left(layout):
         say("an earlier cluster is not well: clearing it first")
         teardown.tear_down(layout, programs, keep_images=True)

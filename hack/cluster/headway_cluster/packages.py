@@ -18,7 +18,6 @@ PROVIDED_BY = {
     "containerd": "containerd",
     "ctr": "containerd",
     "runc": "runc",
-    "crun": "crun",
     "etcd": "etcd-server",
     "iptables": "iptables",
     "ipset": "ipset",
@@ -36,9 +35,7 @@ PROVIDED_BY = {
 def missing() -> list[str]:
     """Packages whose commands are not here."""
     search = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
-    absent = {
-        package for command, package in PROVIDED_BY.items() if not shutil.which(command, path=search)
-    }
+    absent = {package for command, package in PROVIDED_BY.items() if not shutil.which(command, path=search)}
     if not (CNI_PLUGINS / "bridge").exists():
         absent.add("containernetworking-plugins")
     return sorted(absent)

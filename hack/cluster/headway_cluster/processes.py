@@ -83,9 +83,7 @@ def recorded(layout: Layout) -> dict[str, Daemon]:
     return dict(sorted(found.items(), key=lambda item: item[1].started_ticks))
 
 
-def wait_ready(
-    layout: Layout, daemon: Daemon, ready: Callable[[], bool], *, deadline_s: float = 60
-) -> None:
+def wait_ready(layout: Layout, daemon: Daemon, ready: Callable[[], bool], *, deadline_s: float = 60) -> None:
     """Wait until a daemon answers; fail at once where it has ended."""
     wait_for(
         f"{daemon.name} to answer",
@@ -96,7 +94,7 @@ def wait_ready(
     )
 
 
-def stop(layout: Layout, name: str, *, patience_s: float = 5) -> None:
+def stop(layout: Layout, name: str, *, patience_s: float = 1.5) -> None:
     """End daemon `name`: SIGTERM, and SIGKILL after `patience_s`. Nothing where it is not alive."""
     daemon = recorded(layout).get(name)
     if daemon is None:

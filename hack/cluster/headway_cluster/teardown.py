@@ -47,9 +47,7 @@ def tear_down(layout: Layout, binaries: Path, *, keep_images: bool = False) -> N
 
 def anything_left(layout: Layout) -> bool:
     """Whether a cluster runs or has left anything that `tear_down` would remove."""
-    traces = layout.state.exists() and any(
-        path != layout.containerd_root for path in layout.state.iterdir()
-    )
+    traces = layout.state.exists() and any(path != layout.containerd_root for path in layout.state.iterdir())
     return traces or bool(cgroups.members())
 
 
