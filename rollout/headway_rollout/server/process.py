@@ -101,6 +101,10 @@ class EngineProcess:
                 event(log, "engine did not end on SIGTERM", logging.WARNING, seconds=STOP_SECONDS)
         await self._bury()
 
+    async def kill(self) -> None:
+        """End the engine at once: no request in flight gets an answer any more."""
+        await self._bury()
+
     async def _bury(self) -> None:
         """Kill what is left of the group, and hear out what it had written."""
         # A group that is empty already is what is wanted.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import shutil
 import signal
 import sys
 import time
@@ -140,6 +141,8 @@ class RolloutServer:
 
     async def _serve(self, http: aiohttp.ClientSession) -> None:
         spec, cache, started = self._config.spec, self._settings.cache, time.monotonic()
+        # What a container that ran here before had fetched: its engine is gone, nobody will ask for it.
+        await asyncio.to_thread(shutil.rmtree, cache / "weights", ignore_errors=True)
         store = await asyncio.to_thread(_open_store, spec.output)
         folder = await asyncio.to_thread(model.fetch, spec.model, spec.output, cache / "model")
         fetched = time.monotonic()
@@ -184,7 +187,7 @@ class RolloutServer:
         finally:
             ended.cancel()
         if keeper.failed.done():
-            await process.stop()
+            await process.kill()
             await asyncio.sleep(REPORT_SECONDS)
             raise keeper.failed.result()
         raise failures.after_ready(ended.result(), process.lines)

@@ -12,6 +12,7 @@ from tiny_model import write_model
 
 from headway_api.exits import RETRIABLE
 from headway_api.records import Canary
+from headway_api.store import digest
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -84,17 +85,24 @@ def test_a_request_in_flight_goes_on_under_the_new_weights_and_says_where_they_b
         assert found[at] == pytest.approx(by_forward[at], abs=1e-3)
 
 
-def test_another_models_weights_are_refused_before_the_engine_sees_them(
+def test_a_tensor_of_another_shape_is_refused_before_the_engine_sees_it(
     server: RolloutServer, store: Path, tied: bool
 ) -> None:
+    from safetensors.torch import load_file, save_file
+
     held = server.state().version
-    state = server.post(publish_full(store, version(8), seed=8, tied=not tied))
-    if tied:
-        assert state.ready, "a head that is written out beside tied embeddings does no harm"
-        return
+    manifest = publish_full(store, version(8), seed=8, tied=tied)
+    path = Path(manifest.uri.removeprefix("file://")) / "model.safetensors"
+    tensors = load_file(path)
+    save_file(tensors | {"model.norm.weight": tensors["model.norm.weight"][:64].clone()}, path)
+    files = [digest(path) if file.name == path.name else file for file in manifest.files]
+    state = server.post(manifest.model_copy(update={"files": files}))
     assert state.error is not None
-    assert "lm_head" in state.error
+    assert "model.norm.weight has shape [64]" in state.error
     assert (state.version, state.ready) == (held, True)
+    assert server.generate("base", [5], max_tokens=1)["choices"][0]["weight_versions"][0]["version"] == str(
+        held
+    )
 
 
 def test_a_canary_of_other_weights_ends_the_server(server: RolloutServer, store: Path, tied: bool) -> None:

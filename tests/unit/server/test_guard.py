@@ -56,6 +56,13 @@ async def test_an_engine_that_ignores_sigterm_is_killed(monkeypatch: pytest.Monk
     await gone(process.pid)
 
 
+async def test_kill_does_not_wait_for_manners() -> None:
+    process = await EngineProcess.start(launch(DEAF))
+    await lines_of(process, "up")
+    await process.kill()
+    await gone(process.pid)
+
+
 async def test_an_engine_that_ends_takes_its_orphans_with_it() -> None:
     process = await EngineProcess.start(launch("sleep 300 & echo up; exit 7"))
     async with asyncio.timeout(30):
