@@ -48,7 +48,8 @@ from headway_trainer.termination import exit_on_sigterm
 
 LOGIT_BYTES: Final = 2**31
 """Memory that the logits of one micro-batch may take in float32, were every token an action."""
-MOST_TOKENS: Final = 16384
+MOST_TOKENS: Final = {"cuda": 16384, "cpu": 4096}
+"""Padded tokens of one micro-batch. A CPU gains nothing from more, and pays in memory."""
 
 
 @dataclass
@@ -87,7 +88,8 @@ class Learner:
         self._publisher = Publisher(
             self._engine, self._policy, spec.model, base, self._scratch / "weights", ranks
         )
-        self._max_tokens = min(MOST_TOKENS, max(1024, LOGIT_BYTES // (4 * models.vocabulary(model))))
+        affordable = max(1024, LOGIT_BYTES // (4 * models.vocabulary(model)))
+        self._max_tokens = min(MOST_TOKENS[ranks.device.type], affordable)
         log("objective", **self._objective.expanded(), micro_batch_tokens=self._max_tokens)
 
     def resume(self) -> StepReport:
