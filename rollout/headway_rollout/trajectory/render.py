@@ -1,7 +1,7 @@
 """Messages to token ids, and sampled ids back to a message.
 
 Two ways, one contract. A *typed* renderer (PyPI `renderers`) knows a model family's template by heart; it is
-taken only where it produces, token by token, what the model's own chat template produces for a set of probe
+taken only where it says what the model's own chat template says for a set of probe
 conversations. Otherwise the model's chat template itself is rendered, and extended by the text it adds.
 
 `extend` never re-tokenizes what the model sampled: the ids it returns begin with exactly the ids given, or
@@ -260,15 +260,23 @@ def choose(tokenizer: Any, family: str, tool_call_parser: str = "auto") -> Rende
 
 
 def agrees(typed: Typed, tokenizer: Any) -> bool:
-    """Whether a typed renderer gives the tokens of the model's own template, first prompts and tool turns."""
+    """Whether a typed renderer says what the model's own template says, first prompts and tool turns.
+
+    Texts are compared, not ids: a renderer encodes a turn piece by piece, and a tokenizer that would merge
+    across two pieces gives other ids for the same text.
+    """
     for probe in PROBES:
         for tools in ([], PROBE_TOOLS):
             conversation = [*probe, _PROBE_CALL, _PROBE_RESULT] if tools else probe
             for messages in (probe, conversation):
                 text = template_text(tokenizer, messages, tools, generate=True)
-                if typed.render(messages, tools) != tokenizer.encode(text, add_special_tokens=False):
+                if _decoded(tokenizer, typed.render(messages, tools)) != text:
                     return False
     return True
+
+
+def _decoded(tokenizer: Any, ids: list[int]) -> str:
+    return str(tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
 
 def _kept(prefix: list[int], extended: list[int]) -> list[int] | None:
