@@ -47,9 +47,12 @@ class _Lock(LeaseLock):  # type: ignore[misc]
         """Let the next replica lead at once."""
         with self._guard:
             self._released = True
-            version = self.lease_reference.metadata.resource_version
-            body = {"metadata": {"resourceVersion": version}, "spec": {"holderIdentity": None}}
             try:
+                held = self.api_instance.read_namespaced_lease(self.name, self.namespace)
+                if held.spec.holder_identity != self.identity:
+                    return
+                version = held.metadata.resource_version
+                body = {"metadata": {"resourceVersion": version}, "spec": {"holderIdentity": None}}
                 self.api_instance.patch_namespaced_lease(self.name, self.namespace, body)
             except client.ApiException as error:
                 log.warning("the lease was not given back and must run out: %s", error.reason)
