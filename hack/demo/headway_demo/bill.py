@@ -12,9 +12,6 @@ from typing import Any
 
 from headway_demo.settings import ROOT
 
-COUNTED = ("prefillTokens", "cachedPrefillTokens", "sampleTokens", "trainTokens", "evaluationTokens")
-"""Fields of `.status.usage` that the recount must match to the token."""
-
 
 class BillMismatch(Exception):
     """The status and the stored trajectories disagree."""
@@ -25,32 +22,38 @@ class Bill:
     """What a recount found."""
 
     tokens: dict[str, int]
-    text: str
+    """By class of `.status.usage`, without the suffix `Tokens`."""
+    by_class: dict[str, int]
+    """By class of the price book."""
+    cost_by_class: dict[str, str]
+    cost: str
 
 
-def status_tokens(job: Mapping[str, Any]) -> dict[str, int]:
-    """The counted classes as the job's status has them."""
-    usage = job["status"]["usage"]
-    return {name: int(usage.get(name, 0)) for name in COUNTED}
+def status_tokens(job: Mapping[str, Any], classes: Mapping[str, int]) -> dict[str, int]:
+    """The same classes as the job's status has them."""
+    return {name: int(job["status"]["usage"].get(f"{name}Tokens", 0)) for name in classes}
 
 
 def recount(run: Path) -> Bill:
     """Run the independent script over a copy of the job's folder."""
-    command = [sys.executable, str(ROOT / "hack" / "recount.py"), str(run), "--json"]
-    found = json.loads(
-        subprocess.run(command, check=True, text=True, capture_output=True, timeout=300).stdout
-    )
-    tokens = {name: int(found["tokens"].get(name, 0)) for name in COUNTED}
-    return Bill(tokens=tokens, text=json.dumps(found))
+    command = [sys.executable, str(ROOT / "hack" / "recount.py"), f"file://{run.resolve()}", "--json"]
+    done = subprocess.run(command, check=True, text=True, capture_output=True, timeout=300)
+    found = json.loads(done.stdout)
+    return Bill(found["tokens"], found["byClass"], found["costByClass"], found["cost"])
 
 
 def verified(job: Mapping[str, Any], run: Path) -> str:
-    """The bill as text; BillMismatch where the recount differs."""
-    claimed, found = status_tokens(job), recount(run).tokens
-    if claimed != found:
-        raise BillMismatch(f"status says {claimed}, the stored trajectories {found}")
-    usage = job["status"]["usage"]
-    lines = [f"  {name:<22}{count:>12,}" for name, count in found.items()]
-    lines.append(f"  {'cost':<22}{usage['cost']:>12} {usage['currency']} ({usage['priceBook']})")
-    lines.append("  recounted from the stored trajectories: equal")
-    return "\n".join(lines)
+    """The bill as text; BillMismatch where the recount differs in a token or in the cost."""
+    bill, usage = recount(run), job["status"]["usage"]
+    claimed = status_tokens(job, bill.tokens)
+    if (claimed, usage["cost"]) != (bill.tokens, bill.cost):
+        raise BillMismatch(
+            f"status says {claimed} and {usage['cost']}, the stored trajectories {bill.tokens} and {bill.cost}"
+        )
+    lines = [
+        f"  {name:<26}{count:>10,}{float(bill.cost_by_class[name]):>12.4f} {usage['currency']}"
+        for name, count in bill.by_class.items()
+    ]
+    total = f"  {'total':<26}{sum(bill.by_class.values()):>10,}{bill.cost:>12} {usage['currency']}"
+    note = f"  prices {usage['priceBook']}; recounted from the stored trajectories: equal to .status.usage"
+    return "\n".join([*lines, total, note])
