@@ -1,0 +1,132 @@
+"""Where figures and status go: Prometheus, MLflow, the API server; none of them may stop training."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from headway_api.artifacts import Layout
+from headway_api.metrics import UnknownMetricError
+from headway_api.status import Progress, RLTrainingJobStatus
+from headway_api.store import FileStore
+from headway_rollout import status
+from headway_rollout.metrics.mlflow import Mlflow
+from headway_rollout.metrics.prometheus import Exporter, Sample
+
+
+def test_metrics_carry_the_job_and_their_labels() -> None:
+    samples = [
+        Sample("usage/tokens", 12, {"class": "sample"}),
+        Sample("usage/tokens", 3, {"class": "train"}),
+        Sample("val/reward/pass_at_4", 0.5),
+    ]
+    exporter = Exporter("ns", "job", lambda: samples)
+    exporter.episode("Completed", 2.0)
+    found = {
+        (sample.name, sample.labels.get("class")): sample
+        for family in text_string_to_metric_families(exporter.text().decode())
+        for sample in family.samples
+    }
+    assert found["headway_usage_tokens_total", "sample"].value == 12
+    assert found["headway_val_reward_pass_at_4", None].labels == {"namespace": "ns", "job": "job"}
+    assert found["headway_episodes_seconds_count", None].value == 1
+
+
+def test_a_number_without_a_family_is_a_mistake() -> None:
+    with pytest.raises(UnknownMetricError):
+        Exporter("ns", "job", lambda: [Sample("made/up", 1)]).text()
+
+
+class Server:
+    """A tracking server that may be down."""
+
+    def __init__(self, down: int = 0) -> None:
+        self.down = down
+        self.logged: list[tuple[str, list[Any]]] = []
+        self.runs = 0
+
+    def get_experiment_by_name(self, name: str) -> None:
+        if self.down:
+            self.down -= 1
+            raise ConnectionError("no tracking server")
+
+    def create_experiment(self, name: str) -> str:
+        return "7"
+
+    def create_run(self, experiment: str, run_name: str) -> Any:
+        self.runs += 1
+        return type("Run", (), {"info": type("Info", (), {"run_id": f"run-{self.runs}"})})
+
+    def log_batch(self, run_id: str, metrics: list[Any]) -> None:
+        self.logged.append((run_id, metrics))
+
+    def set_terminated(self, run_id: str) -> None:
+        self.logged.append((run_id, []))
+
+
+def tracker(server: Server, folder: Path) -> Mlflow:
+    found = Mlflow(server, FileStore(), Layout(f"file://{folder}", "ns", "job", "uid"), "ns/job", "job")
+    found.start()
+    return found
+
+
+def test_figures_reach_mlflow_in_pieces_it_takes(tmp_path: Path) -> None:
+    server = Server()
+    found = tracker(server, tmp_path)
+    found.log({f"m{i}": float(i) for i in range(1000)}, step=3, at_ms=5)
+    found.close()
+    assert [len(metrics) for _, metrics in server.logged] == [900, 100, 0]
+    assert {metric.step for _, metrics in server.logged for metric in metrics} == {3}
+
+
+def test_a_tracking_server_that_is_down_is_counted_and_tried_again(tmp_path: Path) -> None:
+    server = Server(down=1)
+    found = tracker(server, tmp_path)
+    found.log({"a": 1.0}, step=1, at_ms=1)
+    found.log({"a": 2.0}, step=2, at_ms=2)
+    found.close()
+    assert found.failures == 1
+    assert [metrics[0].step for _, metrics in server.logged if metrics] == [2]
+
+
+def test_a_restart_goes_on_in_the_same_run(tmp_path: Path) -> None:
+    server = Server()
+    for step in (1, 2):
+        found = tracker(server, tmp_path)
+        found.log({"a": 1.0}, step=step, at_ms=1)
+        found.close()
+    assert server.runs == 1
+    assert {run for run, _ in server.logged} == {"run-1"}
+
+
+async def test_the_status_is_written_when_it_changes_and_never_twice_the_same() -> None:
+    written: list[dict[str, Any]] = []
+    now = RLTrainingJobStatus(progress=Progress(step=1))
+    writer = status.Writer(written.append, lambda: now)
+    assert await writer.flush()
+    assert await writer.flush()
+    now.progress = Progress(step=2)
+    assert await writer.flush()
+    assert [found["progress"]["step"] for found in written] == [1, 2]
+
+
+async def test_a_status_that_cannot_be_written_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status, "LEAST_SECONDS", 0.01)
+    written: list[dict[str, Any]] = []
+
+    def sink(found: dict[str, Any]) -> None:
+        if writer.failures < 2:
+            raise ConnectionError("no API server")
+        written.append(found)
+
+    writer = status.Writer(sink, lambda: RLTrainingJobStatus(progress=Progress(step=1)))
+    running = asyncio.create_task(writer.run())
+    async with asyncio.timeout(10):
+        while not written:
+            await asyncio.sleep(0.01)
+    running.cancel()
+    assert writer.failures == 2

@@ -1,0 +1,167 @@
+"""Checks before the first gradient: what they refuse, in whose words, and what the policy makes of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from faulty_servers import Scripted, broker, drop, fail, sandbox, serving
+from toy_tokenizer import tokenizer
+
+from headway_api.exits import JobError
+from headway_api.spec.training import RLTrainingJobSpec
+from headway_api.status import Preflight
+from headway_api.store import FileStore
+from headway_rollout.preflight.run import Runner
+from headway_rollout.sandboxes import Broker
+
+
+def spec(folder: Path, **blocks: Any) -> RLTrainingJobSpec:
+    content: dict[str, Any] = {
+        "model": {"base": f"file://{folder}/model"},
+        "data": {name: {"uri": f"file://{folder}/{name}.jsonl"} for name in ("train", "validation")},
+        "environment": {"image": "i", "entrypoint": "m:C"},
+        "output": {"uri": f"file://{folder}/out"},
+        "algorithm": {"batchSize": 2, "groupSize": 2},
+        "rollout": {"sampling": {"maxTokens": 20}, "timeoutSeconds": 10},
+        "agent": {"builtin": {"maxTurns": 4}},
+        "pendingDeadlineSeconds": 2,
+    }
+    return RLTrainingJobSpec.model_validate(content | blocks)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    tokenizer(tmp_path / "model")
+    (tmp_path / "model" / "config.json").write_text(json.dumps({"max_position_embeddings": 512}))
+    for name in ("train", "validation"):
+        (tmp_path / f"{name}.jsonl").write_text('{"prompt": "a"}\n{"prompt": "b"}\n')
+    return tmp_path
+
+
+class Bench:
+    """A runner and what it reported."""
+
+    def __init__(self, of: RLTrainingJobSpec) -> None:
+        self.reports: list[Preflight] = []
+        self.runner = Runner(of, self.reports.append)
+
+    def basics(self, folder: Path) -> Any:
+        return self.runner.basics(FileStore(), folder / "cache")
+
+    async def environment(self, folder: Path, leases: Scripted) -> None:
+        async with aiohttp.ClientSession() as http:
+            await self.runner.environment(self.basics(folder), Broker(http, leases.url, "t", "me"), 0)
+
+    @property
+    def failed(self) -> list[tuple[str, str | None]]:
+        return [(check.name, check.field) for check in self.reports[-1].checks if not check.passed]
+
+
+@asynccontextmanager
+async def sandboxes(reward: float = 0.0) -> AsyncIterator[tuple[Scripted, Scripted]]:
+    async with AsyncExitStack() as stack:
+        box = await stack.enter_async_context(serving(sandbox(reward)))
+        yield await stack.enter_async_context(serving(broker(box.url))), box
+
+
+async def test_a_sound_job_passes_every_check(folder: Path) -> None:
+    bench = Bench(spec(folder))
+    async with sandboxes() as (leases, _):
+        await bench.environment(folder, leases)
+        assert leases.count("DELETE /v1/leases/preflight-0") == 1
+    last = bench.reports[-1]
+    assert last.state == "Passed"
+    assert [check.name for check in last.checks] == [
+        "Dataset",
+        "Validation",
+        "Batch",
+        "Model",
+        "ContextLength",
+        "Tokenizer",
+        "Environment",
+        "Reward",
+        "Context",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("blocks", "reason", "field"),
+    [
+        ({"data": {"train": {"uri": "file:///nowhere.jsonl"}}}, "DatasetNotFound", "spec.data.train.uri"),
+        ({"algorithm": {"batchSize": 9, "groupSize": 2}}, "TooFewRows", "spec.algorithm.batchSize"),
+        ({"model": {"base": "file:///nowhere"}}, "ModelUnavailable", "spec.model.base"),
+    ],
+)
+def test_what_a_job_cannot_run_without_fails_it_under_any_policy(
+    folder: Path, blocks: dict[str, Any], reason: str, field: str
+) -> None:
+    off = {"evaluation": {"everySteps": 0, "atStart": False}, "preflight": {"policy": "Off"}}
+    bench = Bench(spec(folder, **(off | blocks)))
+    with pytest.raises(JobError) as caught:
+        bench.basics(folder)
+    found = caught.value.termination
+    assert (found.reason, found.field, caught.value.permanent) == (reason, field, True)
+    assert bench.reports[-1].state == "Failed"
+
+
+def test_a_context_longer_than_the_models_is_refused(folder: Path) -> None:
+    model = {"base": f"file://{folder}/model", "contextLength": 1024}
+    with pytest.raises(JobError, match="own limit of 512"):
+        Bench(spec(folder, model=model)).basics(folder)
+
+
+async def test_a_context_that_is_too_short_says_what_to_write_instead(folder: Path) -> None:
+    bench = Bench(spec(folder, rollout={"sampling": {"maxTokens": 200}, "timeoutSeconds": 10}))
+    async with sandboxes() as (leases, _):
+        with pytest.raises(JobError, match=r"lower spec\.rollout\.sampling\.maxTokens to \d+"):
+            await bench.environment(folder, leases)
+    assert bench.failed == [("Context", "spec.rollout.sampling.maxTokens")]
+    assert bench.reports[-1].state == "Failed"
+
+
+async def test_warn_goes_on_and_off_asks_nothing(folder: Path) -> None:
+    async with sandboxes(reward=7.0) as (leases, _):
+        warned = Bench(spec(folder, preflight={"policy": "Warn"}))
+        await warned.environment(folder, leases)
+        assert warned.reports[-1].state == "Warned"
+        assert warned.failed == [("Reward", "spec.reward.range")]
+        asked = leases.count("POST")
+        off = Bench(spec(folder, preflight={"policy": "Off"}))
+        await off.environment(folder, leases)
+        assert off.reports[-1].state == "Skipped"
+        assert leases.count("POST") == asked
+        enforced = Bench(spec(folder))
+        with pytest.raises(JobError, match=r"spec\.reward\.range") as caught:
+            await enforced.environment(folder, leases)
+        assert caught.value.termination.reason == "RewardOutOfRange"
+
+
+async def test_an_environment_that_does_not_import_fails_for_good_in_its_own_words(folder: Path) -> None:
+    bench = Bench(spec(folder))
+    async with sandboxes() as (leases, _):
+        leases.faults["POST /v1/leases"] = fail(409, "EnvironmentNotImportable", permanent=True)
+        with pytest.raises(JobError, match="EnvironmentNotImportable on purpose") as caught:
+            await bench.environment(folder, leases)
+    assert caught.value.permanent
+    assert caught.value.termination.reason == "EnvironmentNotImportable"
+    assert bench.failed[0][0] == "Environment"
+
+
+@pytest.mark.parametrize("where", ["lease", "reset"])
+async def test_a_platform_that_fails_is_no_fault_of_the_job(folder: Path, where: str) -> None:
+    bench = Bench(spec(folder))
+    async with sandboxes() as (leases, box):
+        if where == "lease":
+            leases.faults["POST /v1/leases"] = fail(503, "PoolEmpty")
+        else:
+            box.faults["POST /reset"] = drop
+        with pytest.raises(JobError) as caught:
+            await bench.environment(folder, leases)
+    assert caught.value.termination.reason == "SandboxUnavailable"
+    assert not caught.value.permanent
