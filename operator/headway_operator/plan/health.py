@@ -127,7 +127,9 @@ def role_health(
     pods = [
         pod for pod in observed.pods(role) if not is_over(pod) and "deletionTimestamp" not in pod["metadata"]
     ]
-    ready = sum(is_ready(pod) for pod in pods)
+    # A rank that has done its work is not missed while the others finish.
+    done = sum(pod["status"].get("phase") == "Succeeded" for pod in observed.pods(role))
+    ready = sum(is_ready(pod) for pod in pods) + (done if WORKLOADS[role] == "Job" else 0)
     waiting = [pod for pod in pods if not is_ready(pod)]
     troubles = [trouble for pod in waiting if (trouble := pod_trouble(pod))]
     workload = observed.workload(role)

@@ -76,6 +76,13 @@ def test_a_lost_role_is_a_restart_once_there_was_progress() -> None:
     assert world.is_true("Reconciling")
 
 
+def test_a_rank_that_has_done_its_work_is_not_missed() -> None:
+    world = running()
+    world.pod("learner", phase="Succeeded")
+    world.carry_out()
+    assert world.body["status"]["state"] == "Training"
+
+
 def test_one_server_of_many_is_enough_to_go_on() -> None:
     world = running(rollout={"replicas": 4})
     world.unschedulable("rollout-x", "irrelevant")
