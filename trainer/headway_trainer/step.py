@@ -17,7 +17,7 @@ from headway_trainer.packing import plan
 from headway_trainer.policy import MicroBatch, Policy, micro_batch
 from headway_trainer.ranks import Ranks
 
-SUMS: Final = ("tokens", "loss", "ratio", "clipped", "kl", "k3", "entropy", "surprise")
+SUMS: Final = ("tokens", "loss", "ratio", "clipped", "kl", "k3", "entropy")
 MAXIMA: Final = ("ratio_max", "negative_ratio_min", "gap_max")
 
 
@@ -30,7 +30,7 @@ class Tally:
         default_factory=lambda: torch.full((len(MAXIMA),), -torch.inf, dtype=torch.float64)
     )
 
-    def add(self, tokens: TokenStatistics, entropy_T: Tensor, new_T: Tensor) -> None:
+    def add(self, tokens: TokenStatistics, entropy_T: Tensor) -> None:
         """Count the tokens of one micro-batch."""
         gap_T = tokens.log_ratio_T.double()
         self.sums += torch.stack(
@@ -42,7 +42,6 @@ class Tally:
                 -gap_T.sum(),
                 (gap_T.exp() - 1 - gap_T).sum(),
                 entropy_T.double().sum(),
-                -new_T.detach().double().sum(),
             ]
         ).cpu()
         peaks = torch.stack([tokens.ratio_T.max(), -tokens.ratio_T.min(), gap_T.abs().max()])
@@ -106,5 +105,5 @@ def _loss(policy: Policy, objective: Objective, batch: MicroBatch, denominator: 
     if batch.empty:
         return prediction.logprob_T.sum() * 0.0
     loss, tokens = objective.token_loss(prediction.logprob_T, batch.sampler_T, batch.advantage_T, denominator)
-    tally.add(tokens, prediction.entropy_T, prediction.logprob_T)
+    tally.add(tokens, prediction.entropy_T)
     return loss

@@ -21,7 +21,6 @@ TOKENS = {
     "kl": 0.01,
     "k3": 0.02,
     "entropy": 2.0,
-    "surprise": 2.1,
     "ratio_max": 3.0,
     "ratio_min": 0.5,
     "gap_max": 1.1,
