@@ -30,8 +30,10 @@ from headway_sandbox.broker.kube import ApiError, Gone, Json, Pods
 from headway_sandbox.broker.metrics import Metrics
 
 GRACE_SECONDS = 1
-START_SECONDS = 120.0
-"""A pod that does not answer for so long after its creation is replaced."""
+PENDING_SECONDS = 900.0
+"""A pod that does not run for so long is replaced; a node may have to be added and an image pulled first."""
+ANSWER_SECONDS = 60.0
+"""A pod that runs and does not answer for so long is replaced."""
 PROBE_SECONDS = 2.0
 PROBE_PAUSE_SECONDS = 0.05
 IDLE_KEPT_SECONDS = 30.0
@@ -64,7 +66,8 @@ class Pod:
     url: str | None = None
     state: State = State.STARTING
     ready_since: float = 0.0
-    probing: bool = False
+    running_since: float | None = None
+    """When the watch showed its address; it is being probed since."""
     seen: bool = False
     """The watch has shown it."""
 
@@ -79,6 +82,15 @@ class Impossible(Exception):
 
 OnFound = Callable[[Pod, str, float], None]
 """A pod turns out to be leased already: (pod, lease, deadline in Unix time)."""
+
+
+def overdue(pod: Pod, now: float) -> str | None:
+    """Why a starting pod is given up; None while it may still come."""
+    if pod.running_since is None:
+        return None if now - pod.created < PENDING_SECONDS else f"does not run after {PENDING_SECONDS:.0f} s"
+    if now - pod.running_since < ANSWER_SECONDS:
+        return None
+    return f"runs and has not answered on port {names.PORT_SANDBOX} for {ANSWER_SECONDS:.0f} s"
 
 
 class WarmPool:
@@ -241,7 +253,7 @@ class WarmPool:
             self._pods.pop(pod.name, None)
             self._failed(Problem(reason=error.reason, message=str(error)))
         except (aiohttp.ClientError, TimeoutError) as error:
-            # It may exist: the watch will say so, or START_SECONDS will pass.
+            # It may exist: the watch will say so, or PENDING_SECONDS will pass.
             logs.event(_log, "create-unanswered", level=logging.WARNING, pod=pod.name, error=str(error))
 
     def _failed(self, problem: Problem) -> None:
@@ -261,9 +273,9 @@ class WarmPool:
         now = time.monotonic()
         extra = pool.surplus(self._limits, self.counts(), self.demand())
         for pod in list(self._pods.values()):
-            if pod.state is State.STARTING and now - pod.created > START_SECONDS:
-                message = f"pod {pod.name} did not answer within {START_SECONDS:.0f} s of its creation"
-                self._failed(self.problem or Problem(reason="SandboxNotReady", message=message))
+            if pod.state is State.STARTING and (late := overdue(pod, now)):
+                problem = Problem(reason="SandboxNotReady", message=f"pod {pod.name} {late}")
+                self._failed(self.problem or problem)
                 self.destroy(pod, "start-timeout")
             elif pod.state is State.READY and now - pod.created > pods.IDLE_SECONDS:
                 self.destroy(pod, "too-old")
@@ -335,8 +347,8 @@ class WarmPool:
             self._leaving.add(name)
             self._spawn(self._delete(pod))
             return None
-        if (ip := pods.address(item)) and pod.state is State.STARTING and not pod.probing:
-            pod.url, pod.probing = pods.url_of(ip), True
+        if (ip := pods.address(item)) and pod.state is State.STARTING and pod.running_since is None:
+            pod.url, pod.running_since = pods.url_of(ip), time.monotonic()
             return self._spawn(self._probe(pod))
         problem = pods.problem_of(item)
         if pod.state is State.STARTING and problem is not None and problem != self.problem:

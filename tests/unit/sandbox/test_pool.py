@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway_sandbox.broker.pool import Counts, Demand, Limits, creates, idle_target, pause_after, surplus
+from headway_sandbox.broker.warm import ANSWER_SECONDS, PENDING_SECONDS, Pod, overdue
 
 numbers = st.integers(0, 200)
 demands = st.builds(Demand, st.floats(0, 50), st.floats(0, 60))
@@ -76,3 +77,12 @@ def test_pods_are_made_ahead_for_as_long_as_one_takes_to_start() -> None:
 @given(st.integers(0, 1000))
 def test_failures_slow_creation_down_but_never_stop_it(failures: int) -> None:
     assert 0 <= pause_after(failures) <= pause_after(failures + 1) <= 30
+
+
+def test_a_pod_may_wait_long_for_its_node_and_image_but_not_long_to_answer() -> None:
+    waiting = Pod("p", created=0.0)
+    silent = Pod("p", created=0.0, running_since=100.0)
+    assert overdue(waiting, PENDING_SECONDS - 1) is None
+    assert overdue(silent, 100.0 + ANSWER_SECONDS - 1) is None
+    assert "does not run" in (overdue(waiting, PENDING_SECONDS) or "")
+    assert "has not answered on port 8080" in (overdue(silent, 100.0 + ANSWER_SECONDS) or "")
