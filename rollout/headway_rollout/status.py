@@ -29,18 +29,19 @@ class Sink(Protocol):
     def __call__(self, status: dict[str, Any]) -> None: ...
 
 
-def kubernetes_sink(job: JobConfig) -> Sink:
-    """The job's own status subresource, with the pod's service account."""
+def kubernetes_sink(job: JobConfig, api: Any = None) -> Sink:
+    """The job's own status subresource, with the pod's service account unless a client is given."""
     from kubernetes import client, config
 
-    config.load_incluster_config()
-    api = client.CustomObjectsApi()
+    if api is None:
+        config.load_incluster_config()
+        api = client.CustomObjectsApi()
 
     def apply(status: dict[str, Any]) -> None:
         body = {
             "apiVersion": names.API_VERSION,
             "kind": "RLTrainingJob",
-            "metadata": {"name": job.name, "namespace": job.namespace, "uid": job.uid},
+            "metadata": {"name": job.name, "namespace": job.namespace},
             "status": status,
         }
         api.patch_namespaced_custom_object_status(

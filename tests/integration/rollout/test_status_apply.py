@@ -1,0 +1,75 @@
+"""The coordinator's part of `.status`, applied to a real API server beside another writer's part."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from kubernetes import client, config
+
+from headway_api.config import JobConfig
+from headway_api.crd import definitions
+from headway_api.status import Progress, RLTrainingJobStatus, Usage
+from headway_rollout.status import kubernetes_sink
+
+if TYPE_CHECKING:
+    from conftest import Cluster
+
+pytestmark = pytest.mark.integration
+
+JOB: dict[str, Any] = {
+    "apiVersion": "headway.dev/v1alpha1",
+    "kind": "RLTrainingJob",
+    "metadata": {"name": "told"},
+    "spec": {
+        "managedBy": "example.com/nobody",
+        "model": {"base": "s3://b/m"},
+        "data": {"train": {"uri": "s3://b/t.jsonl"}, "validation": {"uri": "s3://b/v.jsonl"}},
+        "environment": {"image": "i", "entrypoint": "m:C"},
+        "output": {"uri": "s3://b/o"},
+    },
+}
+
+
+@pytest.fixture
+def job(cluster: Cluster, namespace: str) -> JobConfig:
+    cluster.apply(*[crd for crd in definitions() if crd["spec"]["names"]["kind"] == "RLTrainingJob"])
+    crd = "crd/rltrainingjobs.headway.dev"
+    cluster.kubectl("wait", "--for=condition=Established", crd, "--timeout=60s")
+    made = cluster.kubectl("create", "-n", namespace, "-o", "json", "-f", "-", input=json.dumps(JOB))
+    created = json.loads(made)
+    identity = {"name": "told", "namespace": namespace, "uid": created["metadata"]["uid"]}
+    return JobConfig.model_validate(identity | {"spec": created["spec"]})
+
+
+def api(cluster: Cluster) -> client.CustomObjectsApi:
+    return client.CustomObjectsApi(config.new_client_from_config(str(cluster.kubeconfig)))
+
+
+def found(cluster: Cluster, job: JobConfig) -> dict[str, Any]:
+    status: dict[str, Any] = json.loads(
+        cluster.kubectl("get", "rltj", job.name, "-n", job.namespace, "-o", "json")
+    )["status"]
+    return status
+
+
+def test_each_writer_keeps_its_own_fields(cluster: Cluster, job: JobConfig) -> None:
+    sink = kubernetes_sink(job, api(cluster))
+    sink(RLTrainingJobStatus(progress=Progress(step=1), usage=Usage(sample_tokens=5)).as_object())
+    patch = {"status": {"state": "Training", "observedGeneration": 1}}
+    cluster.kubectl(
+        "patch",
+        "rltj",
+        job.name,
+        "-n",
+        job.namespace,
+        "--subresource=status",
+        "--type=merge",
+        "-p",
+        json.dumps(patch),
+    )
+    sink(RLTrainingJobStatus(progress=Progress(step=2)).as_object())
+    status = found(cluster, job)
+    assert (status["state"], status["progress"]["step"]) == ("Training", 2)
+    assert "usage" not in status, "what a writer no longer sends is gone"
