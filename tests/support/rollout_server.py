@@ -162,6 +162,10 @@ class RolloutServer:
         answer: dict[str, Any] = json.loads(text)
         return answer
 
+    def metrics(self) -> str:
+        """vLLM's own, as text."""
+        return request("GET", f"{self.url}/metrics")[1]
+
     def score(self, model: str, tokens: list[int]) -> list[float]:
         """Log-probability vLLM gives each token but the first, one request a token."""
         found = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -70,11 +71,14 @@ def test_a_request_in_flight_goes_on_under_the_new_weights_and_says_where_they_b
         target=lambda: answers.append(server.generate("base", prompt, max_tokens=length, ignore_eos=True))
     )
     asked.start()
-    while server.generate("base", [5], max_tokens=1)["choices"][0]["weight_versions"][0]["version"] != "0.4":
-        assert server.post(manifests[4]).ready
+    deadline = time.monotonic() + 60
+    while 'vllm:num_requests_running{engine="0",model_name="base"} 1.0' not in server.metrics():
+        assert time.monotonic() < deadline, "the request never ran"
+    assert server.post(manifests[4]).ready
     asked.join(120)
     [choice] = answers[0]["choices"]
     spans = choice["weight_versions"]
+    assert [span["version"] for span in spans] == ["0.3", "0.4"]
     assert [span["start"] for span in spans[1:]] == [span["end"] for span in spans[:-1]]
     assert (spans[0]["start"], spans[-1]["end"]) == (0, length)
     found = [entry["logprob"] for entry in choice["logprobs"]["content"]]
