@@ -17,7 +17,7 @@ import threading
 import time
 from queue import SimpleQueue
 
-from headway_cluster import cgroups
+from headway_cluster.cgroups import ControlGroup
 from headway_cluster.images import TESTBOX_IMAGE
 from headway_cluster.layout import API_PORT, NODE_IP, Layout
 
@@ -79,7 +79,8 @@ def churn(layout: Layout, *, total: int, in_flight: int) -> dict[str, float]:
     started: dict[str, float] = {}
     latencies: dict[str, float] = {}
     gone: set[str] = set()
-    begun, cpu_before = time.monotonic(), cgroups.cpu_seconds()
+    group = ControlGroup(layout.name)
+    begun, cpu_before = time.monotonic(), group.cpu_seconds()
     while len(gone) < total:
         while len(started) < total and len(started) - len(gone) < in_flight:
             name = f"churn-{run}-{len(started)}"
@@ -99,7 +100,7 @@ def churn(layout: Layout, *, total: int, in_flight: int) -> dict[str, float]:
         "pods_per_second": round(total / took, 2),
         "create_to_running_p50_s": round(statistics.median(running), 2),
         "create_to_running_p95_s": round(running[int(0.95 * len(running))], 2),
-        "cpu_seconds_per_pod": round((cgroups.cpu_seconds() - cpu_before) / total, 3),
+        "cpu_seconds_per_pod": round((group.cpu_seconds() - cpu_before) / total, 3),
     }
 
 

@@ -6,6 +6,7 @@ import hashlib
 import os
 import platform
 import re
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +32,8 @@ class Program:
 
     package: str
     links: tuple[str, ...] = ()
+    version: str | None = None
+    """Of the program's module, where it is built by itself and not as part of this one."""
 
     @property
     def name(self) -> str:
@@ -50,8 +53,8 @@ TOOLS = (
     Program("helm.sh/helm/v4/cmd/helm"),
     Program("github.com/versity/versitygw/cmd/versitygw"),
 )
-KWOK = Program("sigs.k8s.io/kwok/cmd/kwok")
-KIND = Program("sigs.k8s.io/kind")
+KWOK = Program("sigs.k8s.io/kwok/cmd/kwok", version="v0.8.0")
+KIND = Program("sigs.k8s.io/kind", version="v0.32.0")
 
 
 def kubernetes_version() -> str:
@@ -69,7 +72,7 @@ def folder(layout: Layout) -> Path:
 
 def sources_digest(program: Program) -> str:
     """Stands for the sources a program has in this repository; modules are the folder's matter."""
-    digest = hashlib.sha256(program.package.encode())
+    digest = hashlib.sha256(f"{program.package}@{program.version}".encode())
     if program.package.startswith("./"):
         own = sorted((GO_MODULE / program.package).glob("*.go"))
         shared = sorted((GO_MODULE / "internal").rglob("*.go"))
@@ -102,16 +105,20 @@ def _stamp(program: Program, target: Path) -> Path:
 
 
 def _build_one(go: Path, program: Program, target: Path) -> None:
-    unfinished = target / f".{program.name}.{os.getpid()}"
-    run(
-        [go, "build", "-trimpath", "-buildvcs=false", "-ldflags", _linker_flags(),
-         "-o", unfinished, program.package],
-        cwd=GO_MODULE,
-        env={**os.environ, "CGO_ENABLED": "0", "GOTOOLCHAIN": "local"},
-        timeout_s=BUILD_TIMEOUT_S,
-        fix="the Go module proxy must be reachable for a first build",
-    )  # fmt: skip
-    unfinished.replace(target / program.name)
+    with tempfile.TemporaryDirectory(dir=target, prefix=".building-") as unfinished:
+        flags = ["-trimpath", "-buildvcs=false", "-ldflags", _linker_flags()]
+        if program.version:
+            command = ["install", *flags, f"{program.package}@{program.version}"]
+        else:
+            command = ["build", *flags, "-o", unfinished, program.package]
+        run(
+            [go, *command],
+            cwd=GO_MODULE,
+            env={**os.environ, "CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOBIN": unfinished},
+            timeout_s=BUILD_TIMEOUT_S,
+            fix="the Go module proxy must be reachable for a first build",
+        )
+        (Path(unfinished) / program.name).replace(target / program.name)
     for link in program.links:
         (target / link).unlink(missing_ok=True)
         (target / link).symlink_to(program.name)

@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 import signal
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from .errors import ClusterError
-from .layout import CGROUP
 
 
 def hierarchies() -> dict[str, Path]:
@@ -30,101 +30,98 @@ def hierarchies() -> dict[str, Path]:
     return found
 
 
-def _tracking() -> Path:
-    """The hierarchy whose membership is taken as "belongs to the cluster"."""
-    mounts = hierarchies()
-    for name in ("pids", "unified"):
-        if name in mounts:
-            return mounts[name] / CGROUP
-    raise ClusterError(
-        "no control group hierarchy with the pids controller is mounted",
-        fix="run on a host (or in a privileged container) with /sys/fs/cgroup mounted",
-    )
+@dataclass(frozen=True)
+class ControlGroup:
+    """The group `name` at the top of every hierarchy; daemons are in its part `system`."""
 
+    name: str
 
-def create() -> None:
-    """Make the group in every hierarchy, as the kubelet wants of its root group."""
-    for mount_point in set(hierarchies().values()):
-        try:
-            (mount_point / CGROUP).mkdir(exist_ok=True)
-        except OSError as refused:
-            raise ClusterError(
-                f"cannot create a control group in {mount_point}: {refused.strerror}",
-                fix="run as root where /sys/fs/cgroup is writable",
-            ) from refused
-    for group in _joined():
-        (group / "system").mkdir(exist_ok=True)
-    _delegate_v2(hierarchies())
-
-
-def _joined() -> list[Path]:
-    """The groups daemons are put into: for tracking and, on v1, so that their CPU time is counted."""
-    mounts = hierarchies()
-    counting = [mounts["cpuacct"] / CGROUP] if "cpuacct" in mounts else []
-    return [_tracking(), *counting]
-
-
-def _delegate_v2(mounts: dict[str, Path]) -> None:
-    if "pids" in mounts:
-        return
-    for group in (mounts["unified"], mounts["unified"] / CGROUP):
-        wanted = (group / "cgroup.controllers").read_text().split()
-        switch = group / "cgroup.subtree_control"
-        switch.write_text(" ".join(f"+{name}" for name in wanted))
-
-
-def join() -> None:
-    """Move the calling process into the cluster's system group."""
-    for group in _joined():
-        (group / "system" / "cgroup.procs").write_text("0")
-
-
-def cpu_seconds() -> float:
-    """Processor time that everything in the group has used: daemons, runtime and pods."""
-    mounts = hierarchies()
-    if "cpuacct" in mounts:
-        return int((mounts["cpuacct"] / CGROUP / "cpuacct.usage").read_text()) / 1e9
-    usage = (mounts["unified"] / CGROUP / "cpu.stat").read_text().split()
-    return int(usage[usage.index("usage_usec") + 1]) / 1e6
-
-
-def members(part: str = "") -> set[int]:
-    """Process ids in the group or in `part` of it ("system", "kubepods")."""
-    found: set[int] = set()
-    for listing in (_tracking() / part).rglob("cgroup.procs"):
-        try:
-            found.update(int(word) for word in listing.read_text().split())
-        except OSError:
-            continue  # the group went away while it was being read
-    return found
-
-
-def kill_members(part: str = "", *, deadline_s: float = 30) -> None:
-    """SIGKILL every process in the group until none is left."""
-    ends = time.monotonic() + deadline_s
-    while left := members(part):
-        if time.monotonic() > ends:
-            raise ClusterError(
-                f"processes {sorted(left)} in control group {CGROUP}/{part} cannot be killed",
-                fix="they hang in the kernel (`cat /proc/PID/stack`); reboot the machine",
-            )
-        for pid in left:
+    def create(self) -> None:
+        """Make the group in every hierarchy, as the kubelet wants of its root group."""
+        for mount_point in set(hierarchies().values()):
             try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-        time.sleep(0.05)
+                (mount_point / self.name).mkdir(exist_ok=True)
+            except OSError as refused:
+                raise ClusterError(
+                    f"cannot create a control group in {mount_point}: {refused.strerror}",
+                    fix="run as root where /sys/fs/cgroup is writable",
+                ) from refused
+        for group in self._joined():
+            (group / "system").mkdir(exist_ok=True)
+        self._delegate_v2()
 
+    def join(self) -> None:
+        """Move the calling process into the group's part for daemons."""
+        for group in self._joined():
+            (group / "system" / "cgroup.procs").write_text("0")
 
-def remove(*, deadline_s: float = 10) -> None:
-    """Delete the group everywhere; its processes must be gone."""
-    for mount_point in set(hierarchies().values()):
-        top = mount_point / CGROUP
-        if not top.exists():
-            continue
-        groups = sorted((path for path in [top, *top.rglob("*")] if path.is_dir()), reverse=True)
-        for group in groups:
-            _remove_one(group, deadline_s=deadline_s)
+    def cpu_seconds(self) -> float:
+        """Processor time that everything in the group has used: daemons, runtime and pods."""
+        mounts = hierarchies()
+        if "cpuacct" in mounts:
+            return int((mounts["cpuacct"] / self.name / "cpuacct.usage").read_text()) / 1e9
+        usage = (mounts["unified"] / self.name / "cpu.stat").read_text().split()
+        return int(usage[usage.index("usage_usec") + 1]) / 1e6
+
+    def members(self, part: str = "") -> set[int]:
+        """Process ids in the group or in `part` of it ("system", "kubepods")."""
+        found: set[int] = set()
+        for listing in (self._tracking() / part).rglob("cgroup.procs"):
+            try:
+                found.update(int(word) for word in listing.read_text().split())
+            except OSError:
+                continue  # the group went away while it was being read
+        return found
+
+    def kill_members(self, part: str = "", *, deadline_s: float = 30) -> None:
+        """SIGKILL every process in the group until none is left."""
+        ends = time.monotonic() + deadline_s
+        while left := self.members(part):
+            if time.monotonic() > ends:
+                raise ClusterError(
+                    f"processes {sorted(left)} in control group {self.name}/{part} cannot be killed",
+                    fix="they hang in the kernel (`cat /proc/PID/stack`); reboot the machine",
+                )
+            for pid in left:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+            time.sleep(0.05)
+
+    def remove(self, *, deadline_s: float = 10) -> None:
+        """Delete the group everywhere; its processes must be gone."""
+        for mount_point in set(hierarchies().values()):
+            top = mount_point / self.name
+            groups = [path for path in [top, *top.rglob("*")] if path.is_dir()]
+            for group in sorted(groups, reverse=True):
+                _remove_one(group, deadline_s=deadline_s)
+
+    def _tracking(self) -> Path:
+        """The hierarchy whose membership is taken as "belongs to the cluster"."""
+        mounts = hierarchies()
+        for name in ("pids", "unified"):
+            if name in mounts:
+                return mounts[name] / self.name
+        raise ClusterError(
+            "no control group hierarchy with the pids controller is mounted",
+            fix="run on a host (or in a privileged container) with /sys/fs/cgroup mounted",
+        )
+
+    def _joined(self) -> list[Path]:
+        """Where daemons are put: for tracking and, on v1, so that their CPU time is counted."""
+        mounts = hierarchies()
+        counting = [mounts["cpuacct"] / self.name] if "cpuacct" in mounts else []
+        return [self._tracking(), *counting]
+
+    def _delegate_v2(self) -> None:
+        mounts = hierarchies()
+        if "pids" in mounts:
+            return
+        for group in (mounts["unified"], mounts["unified"] / self.name):
+            wanted = (group / "cgroup.controllers").read_text().split()
+            switch = group / "cgroup.subtree_control"
+            switch.write_text(" ".join(f"+{name}" for name in wanted))
 
 
 def _remove_one(group: Path, *, deadline_s: float) -> None:

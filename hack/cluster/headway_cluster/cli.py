@@ -39,8 +39,9 @@ def _dispatch(options: argparse.Namespace, layout: Layout) -> int:
         print(f"export PATH={shlex.quote(str(programs))}:$PATH")
         return 0
     if options.command == "tools":
-        wanted = binaries.TOOLS + ((binaries.KWOK,) if options.kwok else ())
-        print(binaries.build(layout, wanted))
+        with _alone(layout):
+            wanted = binaries.TOOLS + ((binaries.KWOK,) if options.kwok else ())
+            print(binaries.build(layout, wanted))
         return 0
     if options.command == "build-image":
         image = oci.Image(options.name, entrypoint=options.entrypoint or ())

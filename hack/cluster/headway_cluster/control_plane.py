@@ -58,8 +58,7 @@ def start_etcd(layout: Layout) -> None:
             "--log-level=warn",
         ],
     )
-    log = processes.log_of(layout, "etcd")
-    assert daemon.alive(), f"etcd ended at once, see {log}"
+    processes.wait_ready(layout, daemon, lambda: health.accepts(2379))
 
 
 def start_api_server(layout: Layout, binaries: Path) -> None:

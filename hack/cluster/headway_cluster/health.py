@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import socket
 import ssl
 from pathlib import Path
 
@@ -30,6 +31,15 @@ def api_ready(layout: Layout) -> bool:
         return api_get(layout, "/readyz")[0] == 200
     except (OSError, http.client.HTTPException):
         return False
+
+
+def accepts(port: int) -> bool:
+    """Whether something listens on a loopback port."""
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S).close()
+    except OSError:
+        return False
+    return True
 
 
 def local_ready(port: int, *, tls: bool, authority: Path | None = None) -> bool:

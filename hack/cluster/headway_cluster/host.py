@@ -94,7 +94,7 @@ class HostBefore:
 
 def remember(layout: Layout) -> None:
     before = HostBefore(
-        sysctls={name: value for name in SYSCTLS if (value := _sysctl(name)) is not None},
+        sysctls={name: value for name in SYSCTLS if (value := sysctl(name)) is not None},
         nft_tables=nft_tables(),
     )
     layout.host_before.write_text(json.dumps(asdict(before), indent=2))
@@ -110,7 +110,7 @@ def remembered(layout: Layout) -> HostBefore:
 
 def restore_sysctls(before: HostBefore) -> None:
     for name, value in before.sysctls.items():
-        if _sysctl(name) != value:
+        if sysctl(name) != value:
             set_sysctl(name, value)
 
 
@@ -118,7 +118,7 @@ def set_sysctl(name: str, value: str) -> None:
     (Path("/proc/sys") / name).write_text(value)
 
 
-def _sysctl(name: str) -> str | None:
+def sysctl(name: str) -> str | None:
     path = Path("/proc/sys") / name
     return path.read_text().strip() if path.exists() else None
 

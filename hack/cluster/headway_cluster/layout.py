@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ DNS_SERVICE_IP = "10.96.0.10"
 CLUSTER_DOMAIN = "cluster.local"
 API_PORT = 6443
 BRIDGE = "headway0"
-CGROUP = "headway-cluster"
+DEFAULT_STATE = "/var/lib/headway-cluster"
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,15 @@ class Layout:
     @staticmethod
     def from_environment() -> Layout:
         cache = os.environ.get("HEADWAY_CACHE") or Path.home() / ".cache" / "headway"
-        state = os.environ.get("HEADWAY_STATE") or "/var/lib/headway-cluster"
+        state = os.environ.get("HEADWAY_STATE") or DEFAULT_STATE
         return Layout(cache=Path(cache).resolve(), state=Path(state).resolve())
+
+    @property
+    def name(self) -> str:
+        """What the cluster's control group and pod network are called; other states, other names."""
+        if str(self.state) == DEFAULT_STATE:
+            return "headway-cluster"
+        return f"headway-{hashlib.sha256(str(self.state).encode()).hexdigest()[:8]}"
 
     @property
     def pki(self) -> Path:

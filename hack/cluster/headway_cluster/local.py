@@ -7,7 +7,6 @@ from pathlib import Path
 
 from . import (
     binaries,
-    cgroups,
     containerd,
     control_plane,
     health,
@@ -22,6 +21,7 @@ from . import (
     processes,
     teardown,
 )
+from .cgroups import ControlGroup
 from .errors import ClusterError
 from .layout import NODE_IP, NODE_NAME, SOURCE, Layout
 from .shell import run
@@ -70,7 +70,7 @@ def _start(layout: Layout, programs: Path) -> None:
     for folder in (layout.state, layout.config, layout.logs):
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
     host.remember(layout)
-    cgroups.create()
+    ControlGroup(layout.name).create()
     with step("network"):
         network.create()
         network.write_cni(layout, programs)
@@ -89,8 +89,8 @@ def _start(layout: Layout, programs: Path) -> None:
         control_plane.start_controller_manager(layout, programs)
         control_plane.start_scheduler(layout, programs)
     with step("access rules, DNS objects and network policy"):
-        kubectl = [programs / "kubectl", f"--kubeconfig={layout.admin_kubeconfig}"]
-        run([*kubectl, "apply", "--filename", SOURCE / "manifests"])
+        config = f"--kubeconfig={layout.admin_kubeconfig}"
+        run([programs / "kubectl", config, "apply", "--filename", SOURCE / "manifests"])
         policy.start(layout, programs)
     with step("kubelet and kube-proxy"):
         node.start_kubelet(layout, programs)

@@ -59,7 +59,7 @@ def _cni_chain(layout: Layout) -> dict[str, object]:
         "ipam": addresses,
     }
     policy = {"type": "headway-netpol-cni", "socket": str(layout.netpol_socket)}
-    return {"cniVersion": "0.4.0", "name": "headway", "plugins": [bridge, policy]}
+    return {"cniVersion": "0.4.0", "name": layout.name, "plugins": [bridge, policy]}
 
 
 def _masquerade() -> str:
@@ -82,6 +82,5 @@ def _mtu() -> str:
 
 def remove() -> None:
     """Take the bridge, with its routes, and the masquerade rule away."""
-    if (Path("/sys/class/net") / BRIDGE).exists():
-        run(["ip", "link", "delete", BRIDGE])
+    succeeds(["ip", "link", "delete", BRIDGE])
     succeeds(["nft", "delete", "table", "ip", NAT_TABLE])

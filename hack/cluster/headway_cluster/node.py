@@ -7,7 +7,6 @@ from pathlib import Path
 
 from . import health, processes
 from .layout import (
-    CGROUP,
     CLUSTER_DOMAIN,
     DNS_SERVICE_IP,
     NODE_IP,
@@ -78,7 +77,7 @@ def _kubelet_settings(layout: Layout) -> dict[str, object]:
     runtime = {
         "containerRuntimeEndpoint": f"unix://{layout.containerd_socket}",
         "cgroupDriver": "cgroupfs",
-        "cgroupRoot": f"/{CGROUP}",
+        "cgroupRoot": f"/{layout.name}",
         "enforceNodeAllocatable": [],
         "failCgroupV1": False,
         "failSwapOn": False,

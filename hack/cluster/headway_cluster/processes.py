@@ -15,9 +15,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from . import cgroups
+from .cgroups import ControlGroup
 from .layout import Layout
 from .waiting import wait_for
+
+POD_PARENT = "containerd"
+"""The daemon whose children are the pods, which inherit its priority."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,17 @@ def start(
     *,
     env: Mapping[str, str] | None = None,
 ) -> Daemon:
-    """Start `command` as daemon `name`, detached, its output in `<state>/logs/<name>.log`."""
+    """Start `command` as daemon `name`, detached, its output in `<state>/logs/<name>.log`.
+
+    Daemons that start no pods go before other work, so that a machine busy with pods,
+    training or builds still has a cluster that answers.
+    """
+
+    def settle() -> None:
+        ControlGroup(layout.name).join()
+        if name != POD_PARENT:
+            os.nice(-5)
+
     layout.logs.mkdir(parents=True, exist_ok=True)
     layout.processes.mkdir(parents=True, exist_ok=True)
     with open(log_of(layout, name), "ab") as log:
@@ -61,7 +74,7 @@ def start(
             start_new_session=True,
             cwd=layout.state,
             env={**os.environ, **(env or {})},
-            preexec_fn=cgroups.join,
+            preexec_fn=settle,
         )
     daemon = Daemon(name, process.pid, _started_ticks(process.pid) or -1)
     (layout.processes / f"{name}.json").write_text(json.dumps(asdict(daemon)))

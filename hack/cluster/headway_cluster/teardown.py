@@ -10,7 +10,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from . import cgroups, containerd, host, network, node, policy, processes
+from . import containerd, host, network, node, policy, processes
+from .cgroups import ControlGroup
 from .layout import Layout
 from .shell import succeeds
 from .steps import step
@@ -22,16 +23,17 @@ CONTAINER_LOG_LINKS = Path("/var/log/containers")
 def tear_down(layout: Layout, binaries: Path, *, keep_images: bool = False) -> None:
     """Leave nothing of the cluster but, where asked, the images that were loaded into it."""
     before = host.remembered(layout)
+    group = ControlGroup(layout.name)
     with step("stopping pods"):
         processes.stop(layout, "kubelet")
-        cgroups.kill_members("kubepods")
+        group.kill_members("kubepods")
         sockets = containerd.shim_sockets(layout)
         networks = _sandbox_ids(layout)
         images_kept = keep_images and _forget_containers(layout)
     with step("stopping processes"):
         for name in reversed(processes.recorded(layout)):
             processes.stop(layout, name)
-        cgroups.kill_members()
+        group.kill_members()
     with step("removing mounts, interfaces and rules"):
         _unmount_below(layout.state)
         _clean_service_rules(layout, binaries)
@@ -39,7 +41,7 @@ def tear_down(layout: Layout, binaries: Path, *, keep_images: bool = False) -> N
         network.remove()
         _remove_tables_that_were_not_there(before)
         host.restore_sysctls(before)
-        cgroups.remove()
+        group.remove()
         _remove_outside_files(layout, sockets, networks)
     with step("removing state"):
         _remove_state(layout, keep_images=images_kept)
@@ -48,7 +50,7 @@ def tear_down(layout: Layout, binaries: Path, *, keep_images: bool = False) -> N
 def anything_left(layout: Layout) -> bool:
     """Whether a cluster runs or has left anything that `tear_down` would remove."""
     traces = layout.state.exists() and any(path != layout.containerd_root for path in layout.state.iterdir())
-    return traces or bool(cgroups.members())
+    return traces or bool(ControlGroup(layout.name).members())
 
 
 def _forget_containers(layout: Layout) -> bool:
@@ -62,7 +64,7 @@ def _forget_containers(layout: Layout) -> bool:
 
 def _sandbox_ids(layout: Layout) -> set[str]:
     """Container ids the network plugins keep results of, this cluster's only."""
-    prefix, suffix = "headway-", "-eth0"
+    prefix, suffix = f"{layout.name}-", "-eth0"
     return {
         path.name.removeprefix(prefix).removesuffix(suffix)
         for path in (NET_STATE / "results").glob(f"{prefix}*{suffix}")

@@ -199,7 +199,7 @@ def test_a_new_policy_lets_open_connections_be(lab: Lab) -> None:
         quiet = f"({command}) < /dev/null > /dev/null 2>&1 & sleep 0.3"
         lab.cluster.kubectl("exec", "-n", lab.home, name, "--", "sh", "-c", quiet)
 
-    in_background("server", "nc -l -p 7000 > /tmp/heard")
+    in_background("server", "sleep 60 | nc -l -p 7000 > /tmp/heard")
     in_background("other", f"({talk}) | nc {server} 7000")
     lab.enforce(ingress())
     count = ("exec", "-n", lab.home, "server", "--", "sh", "-c", "wc -l < /tmp/heard")
