@@ -66,7 +66,9 @@ class World:
 
     def plan(self) -> plan.Plan:
         """What the planner says now."""
-        return plan.make(self.body, self.platform, Observed(self.now, tuple(self.objects.values()), self.refusals))
+        return plan.make(
+            self.body, self.platform, Observed(self.now, tuple(self.objects.values()), self.refusals)
+        )
 
     def carry_out(self) -> plan.Plan:
         """Plan, and let it be done as an API server without controllers would."""

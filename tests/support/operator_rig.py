@@ -25,8 +25,7 @@ from headway_api import names
 ROOT = Path(__file__).resolve().parents[2]
 IMAGE = os.environ.get("HEADWAY_TEST_IMAGE", "localhost/headway/testbox:1")
 CHILDREN = (
-    "serviceaccounts,roles,rolebindings,configmaps,secrets,networkpolicies,services,jobs,deployments,"
-    "pods"
+    "serviceaccounts,roles,rolebindings,configmaps,secrets,networkpolicies,services,jobs,deployments,pods"
 )
 MANAGER = "headway.dev/operator-under-test"
 """So that an operator that looks after the whole cluster leaves these jobs alone."""
