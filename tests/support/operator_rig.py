@@ -229,7 +229,9 @@ class Rig:
     def children(self, name: str) -> dict[str, Json]:
         """Everything labelled with a job's name, as kind/name."""
         selector = f"{names.LABEL_JOB_NAME}={name}"
-        text = self.cluster.kubectl("get", CHILDREN, "-n", self.namespace, "-l", selector, "-o", "json")
+        text = self.cluster.kubectl(
+            "get", CHILDREN, "-n", self.namespace, "-l", selector, "-o", "json", "--show-managed-fields"
+        )
         return {f"{item['kind']}/{item['metadata']['name']}": item for item in json.loads(text)["items"]}
 
     def pods(self, name: str, role: str) -> list[Json]:

@@ -72,8 +72,19 @@ def test_looking_again_writes_nothing(rig: Rig) -> None:
 
 
 def versions(rig: Rig, name: str) -> dict[str, str]:
-    """Resource version of every child, and the status."""
-    found = {key: item["metadata"]["resourceVersion"] for key, item in rig.children(name).items()}
+    """What the operator last wrote to every child, and when; and the status.
+
+    Not the resource version alone: the API server's own controllers write to Jobs and Deployments too.
+    """
+    found = {}
+    for key, item in rig.children(name).items():
+        entries = item["metadata"].get("managedFields", [])
+        own = [entry for entry in entries if entry["manager"] == names.FIELD_MANAGER_OPERATOR]
+        if own:
+            found[key] = json.dumps(own, sort_keys=True)
+        elif not key.startswith("Pod/"):
+            found[key] = item["metadata"]["resourceVersion"]
+    assert len(found) > 20
     return found | {"status": json.dumps(rig.get(name)["status"], sort_keys=True)}
 
 
