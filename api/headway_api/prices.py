@@ -33,7 +33,7 @@ class Prices(SpecModel):
     train: Money = "0"
     """A million tokens trained."""
     discarded: Money = "0"
-    """A million tokens sampled for nothing: of retried, stale or uniform groups."""
+    """A million tokens sampled for nothing: of retried episodes and abandoned groups."""
     evaluation_prefill: Money = "0"
     """A million prompt tokens computed in validation."""
     evaluation_cached_prefill: Money = "0"

@@ -48,7 +48,7 @@ class MeasureSpec(SpecModel):
     pass_k: PassK = (1,)
     """The k of pass_at_k (one of k tries succeeds) and pass_power_k (all k do), each at most groupSize."""
     success_threshold: Annotated[float, Field(ge=-1e6, le=1e6)] = 1.0
-    """A try succeeds with this reward or more."""
+    """A try succeeds with this external score or more."""
     max_rows: Annotated[int, Field(ge=1, le=1000000)] | None = None
     """Measure on the first so many rows. Absent: all of them."""
 
