@@ -11,13 +11,16 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from .cgroups import ControlGroup
 from .layout import Layout
 from .waiting import wait_for
+
+GARBAGE_PERCENT = "400"
+"""How much Go programs let their heaps grow between collections: memory for processor time."""
 
 POD_PARENT = "containerd"
 """The daemon whose children are the pods, which inherit its priority."""
@@ -45,13 +48,7 @@ def _started_ticks(pid: int) -> int | None:
     return None if after_name[0] in ("Z", "X") else int(after_name[19])
 
 
-def start(
-    layout: Layout,
-    name: str,
-    command: Sequence[str | Path],
-    *,
-    env: Mapping[str, str] | None = None,
-) -> Daemon:
+def start(layout: Layout, name: str, command: Sequence[str | Path]) -> Daemon:
     """Start `command` as daemon `name`, detached, its output in `<state>/logs/<name>.log`.
 
     Daemons that start no pods go before other work, so that a machine busy with pods,
@@ -73,7 +70,7 @@ def start(
             stderr=subprocess.STDOUT,
             start_new_session=True,
             cwd=layout.state,
-            env={**os.environ, **(env or {})},
+            env={**os.environ, "GOGC": GARBAGE_PERCENT},
             preexec_fn=settle,
         )
     daemon = Daemon(name, process.pid, _started_ticks(process.pid) or -1)
