@@ -34,8 +34,9 @@ format: venv ## ruff: rewrite what it can
 	$(PY) -m ruff format $(wildcard $(SOURCES))
 types: venv ## mypy, strict, on the five packages
 	$(PY) -m mypy
-crds: venv ## write crds/ and their reference page from the models in api/
+crds: venv ## write crds/, the chart's copy and the reference page from the models in api/
 	$(PY) -m headway_api.crd crds
+	$(PY) -m headway_api.crd charts/headway/files/crds
 	$(PY) -m headway_api.docs docs/reference/crds.md
 
 .PHONY: test test-unit test-integration test-e2e

@@ -49,8 +49,8 @@ def fetch(model: ModelSpec, store: Store, cache: Path, *, weights: bool = True) 
 
 
 def _from_hub(model: ModelSpec, cache: Path, weights: bool) -> Path:
-    from huggingface_hub import snapshot_download  # noqa: PLC0415  api must import without it
-    from huggingface_hub.errors import (  # noqa: PLC0415
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import (
         GatedRepoError,
         RepositoryNotFoundError,
         RevisionNotFoundError,
@@ -67,7 +67,7 @@ def _from_hub(model: ModelSpec, cache: Path, weights: bool) -> Path:
     except (GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError) as error:
         raise JobError(
             "ModelUnavailable",
-            f"{name} at revision {model.revision or 'main'} cannot be read from the hub ({error}); correct the "
+            f"{name} at revision {model.revision or 'main'} cannot be read ({error}); correct the "
             "name or the revision, or give the pods an HF_TOKEN that may read it",
             field=FIELD,
         ) from error

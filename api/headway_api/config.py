@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class JobConfig(BaseModel):
-    """The content of `job.json`; everything else a process needs is a function of it (`headway_api.names`)."""
+    """Content of `job.json`; everything else a process needs is a function of it (`headway_api.names`)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -43,7 +43,9 @@ class Termination(BaseModel):
 class JobError(Exception):
     """Raised by a process for a fault it can explain."""
 
-    def __init__(self, reason: str, message: str, *, field: str | None = None, permanent: bool = True) -> None:
+    def __init__(
+        self, reason: str, message: str, *, field: str | None = None, permanent: bool = True
+    ) -> None:
         super().__init__(message)
         self.termination = Termination(reason=reason, field=field, message=message)
         self.permanent = permanent

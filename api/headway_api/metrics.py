@@ -199,9 +199,7 @@ COLLAPSE: Final = (Family("collapse/signal", "1 while a sign of collapse is seen
 OPERATOR: Final = (
     Family("operator/reconcile_seconds", "Time of one reconcile of one job.", "seconds", "histogram"),
     Family("operator/reconcile_errors", "Reconciles tried again.", kind="counter", labels=("reason",)),
-    Family(
-        "operator/applies", "Objects held against the plan.", kind="counter", labels=("kind", "result")
-    ),
+    Family("operator/applies", "Objects held against the plan.", kind="counter", labels=("kind", "result")),
     Family("operator/last_success_age_seconds", "Time since a reconcile last succeeded.", "seconds"),
     Family("operator/queue_depth", "Jobs that wait for a worker or have one."),
     Family("operator/leader", "1 while this replica holds the Lease."),

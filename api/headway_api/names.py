@@ -91,7 +91,7 @@ def token_secret(job: str, uid: str) -> str:
 
 
 def service_host(job: str, role: str, namespace: str) -> str:
-    """DNS name of a job's Service, complete to the cluster's service zone so that no search list is walked."""
+    """DNS name of a job's Service, as complete as a name can be that fits clusters of any domain."""
     return f"{child(job, role)}.{namespace}.svc"
 
 

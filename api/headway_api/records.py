@@ -254,7 +254,7 @@ class UsageClass(StrEnum):
 
 
 class UsageEvent(Record):
-    """One line of the ledger. Its id is a pure function of what it counts, so counting twice is impossible."""
+    """A line of the ledger. Its id is a pure function of what it counts: counting twice is impossible."""
 
     id: str
     """`<episode id>/<turn>/<class>`, or `<group id>/step-<n>/train`."""

@@ -77,7 +77,7 @@ def not_yet(
     if values:
         listed = ", ".join(cel_literal(value) for value in values)
         return Rule(f"!(self in [{listed}])", message, lambda value: value not in values)
-    if unless == ():
+    if isinstance(unless, tuple):
         return Rule("size(self) == 0", message, lambda value: value == ())
     if unless is not None:
         return Rule(f"self == {cel_literal(unless)}", message, lambda value: value == unless)

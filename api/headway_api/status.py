@@ -113,7 +113,7 @@ class Usage(StatusModel):
     train_tokens: Count = 0
     """Tokens of trained rows, context and action."""
     discarded_tokens: Count = 0
-    """Tokens of episodes that were retried, or whose group was abandoned; those of uniform groups are billed."""
+    """Tokens of episodes that were retried, or whose group was abandoned; uniform groups are billed."""
     evaluation_tokens: Count = 0
     """Tokens prefilled and sampled by validation and preflight."""
     sandbox_seconds: Decimal | None = None

@@ -157,9 +157,9 @@ def open_store(output: OutputSpec) -> Store:
     """
     if urlsplit(output.uri).scheme == "file":
         return FileStore()
-    import boto3  # noqa: PLC0415  api must import without it; only pods with an artifact store need it
-    from botocore.config import Config  # noqa: PLC0415
-    from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
+    import boto3
+    from botocore.config import Config
+    from botocore.exceptions import BotoCoreError, ClientError
 
     client = boto3.client(
         "s3",

@@ -48,7 +48,7 @@ def verified(job: Mapping[str, Any], run: Path) -> str:
     claimed = status_tokens(job, bill.tokens)
     if (claimed, usage["cost"]) != (bill.tokens, bill.cost):
         raise BillMismatch(
-            f"status says {claimed} and {usage['cost']}, the stored trajectories {bill.tokens} and {bill.cost}"
+            f"status says {claimed} and {usage['cost']}, the trajectories {bill.tokens} and {bill.cost}"
         )
     lines = [
         f"  {name:<26}{count:>10,}{float(bill.cost_by_class[name]):>12.4f} {usage['currency']}"
