@@ -19,9 +19,6 @@ from .cgroups import ControlGroup
 from .layout import Layout
 from .waiting import wait_for
 
-GARBAGE_PERCENT = "400"
-"""How much Go programs let their heaps grow between collections: memory for processor time."""
-
 POD_PARENT = "containerd"
 """The daemon whose children are the pods, which inherit its priority."""
 
@@ -70,7 +67,6 @@ def start(layout: Layout, name: str, command: Sequence[str | Path]) -> Daemon:
             stderr=subprocess.STDOUT,
             start_new_session=True,
             cwd=layout.state,
-            env={**os.environ, "GOGC": GARBAGE_PERCENT},
             preexec_fn=settle,
         )
     daemon = Daemon(name, process.pid, _started_ticks(process.pid) or -1)

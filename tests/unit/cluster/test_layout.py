@@ -1,0 +1,33 @@
+"""Where a cluster keeps its things, and what it is called."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "hack" / "cluster"))
+
+from headway_cluster import binaries
+from headway_cluster.layout import DEFAULT_STATE, Layout
+
+
+def test_another_state_is_another_cluster(tmp_path: Path) -> None:
+    usual = Layout(cache=tmp_path, state=Path(DEFAULT_STATE))
+    spare = Layout(cache=tmp_path, state=tmp_path / "state")
+    assert usual.name == "headway-cluster"
+    assert spare.name != usual.name
+
+
+def test_the_environment_moves_both_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADWAY_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("HEADWAY_STATE", str(tmp_path / "state"))
+    layout = Layout.from_environment()
+    assert (layout.cache, layout.state) == (tmp_path / "cache", tmp_path / "state")
+
+
+def test_a_build_is_known_by_its_own_sources_only() -> None:
+    digests = {program.name: binaries.sources_digest(program) for program in binaries.CLUSTER_PROGRAMS}
+    assert len(set(digests.values())) == len(digests)
+    assert binaries.sources_digest(binaries.DNS) == digests["headway-dns"]
