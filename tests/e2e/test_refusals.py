@@ -14,17 +14,17 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "no-dataset": (
         {"data": {"train": {"uri": "s3://headway/quickstart/no-such-file.jsonl"}}},
-        "DatasetUnreadable",
+        "DatasetNotFound",
         "spec.data.train",
     ),
     "no-column": (
         {"data": {"train": {"promptColumn": "no_such_column"}}},
-        "DatasetUnreadable",
+        "PromptColumnMissing",
         "spec.data.train.promptColumn",
     ),
     "no-model": (
         {"model": {"base": "s3://headway/quickstart/no-such-model"}},
-        "ModelNotLoadable",
+        "ModelUnavailable",
         "spec.model.base",
     ),
     "no-environment": (
@@ -38,8 +38,8 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
             "rollout": {"sampling": {"maxTokens": 64}},
             "agent": {"builtin": {"maxTurns": 6}},
         },
-        "ContextTooSmall",
-        "spec.model.contextLength",
+        "ContextTooShort",
+        "spec.rollout.sampling.maxTokens",
     ),
 }
 
