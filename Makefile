@@ -40,7 +40,9 @@ crds: venv ## write crds/, the chart's copy and the reference page from the mode
 	$(PY) -m headway_api.docs docs/reference/crds.md
 
 .PHONY: test test-unit test-integration test-e2e
-test: test-unit test-integration test-e2e ## every test: unit, integration, end to end
+test: venv ## every test: unit, integration, end to end; one cluster for all, stopped again if it was started here
+	@if $(CLUSTER) status >/dev/null 2>&1; then :; else trap '$(CLUSTER) down --keep-images' EXIT; $(CLUSTER) up; fi \
+	  && $(MAKE) --no-print-directory test-unit test-integration test-e2e
 test-unit: venv ## pure Python, no process started
 	$(PYTEST) tests/unit
 test-integration: venv ## against real vLLM, DeepSpeed, S3 and MLflow on this machine
