@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 from . import processes
 from .layout import Layout
 from .oci import PAUSE_IMAGE
 from .shell import run, succeeds
+from .waiting import wait_for
 
 NAMESPACE = "k8s.io"
 
@@ -35,11 +37,21 @@ def import_image(layout: Layout, archive: Path) -> list[str]:
 
 def delete_containers(layout: Layout) -> None:
     """Forget every container, so that only images are left in the store."""
-    for kind in ("tasks", "containers"):
-        listed = run([*ctr(layout), kind, "list", "--quiet"]).split()
-        if listed:
-            force = ["--force"] if kind == "tasks" else []
-            run([*ctr(layout), kind, "delete", *force, *listed])
+    for kind, options in (("tasks", ["--force"]), ("containers", [])):
+        wait_for(
+            f"containerd to forget its {kind}", partial(_delete_all, layout, kind, options), deadline_s=60
+        )
+
+
+def _delete_all(layout: Layout, kind: str, options: list[str]) -> bool:
+    """Delete what is listed; whether nothing was.
+
+    The shims of killed pods end meanwhile: what is gone before its turn is no failure, what stays is.
+    """
+    listed = run([*ctr(layout), kind, "list", "--quiet"]).split()
+    if listed:
+        succeeds([*ctr(layout), kind, "delete", *options, *listed])
+    return not listed
 
 
 def shim_sockets(layout: Layout) -> list[Path]:
