@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,13 +25,15 @@ CHANGES = [*TABLE["transitions"], *TABLE["allowed"]]
 
 
 class Cluster(Protocol):
-    def kubectl(self, *args: str, input: str | None = None, check: bool = True) -> Any: ...
+    def kubectl(self, *args: str, input: str | None = None) -> str: ...
+
+    def attempt(self, *args: str, input: str | None = None) -> subprocess.CompletedProcess[str]: ...
 
 
 def said(cluster: Cluster, *args: str, objects: list[dict[str, Any]] | None = None) -> str:
     """What kubectl printed, whether or not it succeeded. Many objects go in one call, for speed."""
     given = {"apiVersion": "v1", "kind": "List", "items": objects} if objects else None
-    result = cluster.kubectl(*args, input=json.dumps(given) if given else None, check=False)
+    result = cluster.attempt(*args, input=json.dumps(given) if given else None)
     return f"{result.stdout}\n{result.stderr}"
 
 
@@ -79,7 +82,7 @@ def test_takes_the_examples(cluster: Cluster, namespace: str, example: dict[str,
         *("create", "-n", namespace, "--dry-run=server", "--validate=strict", "-f", "-"),
         input=json.dumps(example),
     )
-    assert "created" in result.stdout
+    assert "created" in result
 
 
 def test_defaults_are_those_of_the_models(cluster: Cluster, namespace: str) -> None:
@@ -87,7 +90,7 @@ def test_defaults_are_those_of_the_models(cluster: Cluster, namespace: str) -> N
         *("create", "-n", namespace, "--dry-run=server", "-o", "json", "-f", "-"),
         input=json.dumps(SMALLEST),
     )
-    stored = json.loads(result.stdout)
+    stored = json.loads(result)
     from_server = RLTrainingJob.model_validate(stored).spec
     assert from_server == RLTrainingJob.model_validate(SMALLEST).spec
     assert stored["spec"].keys() >= {"seed", "algorithm", "rollout", "evaluation"}
@@ -144,8 +147,8 @@ def test_scales_and_prints(cluster: Cluster, namespace: str) -> None:
         *("patch", "rltj/scaled", "-n", namespace, "--subresource=status", "--type=merge"),
         *("-p", json.dumps(status)),
     )
-    header, row = cluster.kubectl("get", "rltj", "scaled", "-n", namespace).stdout.splitlines()[:2]
+    header, row = cluster.kubectl("get", "rltj", "scaled", "-n", namespace).splitlines()[:2]
     assert header.split() == ["NAME", "STATE", "STEP", "REWARD", "VAL", "TOKENS", "COST", "AGE"]
     assert row.split()[:7] == ["scaled", "Training", "12", "0.61", "0.55", "1234", "18.42"]
-    stored = json.loads(cluster.kubectl("get", "rltj", "scaled", "-n", namespace, "-o", "json").stdout)
+    stored = json.loads(cluster.kubectl("get", "rltj", "scaled", "-n", namespace, "-o", "json"))
     assert stored["spec"]["rollout"]["replicas"] == 3
