@@ -133,6 +133,8 @@ def test_an_interrupted_start_clears_up(spare: Spare) -> None:
         env={**os.environ, "HEADWAY_STATE": str(spare.layout.state)},
         stderr=subprocess.PIPE,
         text=True,
+        # A runner started in the background ignores SIGINT, and its children would inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert starting.stderr
     for line in starting.stderr:
