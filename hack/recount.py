@@ -12,7 +12,9 @@ and follows the rules that the documentation states:
   in validation these three are of the evaluation classes;
 * an episode that was retried or stayed InfraError, and every episode of a training group with fewer than two
   scored ones, is not billed; what it prefilled and sampled is `discarded`;
-* `train` is what each step report says of its groups, and a group is trained once.
+* `train` is, of each group that a step report acknowledges, every token of the rows of its scored
+  episodes, or none where they all scored alike (no gradient); each report must say the same, and of a group
+  once.
 
 `--status` takes the job as `kubectl get rltj NAME -o json` prints it, and fails where the two differ.
 """
@@ -114,23 +116,37 @@ def count_episode(episode: dict[str, Any], counted: Counter[str], *, billed: boo
         raise SystemExit(f"{episode['episode_id']}: {in_turns} tokens sampled, but {in_rows} in its rows")
 
 
-def count_steps(reports: list[dict[str, Any]], counted: Counter[str]) -> None:
-    """Add what the steps trained."""
+def trainable_tokens(group: dict[str, Any]) -> int:
+    """Tokens of a training group's rows that go through forward and backward."""
+    scored = [episode for episode in group["episodes"] if episode["outcome"] != INFRA_ERROR]
+    if len({episode["reward"] for episode in scored}) < 2:
+        return 0
+    return sum(len(row["tokens"]) for episode in scored for row in episode["rows"] if any(row["mask"]))
+
+
+def count_steps(reports: list[dict[str, Any]], trainable: dict[str, int], counted: Counter[str]) -> None:
+    """Add what the steps trained; a report that says otherwise than the trajectories is an error."""
     seen: set[str] = set()
     for report in reports:
-        for group, tokens in report["train_tokens"].items():
+        for group, claimed in report["train_tokens"].items():
             if group in seen:
                 raise SystemExit(f"{group} is trained twice, the second time in step {report['step']}")
             seen.add(group)
-            counted["train"] += tokens
+            if claimed != trainable[group]:
+                raise SystemExit(f"{group}: {claimed} tokens trained, but {trainable[group]} in its rows")
+            counted["train"] += trainable[group]
 
 
 def recount(source: Folder | Bucket) -> Counter[str]:
     """Tokens by class of the bill."""
     counted: Counter[str] = Counter(dict.fromkeys(PRICES, 0))
+    trainable: dict[str, int] = {}
     for _, data in source.read("trajectories"):
-        count_group(json.loads(gzip.decompress(data)), counted)
-    count_steps([json.loads(data) for _, data in source.read("steps")], counted)
+        group = json.loads(gzip.decompress(data))
+        count_group(group, counted)
+        if group["purpose"] == "train":
+            trainable[group["group_id"]] = trainable_tokens(group)
+    count_steps([json.loads(data) for _, data in source.read("steps")], trainable, counted)
     return counted
 
 

@@ -16,14 +16,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "hack" / "demo"))
 from headway_demo import quickstart
 from headway_demo.console import Timings
 from headway_demo.kube import Kube
-from headway_demo.platform import Platform, platform_up
+from headway_demo.platform import KINDS, Platform, platform_up
 from headway_demo.settings import NAMESPACE, Settings
 from headway_demo.watch import Job, condition, why
-
-KINDS = (
-    "pods,jobs,deployments,services,configmaps,secrets,serviceaccounts,roles,rolebindings,networkpolicies,"
-    "endpointslices"
-)
 
 
 @dataclass(frozen=True)

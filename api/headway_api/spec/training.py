@@ -85,8 +85,8 @@ class RLTrainingJobSpec(SpecModel):
     )
 
     suspend: bool = False
-    """true stops every pod of the job, after a checkpoint, and holds the job until it is false again.
-    May be changed while the job runs."""
+    """true stops every pod of the job and holds it until it is false again; it then goes on from the last
+    completed step. May be changed while the job runs."""
     seed: Annotated[int, Field(ge=0, le=2147483647)] = 0
     """Seed of the order of rows and of every draw."""
     model: ModelSpec

@@ -66,7 +66,7 @@ class EvaluationSpec(MeasureSpec):
 
 
 class PreflightSpec(SpecModel):
-    """Checks before the first gradient: determinism, a foothold, a sane reward, isolation."""
+    """Checks before anything heavy starts: bucket, data, model files, environment, reward, context."""
 
     policy: Literal["Enforce", "Warn", "Off"] = "Enforce"
     """Enforce fails the job where a check fails; Warn says so in the PreflightPassed condition and goes
@@ -84,8 +84,9 @@ class CollapseSpec(SpecModel):
     policy: Annotated[
         Literal["Alert", "Pause", "Remediate"],
         not_yet(
-            "spec.collapse.policy: only Alert is run by this version; act on the CollapseDetected condition",
+            "spec.collapse.policy: only Alert is run by this version; watch the metrics",
             values=("Pause", "Remediate"),
         ),
     ] = "Alert"
-    """Alert sets the CollapseDetected condition, naming the first thing to change."""
+    """Alert leaves the job alone. The signs are in the metrics (rollout/*, training/*, val/*); this version
+    sets no condition from them yet."""

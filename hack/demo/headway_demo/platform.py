@@ -21,6 +21,13 @@ from headway_demo.kube import Kube, KubeError
 from headway_demo.objects import Bucket
 from headway_demo.settings import NAMESPACE, ROOT, SYSTEM_NAMESPACE, Settings
 
+RELEASE = "headway"
+CRD = "rltrainingjobs.headway.dev"
+KINDS = (
+    "pods,jobs,deployments,services,configmaps,secrets,serviceaccounts,roles,rolebindings,networkpolicies,"
+    "endpointslices"
+)
+"""Every kind that the operator or the broker makes for a job."""
 MANIFESTS = Path(__file__).resolve().parents[1] / "manifests"
 
 
@@ -60,14 +67,20 @@ def platform_up(settings: Settings, timings: Timings) -> Iterator[Platform]:
         finally:
             if settings.current_cluster and not settings.keep:
                 with timings.step("removal from the cluster"):
-                    _uninstall(kube)
+                    _uninstall(kube, settings)
 
 
 @contextmanager
 def cluster(settings: Settings, timings: Timings) -> Iterator[Kube]:
     """The cluster kubectl points at, or the one of this machine, stopped again if it was started here."""
     if settings.current_cluster:
-        yield Kube(None)
+        kube = Kube(None)
+        if kube.run("get", "crd", CRD, "--ignore-not-found", "-o", "name"):
+            raise KubeError(
+                "Headway is installed on this cluster, and the demo would replace it; apply "
+                "examples/sop-quickstart/job.yaml to it instead, or take another cluster"
+            )
+        yield kube
         return
     found = _cluster("status", check=False)
     with timings.step("cluster"):
@@ -132,7 +145,7 @@ def _install(kube: Kube, refs: Mapping[str, str], settings: Settings) -> None:
     """`helm upgrade --install` with this machine's images; waits for the operator."""
     values = json.dumps(images.chart_values(refs, settings))
     command = [
-        _helm(settings), "upgrade", "--install", "headway", str(ROOT / "charts" / "headway"),
+        _helm(settings), "upgrade", "--install", RELEASE, str(ROOT / "charts" / "headway"),
         "--namespace", SYSTEM_NAMESPACE, "--create-namespace", "--values", "-",
     ]  # fmt: skip
     if not settings.current_cluster:
@@ -152,13 +165,16 @@ def _helm(settings: Settings) -> str:
     return "helm" if settings.current_cluster else str(images.tools() / "helm")
 
 
-def _uninstall(kube: Kube) -> None:
-    """Take from a cluster that is not ours what the demo put there."""
+def _uninstall(kube: Kube, settings: Settings) -> None:
+    """Take from a cluster that is not ours what the demo put there, and nothing else."""
     kube.run("delete", "namespace", NAMESPACE, "--ignore-not-found", timeout_s=180)
+    command = [_helm(settings), "uninstall", RELEASE, "--namespace", SYSTEM_NAMESPACE, "--wait"]
+    subprocess.run(command, check=True, env=kube.environ, timeout=180)
     kube.run("delete", "namespace", SYSTEM_NAMESPACE, "--ignore-not-found", timeout_s=180)
+    kube.run("delete", "crd", CRD, "rlevaljobs.headway.dev", "--ignore-not-found", timeout_s=120)
 
 
 def leftovers(kube: Kube) -> list[dict[str, Any]]:
     """Objects of any job that still exist in the demo's namespace."""
-    found: dict[str, Any] = kube.get("all", "-n", NAMESPACE, "-l", "headway.dev/job-name")
+    found: dict[str, Any] = kube.get(KINDS, "-n", NAMESPACE, "-l", "headway.dev/job-name")
     return list(found["items"])

@@ -42,6 +42,18 @@ def training_rewards(run: Path) -> list[float]:
     return rewards
 
 
+def learner_seconds(run: Path) -> dict[str, float]:
+    """Where the learner's time went, summed over the steps' own figures."""
+    names = {
+        "timing_s/wait_for_batch": "of it the learner waited for episodes (sampling, sandboxes, evaluation)",
+        "timing_s/policy_update": "of it forward, backward and optimizer",
+        "timing_s/save_checkpoint": "of it checkpoints",
+        "timing_s/publish_weights": "of it publishing weights",
+    }
+    metrics = [json.loads(path.read_text())["metrics"] for path in (run / "steps").glob("*.json")]
+    return {text: sum(m.get(name, 0.0) for m in metrics) for name, text in names.items()}
+
+
 def draw(curve: Mapping[int, float], rewards: Sequence[float], path: Path) -> None:
     """Held-out success and training reward against optimizer steps, as a PNG."""
     import matplotlib
@@ -123,5 +135,6 @@ def text(job: Mapping[str, Any], run: Path, timings: Mapping[str, float], thresh
             "",
             "Time",
             *(f"  {seconds:7.1f} s  {what}" for what, seconds in timings.items()),
+            *(f"  {seconds:7.1f} s    {what}" for what, seconds in learner_seconds(run).items()),
         ]
     )
