@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from headway_api import names
+from headway_trainer.termination import exit_on_sigterm
 
 LOOPBACK: Final = "127.0.0.1"
 RENDEZVOUS_SECONDS: Final = 900
@@ -62,6 +63,8 @@ def main() -> None:
 def _alone(place: Place, environ: MutableMapping[str, str]) -> None:
     environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1")
     environ.update(MASTER_ADDR=place.master, MASTER_PORT=str(place.port))
+    # Before seconds of imports: a pod deleted while it starts must not sit out its grace period.
+    exit_on_sigterm()
     from headway_trainer import learner
 
     learner.main()

@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import threading
+from types import FrameType
 from typing import Final
 
 EXIT: Final = 128 + signal.SIGTERM
@@ -17,10 +18,13 @@ def exit_on_sigterm() -> None:
     Python runs signal handlers in the main thread, between two instructions of its own; a main thread that
     waits in C++ never gets there. So the interpreter writes the signal's number to a socket, and a thread
     reads it. As process 1 of a container a handler is needed at all: the kernel ignores SIGTERM otherwise.
+    Asking twice changes nothing.
     """
+    if signal.getsignal(signal.SIGTERM) is _heard:
+        return
     reader, writer = socket.socketpair()
     writer.setblocking(False)
-    signal.signal(signal.SIGTERM, lambda number, frame: None)
+    signal.signal(signal.SIGTERM, _heard)
     signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
 
     def leave() -> None:
@@ -30,3 +34,7 @@ def exit_on_sigterm() -> None:
         os._exit(EXIT)
 
     threading.Thread(target=leave, name="termination", daemon=True).start()
+
+
+def _heard(number: int, frame: FrameType | None) -> None:
+    """Do nothing: the thread that reads the socket acts."""
