@@ -76,7 +76,7 @@ def finish(platform: Platform, settings: Settings) -> str:
         return f"kept: {where}kubectl -n {NAMESPACE} describe rltj {NAME}"
     platform.kube.run("delete", "rltrainingjob", NAME, "-n", NAMESPACE, "--timeout=60s", timeout_s=90)
     platform.kube.wait(
-        "the job to leave nothing", lambda: not leftovers(platform.kube), deadline_s=180,
+        "the job to leave nothing", lambda: not leftovers(platform.kube), deadline_s=60,
         explain=lambda: str([o["metadata"]["name"] for o in leftovers(platform.kube)]),
     )  # fmt: skip
     return "after deletion nothing of the job is left in the cluster"

@@ -20,9 +20,6 @@ from headway_demo.platform import KINDS, Platform, platform_up
 from headway_demo.settings import NAMESPACE, Settings
 from headway_demo.watch import Job, condition, why
 
-LONGEST_GRACE_S = 110
-"""The learner's: a container that is told to end before its program has begun sits it out."""
-
 
 @dataclass(frozen=True)
 class Bench:
@@ -87,7 +84,7 @@ class Bench:
         """Delete a job and wait until nothing of it is left."""
         self.kube.run("delete", "rltrainingjob", name, "-n", NAMESPACE, "--ignore-not-found", "--timeout=60s")
         self.kube.wait(
-            f"{name} to leave nothing", lambda: not self.owned(name), deadline_s=LONGEST_GRACE_S + 60,
+            f"{name} to leave nothing", lambda: not self.owned(name), deadline_s=90,
             explain=lambda: " ".join(self.owned(name)),
         )  # fmt: skip
 

@@ -24,7 +24,7 @@ def test_suspend_stops_every_pod_and_resume_goes_on_where_it_was(bench: Any) -> 
         bench.wait_step(name, 1)
         patch(bench, name, {"suspend": True})
         bench.wait_condition(name, "Suspended")
-        bench.kube.wait("no pods", lambda: not bench.pods(name), deadline_s=180)
+        bench.kube.wait("no pods", lambda: not bench.pods(name), deadline_s=90)
         held = bench.step(name)
         patch(bench, name, {"suspend": False})
         bench.wait_condition(name, "Complete", deadline_s=300)

@@ -74,8 +74,6 @@ def _process(context: Context) -> pods.Process:
         resources=learner.resources,
         accelerators=learner.processes_per_node,
         pod_template=learner.pod_template,
-        # A spot notice is two minutes; a checkpoint must fit into it.
-        grace_seconds=110,
         costly_to_move=True,
         restart_policy="Never",
     )

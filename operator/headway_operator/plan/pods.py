@@ -23,6 +23,10 @@ STAY: Final = {
 }
 
 
+GRACE_SECONDS = 30
+"""Every role ends at once on SIGTERM: what is durable is enough for its successor."""
+
+
 @dataclass(frozen=True)
 class Process:
     """What differs between roles."""
@@ -46,7 +50,6 @@ class Process:
     accelerators: int = 0
     pod_template: Json | None = None
     """The job's own fragment."""
-    grace_seconds: int = 30
     costly_to_move: bool = False
     """A node should not be emptied of it to save money: work since the last step would be lost."""
     restart_policy: str = "Always"
@@ -69,7 +72,7 @@ def _pod_spec(context: Context, process: Process) -> Json:
     spec: Json = {
         "restartPolicy": process.restart_policy,
         "automountServiceAccountToken": process.api_token,
-        "terminationGracePeriodSeconds": process.grace_seconds,
+        "terminationGracePeriodSeconds": GRACE_SECONDS,
         "containers": [
             {
                 "name": process.role,
