@@ -60,6 +60,8 @@ class Progress(StatusModel):
     """INCARNATION.STEP of the weights the servers sample with."""
     updated_time: datetime | None = None
     """When the last step was completed."""
+    evaluating: Count | None = None
+    """Step whose validation runs now. Absent while none does."""
     stalled: Text | None = None
     """Why nothing has gone forward for a while, naming the part it waits for. Absent while it does."""
 

@@ -71,6 +71,7 @@ class State:
     last_batch: list[GroupRecord] = field(default_factory=list)
     finished: Literal["MaxSteps", "MaxEpochs"] | None = None
     evaluating: int | None = None
+    """Step whose validation runs now."""
     updated_at: datetime | None = None
     """When the last step was taken, by this process."""
     moved_at: float = field(default_factory=time.monotonic)

@@ -34,6 +34,7 @@ def progress(
         episodes=episodes,
         policy_version=str(version) if version else None,
         updated_time=state.updated_at,
+        evaluating=state.evaluating,
         stalled=stalled[:1024] if stalled else None,
     )
 

@@ -26,6 +26,7 @@ from headway_api.records import Batch, Canary, EpisodeRecord, Finished, StepRepo
 from headway_api.sandbox_api import PoolState, Problem
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.store import FileStore
+from headway_rollout import view
 from headway_rollout.engines.router import Router
 from headway_rollout.episode import Task
 from headway_rollout.learner_api import LearnerApi
@@ -183,9 +184,11 @@ async def test_validation_is_a_barrier_between_steps(tmp_path: Path) -> None:
         async with aiohttp.ClientSession() as http:
             await learner.announce(http, learner.commit(0, []))
             assert await training.batch(1) is None
+            assert view.progress(training, 0, version(0), None).evaluating == 0
             found = await learner.take(http, 1)
         assert isinstance(found, Batch)
         assert training.state.evaluations[0].episodes == 3
+        assert view.progress(training, 0, version(0), None).evaluating is None
     validated = [task for task in job.tasks if task.group_id.startswith("v")]
     assert all(task.sampling.temperature == 0 for task in validated)
 
