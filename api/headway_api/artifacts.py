@@ -2,7 +2,8 @@
 
     trajectories/train/<group id>.json.gz         the spool: a GroupRecord, durable before delivery
     trajectories/validation/<step>/<group id>.json.gz
-    usage/<group id>.jsonl, usage/step-000012.jsonl      immutable ledger segments
+    trajectories/failed/<group key>.json.gz       validation groups of which nothing was scored
+    usage/<group key>.jsonl, usage/step-000012.jsonl      immutable ledger segments
     checkpoints/000012/                           learner state, resumable; report.json written last
     weights/000012/                               Hugging Face layout (adapter or full)
     latest.json                                   pointer to the newest complete checkpoint
@@ -48,13 +49,22 @@ class Layout:
         return f"{self.validation_groups(step)}/{group_id}.json.gz"
 
     @property
+    def failed_groups(self) -> str:
+        """Folder of evaluation groups of which nothing was scored, of all steps."""
+        return f"{self.root}/trajectories/failed"
+
+    def failed_group(self, key: str) -> str:
+        """One of them, by `GroupRecord.key`."""
+        return f"{self.failed_groups}/{key}.json.gz"
+
+    @property
     def usage(self) -> str:
         """Folder of the ledger's segments."""
         return f"{self.root}/usage"
 
-    def usage_of_group(self, group_id: str) -> str:
-        """Segment with the events of one group's episodes."""
-        return f"{self.usage}/{group_id}.jsonl"
+    def usage_of_group(self, key: str) -> str:
+        """Segment with the events of one group's episodes, by `GroupRecord.key`."""
+        return f"{self.usage}/{key}.jsonl"
 
     def usage_of_step(self, step: int) -> str:
         """Segment with the train tokens of one optimizer step."""

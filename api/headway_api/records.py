@@ -153,12 +153,26 @@ class GroupRecord(Record):
     episodes: list[EpisodeRecord]
     """The final attempt at each index; an index that stayed InfraError is present with that outcome."""
     discarded: list[EpisodeRecord] = Field(default_factory=list)
-    """Earlier attempts that were retried: counted, never scored, trained or billed."""
+    """Earlier attempts that were retried: counted as discarded, never scored or trained."""
 
     @property
     def scored(self) -> list[EpisodeRecord]:
         """Episodes that take part in the group's baseline."""
         return [e for e in self.episodes if e.outcome is not Outcome.INFRA_ERROR]
+
+    @property
+    def unanswered(self) -> bool:
+        """Whether it is a validation group of which nothing was scored. Such a group is kept, but does not
+        stand for its id: a later coordinator may run it again."""
+        return self.purpose is Purpose.VALIDATION and not self.scored
+
+    @property
+    def key(self) -> str:
+        """Name it is kept under: its id; of an unanswered group `<id>-<last attempt>`, which no other run of
+        it shares."""
+        if not self.unanswered:
+            return self.group_id
+        return f"{self.group_id}-{max(episode.attempt for episode in self.episodes)}"
 
 
 class Batch(Record):

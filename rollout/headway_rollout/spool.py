@@ -36,7 +36,7 @@ class Replay:
     last: list[GroupRecord] = field(default_factory=list)
     """Groups of the newest durable step."""
     validations: dict[int, list[GroupRecord]] = field(default_factory=dict)
-    """Validation groups by step."""
+    """Validation groups by step; of one id there may be several, of which at most one is answered."""
 
     @property
     def acknowledged(self) -> set[str]:
@@ -59,10 +59,10 @@ class Spool:
     def replay(self) -> Replay:
         """Read everything back."""
         latest = self.latest()
-        folder = f"{self._layout.root}/trajectories/validation"
         validations: dict[int, list[GroupRecord]] = {}
-        for group in map(self._group, self._store.list(folder)):
-            validations.setdefault(group.step, []).append(group)
+        for folder in (f"{self._layout.root}/trajectories/validation", self._layout.failed_groups):
+            for group in map(self._group, self._store.list(folder)):
+                validations.setdefault(group.step, []).append(group)
         reports = [self._report(step) for step in range(latest + 1)] if latest is not None else []
         taken = {self._layout.train_group(group) for report in reports for group in report.groups}
         spooled = self._store.list(self._layout.train_groups)
@@ -97,6 +97,8 @@ class Spool:
     def _uri(self, group: GroupRecord) -> str:
         if group.purpose is Purpose.TRAIN:
             return self._layout.train_group(group.group_id)
+        if group.unanswered:
+            return self._layout.failed_group(group.key)
         return self._layout.validation_group(group.step, group.group_id)
 
     def _group(self, uri: str) -> GroupRecord:

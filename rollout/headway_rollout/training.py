@@ -21,11 +21,11 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Literal, ParamSpec, TypeVar
 
-from headway_api.exits import JobError
 from headway_api.records import Batch, EpisodeRecord, Finished, GroupRecord, Purpose, StepReport
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_rollout import group as groups
 from headway_rollout import logs
+from headway_rollout.bounds import LOST_LIMIT, check_lag, lost, steps_in
 from headway_rollout.dataset import Order, Row, position_of
 from headway_rollout.engines.fleet import Fleet
 from headway_rollout.episode import Task
@@ -39,9 +39,6 @@ from headway_rollout.spool import Replay, Spool
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-LOST_LIMIT = 8
-"""Groups that may be abandoned one after the other before the job gives up for now."""
 
 STORE_SECONDS = 300.0
 """Longest a write to the artifact store may take, the client's own retries included."""
@@ -117,7 +114,7 @@ class Training:
         self._changed = asyncio.Condition()
         self._waiting: dict[int, GroupRecord] = {}
         self._validated: dict[int, list[GroupRecord]] = {}
-        """Groups of validations that a predecessor began."""
+        """Answered groups of validations that a predecessor began."""
         self._lost_in_a_row = 0
         self.state = State()
         self.in_flight: Counter[str] = Counter()
@@ -165,10 +162,11 @@ class Training:
         }
         self.state.reports = list(replay.reports)
         for step, found in replay.validations.items():
-            if len(found) >= len(self._data.validation):
-                self._evaluated(step, found)
+            standing = driver.standing(found)
+            if driver.complete(standing, len(self._data.validation)):
+                self._evaluated(step, standing)
             else:
-                self._validated[step] = found
+                self._validated[step] = [group for group in standing if group.scored]
         self.state.last_batch = list(replay.last)
         self.sampler.restore(max(0, self.state.step), settled, self._waiting)
         if replay.reports:
@@ -286,11 +284,13 @@ class Training:
             max_tokens=evaluation.sampling.max_tokens or self._spec.rollout.sampling.max_tokens,
         )
         wanted = driver.plans(self._data.validation, step, evaluation.group_size, sampling, self._spec.seed)
-        await self._fleet.ready()
-        found = await driver.validate(wanted, self._validated.pop(step, []), self._run)
-        if not any(group.scored for group in found):
+        try:
+            await self._fleet.ready()
+            found = await driver.validate(wanted, self._validated.pop(step, []), self._run)
+        finally:
+            self.state.evaluating = None
+        if not driver.complete(found, len(wanted)):
             raise lost(found[0])
-        self.state.evaluating = None
         self._evaluated(step, found)
         await self._notify()
 
@@ -324,7 +324,7 @@ class Training:
         await self._notify()
 
     async def _run(self, plan: groups.Plan) -> GroupRecord:
-        """Run a group, make it and its usage durable. A validation without any answer is not kept."""
+        """Run a group, make it and its usage durable."""
         group = await groups.run(
             plan,
             self._counted,
@@ -332,8 +332,6 @@ class Training:
             incarnation=self._incarnation,
             max_retries=self._spec.rollout.max_retries,
         )
-        if plan.purpose is Purpose.VALIDATION and not group.scored:
-            return group
         group = await self._store(self._spool.put, group)
         await self._store(self._ledger.group, group)
         return group
@@ -365,35 +363,3 @@ class Training:
         self._on_change()
         async with self._changed:
             self._changed.notify_all()
-
-
-def lost(group: GroupRecord) -> JobError:
-    """Why a job whose episodes all fail cannot go on: in the words of the last failure."""
-    errors = [episode.error for episode in group.episodes if episode.error]
-    return JobError(
-        "EpisodesFailing",
-        f"all episodes of one group after the other failed; at last: {errors[-1] if errors else 'unknown'}",
-        permanent=False,
-    )
-
-
-def steps_in(rows: int, spec: RLTrainingJobSpec) -> int:
-    """Steps the job will take: a batch always has batchSize prompts, so a rest of the data is left."""
-    return min(spec.schedule.max_steps, rows * spec.schedule.max_epochs // spec.algorithm.batch_size)
-
-
-def check_lag(batch: Batch, max_lag: int) -> None:
-    """The staleness bound, held against the tokens themselves.
-
-    Raises:
-        JobError: `StaleBatch`: a token is older than maxStepsOffPolicy allows.
-    """
-    for group in batch.groups:
-        steps = [s.version.step for e in group.scored for row in e.rows for s in row.versions]
-        if steps and min(steps) < batch.step - 1 - max_lag:
-            raise JobError(
-                "StaleBatch",
-                f"group {group.group_id} has tokens of step {min(steps)} in the batch of step {batch.step}: "
-                "this is a fault of Headway, please report it with the artifact store's trajectories folder",
-                field="spec.algorithm.maxStepsOffPolicy",
-            )

@@ -57,19 +57,23 @@ def best(evaluations: list[Evaluation]) -> Evaluation | None:
     return max(evaluations, key=lambda e: (e.external_score, e.reward, -e.step), default=None)
 
 
+def untrained(evaluations: list[Evaluation]) -> Evaluation | None:
+    """The validation at step 0, where there was one."""
+    return evaluations[0] if evaluations and evaluations[0].step == 0 else None
+
+
 def validation(evaluations: list[Evaluation]) -> st.Validation | None:
-    """The last validation, the first, and the best."""
+    """The last validation, that of the untrained model, and the best."""
     top = best(evaluations)
     if top is None:
         return None
-    last, first = evaluations[-1], evaluations[0]
-    baseline = first if first.step == 0 else None
+    last, first = evaluations[-1], untrained(evaluations)
     return st.Validation(
         step=last.step,
         reward=st.decimal(last.reward),
         external_score=st.decimal(last.external_score),
-        baseline=st.decimal(baseline.reward) if baseline else None,
-        baseline_external_score=st.decimal(baseline.external_score) if baseline else None,
+        baseline=st.decimal(first.reward) if first else None,
+        baseline_external_score=st.decimal(first.external_score) if first else None,
         best=st.BestValidation(
             step=top.step, reward=st.decimal(top.reward), external_score=st.decimal(top.external_score)
         ),
@@ -119,16 +123,17 @@ def artifacts(layout: Layout, finished: bool) -> st.Artifacts:
 def report(
     job: str, spec: RLTrainingJobSpec, state: State, days: Days, book: PriceBook, episodes: int
 ) -> dict[str, Any]:
-    """The summary of a finished job: success before and after, the curve, usage and cost."""
+    """The summary of a finished job: success at step 0 and after, the curve, usage and cost."""
     evaluations = curve(state)
+    first, top = untrained(evaluations), best(evaluations)
     return {
         "job": job,
         "finished": state.finished,
         "steps": state.step,
         "episodes": episodes,
-        "before": evaluations[0]._asdict() if evaluations else None,
+        "before": first._asdict() if first else None,
         "after": evaluations[-1]._asdict() if evaluations else None,
-        "best": found._asdict() if (found := best(evaluations)) else None,
+        "best": top._asdict() if top else None,
         "curve": [evaluation._asdict() for evaluation in evaluations],
         "usage": usage(days, book, datetime.now(UTC).date()).as_object(),
         "usageByClass": {name.value: quantity for name, quantity in total(days).items()},

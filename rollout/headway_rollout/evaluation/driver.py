@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
 from headway_api.records import GroupRecord, Purpose
@@ -34,6 +34,19 @@ def plans(rows: Sequence[Row], step: int, size: int, sampling: Sampling, job_see
         )
         for position, row in enumerate(rows)
     ]
+
+
+def standing(found: Iterable[GroupRecord]) -> list[GroupRecord]:
+    """One group a row, in file order: the answered one, else the last that failed."""
+    by_attempt = sorted(found, key=lambda group: max(episode.attempt for episode in group.episodes))
+    chosen = {group.group_id: group for group in by_attempt if group.unanswered}
+    chosen |= {group.group_id: group for group in by_attempt if not group.unanswered}
+    return [chosen[group_id] for group_id in sorted(chosen)]
+
+
+def complete(groups: Sequence[GroupRecord], rows: int) -> bool:
+    """Whether a validation of `rows` rows is over: each was tried, and not all of them in vain."""
+    return len(groups) >= rows and any(group.scored for group in groups)
 
 
 async def validate(

@@ -51,7 +51,7 @@ class Ledger:
 
     def group(self, group: GroupRecord) -> None:
         """Write down a finished group."""
-        self._write(self._layout.usage_of_group(group.group_id), events.of_group(group))
+        self._write(self._layout.usage_of_group(group.key), events.of_group(group))
 
     def step(self, report: StepReport, at: float) -> None:
         """Write down an acknowledged step."""

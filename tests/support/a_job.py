@@ -1,0 +1,129 @@
+"""A job over a folder, of which coordinators may live one after another.
+
+Episodes end at once, by a function of their id; everything from the sampler to HTTP is real.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+from episodes import sealed, version
+from scripted_learner import ScriptedLearner
+
+from headway_api.artifacts import Layout
+from headway_api.records import Canary, EpisodeRecord, StepReport, UsageClass, WeightsManifest
+from headway_api.spec.training import RLTrainingJobSpec
+from headway_api.store import FileStore
+from headway_rollout.engines.router import Router
+from headway_rollout.episode import Task
+from headway_rollout.learner_api import LearnerApi
+from headway_rollout.ledger import events
+from headway_rollout.ledger.segments import Ledger, fold, total
+from headway_rollout.spool import Spool, decode
+from headway_rollout.training import Data, Training
+
+TOKEN = "secret"
+
+
+class Rotation:
+    """A fleet that always has a server in rotation: what the job wants of it is written down."""
+
+    def __init__(self) -> None:
+        self.wanted: list[int] = []
+        self.router = Router()
+
+    async def want(self, manifest: WeightsManifest) -> None:
+        self.wanted.append(manifest.version.step)
+
+    async def ready(self) -> None:
+        return None
+
+
+def spec(**algorithm: Any) -> RLTrainingJobSpec:
+    return RLTrainingJobSpec.model_validate(
+        {
+            "model": {"base": "s3://b/m"},
+            "data": {"train": {"uri": "s3://b/t.jsonl"}, "validation": {"uri": "s3://b/v.jsonl"}},
+            "environment": {"image": "i", "entrypoint": "m:C"},
+            "output": {"uri": "s3://b/o"},
+            "algorithm": {"batchSize": 2, "groupSize": 2, "maxStepsOffPolicy": 1} | algorithm,
+            "schedule": {"maxSteps": 4, "maxEpochs": 4},
+            "rollout": {"maxConcurrency": 4, "maxRetries": 1},
+            "evaluation": {"everySteps": 2},
+        }
+    )
+
+
+def manifest(step: int) -> WeightsManifest:
+    canary = Canary(tokens=[1, 2], logprobs=[-1.0], tolerance=0.1)
+    return WeightsManifest(version=version(step), kind="lora", uri="file:///w", files=[], canary=canary)
+
+
+class Job:
+    """One job in a folder, of which several coordinators may live after one another."""
+
+    def __init__(self, folder: Path, of: RLTrainingJobSpec | None = None, rows: int = 5) -> None:
+        self.spec = of or spec()
+        self.store = FileStore()
+        self.layout = Layout(f"file://{folder}", "ns", "job", "uid")
+        self.data = Data(
+            train=[{"prompt": str(i)} for i in range(rows)],
+            validation=[{"prompt": f"v{i}"} for i in range(3)],
+        )
+        self.tasks: list[Task] = []
+        self.fails: Callable[[Task], bool] = lambda task: False
+        self.pause: Callable[[Task], float] = lambda task: 0.0
+
+    async def episode(self, task: Task) -> EpisodeRecord:
+        self.tasks.append(task)
+        await asyncio.sleep(self.pause(task))
+        step = self.rotation.wanted[-1]
+        reward = None if self.fails(task) else float(random.Random(task.sampling_seed).random() < 0.5)
+        return sealed(task.group_id, task.index, reward=reward, attempt=task.attempt, step=step)
+
+    @asynccontextmanager
+    async def coordinator(self) -> AsyncIterator[tuple[Training, ScriptedLearner, asyncio.Task[None]]]:
+        self.rotation = Rotation()
+        spool, ledger = Spool(self.store, self.layout), Ledger(self.store, self.layout)
+        ledger.load()
+        self.ledger = ledger
+        training = Training(
+            self.spec,
+            self.data,
+            self.rotation,
+            spool,
+            ledger,
+            self.episode,
+            spool.incarnation(),  # type: ignore[arg-type]
+        )
+        await training.restore(spool.replay())
+        api = LearnerApi(TOKEN, lambda: b"")
+        api.training = training
+        runner = web.AppRunner(api.app(), shutdown_timeout=0.1)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        running = asyncio.create_task(training.run())
+        try:
+            async with asyncio.timeout(60):
+                yield training, ScriptedLearner(url, TOKEN, self.store, self.layout, manifest), running
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            await runner.cleanup()
+
+    def recounted(self) -> dict[UsageClass, float]:
+        """The bill of what lies in the store, from the groups and reports themselves."""
+        trajectories = f"{self.layout.root}/trajectories"
+        found = [
+            e for uri in self.store.list(trajectories) for e in events.of_group(decode(self.store.get(uri)))
+        ]
+        for uri in self.store.list(f"{self.layout.root}/steps"):
+            found += events.of_step(StepReport.model_validate_json(self.store.get(uri)), at=1.0)
+        return total(fold(found))
