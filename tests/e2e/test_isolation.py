@@ -1,0 +1,195 @@
+"""A sandbox in use reaches nothing and may do nothing; its coordinator reaches it.
+
+The same look is taken from three pods at one moment, while the engines are held so that no episode ends: from
+a leased sandbox, from a pod of the same image that no policy covers (what it reaches, the sandbox could, were
+the wall not there), and from the job's coordinator.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from live_job import Sandbox, Target, look, pods, sandbox_in_use
+from outside_host import outside_host
+
+from headway_demo.objects import read_group
+from headway_demo.settings import NAMESPACE
+
+NAME = "walled"
+STEPS = 6
+STRANGERS = "headway-e2e-strangers"
+OUTSIDE = "outside/"
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(420)]
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What was seen."""
+
+    sandbox: Sandbox
+    targets: dict[str, Target]
+    inside: dict[str, Any]
+    stranger: dict[str, Any]
+    coordinator: dict[str, Any]
+
+    def of(self, *prefixes: str) -> set[str]:
+        """Targets whose names begin so; there is at least one for each."""
+        for prefix in prefixes:
+            assert any(name.startswith(prefix) for name in self.targets), f"there is no {prefix} to reach"
+        return {name for name in self.targets if name.startswith(prefixes)}
+
+
+@pytest.fixture(scope="module")
+def scene(bench: Any) -> Iterator[Scene]:
+    """A job at work, and a look around from three of its neighbourhood's pods."""
+    kube = bench.kube
+    with ExitStack() as stack:
+        outside = stack.enter_context(outside_host()) if os.geteuid() == 0 else None
+        stack.callback(bench.delete, NAME)
+        kube.apply(bench.job(NAME, {"schedule": {"maxSteps": STEPS}}))
+        stranger = stack.enter_context(pod_without_policy(kube, bench.platform.environment_image))
+        bench.wait_step(NAME, 1)
+        with sandbox_in_use(kube, NAME) as sandbox:
+            found = targets(kube, sandbox.pod["metadata"]["name"])
+            if outside:
+                found[OUTSIDE] = ("tcp", *outside)
+            places = (sandbox.pod, stranger, pods(kube, NAME, "coordinator")[0])
+            with ThreadPoolExecutor() as threads:
+                inside, strange, coordinating = threads.map(lambda pod: look(kube, pod, found), places)
+        yield Scene(sandbox, found, inside, strange, coordinating)
+
+
+@contextmanager
+def pod_without_policy(kube: Any, image: str) -> Iterator[dict[str, Any]]:
+    """A pod of the sandboxes' image in a namespace where nothing is forbidden."""
+    kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": STRANGERS}})
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "stranger", "namespace": STRANGERS},
+        "spec": {
+            "terminationGracePeriodSeconds": 0,
+            "containers": [
+                {
+                    "name": "stranger",
+                    "image": image,
+                    "imagePullPolicy": "IfNotPresent",
+                    "command": ["python3", "-c", "import signal; signal.pause()"],
+                }
+            ],
+        },
+    }
+    try:
+        kube.apply(pod)
+        kube.run("wait", "-n", STRANGERS, "--for=condition=Ready", "--timeout=50s", "pod/stranger")
+        yield pod
+    finally:
+        kube.run("delete", "namespace", STRANGERS, "--wait=false")
+
+
+def targets(kube: Any, but: str) -> dict[str, Target]:
+    """Everything in the cluster that listens, by what it is; not the pod `but` itself."""
+    dns = kube.get("services", "-n", "kube-system", "-l", "k8s-app=kube-dns")["items"][0]["spec"]["clusterIP"]
+    api = kube.get("service", "kubernetes", "-n", "default")["spec"]["clusterIP"]
+    found: dict[str, Target] = {
+        "dns/udp": ("dns", dns, 53),
+        "dns/tcp": ("tcp", dns, 53),
+        "api/service": ("tcp", api, 443),
+    }
+    label = "kubernetes.io/service-name=kubernetes"
+    for part in kube.get("endpointslices", "-n", "default", "-l", label)["items"]:
+        for address in (address for end in part["endpoints"] for address in end["addresses"]):
+            found[f"api/{address}"] = ("tcp", address, part["ports"][0]["port"])
+    for node in kube.get("nodes")["items"]:
+        kubelet = node["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"]
+        for address in (a["address"] for a in node["status"]["addresses"] if a["type"] == "InternalIP"):
+            found[f"kubelet/{address}"] = ("tcp", address, kubelet)
+    for service in kube.get("services", "-n", NAMESPACE)["items"]:
+        address = service["spec"].get("clusterIP", "None")
+        for port in service["spec"]["ports"] if address != "None" else ():
+            found[f"service/{service['metadata']['name']}:{port['port']}"] = ("tcp", address, port["port"])
+    for pod in kube.get("pods", "-n", NAMESPACE, "--field-selector=status.phase=Running")["items"]:
+        if pod["metadata"]["name"] != but:
+            found |= listening(pod)
+    return found
+
+
+def listening(pod: dict[str, Any]) -> dict[str, Target]:
+    """The ports that a pod declares, by its role and name."""
+    labels, name = pod["metadata"]["labels"], pod["metadata"]["name"]
+    role = labels.get("app.kubernetes.io/component") or labels["app"]
+    return {
+        f"{role}/{name}:{port['containerPort']}": ("tcp", pod["status"]["podIP"], port["containerPort"])
+        for container in pod["spec"]["containers"]
+        for port in container.get("ports", [])
+    }
+
+
+def test_without_a_policy_the_same_look_finds_the_cluster(scene: Scene) -> None:
+    assert scene.stranger["resolves"]
+    open_to_all = scene.of(
+        "dns/", "api/", "kubelet/", "objects/", "mlflow/", "service/objects", "service/mlflow"
+    )
+    assert open_to_all <= set(scene.stranger["reached"])
+
+
+def test_a_sandbox_reaches_nothing(scene: Scene) -> None:
+    assert scene.inside["lease"] == scene.sandbox.episode, (
+        "the sandbox changed hands while it was looked into"
+    )
+    scene.of("coordinator/", "broker/", "rollout/", "learner/", "sandbox/", "objects/", "mlflow/")
+    assert scene.inside["reached"] == []
+    assert not scene.inside["resolves"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a host outside the cluster is made with root's rights")
+def test_a_sandbox_reaches_no_address_outside_the_cluster(scene: Scene) -> None:
+    assert OUTSIDE in scene.stranger["reached"], "the host outside was not there for anyone"
+    assert OUTSIDE not in scene.inside["reached"]
+
+
+def test_strangers_reach_nothing_of_the_job(scene: Scene) -> None:
+    own = scene.of("coordinator/", "broker/", "rollout/", "learner/", "sandbox/")
+    assert not own & set(scene.stranger["reached"])
+
+
+def test_the_coordinator_reaches_sandboxes_broker_and_engines(scene: Scene) -> None:
+    reached = set(scene.coordinator["reached"])
+    assert scene.of("broker/", "rollout/") <= reached
+    assert scene.of("sandbox/") & reached, "others may be starting or going"
+
+
+def test_a_sandbox_holds_no_rights_and_no_credentials(scene: Scene) -> None:
+    assert scene.inside["rights"] == {
+        "Uid": "65532 65532 65532 65532",
+        "Gid": "65532 65532 65532 65532",
+        **dict.fromkeys(("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"), "0" * 16),
+        "NoNewPrivs": "1",
+        "Seccomp": "2",
+    }
+    assert scene.inside["read_only_root"]
+    assert scene.inside["writable"] == []
+    assert not [place for place in scene.inside["mounts"] if "secrets" in place]
+    assert [place for place in scene.stranger["mounts"] if "secrets" in place], "a token would look otherwise"
+    named = [name for name in scene.inside["environment"] if name.startswith(("AWS_", "HEADWAY_"))]
+    assert named == ["HEADWAY_ENTRYPOINT", "HEADWAY_ENVIRONMENT_CONFIG"]
+    assert scene.sandbox.pod["spec"]["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+
+
+def test_the_episode_in_that_sandbox_ends_well_and_the_job_goes_on(
+    bench: Any, scene: Scene, tmp_path: Path
+) -> None:
+    bench.wait_condition(NAME, "Complete", deadline_s=300)
+    with bench.platform.bucket() as bucket:
+        bucket.download(bench.get(NAME)["status"]["artifacts"]["trajectories"], tmp_path)
+    groups = [read_group(path) for path in tmp_path.rglob("*.json.gz")]
+    outcomes = {e["episode_id"]: e["outcome"] for group in groups for e in group["episodes"]}
+    assert outcomes[scene.sandbox.episode] in ("Completed", "Truncated")

@@ -1,0 +1,107 @@
+"""A running job's pods, as end-to-end tests find, look into and hold them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headway_demo.kube import Kube, KubeError
+from headway_demo.settings import NAMESPACE, SYSTEM_NAMESPACE
+
+PROBE = (Path(__file__).parent / "pod_probe.py").read_text()
+Target = tuple[str, str, int]
+"""`tcp` or `dns`, address, port."""
+
+HOLDS = 5
+"""Tries to hold the engines while an episode runs: between two batches there may be none."""
+
+SIGNAL_ENGINES = """
+import os, signal, sys
+found = 0
+for process in filter(str.isdigit, os.listdir("/proc")):
+    try:
+        command = open(f"/proc/{process}/cmdline").read().split(chr(0))
+    except OSError:
+        continue
+    if command[1:3] == ["-m", "vllm.entrypoints.openai.api_server"]:
+        os.kill(int(process), getattr(signal, sys.argv[1]))
+        found += 1
+print(found)
+"""
+
+
+@dataclass(frozen=True)
+class Sandbox:
+    """A sandbox that an episode holds."""
+
+    pod: dict[str, Any]
+    episode: str
+
+
+def pods(kube: Kube, job: str, role: str) -> list[dict[str, Any]]:
+    """Running pods of a role, oldest first."""
+    where = SYSTEM_NAMESPACE if role == "operator" else NAMESPACE
+    label = "app.kubernetes.io/component=" + role
+    if role != "operator":
+        label += f",headway.dev/job-name={job}"
+    items = kube.get("pods", "-n", where, "-l", label)["items"]
+    running = [p for p in items if p["status"].get("phase") == "Running"]
+    return sorted(running, key=lambda p: str(p["metadata"]["creationTimestamp"]))
+
+
+def look(kube: Kube, pod: Mapping[str, Any], targets: Mapping[str, Target]) -> dict[str, Any]:
+    """What `pod_probe` says inside a pod; KubeError where the pod is gone."""
+    name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
+    command = ("python3", "-", json.dumps(targets))
+    found: dict[str, Any] = json.loads(
+        kube.run("exec", "-i", name, "-n", namespace, "--", *command, stdin=PROBE)
+    )
+    return found
+
+
+@contextmanager
+def engines_held(kube: Kube, job: str) -> Iterator[None]:
+    """vLLM stands still in every rollout server, and so does every episode, until the block ends."""
+    servers = [pod["metadata"]["name"] for pod in pods(kube, job, "rollout")]
+    assert servers, f"{job} has no rollout server to hold"
+    try:
+        for server in servers:
+            assert _signal(kube, server, "SIGSTOP"), f"no vLLM runs in {server}"
+        yield
+    finally:
+        for server in servers:
+            _signal(kube, server, "SIGCONT")
+
+
+def _signal(kube: Kube, server: str, name: str) -> int:
+    """Send a signal to vLLM in one rollout server; how many processes got it."""
+    return int(kube.run("exec", server, "-n", NAMESPACE, "--", "python3", "-c", SIGNAL_ENGINES, name))
+
+
+@contextmanager
+def sandbox_in_use(kube: Kube, job: str) -> Iterator[Sandbox]:
+    """A sandbox that an episode holds, and goes on holding until the block ends; engines are held meanwhile."""
+    for _ in range(HOLDS):
+        with engines_held(kube, job):
+            found = _leased(kube, job)
+            if found is not None:
+                yield found
+                return
+        time.sleep(1)
+    raise AssertionError(f"{HOLDS} times the engines of {job} were held, and no sandbox was leased")
+
+
+def _leased(kube: Kube, job: str) -> Sandbox | None:
+    for pod in pods(kube, job, "sandbox"):
+        try:
+            episode = look(kube, pod, {})["lease"]
+        except KubeError:
+            continue  # its episode had ended just before
+        if episode:
+            return Sandbox(pod, episode)
+    return None
