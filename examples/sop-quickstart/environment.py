@@ -126,18 +126,12 @@ def parse_answer(text: str) -> dict[str, str] | None:
 
 
 class RefundDesk(Environment):
-    """One case of the refund desk.
-
-    `config: {reward: exact}` (the default) trains on the whole answer, `{reward: fields}` on the share of it
-    that is right. On this task the exact reward learns in half the steps: most fields are right from the
-    start, so that shares differ little within a group.
-    """
+    """One case of the refund desk."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(config)
-        self.dense = {"exact": False, "fields": True}.get(config.get("reward", "exact"))
-        if self.dense is None or config.keys() - {"reward"}:
-            raise ValueError("config takes one key, reward, which is exact or fields")
+        if config:
+            raise ValueError(f"spec.environment.config: remove {sorted(config)}, the desk has no settings")
 
     def reset(self, row: Mapping[str, Any], seed: int) -> Observation:
         self.case_id = str(row["case_id"])
@@ -177,7 +171,11 @@ class RefundDesk(Environment):
         return calls == expected_calls(self.case_id)
 
     def reward(self, transcript: Transcript) -> Reward:
-        """1 for the right answer found the right way, else 0; or the share that is right (see the class)."""
+        """Half for the share of the fields, and of the procedure, that is right; half for all of it.
+
+        The share alone learns slowly: most of it is right from the start, so that it differs little within
+        a group. The whole alone says nothing of a group without a success.
+        """
         answer = parse_answer(transcript.answer)
         expected = expected_answer(self.case_id)
         right = sum(answer[name] == expected[name] for name in FIELDS) if answer is not None else 0
@@ -188,7 +186,7 @@ class RefundDesk(Environment):
             "fields": right / len(FIELDS),
             "procedure": float(followed),
         }
-        return Reward(share if self.dense else float(share == 1.0), metrics)
+        return Reward((share + float(share == 1.0)) / 2, metrics)
 
     def score(self, transcript: Transcript) -> float:
         """1 where the answer is exactly right and was looked up as prescribed, else 0."""
