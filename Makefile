@@ -6,7 +6,7 @@ SHELL := /bin/bash
 SYSTEM_PYTHON ?= /usr/bin/python3
 VENV = $(shell $(SYSTEM_PYTHON) hack/python/env.py path)
 PY = $(VENV)/bin/python
-PYTEST = $(PY) -m pytest $(PYTEST_ARGS)
+PYTEST = $(PY) -m pytest --durations=10 $(PYTEST_ARGS)
 SOURCES = api operator rollout trainer sandbox tests examples bench hack
 CLUSTER = $(SYSTEM_PYTHON) hack/cluster/cluster.py
 IMAGES = $(SYSTEM_PYTHON) hack/images/build.py
@@ -39,16 +39,18 @@ crds: venv ## write crds/, the chart's copy and the reference page from the mode
 	$(PY) -m headway_api.crd charts/headway/files/crds
 	$(PY) -m headway_api.docs docs/reference/crds.md
 
-.PHONY: test test-unit test-integration test-e2e
-test: venv ## every test: unit, integration, end to end; one cluster for all, stopped again if it was started here
+.PHONY: test test-unit test-integration test-e2e test-long
+test: venv ## unit, integration, end to end; one cluster for all, stopped again if it was started here
 	@if $(CLUSTER) status >/dev/null 2>&1; then :; else trap '$(CLUSTER) down --keep-images' EXIT; $(CLUSTER) up; fi \
 	  && $(MAKE) --no-print-directory test-unit test-integration test-e2e
 test-unit: venv ## pure Python, no process started
 	$(PYTEST) tests/unit
 test-integration: venv ## against real vLLM, DeepSpeed, S3 and MLflow on this machine
-	$(PYTEST) tests/integration
+	$(PYTEST) -m "not long" tests/integration
 test-e2e: venv ## jobs from apply to their end on a real cluster, started and stopped if none is up
-	$(PYTEST) tests/e2e
+	$(PYTEST) -m "not long" tests/e2e
+test-long: venv ## what takes minutes: full weights in vLLM, clusters that are killed and taken down
+	$(PYTEST) -m long tests
 
 .PHONY: demo images image-base cluster-up cluster-down
 demo: venv ## a model learns on a cluster on this machine, from apply to bill

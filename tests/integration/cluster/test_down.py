@@ -29,6 +29,7 @@ from .pods import pod, service
 
 pytestmark = [
     pytest.mark.e2e,
+    pytest.mark.long,
     pytest.mark.timeout(2700),
     pytest.mark.skipif(os.geteuid() != 0, reason="the local cluster needs root"),
 ]

@@ -15,7 +15,7 @@ from headway_api.exits import RETRIABLE
 from headway_api.records import Canary
 from headway_api.store import digest
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module", params=["tied", "untied"])
