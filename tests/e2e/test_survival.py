@@ -1,84 +1,140 @@
 """Any one process may be killed: the job goes on, loses no acknowledged group and bills nothing twice.
 
-One job, and while it trains each of its processes is killed in turn, without notice; then its books are read.
+One job, and while it trains each of its processes is killed in turn, without notice: its pod is deleted by
+force, as where its node is lost. The job's books are read before and after each kill, and at its end; its
+bill is watched all the time.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
+from books import Books, amounts, books, counted_twice, events, faults, fell, tokens
+from live_job import pods, sandbox_in_use
 
 from headway_demo.bill import recount, status_tokens
 from headway_demo.objects import read_group
-from headway_demo.settings import NAMESPACE, SYSTEM_NAMESPACE
+from headway_demo.watch import why
 
 NAME = "survival"
-STEPS = 16
+STEPS = 30
 VICTIMS = ("sandbox", "rollout", "learner", "coordinator", "broker", "operator")
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(420)]
 
 
+@dataclass
+class Survivor:
+    """A job that trains, and what has been done to it."""
+
+    bench: Any
+    lost_episodes: list[str] = field(default_factory=list)
+    """Episodes whose sandbox was killed."""
+    read: list[Books] = field(default_factory=list)
+    bill: dict[str, Decimal] = field(default_factory=dict)
+    """As it was at the last look."""
+
+    def step(self) -> int:
+        """Optimizer steps completed. Each look is one at the bill, too."""
+        job = self.bench.get(NAME)
+        earlier, self.bill = self.bill, amounts(job)
+        assert not (fallen := fell(earlier, self.bill)), fallen
+        return int(job["status"].get("progress", {}).get("step", 0))
+
+    def read_books(self, folder: Path) -> Books:
+        """The books as they are now."""
+        folder.mkdir()
+        with self.bench.platform.bucket() as bucket:
+            self.read.append(books(bucket, self.bench.get(NAME), folder))
+        return self.read[-1]
+
+    def kill(self, role: str) -> str:
+        """Take a pod of this role away; its uid. A sandbox is taken from the episode that holds it."""
+        if role != "sandbox":
+            return self._delete(pods(self.bench.kube, NAME, role)[0])
+        with sandbox_in_use(self.bench.kube, NAME) as sandbox:
+            self.lost_episodes.append(sandbox.episode)
+            return self._delete(sandbox.pod)
+
+    def _delete(self, pod: dict[str, Any]) -> str:
+        name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
+        self.bench.kube.run("delete", "pod", name, "-n", namespace, "--grace-period=0", "--force")
+        return str(pod["metadata"]["uid"])
+
+
 @pytest.fixture(scope="module")
-def survivor(bench: Any) -> Iterator[str]:
-    """A job that trains."""
+def survivor(bench: Any) -> Iterator[Survivor]:
+    """The job, with a step behind it."""
     bench.kube.apply(bench.job(NAME, {"schedule": {"maxSteps": STEPS}}))
     bench.wait_step(NAME, 1)
-    yield NAME
+    yield Survivor(bench)
     bench.delete(NAME)
 
 
-def pods(bench: Any, role: str) -> list[dict[str, Any]]:
-    """Running pods of a role, oldest first."""
-    where = SYSTEM_NAMESPACE if role == "operator" else NAMESPACE
-    label = "app.kubernetes.io/component=" + role
-    if role != "operator":
-        label += f",headway.dev/job-name={NAME}"
-    items = bench.kube.get("pods", "-n", where, "-l", label)["items"]
-    running = [p for p in items if p["status"].get("phase") == "Running"]
-    return sorted(running, key=lambda p: str(p["metadata"]["creationTimestamp"]))
-
-
 @pytest.mark.parametrize("role", VICTIMS)
-def test_a_killed_process_is_replaced_and_training_goes_on(bench: Any, survivor: str, role: str) -> None:
-    bench.kube.wait(f"a running {role}", lambda: bool(pods(bench, role)), deadline_s=120)
-    victim = pods(bench, role)[0]["metadata"]
-    before = bench.step(NAME)
-    assert before < STEPS, "the job ended before this process could be killed; raise STEPS"
-    bench.kube.run("delete", "pod", victim["name"], "-n", victim["namespace"], "--grace-period=0", "--force")
+def test_a_killed_process_is_replaced_and_training_goes_on(
+    bench: Any, survivor: Survivor, role: str, tmp_path: Path
+) -> None:
+    bench.kube.wait(f"a running {role}", lambda: bool(pods(bench.kube, NAME, role)), deadline_s=120)
+    before = survivor.read_books(tmp_path / "before")
+    step = survivor.step()
+    assert step < STEPS - 2, "the job is about to end before this process could be killed; raise STEPS"
+    uid = survivor.kill(role)
+
+    def replaced() -> bool:
+        return any(pod["metadata"]["uid"] != uid for pod in pods(bench.kube, NAME, role))
+
+    bench.kube.wait(f"another {role}", lambda: survivor.step() == STEPS or replaced(), deadline_s=120)
     bench.kube.wait(
-        f"another {role}",
-        lambda: (
-            bench.step(NAME) == STEPS or any(p["metadata"]["uid"] != victim["uid"] for p in pods(bench, role))
-        ),
-        deadline_s=120,
+        f"step {step + 2}",
+        lambda: survivor.step() >= step + 2,
+        deadline_s=240,
+        explain=lambda: why(bench.get(NAME)),
     )
-    bench.wait_step(NAME, min(before + 2, STEPS))
+    after = survivor.read_books(tmp_path / "after")
+    assert faults(before, after) == []
+    assert len(after.acknowledged) > len(before.acknowledged)
 
 
-def test_the_books_balance_afterwards(bench: Any, survivor: str, tmp_path: Path) -> None:
+def test_the_books_balance_afterwards(bench: Any, survivor: Survivor, tmp_path: Path) -> None:
     bench.wait_condition(NAME, "Complete", deadline_s=400)
-    job = bench.get(NAME)
-    with bench.platform.bucket() as bucket:
-        bucket.download(job["status"]["artifacts"]["uri"], tmp_path)
+    final = survivor.read_books(tmp_path / "final")
+    assert [faults(earlier, final) for earlier in survivor.read] == [[]] * len(survivor.read)
+    job, run = bench.get(NAME), tmp_path / "final"
 
-    reports = [json.loads(p.read_text()) for p in sorted((tmp_path / "steps").glob("*.json"))]
+    reports = [json.loads(p.read_text()) for p in sorted((run / "steps").glob("*.json"))]
     assert [r["step"] for r in reports] == list(range(STEPS + 1))
     acknowledged = [group for report in reports for group in report["groups"]]
     assert len(acknowledged) == len(set(acknowledged)), "a group was trained twice"
 
-    stored = {
-        p.name.removesuffix(".json.gz"): read_group(p) for p in (tmp_path / "trajectories/train").iterdir()
-    }
+    stored = {p.name.removesuffix(".json.gz"): read_group(p) for p in (run / "trajectories/train").iterdir()}
     assert set(acknowledged) <= set(stored), "an acknowledged group was lost"
     for group in stored.values():
         for episode in group["episodes"]:
             assert (episode["reward"] is None) == (episode["outcome"] == "InfraError"), "a fault was scored"
 
-    counted = recount(tmp_path).tokens
+    counted = recount(run).tokens
     assert counted == status_tokens(job, counted)
+    ledger = events(run)
+    assert counted_twice(ledger) == []
+    assert tokens(ledger) == counted
     assert not [o for o in bench.owned(NAME) if o.startswith("pod/")], "pods leaked"
+
+
+def test_an_episode_that_lost_its_sandbox_was_tried_again(survivor: Survivor, tmp_path: Path) -> None:
+    assert survivor.lost_episodes
+    survivor.read_books(tmp_path / "final")
+    groups = [read_group(path) for path in (tmp_path / "final/trajectories/train").iterdir()]
+    retried = {
+        episode["episode_id"]: episode["outcome"] for group in groups for episode in group["discarded"]
+    }
+    assert [retried.get(episode) for episode in survivor.lost_episodes] == ["InfraError"]
+    again = {f"{e['group_id']}-{e['index']}": e["outcome"] for group in groups for e in group["episodes"]}
+    lost = [episode.rpartition("-")[0] for episode in survivor.lost_episodes]
+    assert [again[name] for name in lost] != ["InfraError"]

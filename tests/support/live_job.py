@@ -20,6 +20,9 @@ Target = tuple[str, str, int]
 HOLDS = 5
 """Tries to hold the engines while an episode runs: between two batches there may be none."""
 
+SETTLED_S = 2.0
+"""After so long an episode that needs no engine any more has ended, and every other one stands still."""
+
 SIGNAL_ENGINES = """
 import os, signal, sys
 found = 0
@@ -85,9 +88,10 @@ def _signal(kube: Kube, server: str, name: str) -> int:
 
 @contextmanager
 def sandbox_in_use(kube: Kube, job: str) -> Iterator[Sandbox]:
-    """A sandbox that an episode holds, and goes on holding until the block ends; engines are held meanwhile."""
+    """A sandbox that an episode holds, and goes on holding until the block ends: engines stand meanwhile."""
     for _ in range(HOLDS):
         with engines_held(kube, job):
+            time.sleep(SETTLED_S)
             found = _leased(kube, job)
             if found is not None:
                 yield found

@@ -1,0 +1,97 @@
+"""A job's books at one moment, and what must hold between two: they grow, and nothing in them changes."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+FOLDERS = ("trajectories", "usage", "steps")
+"""Where nothing is ever changed or removed."""
+EVALUATION = ("evaluationPrefill", "evaluationCachedPrefill", "evaluationSample")
+
+
+@dataclass(frozen=True)
+class Books:
+    """What a job has written down."""
+
+    objects: dict[str, str]
+    """Key -> digest of its bytes, of every object in FOLDERS."""
+    acknowledged: dict[str, tuple[str, ...]]
+    """Step report -> ids of the groups it acknowledges."""
+    usage: dict[str, Decimal]
+    """The numbers of `.status.usage`."""
+
+
+def books(bucket: Any, job: Mapping[str, Any], folder: Path) -> Books:
+    """Read them from the artifact store and the job's status; `folder` is empty, and holds a copy after."""
+    for part in FOLDERS:
+        bucket.download(f"{job['status']['artifacts']['uri']}/{part}", folder / part)
+    files = {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+    return Books(
+        objects={name: sha256(data).hexdigest() for name, data in files.items()},
+        acknowledged={
+            name: tuple(json.loads(data)["groups"])
+            for name, data in files.items()
+            if name.startswith("steps/")
+        },
+        usage=amounts(job),
+    )
+
+
+def amounts(job: Mapping[str, Any]) -> dict[str, Decimal]:
+    """The numbers of `.status.usage`, the cost among them."""
+    usage = job.get("status", {}).get("usage", {})
+    return {name: Decimal(value) for name, value in usage.items() if name not in ("currency", "priceBook")}
+
+
+def fell(before: Mapping[str, Decimal], after: Mapping[str, Decimal]) -> list[str]:
+    """Amounts that are smaller than they were."""
+    none = Decimal(0)
+    return [
+        f"usage {name} fell from {amount} to {after.get(name, none)}"
+        for name, amount in before.items()
+        if after.get(name, none) < amount
+    ]
+
+
+def faults(before: Books, after: Books) -> list[str]:
+    """What was lost, changed or taken back between two moments."""
+    found = [f"{name} has vanished" for name in sorted(before.objects.keys() - after.objects.keys())]
+    found += [
+        f"{name} has changed"
+        for name in sorted(before.objects.keys() & after.objects.keys())
+        if before.objects[name] != after.objects[name]
+    ]
+    found += [
+        f"{name} acknowledges {after.acknowledged.get(name)} and no longer {groups}"
+        for name, groups in before.acknowledged.items()
+        if after.acknowledged.get(name) != groups
+    ]
+    return found + fell(before.usage, after.usage)
+
+
+def events(folder: Path) -> list[dict[str, Any]]:
+    """Every event of a copied ledger."""
+    lines = (line for path in sorted((folder / "usage").rglob("*.jsonl")) for line in path.open())
+    return [json.loads(line) for line in lines]
+
+
+def counted_twice(found: list[dict[str, Any]]) -> list[str]:
+    """Ids of more than one event."""
+    return [name for name, times in Counter(event["id"] for event in found).items() if times > 1]
+
+
+def tokens(found: list[dict[str, Any]]) -> dict[str, int]:
+    """The ledger's tokens by the classes of `.status.usage`, without the suffix `Tokens`."""
+    totals: Counter[str] = Counter()
+    for event in found:
+        name = "evaluation" if event["usage_class"] in EVALUATION else event["usage_class"]
+        totals[name] += event["quantity"]
+    classes = ("prefill", "cachedPrefill", "sample", "train", "discarded", "evaluation")
+    return {name: round(totals[name]) for name in classes}

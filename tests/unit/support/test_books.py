@@ -1,0 +1,47 @@
+"""The comparison that the survival test stands on does notice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from decimal import Decimal
+
+import pytest
+from books import Books, counted_twice, faults, tokens
+
+BEFORE = Books(
+    objects={"trajectories/train/t-1.json.gz": "aa", "steps/000001.json": "bb"},
+    acknowledged={"steps/000001.json": ("t-1",)},
+    usage={"sampleTokens": Decimal(10), "cost": Decimal("0.0010")},
+)
+GROWN = Books(
+    objects={**BEFORE.objects, "steps/000002.json": "cc"},
+    acknowledged={**BEFORE.acknowledged, "steps/000002.json": ("t-2",)},
+    usage={"sampleTokens": Decimal(12), "cost": Decimal("0.0010"), "trainTokens": Decimal(3)},
+)
+
+
+def test_books_that_grow_are_in_order() -> None:
+    assert faults(BEFORE, GROWN) == []
+
+
+@pytest.mark.parametrize(
+    ("after", "fault"),
+    [
+        (replace(GROWN, objects={"steps/000001.json": "bb"}), "trajectories/train/t-1.json.gz has vanished"),
+        (replace(GROWN, objects={**BEFORE.objects, "steps/000001.json": "zz"}), "000001.json has changed"),
+        (replace(GROWN, acknowledged={"steps/000001.json": ("t-9",)}), r"no longer \('t-1',\)"),
+        (replace(GROWN, usage={**GROWN.usage, "sampleTokens": Decimal(9)}), "sampleTokens fell from 10 to 9"),
+        (replace(GROWN, usage={}), "cost fell from 0.0010 to 0"),
+    ],
+)
+def test_what_was_taken_back_is_named(after: Books, fault: str) -> None:
+    with pytest.raises(AssertionError, match=fault):
+        assert not (found := faults(BEFORE, after)), found
+
+
+def test_an_event_in_two_segments_is_counted_twice() -> None:
+    event = {"id": "t-1-0-0/0/sample", "usage_class": "sample", "quantity": 4.0}
+    other = {"id": "t-1-0-0/1/sample", "usage_class": "evaluationSample", "quantity": 1.0}
+    assert counted_twice([event, other]) == []
+    assert counted_twice([event, other, event]) == ["t-1-0-0/0/sample"]
+    assert tokens([event, other])["evaluation"] == 1
