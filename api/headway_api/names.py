@@ -25,6 +25,9 @@ LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 LABEL_JOB_NAME: Final = f"{GROUP}/job-name"
 LABEL_JOB_UID: Final = f"{GROUP}/job-uid"
 
+FINALIZER_TEARDOWN: Final = f"{GROUP}/teardown"
+"""Holds a job that has objects until the operator has taken them down in order."""
+
 COORDINATOR: Final = "coordinator"
 LEARNER: Final = "learner"
 ROLLOUT: Final = "rollout"

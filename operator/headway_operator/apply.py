@@ -17,7 +17,7 @@ from typing import Final
 from headway_api import names
 from headway_api.conditions import Reason
 from headway_operator.cache import Cache, Ref
-from headway_operator.kube import KINDS, Api, ApiError, Json
+from headway_operator.kube import JOB, KINDS, Api, ApiError, Json
 from headway_operator.plan.context import Mode, Wanted
 from headway_operator.plan.health import Trouble
 
@@ -37,6 +37,10 @@ class Blocked(Exception):
         self.trouble = trouble
 
 
+class Outdated(Exception):
+    """The job is no longer as it was seen."""
+
+
 class Applier:
     """The only writer of a job's objects. Calls for one job must not overlap; the queue sees to it."""
 
@@ -52,6 +56,36 @@ class Applier:
         """Hold every object against the plan again."""
         self._applied.clear()
         self._mended.clear()
+
+    def hold(self, raw: Json, held: bool) -> Json:
+        """Put the teardown finalizer on a job, or take it off; returns the job as it then is.
+
+        A merge patch of the whole list, good for exactly the version that was seen: it never makes a job,
+        never meets a later one of the name, and keeps the finalizers of others. Server-side apply would need
+        no version, but could not take off what somebody else has applied too, from a copy of the job: such
+        a job could never be deleted.
+
+        Raises:
+            Outdated: look again.
+            Blocked: the API server does not let the finalizer be put on, so nothing may be created.
+            ApiError: it does not let it be taken off.
+        """
+        metadata = raw["metadata"]
+        others = [name for name in metadata.get("finalizers", []) if name != names.FINALIZER_TEARDOWN]
+        finalizers = [*others, names.FINALIZER_TEARDOWN] if held else others
+        change = {"resourceVersion": metadata["resourceVersion"], "finalizers": finalizers}
+        try:
+            made = self._api.merge(JOB, metadata["namespace"], metadata["name"], {"metadata": change})
+        except ApiError as error:
+            if error.status in (404, 409):
+                raise Outdated from error
+            if not held:
+                raise
+            text = f"finalizer {names.FINALIZER_TEARDOWN}: {error}"
+            raise Blocked(Trouble(Reason.CREATE_FAILED, text)) from error
+        self._cache.put(made)
+        self._count(JOB.kind, "changed")
+        return made
 
     def carry_out(self, uid: str, wanted: tuple[Wanted, ...], doomed: tuple[Json, ...]) -> int:
         """Make it so; returns the number of requests that changed something.

@@ -9,7 +9,7 @@ from dataclasses import replace
 from headway_api import names
 from headway_api.status import RLTrainingJobStatus
 from headway_operator import plan
-from headway_operator.apply import Applier, Blocked
+from headway_operator.apply import Applier, Blocked, Outdated
 from headway_operator.cache import Cache
 from headway_operator.config import OperatorConfig
 from headway_operator.kube import EVENT, JOB, Api, ApiError, Json
@@ -49,20 +49,30 @@ class Reconciler:
             return None
         made = self._plan(raw)
         if made.ending:
-            raw, made = self._look_again(raw, made)
-        if made.delete_job:
-            self._api.delete(JOB, *key, raw["metadata"]["uid"])
-            return None
+            if (fresh := self._look_again(raw)) is None:
+                return None
+            raw, made = fresh, self._plan(fresh)
         try:
+            raw = self._hold(raw, made.held)
             writes = self._applier.carry_out(raw["metadata"]["uid"], made.wanted, made.doomed)
+        except Outdated:
+            return None if self._look_again(raw) is None else 0.0
         except Blocked as blocked:
             told = plan.make(raw, self._platform, self._observed(raw), blocked.trouble)
             self._report(raw, told.status)
             raise
+        if made.delete_job:
+            self._api.delete(JOB, *key, raw["metadata"]["uid"])
+            return None
         if writes:
             log.info("job=%s/%s writes=%d", *key, writes)
         self._report(raw, made.status)
         return made.again_seconds
+
+    def _hold(self, raw: Json, held: bool | None) -> Json:
+        """The job with its finalizer as planned: on before the first object, off after the last."""
+        holds = names.FINALIZER_TEARDOWN in raw["metadata"].get("finalizers", [])
+        return raw if held in (None, holds) else self._applier.hold(raw, held)
 
     def _observed(self, raw: Json) -> Observed:
         seen = Observed(plan.utc_now(), tuple(self._cache.of_job(raw["metadata"]["uid"])))
@@ -81,15 +91,18 @@ class Reconciler:
     def _plan(self, raw: Json) -> plan.Plan:
         return plan.make(raw, self._platform, self._observed(raw))
 
-    def _look_again(self, raw: Json, made: plan.Plan) -> tuple[Json, plan.Plan]:
-        """The last word on a job is said of its newest state: the coordinator's final status may have been
-        written just now."""
+    def _look_again(self, raw: Json) -> Json | None:
+        """The job as the API server has it now; None where it is gone, or replaced by another of its name.
+
+        The last word on a job is said of its newest state: the coordinator's final status may have been
+        written just now.
+        """
         metadata = raw["metadata"]
         fresh = self._api.get(JOB, metadata["namespace"], metadata["name"])
         if fresh is None or fresh["metadata"]["uid"] != metadata["uid"]:
-            return raw, plan.Plan()
+            return None
         self._cache.put(fresh)
-        return fresh, self._plan(fresh)
+        return fresh
 
     def _report(self, raw: Json, told: RLTrainingJobStatus | None) -> None:
         """Write the operator's part of the status, if it differs from what is there."""

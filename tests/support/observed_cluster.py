@@ -10,7 +10,7 @@ from headway_api import names
 from headway_api.exits import PERMANENT, Termination
 from headway_operator import plan
 from headway_operator.config import Images, OperatorConfig
-from headway_operator.plan.observed import Observed
+from headway_operator.plan.observed import Observed, role_of
 
 Json = dict[str, Any]
 UID = "0b5e8a1c-1111-2222-3333-444455556666"
@@ -73,6 +73,8 @@ class World:
     def carry_out(self) -> plan.Plan:
         """Plan, and let it be done as an API server without controllers would."""
         made = self.plan()
+        if made.held is not None:
+            self.body["metadata"]["finalizers"] = [names.FINALIZER_TEARDOWN] if made.held else []
         for doomed in made.doomed:
             self.objects.pop((doomed["kind"], doomed["metadata"]["name"]), None)
         for item in made.wanted:
@@ -81,6 +83,28 @@ class World:
         if made.status is not None:
             self.body["status"] = self.body["status"] | made.status.as_object()
         return made
+
+    @property
+    def held(self) -> bool:
+        """Whether the job waits for its teardown."""
+        return names.FINALIZER_TEARDOWN in self.body["metadata"].get("finalizers", [])
+
+    def deleted(self) -> World:
+        """The job, as after `kubectl delete`."""
+        self.body["metadata"]["deletionTimestamp"] = stamp(self.now)
+        return self
+
+    def gone(self, *roles: str) -> World:
+        """The pods of these roles have ended and been removed."""
+        for key in [key for key, body in self.objects.items() if key[0] == "Pod" and role_of(body) in roles]:
+            del self.objects[key]
+        return self
+
+    def ending(self, role: str, grace: float = 30) -> Json:
+        """A pod of a role that was told to end, and has this long for it."""
+        pod = self.pod(role, phase="Running", conditions=[self.condition("Ready", True)])
+        pod["metadata"]["deletionTimestamp"] = stamp(self.now + timedelta(seconds=grace))
+        return pod
 
     def _put(self, wanted: Json) -> None:
         key = (wanted["kind"], wanted["metadata"]["name"])

@@ -30,6 +30,8 @@ CHILDREN = (
 MANAGER = "headway.dev/operator-under-test"
 """So that an operator that looks after the whole cluster leaves these jobs alone."""
 DEADLINE = 90.0
+PASSED = {"state": "Passed", "checks": []}
+"""A preflight's part of the status."""
 SMALL = {"requests": {"cpu": "5m", "memory": "16Mi"}, "limits": {"cpu": "100m", "memory": "32Mi"}}
 
 Json = dict[str, Any]
@@ -102,6 +104,10 @@ class Rig:
         ).strip()
         admin["users"] = [{"name": user["name"], "user": {"token": token}} for user in admin["users"]]
         self._kubeconfig.write_text(json.dumps(admin))
+
+    def act_as_administrator(self) -> None:
+        """Operators started from now on have rights that do not go with the namespace."""
+        self._kubeconfig = self.cluster.kubeconfig
 
     def start(self) -> subprocess.Popen[bytes]:
         """Another operator process; the latest one's port is `port`."""
@@ -192,6 +198,31 @@ class Rig:
         """kubectl apply, as a user."""
         self.cluster.kubectl("apply", "-f", "-", input=json.dumps(self.job(name, **spec)))
 
+    def run(self, name: str, **spec: Any) -> None:
+        """Start a job and wait until its four roles run."""
+        self.apply(name, **spec)
+        self.first_pods(name)
+        self.tell(name, preflight=PASSED)
+        self.trains(name)
+
+    def first_pods(self, name: str) -> None:
+        """Wait until what comes before the preflight is there."""
+        roles = ("coordinator", "broker")
+        wait("the first pods", lambda: all(self.pods(name, role) for role in roles), explain=self.log)
+
+    def trains(self, name: str) -> None:
+        """Wait until every role runs."""
+        wait("a job that trains", lambda: self.state(name) == "Training", explain=lambda: self.story(name))
+
+    def story(self, name: str) -> str:
+        """A job's status and what the operator said, for a failed assertion."""
+        return f"{json.dumps(self.get(name).get('status'), indent=1)}\n{self.log()[-3000:]}"
+
+    def patch(self, name: str, spec: Json) -> None:
+        """kubectl patch, as a user."""
+        body = json.dumps({"spec": spec})
+        self.cluster.kubectl("patch", "rltrainingjob", name, "-n", self.namespace, "--type=merge", "-p", body)
+
     def get(self, name: str) -> Json:
         """The job as it is."""
         found: Json = json.loads(
@@ -214,7 +245,7 @@ class Rig:
         return wait(
             f"{name} to be {kind}",
             lambda: (found := self.condition(name, kind)).get("status") == "True" and found,
-            explain=lambda: f"{json.dumps(self.get(name).get('status'), indent=1)}\n{self.log()[-3000:]}",
+            explain=lambda: self.story(name),
         )  # type: ignore[no-any-return]
 
     def tell(self, name: str, **status: Any) -> None:
@@ -272,11 +303,34 @@ class Rig:
         answer = json.loads(self.cluster.kubectl("create", "-o", "json", "-f", "-", input=json.dumps(review)))
         return bool(answer["status"]["allowed"])
 
+    def delete(self, name: str, *options: str) -> None:
+        """kubectl delete, which waits until the job is gone."""
+        self.cluster.kubectl("delete", "rltrainingjob", name, "-n", self.namespace, "--timeout=60s", *options)
+
+    def exists(self, name: str) -> bool:
+        """Whether there is a job of this name."""
+        found = self.cluster.kubectl("get", "rltrainingjobs", "-n", self.namespace, "-o", "name")
+        return f"rltrainingjob.{names.GROUP}/{name}" in found.split()
+
+    def finalizers(self, name: str) -> list[str]:
+        """What holds a job."""
+        found: list[str] = self.get(name)["metadata"].get("finalizers", [])
+        return found
+
+    def let_go(self, name: str) -> None:
+        """Take a job's finalizers off, as docs/operations.md says for a cluster without an operator."""
+        off = '{"metadata":{"finalizers":null}}'
+        self.cluster.kubectl("patch", "rltrainingjob", name, "-n", self.namespace, "--type=merge", "-p", off)
+
     def clean(self) -> None:
-        """Remove every job and see that nothing is left."""
+        """End every operator and remove every job."""
+        self.stop()
+        found = self.cluster.kubectl("get", "rltrainingjobs", "-n", self.namespace, "-o", "name")
+        for line in found.split():
+            self.let_go(line.rpartition("/")[2])
         self.cluster.kubectl("delete", "rltrainingjobs", "--all", "-n", self.namespace, "--timeout=60s")
 
     def remove(self) -> None:
         """The namespace and all in it."""
-        self.stop()
+        self.clean()
         self.cluster.kubectl("delete", "namespace", self.namespace, "--wait=false")

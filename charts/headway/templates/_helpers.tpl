@@ -35,7 +35,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- define "headway.rules" -}}
 - apiGroups: [headway.dev]
   resources: [rltrainingjobs]
-  verbs: [get, list, watch, delete]
+  verbs: [get, list, watch, patch, delete]
 - apiGroups: [headway.dev]
   resources: [rltrainingjobs/status]
   verbs: [patch]

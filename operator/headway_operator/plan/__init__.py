@@ -3,7 +3,10 @@
 preparing   identity, settings, policies, coordinator, broker; the coordinator checks the job
 running     and learner, rollout servers, once its preflight has passed: no accelerator before
 suspending  no workload; what costs nothing stays
-ended       nothing, in order: workloads, then sandboxes, then what they needed to end well
+ended       nothing: taken down in order (`teardown`)
+deleted     the same, and then the job lets go of its finalizer
+
+A job is held by the finalizer from before its first object until after its last.
 """
 
 from __future__ import annotations
@@ -27,11 +30,12 @@ from headway_operator.plan import (
     rollout,
     settings,
     status,
+    teardown,
     template,
 )
 from headway_operator.plan.context import Context, Json, Wanted
 from headway_operator.plan.health import RoleHealth, Trouble, failure, is_complete, pod_trouble, role_health
-from headway_operator.plan.observed import CHILDLESS_SECONDS, Observed, is_over, moment, role_of
+from headway_operator.plan.observed import CHILDLESS_SECONDS, Observed, is_over, moment
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,8 @@ class Plan:
     """Objects to delete."""
     status: RLTrainingJobStatus | None = None
     """The operator's part; None leaves it as it is."""
+    held: bool | None = None
+    """Whether the job has to carry the teardown finalizer; None leaves it as it is."""
     delete_job: bool = False
     again_seconds: float | None = None
     """When time alone will change the plan."""
@@ -96,25 +102,26 @@ def limits(context: Context) -> list[str]:
 
 def make(raw: Json, platform: OperatorConfig, observed: Observed, obstacle: Trouble | None = None) -> Plan:
     """The plan for a job as it stands. `obstacle` is what the last attempt to carry it out met."""
-    if raw["metadata"].get("deletionTimestamp"):
-        return Plan()
     if raw["spec"].get("managedBy", DEFAULT_MANAGER) != platform.manager:
         return Plan()
     before = RLTrainingJobStatus.model_validate(raw.get("status", {}))
+    if raw["metadata"].get("deletionTimestamp"):
+        return _deleted(raw, before, observed)
     if is_finished(before.conditions):
-        return _ended(raw, platform, before, observed)
+        return _ended(raw, before, observed)
     job = parse(raw)
     if isinstance(job, Refusal):
-        return _refused(before, raw, list(job.messages), observed.now)
+        return _refused(raw, before, observed, list(job.messages))
     context = Context(job, platform)
     if messages := limits(context):
-        return _refused(before, raw, messages, observed.now)
+        return _refused(raw, before, observed, messages)
     return _alive(context, observed, obstacle)
 
 
-def _refused(before: RLTrainingJobStatus, raw: Json, messages: list[str], now: datetime) -> Plan:
+def _refused(raw: Json, before: RLTrainingJobStatus, observed: Observed, messages: list[str]) -> Plan:
     """Nothing is created; what runs by an older reading of the spec is left to run."""
-    return Plan(status=status.refused(before, raw["metadata"]["generation"], messages, now))
+    told = status.refused(before, raw["metadata"]["generation"], messages, observed.now)
+    return Plan(status=told, held=None if observed.objects else False)
 
 
 def _alive(context: Context, observed: Observed, obstacle: Trouble | None) -> Plan:
@@ -138,7 +145,8 @@ def _alive(context: Context, observed: Observed, obstacle: Trouble | None) -> Pl
     if end or complete:
         return Plan(status=told, ending=True, again_seconds=0)
     wanted = tuple(_base(context) + _workloads(context, running))
-    return Plan(wanted, _surplus(observed, wanted), told, again_seconds=_again(context, observed, situation))
+    again = _again(context, observed, situation)
+    return Plan(wanted, _surplus(observed, wanted), told, held=True, again_seconds=again)
 
 
 def _base(context: Context) -> list[Wanted]:
@@ -190,46 +198,35 @@ def _deadline(context: Context, now: datetime) -> Trouble | None:
 
 
 def _suspending(context: Context, observed: Observed, obstacle: Trouble | None) -> Plan:
-    workloads = _of_kinds(observed, "Job", "Deployment", "Service")
-    sandboxes = () if _of_kinds(observed, "Deployment") else tuple(observed.pods(names.SANDBOX))
-    gone = not observed.pods() and not _of_kinds(observed, "Job", "Deployment")
+    gone = not observed.pods() and not observed.of_kinds("Job", "Deployment")
     told = status.of(context, status.Situation(now=observed.now, suspended=gone, obstacle=obstacle))
-    return Plan(tuple(_base(context)), tuple(workloads) + sandboxes, told)
+    doomed = (*teardown.stopping(observed), *observed.of_kinds("Service"))
+    again = None if gone else teardown.LOOK_SECONDS
+    return Plan(tuple(_base(context)), doomed, told, held=True, again_seconds=again)
 
 
-def _ended(raw: Json, platform: OperatorConfig, before: RLTrainingJobStatus, observed: Observed) -> Plan:
-    """Take everything down: what costs first, what it needs to end well last."""
-    workloads = tuple(_of_kinds(observed, "Job", "Deployment"))
-    if workloads:
-        return Plan(doomed=workloads)
-    if pods := observed.pods():
-        return Plan(doomed=tuple(pod for pod in pods if role_of(pod) == names.SANDBOX))
-    if rest := observed.objects:
-        return Plan(doomed=(*rest, _secret(raw)))
+def _deleted(raw: Json, before: RLTrainingJobStatus, observed: Observed) -> Plan:
+    if not observed.objects:
+        return Plan(held=False)
+    told = None
+    if text := teardown.late(raw, observed):
+        why = Trouble(Reason.DELETING, text)
+        told = status.halted(before, raw["metadata"]["generation"], why, observed.now)
+    return Plan(doomed=teardown.doomed(raw, observed), status=told, again_seconds=teardown.LOOK_SECONDS)
+
+
+def _ended(raw: Json, before: RLTrainingJobStatus, observed: Observed) -> Plan:
+    if observed.objects:
+        return Plan(doomed=teardown.doomed(raw, observed), again_seconds=teardown.LOOK_SECONDS)
     return _after_the_end(raw, before, observed.now)
-
-
-def _secret(raw: Json) -> Json:
-    """Known by name alone: nobody may list Secrets."""
-    metadata = raw["metadata"]
-    name = names.token_secret(metadata["name"], metadata["uid"])
-    return {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {"name": name, "namespace": metadata["namespace"]},
-    }
 
 
 def _after_the_end(raw: Json, before: RLTrainingJobStatus, now: datetime) -> Plan:
     seconds = raw["spec"].get("ttlSecondsAfterFinished")
     if seconds is None or before.completion_time is None:
-        return Plan()
+        return Plan(held=False)
     left = (before.completion_time + timedelta(seconds=seconds) - now).total_seconds()
-    return Plan(delete_job=True) if left <= 0 else Plan(again_seconds=left)
-
-
-def _of_kinds(observed: Observed, *kinds: str) -> list[Json]:
-    return [body for body in observed.objects if body["kind"] in kinds]
+    return Plan(held=False, delete_job=left <= 0, again_seconds=left if left > 0 else None)
 
 
 def _surplus(observed: Observed, wanted: tuple[Wanted, ...]) -> tuple[Json, ...]:

@@ -36,6 +36,10 @@ class Observed:
         found = [o for o in self.objects if o["kind"] == "Pod" and role in (None, role_of(o))]
         return sorted(found, key=lambda pod: (pod["metadata"]["creationTimestamp"], pod["metadata"]["name"]))
 
+    def of_kinds(self, *kinds: str) -> tuple[Json, ...]:
+        """Objects of any of the kinds."""
+        return tuple(body for body in self.objects if body["kind"] in kinds)
+
     def childless(self) -> list[Json]:
         """Jobs that wait for their pods to be created, and should not have to."""
         return [

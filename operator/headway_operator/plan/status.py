@@ -63,14 +63,16 @@ def refused(
 ) -> RLTrainingJobStatus:
     """Of a job whose spec cannot be run."""
     text = "; ".join(messages)
-    fresh = [
-        condition(ConditionType.ACCEPTED, False, Reason.INVALID_SPEC, text),
-        condition(ConditionType.READY, False, Reason.INVALID_SPEC, text),
-        condition(ConditionType.RECONCILING, False, Reason.INVALID_SPEC),
-        condition(ConditionType.STALLED, True, Reason.INVALID_SPEC, text),
-    ]
-    status = _with(before, fresh, generation, now)
-    return status.model_copy(update={"state": "Stalled", "reason": Reason.INVALID_SPEC.value})
+    accepted = condition(ConditionType.ACCEPTED, False, Reason.INVALID_SPEC, text)
+    return halted(before, generation, Trouble(Reason.INVALID_SPEC, text), now, accepted)
+
+
+def halted(
+    before: RLTrainingJobStatus, generation: int, why: Trouble, now: datetime, *more: Condition
+) -> RLTrainingJobStatus:
+    """Of a job that needs somebody's help whatever its spec asks for; `more` is true beside that."""
+    status = _with(before, [*more, *_stuck(why)], generation, now)
+    return status.model_copy(update={"state": "Stalled", "reason": str(why.reason)})
 
 
 def of(context: Context, situation: Situation) -> RLTrainingJobStatus:
@@ -298,11 +300,10 @@ def _terminal(context: Context, situation: Situation) -> list[Condition]:
 
 
 def _kstatus(context: Context, situation: Situation, fresh: list[Condition]) -> list[Condition]:
-    ready, stalled, reconciling = ConditionType.READY, ConditionType.STALLED, ConditionType.RECONCILING
+    ready, reconciling = ConditionType.READY, ConditionType.RECONCILING
     policy = context.spec.readiness_policy
     if situation.failure:
-        reason, text = situation.failure.reason, situation.failure.message
-        return _trio(condition(ready, False, reason, text), condition(stalled, True, reason, text))
+        return _stuck(situation.failure)
     if situation.complete:
         return _trio(condition(ready, True, Reason.SUCCEEDED))
     if context.spec.suspend:
@@ -313,18 +314,24 @@ def _kstatus(context: Context, situation: Situation, fresh: list[Condition]) -> 
             working=condition(reconciling, True, Reason.SUSPENDING),
         )
     if situation.obstacle and situation.blocked:
-        reason, text = situation.obstacle.reason, situation.obstacle.message
-        return _trio(condition(ready, False, reason, text), condition(stalled, True, reason, text))
+        return _stuck(situation.obstacle)
     progressing = find(fresh, ConditionType.PROGRESSING)
     if progressing and progressing.reason == Reason.NO_PROGRESS:
-        reason, text = progressing.reason, progressing.message
-        return _trio(condition(ready, False, reason, text), condition(stalled, True, reason, text))
+        return _stuck(Trouble(progressing.reason, progressing.message))
     if policy == "Accepted" or (policy == "Running" and _running(situation)):
         return _trio(condition(ready, True, Reason.ACCEPTED if policy == "Accepted" else Reason.RUNNING))
     obstacle = situation.obstacle
     text = obstacle.message if obstacle else _waiting_for(situation)
     reason = obstacle.reason if obstacle else _first_reason(situation)
     return _trio(condition(ready, False, reason, text), working=condition(reconciling, True, reason, text))
+
+
+def _stuck(why: Trouble) -> list[Condition]:
+    """Nothing will come of it without somebody's help."""
+    return _trio(
+        condition(ConditionType.READY, False, why.reason, why.message),
+        condition(ConditionType.STALLED, True, why.reason, why.message),
+    )
 
 
 def _trio(

@@ -27,5 +27,4 @@ def rig(house: Rig) -> Iterator[Rig]:
     """The same with nothing in it, before and after a test."""
     house.scripts, house.settings = {}, {}
     yield house
-    house.stop()
     house.clean()

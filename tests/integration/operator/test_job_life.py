@@ -4,47 +4,22 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Any
 
 import pytest
-from operator_rig import Rig, wait
+from operator_rig import PASSED, Rig, wait
 
 from headway_api import exits, names
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 FOUR = ("coordinator", "broker", "learner", "rollout")
-PASSED = {"state": "Passed", "checks": []}
-
-
-def first_pods(rig: Rig, name: str) -> None:
-    """Until what comes before the preflight is there."""
-    roles = ("coordinator", "broker")
-    wait("the first pods", lambda: all(rig.pods(name, role) for role in roles), explain=rig.log)
-
-
-def trains(rig: Rig, name: str) -> None:
-    """Until every role runs."""
-    wait(
-        "a job that trains",
-        lambda: rig.state(name) == "Training",
-        explain=lambda: f"{json.dumps(rig.get(name).get('status'), indent=1)}\n{rig.log()[-3000:]}",
-    )
-
-
-def run(rig: Rig, name: str, **spec: Any) -> None:
-    """A job whose four roles run."""
-    rig.apply(name, **spec)
-    first_pods(rig, name)
-    rig.tell(name, preflight=PASSED)
-    trains(rig, name)
 
 
 def test_pods_come_in_two_stages_and_the_status_follows(rig: Rig) -> None:
     rig.start()
     wait("a leader", rig.leads, explain=rig.log)
     rig.apply("stages")
-    first_pods(rig, "stages")
+    rig.first_pods("stages")
     assert not rig.pods("stages", "learner")
     kinds = {key.split("/")[0] for key in rig.children("stages")}
     assert kinds >= {"ServiceAccount", "Role", "RoleBinding", "ConfigMap", "Secret", "NetworkPolicy"}
@@ -60,7 +35,7 @@ def test_pods_come_in_two_stages_and_the_status_follows(rig: Rig) -> None:
 
 def test_looking_again_writes_nothing(rig: Rig) -> None:
     rig.start()
-    run(rig, "still")
+    rig.run("still")
     before = versions(rig, "still")
     rig.stop()
     rig.start()
@@ -97,12 +72,12 @@ def test_an_operator_killed_at_any_moment_is_carried_on(rig: Rig, delay: float) 
     time.sleep(delay)
     rig.kill(first)
     rig.start()
-    first_pods(rig, name)
+    rig.first_pods(name)
     rig.tell(name, preflight=PASSED)
     time.sleep(delay)
     rig.stop()
     rig.start()
-    trains(rig, name)
+    rig.trains(name)
     for role in FOUR:
         assert len(rig.pods(name, role)) == 1, role
     kinds = [key.split("/")[0] for key in rig.children(name)]
@@ -111,27 +86,12 @@ def test_an_operator_killed_at_any_moment_is_carried_on(rig: Rig, delay: float) 
     }  # fmt: skip
 
 
-def test_deletion_leaves_nothing(rig: Rig) -> None:
-    rig.start()
-    run(rig, "gone")
-    rig.cluster.kubectl("delete", "rltrainingjob", "gone", "-n", rig.namespace)
-    wait("nothing", lambda: not rig.children("gone"), explain=lambda: list(rig.children("gone")))
-
-
-def test_deletion_leaves_nothing_without_the_operator(rig: Rig) -> None:
-    rig.start()
-    run(rig, "orphan")
-    rig.stop()
-    rig.cluster.kubectl("delete", "rltrainingjob", "orphan", "-n", rig.namespace)
-    wait("nothing", lambda: not rig.children("orphan"), explain=lambda: list(rig.children("orphan")))
-
-
 def test_a_job_of_the_same_name_starts_afresh(rig: Rig) -> None:
     rig.start()
-    run(rig, "phoenix")
+    rig.run("phoenix")
     first = rig.get("phoenix")["metadata"]["uid"]
-    rig.cluster.kubectl("delete", "rltrainingjob", "phoenix", "-n", rig.namespace)
-    run(rig, "phoenix")
+    rig.delete("phoenix")
+    rig.run("phoenix")
     owners = {
         reference["uid"]
         for item in rig.children("phoenix").values()
@@ -143,24 +103,18 @@ def test_a_job_of_the_same_name_starts_afresh(rig: Rig) -> None:
 
 def test_suspend_stops_every_pod_and_resume_starts_them(rig: Rig) -> None:
     rig.start()
-    run(rig, "paused")
-    patch(rig, "paused", {"suspend": True})
+    rig.run("paused")
+    rig.patch("paused", {"suspend": True})
     rig.wait_true("paused", "Suspended")
     assert not [key for key in rig.children("paused") if key.startswith(("Pod", "Job", "Deployment"))]
-    patch(rig, "paused", {"suspend": False})
-    trains(rig, "paused")
+    rig.patch("paused", {"suspend": False})
+    rig.trains("paused")
     assert rig.condition("paused", "Suspended")["reason"] == "Resumed"
-
-
-def patch(rig: Rig, name: str, spec: dict[str, Any]) -> None:
-    """kubectl patch, as a user."""
-    body = json.dumps({"spec": spec})
-    rig.cluster.kubectl("patch", "rltrainingjob", name, "-n", rig.namespace, "--type=merge", "-p", body)
 
 
 def test_servers_are_scaled_while_the_job_runs(rig: Rig) -> None:
     rig.start()
-    run(rig, "wide")
+    rig.run("wide")
     uid = rig.children("wide")["Deployment/wide-rollout"]["metadata"]["uid"]
     rig.cluster.kubectl("scale", "rltrainingjob", "wide", "-n", rig.namespace, "--replicas=3")
     wait("three servers", lambda: len(rig.pods("wide", "rollout")) == 3, explain=rig.log)
@@ -170,7 +124,7 @@ def test_servers_are_scaled_while_the_job_runs(rig: Rig) -> None:
 
 def test_what_is_deleted_by_hand_comes_back(rig: Rig) -> None:
     rig.start()
-    run(rig, "healed")
+    rig.run("healed")
     for kind in ("networkpolicy", "service", "rolebinding", "deployment"):
         rig.cluster.kubectl("delete", kind, "healed-broker", "-n", rig.namespace)
     wanted = {f"{kind}/healed-broker" for kind in ("NetworkPolicy", "Service", "RoleBinding", "Deployment")}
@@ -179,7 +133,7 @@ def test_what_is_deleted_by_hand_comes_back(rig: Rig) -> None:
 
 def test_a_policy_opened_by_hand_is_closed_again(rig: Rig) -> None:
     rig.start()
-    run(rig, "closed")
+    rig.run("closed")
     opened = json.dumps({"spec": {"ingress": [{}]}})
     target = ("networkpolicy", "closed-sandbox", "-n", rig.namespace)
     rig.cluster.kubectl("patch", *target, "--type=merge", "-p", opened)
@@ -193,7 +147,7 @@ def test_a_policy_opened_by_hand_is_closed_again(rig: Rig) -> None:
 def test_a_contest_over_an_object_is_not_fought_at_full_speed(rig: Rig) -> None:
     rig.start()
     rig.apply("contested")
-    first_pods(rig, "contested")
+    rig.first_pods("contested")
     opened = json.dumps({"spec": {"ingress": [{}]}})
     target = ("networkpolicy", "contested-sandbox", "-n", rig.namespace)
 
@@ -208,7 +162,7 @@ def test_a_contest_over_an_object_is_not_fought_at_full_speed(rig: Rig) -> None:
 def test_a_coordinator_that_ends_well_ends_the_job(rig: Rig) -> None:
     rig.scripts = {"coordinator": "while [ ! -e /tmp/end ]; do sleep 0.2; done"}
     rig.start()
-    run(rig, "done", schedule={"maxSteps": 2})
+    rig.run("done", schedule={"maxSteps": 2})
     rig.tell("done", preflight=PASSED, progress={"step": 2, "maxSteps": 2})
     (pod,) = rig.pods("done", "coordinator")
     rig.cluster.kubectl("exec", "-n", rig.namespace, pod["metadata"]["name"], "--", "touch", "/tmp/end")
@@ -223,8 +177,7 @@ def test_a_finished_job_goes_when_its_time_has_come(rig: Rig) -> None:
     rig.scripts = {"coordinator": "exit 0"}
     rig.start()
     rig.apply("brief", ttlSecondsAfterFinished=1)
-    listed = lambda: rig.cluster.kubectl("get", "rltrainingjobs", "-n", rig.namespace, "-o", "name")  # noqa: E731
-    wait("the job to be gone", lambda: "brief" not in listed(), explain=rig.log)
+    wait("the job to be gone", lambda: not rig.exists("brief"), explain=rig.log)
 
 
 def test_a_process_that_explains_itself_fails_the_job_in_its_words(rig: Rig) -> None:
@@ -252,7 +205,7 @@ def test_pods_that_cannot_start_are_named_and_then_fail_the_job(rig: Rig) -> Non
     rig.start()
     too_much = {"limits": {"memory": "4000Gi"}}
     rig.apply("greedy", rollout={"resources": too_much}, pendingDeadlineSeconds=15)
-    first_pods(rig, "greedy")
+    rig.first_pods("greedy")
     rig.tell("greedy", preflight=PASSED)
     found = wait(
         "the scheduler's words",
@@ -291,6 +244,7 @@ def test_a_spec_the_platform_forbids_creates_nothing(rig: Rig) -> None:
     assert stalled["reason"] == "InvalidSpec"
     assert "spec.rollout.podTemplate.spec.hostNetwork" in stalled["message"]
     assert not rig.children("forbidden")
+    assert not rig.finalizers("forbidden")
 
 
 def test_a_name_that_is_taken_is_not_taken_over(rig: Rig) -> None:
@@ -301,13 +255,13 @@ def test_a_name_that_is_taken_is_not_taken_over(rig: Rig) -> None:
     assert stalled["reason"] == "NameConflict"
     assert "ConfigMap mine-config" in stalled["message"]
     rig.cluster.kubectl("delete", "configmap", "mine-config", "-n", rig.namespace)
-    first_pods(rig, "mine")
+    rig.first_pods("mine")
 
 
 def test_each_role_may_do_what_it_must_and_no_more(rig: Rig) -> None:
     rig.start()
     rig.apply("meek")
-    first_pods(rig, "meek")
+    rig.first_pods("meek")
     status = {"group": names.GROUP, "resource": "rltrainingjobs", "subresource": "status"}
     assert rig.can("meek-coordinator", "patch", name="meek", **status)
     assert not rig.can("meek-coordinator", "patch", name="other", **status)
@@ -326,7 +280,7 @@ def test_each_role_may_do_what_it_must_and_no_more(rig: Rig) -> None:
 def test_the_coordinator_writes_its_status_with_its_own_account(rig: Rig) -> None:
     rig.start()
     rig.apply("scribe")
-    first_pods(rig, "scribe")
+    rig.first_pods("scribe")
     token = rig.cluster.kubectl("create", "token", "scribe-coordinator", "-n", rig.namespace).strip()
     metadata = {"name": "scribe", "namespace": rig.namespace}
     body = {"apiVersion": names.API_VERSION, "kind": "RLTrainingJob", "metadata": metadata}
@@ -347,4 +301,4 @@ def test_one_of_two_leads_and_the_other_takes_over(rig: Rig) -> None:
     first.wait(timeout=30)
     wait("the second to lead", rig.leads, explain=rig.log)
     rig.apply("inherited")
-    first_pods(rig, "inherited")
+    rig.first_pods("inherited")

@@ -1,0 +1,247 @@
+"""One round of the reconciler against a small API server in memory: what is written, in which order."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from observed_cluster import PLATFORM, job, stamp
+
+from headway_api import names
+from headway_operator.apply import Blocked
+from headway_operator.cache import Cache, ref_of
+from headway_operator.kube import Api, ApiError, Kind
+from headway_operator.plan import utc_now
+from headway_operator.reconcile import Reconciler
+
+Json = dict[str, Any]
+KEY = ("team", "refunds")
+OURS = names.FINALIZER_TEARDOWN
+
+
+class Server(Api):
+    """Objects with versions, finalizers and preconditions; no controller acts on them."""
+
+    def __init__(self) -> None:
+        self.objects: dict[tuple[str, str, str], Json] = {}
+        self.requests: list[str] = []
+        self.before: Callable[[str, str], None] = lambda verb, kind: None
+        """Called before each write: what others do in between, or a refusal."""
+        self._version = 100
+
+    @property
+    def job(self) -> Json | None:
+        return self.objects.get(("RLTrainingJob", *KEY))
+
+    def put(self, body: Json) -> Json:
+        """Store an object as its newest version."""
+        self._version += 1
+        body = copy.deepcopy(body)
+        body["metadata"]["resourceVersion"] = str(self._version)
+        body["metadata"].setdefault("uid", "-".join(ref_of(body)))
+        body["metadata"].setdefault("creationTimestamp", stamp(utc_now()))
+        self.objects[ref_of(body)] = body
+        return copy.deepcopy(body)
+
+    def change_job(self, **metadata: Any) -> None:
+        """Somebody else's write."""
+        assert self.job is not None
+        self.put(self.job | {"metadata": self.job["metadata"] | metadata})
+
+    def _note(self, verb: str, kind: str) -> None:
+        self.before(verb, kind)
+        self.requests.append(f"{verb} {kind}")
+
+    def get(self, kind: Kind, namespace: str, name: str, *, metadata_only: bool = False) -> Json | None:
+        return copy.deepcopy(self.objects.get((kind.kind, namespace, name)))
+
+    def create(self, kind: Kind, namespace: str, body: Json) -> Json:
+        self._note("create", kind.kind)
+        return self.put(body)
+
+    def apply(self, body: Json, *, subresource: str = "") -> Json:
+        self._note("apply", body["kind"] + subresource)
+        if not subresource:
+            return self.put(body)
+        known = self.objects.get(ref_of(body))
+        if known is None or known["metadata"]["uid"] != body["metadata"]["uid"]:
+            raise ApiError(409, "Conflict", "uid mismatch")
+        return self.put(known | {"status": known.get("status", {}) | body["status"]})
+
+    def merge(self, kind: Kind, namespace: str, name: str, body: Json, *, subresource: str = "") -> Json:
+        self._note("merge", kind.kind)
+        known = self.objects.get((kind.kind, namespace, name))
+        if known is None:
+            raise ApiError(404, "NotFound", "not found")
+        if body["metadata"]["resourceVersion"] != known["metadata"]["resourceVersion"]:
+            raise ApiError(409, "Conflict", "the object has been modified")
+        made = self.put(known | {"metadata": known["metadata"] | body["metadata"]})
+        self._finish(made)
+        return made
+
+    def delete(self, kind: Kind, namespace: str, name: str, uid: str | None = None) -> Json | None:
+        self._note("delete", kind.kind)
+        known = self.objects.get((kind.kind, namespace, name))
+        if known is None:
+            return None
+        self._finish(self.put(known | {"metadata": known["metadata"] | {"deletionTimestamp": "now"}}))
+        return {"kind": "Status"}
+
+    def _finish(self, body: Json) -> None:
+        metadata = body["metadata"]
+        if "deletionTimestamp" in metadata and not metadata.get("finalizers"):
+            del self.objects[ref_of(body)]
+
+
+class Desk:
+    """A reconciler and its view of the server's job."""
+
+    def __init__(self, **spec: Any) -> None:
+        self.server = Server()
+        self.cache = Cache()
+        self.reconciler = Reconciler(self.server, self.cache, PLATFORM, lambda kind, result: None)
+        self.server.put(job(**spec))
+        self.see()
+
+    def see(self) -> None:
+        """The watch catches up."""
+        assert self.server.job is not None
+        self.cache.put(copy.deepcopy(self.server.job))
+
+    def reconcile(self) -> float | None:
+        return self.reconciler.reconcile(KEY)
+
+    @property
+    def finalizers(self) -> list[str]:
+        assert self.server.job is not None
+        found: list[str] = self.server.job["metadata"].get("finalizers", [])
+        return found
+
+    def children(self) -> list[str]:
+        return sorted(kind for kind, _, _ in self.server.objects if kind != "RLTrainingJob")
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+def test_the_job_is_held_before_its_first_object_is_made(desk: Desk) -> None:
+    desk.reconcile()
+    assert desk.finalizers == [OURS]
+    assert desk.server.requests[0] == "merge RLTrainingJob"
+    assert desk.server.requests.count("merge RLTrainingJob") == 1
+
+
+def test_looking_again_writes_nothing(desk: Desk) -> None:
+    desk.reconcile()
+    desk.server.requests.clear()
+    desk.reconcile()
+    assert desk.server.requests == []
+
+
+def test_it_is_let_go_when_all_is_gone(desk: Desk) -> None:
+    desk.reconcile()
+    assert desk.children()
+    desk.server.change_job(deletionTimestamp="2026-11-01T12:00:00Z")
+    desk.see()
+    while (again := desk.reconcile()) is not None:
+        assert again < 1
+        assert desk.server.job is not None
+        assert desk.finalizers == [OURS]
+    assert desk.server.job is None
+    assert desk.children() == []
+    assert desk.server.requests[-1] == "merge RLTrainingJob"
+
+
+def test_the_finalizers_of_others_stay(desk: Desk) -> None:
+    desk.server.change_job(finalizers=["theirs/one", "theirs/two"])
+    desk.see()
+    desk.reconcile()
+    assert desk.finalizers == ["theirs/one", "theirs/two", OURS]
+    desk.server.change_job(deletionTimestamp="2026-11-01T12:00:00Z")
+    desk.see()
+    while desk.reconcile() is not None:
+        pass
+    assert desk.finalizers == ["theirs/one", "theirs/two"]
+
+
+def test_a_job_changed_meanwhile_is_looked_at_again_and_nothing_is_made_before(desk: Desk) -> None:
+    desk.server.change_job(finalizers=["theirs/new"])
+    assert desk.reconcile() == 0.0
+    assert desk.children() == []
+    desk.reconcile()
+    assert desk.finalizers == ["theirs/new", OURS]
+
+
+def test_a_job_deleted_meanwhile_is_neither_made_nor_given_objects(desk: Desk) -> None:
+    assert desk.server.job is not None
+    del desk.server.objects[ref_of(desk.server.job)]
+    assert desk.reconcile() is None
+    assert desk.server.objects == {}
+
+
+def test_a_later_job_of_the_name_is_not_meant(desk: Desk) -> None:
+    desk.server.change_job(uid="another")
+    assert desk.reconcile() is None
+    assert desk.finalizers == []
+    assert desk.children() == []
+
+
+def test_without_the_right_to_hold_a_job_nothing_is_made_and_the_job_says_why(desk: Desk) -> None:
+    def forbid(verb: str, kind: str) -> None:
+        if (verb, kind) == ("merge", "RLTrainingJob"):
+            raise ApiError(403, "Forbidden", "cannot patch resource rltrainingjobs")
+
+    desk.server.before = forbid
+    with pytest.raises(Blocked):
+        desk.reconcile()
+    assert desk.children() == []
+    assert desk.server.job is not None
+    told = {c["type"]: c for c in desk.server.job["status"]["conditions"]}
+    assert "cannot patch resource rltrainingjobs" in told["Reconciling"]["message"]
+
+
+def test_a_teardown_refused_in_the_midst_keeps_the_job(desk: Desk) -> None:
+    desk.reconcile()
+    desk.server.change_job(deletionTimestamp="2026-11-01T12:00:00Z")
+    desk.see()
+
+    def stumble(verb: str, kind: str) -> None:
+        if (verb, kind) == ("delete", "Secret"):
+            raise ApiError(503, "ServiceUnavailable", "no")
+
+    desk.server.before = stumble
+    desk.reconcile()
+    for _ in range(3):
+        with pytest.raises(ApiError):
+            desk.reconcile()
+    assert desk.finalizers == [OURS]
+    desk.server.before = lambda verb, kind: None
+    while desk.reconcile() is not None:
+        pass
+    assert desk.children() == []
+
+
+def test_a_finished_job_whose_time_has_come_is_let_go_and_deleted() -> None:
+    desk = Desk(
+        ttlSecondsAfterFinished=0,
+        status={
+            "completionTime": "2026-11-01T12:00:00Z",
+            "conditions": [
+                {
+                    "type": "Complete",
+                    "status": "True",
+                    "reason": "MaxStepsReached",
+                    "lastTransitionTime": "2026-11-01T12:00:00Z",
+                }
+            ],
+        },
+    )
+    desk.server.change_job(finalizers=[OURS])
+    desk.see()
+    desk.reconcile()
+    assert desk.server.job is None
+    assert desk.server.requests == ["merge RLTrainingJob", "delete RLTrainingJob"]

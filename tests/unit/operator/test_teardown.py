@@ -1,0 +1,221 @@
+"""How a job is taken down, whatever ended it: in order, held by its finalizer until nothing is left."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from observed_cluster import PASSED, PLATFORM, World, job, running
+
+from headway_api import names
+
+Json = dict[str, Any]
+FOUR = names.ROLES[:4]
+
+
+def completed() -> World:
+    world = running()
+    world.workload_status("Job", "coordinator", conditions=[world.condition("Complete", True)])
+    world.carry_out()
+    return world
+
+
+def failed() -> World:
+    world = running()
+    world.gave_up("learner", "ModelNotLoadable", "no such file")
+    world.carry_out()
+    return world
+
+
+def suspended() -> World:
+    world = running()
+    world.body["spec"]["suspend"] = True
+    world.carry_out()
+    return world.ready("sandbox")
+
+
+def refused() -> World:
+    """A job that ran, and whose spec the platform has come to forbid."""
+    world = running()
+    world.platform = PLATFORM.model_copy(update={"caps": PLATFORM.caps.model_copy(update={"sandboxes": 1})})
+    world.carry_out()
+    assert world.body["status"]["reason"] == "InvalidSpec"
+    return world
+
+
+SITUATIONS = {
+    "complete": completed,
+    "failed": failed,
+    "deleted": lambda: running().deleted(),
+    "deleted while suspending": lambda: suspended().deleted(),
+    "deleted when it was complete": lambda: completed().deleted(),
+    "deleted when it was refused": lambda: refused().deleted(),
+}
+
+
+@pytest.fixture(params=SITUATIONS)
+def ending(request: pytest.FixtureRequest) -> World:
+    """A job to be taken down, with a sandbox."""
+    world: World = SITUATIONS[request.param]()
+    return world.ready("sandbox")
+
+
+def kinds(bodies: tuple[Json, ...]) -> set[str]:
+    return {body["kind"] for body in bodies}
+
+
+def test_everything_goes_in_order_and_the_job_last(ending: World) -> None:
+    assert ending.held
+    assert kinds(ending.carry_out().doomed) <= {"Job", "Deployment"}
+    assert ending.plan().doomed == (), "the broker still lives, and would replace a sandbox"
+    ending.gone("broker")
+    assert [body["metadata"]["name"] for body in ending.carry_out().doomed] == ["refunds-sandbox-0"]
+    assert ending.plan().doomed == (), "pods are ending, and may need what is left"
+    ending.gone(*FOUR)
+    assert kinds(ending.carry_out().doomed) >= {"NetworkPolicy", "RoleBinding", "ConfigMap", "Secret"}
+    assert ending.held, "what was deleted may not be gone"
+    assert ending.objects == {}
+    ending.carry_out()
+    assert not ending.held
+
+
+def test_a_sandbox_never_outlives_its_policy(ending: World) -> None:
+    """However long it takes to end."""
+    for role in ("", *names.ROLES):
+        assert ("Pod", "refunds-sandbox-0") in ending.objects
+        assert ("NetworkPolicy", "refunds-sandbox") in ending.objects
+        for body in ending.plan().doomed:
+            if body["kind"] != "Pod":
+                ending.objects.pop((body["kind"], body["metadata"]["name"]), None)
+        ending.gone(role)
+
+
+def test_a_teardown_goes_on_unasked(ending: World) -> None:
+    for role in ("", *names.ROLES):
+        made = ending.gone(role).carry_out()
+        if ending.objects:
+            assert made.again_seconds is not None
+            assert made.again_seconds <= 1
+
+
+def test_nothing_is_made_during_a_teardown(ending: World) -> None:
+    for role in ("", *names.ROLES):
+        assert ending.gone(role).carry_out().wanted == ()
+
+
+def test_the_secret_goes_by_name_and_before_what_can_be_seen(ending: World) -> None:
+    ending.carry_out()
+    doomed = ending.gone(*names.ROLES).plan().doomed
+    name = names.token_secret("refunds", ending.body["metadata"]["uid"])
+    assert (doomed[0]["kind"], doomed[0]["metadata"]["name"]) == ("Secret", name)
+    assert [body["kind"] for body in doomed].count("Secret") == 1
+
+
+def test_a_teardown_half_done_by_a_former_operator_is_carried_on() -> None:
+    world = running().deleted()
+    world.objects = {key: body for key, body in world.objects.items() if key[0] == "NetworkPolicy"}
+    assert kinds(world.carry_out().doomed) == {"NetworkPolicy", "Secret"}
+    world.carry_out()
+    assert not world.held
+
+
+@pytest.mark.parametrize("over", [{"phase": "Failed"}, {"grace": -1}])
+def test_a_broker_that_can_make_no_pods_keeps_no_sandbox_alive(over: Json) -> None:
+    world = running().ready("sandbox").deleted()
+    world.carry_out()
+    if "phase" in over:
+        world.pod("broker", phase="Failed")
+    else:
+        world.ending("broker", over["grace"])
+    assert [body["metadata"]["name"] for body in world.plan().doomed] == ["refunds-sandbox-0"]
+
+
+class TestHeld:
+    """Who carries the finalizer, and since when."""
+
+    def test_a_job_with_objects_from_the_first_one_on(self) -> None:
+        for spec in ({}, {"suspend": True}):
+            made = World(job(**spec)).plan()
+            assert made.wanted
+            assert made.held
+
+    def test_a_refused_job_of_which_there_is_nothing_does_not(self) -> None:
+        world = World(job(rollout={"replicas": 65}))
+        world.carry_out()
+        assert not world.held
+
+    def test_a_refused_job_that_lost_everything_lets_go(self) -> None:
+        world = refused()
+        assert world.held
+        world.objects.clear()
+        world.carry_out()
+        assert not world.held
+
+    def test_a_job_that_loses_it_to_somebody_gets_it_again(self) -> None:
+        world = running()
+        world.body["metadata"]["finalizers"] = []
+        world.carry_out()
+        assert world.held
+
+    def test_a_deleted_job_without_objects_lets_go_at_once(self) -> None:
+        world = World(job(status=copy.deepcopy(PASSED)))
+        world.body["metadata"]["finalizers"] = [names.FINALIZER_TEARDOWN]
+        made = world.deleted().plan()
+        assert (made.held, made.doomed, made.status) == (False, (), None)
+
+    def test_an_ended_job_needs_no_operator_to_be_deleted(self) -> None:
+        world = completed()
+        world.objects.clear()
+        world.carry_out()
+        assert not world.held
+
+    @pytest.mark.parametrize("deleted", [False, True])
+    def test_another_controllers_job_is_not_touched(self, deleted: bool) -> None:
+        world = World(job(managedBy="kueue.x-k8s.io/multikueue"))
+        if deleted:
+            world.deleted()
+        assert world.plan().held is None
+
+
+class TestLate:
+    """A deletion that hangs says what it hangs on."""
+
+    def left(self, *roles: str) -> World:
+        world = running().deleted()
+        world.carry_out()
+        return world.gone(*set(FOUR) - set(roles))
+
+    def test_while_a_pod_uses_its_grace_period_nothing_is_said(self) -> None:
+        world = self.left("learner")
+        world.ending("learner", grace=600)
+        world.later(650).carry_out()
+        assert not world.is_true("Stalled")
+
+    def test_a_pod_that_outstays_it_is_named_with_its_node(self) -> None:
+        world = self.left("learner")
+        world.ending("learner", grace=30)["spec"]["nodeName"] = "gpu-7"
+        world.later(95).carry_out()
+        told = world.told("Stalled")
+        assert (told["status"], told["reason"]) == ("True", "Deleting")
+        assert "Pod refunds-learner-0 should have gone at 12:00:30 UTC" in told["message"]
+        assert "gpu-7" in told["message"]
+        assert (world.body["status"]["state"], world.body["status"]["reason"]) == ("Stalled", "Deleting")
+        assert not world.is_true("Reconciling")
+        settled = copy.deepcopy(world.body["status"])
+        world.later(60).carry_out()
+        assert world.body["status"] == settled
+
+    def test_pods_that_nobody_removes_are_named(self) -> None:
+        world = self.left("learner", "rollout")
+        world.later(61).carry_out()
+        assert "and 1 more should have gone at 12:00:00 UTC" in world.told("Stalled")["message"]
+
+    def test_what_another_finalizer_holds_is_named(self) -> None:
+        world = self.left()
+        policy = world.objects["NetworkPolicy", "refunds-sandbox"]
+        policy["metadata"]["deletionTimestamp"] = world.body["metadata"]["deletionTimestamp"]
+        world.objects = {("NetworkPolicy", "refunds-sandbox"): policy}
+        text = world.later(61).plan().status
+        assert text is not None
+        assert "finalizers" in next(c.message for c in text.conditions if c.type == "Stalled")
