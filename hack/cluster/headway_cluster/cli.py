@@ -1,4 +1,4 @@
-"""The command line: up, down, status, load-image, env, build-image, tools."""
+"""The command line: up, down, status, load-image, env, build-image, tools, promtool."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from . import binaries, host, kind, local, oci
+from . import binaries, host, kind, local, oci, promtool
 from .errors import ClusterError
 from .layout import Layout
 
@@ -42,6 +42,10 @@ def _dispatch(options: argparse.Namespace, layout: Layout) -> int:
         with _alone(layout):
             wanted = binaries.TOOLS + ((binaries.KWOK,) if options.kwok else ())
             print(binaries.build(layout, wanted))
+        return 0
+    if options.command == "promtool":
+        with _alone(layout):
+            print(promtool.provide(layout))
         return 0
     if options.command == "build-image":
         image = oci.Image(options.name, entrypoint=options.entrypoint or ())
@@ -103,4 +107,5 @@ def _parser() -> argparse.ArgumentParser:
     build.add_argument("--entrypoint", nargs="+")
     tools = commands.add_parser("tools", help="build helm and versitygw; print where they are")
     tools.add_argument("--kwok", action="store_true", help="kwok as well")
+    commands.add_parser("promtool", help="take promtool from Debian; print where it is")
     return parser

@@ -50,11 +50,16 @@ def install() -> None:
     if not shutil.which("apt-get"):
         raise ClusterError(f"missing on this machine: {' '.join(wanted)}", fix=fix)
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    if not _lists_fresh():
-        with step("refreshing the lists of Debian packages"):
-            run(["apt-get", "update", "-qq"], env=env, fix=fix)
+    refresh_lists(fix=fix)
     with step(f"installing {' '.join(wanted)}"):
         run(["apt-get", "install", "-y", "-qq", "--no-install-recommends", *wanted], env=env, fix=fix)
+
+
+def refresh_lists(*, fix: str) -> None:
+    """Have Debian's lists of a day ago or newer, where this process may fetch them."""
+    if not _lists_fresh() and os.geteuid() == 0:
+        with step("refreshing the lists of Debian packages"):
+            run(["apt-get", "update", "-qq"], fix=fix)
 
 
 def _lists_fresh() -> bool:
