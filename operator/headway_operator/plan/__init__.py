@@ -22,6 +22,7 @@ from headway_api.spec.training import RLTrainingJob
 from headway_api.status import RLTrainingJobStatus
 from headway_operator.config import DEFAULT_MANAGER, OperatorConfig
 from headway_operator.plan import (
+    admission,
     broker,
     coordinator,
     identity,
@@ -31,7 +32,6 @@ from headway_operator.plan import (
     settings,
     status,
     teardown,
-    template,
 )
 from headway_operator.plan.context import Context, Json, Wanted
 from headway_operator.plan.health import RoleHealth, Trouble, failure, is_complete, pod_trouble, role_health
@@ -78,28 +78,6 @@ def _sentence(error: object) -> str:
     return text if not path or path in text else f"{path}: {text}"
 
 
-def limits(context: Context) -> list[str]:
-    """What the platform does not allow although the schema does."""
-    spec, caps = context.spec, context.platform.caps
-    most = spec.environment.sandbox.warm_pool.max or spec.rollout.max_concurrency
-    found = [
-        f"{field}: {value} is above this platform's limit of {limit}; lower it, or have the limit raised"
-        for field, value, limit in (
-            ("spec.rollout.replicas", spec.rollout.replicas, caps.rollout_replicas),
-            ("spec.learner.nodes", spec.learner.nodes, caps.learner_nodes),
-            ("spec.environment.sandbox.warmPool.max or spec.rollout.maxConcurrency", most, caps.sandboxes),
-        )
-        if value > limit
-    ]
-    for field, fragment in (
-        ("spec.learner.podTemplate", spec.learner.pod_template),
-        ("spec.rollout.podTemplate", spec.rollout.pod_template),
-        ("spec.environment.sandbox.podTemplate", spec.environment.sandbox.pod_template),
-    ):
-        found += template.refusals(fragment, field)
-    return found
-
-
 def make(raw: Json, platform: OperatorConfig, observed: Observed, obstacle: Trouble | None = None) -> Plan:
     """The plan for a job as it stands. `obstacle` is what the last attempt to carry it out met."""
     if raw["spec"].get("managedBy", DEFAULT_MANAGER) != platform.manager:
@@ -113,7 +91,7 @@ def make(raw: Json, platform: OperatorConfig, observed: Observed, obstacle: Trou
     if isinstance(job, Refusal):
         return _refused(raw, before, observed, list(job.messages))
     context = Context(job, platform)
-    if messages := limits(context):
+    if messages := admission.refusals(context):
         return _refused(raw, before, observed, messages)
     return _alive(context, observed, obstacle)
 

@@ -8,7 +8,7 @@ labels, service account and the restricted security context cannot be changed by
 from __future__ import annotations
 
 import copy
-from typing import Any, Final
+from typing import Final
 
 from headway_operator.plan.context import Json
 
@@ -41,75 +41,6 @@ CONTAINER_SECURITY: Final[Json] = {
     "readOnlyRootFilesystem": True,
     "capabilities": {"drop": ["ALL"]},
 }
-
-POD_FIELDS: Final = frozenset(
-    {
-        "activeDeadlineSeconds",
-        "affinity",
-        "containers",
-        "dnsConfig",
-        "dnsPolicy",
-        "hostAliases",
-        "imagePullSecrets",
-        "initContainers",
-        "nodeSelector",
-        "overhead",
-        "preemptionPolicy",
-        "priorityClassName",
-        "resourceClaims",
-        "runtimeClassName",
-        "schedulerName",
-        "schedulingGates",
-        "terminationGracePeriodSeconds",
-        "tolerations",
-        "topologySpreadConstraints",
-        "volumes",
-    }
-)
-"""What a job's podTemplate may set: the operator acts with rights that the job's author may lack."""
-VOLUME_SOURCES: Final = frozenset(
-    {
-        "configMap",
-        "csi",
-        "downwardAPI",
-        "emptyDir",
-        "ephemeral",
-        "image",
-        "name",
-        "persistentVolumeClaim",
-        "secret",
-    }
-)
-
-
-def refusals(fragment: Json | None, field: str) -> list[str]:
-    """Why a job's podTemplate cannot be accepted; each names the field and the way out."""
-    if not fragment:
-        return []
-    found = [
-        f"{field}.{key}: only metadata and spec may be given"
-        for key in fragment.keys() - {"metadata", "spec"}
-    ]
-    found += [
-        f"{field}.metadata.{key}: only labels and annotations may be given"
-        for key in _mapping(fragment.get("metadata")).keys() - {"labels", "annotations"}
-    ]
-    spec = _mapping(fragment.get("spec"))
-    found += [
-        f"{field}.spec.{key} may not be set in a job; ask for it in the operator's roleTemplates"
-        for key in spec.keys() - POD_FIELDS
-    ]
-    for index, volume in enumerate(spec.get("volumes") or []):
-        found += [
-            f"{field}.spec.volumes[{index}].{key} may not be used in a job; ask for it in the operator's "
-            "roleTemplates"
-            for key in _mapping(volume).keys() - VOLUME_SOURCES
-        ]
-    return sorted(found)
-
-
-def _mapping(value: Any) -> Json:
-    return value if isinstance(value, dict) else {}
 
 
 def merge(base: Json, layer: Json) -> Json:
@@ -157,7 +88,7 @@ def harden(template: Json, labels: dict[str, str], service_account: str, default
     for kind in ("containers", "initContainers"):
         for container in held["spec"].get(kind, []):
             given = {"runAsUser", "runAsGroup", "privileged", "procMount", "seccompProfile", "seLinuxOptions"}
-            context = {k: v for k, v in container.get("securityContext", {}).items() if k not in given}
+            context = {k: v for k, v in (container.get("securityContext") or {}).items() if k not in given}
             container["securityContext"] = context | copy.deepcopy(CONTAINER_SECURITY)
             container.setdefault("resources", copy.deepcopy(default_resources))
     return held

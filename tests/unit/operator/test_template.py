@@ -1,14 +1,19 @@
-"""Merging pod templates: which layer wins, and what no layer can change."""
+"""Pod templates: which layer wins, and what a job's own may not hold."""
 
 from __future__ import annotations
 
 import copy
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from observed_cluster import PLATFORM, job
 
-from headway_operator.plan.template import merge
+from headway_operator import plan
+from headway_operator.plan import admission
+from headway_operator.plan.context import Context
+from headway_operator.plan.template import harden, merge
 
 Json = dict[str, Any]
 scalars = st.one_of(st.integers(), st.text(max_size=3), st.booleans())
@@ -69,3 +74,174 @@ def test_tolerations_add_up() -> None:
 
 def test_null_removes() -> None:
     assert merge({"readinessProbe": {"exec": {}}, "image": "a"}, {"readinessProbe": None}) == {"image": "a"}
+
+
+SANDBOX = "spec.environment.sandbox.podTemplate"
+LEARNER = "spec.learner.podTemplate"
+ROLLOUT = "spec.rollout.podTemplate"
+
+
+def refused(field: str, fragment: Any) -> list[str]:
+    """What is said of a job whose podTemplate of this name is the fragment."""
+    environment = {"image": "i", "entrypoint": "a:B"}
+    spec = {
+        SANDBOX: {"environment": environment | {"sandbox": {"podTemplate": fragment}}},
+        LEARNER: {"learner": {"podTemplate": fragment}},
+        ROLLOUT: {"rollout": {"podTemplate": fragment}},
+    }[field]
+    found = plan.parse(job(**spec))
+    assert not isinstance(found, plan.Refusal), found
+    return admission.refusals(Context(found, PLATFORM))
+
+
+def pod(**spec: Any) -> Json:
+    return {"spec": spec}
+
+
+def volume(**source: Any) -> Json:
+    return pod(volumes=[{"name": "fine", "emptyDir": {}}, {"name": "data"} | source])
+
+
+def container(**fields: Any) -> Json:
+    return pod(containers=[{"name": "sandbox"} | fields])
+
+
+CLAIM = {"claimName": "c"}
+KEY = {"name": "keys", "key": "k"}
+CREDENTIALS = [
+    (volume(secret={"secretName": "keys"}), "volumes[1].secret"),
+    (volume(csi={"driver": "secrets-store.csi.k8s.io"}), "volumes[1].csi"),
+    (volume(persistentVolumeClaim=CLAIM), "volumes[1].persistentVolumeClaim"),
+    (volume(ephemeral={"volumeClaimTemplate": {}}), "volumes[1].ephemeral"),
+    (
+        container(env=[{"name": "A", "value": "1"}, {"name": "B", "valueFrom": {"secretKeyRef": KEY}}]),
+        "containers[0].env[1].valueFrom.secretKeyRef",
+    ),
+    (container(envFrom=[{"secretRef": {"name": "keys"}}]), "containers[0].envFrom[0].secretRef"),
+    (
+        pod(initContainers=[{"name": "i", "envFrom": [{"prefix": "A", "secretRef": {"name": "keys"}}]}]),
+        "initContainers[0].envFrom[0].secretRef",
+    ),
+]
+NEVER = [
+    (volume(hostPath={"path": "/"}), "volumes[1].hostPath"),
+    (volume(projected={"sources": [{"serviceAccountToken": {"path": "t"}}]}), "volumes[1].projected"),
+    (volume(projected={"sources": [{"secret": {"name": "keys"}}]}), "volumes[1].projected"),
+    (container(ports=[{"containerPort": 1, "hostPort": 1}]), "containers[0].ports[0].hostPort"),
+    (
+        pod(initContainers=[{"name": "i", "ports": [{"containerPort": 1, "hostIP": "0.0.0.0"}]}]),
+        "initContainers[0].ports[0].hostIP",
+    ),
+    *(
+        (pod(**{field: value}), field)
+        for field, value in {
+            "serviceAccountName": "admin",
+            "serviceAccount": "admin",
+            "automountServiceAccountToken": True,
+            "hostNetwork": True,
+            "hostPID": True,
+            "hostIPC": True,
+            "hostUsers": True,
+            "shareProcessNamespace": True,
+            "nodeName": "n1",
+            "securityContext": {"runAsUser": 0},
+            "ephemeralContainers": [],
+        }.items()
+    ),
+]
+
+
+@pytest.mark.parametrize(("fragment", "where"), CREDENTIALS)
+def test_a_sandbox_is_given_no_credentials(fragment: Json, where: str) -> None:
+    (text,) = refused(SANDBOX, fragment)
+    assert text.startswith(f"{SANDBOX}.spec.{where} ")
+    assert "holds no credentials" in text
+    assert "use " in text or "give " in text, "what to do instead"
+
+
+@pytest.mark.parametrize(("fragment", "where"), CREDENTIALS)
+@pytest.mark.parametrize("field", [LEARNER, ROLLOUT])
+def test_other_roles_may_have_them(field: str, fragment: Json, where: str) -> None:
+    assert refused(field, fragment) == []
+
+
+@pytest.mark.parametrize(("fragment", "where"), NEVER)
+@pytest.mark.parametrize("field", [SANDBOX, LEARNER, ROLLOUT])
+def test_what_reaches_beyond_the_pod_is_the_platforms_to_give(field: str, fragment: Json, where: str) -> None:
+    (text,) = refused(field, fragment)
+    assert text.startswith(f"{field}.spec.{where} ")
+    ways_out = ("ask for it in the operator's roleTemplates", "leave it out", "use spec.serviceAccountName")
+    assert text.endswith(ways_out)
+
+
+@pytest.mark.parametrize(
+    ("field", "instead"),
+    [
+        ("runtimeClassName", "spec.environment.sandbox.runtimeClassName"),
+        ("activeDeadlineSeconds", "spec.environment.sandbox.deadlineSeconds"),
+        ("dnsPolicy", "leave it out"),
+        ("terminationGracePeriodSeconds", "leave it out"),
+    ],
+)
+def test_what_a_sandbox_has_its_own_word_for_is_said_there(field: str, instead: str) -> None:
+    fragment = pod(**{field: 5})
+    (text,) = refused(SANDBOX, fragment)
+    assert text.startswith(f"{SANDBOX}.spec.{field} ")
+    assert instead in text
+    assert refused(LEARNER, fragment) == []
+
+
+def test_a_sandbox_may_have_scratch_data_and_its_own_place() -> None:
+    fragment = pod(
+        nodeSelector={"pool": "sandboxes"},
+        tolerations=[{"operator": "Exists"}],
+        priorityClassName="low",
+        imagePullSecrets=[{"name": "registry"}],
+        volumes=[
+            {"name": "scratch", "emptyDir": {"sizeLimit": "1Gi"}},
+            {"name": "rules", "configMap": {"name": "rules"}},
+            {"name": "self", "downwardAPI": {"items": []}},
+            {"name": "data", "image": {"reference": "data:1"}},
+        ],
+        containers=[
+            {
+                "name": "sandbox",
+                "ports": [{"containerPort": 9000}],
+                "env": [
+                    {"name": "A", "value": "1"},
+                    {"name": "B", "valueFrom": {"configMapKeyRef": KEY}},
+                    {"name": "C", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+                ],
+                "envFrom": [{"prefix": "A_", "configMapRef": {"name": "rules"}}],
+            }
+        ],
+    )
+    assert refused(SANDBOX, fragment) == []
+
+
+def test_every_fault_of_a_template_is_named_at_once() -> None:
+    both = pod(hostNetwork=True, volumes=[{"name": "s", "secret": {"secretName": "keys"}}])
+    assert len(refused(SANDBOX, both)) == 2
+
+
+@pytest.mark.parametrize(
+    ("fragment", "where"),
+    [
+        ({"spec": None}, "spec"),
+        ({"metadata": 3}, "metadata"),
+        (pod(containers=None), "spec.containers"),
+        (pod(volumes={"name": "a"}), "spec.volumes"),
+        (pod(initContainers=["a"]), "spec.initContainers"),
+        ({"status": {}}, "status"),
+        ({"metadata": {"name": "a"}}, "metadata.name"),
+    ],
+)
+def test_a_template_of_another_shape_is_refused_by_name(fragment: Json, where: str) -> None:
+    for field in (SANDBOX, LEARNER):
+        (text,) = refused(field, fragment)
+        assert text.startswith(f"{field}.{where}: ")
+
+
+def test_a_container_whose_security_context_is_null_is_restricted_too() -> None:
+    held = harden(pod(containers=[{"name": "a", "securityContext": None}]), {}, "account", {})
+    assert held["spec"]["containers"][0]["securityContext"]["readOnlyRootFilesystem"] is True

@@ -1,0 +1,175 @@
+"""What the platform does not allow although the schema does: sizes, and what a job's podTemplates may hold.
+
+The operator creates pods with rights that a job's author may lack, so a podTemplate may set what is listed
+here and nothing else. A sandbox runs what a model thought of, and holds no credentials: its list is shorter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from headway_operator.plan.context import Context, Json
+
+POD_FIELDS: Final = frozenset(
+    {
+        "activeDeadlineSeconds",
+        "affinity",
+        "containers",
+        "dnsConfig",
+        "dnsPolicy",
+        "hostAliases",
+        "imagePullSecrets",
+        "initContainers",
+        "nodeSelector",
+        "overhead",
+        "preemptionPolicy",
+        "priorityClassName",
+        "resourceClaims",
+        "runtimeClassName",
+        "schedulerName",
+        "schedulingGates",
+        "terminationGracePeriodSeconds",
+        "tolerations",
+        "topologySpreadConstraints",
+        "volumes",
+    }
+)
+VOLUME_SOURCES: Final = frozenset(
+    {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "image", "persistentVolumeClaim", "secret"}
+)
+
+ACCOUNT: Final = "may not be set here; use spec.serviceAccountName"
+POD_INSTEAD: Final = {"serviceAccount": ACCOUNT, "serviceAccountName": ACCOUNT}
+"""Fields of a pod that have a better place."""
+
+FIXED: Final = "is fixed for every sandbox; leave it out"
+SANDBOX_INSTEAD: Final = {
+    "activeDeadlineSeconds": "may not be set here; use spec.environment.sandbox.deadlineSeconds",
+    "automountServiceAccountToken": FIXED,
+    "dnsConfig": FIXED,
+    "dnsPolicy": FIXED,
+    "enableServiceLinks": FIXED,
+    "hostIPC": FIXED,
+    "hostNetwork": FIXED,
+    "hostPID": FIXED,
+    "restartPolicy": FIXED,
+    "runtimeClassName": "may not be set here; use spec.environment.sandbox.runtimeClassName",
+    "securityContext": FIXED,
+    "serviceAccount": FIXED,
+    "serviceAccountName": FIXED,
+    "terminationGracePeriodSeconds": FIXED,
+}
+"""Fields of a pod that a sandbox's template may not set, and what to do about each."""
+SANDBOX_VOLUMES: Final = frozenset({"configMap", "downwardAPI", "emptyDir", "image"})
+"""Not ephemeral: a claim for each episode, which may be a copy of another volume."""
+SANDBOX_VARIABLES: Final = frozenset({"configMapKeyRef", "fieldRef", "resourceFieldRef"})
+NO_CREDENTIALS: Final = "may not be used in a sandbox, which holds no credentials"
+ROLE_TEMPLATES: Final = "ask for it in the operator's roleTemplates"
+
+
+def refusals(context: Context) -> list[str]:
+    """Why a job cannot be accepted: each names the field and the way out."""
+    spec = context.spec
+    return [
+        *_sizes(context),
+        *_template(spec.learner.pod_template, "spec.learner.podTemplate"),
+        *_template(spec.rollout.pod_template, "spec.rollout.podTemplate"),
+        *_template(
+            spec.environment.sandbox.pod_template, "spec.environment.sandbox.podTemplate", sandbox=True
+        ),
+    ]
+
+
+def _sizes(context: Context) -> list[str]:
+    spec, caps = context.spec, context.platform.caps
+    most = spec.environment.sandbox.warm_pool.max or spec.rollout.max_concurrency
+    return [
+        f"{field}: {value} is above this platform's limit of {limit}; lower it, or have the limit raised"
+        for field, value, limit in (
+            ("spec.rollout.replicas", spec.rollout.replicas, caps.rollout_replicas),
+            ("spec.learner.nodes", spec.learner.nodes, caps.learner_nodes),
+            ("spec.environment.sandbox.warmPool.max or spec.rollout.maxConcurrency", most, caps.sandboxes),
+        )
+        if value > limit
+    ]
+
+
+def _template(fragment: Json | None, field: str, *, sandbox: bool = False) -> list[str]:
+    if not fragment:
+        return []
+    parts = ("metadata", "spec")
+    found = [f"{field}.{key}: only metadata and spec may be given" for key in fragment.keys() - set(parts)]
+    found += [
+        f"{field}.{part}: must be an object"
+        for part in parts
+        if part in fragment and not isinstance(fragment[part], dict)
+    ]
+    found += [
+        f"{field}.metadata.{key}: only labels and annotations may be given"
+        for key in _mapping(fragment.get("metadata")).keys() - {"labels", "annotations"}
+    ]
+    spec, path = _mapping(fragment.get("spec")), f"{field}.spec"
+    found += _pod_fields(spec, path, sandbox=sandbox)
+    found += _volumes(spec, path, sandbox=sandbox)
+    for kind in ("containers", "initContainers"):
+        for where, container in _entries(spec, path, kind):
+            found += _host_ports(container, where)
+            found += _variables(container, where) if sandbox else []
+    found += [
+        f"{path}.{key}: must be a list of objects"
+        for key in ("containers", "initContainers", "volumes")
+        if key in spec and not _is_list(spec[key])
+    ]
+    return sorted(found)
+
+
+def _pod_fields(spec: Json, path: str, *, sandbox: bool) -> Iterator[str]:
+    instead = SANDBOX_INSTEAD if sandbox else POD_INSTEAD
+    for key in spec:
+        if key in instead:
+            yield f"{path}.{key} {instead[key]}"
+        elif key not in POD_FIELDS:
+            yield f"{path}.{key} may not be set in a job; {ROLE_TEMPLATES}"
+
+
+def _volumes(spec: Json, path: str, *, sandbox: bool) -> Iterator[str]:
+    for where, volume in _entries(spec, path, "volumes"):
+        for source in volume.keys() - {"name"}:
+            if source not in VOLUME_SOURCES:
+                yield f"{where}.{source} may not be used in a job; {ROLE_TEMPLATES}"
+            elif sandbox and source not in SANDBOX_VOLUMES:
+                allowed = ", ".join(sorted(SANDBOX_VOLUMES))
+                yield f"{where}.{source} {NO_CREDENTIALS} and nothing of other pods; use one of {allowed}"
+
+
+def _host_ports(container: Json, path: str) -> Iterator[str]:
+    """A port of the node is open to everybody: NetworkPolicies need not hold for it."""
+    for where, port in _entries(container, path, "ports"):
+        for key in ("hostPort", "hostIP"):
+            if key in port:
+                yield f"{where}.{key} may not be used in a job; {ROLE_TEMPLATES}"
+
+
+def _variables(container: Json, path: str) -> Iterator[str]:
+    for where, variable in _entries(container, path, "env"):
+        for source in _mapping(variable.get("valueFrom")).keys() - SANDBOX_VARIABLES:
+            yield f"{where}.valueFrom.{source} {NO_CREDENTIALS}; give a value, or take it from a configMap"
+    for where, source_of in _entries(container, path, "envFrom"):
+        for source in source_of.keys() - {"configMapRef", "prefix"}:
+            yield f"{where}.{source} {NO_CREDENTIALS}; use configMapRef"
+
+
+def _entries(parent: Json, path: str, key: str) -> Iterator[tuple[str, Json]]:
+    """Objects of a list, each with where it stands."""
+    value = parent.get(key)
+    for index, entry in enumerate(value if isinstance(value, list) else []):
+        yield f"{path}.{key}[{index}]", _mapping(entry)
+
+
+def _mapping(value: Any) -> Json:
+    return value if isinstance(value, dict) else {}
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(entry, dict) for entry in value)
