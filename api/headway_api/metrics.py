@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 Kind = Literal["gauge", "counter", "histogram"]
-Unit = Literal["", "tokens", "seconds", "steps", "ratio", "bytes", "nats", "usd"]
+Unit = Literal["", "tokens", "seconds", "steps", "ratio", "nats", "usd"]
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,12 @@ TIMING: Final = (
     Family("timing_s/policy_update", "Forward, backward and optimizer of a step.", "seconds"),
     Family("timing_s/save_checkpoint", "Writing a checkpoint.", "seconds"),
     Family("timing_s/publish_weights", "Writing the weights that the servers fetch.", "seconds"),
-    Family("timing_s/eval", "A validation.", "seconds"),
+    Family("timing_s/eval", "A validation, from its first episode's start to its last one's end.", "seconds"),
+    Family(
+        "timing_s/weight_sync",
+        "From the learner's report of a step to the first rollout server in rotation with its weights.",
+        "seconds",
+    ),
     Family("timing_s/wait_for_batch", "The learner's wait for episodes.", "seconds"),
 )
 ROLLOUT: Final = (
@@ -143,12 +148,11 @@ OBJECTIVE: Final = (
 STALENESS: Final = (
     Family("staleness/lag_mean", "Mean age of the batch's tokens when it was cut.", "steps"),
     Family("staleness/lag_max", "Age of its oldest token.", "steps"),
-    Family("staleness/discarded_groups", "Groups thrown away as too old.", kind="counter"),
 )
 EPISODES: Final = (
     Family("episodes/finished", "Episodes that ended.", kind="counter", labels=("outcome", "purpose")),
     Family(
-        "episodes/retried", "Episodes started again after an InfraError.", kind="counter", labels=("reason",)
+        "episodes/retried", "Episodes started again after an InfraError.", kind="counter", labels=("purpose",)
     ),
     Family("episodes/in_flight", "Episodes running now.", labels=("purpose",)),
     Family("episodes/seconds", "How long episodes took.", "seconds", "histogram", ("outcome",)),
@@ -160,7 +164,6 @@ EPISODES: Final = (
 USAGE: Final = (
     Family("usage/tokens", "Tokens, by class of the bill.", "tokens", "counter", ("class",)),
     Family("usage/sandbox_seconds", "Seconds sandboxes were in use.", "seconds", "counter"),
-    Family("usage/accelerator_seconds", "Seconds accelerators were held.", "seconds", "counter"),
     Family("usage/cost_usd", "Cost so far by the price book.", "usd"),
 )
 SANDBOX: Final = (
@@ -175,7 +178,12 @@ SANDBOX: Final = (
     Family("sandbox/start_seconds", "From creating a sandbox to its first answer.", "seconds", "histogram"),
     Family("sandbox/created", "Sandboxes created.", kind="counter"),
     Family("sandbox/destroyed", "Sandboxes destroyed.", kind="counter", labels=("reason",)),
-    Family("sandbox/tool_call_seconds", "How long tool calls took.", "seconds", "histogram"),
+    Family(
+        "sandbox/tool_call_seconds",
+        "From sending a tool call to its answer, as the coordinator sees it.",
+        "seconds",
+        "histogram",
+    ),
     Family("sandbox/failures", "Sandboxes lost.", kind="counter", labels=("reason",)),
     Family("sandbox/waiting", "Episodes waiting for a sandbox."),
 )
@@ -183,19 +191,24 @@ WEIGHTS: Final = (
     Family("weights/version", "Training step of the weights a server holds.", "steps", labels=("server",)),
     Family(
         "weights/sync_seconds",
-        "From a server told of new weights to it sampling with them.",
+        "From a server told of new weights to it holding them, verified.",
         "seconds",
         "histogram",
     ),
     Family("weights/servers", "Rollout servers, by whether they are in rotation.", labels=("state",)),
-    Family("weights/verification_failures", "Weights that did not arrive as sent.", kind="counter"),
-    Family("weights/canary_error", "Difference of a canary's log-probabilities, learner to server.", "nats"),
+    Family(
+        "weights/verification_failures",
+        "Loads of weights that were not those described: a digest, a shape or the canary differed.",
+        kind="counter",
+    ),
+    Family(
+        "weights/canary_error",
+        "Mean difference of a fixed sequence's log-probabilities, learner's to server's, at the last load.",
+        "nats",
+        labels=("server",),
+    ),
 )
-SPOOL: Final = (
-    Family("spool/groups", "Finished groups that no checkpoint has acknowledged."),
-    Family("spool/bytes", "Their size.", "bytes"),
-)
-COLLAPSE: Final = (Family("collapse/signal", "1 while a sign of collapse is seen.", labels=("signal",)),)
+SPOOL: Final = (Family("spool/groups", "Finished groups that no checkpoint has acknowledged."),)
 OPERATOR: Final = (
     Family("operator/reconcile_seconds", "Time of one reconcile of one job.", "seconds", "histogram"),
     Family("operator/reconcile_errors", "Reconciles tried again.", kind="counter", labels=("reason",)),
@@ -220,7 +233,6 @@ FAMILIES: Final = (
     *SANDBOX,
     *WEIGHTS,
     *SPOOL,
-    *COLLAPSE,
     *OPERATOR,
 )
 

@@ -221,6 +221,10 @@ class WeightsManifest(Record):
     canary: Canary
 
 
+LoadFailure = Literal["VerificationFailed", "UpdateFailed"]
+"""Why weights were not taken: not what the manifest describes, or not to be had or loaded."""
+
+
 class WeightsState(Record):
     """What a rollout server holds, by its own measurement."""
 
@@ -228,6 +232,8 @@ class WeightsState(Record):
     ready: bool
     """False while loading, and for good after a failed verification."""
     error: str | None = None
+    reason: LoadFailure | None = None
+    """With `error`: its kind."""
     canary_error: float | None = None
     """Mean absolute difference to the manifest's canary at the last load."""
     seconds: float | None = None

@@ -121,7 +121,7 @@ class Usage(StatusModel):
     sandbox_seconds: Decimal | None = None
     """Seconds sandboxes were in use."""
     accelerator_seconds: Decimal | None = None
-    """Seconds accelerators were held, one for each of them."""
+    """Seconds accelerators were held, one for each of them. Not counted yet."""
     cost: Money | None = None
     """Cost so far by the price book."""
     currency: Literal["USD"] = "USD"

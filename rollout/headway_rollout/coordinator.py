@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -24,12 +25,11 @@ from headway_api.artifacts import Layout
 from headway_api.config import JobConfig
 from headway_api.exits import JobError, leave
 from headway_api.metrics import UnknownMetricError, family
-from headway_api.records import GroupRecord
+from headway_api.records import EpisodeRecord, GroupRecord
 from headway_api.store import Store, open_store
 from headway_rollout import logs, view
 from headway_rollout import status as status_writer
 from headway_rollout.engines.fleet import Discover, Fleet, by_dns
-from headway_rollout.engines.router import Router
 from headway_rollout.episode import Episodes, Rules
 from headway_rollout.gateway.core import Gateway
 from headway_rollout.learner_api import LearnerApi
@@ -118,7 +118,9 @@ class Coordinator:
 
     async def _work(self, stack: AsyncExitStack, http: aiohttp.ClientSession) -> None:
         incarnation = await self._blocking(self._spool.incarnation)
-        broker = Broker(http, self._broker_url, self._token, f"{self.job.name}-{incarnation}")
+        owner = f"{self.job.name}-{incarnation}"
+        on_tool = partial(self._exporter.observe, "sandbox/tool_call_seconds")
+        broker = Broker(http, self._broker_url, self._token, owner, on_tool)
         runner = Runner(self.spec, self._checked)
         ready = await self._blocking(runner.basics, self._store, self._cache)
         await broker.claim(CLAIM_SECONDS)
@@ -142,7 +144,8 @@ class Coordinator:
         self, http: aiohttp.ClientSession, broker: Broker, ready: Ready, incarnation: int
     ) -> Training:
         spec, rollout, agent = self.spec, self.spec.rollout, self.spec.agent.effective_builtin
-        fleet = self._fleet = Fleet(http, self._token, self._discover)
+        on_load = partial(self._exporter.observe, "weights/sync_seconds")
+        fleet = self._fleet = Fleet(http, self._token, self._discover, on_load, self._synced)
         rules = Rules(
             timeout_seconds=rollout.timeout_seconds,
             sandbox_seconds=spec.environment.sandbox.deadline_seconds,
@@ -162,7 +165,7 @@ class Coordinator:
             incarnation,
             on_change=self._moved,
             on_validation=self._validated,
-            on_episode=lambda e: self._exporter.episode(e.outcome.value, e.finished_at - e.started_at),
+            on_episode=self._ended,
         )
         self._watch = Watch(training, fleet.router, broker.pool, self._status.changed)
         return training
@@ -215,6 +218,15 @@ class Coordinator:
         measure = self.spec.evaluation
         self._figure("val", step, figures.validation(groups, measure.pass_k, measure.success_threshold))
 
+    def _ended(self, episode: EpisodeRecord) -> None:
+        """An episode ended."""
+        seconds = episode.finished_at - episode.started_at
+        self._exporter.observe("episodes/seconds", seconds, outcome=episode.outcome.value)
+
+    def _synced(self, step: int, seconds: float) -> None:
+        """The first server is in rotation with the weights of a step."""
+        self._figure("sync", step, {"timing_s/weight_sync": seconds})
+
     def _refigure(self, state: State) -> None:
         spec = self.spec
         if state.last_batch and ("step", state.step) not in self._figured:
@@ -234,10 +246,9 @@ class Coordinator:
             self._tracker.log(found, step, int(time.time() * 1000))
 
     def _samples(self) -> Iterator[Sample]:
-        router = self._fleet.router if self._fleet else Router()
         cost = float(usage(self._ledger.days, self._book, datetime.now(UTC).date()).cost or 0)
         known = {name: value for name, value in self._figures.items() if is_metric(name)}
-        return view.samples(known, self._training, self._ledger.days, cost, router)
+        return view.samples(known, self._training, self._ledger.days, cost, self._fleet)
 
     def _checked(self, preflight: st.Preflight) -> None:
         """A check is over. May be called from another thread."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import quote
@@ -32,14 +33,20 @@ RELEASE_SECONDS = 10.0
 ASK_SECONDS = 30.0
 PAUSE_SECONDS = 1.0
 
+Timed = Callable[[float], None]
+"""Told how many seconds something took."""
+
 _log = logging.getLogger(__name__)
 
 
 class Sandbox:
     """One episode's sandbox."""
 
-    def __init__(self, http: aiohttp.ClientSession, lease: Lease, timeout: float) -> None:
+    def __init__(
+        self, http: aiohttp.ClientSession, lease: Lease, timeout: float, on_tool: Timed = lambda seconds: None
+    ) -> None:
         self._http = http
+        self._on_tool = on_tool
         self.lease = lease
         self._timeout = timeout
 
@@ -50,8 +57,10 @@ class Sandbox:
 
     async def tool(self, name: str, arguments: dict[str, Any]) -> ToolReply:
         """Carry out one tool call."""
-        body = ToolCall(name=name, arguments=arguments)
-        return ToolReply.model_validate(await self._post("tool", body.model_dump(mode="json")))
+        body, started = ToolCall(name=name, arguments=arguments), time.monotonic()
+        reply = ToolReply.model_validate(await self._post("tool", body.model_dump(mode="json")))
+        self._on_tool(time.monotonic() - started)
+        return reply
 
     async def finish(self, messages: list[dict[str, Any]], truncated: bool) -> FinishReply:
         """Have the environment judge the episode."""
@@ -75,13 +84,21 @@ class Sandbox:
 
 
 class Broker:
-    """Leases of sandboxes, in the name of one coordinator process."""
+    """Leases of sandboxes, in the name of one coordinator process. `on_tool`: a tool call was answered."""
 
-    def __init__(self, http: aiohttp.ClientSession, url: str, token: str, owner: str) -> None:
+    def __init__(
+        self,
+        http: aiohttp.ClientSession,
+        url: str,
+        token: str,
+        owner: str,
+        on_tool: Timed = lambda seconds: None,
+    ) -> None:
         self._http = http
         self._url = url.rstrip("/")
         self._token = token
         self._owner = owner
+        self._on_tool = on_tool
 
     async def claim(self, deadline: float) -> None:
         """Announce this process, and so free what its predecessor held. Asks again for `deadline` seconds.
@@ -119,7 +136,7 @@ class Broker:
         """
         request = LeaseRequest(lease=episode_id, owner=self._owner, deadline_seconds=deadline_seconds)
         try:
-            yield Sandbox(self._http, await self._acquire(request), timeout)
+            yield Sandbox(self._http, await self._acquire(request), timeout, self._on_tool)
         finally:
             await asyncio.shield(self._release(episode_id))
 

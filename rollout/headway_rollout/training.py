@@ -121,6 +121,8 @@ class Training:
         """Episodes that hold a place now, by purpose."""
         self.ended: Counter[tuple[str, str]] = Counter()
         """Episodes of this process that ended, by outcome and purpose."""
+        self.retried: Counter[str] = Counter()
+        """Those of them that were started again after an InfraError, by purpose."""
         self.sampler = InOrder(
             batch_size=algorithm.batch_size,
             max_lag=algorithm.max_steps_off_policy,
@@ -243,10 +245,11 @@ class Training:
         """The learner's restart: nothing new, unless it had to start a new incarnation at this step."""
         if report.weights != self.state.reports[-1].weights:
             self.state.reports[-1] = report
-            await self._fleet.want(report.weights)
+            await self._want(report, time.monotonic())
             await self._notify()
 
     async def _take(self, report: StepReport) -> None:
+        reported = time.monotonic()
         positions = [position_of(group) for group in report.groups]
         if report.step > 0 and sorted(positions) != self.sampler.batch():
             raise Conflict(f"step {report.step} names other groups than its batch")
@@ -257,9 +260,14 @@ class Training:
             self.state.last_batch = [self._waiting.pop(position) for position in positions]
         self.state.reports.append(report)
         self.state.updated_at = datetime.now(UTC)
-        await self._fleet.want(report.weights)
+        await self._want(report, reported)
         logs.event(_log, "step", step=report.step, version=str(report.version), metrics=report.metrics)
         await self._notify()
+
+    async def _want(self, report: StepReport, reported: float) -> None:
+        """Have the weights of a step sampled with."""
+        # Step 0 is reported while the servers still start: that wait says nothing of weights.
+        await self._fleet.want(report.weights, reported if report.step > 0 else None)
 
     def _news(self, seen: int) -> bool:
         """Whether there is something to do that there was not at step `seen`, when all slots were taken."""
@@ -338,6 +346,7 @@ class Training:
 
     async def _counted(self, task: Task) -> EpisodeRecord:
         self.in_flight[task.purpose] += 1
+        self.retried[task.purpose] += task.attempt % groups.ATTEMPTS_PER_INCARNATION > 0
         try:
             record = await self._episode(task)
         finally:

@@ -9,9 +9,9 @@ from typing import Any
 from headway_api import status as st
 from headway_api.artifacts import Layout
 from headway_api.prices import PriceBook
-from headway_api.records import GroupRecord, PolicyVersion, UsageClass
+from headway_api.records import GroupRecord, PolicyVersion, Purpose, UsageClass
 from headway_api.spec.training import RLTrainingJobSpec
-from headway_rollout.engines.router import Router
+from headway_rollout.engines.fleet import Fleet
 from headway_rollout.evaluation.measures import Evaluation, rewards, scored, spread
 from headway_rollout.ledger.segments import Days, total
 from headway_rollout.ledger.usage import usage
@@ -144,7 +144,7 @@ def report(
 
 
 def samples(
-    figures: Figures, training: Training | None, days: Days, cost: float, router: Router
+    figures: Figures, training: Training | None, days: Days, cost: float, fleet: Fleet | None
 ) -> Iterator[Sample]:
     """Everything `/metrics` shows but histograms."""
     yield from (Sample(name, value) for name, value in figures.items())
@@ -153,19 +153,29 @@ def samples(
         yield Sample("usage/tokens", totals[name], {"class": name.value})
     yield Sample("usage/sandbox_seconds", totals[UsageClass.SANDBOX_SECONDS])
     yield Sample("usage/cost_usd", cost)
+    if fleet is not None:
+        yield from _weights(fleet)
+    if training is not None:
+        yield from _episodes(training)
+
+
+def _weights(fleet: Fleet) -> Iterator[Sample]:
+    router = fleet.router
     serving = len(router.in_rotation())
     yield Sample("weights/servers", serving, {"state": "serving"})
     yield Sample("weights/servers", len(router.servers) - serving, {"state": "waiting"})
     for server in router.servers.values():
         if server.version is not None:
             yield Sample("weights/version", server.version.step, {"server": server.endpoint.engine})
-    if training is not None:
-        yield Sample("spool/groups", training.spooled)
-        yield from (
-            Sample("episodes/in_flight", count, {"purpose": purpose})
-            for purpose, count in training.in_flight.items()
-        )
-        yield from (
-            Sample("episodes/finished", count, {"outcome": outcome, "purpose": purpose})
-            for (outcome, purpose), count in training.ended.items()
-        )
+        if server.canary_error is not None:
+            yield Sample("weights/canary_error", server.canary_error, {"server": server.endpoint.engine})
+    yield Sample("weights/verification_failures", fleet.verification_failures)
+
+
+def _episodes(training: Training) -> Iterator[Sample]:
+    yield Sample("spool/groups", training.spooled)
+    for purpose in Purpose:
+        yield Sample("episodes/in_flight", training.in_flight[purpose], {"purpose": purpose})
+        yield Sample("episodes/retried", training.retried[purpose], {"purpose": purpose})
+    for (outcome, of), count in training.ended.items():
+        yield Sample("episodes/finished", count, {"outcome": outcome, "purpose": of})

@@ -38,7 +38,7 @@ class Rotation:
         self.wanted: list[int] = []
         self.router = Router()
 
-    async def want(self, manifest: WeightsManifest) -> None:
+    async def want(self, manifest: WeightsManifest, reported: float | None = None) -> None:
         self.wanted.append(manifest.version.step)
 
     async def ready(self) -> None:

@@ -9,20 +9,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import time
 from collections.abc import Awaitable, Callable
 
 import aiohttp
+from pydantic import ValidationError
 
 from headway_api import names
-from headway_api.records import WeightsManifest
+from headway_api.records import WeightsManifest, WeightsState
 from headway_rollout import logs
 from headway_rollout.engines import vllm, weights
-from headway_rollout.engines.router import Endpoint, Router
+from headway_rollout.engines.router import Endpoint, Failure, Router
 from headway_rollout.http import Refused, Unreachable
 
 DISCOVER_SECONDS = 1.0
 CHECK_SECONDS = 5.0
 RETRY_SECONDS = 1.0
+STARTING = 503
+"""Status with which a server answers that still loads the base model: no failure, it will take weights."""
 BASE_MODEL = "base"
 """Name under which a server offers the base model, and full weights whatever their version."""
 
@@ -55,21 +59,44 @@ def _endpoint(ip: str) -> Endpoint:
 
 
 class Fleet:
-    """All rollout servers of the job."""
+    """All rollout servers of the job.
 
-    def __init__(self, http: aiohttp.ClientSession, token: str, discover: Discover) -> None:
+    Args:
+        on_load: a server took weights, so many seconds after it was told of them.
+        on_sync: the first server is in rotation with the weights of a step, so many seconds after the
+            learner's report of it.
+    """
+
+    def __init__(
+        self,
+        http: aiohttp.ClientSession,
+        token: str,
+        discover: Discover,
+        on_load: Callable[[float], None] = lambda seconds: None,
+        on_sync: Callable[[int, float], None] = lambda step, seconds: None,
+    ) -> None:
         self._http = http
         self._token = token
         self._discover = discover
+        self._on_load = on_load
+        self._on_sync = on_sync
+        self._reported: float | None = None
+        """When the wanted weights were reported (monotonic), until a server is in rotation with them."""
         self._manifest: WeightsManifest | None = None
         self._changed = asyncio.Condition()
         self._keepers: dict[Endpoint, asyncio.Task[None]] = {}
         self.router = Router()
         self.reroutes = 0
+        self.verification_failures = 0
+        """Loads that ended with a server saying that the weights are not those of their manifest."""
 
-    async def want(self, manifest: WeightsManifest) -> None:
-        """From now on only servers that hold `manifest` are asked."""
-        self._manifest = manifest
+    async def want(self, manifest: WeightsManifest, reported: float | None = None) -> None:
+        """From now on only servers that hold `manifest` are asked.
+
+        `reported` is when the learner reported its step (monotonic), for `on_sync`; None where that is not
+        known, as after a restart.
+        """
+        self._manifest, self._reported = manifest, reported
         self.router.wanted = manifest.version
         await self._notify()
 
@@ -128,7 +155,7 @@ class Fleet:
             manifest = self._manifest
             try:
                 held = await self._bring(endpoint, manifest)
-            except (Refused, Unreachable) as error:
+            except (Refused, Unreachable, ValidationError) as error:
                 self.router.lost(endpoint, str(error))
                 held = False
             await self._notify()
@@ -141,13 +168,39 @@ class Fleet:
             self.router.lost(endpoint, state.error or "waiting for the learner's weights")
             return False
         if state.version != manifest.version or not state.ready:
-            state = await weights.load(self._http, endpoint.weights, self._token, manifest)
-            logs.event(_log, "weights-loaded", server=endpoint.weights, **state.model_dump(mode="json"))
+            state = await self._load(endpoint, manifest, state)
         if state.version == manifest.version and state.ready:
-            self.router.holds(endpoint, manifest.version)
+            self.router.holds(endpoint, manifest.version, state.canary_error)
+            self._synced(manifest)
             return True
         self.router.lost(endpoint, state.error or f"holds version {state.version}")
         return False
+
+    async def _load(
+        self, endpoint: Endpoint, manifest: WeightsManifest, before: WeightsState
+    ) -> WeightsState:
+        """Tell a server of new weights, and note how that went."""
+        started = time.monotonic()
+        try:
+            after = await weights.load(self._http, endpoint.weights, self._token, manifest)
+        except (Refused, ValidationError) as error:
+            if not isinstance(error, Refused) or error.status != STARTING:
+                self.router.failed(endpoint, Failure("UpdateFailed", str(error)))
+            raise
+        logs.event(_log, "weights-loaded", server=endpoint.weights, **after.model_dump(mode="json"))
+        if after.version == manifest.version and after.ready:
+            self._on_load(time.monotonic() - started)
+        elif after.error is not None:
+            failure = Failure(after.reason or "UpdateFailed", after.error)
+            self.router.failed(endpoint, failure)
+            # A server that failed for good says so again until it has ended: that is still one failure.
+            self.verification_failures += failure.reason == "VerificationFailed" and after != before
+        return after
+
+    def _synced(self, manifest: WeightsManifest) -> None:
+        if self._reported is not None and manifest.version == self.router.wanted:
+            self._on_sync(manifest.version.step, time.monotonic() - self._reported)
+            self._reported = None
 
     async def _pause(self, endpoint: Endpoint, seen: WeightsManifest | None, seconds: float) -> None:
         """Sleep, but wake at once for new weights or a loss."""

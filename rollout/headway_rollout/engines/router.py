@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from headway_api.records import PolicyVersion
+from headway_api.records import LoadFailure, PolicyVersion
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,15 @@ class Endpoint:
     """Base URL of the weight agent beside it."""
 
 
+@dataclass(frozen=True)
+class Failure:
+    """Weights that a server did not take."""
+
+    reason: LoadFailure
+    message: str
+    """In the server's own words."""
+
+
 @dataclass
 class Server:
     """One rollout server as it is known now."""
@@ -32,6 +41,10 @@ class Server:
     inflight: int = 0
     problem: str = "its weight agent has not answered yet"
     """Why it is not in rotation, in the server's own words; empty where there is nothing to say."""
+    failure: Failure | None = None
+    """How its last load ended badly; None once it holds the weights of a later one."""
+    canary_error: float | None = None
+    """Mean absolute difference to the manifest's canary, as measured when `version` was loaded."""
 
 
 @dataclass
@@ -52,10 +65,17 @@ class Router:
             del self.servers[endpoint]
         return came, went
 
-    def holds(self, endpoint: Endpoint, version: PolicyVersion) -> None:
+    def holds(self, endpoint: Endpoint, version: PolicyVersion, canary_error: float | None = None) -> None:
         """The server's weights were verified to be `version`."""
         if server := self.servers.get(endpoint):
-            server.version, server.problem = version, ""
+            server.version, server.problem, server.failure = version, "", None
+            server.canary_error = canary_error
+
+    def failed(self, endpoint: Endpoint, failure: Failure) -> None:
+        """The server was told to take weights and did not."""
+        if server := self.servers.get(endpoint):
+            server.failure = failure
+            self.lost(endpoint, failure.message)
 
     def lost(self, endpoint: Endpoint, problem: str) -> None:
         """The server cannot be used until it `holds` something again."""

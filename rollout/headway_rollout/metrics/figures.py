@@ -25,6 +25,7 @@ def batch(groups: Sequence[GroupRecord], step: int, *, normalize: bool, max_turn
 def validation(groups: Sequence[GroupRecord], ks: Sequence[int], threshold: float) -> Figures:
     """What is reported of a validation."""
     episodes = scored(groups)
+    tries = [episode for group in groups for episode in group.episodes + group.discarded]
     succeeded = sum(success(episode, threshold) for episode in episodes)
     within = [spread(rewards(group.scored)) for group in groups if group.scored]
     figures = {
@@ -36,11 +37,19 @@ def validation(groups: Sequence[GroupRecord], ks: Sequence[int], threshold: floa
         "val/reward/failed_rollouts": float(len(episodes) - succeeded),
         "val/reward/success_threshold": threshold,
         "val/external_score/mean": spread(scores(episodes)).mean,
+        "timing_s/eval": _duration(tries),
         **_lengths("val", episodes, len(groups)),
     }
     for name in ("mean", "std", "min", "max"):
         figures[f"val/reward/{name}_within_groups"] = spread([getattr(s, name) for s in within]).mean
     return figures | {f"val/reward/{name}": value for name, value in pass_k(groups, ks, threshold).items()}
+
+
+def _duration(episodes: Sequence[EpisodeRecord]) -> float:
+    """Seconds from the first one's start to the last one's end, whatever came between."""
+    if not episodes:
+        return 0.0
+    return max(e.finished_at for e in episodes) - min(e.started_at for e in episodes)
 
 
 def advantages(group: GroupRecord, *, normalize: bool) -> list[float]:

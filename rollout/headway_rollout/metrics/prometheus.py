@@ -11,7 +11,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from headway_api.metrics import JOB_LABELS, family, prometheus_name
 
 Labels = Mapping[str, str]
-SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+
+HISTOGRAMS = ("episodes/seconds", "sandbox/tool_call_seconds", "weights/sync_seconds")
+"""What this process observes one by one."""
 
 
 @dataclass(frozen=True)
@@ -32,11 +35,11 @@ class Exporter:
         self._read = read
         self._registry = CollectorRegistry()
         self._registry.register(self)
-        self._seconds = self._histogram("episodes/seconds", "outcome")
+        self._histograms = {name: self._histogram(name) for name in HISTOGRAMS}
 
-    def episode(self, outcome: str, seconds: float) -> None:
-        """An episode ended."""
-        self._seconds.labels(**self._job, outcome=outcome).observe(seconds)
+    def observe(self, name: str, seconds: float, **labels: str) -> None:
+        """Something of `HISTOGRAMS` took so long."""
+        self._histograms[name].labels(**self._job, **labels).observe(seconds)
 
     def text(self) -> bytes:
         """What `/metrics` answers."""
@@ -63,12 +66,12 @@ class Exporter:
             metric.add_metric([labels[key] for key in (*JOB_LABELS, *known.labels)], sample.value)
         return metric
 
-    def _histogram(self, name: str, *labels: str) -> Histogram:
+    def _histogram(self, name: str) -> Histogram:
         known = family(name)
         return Histogram(
             prometheus_name(name),
             known.help,
-            labelnames=[*JOB_LABELS, *labels],
+            labelnames=[*JOB_LABELS, *known.labels],
             buckets=SECONDS,
             registry=self._registry,
         )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -16,7 +17,7 @@ from headway_api.records import Canary, VersionSpan, WeightsManifest
 from headway_rollout.engines import fleet as fleets
 from headway_rollout.engines import vllm
 from headway_rollout.engines.fleet import Fleet
-from headway_rollout.engines.router import Endpoint
+from headway_rollout.engines.router import Endpoint, Failure
 from headway_rollout.faults import InfraFault
 
 REQUEST = vllm.Request(prompt=[1, 2, 3], max_tokens=5, temperature=1.0, top_p=1.0, seed=7, stop_token_ids=[9])
@@ -34,6 +35,8 @@ class Servers:
         self.engines: list[Scripted] = []
         self.agents: list[Scripted] = []
         self.gone: set[int] = set()
+        self.loads: list[float] = []
+        self.syncs: list[tuple[int, float]] = []
 
     async def discover(self) -> set[Endpoint]:
         pairs = enumerate(zip(self.engines, self.agents, strict=True))
@@ -48,7 +51,13 @@ async def a_fleet(number: int) -> AsyncIterator[tuple[Fleet, Servers]]:
             servers.engines.append(await stack.enter_async_context(serving(engine([4, 9]))))
             servers.agents.append(await stack.enter_async_context(serving(weight_agent())))
         http = await stack.enter_async_context(aiohttp.ClientSession())
-        fleet = Fleet(http, "token", servers.discover)
+        fleet = Fleet(
+            http,
+            "token",
+            servers.discover,
+            on_load=servers.loads.append,
+            on_sync=lambda step, seconds: servers.syncs.append((step, seconds)),
+        )
         running = asyncio.create_task(fleet.run())
         try:
             async with asyncio.timeout(30):
@@ -126,6 +135,84 @@ async def test_a_server_that_fails_verification_is_never_asked() -> None:
         async with asyncio.timeout(5):
             while "canary off" not in str(fleet.router.problem()):
                 await asyncio.sleep(0.01)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def test_a_sync_lasts_from_the_report_to_the_first_server_in_rotation() -> None:
+    async with a_fleet(2) as (fleet, servers):
+        await fleet.want(manifest(0))
+        await until(lambda: len(fleet.router.in_rotation()) == 2)
+        assert (len(servers.loads), servers.syncs) == (2, []), "nobody knows when these were reported"
+        await fleet.want(manifest(1), time.monotonic() - 100)
+        await until(lambda: len(fleet.router.in_rotation()) == 2)
+        assert len(servers.loads) == 4
+        [(step, seconds)] = servers.syncs
+        assert step == 1
+        assert 100 < seconds < 110
+        assert max(servers.loads) < 100
+
+
+async def test_weights_a_server_holds_already_are_no_sync() -> None:
+    async with a_fleet(1) as (fleet, servers):
+        held = {"version": {"incarnation": 0, "step": 3}, "ready": True, "canary_error": 0.25}
+        servers.agents[0].answers = {"GET /v1/weights": lambda _: held}
+        await fleet.want(manifest(3))
+        await until(fleet.router.in_rotation)
+        assert (servers.loads, servers.syncs) == ([], [])
+        [server] = fleet.router.in_rotation()
+        assert server.canary_error == 0.25
+
+
+@pytest.mark.parametrize(("reason", "counted"), [("VerificationFailed", 1), ("UpdateFailed", 0), (None, 0)])
+async def test_a_failed_load_is_remembered_in_the_servers_words(reason: str | None, counted: int) -> None:
+    async with a_fleet(1) as (fleet, servers):
+        state: dict[str, Any] = {"version": None, "ready": False}
+        bad = {"version": None, "ready": False, "error": "canary off by 3.1", "reason": reason}
+        agent = servers.agents[0]
+        agent.answers = {"GET /v1/weights": lambda _: state, "POST /v1/weights": lambda _: state | bad}
+        await fleet.want(manifest(0))
+        await until(lambda: agent.count("POST") == 1)
+        state |= bad
+        await until(lambda: agent.count("POST") == 4)
+        [server] = fleet.router.servers.values()
+        assert server.failure == Failure(reason or "UpdateFailed", "canary off by 3.1")  # type: ignore[arg-type]
+        assert fleet.verification_failures == counted
+        good = {"version": {"incarnation": 0, "step": 0}, "ready": True}
+        agent.answers = {"GET /v1/weights": lambda _: state, "POST /v1/weights": lambda _: good}
+        await until(fleet.router.in_rotation)
+        assert server.failure is None
+
+
+async def test_a_server_that_still_starts_has_failed_nothing() -> None:
+    async with a_fleet(1) as (fleet, servers):
+        servers.agents[0].faults["POST /v1/weights"] = first(2, fail(503, "EngineStarting"))
+        await fleet.want(manifest(0))
+        await until(lambda: servers.agents[0].count("POST") == 2)
+        [server] = fleet.router.servers.values()
+        assert server.failure is None
+        await until(fleet.router.in_rotation)
+
+
+@pytest.mark.parametrize("route", ["GET /v1/weights", "POST /v1/weights"])
+async def test_an_answer_that_nobody_understands_puts_that_server_out_of_rotation(route: str) -> None:
+    async with a_fleet(2) as (fleet, servers):
+        agent = servers.agents[0]
+        plain = dict(agent.answers)
+        agent.answers = plain | {route: lambda _: {"mood": "good"}}
+        await fleet.want(manifest(0))
+        await until(lambda: agent.count(route) >= 2)
+        assert (await fleet.generate("e", REQUEST, 5)).tokens == [4, 9]
+        assert servers.engines[0].count("POST") == 0
+        bad = next(s for s in fleet.router.servers.values() if s.endpoint.weights == agent.url)
+        assert "mood" in bad.problem
+        assert (bad.failure is not None) == route.startswith("POST")
+        agent.answers = plain
+        await until(lambda: len(fleet.router.in_rotation()) == 2)
 
 
 async def test_a_request_the_server_refuses_is_the_episodes_fault() -> None:

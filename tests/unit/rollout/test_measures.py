@@ -75,6 +75,14 @@ def test_every_figure_has_a_family() -> None:
     assert validation["val/reward/num_prompts"] == 2
 
 
+def test_a_validation_lasts_from_the_first_start_to_the_last_end_tries_included() -> None:
+    group = a_group("v0-0", [1.0, 0.0], purpose=Purpose.VALIDATION, retried=1)
+    late = group.discarded[0].model_copy(update={"started_at": 1_699_999_990.0})
+    group = group.model_copy(update={"discarded": [late]})
+    assert figures.validation([group], [1], 1.0)["timing_s/eval"] == 12.0
+    assert figures.validation([], [1], 1.0)["timing_s/eval"] == 0.0
+
+
 @given(st.lists(st.sampled_from([0.0, 0.5, 1.0, None]), min_size=2, max_size=8))
 def test_advantages_of_a_group_sum_to_zero(rewards: list[float | None]) -> None:
     found = figures.advantages(a_group("t0-000000", rewards), normalize=True)

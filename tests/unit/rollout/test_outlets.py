@@ -25,7 +25,7 @@ def test_metrics_carry_the_job_and_their_labels() -> None:
         Sample("val/reward/pass_at_4", 0.5),
     ]
     exporter = Exporter("ns", "job", lambda: samples)
-    exporter.episode("Completed", 2.0)
+    exporter.observe("episodes/seconds", 2.0, outcome="Completed")
     found = {
         (sample.name, sample.labels.get("class")): sample
         for family in text_string_to_metric_families(exporter.text().decode())

@@ -77,12 +77,13 @@ async def test_no_token_is_older_than_allowed(tmp_path: Path, lag: int) -> None:
 async def test_an_abandoned_group_leaves_the_order_and_returns_its_slot(tmp_path: Path) -> None:
     job = Job(tmp_path)
     job.fails = lambda task: task.group_id == "t0-000001"
-    async with job.coordinator() as (_, learner, running):
+    async with job.coordinator() as (training, learner, running):
         await asyncio.gather(learner.run(), running)
     trained = [group for batch in ids(learner.batches) for group in batch]
     assert "t0-000001" not in trained
     assert len(trained) == 8
     assert len([task for task in job.tasks if task.group_id == "t0-000001"]) == 4
+    assert training.retried == {"train": 2, "validation": 0}
 
 
 @settings(max_examples=12, deadline=None)

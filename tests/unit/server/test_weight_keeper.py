@@ -133,9 +133,11 @@ async def test_files_that_cannot_be_used_leave_the_engine_as_it_was(
     state = await keeper.take(bad)
     assert (state.version, state.ready) == (before.version, True)
     assert state.error
+    assert state.reason == ("UpdateFailed" if fault == "missing" else "VerificationFailed")
     assert not keeper.failed.done()
     loader.unusable = False
-    assert (await keeper.take(manifest(tmp_path, 2))).version == v(2), "a second try must succeed"
+    again = await keeper.take(manifest(tmp_path, 2))
+    assert (again.version, again.error, again.reason) == (v(2), None, None), "a second try must succeed"
 
 
 @pytest.mark.parametrize("answer", [-1.5, float("nan"), float("-inf"), -9999.0])
@@ -149,6 +151,7 @@ async def test_a_canary_outside_its_tolerance_is_final(
     assert state.version is None
     assert state.error is not None
     assert "NotVerified" in state.error
+    assert state.reason == "VerificationFailed"
     error = keeper.failed.result()
     assert not error.permanent
     assert error.termination.reason == "WeightsNotVerified"
@@ -161,7 +164,7 @@ async def test_an_engine_that_refuses_is_final(
 ) -> None:
     loader.refuses = True
     state = await keeper.take(manifest(tmp_path, 1))
-    assert not state.ready
+    assert (state.ready, state.reason) == (False, "UpdateFailed")
     assert keeper.failed.done()
 
 

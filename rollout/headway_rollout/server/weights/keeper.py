@@ -19,7 +19,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from headway_api.exits import JobError
-from headway_api.records import PolicyVersion, WeightsManifest, WeightsState
+from headway_api.records import LoadFailure, PolicyVersion, WeightsManifest, WeightsState
 from headway_api.store import Corrupt, NotFound, Store, download_folder
 from headway_rollout.logs import event
 from headway_rollout.server.engine import Engine, EngineRefused
@@ -40,6 +40,20 @@ UNTOUCHED: Final = (Unusable, Corrupt, NotFound, *STORE_FAILURES)
 
 class NotVerified(Exception):
     """The engine does not compute what the learner computed."""
+
+
+UNVERIFIED: Final = (Unusable, Corrupt, NotVerified)
+"""Failures that say that these are not the weights the manifest describes."""
+
+
+def kind_of(error: Exception) -> LoadFailure:
+    """What the coordinator is told of a failure, in one word."""
+    return "VerificationFailed" if isinstance(error, UNVERIFIED) else "UpdateFailed"
+
+
+def said(error: Exception) -> str:
+    """A failure in its own words."""
+    return f"{type(error).__name__}: {error}"
 
 
 class Keeper:
@@ -69,11 +83,11 @@ class Keeper:
             if self.failed.done() or (self._state.ready and self._state.version == manifest.version):
                 return self._state
             before, started = self._state, time.monotonic()
-            self._state = before.model_copy(update={"ready": False, "error": None})
+            self._state = before.model_copy(update={"ready": False, "error": None, "reason": None})
             try:
                 folder = await self._fetched(manifest)
             except UNTOUCHED as error:
-                self._state = before.model_copy(update={"error": f"{type(error).__name__}: {error}"})
+                self._state = before.model_copy(update={"error": said(error), "reason": kind_of(error)})
             else:
                 await self._load(manifest, folder, started)
             self._report(manifest)
@@ -104,7 +118,7 @@ class Keeper:
                 )
             await self._loader.tidy()
         except (EngineRefused, NotVerified) as error:
-            self._fail(manifest.version, f"{type(error).__name__}: {error}", measured)
+            self._fail(manifest.version, error, measured)
             return
         self._state = WeightsState(
             version=manifest.version, ready=True, canary_error=measured, seconds=time.monotonic() - started
@@ -118,16 +132,18 @@ class Keeper:
         )
         return canary.difference([manifest.canary.logprobs[i] for i in at], found)
 
-    def _fail(self, version: PolicyVersion, message: str, measured: float | None) -> None:
+    def _fail(self, version: PolicyVersion, error: Exception, measured: float | None) -> None:
         finite = measured if measured is not None and measured != float("inf") else None
-        self._state = WeightsState(version=None, ready=False, error=message, canary_error=finite)
-        reason = f"weights {version} were not verified: {message}"
-        self.failed.set_result(JobError("WeightsNotVerified", reason, permanent=False))
+        self._state = WeightsState(
+            version=None, ready=False, error=said(error), reason=kind_of(error), canary_error=finite
+        )
+        message = f"weights {version} were not verified: {said(error)}"
+        self.failed.set_result(JobError("WeightsNotVerified", message, permanent=False))
 
     def _report(self, manifest: WeightsManifest) -> None:
         state = self._state
         event(
             log, "weights", logging.INFO if state.error is None else logging.ERROR,
             wanted=str(manifest.version), held=str(state.version), ready=state.ready, error=state.error,
-            canary_error=state.canary_error, seconds=state.seconds,
+            reason=state.reason, canary_error=state.canary_error, seconds=state.seconds,
         )  # fmt: skip
