@@ -37,7 +37,13 @@ class Plan:
         return self.slot.group_id(self.purpose, self.step)
 
     def task(self, index: int, attempt: int) -> Task:
-        """One attempt at one of its episodes; what is drawn does not depend on the attempt."""
+        """One attempt at one of its episodes.
+
+        The environment's seed does not depend on the attempt. Nor does what a first attempt samples, in
+        whichever incarnation; a retry samples anew, so that an episode which breaks its sandbox by what the
+        model says there is not replayed until its retries are used up.
+        """
+        retry = (attempt,) if is_retry(attempt) else ()
         return Task(
             group_id=self.group_id,
             purpose=self.purpose,
@@ -45,9 +51,14 @@ class Plan:
             attempt=attempt,
             row=self.row,
             environment_seed=seed(self.job_seed, "environment", self.purpose, self.slot.position),
-            sampling_seed=seed(self.job_seed, "sampling", self.group_id, index),
+            sampling_seed=seed(self.job_seed, "sampling", self.group_id, index, *retry),
             sampling=self.sampling,
         )
+
+
+def is_retry(attempt: int) -> bool:
+    """Whether it is not the first attempt of its coordinator."""
+    return attempt % ATTEMPTS_PER_INCARNATION > 0
 
 
 async def run(

@@ -346,7 +346,7 @@ class Training:
 
     async def _counted(self, task: Task) -> EpisodeRecord:
         self.in_flight[task.purpose] += 1
-        self.retried[task.purpose] += task.attempt % groups.ATTEMPTS_PER_INCARNATION > 0
+        self.retried[task.purpose] += groups.is_retry(task.attempt)
         try:
             record = await self._episode(task)
         finally:

@@ -215,6 +215,16 @@ async def test_a_group_retries_what_the_platform_lost_with_fresh_ids(tok: Any) -
     assert groups.uniform(group)
 
 
+def test_a_first_attempt_samples_alike_in_every_incarnation_and_a_retry_anew() -> None:
+    def sampled(index: int, attempt: int) -> int:
+        return plan(2).task(index, attempt).sampling_seed
+
+    assert sampled(0, 0) == sampled(0, 100) == sampled(0, 700)
+    drawn = [sampled(index, attempt) for index in (0, 1) for attempt in (0, 1, 2, 101, 102)]
+    assert len(set(drawn)) == len(drawn)
+    assert len({plan(2).task(0, attempt).environment_seed for attempt in (0, 1, 101)}) == 1
+
+
 async def test_a_group_goes_on_without_what_stays_lost(tok: Any) -> None:
     async with rig(tok, ANSWER) as r:
         r.sandbox.faults["POST /reset"] = after(1, fail(500))
