@@ -30,12 +30,20 @@ def load_builtin(layout: Layout, programs: Path) -> None:
     kept_from.write_text(version)
 
 
+def build_testbox(folder: Path) -> Path:
+    """The test box alone, as an archive in `folder`."""
+    return _build(folder, _testbox)
+
+
 def _build_and_import(layout: Layout, fill: Callable[[Path], Image]) -> None:
     with tempfile.TemporaryDirectory(prefix="headway-image-") as scratch:
-        root = Path(scratch) / "root"
-        root.mkdir()
-        archive = write_archive(fill(root), root, Path(scratch) / "image.tar")
-        import_image(layout, archive)
+        import_image(layout, _build(Path(scratch), fill))
+
+
+def _build(folder: Path, fill: Callable[[Path], Image]) -> Path:
+    root = folder / "root"
+    root.mkdir()
+    return write_archive(fill(root), root, folder / "image.tar")
 
 
 def _one_program(name: str, program: Path, root: Path) -> Image:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from string import Template
 
-from . import binaries
-from .layout import SOURCE, Layout
+from . import binaries, images, lending
+from .errors import ClusterError
+from .layout import POD_CIDR, SERVICE_CIDR, SOURCE, Layout
 from .shell import run
 from .steps import say, step
 
 NAME = "headway"
+CONFIG = SOURCE / "manifests" / "kind" / "cluster.yaml"
 
 
 def exists(layout: Layout) -> bool:
@@ -17,17 +24,49 @@ def exists(layout: Layout) -> bool:
     return kind.exists() and NAME in run([kind, "get", "clusters"]).split()
 
 
+def config(lent: Sequence[Path]) -> str:
+    """kind's own configuration: a node that shows these folders of this machine, and cannot write to them."""
+    mounts = [{"hostPath": str(path), "containerPath": str(path), "readOnly": True} for path in lent]
+    return Template(CONFIG.read_text()).substitute(
+        pod_cidr=POD_CIDR, service_cidr=SERVICE_CIDR, extra_mounts=json.dumps(mounts)
+    )
+
+
 def up(layout: Layout) -> None:
+    python = lending.interpreter()
+    lending.check(python)
+    _make_state(layout)
     programs = binaries.build(layout, (binaries.KIND, *binaries.CLUSTER_PROGRAMS[:1]))
     kind = programs / "kind"
-    layout.state.mkdir(parents=True, exist_ok=True)
     if NAME not in run([kind, "get", "clusters"]).split():
         with step("creating a kind cluster"):
-            config = SOURCE / "manifests" / "kind" / "cluster.yaml"
-            run([kind, "create", "cluster", "--name", NAME, "--config", config, "--wait", "180s"])
+            run(
+                [kind, "create", "cluster", "--name", NAME, "--config", "-", "--wait", "180s"],
+                stdin=config(lending.lent(layout, python)),
+            )
+        _load_testbox(layout)
     layout.admin_kubeconfig.touch(mode=0o600)
     layout.admin_kubeconfig.write_text(run([kind, "get", "kubeconfig", "--name", NAME]))
     say(f"ready: export KUBECONFIG={layout.admin_kubeconfig}")
+
+
+def _make_state(layout: Layout) -> None:
+    try:
+        layout.state.mkdir(parents=True, exist_ok=True)
+    except PermissionError as refused:
+        raise ClusterError(
+            f"{layout.state} cannot be made: {refused.strerror}",
+            fix="set HEADWAY_STATE to a folder that you may write to",
+        ) from refused
+
+
+def _load_testbox(layout: Layout) -> None:
+    """The image that tests of small pods use; it is made of busybox."""
+    if not shutil.which("busybox"):
+        say("busybox is not installed: pods of tests will lack their image (apt-get install busybox-static)")
+        return
+    with tempfile.TemporaryDirectory(prefix="headway-image-") as scratch:
+        load_image(layout, images.build_testbox(Path(scratch)))
 
 
 def down(layout: Layout) -> None:

@@ -7,6 +7,7 @@ own image.
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,8 +23,6 @@ ENVIRONMENT = "examples/sop-quickstart"
 IN_POD = Path("/opt/headway")
 PYTHON = str(IN_POD / "venv" / "bin" / "python")
 VERSITYGW = str(IN_POD / "tools" / "versitygw")
-OBJECTS_IMAGE = "ghcr.io/versity/versitygw:v1.8.0"
-MLFLOW_IMAGE = "ghcr.io/mlflow/mlflow:v3.18.0"
 
 HEAVY = ("coordinator", "learner", "rollout")
 RESOURCES = {
@@ -41,6 +40,22 @@ def _output(*command: str | Path) -> str:
     return subprocess.run(words, check=True, text=True, stdout=subprocess.PIPE, timeout=3600).stdout
 
 
+def published() -> dict[str, str]:
+    """Images of the object store and MLflow, in the versions that this machine would run by itself."""
+    mlflow = _version(ROOT / "requirements" / "all.txt", r"^mlflow==(\S+)")
+    versitygw = _version(ROOT / "hack/cluster/go/go.mod", r"^\s*github\.com/versity/versitygw v(\S+)")
+    return {
+        "objects": f"ghcr.io/versity/versitygw:v{versitygw}",
+        "mlflow": f"ghcr.io/mlflow/mlflow:v{mlflow}",
+    }
+
+
+def _version(lock: Path, pattern: str) -> str:
+    found = re.search(pattern, lock.read_text(), re.MULTILINE)
+    assert found, f"{lock} has no line like {pattern}"
+    return found[1]
+
+
 def provide(settings: Settings) -> dict[str, str]:
     """Reference of every part's image; on this machine they are built and loaded first."""
     prefix = settings.image_prefix
@@ -49,8 +64,7 @@ def provide(settings: Settings) -> dict[str, str]:
         return {
             "operator": own["operator"], "broker": own["operator"], "coordinator": own["rollout"],
             "rollout": own["rollout"], "learner": own["trainer"], "sop-quickstart": own["sop-quickstart"],
-            "objects": OBJECTS_IMAGE, "mlflow": MLFLOW_IMAGE,
-        }  # fmt: skip
+        } | published()  # fmt: skip
     built = _output(
         SYSTEM_PYTHON, BUILD, "--load", "--prefix", prefix, "host", "operator", "sandbox", ENVIRONMENT
     )
@@ -68,10 +82,32 @@ def host_mounts(settings: Settings) -> tuple[list[dict[str, Any]], list[dict[str
     """Mounts and volumes that lend this machine's Python and programs to a pod; none on another cluster."""
     if settings.current_cluster:
         return [], []
-    venv = _output(SYSTEM_PYTHON, ROOT / "hack" / "python" / "env.py", "path").strip()
-    lent = {"venv": venv, "src": str(ROOT), "tools": str(tools())}
-    mounts = [{"name": n, "mountPath": str(IN_POD / n), "readOnly": True} for n in lent]
-    volumes = [{"name": n, "hostPath": {"path": path, "type": "Directory"}} for n, path in lent.items()]
+    venv = Path(_output(SYSTEM_PYTHON, ROOT / "hack" / "python" / "env.py", "path").strip())
+    return mounted(lent(venv, tools()))
+
+
+def lent(venv: Path, programs: Path) -> dict[str, tuple[Path, Path]]:
+    """Name of a volume -> where a pod sees it, and the folder of this machine."""
+    folders = {"venv": venv, "src": ROOT, "tools": programs}
+    found = {name: (IN_POD / name, folder) for name, folder in folders.items()}
+    if (interpreter := own_interpreter(venv)) is not None:
+        found["python"] = (interpreter, interpreter)
+    return found
+
+
+def own_interpreter(venv: Path) -> Path | None:
+    """Folder of the interpreter that the environment stands on; None where the image has one at its path."""
+    home = Path(_version(venv / "pyvenv.cfg", r"^home = (.+)$"))
+    return None if home == Path(SYSTEM_PYTHON).parent else home.parent
+
+
+def mounted(folders: Mapping[str, tuple[Path, Path]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Read-only mounts, and the volumes they name."""
+    mounts = [{"name": n, "mountPath": str(inside), "readOnly": True} for n, (inside, _) in folders.items()]
+    volumes = [
+        {"name": name, "hostPath": {"path": str(folder), "type": "Directory"}}
+        for name, (_, folder) in folders.items()
+    ]
     return mounts, volumes
 
 

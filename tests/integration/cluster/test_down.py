@@ -31,7 +31,7 @@ pytestmark = [
     pytest.mark.e2e,
     pytest.mark.long,
     pytest.mark.timeout(2700),
-    pytest.mark.skipif(os.geteuid() != 0, reason="the local cluster needs root"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="a cluster of this machine's own processes needs root"),
 ]
 
 REPOSITORY = Path(__file__).parents[3]

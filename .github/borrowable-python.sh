@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# Has uv fetch a Python that brings its own libraries, which pods on kind can borrow from the runner (its own is
+# newer than the pods' image). Prints the setting by which hack/python and hack/cluster find it.
+set -euo pipefail
+tool="$(mktemp -d)"
+python3 -m venv "$tool"
+"$tool/bin/pip" install --quiet --require-hashes -r requirements/bootstrap.txt >&2
+"$tool/bin/uv" python install 3.11 >&2
+echo "HEADWAY_PYTHON=$(realpath "$("$tool/bin/uv" python find --managed-python 3.11)")"

@@ -1,0 +1,43 @@
+"""What the demo runs its parts from."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "hack" / "demo"))
+
+from headway_demo import images
+
+
+@pytest.fixture
+def venv(tmp_path: Path) -> Path:
+    (tmp_path / "pyvenv.cfg").write_text("home = /usr/bin\nimplementation = CPython\n")
+    return tmp_path
+
+
+def test_the_mlflow_server_is_of_the_version_that_is_installed() -> None:
+    assert images.published()["mlflow"] == f"ghcr.io/mlflow/mlflow:v{version('mlflow')}"
+
+
+def test_the_object_store_is_of_the_version_that_is_built() -> None:
+    tag = images.published()["objects"].rpartition(":")[2]
+    assert f"github.com/versity/versitygw {tag}" in (images.ROOT / "hack/cluster/go/go.mod").read_text()
+
+
+def test_pods_borrow_environment_source_and_tools_read_only(venv: Path) -> None:
+    mounts, volumes = images.mounted(images.lent(venv, Path("/cache/bin")))
+    assert {m["mountPath"] for m in mounts} == {f"/opt/headway/{name}" for name in ("venv", "src", "tools")}
+    assert all(mount["readOnly"] for mount in mounts)
+    paths = {volume["name"]: volume["hostPath"]["path"] for volume in volumes}
+    assert paths == {"venv": str(venv), "src": str(images.ROOT), "tools": "/cache/bin"}
+
+
+def test_an_interpreter_that_the_image_lacks_is_lent_at_its_own_path(venv: Path) -> None:
+    (venv / "pyvenv.cfg").write_text("home = /home/me/python/bin\n")
+    mounts, volumes = images.mounted(images.lent(venv, Path("/cache/bin")))
+    assert {"name": "python", "mountPath": "/home/me/python", "readOnly": True} in mounts
+    assert {"name": "python", "hostPath": {"path": "/home/me/python", "type": "Directory"}} in volumes
