@@ -36,6 +36,7 @@ from headway_operator.plan import (
 from headway_operator.plan.context import Context, Json, Wanted
 from headway_operator.plan.health import RoleHealth, Trouble, failure, is_complete, pod_trouble, role_health
 from headway_operator.plan.observed import CHILDLESS_SECONDS, Observed, is_over, moment
+from headway_operator.plan.situation import Situation, stalls_at
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ def _alive(context: Context, observed: Observed, obstacle: Trouble | None) -> Pl
     roles = _roles(context, observed, running)
     end = failure(context, observed, roles) or _deadline(context, observed.now)
     complete = end is None and is_complete(observed.workload(names.COORDINATOR))
-    situation = status.Situation(
+    situation = Situation(
         now=observed.now,
         roles=roles if end is None and not complete else [],
         sandbox_trouble=_sandbox_trouble(observed),
@@ -177,7 +178,7 @@ def _deadline(context: Context, now: datetime) -> Trouble | None:
 
 def _suspending(context: Context, observed: Observed, obstacle: Trouble | None) -> Plan:
     gone = not observed.pods() and not observed.of_kinds("Job", "Deployment")
-    told = status.of(context, status.Situation(now=observed.now, suspended=gone, obstacle=obstacle))
+    told = status.of(context, Situation(now=observed.now, suspended=gone, obstacle=obstacle))
     doomed = (*teardown.stopping(observed), *observed.of_kinds("Service"))
     again = None if gone else teardown.LOOK_SECONDS
     return Plan(tuple(_base(context)), doomed, told, held=True, again_seconds=again)
@@ -221,10 +222,10 @@ def _surplus(observed: Observed, wanted: tuple[Wanted, ...]) -> tuple[Json, ...]
     )
 
 
-def _again(context: Context, observed: Observed, situation: status.Situation) -> float | None:
+def _again(context: Context, observed: Observed, situation: Situation) -> float | None:
     """Seconds until a deadline may have passed."""
     moments = []
-    if (stalls := status.stalls_at(context, situation)) and stalls > observed.now:
+    if (stalls := stalls_at(context, situation)) and stalls > observed.now:
         moments.append(stalls)
     if (limit := context.spec.active_deadline_seconds) is not None:
         moments.append(_active_since(context, observed.now) + timedelta(seconds=limit))

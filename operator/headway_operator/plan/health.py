@@ -17,9 +17,11 @@ from headway_operator.plan.observed import (
     Observed,
     conditions,
     containers,
+    has_succeeded,
     is_over,
     is_ready,
     moment,
+    runs_on,
     terminations,
 )
 
@@ -61,6 +63,8 @@ class RoleHealth:
     trouble: Trouble | None
     pending_since: datetime | None
     """Since when the role has had too few ready pods to do its work; None while it has enough."""
+    at_work: bool
+    """Enough of its processes run or have done their work, whether or not they answer probes just now."""
     culprit: str = ""
     """What it waits for longest."""
 
@@ -123,19 +127,21 @@ def role_health(
 ) -> RoleHealth:
     """A role as it stands."""
     if is_complete(observed.workload(role)):
-        return RoleHealth(role, desired, desired, restarts_before, trouble=None, pending_since=None)
-    pods = [
-        pod for pod in observed.pods(role) if not is_over(pod) and "deletionTimestamp" not in pod["metadata"]
-    ]
+        return RoleHealth(role, desired, desired, restarts_before, None, None, at_work=True)
     # A rank that has done its work is not missed while the others finish.
-    done = sum(pod["status"].get("phase") == "Succeeded" for pod in observed.pods(role))
-    ready = sum(is_ready(pod) for pod in pods) + (done if WORKLOADS[role] == "Job" else 0)
+    done = [pod for pod in observed.pods(role) if WORKLOADS[role] == "Job" and has_succeeded(pod)]
+    pods = [
+        pod
+        for pod in observed.pods(role)
+        if not is_over(pod) and "deletionTimestamp" not in pod["metadata"] and pod not in done
+    ]
+    ready = sum(is_ready(pod) for pod in pods) + len(done)
     waiting = [pod for pod in pods if not is_ready(pod)]
     troubles = [trouble for pod in waiting if (trouble := pod_trouble(pod))]
     workload = observed.workload(role)
     trouble = next(iter(troubles), None) or _workload_trouble(observed, workload)
-    enough = ready >= (1 if role == names.ROLLOUT else desired)
-    pending_since, culprit = (None, "") if enough else _pending(waiting, workload)
+    needed = 1 if role == names.ROLLOUT else desired
+    pending_since, culprit = (None, "") if ready >= needed else _pending(waiting, workload)
     return RoleHealth(
         role=role,
         desired=desired,
@@ -143,6 +149,7 @@ def role_health(
         restarts=max(restarts_before, _restarts(context, observed, role)),
         trouble=None if ready >= desired else trouble or _failed_pod_trouble(observed, role, pods),
         pending_since=pending_since,
+        at_work=ready + sum(map(runs_on, waiting)) >= needed,
         culprit=culprit,
     )
 

@@ -87,10 +87,36 @@ def is_over(pod: Json) -> bool:
     return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
 
 
+def has_succeeded(pod: Json) -> bool:
+    """Whether the processes of a Job's pod have all done their work.
+
+    The kubelet tells that the containers ended, and that the pod is not ready, before it says Succeeded.
+    """
+    endings = [status.get("state", {}).get("terminated") for status in _main_containers(pod)]
+    all_well = bool(endings) and all(ended is not None and ended.get("exitCode") == 0 for ended in endings)
+    return pod.get("status", {}).get("phase") == "Succeeded" or all_well
+
+
+def runs_on(pod: Json) -> bool:
+    """Whether the processes of a pod that is not ready have not ended since it was: it answers probes late.
+
+    A pod is not ready from before its containers start; where it became so afterwards, it was ready between.
+    """
+    ready = conditions(pod).get("Ready")
+    running = [status.get("state", {}).get("running") for status in _main_containers(pod)]
+    if ready is None or not running or not all(running):
+        return False
+    return moment(ready["lastTransitionTime"]) > max(moment(state["startedAt"]) for state in running)
+
+
+def _main_containers(pod: Json) -> list[Json]:
+    return pod.get("status", {}).get("containerStatuses") or []
+
+
 def containers(pod: Json) -> list[Json]:
     """Statuses of a pod's containers, the initial ones first."""
     status = pod.get("status", {})
-    return [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
+    return [*(status.get("initContainerStatuses") or []), *_main_containers(pod)]
 
 
 def terminations(pod: Json) -> list[Json]:

@@ -6,8 +6,7 @@ The coordinator owns the rest and the conditions that only it can judge (`Weight
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final
 
 from headway_api import names
@@ -16,6 +15,7 @@ from headway_api.spec.training import RLTrainingJob
 from headway_api.status import RLTrainingJobStatus, Role, State
 from headway_operator.plan.context import Context
 from headway_operator.plan.health import RoleHealth, Trouble
+from headway_operator.plan.situation import Situation, no_progress
 
 OWN: Final = frozenset(
     {
@@ -35,27 +35,6 @@ OWN: Final = frozenset(
     }
 )
 PREFLIGHT_DONE: Final = ("Passed", "Warned", "Skipped")
-
-
-@dataclass(frozen=True)
-class Situation:
-    """What the planner found out; the status is a function of it and of the status before."""
-
-    now: datetime
-    roles: list[RoleHealth] = field(default_factory=list)
-    sandbox_trouble: Trouble | None = None
-    failure: Trouble | None = None
-    complete: bool = False
-    suspended: bool = False
-    """Every pod is gone."""
-    obstacle: Trouble | None = None
-    """An object could not be created or changed: the API server's own words."""
-    blocked: bool = False
-    """The obstacle will not pass by itself."""
-
-    def role(self, name: str) -> RoleHealth | None:
-        """A role that is wanted now."""
-        return next((health for health in self.roles if health.role == name), None)
 
 
 def refused(
@@ -210,50 +189,8 @@ def _role_condition(kind: ConditionType, situation: Situation, role: str, more: 
         return condition(kind, True, Reason.PODS_READY, text)
     if trouble:
         return condition(kind, False, trouble.reason, trouble.message)
-    return condition(kind, False, Reason.STARTING, f"{health.ready} of {health.desired} pods are ready")
-
-
-def _running(situation: Situation) -> bool:
-    """Whether every role can do its work."""
-    wanted = {health.role for health in situation.roles}
-    return {names.LEARNER, names.ROLLOUT} <= wanted and all(
-        health.pending_since is None and health.ready for health in situation.roles
-    )
-
-
-def _last_step_time(job: RLTrainingJob) -> datetime | None:
-    return job.status.progress.updated_time if job.status.progress else None
-
-
-def _running_since(job: RLTrainingJob) -> datetime | None:
-    moments = [
-        known.last_transition_time
-        for kind in (ConditionType.LEARNER_READY, ConditionType.ROLLOUT_READY)
-        if (known := find(job.status.conditions, kind)) and known.status == "True"
-    ]
-    return max(moments) if len(moments) == 2 else None
-
-
-def stalls_at(context: Context, situation: Situation) -> datetime | None:
-    """When a job that runs will have been silent for too long, unless it completes a step before."""
-    since = [m for m in (_running_since(context.job), _last_step_time(context.job)) if m]
-    if not _running(situation) or not since:
-        return None
-    return max(since) + timedelta(seconds=context.platform.stalled_after_seconds)
-
-
-def _no_progress(context: Context, situation: Situation) -> str | None:
-    """What to say of a job that runs and gets nowhere; the coordinator knows best."""
-    progress = context.job.status.progress
-    if _running(situation) and progress and progress.stalled:
-        return progress.stalled
-    moment = stalls_at(context, situation)
-    if moment is None or situation.now < moment:
-        return None
-    limit = context.platform.stalled_after_seconds
-    culprits = [health.trouble.message for health in situation.roles if health.trouble]
-    text = f"no step was completed for {int(limit)} s although every role runs"
-    return f"{text}: {'; '.join(culprits)}" if culprits else f"{text}; see the coordinator's log"
+    reason = Reason.PODS_NOT_READY if health.at_work else Reason.STARTING
+    return condition(kind, False, reason, f"{health.ready} of {health.desired} pods are ready")
 
 
 def _progressing(context: Context, situation: Situation) -> Condition:
@@ -262,16 +199,21 @@ def _progressing(context: Context, situation: Situation) -> Condition:
         return condition(kind, False, Reason.FAILED if situation.failure else Reason.SUCCEEDED)
     if context.spec.suspend:
         return condition(kind, False, Reason.SUSPENDED if situation.suspended else Reason.SUSPENDING)
-    if text := _no_progress(context, situation):
+    if text := no_progress(context, situation):
         return condition(kind, False, Reason.NO_PROGRESS, text)
-    if _running(situation):
-        return condition(kind, True, Reason.STEPPING)
+    if situation.running:
+        return condition(kind, True, Reason.EVALUATING if _evaluating(context.job) else Reason.STEPPING)
     return condition(kind, False, _first_reason(situation), _waiting_for(situation))
+
+
+def _evaluating(job: RLTrainingJob) -> bool:
+    return job.status.progress is not None and job.status.progress.evaluating is not None
 
 
 def _first_reason(situation: Situation) -> str:
     """The first role's in trouble; a role that just takes its time has none."""
-    return next((health.trouble.reason for health in situation.roles if health.trouble), Reason.STARTING)
+    patient = Reason.PODS_NOT_READY if situation.at_work else Reason.STARTING
+    return next((health.trouble.reason for health in situation.roles if health.trouble), patient)
 
 
 def _waiting_for(situation: Situation) -> str:
@@ -318,7 +260,7 @@ def _kstatus(context: Context, situation: Situation, fresh: list[Condition]) -> 
     progressing = find(fresh, ConditionType.PROGRESSING)
     if progressing and progressing.reason == Reason.NO_PROGRESS:
         return _stuck(Trouble(progressing.reason, progressing.message))
-    if policy == "Accepted" or (policy == "Running" and _running(situation)):
+    if policy == "Accepted" or (policy == "Running" and situation.running):
         return _trio(condition(ready, True, Reason.ACCEPTED if policy == "Accepted" else Reason.RUNNING))
     obstacle = situation.obstacle
     text = obstacle.message if obstacle else _waiting_for(situation)
@@ -355,8 +297,8 @@ def _state(context: Context, situation: Situation, known: list[Condition]) -> tu
     if is_true(known, ConditionType.STALLED):
         return "Stalled", _reason(known, ConditionType.STALLED)
     progressing = _reason(known, ConditionType.PROGRESSING)
-    if _running(situation):
-        return "Training", progressing
+    if situation.at_work:
+        return ("Evaluating" if _evaluating(context.job) else "Training"), progressing
     if context.job.status.progress and context.job.status.progress.step > 0:
         return "Restarting", progressing
     if situation.role(names.LEARNER):

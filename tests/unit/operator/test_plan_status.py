@@ -66,23 +66,6 @@ def test_a_passed_preflight_is_starting_until_all_are_ready() -> None:
     assert world.is_true("SandboxesReady")
 
 
-def test_a_lost_role_is_a_restart_once_there_was_progress() -> None:
-    world = running()
-    world.body["status"]["progress"] = {"step": 4}
-    world.starting("learner")
-    world.carry_out()
-    assert world.body["status"]["state"] == "Restarting"
-    assert not world.is_true("Ready")
-    assert world.is_true("Reconciling")
-
-
-def test_a_rank_that_has_done_its_work_is_not_missed() -> None:
-    world = running()
-    world.pod("learner", phase="Succeeded")
-    world.carry_out()
-    assert world.body["status"]["state"] == "Training"
-
-
 def test_one_server_of_many_is_enough_to_go_on() -> None:
     world = running(rollout={"replicas": 4})
     world.unschedulable("rollout-x", "irrelevant")

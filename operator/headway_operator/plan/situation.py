@@ -1,0 +1,82 @@
+"""What the planner found out about a job that it keeps alive, and whether such a job moves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from headway_api import names
+from headway_api.conditions import ConditionType, find
+from headway_api.spec.training import RLTrainingJob
+from headway_operator.plan.context import Context
+from headway_operator.plan.health import RoleHealth, Trouble
+
+
+@dataclass(frozen=True)
+class Situation:
+    """The status is a function of this and of the status before."""
+
+    now: datetime
+    roles: list[RoleHealth] = field(default_factory=list)
+    sandbox_trouble: Trouble | None = None
+    failure: Trouble | None = None
+    complete: bool = False
+    suspended: bool = False
+    """Every pod is gone."""
+    obstacle: Trouble | None = None
+    """An object could not be created or changed: the API server's own words."""
+    blocked: bool = False
+    """The obstacle will not pass by itself."""
+
+    def role(self, name: str) -> RoleHealth | None:
+        """A role that is wanted now."""
+        return next((health for health in self.roles if health.role == name), None)
+
+    @property
+    def running(self) -> bool:
+        """Whether every role can do its work."""
+        return self._trains and all(health.pending_since is None and health.ready for health in self.roles)
+
+    @property
+    def at_work(self) -> bool:
+        """Whether no process is missing, though one may be slow to answer."""
+        return self._trains and all(health.at_work for health in self.roles)
+
+    @property
+    def _trains(self) -> bool:
+        return {names.LEARNER, names.ROLLOUT} <= {health.role for health in self.roles}
+
+
+def _last_step_time(job: RLTrainingJob) -> datetime | None:
+    return job.status.progress.updated_time if job.status.progress else None
+
+
+def _running_since(job: RLTrainingJob) -> datetime | None:
+    moments = [
+        known.last_transition_time
+        for kind in (ConditionType.LEARNER_READY, ConditionType.ROLLOUT_READY)
+        if (known := find(job.status.conditions, kind)) and known.status == "True"
+    ]
+    return max(moments) if len(moments) == 2 else None
+
+
+def stalls_at(context: Context, situation: Situation) -> datetime | None:
+    """When a job that runs will have been silent for too long, unless it completes a step before."""
+    since = [m for m in (_running_since(context.job), _last_step_time(context.job)) if m]
+    if not situation.running or not since:
+        return None
+    return max(since) + timedelta(seconds=context.platform.stalled_after_seconds)
+
+
+def no_progress(context: Context, situation: Situation) -> str | None:
+    """What to say of a job that runs and gets nowhere; the coordinator knows best."""
+    progress = context.job.status.progress
+    if situation.running and progress and progress.stalled:
+        return progress.stalled
+    moment = stalls_at(context, situation)
+    if moment is None or situation.now < moment:
+        return None
+    limit = context.platform.stalled_after_seconds
+    culprits = [health.trouble.message for health in situation.roles if health.trouble]
+    text = f"no step was completed for {int(limit)} s although every role runs"
+    return f"{text}: {'; '.join(culprits)}" if culprits else f"{text}; see the coordinator's log"
