@@ -18,14 +18,12 @@ MESSAGE_LIMIT = 32768
 
 
 class ConditionType(StrEnum):
-    """What can be so of a job."""
+    """What can be so of a job. Each is set by the operator, unless it says otherwise."""
 
     ACCEPTED = "Accepted"
     """The spec can be run by this operator."""
     PREFLIGHT_PASSED = "PreflightPassed"
     """The checks before the first gradient passed."""
-    QUOTA_RESERVED = "QuotaReserved"
-    """The queue, where there is one, has let the job in."""
     LEARNER_READY = "LearnerReady"
     """Every learner process runs."""
     ROLLOUT_READY = "RolloutReady"
@@ -33,15 +31,13 @@ class ConditionType(StrEnum):
     SANDBOXES_READY = "SandboxesReady"
     """The broker can hand out sandboxes."""
     WEIGHTS_IN_SYNC = "WeightsInSync"
-    """Every server in rotation holds weights that were verified."""
+    """Every rollout server holds the weights wanted, verified. While servers take new ones, what was said
+    before stands. The coordinator's; without observedGeneration, for it is not told which generation of the
+    spec it runs."""
     PROGRESSING = "Progressing"
     """Steps are being completed."""
     CHECKPOINT_AVAILABLE = "CheckpointAvailable"
     """There is a checkpoint to resume from."""
-    COLLAPSE_DETECTED = "CollapseDetected"
-    """Training shows signs of collapse; the message names the first thing to change."""
-    BUDGET_EXCEEDED = "BudgetExceeded"
-    """No further episode fits the budget."""
     SUSPENDED = "Suspended"
     """spec.suspend is true and every pod is gone."""
     COMPLETE = "Complete"
@@ -61,8 +57,6 @@ class Reason(StrEnum):
 
     ACCEPTED = "Accepted"
     INVALID_SPEC = "InvalidSpec"
-    UNSUPPORTED = "Unsupported"
-    MANAGED_BY_OTHER = "ManagedByOther"
     NAME_CONFLICT = "NameConflict"
 
     PASSED = "Passed"
@@ -70,11 +64,6 @@ class Reason(StrEnum):
     WARNED = "Warned"
     SKIPPED = "Skipped"
     RUNNING = "Running"
-
-    QUEUED = "Queued"
-    ADMITTED = "Admitted"
-    EVICTED = "Evicted"
-    NO_QUEUE = "NoQueue"
 
     PENDING = "Pending"
     STARTING = "Starting"
@@ -87,7 +76,6 @@ class Reason(StrEnum):
     OUT_OF_MEMORY = "OutOfMemory"
     CRASH_LOOP = "CrashLoop"
     DISRUPTED = "Disrupted"
-    RESTARTING = "Restarting"
 
     SYNCED = "Synced"
     VERIFICATION_FAILED = "VerificationFailed"
@@ -100,15 +88,6 @@ class Reason(StrEnum):
 
     CHECKPOINTED = "Checkpointed"
     NO_CHECKPOINT = "NoCheckpoint"
-
-    HEALTHY = "Healthy"
-    REWARD_COLLAPSED = "RewardCollapsed"
-    UNIFORM_GROUPS = "UniformGroups"
-    RATIO_DIVERGED = "RatioDiverged"
-    ENTROPY_COLLAPSED = "EntropyCollapsed"
-
-    WITHIN_BUDGET = "WithinBudget"
-    EXHAUSTED = "Exhausted"
 
     SUSPENDED = "Suspended"
     SUSPENDING = "Suspending"

@@ -22,14 +22,16 @@ from aiohttp import web
 from headway_api import config, names, prices
 from headway_api import status as st
 from headway_api.artifacts import Layout
+from headway_api.conditions import Condition
 from headway_api.config import JobConfig
 from headway_api.exits import JobError, leave
 from headway_api.metrics import UnknownMetricError, family
 from headway_api.records import EpisodeRecord, GroupRecord
 from headway_api.store import Store, open_store
-from headway_rollout import logs, view
+from headway_rollout import conditions, logs, view
 from headway_rollout import status as status_writer
 from headway_rollout.engines.fleet import Discover, Fleet, by_dns
+from headway_rollout.engines.router import Router
 from headway_rollout.episode import Episodes, Rules
 from headway_rollout.gateway.core import Gateway
 from headway_rollout.learner_api import LearnerApi
@@ -65,6 +67,7 @@ class Coordinator:
         cache: Path,
         sink: status_writer.Sink,
         *,
+        told: Sequence[Condition] = (),
         broker_url: str | None = None,
         discover: Discover | None = None,
         port: int = names.PORT_COORDINATOR,
@@ -85,6 +88,7 @@ class Coordinator:
         self._exporter = Exporter(job.namespace, job.name, self._samples)
         self._api = LearnerApi(token, self._exporter.text)
         self._status = status_writer.Writer(sink, self.status)
+        self._conditions = list(told)
         self._preflight = st.Preflight(state="Running")
         self._figures: figures.Figures = {}
         self._figured: set[tuple[str, int]] = set()
@@ -187,7 +191,10 @@ class Coordinator:
     def status(self) -> st.RLTrainingJobStatus:
         """Everything this process owns of `.status`."""
         training = self._training
+        router = self._fleet.router if self._fleet else Router()
+        self._conditions = conditions.current(self._conditions, router)
         found = st.RLTrainingJobStatus(
+            conditions=self._conditions,
             preflight=self._preflight,
             algorithm=view.algorithm(self.spec),
             artifacts=view.artifacts(
@@ -199,7 +206,7 @@ class Coordinator:
             return found
         evaluations = view.curve(training.state)
         stalled = self._watch.stalled if self._watch else None
-        found.progress = view.progress(training, self._ledger.episodes, self._fleet.router.wanted, stalled)
+        found.progress = view.progress(training, self._ledger.episodes, router.wanted, stalled)
         found.reward = view.reward(training.state.last_batch)
         found.validation = view.validation(evaluations)
         found.checkpoints = view.checkpoints(training.state, evaluations)
@@ -327,8 +334,11 @@ def main() -> None:
         job = config.load(os.environ)
         cache = Path(os.environ.get(names.ENV_CACHE, names.CACHE_DIR))
         store = open_store(job.spec.output)
-        sink = status_writer.kubernetes_sink(job) if in_cluster(os.environ) else status_writer.log_sink
-        coordinator = Coordinator(job, config.load_token(os.environ), store, cache, sink)
+        sink, told = status_writer.log_sink, []
+        if in_cluster(os.environ):
+            api = status_writer.kubernetes_client()
+            sink, told = status_writer.kubernetes_sink(job, api), status_writer.told(job, api)
+        coordinator = Coordinator(job, config.load_token(os.environ), store, cache, sink, told=told)
         asyncio.run(serve(coordinator))
     except asyncio.CancelledError:
         sys.exit(143)

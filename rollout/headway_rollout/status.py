@@ -12,9 +12,11 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from headway_api import names
+from headway_api.conditions import Condition
 from headway_api.config import JobConfig
 from headway_api.status import RLTrainingJobStatus
 from headway_rollout import logs
+from headway_rollout.conditions import OWN
 
 LEAST_SECONDS = 2.0
 WRITE_SECONDS = 15.0
@@ -29,13 +31,40 @@ class Sink(Protocol):
     def __call__(self, status: dict[str, Any]) -> None: ...
 
 
-def kubernetes_sink(job: JobConfig, api: Any = None) -> Sink:
-    """The job's own status subresource, with the pod's service account unless a client is given."""
+def kubernetes_client() -> Any:
+    """The API server, with the pod's service account."""
     from kubernetes import client, config
 
-    if api is None:
-        config.load_incluster_config()
-        api = client.CustomObjectsApi()
+    config.load_incluster_config()
+    return client.CustomObjectsApi()
+
+
+def told(job: JobConfig, api: Any) -> list[Condition]:
+    """The coordinator's conditions as a predecessor left them; none where they cannot be had.
+
+    A patch that changes nothing is answered with the object: the coordinator may patch its job's status
+    and read nothing else.
+    """
+    try:
+        found = api.patch_namespaced_custom_object_status(
+            names.GROUP,
+            names.VERSION,
+            job.namespace,
+            PLURAL,
+            job.name,
+            {"status": {}},
+            _content_type="application/merge-patch+json",
+            _request_timeout=WRITE_SECONDS,
+        )
+        known = RLTrainingJobStatus.model_validate(found.get("status", {})).conditions
+    except Exception as error:  # the client's errors have no common base; the conditions start afresh
+        logs.event(_log, "status-not-read", level=logging.WARNING, error=str(error))
+        return []
+    return [condition for condition in known if condition.type in OWN]
+
+
+def kubernetes_sink(job: JobConfig, api: Any) -> Sink:
+    """The job's own status subresource."""
 
     def apply(status: dict[str, Any]) -> None:
         body = {

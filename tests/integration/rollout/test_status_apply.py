@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from kubernetes import client, config
 
+from headway_api import names
+from headway_api.conditions import ConditionType, Reason, condition
 from headway_api.config import JobConfig
 from headway_api.crd import definitions
 from headway_api.status import Progress, RLTrainingJobStatus, Usage
-from headway_rollout.status import kubernetes_sink
+from headway_rollout.status import kubernetes_sink, told
 
 if TYPE_CHECKING:
     from conftest import Cluster
@@ -73,3 +75,56 @@ def test_each_writer_keeps_its_own_fields(cluster: Cluster, job: JobConfig) -> N
     status = found(cluster, job)
     assert (status["state"], status["progress"]["step"]) == ("Training", 2)
     assert "usage" not in status, "what a writer no longer sends is gone"
+
+
+def test_each_writer_keeps_its_own_conditions(cluster: Cluster, job: JobConfig) -> None:
+    synced = condition(ConditionType.WEIGHTS_IN_SYNC, True, Reason.SYNCED, "as wanted")
+    sink = kubernetes_sink(job, api(cluster))
+    sink(RLTrainingJobStatus(conditions=[synced]).as_object())
+
+    def by_operator(ready: bool) -> None:
+        theirs = condition(ConditionType.READY, ready, Reason.RUNNING, generation=1)
+        document = {
+            "apiVersion": names.API_VERSION,
+            "kind": "RLTrainingJob",
+            "metadata": {"name": job.name},
+            "status": {"conditions": [theirs.model_dump(mode="json", by_alias=True)]},
+        }
+        cluster.kubectl(
+            "apply",
+            "--server-side",
+            "--subresource=status",
+            f"--field-manager={names.FIELD_MANAGER_OPERATOR}",
+            "-n",
+            job.namespace,
+            "-f",
+            "-",
+            input=json.dumps(document),
+        )
+
+    def said() -> dict[str, str]:
+        return {known["type"]: known["status"] for known in found(cluster, job)["conditions"]}
+
+    by_operator(ready=False)
+    assert said() == {"WeightsInSync": "True", "Ready": "False"}
+    failed = condition(ConditionType.WEIGHTS_IN_SYNC, False, Reason.VERIFICATION_FAILED, "canary off by 3.1")
+    sink(RLTrainingJobStatus(conditions=[failed]).as_object())
+    by_operator(ready=True)
+    assert said() == {"WeightsInSync": "False", "Ready": "True"}
+
+
+def test_a_successor_reads_what_was_said_with_the_right_to_patch_alone(
+    cluster: Cluster, job: JobConfig
+) -> None:
+    server = api(cluster)
+    assert told(job, server) == []
+    synced = condition(ConditionType.WEIGHTS_IN_SYNC, True, Reason.SYNCED, "as wanted")
+    kubernetes_sink(job, server)(RLTrainingJobStatus(conditions=[synced]).as_object())
+    before = cluster.kubectl(
+        "get", "rltj", job.name, "-n", job.namespace, "-o", "jsonpath={.metadata.resourceVersion}"
+    )
+    assert told(job, server) == [synced]
+    after = cluster.kubectl(
+        "get", "rltj", job.name, "-n", job.namespace, "-o", "jsonpath={.metadata.resourceVersion}"
+    )
+    assert after == before, "reading changes nothing"
