@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from pydantic import ValidationError
 
 from headway_api import names
-from headway_api.conditions import ConditionType, Reason, find, is_finished, is_true
+from headway_api.conditions import ConditionType, Reason, find, is_finished
 from headway_api.spec.training import RLTrainingJob
 from headway_api.status import RLTrainingJobStatus
 from headway_operator.config import DEFAULT_MANAGER, OperatorConfig
@@ -34,8 +34,23 @@ from headway_operator.plan import (
     teardown,
 )
 from headway_operator.plan.context import Context, Json, Wanted
-from headway_operator.plan.health import RoleHealth, Trouble, failure, is_complete, pod_trouble, role_health
-from headway_operator.plan.observed import CHILDLESS_SECONDS, Observed, is_over, moment
+from headway_operator.plan.health import (
+    EVIDENCE_SECONDS,
+    RoleHealth,
+    Trouble,
+    failure,
+    is_complete,
+    pod_trouble,
+    role_health,
+)
+from headway_operator.plan.observed import (
+    CHILDLESS_SECONDS,
+    Observed,
+    holds,
+    is_ending,
+    is_over,
+    moment,
+)
 from headway_operator.plan.situation import Situation, stalls_at
 
 
@@ -84,7 +99,7 @@ def make(raw: Json, platform: OperatorConfig, observed: Observed, obstacle: Trou
     if raw["spec"].get("managedBy", DEFAULT_MANAGER) != platform.manager:
         return Plan()
     before = RLTrainingJobStatus.model_validate(raw.get("status", {}))
-    if raw["metadata"].get("deletionTimestamp"):
+    if is_ending(raw):
         return _deleted(raw, before, observed)
     if is_finished(before.conditions):
         return _ended(raw, before, observed)
@@ -149,7 +164,7 @@ def _roles(context: Context, observed: Observed, running: bool) -> list[RoleHeal
 
 def _sandbox_trouble(observed: Observed) -> Trouble | None:
     """Why no sandbox starts. They end by the minute, so one that is over is no trouble while others start."""
-    pods = [pod for pod in observed.pods(names.SANDBOX) if "deletionTimestamp" not in pod["metadata"]]
+    pods = [pod for pod in observed.pods(names.SANDBOX) if not is_ending(pod)]
     coming = [pod for pod in pods if not is_over(pod)]
     failed = [pod for pod in pods if pod["status"].get("phase") == "Failed"]
     troubles = [pod_trouble(pod) for pod in coming or failed]
@@ -234,23 +249,14 @@ def _again(context: Context, observed: Observed, situation: Situation) -> float 
     if any(health.pending_since and not observed.pods(health.role) for health in situation.roles):
         moments.append(observed.now + timedelta(seconds=CHILDLESS_SECONDS + 1))
     moments += [
-        moment(ended["lastTransitionTime"]) + timedelta(seconds=6)
+        moment(failed["lastTransitionTime"]) + timedelta(seconds=EVIDENCE_SECONDS + 1)
         for role in (names.COORDINATOR, names.LEARNER)
-        if (ended := _failed_condition(observed, role))
+        if (failed := holds(observed.workload(role), "Failed"))
     ]
     left = [(when - observed.now).total_seconds() for when in moments]
     return max(0.5, min(left)) if left else None
 
 
-def _failed_condition(observed: Observed, role: str) -> Json | None:
-    workload = observed.workload(role)
-    items = (workload or {}).get("status", {}).get("conditions") or []
-    return next((item for item in items if item["type"] == "Failed" and item["status"] == "True"), None)
-
-
 def utc_now() -> datetime:
     """The time as plans are given it."""
     return datetime.now(UTC)
-
-
-__all__ = ["Plan", "Refusal", "is_true", "make", "parse", "utc_now"]

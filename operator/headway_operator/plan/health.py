@@ -18,6 +18,8 @@ from headway_operator.plan.observed import (
     conditions,
     containers,
     has_succeeded,
+    holds,
+    is_ending,
     is_over,
     is_ready,
     moment,
@@ -130,11 +132,7 @@ def role_health(
         return RoleHealth(role, desired, desired, restarts_before, None, None, at_work=True)
     # A rank that has done its work is not missed while the others finish.
     done = [pod for pod in observed.pods(role) if WORKLOADS[role] == "Job" and has_succeeded(pod)]
-    pods = [
-        pod
-        for pod in observed.pods(role)
-        if not is_over(pod) and "deletionTimestamp" not in pod["metadata"] and pod not in done
-    ]
+    pods = [pod for pod in observed.pods(role) if not (is_over(pod) or is_ending(pod) or pod in done)]
     ready = sum(is_ready(pod) for pod in pods) + len(done)
     waiting = [pod for pod in pods if not is_ready(pod)]
     troubles = [trouble for pod in waiting if (trouble := pod_trouble(pod))]
@@ -156,21 +154,24 @@ def role_health(
 
 def is_complete(workload: Json | None) -> bool:
     """Whether a Job has done its work."""
-    return bool(workload) and conditions(workload or {}).get("Complete", {}).get("status") == "True"
+    return holds(workload, "Complete") is not None
 
 
 def _failed_pod_trouble(observed: Observed, role: str, alive: list[Json]) -> Trouble | None:
     """While nothing has replaced it, what the last pod died of."""
-    over = [pod for pod in observed.pods(role) if pod.get("status", {}).get("phase") == "Failed"]
+    over = _failed_pods(observed, role)
     return pod_trouble(over[-1]) if over and not alive else None
+
+
+def _failed_pods(observed: Observed, role: str) -> list[Json]:
+    return [pod for pod in observed.pods(role) if pod.get("status", {}).get("phase") == "Failed"]
 
 
 def _workload_trouble(observed: Observed, workload: Json | None) -> Trouble | None:
     """Why a workload cannot make its pods: a Deployment says so itself, of a Job only events tell."""
     if workload is None:
         return None
-    failure = conditions(workload).get("ReplicaFailure")
-    if failure and failure["status"] == "True":
+    if failure := holds(workload, "ReplicaFailure"):
         return Trouble(Reason.CREATE_FAILED, failure.get("message", ""))
     words = observed.refusals.get(workload["metadata"]["uid"])
     return Trouble(Reason.CREATE_FAILED, words) if words else None
@@ -232,11 +233,10 @@ def _explained(observed: Observed) -> Trouble | None:
 
 def _failed_workload(context: Context, observed: Observed) -> Trouble | None:
     for role, kind in WORKLOADS.items():
-        workload = observed.workload(role)
-        failed = conditions(workload).get("Failed") if workload and kind == "Job" else None
-        if not failed or failed["status"] != "True":
+        failed = holds(observed.workload(role), "Failed") if kind == "Job" else None
+        if failed is None:
             continue
-        over = [pod for pod in observed.pods(role) if pod.get("status", {}).get("phase") == "Failed"]
+        over = _failed_pods(observed, role)
         if not over and observed.now - moment(failed["lastTransitionTime"]) < timedelta(
             seconds=EVIDENCE_SECONDS
         ):

@@ -74,12 +74,20 @@ def conditions(body: Json) -> dict[str, Json]:
     return {item["type"]: item for item in body.get("status", {}).get("conditions") or []}
 
 
+def holds(body: Json | None, kind: str) -> Json | None:
+    """The condition of an object, where it is true."""
+    found = conditions(body).get(kind) if body else None
+    return found if found and found["status"] == "True" else None
+
+
+def is_ending(body: Json) -> bool:
+    """Whether an object has been deleted and is not gone yet."""
+    return "deletionTimestamp" in body["metadata"]
+
+
 def is_ready(pod: Json) -> bool:
     """Whether a pod takes requests."""
-    return (
-        conditions(pod).get("Ready", {}).get("status") == "True"
-        and "deletionTimestamp" not in pod["metadata"]
-    )
+    return holds(pod, "Ready") is not None and not is_ending(pod)
 
 
 def is_over(pod: Json) -> bool:

@@ -12,7 +12,7 @@ from typing import Final
 
 from headway_api import names
 from headway_operator.plan.context import Json
-from headway_operator.plan.observed import Observed, is_over, moment
+from headway_operator.plan.observed import Observed, is_ending, is_over, moment
 
 LOOK_SECONDS: Final = 0.5
 """A teardown goes on this often without being called: of what the operator deleted itself no event tells."""
@@ -63,7 +63,7 @@ def _secret(raw: Json) -> Json:
 def late(raw: Json, observed: Observed) -> str | None:
     """What holds up the end of a deleted job, for people; None while all is in time."""
     asked = raw["metadata"]["deletionTimestamp"]
-    ending = [body for body in observed.objects if "deletionTimestamp" in body["metadata"]]
+    ending = [body for body in observed.objects if is_ending(body)]
     # What owns a pod may wait for it. Of a pod the time of deletion is when its grace period ends.
     waited_for = [body for body in ending if body["kind"] == "Pod"] or ending or observed.pods()
     due = [(moment(body["metadata"].get("deletionTimestamp", asked)), body) for body in waited_for]
