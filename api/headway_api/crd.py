@@ -130,7 +130,7 @@ TRAINING_COLUMNS = [
     column("State", ".status.state"),
     column("Step", ".status.progress.step", "integer"),
     column("Reward", ".status.reward.mean"),
-    column("Val", ".status.validation.reward"),
+    column("Val", ".status.validation.externalScore"),
     column("Tokens", ".status.usage.totalTokens", "integer"),
     column("Cost", ".status.usage.cost"),
     AGE,

@@ -119,18 +119,20 @@ def load(dataset: Dataset, store: Store, which: Field) -> list[Row]:
         ) from error
     if not rows:
         raise JobError("DatasetEmpty", f"{dataset.uri} has no rows", field=field)
-    prompt_column(dataset, rows, which)
+    check_prompts(dataset, rows, which)
     return rows
 
 
-def prompt_column(dataset: Dataset, rows: Sequence[Row], which: Field) -> str:
-    """Name of the column with the prompt: the one asked for, else `prompt`, else the first.
+def check_prompts(dataset: Dataset, rows: Sequence[Row], which: Field) -> None:
+    """Every row has a prompt: in the column asked for, else in `prompt` where there is one.
 
     Raises:
         JobError: `PromptColumnMissing`, naming the columns there are and the first row without a prompt.
     """
     columns = list(rows[0])
-    name = dataset.prompt_column or ("prompt" if "prompt" in columns else columns[0])
+    name = dataset.prompt_column or "prompt"
+    if dataset.prompt_column is None and name not in columns:
+        return
     bad = next((i for i, row in enumerate(rows) if row.get(name) in (None, "")), None)
     if bad is not None:
         raise JobError(
@@ -138,4 +140,3 @@ def prompt_column(dataset: Dataset, rows: Sequence[Row], which: Field) -> str:
             f"row {bad} of {dataset.uri} has no {name!r}; columns are {', '.join(columns)}",
             field=f"spec.data.{which}.promptColumn",
         )
-    return name

@@ -29,7 +29,8 @@ class Dataset(SpecModel):
     format: Format | None = None
     """Format of the file. Absent: told by the ending of uri."""
     prompt_column: Annotated[str, Field(min_length=1, max_length=128)] | None = None
-    """Column that holds the prompt. Absent: the column `prompt`, else the first column."""
+    """Column that no row may leave empty: the job fails before anything starts where one does. Absent: the
+    column `prompt`, where there is one. The environment is given every column, and makes the messages."""
 
     @property
     def effective_format(self) -> Format:

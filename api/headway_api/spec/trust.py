@@ -16,7 +16,15 @@ class EvaluationSampling(SpecModel):
     temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
     """Divides the logits before drawing; 0 always takes the likeliest token. Give 1 to see what training
     samples look like."""
-    top_p: Annotated[float, Field(ge=0, le=1)] = 1.0
+    top_p: Annotated[
+        float,
+        Field(ge=0, le=1),
+        Rule(
+            "self > 0.0",
+            "spec.evaluation.sampling.topP must be above 0; 1 draws from all tokens",
+            lambda self: self > 0,
+        ),
+    ] = 1.0
     """Share of probability that is drawn from."""
     max_tokens: Annotated[int, Field(ge=1, le=131072)] | None = None
     """Most tokens of one turn. Absent: spec.rollout.sampling.maxTokens."""
@@ -70,7 +78,8 @@ class PreflightSpec(SpecModel):
 
     policy: Literal["Enforce", "Warn", "Off"] = "Enforce"
     """Enforce fails the job where a check fails; Warn says so in the PreflightPassed condition and goes
-    on; Off runs no check."""
+    on; Off leaves out the checks of environment, reward and context. Data and model files are read, and fail
+    the job, under every policy: it cannot run without them."""
     episodes: Annotated[
         Annotated[int, Field(ge=8, le=10000)] | None,
         not_yet("spec.preflight.episodes is not acted upon by this version; remove it"),

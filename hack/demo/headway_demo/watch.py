@@ -16,13 +16,12 @@ def progress_line(job: Job) -> str:
     status = job.get("status", {})
     progress, usage = status.get("progress", {}), status.get("usage", {})
     validation = status.get("validation", {})
-    tokens = sum(usage.get(f"{name}Tokens", 0) for name in ("prefill", "cachedPrefill", "sample", "train"))
     fields = {
         "state": status.get("state", "Pending"),
         "step": f"{progress.get('step', 0)}/{progress.get('maxSteps', '-')}",
         "reward": status.get("reward", {}).get("mean", "-"),
         "held-out": _held_out(validation),
-        "tokens": f"{tokens:,}",
+        "tokens": f"{usage.get('totalTokens', 0):,}",
         "cost": f"{usage.get('cost', '0')} {usage.get('currency', 'USD')}",
     }
     return "  ".join(f"{name} {value}" for name, value in fields.items())

@@ -84,6 +84,9 @@ def reward(reply: FinishReply, spec: RLTrainingJobSpec) -> str:
 def context(first: ResetReply, chosen: Renderer, length: int, spec: RLTrainingJobSpec) -> str:
     """Prompt, tool specs and every turn at its longest fit the context."""
     agent, most = spec.agent.effective_builtin, spec.rollout.sampling.max_tokens
+    field = "spec.rollout.sampling.maxTokens"
+    if spec.data.validation is not None and spec.evaluation_max_tokens > most:
+        most, field = spec.evaluation_max_tokens, "spec.evaluation.sampling.maxTokens"
     prompt = len(chosen.render(opening(first.messages, agent.system_prompt), first.tools))
     need = prompt + agent.max_turns * most
     sums = f"{prompt} prompt and tool tokens + {agent.max_turns} turns x {most} tokens = {need}"
@@ -91,8 +94,8 @@ def context(first: ResetReply, chosen: Renderer, length: int, spec: RLTrainingJo
         raise JobError(
             "ContextTooShort",
             f"{sums}, but the context holds {length}, tool results not counted; lower "
-            f"spec.rollout.sampling.maxTokens to {max(1, (length - prompt) // agent.max_turns)}, or "
+            f"{field} to {max(1, (length - prompt) // agent.max_turns)}, or "
             "spec.agent.builtin.maxTurns",
-            field="spec.rollout.sampling.maxTokens",
+            field=field,
         )
     return f"{sums}, of {length}"

@@ -98,7 +98,7 @@ def _wanted(config: JobConfig, platform: Platform) -> Json:
 
 
 def resources(platform: Platform, wish: Json) -> Json:
-    """The job's wish over the platform's default; a job that names its own gets requests equal to limits.
+    """The job's wish over the platform's default; what it limits without a request, it requests whole.
 
     The platform's default may set requests lower: a server that waits for its episode needs no share of a
     core, while a hard limit of that size would make every start slow.
@@ -106,9 +106,9 @@ def resources(platform: Platform, wish: Json) -> Json:
     default = platform.resources
     limits = {**(default.get("limits") or DEFAULT_RESOURCES)}
     requests = {**limits, **(default.get("requests") or {})}
-    wished = {**(wish.get("requests") or {}), **(wish.get("limits") or {})}
-    limits |= wished
-    requests |= wished
+    asked, most = wish.get("requests") or {}, wish.get("limits") or {}
+    limits |= asked | most
+    requests |= most | asked
     limits.setdefault("ephemeral-storage", EPHEMERAL_STORAGE)
     requests.setdefault("ephemeral-storage", limits["ephemeral-storage"])
     return {"requests": requests, "limits": limits}

@@ -15,7 +15,7 @@ from headway_api.exits import JobError
 from headway_api.records import Purpose
 from headway_api.spec.data import Dataset
 from headway_api.store import FileStore
-from headway_rollout.dataset import Order, load, parse, position_of, prompt_column
+from headway_rollout.dataset import Order, check_prompts, load, parse, position_of
 
 ROWS = [{"prompt": "a", "answer": 1, "nested": {"x": [1]}}, {"prompt": "b", "answer": 2, "nested": {"x": []}}]
 
@@ -62,11 +62,14 @@ def test_every_column_is_kept(form: str, tmp_path: Path) -> None:
     )
 
 
-def test_the_prompt_column_is_the_one_named_else_prompt_else_the_first() -> None:
-    rows = [{"question": "q", "prompt": "p"}]
-    assert prompt_column(Dataset(uri="s3://b/x.csv"), rows, "train") == "prompt"
-    assert prompt_column(Dataset(uri="s3://b/x.csv", prompt_column="question"), rows, "train") == "question"
-    assert prompt_column(Dataset(uri="s3://b/x.csv"), [{"question": "q"}], "train") == "question"
+def test_the_prompt_column_is_the_one_named_else_prompt_where_there_is_one() -> None:
+    plain, named = Dataset(uri="s3://b/x.csv"), Dataset(uri="s3://b/x.csv", prompt_column="question")
+    check_prompts(plain, [{"question": None, "prompt": "p"}], "train")
+    check_prompts(plain, [{"note": None, "case_id": "a"}], "train")
+    check_prompts(named, [{"question": "q", "prompt": ""}], "train")
+    for dataset, rows in ((plain, [{"prompt": ""}]), (named, [{"question": "q"}, {"prompt": "p"}])):
+        with pytest.raises(JobError, match="has no"):
+            check_prompts(dataset, rows, "train")
 
 
 @pytest.mark.parametrize(

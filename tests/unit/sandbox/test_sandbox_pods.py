@@ -91,6 +91,13 @@ def test_a_jobs_own_resources_are_requests_and_limits_alike() -> None:
     assert resources == {"requests": given["limits"], "limits": given["limits"]}
 
 
+def test_a_job_may_ask_for_less_than_its_limit() -> None:
+    given = {"requests": {"cpu": "50m"}, "limits": {"cpu": "1", "memory": "256Mi"}}
+    resources = pods.manifest(job(resources=given), PLATFORM, "p")["spec"]["containers"][0]["resources"]
+    assert (resources["requests"]["cpu"], resources["limits"]["cpu"]) == ("50m", "1")
+    assert resources["requests"]["memory"] == "256Mi"
+
+
 def test_the_platforms_resources_always_bound_memory_and_storage() -> None:
     limits = pods.manifest(job(), PLATFORM, "p")["spec"]["containers"][0]["resources"]["limits"]
     assert limits == {"cpu": "500m", "memory": "64Mi", "ephemeral-storage": pods.EPHEMERAL_STORAGE}
