@@ -16,7 +16,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from headway_demo import bill, quickstart, report
+from headway_demo import bill, phases, quickstart, report
 from headway_demo.console import Timings, fail
 from headway_demo.kube import KubeError
 from headway_demo.platform import Platform, leftovers, platform_up
@@ -69,6 +69,15 @@ def collect(platform: Platform, job: Job, settings: Settings) -> Path:
     return folder
 
 
+def tracked(platform: Platform, job: Job) -> phases.Tracked:
+    """Figures of the job's run in MLflow; none where it was not reached."""
+    run = job["status"].get("tracking", {}).get("mlflow")
+    if run is None:
+        return {}
+    with platform.kube.forward(NAMESPACE, "service/mlflow", 5000) as port:
+        return phases.tracked(port, run["runId"])
+
+
 def finish(platform: Platform, settings: Settings) -> str:
     """Delete the job unless it is to be kept; says what is left of it."""
     if settings.keep:
@@ -86,11 +95,12 @@ def demo(settings: Settings) -> None:
     """The whole of it."""
     timings = Timings()
     with platform_up(settings, timings) as platform:
-        with timings.step("the job, from apply to Complete"):
+        with timings.step(report.JOB_STEP):
             job, created = run_job(platform, settings)
         run = collect(platform, job, settings)
         threshold = float(job["spec"]["evaluation"]["successThreshold"])
-        print("\n" + report.text(job, run, timings.seconds, threshold, bill.verified(job, run)))
+        found = tracked(platform, job)
+        print("\n" + report.text(job, run, timings.seconds, threshold, bill.verified(job, run), found))
         print(f"  {created}")
         print(f"\n{finish(platform, settings)}")
 

@@ -54,6 +54,9 @@ def platform_up(settings: Settings, timings: Timings) -> Iterator[Platform]:
     with cluster(settings, timings) as kube:
         with timings.step("images"):
             refs = images.provide(settings)
+        if not settings.current_cluster:
+            with timings.step("helm and the S3 server"):
+                images.tools()
         with timings.step("object store and MLflow"):
             secret_key = _services(kube, refs, settings)
         with timings.step("Headway by its chart"):

@@ -1,0 +1,116 @@
+"""Where the wall clock went: set-up, sampling, training, weight sync, evaluation, which add up to all of it.
+
+Training and publishing are the learner's own figures, kept with each step's report. How long servers took to
+sample with new weights, and how long validations took, is in MLflow; without it a validation's length is read
+off its episodes, and of weight sync only the publishing is known. Sampling is what is left once episodes run:
+the time for which the learner waited for them. Where rollouts run ahead of it, what was sampled while it
+trained is counted as training.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+WEIGHT_SYNC = "timing_s/weight_sync"
+EVALUATION = "timing_s/eval"
+Group = Mapping[str, Any]
+Tracked = Mapping[str, Mapping[int, float]]
+"""Name of a metric -> step -> value."""
+
+
+@dataclass(frozen=True)
+class Phases:
+    """Seconds of each."""
+
+    platform: float
+    """Cluster, images, charts: everything before the job is applied, and after it ended."""
+    start: float
+    """From apply to the first episode: pods, model, preflight."""
+    sampling: float
+    training: float
+    weight_sync: float
+    evaluation: float
+
+    @property
+    def total(self) -> float:
+        """Of all phases."""
+        found = (self.platform, self.start, self.sampling, self.training, self.weight_sync, self.evaluation)
+        return sum(found)
+
+    def lines(self) -> Iterator[tuple[float, str]]:
+        """Each with what it is."""
+        yield self.total, "in all"
+        yield self.platform + self.start, "set-up, of it:"
+        yield self.platform, "  cluster, images, services, chart"
+        yield self.start, "  from apply to the first episode: pods, model, preflight"
+        yield self.sampling, "sampling (what the learner waited for episodes)"
+        yield self.training, "training (forward, backward, optimizer, checkpoints)"
+        yield self.weight_sync, "weight sync (publishing, and until a server samples with them)"
+        yield self.evaluation, "evaluation"
+
+
+def split(
+    platform_s: float,
+    job_s: float,
+    start_s: float,
+    steps: Sequence[Mapping[str, float]],
+    sync: Mapping[int, float],
+    evaluations: Mapping[int, float],
+) -> Phases:
+    """The phases of a run.
+
+    Args:
+        platform_s: seconds of everything but the job.
+        job_s: seconds from apply to the job's end.
+        start_s: those of them before the first episode.
+        steps: metrics of the steps' reports.
+        sync: step -> seconds until a server sampled with its weights.
+        evaluations: step -> seconds of its validation.
+    """
+    publishing = sum(step.get("timing_s/publish_weights", 0.0) for step in steps)
+    training = sum(step.get("timing_s/training", 0.0) for step in steps) - publishing
+    syncing = publishing + sum(sync.values())
+    evaluation = sum(evaluations.values())
+    left = job_s - start_s - training - syncing - evaluation
+    # Below 0 only where servers took weights while the learner trained: that time is in both.
+    return Phases(platform_s, start_s, max(0.0, left), training, syncing, evaluation)
+
+
+def started_after(job: Mapping[str, Any], groups: Sequence[Group]) -> float:
+    """Seconds from the job's creation to its first episode."""
+    created = datetime.fromisoformat(job["metadata"]["creationTimestamp"]).timestamp()
+    first = min(float(e["started_at"]) for group in groups for e in group["episodes"])
+    return max(0.0, first - created)
+
+
+def durations(validations: Mapping[int, Sequence[Group]]) -> dict[int, float]:
+    """Step -> seconds from a validation's first episode's start to its last one's end."""
+    tries = {
+        step: [e for group in groups for e in (*group["episodes"], *group["discarded"])]
+        for step, groups in validations.items()
+    }
+    return {
+        step: max(e["finished_at"] for e in episodes) - min(e["started_at"] for e in episodes)
+        for step, episodes in tries.items()
+    }
+
+
+def step_metrics(run: Path) -> list[dict[str, float]]:
+    """Metrics of each step's report, in a copy of the job's folder."""
+    return [json.loads(path.read_text())["metrics"] for path in sorted((run / "steps").glob("*.json"))]
+
+
+def tracked(port: int, run_id: str) -> dict[str, dict[int, float]]:
+    """The figures that only MLflow has, from the server behind a local port."""
+    from mlflow import MlflowClient
+
+    client = MlflowClient(tracking_uri=f"http://127.0.0.1:{port}")
+    return {
+        name: {metric.step: metric.value for metric in client.get_metric_history(run_id, name)}
+        for name in (WEIGHT_SYNC, EVALUATION)
+    }

@@ -1,0 +1,57 @@
+"""The wall clock's phases add up, and take what is known of each."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "hack" / "demo"))
+
+from headway_demo import phases
+
+STEP = {"timing_s/training": 3.0, "timing_s/publish_weights": 0.5, "timing_s/policy_update": 2.0}
+
+
+def episode(start: float, end: float) -> dict[str, Any]:
+    return {"started_at": start, "finished_at": end}
+
+
+def group(*episodes: dict[str, Any], discarded: tuple[dict[str, Any], ...] = ()) -> dict[str, Any]:
+    return {"episodes": list(episodes), "discarded": list(discarded)}
+
+
+def test_phases_add_up_to_the_wall_clock() -> None:
+    found = phases.split(40.0, 100.0, 20.0, [{}, STEP, STEP], {1: 1.0, 2: 2.0}, {0: 10.0, 2: 12.0})
+    assert (found.platform, found.start) == (40.0, 20.0)
+    assert found.training == pytest.approx(5.0)
+    assert found.weight_sync == pytest.approx(4.0)
+    assert found.evaluation == pytest.approx(22.0)
+    assert found.sampling == pytest.approx(49.0)
+    assert found.total == pytest.approx(140.0)
+
+
+def test_without_tracking_publishing_alone_is_weight_sync() -> None:
+    assert phases.split(0.0, 100.0, 20.0, [STEP], {}, {}).weight_sync == pytest.approx(0.5)
+
+
+def test_what_overlaps_makes_no_phase_negative() -> None:
+    assert phases.split(0.0, 10.0, 8.0, [STEP], {1: 5.0}, {}).sampling == 0.0
+
+
+def test_a_validation_lasts_from_its_first_try_to_its_last() -> None:
+    groups = [group(episode(12.0, 15.0), discarded=(episode(10.0, 11.0),)), group(episode(13.0, 17.5))]
+    assert phases.durations({5: groups}) == {5: 7.5}
+
+
+def test_the_start_ends_with_the_first_episode() -> None:
+    job = {"metadata": {"creationTimestamp": "1970-01-01T00:00:10Z"}}
+    assert phases.started_after(job, [group(episode(25.0, 30.0), episode(24.0, 26.0))]) == 14.0
+
+
+def test_every_phase_is_printed() -> None:
+    found = phases.split(40.0, 100.0, 20.0, [STEP], {1: 1.0}, {0: 10.0})
+    text = "\n".join(what for _, what in found.lines())
+    assert all(word in text for word in ("set-up", "sampling", "training", "weight sync", "evaluation"))
