@@ -129,9 +129,7 @@ class Usage(StatusModel):
     price_book: Word | None = None
     """Price book used, with the date it is of: NAME@DATE."""
 
-    @computed_field(
-        description="Prefill, sample and train tokens together, without cached, discarded and evaluation."
-    )  # type: ignore[prop-decorator]
+    @computed_field(description="Prefill, sample and train tokens together, and no others.")  # type: ignore[prop-decorator]
     @property
     def total_tokens(self) -> Count:
         return self.prefill_tokens + self.sample_tokens + self.train_tokens
