@@ -1,0 +1,1 @@
+"""Builds Headway's images: with Docker where an engine answers, else with mmdebstrap and buildah."""

@@ -1,0 +1,110 @@
+"""From what an image is made of to its archive in the cache."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import hashlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from .base import bootstrap
+from .catalogue import Image
+from .content import key
+from .engines import Engine
+from .inherited import build_settings
+from .settings import CACHE, ROOT
+from .shell import step
+
+
+class Builder:
+    """Builds images and what they stand on, each once."""
+
+    def __init__(self, engine: Callable[[], Engine], images: dict[str, Image], prefix: str, tag: str) -> None:
+        self.choose = engine
+        self.images = images
+        self.prefix = prefix
+        self.tag = tag
+        self.folder = CACHE / "images"
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    @functools.cached_property
+    def engine(self) -> Engine:
+        """Chosen when first needed: with all archives there, nothing has to be installed."""
+        return self.choose()
+
+    def key(self, image: Image) -> str:
+        """Hash of all that decides the image's content, its base included."""
+        return key(image, self.images)
+
+    def reference(self, image: Image) -> str:
+        """Under which name a cluster finds the image."""
+        return f"{self.prefix}/{image.name}:{self.tag}"
+
+    def archive(self, image: Image) -> Path:
+        """Where the image is kept; another name of the same content is another archive."""
+        named = hashlib.sha256(f"{self.key(image)} {self.reference(image)}".encode()).hexdigest()
+        return self.folder / f"{image.name}-{named[:16]}.tar"
+
+    def build(self, image: Image) -> Path:
+        """The image's archive, made if it is not there."""
+        archive = self.archive(image)
+        if archive.exists():
+            return archive
+        with self.alone(f"{image.name}.archive"):
+            if not archive.exists():
+                stored = self.stored(image)
+                with step(f"archive {archive.name}"):
+                    partial = archive.with_suffix(".partial")
+                    partial.unlink(missing_ok=True)
+                    self.engine.save(stored, self.reference(image), partial)
+                    partial.rename(archive)
+                for old in self.folder.glob(f"{image.name}-{'[0-9a-f]' * 16}.tar"):
+                    if old != archive:
+                        old.unlink()
+        return archive
+
+    @contextlib.contextmanager
+    def alone(self, what: str) -> Iterator[None]:
+        """One build of one thing at a time on this machine."""
+        with (self.folder / f"{what}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def stored(self, image: Image) -> str:
+        """The image's name in the engine's store, built or read from its archive if it is not there."""
+        name = f"localhost/headway-build/{image.name}:{self.key(image)}"
+        with self.alone(image.name):
+            if not self.engine.has(name):
+                self.obtain(image, name)
+                self.engine.forget_older(name)
+        return name
+
+    def obtain(self, image: Image, name: str) -> None:
+        """Have the engine's store hold the image as `name`."""
+        if self.archive(image).exists():
+            self.engine.load(self.archive(image), self.reference(image), name)
+            return
+        base = self.stored(self.images[image.base]) if image.base else None
+        with step(image.name):
+            if base is None and self.engine.own_base:
+                bootstrap(self.engine, name)
+            else:
+                self.dockerfile(image, base, name)
+
+    def dockerfile(self, image: Image, base: str | None, name: str) -> None:
+        """Build from the image's Dockerfile, on `base` where it is one of ours."""
+        folder = ROOT / image.folder
+        arguments = [f"{image.base_argument}={base}"] if base else []
+        with build_settings() as settings:
+            self.engine.build(
+                f"--secret=id=build-env,src={settings}",
+                *(f"--build-arg={argument}" for argument in (*arguments, *image.arguments)),
+                *([f"--target={image.target}"] if image.target else []),
+                "-t",
+                name,
+                "-f",
+                folder / "Dockerfile",
+                folder if image.own_context else ROOT,
+            )

@@ -1,0 +1,59 @@
+"""The images there are, and everything that decides what is in each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from .shell import BuildError
+
+
+@dataclass(frozen=True)
+class Image:
+    """One image and everything that decides what is in it."""
+
+    name: str
+    folder: str
+    """Where its Dockerfile is, relative to the repository; the base has none."""
+    base: str | None = "base"
+    inputs: tuple[str, ...] = ()
+    """Files and folders, relative to the repository, beside its own folder."""
+    arguments: tuple[str, ...] = ()
+    target: str | None = None
+    """The stage to stop at."""
+    base_argument: str = "BASE"
+    own_context: bool = False
+    """An environment's image sees its own folder only, as it would anywhere else."""
+
+
+ROOMS = ("api", "operator", "rollout", "trainer", "sandbox")
+PACKAGES = (*(f"{room}/headway_{room}" for room in ROOMS), "images/copy.sh")
+
+
+def python_image(name: str, lock: str, *arguments: str) -> tuple[Image, Image]:
+    """What an image installs, and the image: a change of our own code must not install gigabytes again."""
+    folder = f"images/{name}"
+    locks = tuple(f"requirements/{file}.txt" for file in ("bootstrap", "build", lock))
+    inputs = ("images/install.sh", *locks)
+    deps = Image(f"{name}-deps", folder, inputs=inputs, arguments=arguments, target="deps")
+    return deps, Image(name, folder, deps.name, PACKAGES, arguments, base_argument="DEPS")
+
+
+def catalogue(rollout_lock: str) -> dict[str, Image]:
+    """Headway's images by name, those that others stand on first."""
+    images = (
+        Image("base", "images/base", base=None),
+        Image("host", "images/host"),
+        Image("sandbox", "images/sandbox", inputs=("sandbox/headway_sandbox",)),
+        *python_image("operator", "operator"),
+        *python_image("trainer", "trainer"),
+        *python_image("rollout", rollout_lock, f"LOCK={rollout_lock}"),
+    )
+    return {image.name: image for image in images}
+
+
+def environment_image(folder: Path) -> Image:
+    """The image of an environment: a folder with a Dockerfile that starts `ARG BASE` / `FROM ${BASE}`."""
+    if not (folder / "Dockerfile").is_file():
+        raise BuildError(f"{folder} is neither an image of Headway nor a folder with a Dockerfile")
+    return Image(folder.name, str(folder.resolve()), base="sandbox", own_context=True)

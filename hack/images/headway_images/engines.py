@@ -1,0 +1,88 @@
+"""What builds a Dockerfile and keeps the result: Docker, or buildah where there is no Docker."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from .settings import EPOCH
+from .shell import answers, require, run
+
+
+class Engine:
+    """Docker, through its command line."""
+
+    program = "docker"
+    own_base = False
+    """Whether the base is made from nothing instead of a published Debian image."""
+
+    def __init__(self) -> None:
+        os.environ["DOCKER_BUILDKIT"] = "1"
+
+    def build(self, *arguments: str | Path) -> None:
+        """Build with these arguments of the program's own `build`."""
+        run(self.program, "build", *arguments, quiet=True)
+
+    def has(self, name: str) -> bool:
+        """Whether the store has an image of this name."""
+        return answers(self.program, "image", "inspect", name)
+
+    def save(self, name: str, reference: str, archive: Path) -> None:
+        """Write a stored image to an archive, under the name `reference`."""
+        run("docker", "tag", name, reference)
+        run("docker", "save", "--output", archive, reference)
+
+    def load(self, archive: Path, reference: str, name: str) -> None:
+        """Take an archive of `reference` into the store as `name`."""
+        run("docker", "load", "--quiet", "--input", archive, quiet=True)
+        run("docker", "tag", reference, name)
+
+    def forget_older(self, name: str) -> None:
+        """Remove the image's earlier contents from the store."""
+        image, _, current = name.rpartition(":")
+        listed = [self.program, "images", "--filter", f"reference={image}", "--format", "{{.Tag}}"]
+        for tag in subprocess.run(listed, capture_output=True, text=True, check=False).stdout.split():
+            if tag != current:
+                # Fails where another image still stands on it; then it goes with a later build.
+                answers(self.program, "rmi", f"{image}:{tag}")
+
+
+class Buildah(Engine):
+    """buildah as root in a chroot: no daemon, no namespaces, no registry."""
+
+    program = "buildah"
+    own_base = True
+
+    def __init__(self) -> None:
+        require("buildah")
+
+    def build(self, *arguments: str | Path) -> None:
+        options = [
+            "--isolation=chroot",
+            "--format=oci",
+            f"--timestamp={EPOCH}",
+            "--layers=false",
+            "--pull=never",
+        ]
+        # The certificates of this machine, for builds behind a proxy that signs for itself.
+        options += ["--volume=/etc/ssl/certs:/etc/ssl/certs:ro"] if Path("/etc/ssl/certs").is_dir() else []
+        super().build(*options, *arguments)
+
+    def has(self, name: str) -> bool:
+        return answers("buildah", "inspect", "--type=image", name)
+
+    def save(self, name: str, reference: str, archive: Path) -> None:
+        # Archives are read once, on this machine: time counts, not size.
+        fast = ("--compression-format=gzip", "--compression-level=1")
+        run("buildah", "push", "--quiet", *fast, name, f"oci-archive:{archive}:{reference}")
+
+    def load(self, archive: Path, reference: str, name: str) -> None:
+        run("buildah", "pull", "--quiet", f"oci-archive:{archive}", quiet=True)
+        run("buildah", "tag", reference, name)
+
+
+def choose_engine() -> Engine:
+    """Docker where an engine runs, rather than only its client being installed."""
+    return Engine() if shutil.which("docker") and answers("docker", "info") else Buildah()

@@ -1,0 +1,69 @@
+"""Runs host commands, and says what is done and how long it takes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from .settings import EPOCH, ROOT
+
+
+class BuildError(Exception):
+    """An image cannot be built; the message says what to do."""
+
+
+def say(text: str) -> None:
+    """Write one line of progress to standard error, where it cannot be mistaken for output."""
+    print(f"[images] {text}", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def step(what: str) -> Iterator[None]:
+    """Announce `what`, then the seconds it took."""
+    say(f"{what} ...")
+    start = time.monotonic()
+    yield
+    say(f"{what}: {time.monotonic() - start:.1f} s")
+
+
+def run(*command: str | Path, quiet: bool = False) -> None:
+    """Run a command; what it prints is shown when it fails, or as it comes unless `quiet`."""
+    words = [str(word) for word in command]
+    done = subprocess.run(
+        words,
+        cwd=ROOT,
+        env={**os.environ, "SOURCE_DATE_EPOCH": EPOCH},
+        stdout=subprocess.PIPE if quiet else sys.stderr,
+        stderr=subprocess.STDOUT if quiet else None,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise BuildError(f"{done.stdout or ''}failed ({done.returncode}): {shlex.join(words)}")
+
+
+def require(*programs: str) -> None:
+    """Have Debian's packages of these programs, or say which are missing."""
+    missing = [program for program in programs if not shutil.which(program)]
+    if not missing:
+        return
+    if os.geteuid() != 0 or not shutil.which("apt-get"):
+        raise BuildError(
+            f"missing: {', '.join(missing)}; as root on Debian: apt-get install -y {' '.join(missing)}. "
+            "With Docker: docker build -f images/NAME/Dockerfile ."
+        )
+    with step(f"apt-get install {' '.join(missing)}"):
+        run("apt-get", "-qq", "update", quiet=True)
+        run("apt-get", "-qq", "install", "-y", "--no-install-recommends", *missing, quiet=True)
+
+
+def answers(*command: str) -> bool:
+    """Whether a command exits 0; what it prints is dropped."""
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
