@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -18,6 +19,14 @@ from headway_api.records import FileDigest
 
 if TYPE_CHECKING:
     from headway_api.spec.lifecycle import OutputSpec
+
+
+EXISTS = 412
+CONFLICT = 409
+"""S3's answer to a conditional write that met another request for the same key: nothing is decided yet."""
+CONFLICT_TRIES = 6
+CONFLICT_SECONDS = 0.2
+"""Pause after the first conflict; it grows by as much each time."""
 
 
 class NotFound(KeyError):
@@ -121,13 +130,19 @@ class S3Store:
 
     def put_new(self, uri: str, data: bytes) -> bool:
         bucket, key = self._split(uri)
-        try:
-            self._s3.put_object(Bucket=bucket, Key=key, Body=data, IfNoneMatch="*")
-        except self._s3.exceptions.ClientError as error:
-            if error.response["ResponseMetadata"]["HTTPStatusCode"] == 412:
-                return False
-            raise
-        return True
+        tried = 1
+        while True:
+            try:
+                self._s3.put_object(Bucket=bucket, Key=key, Body=data, IfNoneMatch="*")
+                return True
+            except self._s3.exceptions.ClientError as error:
+                status = error.response["ResponseMetadata"]["HTTPStatusCode"]
+                if status == EXISTS:
+                    return False
+                if status != CONFLICT or tried == CONFLICT_TRIES:
+                    raise
+            time.sleep(CONFLICT_SECONDS * tried)
+            tried += 1
 
     def list(self, prefix_uri: str) -> list[str]:
         bucket, prefix = self._split(prefix_uri.rstrip("/") + "/")

@@ -1,0 +1,61 @@
+"""Conditional writes: once for all, also where S3 does not decide at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from headway_api import store
+from headway_api.store import FileStore, S3Store
+
+
+class Bucket:
+    """An S3 client that answers each write with the next of `statuses`."""
+
+    class exceptions:
+        ClientError = ClientError
+
+    def __init__(self, *statuses: int) -> None:
+        self.statuses = list(statuses)
+        self.asked: list[dict[str, Any]] = []
+
+    def put_object(self, **request: Any) -> None:
+        self.asked.append(request)
+        status = self.statuses.pop(0)
+        if status != 200:
+            answer = {"Error": {"Code": str(status)}, "ResponseMetadata": {"HTTPStatusCode": status}}
+            raise ClientError(answer, "PutObject")  # type: ignore[arg-type]
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "CONFLICT_SECONDS", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("statuses", "written"), [([200], True), ([412], False), ([409, 409, 200], True), ([409, 412], False)]
+)
+def test_a_conflict_is_asked_again_until_it_is_decided(statuses: list[int], written: bool) -> None:
+    bucket = Bucket(*statuses)
+    assert S3Store(bucket).put_new("s3://b/k", b"x") is written
+    assert bucket.statuses == []
+    assert {request["IfNoneMatch"] for request in bucket.asked} == {"*"}
+
+
+@pytest.mark.parametrize("statuses", [[403], [500], [409] * store.CONFLICT_TRIES])
+def test_any_other_refusal_and_endless_conflicts_are_errors(statuses: list[int]) -> None:
+    bucket = Bucket(*statuses)
+    with pytest.raises(ClientError):
+        S3Store(bucket).put_new("s3://b/k", b"x")
+    assert bucket.statuses == []
+
+
+def test_a_folder_keeps_what_was_written_first(tmp_path: Path) -> None:
+    uri = f"file://{tmp_path}/a/b"
+    assert FileStore().put_new(uri, b"first")
+    assert not FileStore().put_new(uri, b"second")
+    assert FileStore().get(uri) == b"first"
+    assert FileStore().list(f"file://{tmp_path}") == [uri]
