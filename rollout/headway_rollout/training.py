@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from typing import Literal, ParamSpec, TypeVar
+from typing import Literal
 
 from headway_api.records import Batch, EpisodeRecord, Finished, GroupRecord, Purpose, StepReport
 from headway_api.spec.training import RLTrainingJobSpec
@@ -34,14 +34,9 @@ from headway_rollout.evaluation.measures import Evaluation, summarize
 from headway_rollout.gateway.core import Sampling
 from headway_rollout.ledger.events import abandoned
 from headway_rollout.ledger.segments import Ledger
+from headway_rollout.one_at_a_time import OneAtATime
 from headway_rollout.sampler.in_order import InOrder
 from headway_rollout.spool import Replay, Spool
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-STORE_SECONDS = 300.0
-"""Longest a write to the artifact store may take, the client's own retries included."""
 
 _log = logging.getLogger(__name__)
 
@@ -109,7 +104,7 @@ class Training:
         self._on_validation = on_validation
         self._order = Order(rows=len(data.train), seed=spec.seed, shuffle=spec.data.shuffle)
         self._room = asyncio.Semaphore(spec.rollout.max_concurrency)
-        self._writing = asyncio.Lock()
+        self._store = OneAtATime()
         self._reporting = asyncio.Lock()
         self._changed = asyncio.Condition()
         self._waiting: dict[int, GroupRecord] = {}
@@ -356,11 +351,6 @@ class Training:
             self.state.moved_at = time.monotonic()
         self._on_episode(record)
         return record
-
-    async def _store(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """A blocking call of spool or ledger, in a thread, one at a time."""
-        async with self._writing, asyncio.timeout(STORE_SECONDS):
-            return await asyncio.to_thread(call, *args, **kwargs)
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         """Wait for the job to move. Unbounded on purpose: `stall` says what it waits for."""

@@ -1,0 +1,77 @@
+"""Writes never overlap, whoever gives up on them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from headway_rollout.one_at_a_time import OneAtATime
+
+
+class Busy:
+    """A call that notices another one beside it."""
+
+    def __init__(self) -> None:
+        self.running = 0
+        self.overlapped = False
+        self.made: list[int] = []
+        self.go_on = threading.Event()
+
+    def __call__(self, number: int, wait: bool = False) -> int:
+        self.running += 1
+        self.overlapped |= self.running > 1
+        self.made.append(number)
+        if wait:
+            self.go_on.wait(10)
+        time.sleep(0.001)
+        self.running -= 1
+        return number
+
+
+async def test_calls_run_in_order_and_one_by_one() -> None:
+    busy, run = Busy(), OneAtATime()
+    assert await asyncio.gather(*(run(busy, n) for n in range(20))) == list(range(20))
+    assert busy.made == list(range(20))
+    assert not busy.overlapped
+
+
+@pytest.mark.parametrize("how", ["timeout", "cancelled"])
+async def test_a_call_that_was_given_up_still_has_the_thread_to_itself(how: str) -> None:
+    busy, run = Busy(), OneAtATime(seconds=0.05 if how == "timeout" else 60)
+    first = asyncio.create_task(run(busy, 1, wait=True))
+    while not busy.running:
+        await asyncio.sleep(0.001)
+    if how == "cancelled":
+        first.cancel()
+    with pytest.raises(TimeoutError if how == "timeout" else asyncio.CancelledError):
+        await first
+    run._seconds = 10
+    second = asyncio.create_task(run(busy, 2))
+    await asyncio.sleep(0.02)
+    assert busy.made == [1]
+    busy.go_on.set()
+    assert await second == 2
+    assert not busy.overlapped
+
+
+async def test_a_call_that_never_began_is_not_made_later() -> None:
+    busy, run = Busy(), OneAtATime(seconds=0.05)
+    waiting = [asyncio.create_task(run(busy, n, wait=True)) for n in (1, 2)]
+    assert [type(found) for found in await asyncio.gather(*waiting, return_exceptions=True)] == [
+        TimeoutError
+    ] * 2
+    busy.go_on.set()
+    run._seconds = 10
+    assert await run(busy, 3) == 3
+    assert busy.made == [1, 3]
+
+
+async def test_what_a_call_raises_is_the_callers() -> None:
+    def broken() -> None:
+        raise KeyError("gone")
+
+    with pytest.raises(KeyError, match="gone"):
+        await OneAtATime()(broken)
