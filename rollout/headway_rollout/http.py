@@ -30,7 +30,7 @@ class Refused(Exception):
 
 
 class Unreachable(Exception):
-    """No answer: the connection failed, broke, or took longer than allowed."""
+    """No answer: the connection failed, broke, took longer than allowed, or brought no JSON."""
 
 
 async def call(
@@ -46,7 +46,7 @@ async def call(
 
     Raises:
         Refused: an answer outside 2xx.
-        Unreachable: no answer within `timeout` seconds.
+        Unreachable: no answer within `timeout` seconds, or none that is JSON.
     """
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     limit = aiohttp.ClientTimeout(total=timeout, sock_connect=min(CONNECT_SECONDS, timeout))
@@ -64,6 +64,8 @@ async def call(
         raise Unreachable(f"{method} {url}: no answer within {timeout:.1f} s") from error
     except aiohttp.ClientError as error:
         raise Unreachable(f"{method} {url}: {type(error).__name__}: {error}") from error
+    except ValueError as error:
+        raise Unreachable(f"{method} {url}: the answer is not JSON: {error}") from error
 
 
 def _problem(text: str) -> Problem:

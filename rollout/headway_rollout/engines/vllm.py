@@ -70,7 +70,12 @@ async def generate(
         if error.status >= 500 or error.status in (404, 429):
             raise ServerLost(str(error)) from error
         raise InfraFault(str(error)) from error
-    return read(answer, version)
+    try:
+        return read(answer, version)
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
+        raise InfraFault(
+            f"{url} answered what nobody understands: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _body(model: str, request: Request) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import web
 from episodes import version
 from faulty_servers import Scripted, drop, engine, fail, first, hang, serving, weight_agent
 
@@ -221,6 +222,31 @@ async def test_a_request_the_server_refuses_is_the_episodes_fault() -> None:
         servers.engines[0].faults["POST /inference/v1/generate"] = fail(400, "TooLong")
         with pytest.raises(InfraFault, match="TooLong"):
             await fleet.generate("e", REQUEST, 5)
+
+
+@pytest.mark.parametrize(
+    "answer", [{}, {"choices": []}, {"choices": [{"finish_reason": "stop", "logprobs": 3}]}, []]
+)
+async def test_an_answer_nobody_understands_fails_the_episode_alone(answer: Any) -> None:
+    async with a_fleet(1) as (fleet, servers):
+        await fleet.want(manifest(0))
+        servers.engines[0].answers = {"POST /inference/v1/generate": lambda _: answer}
+        with pytest.raises(InfraFault, match="nobody understands"):
+            await fleet.generate("e", REQUEST, 5)
+
+
+async def test_an_answer_that_is_no_json_is_none() -> None:
+    async def garbled(request: web.Request) -> web.StreamResponse:
+        return web.Response(text="{oops", content_type="application/json")
+
+    async with a_fleet(2) as (fleet, servers):
+        await fleet.want(manifest(0))
+        await until(lambda: len(fleet.router.in_rotation()) == 2)
+        home = fleet.router.pick("e")
+        assert home is not None
+        bad = next(e for e in servers.engines if e.url == home.endpoint.engine)
+        bad.faults["POST /inference/v1/generate"] = garbled
+        assert (await fleet.generate("e", REQUEST, 5)).tokens == [4, 9]
 
 
 def answer(**choice: Any) -> dict[str, Any]:
