@@ -15,6 +15,8 @@ from headway_api.store import NotFound, Store
 from headway_rollout import logs
 
 CLOSE_SECONDS = 15.0
+WAITING_MOST = 1000
+"""Steps' figures that wait for a tracking server; beyond it the oldest are dropped."""
 BATCH = 900
 """Metrics in one request; MLflow takes at most 1,000."""
 HTTP_ENVIRONMENT = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2"}
@@ -38,23 +40,43 @@ class Mlflow:
         self._uri = f"{layout.root}/mlflow-run"
         self._experiment = experiment
         self._name = name
-        self._items: queue.Queue[_Item | None] = queue.Queue()
+        self._items: queue.Queue[_Item | None] = queue.Queue(WAITING_MOST)
         self._thread = threading.Thread(target=self._work, name="mlflow", daemon=True)
         self.run: MlflowRun | None = None
         self.failures = 0
+        self.dropped = 0
+        """Items that were never sent, because too many waited."""
 
     def start(self) -> None:
         """Begin to log."""
         self._thread.start()
 
     def log(self, figures: Mapping[str, float], step: int, at_ms: int) -> None:
-        """Log the figures of a step, some time soon."""
-        self._items.put(_Item(dict(figures), step, at_ms))
+        """Log the figures of a step, some time soon; never waits."""
+        self._put(_Item(dict(figures), step, at_ms))
 
     def close(self) -> None:
         """Log what is still waiting, for at most `CLOSE_SECONDS`, and end the run. Blocking."""
-        self._items.put(None)
+        self._put(None)
         self._thread.join(CLOSE_SECONDS)
+
+    def _put(self, item: _Item | None) -> None:
+        """Queue an item, in the place of the oldest where there is no room."""
+        while True:
+            try:
+                self._items.put_nowait(item)
+                return
+            except queue.Full:
+                self._drop()
+
+    def _drop(self) -> None:
+        try:
+            oldest = self._items.get_nowait()
+        except queue.Empty:  # the thread took it meanwhile
+            return
+        self.dropped += 1
+        step = oldest.step if oldest else None
+        logs.event(_log, "mlflow-dropped", level=logging.WARNING, step=step, dropped=self.dropped)
 
     def _work(self) -> None:
         while (item := self._items.get()) is not None:

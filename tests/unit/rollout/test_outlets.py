@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from headway_api.metrics import UnknownMetricError
 from headway_api.status import Progress, RLTrainingJobStatus
 from headway_api.store import FileStore
 from headway_rollout import status
+from headway_rollout.metrics import mlflow
 from headway_rollout.metrics.mlflow import Mlflow
 from headway_rollout.metrics.prometheus import Exporter, Sample
 
@@ -91,6 +93,33 @@ def test_a_tracking_server_that_is_down_is_counted_and_tried_again(tmp_path: Pat
     found.close()
     assert found.failures == 1
     assert [metrics[0].step for _, metrics in server.logged if metrics] == [2]
+
+
+def test_a_tracking_server_that_hangs_costs_the_oldest_figures_and_no_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mlflow, "WAITING_MOST", 3)
+    server, hanging = Server(), threading.Event()
+    create, asked = server.create_run, threading.Event()
+
+    def slow(experiment: str, run_name: str) -> Any:
+        asked.set()
+        hanging.wait(10)
+        return create(experiment, run_name)
+
+    server.create_run = slow  # type: ignore[method-assign]
+    found = tracker(server, tmp_path)
+    found.log({"a": 0.0}, step=0, at_ms=0)
+    assert asked.wait(10)
+    for step in range(1, 8):
+        found.log({"a": 1.0}, step=step, at_ms=step)
+    assert found.dropped == 4
+    monkeypatch.setattr(mlflow, "CLOSE_SECONDS", 0.01)
+    found.close()
+    assert found.dropped == 5, "the end of the run has its place too"
+    hanging.set()
+    found._thread.join(10)
+    assert [metrics[0].step for _, metrics in server.logged if metrics] == [0, 6, 7]
 
 
 def test_a_restart_goes_on_in_the_same_run(tmp_path: Path) -> None:
