@@ -139,7 +139,7 @@ def test_scales_and_prints(cluster: Cluster, namespace: str) -> None:
             "state": "Training",
             "progress": {"step": 12},
             "reward": {"mean": "0.61"},
-            "validation": {"step": 10, "reward": "0.55"},
+            "validation": {"step": 10, "reward": "0.7", "externalScore": "0.55"},
             "usage": {"totalTokens": 1234, "cost": "18.42"},
         }
     }
