@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -44,7 +43,7 @@ from headway_trainer.probes import Probes
 from headway_trainer.publish.publisher import Publisher
 from headway_trainer.ranks import Ranks
 from headway_trainer.step import StepResult, optimizer_step
-from headway_trainer.termination import exit_on_sigterm
+from headway_trainer.termination import end, exit_on_sigterm
 
 LOGIT_BYTES: Final = 2**31
 """Memory that the logits of one micro-batch may take in float32, were every token an action."""
@@ -277,7 +276,7 @@ def main() -> None:
         run(os.environ)
     except JobError as error:
         leave(error)
-    sys.exit(0)
+    end()
 
 
 if __name__ == "__main__":
