@@ -22,7 +22,6 @@ from aiohttp import web
 from headway_api import config, names, prices
 from headway_api import status as st
 from headway_api.artifacts import Layout
-from headway_api.conditions import Condition
 from headway_api.config import JobConfig
 from headway_api.exits import JobError, leave
 from headway_api.metrics import UnknownMetricError, family
@@ -67,7 +66,7 @@ class Coordinator:
         cache: Path,
         sink: status_writer.Sink,
         *,
-        told: Sequence[Condition] = (),
+        told: st.RLTrainingJobStatus | None = None,
         broker_url: str | None = None,
         discover: Discover | None = None,
         port: int = names.PORT_COORDINATOR,
@@ -88,7 +87,9 @@ class Coordinator:
         self._exporter = Exporter(job.namespace, job.name, self._samples)
         self._api = LearnerApi(token, self._exporter.text)
         self._status = status_writer.Writer(sink, self.status)
-        self._conditions = list(told)
+        self._told = told or st.RLTrainingJobStatus()
+        """What a predecessor said: it stands until this process knows as much."""
+        self._conditions = self._told.conditions
         self._preflight = st.Preflight(state="Running")
         self._figures: figures.Figures = {}
         self._figured: set[tuple[str, int]] = set()
@@ -193,17 +194,18 @@ class Coordinator:
         training = self._training
         router = self._fleet.router if self._fleet else Router()
         self._conditions = conditions.current(self._conditions, router)
-        found = st.RLTrainingJobStatus(
-            conditions=self._conditions,
-            preflight=self._preflight,
-            algorithm=view.algorithm(self.spec),
-            artifacts=view.artifacts(
-                self.layout, finished=training is not None and training.state.finished is not None
-            ),
-            usage=usage(self._ledger.days, self._book, datetime.now(UTC).date()),
+        finished = training is not None and training.state.finished is not None
+        found = self._told.model_copy(
+            update={
+                "conditions": self._conditions,
+                "preflight": self._preflight,
+                "algorithm": view.algorithm(self.spec),
+                "artifacts": view.artifacts(self.layout, finished=finished),
+            }
         )
-        if training is None or self._fleet is None:
+        if training is None or self._fleet is None or self._restoring:
             return found
+        found.usage = usage(self._ledger.days, self._book, datetime.now(UTC).date())
         evaluations = view.curve(training.state)
         stalled = self._watch.stalled if self._watch else None
         found.progress = view.progress(training, self._ledger.episodes, router.wanted, stalled)
@@ -334,7 +336,7 @@ def main() -> None:
         job = config.load(os.environ)
         cache = Path(os.environ.get(names.ENV_CACHE, names.CACHE_DIR))
         store = open_store(job.spec.output)
-        sink, told = status_writer.log_sink, []
+        sink, told = status_writer.log_sink, None
         if in_cluster(os.environ):
             api = status_writer.kubernetes_client()
             sink, told = status_writer.kubernetes_sink(job, api), status_writer.told(job, api)

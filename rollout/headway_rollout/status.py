@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from headway_api import names
-from headway_api.conditions import Condition
 from headway_api.config import JobConfig
 from headway_api.status import RLTrainingJobStatus
 from headway_rollout import logs
@@ -39,8 +38,8 @@ def kubernetes_client() -> Any:
     return client.CustomObjectsApi()
 
 
-def told(job: JobConfig, api: Any) -> list[Condition]:
-    """The coordinator's conditions as a predecessor left them; none where they cannot be had.
+def told(job: JobConfig, api: Any) -> RLTrainingJobStatus:
+    """The coordinator's part of the status as a predecessor left it; empty where it cannot be had.
 
     A patch that changes nothing is answered with the object: the coordinator may patch its job's status
     and read nothing else.
@@ -56,11 +55,19 @@ def told(job: JobConfig, api: Any) -> list[Condition]:
             _content_type="application/merge-patch+json",
             _request_timeout=WRITE_SECONDS,
         )
-        known = RLTrainingJobStatus.model_validate(found.get("status", {})).conditions
-    except Exception as error:  # the client's errors have no common base; the conditions start afresh
+        known = RLTrainingJobStatus.model_validate(found.get("status", {}))
+    except Exception as error:  # the client's errors have no common base; the status starts afresh
         logs.event(_log, "status-not-read", level=logging.WARNING, error=str(error))
-        return []
-    return [condition for condition in known if condition.type in OWN]
+        return RLTrainingJobStatus()
+    return RLTrainingJobStatus(
+        conditions=[condition for condition in known.conditions if condition.type in OWN],
+        progress=known.progress,
+        reward=known.reward,
+        validation=known.validation,
+        usage=known.usage,
+        checkpoints=known.checkpoints,
+        tracking=known.tracking,
+    )
 
 
 def kubernetes_sink(job: JobConfig, api: Any) -> Sink:

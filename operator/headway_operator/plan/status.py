@@ -1,7 +1,7 @@
 """The operator's part of a job's status: conditions, roles, state and times, true of one generation.
 
-The coordinator owns the rest and the conditions that only it can judge (`WeightsInSync`,
-`CollapseDetected`, `BudgetExceeded`): those are left out here, so that server-side apply leaves them alone.
+The coordinator owns the rest, and the condition that only it can judge (`WeightsInSync`), which is left out
+here so that server-side apply leaves it alone.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from episodes import version
 from headway_api.conditions import Condition, ConditionType, Reason, condition
 from headway_api.config import JobConfig
 from headway_api.records import LoadFailure
+from headway_api.status import Progress, RLTrainingJobStatus
 from headway_api.store import FileStore
 from headway_rollout import conditions, status
 from headway_rollout.coordinator import Coordinator
@@ -102,14 +103,17 @@ def job(folder: Path) -> JobConfig:
 def test_a_successor_goes_on_with_what_was_said_and_leaves_the_operators_alone(tmp_path: Path) -> None:
     theirs = condition(ConditionType.READY, True, Reason.RUNNING, now=LONG_AGO)
     stored = [known.model_dump(mode="json", by_alias=True) for known in [theirs, *said(True)]]
-    api = Api({"status": {"state": "Training", "conditions": stored}})
+    api = Api({"status": {"state": "Training", "conditions": stored, "progress": {"step": 7}}})
     told = status.told(job(tmp_path), api)
-    assert told == said(True)
+    assert told.conditions == said(True)
+    assert told.progress == Progress(step=7)
+    assert told.state is None, "the operator's"
     assert api.asked[0][-2:] == ({"status": {}}, "application/merge-patch+json"), "it changes nothing"
     coordinator = Coordinator(job(tmp_path), "token", FileStore(), tmp_path, lambda status: None, told=told)
     assert coordinator.status().conditions == said(True)
+    assert coordinator.status().progress == Progress(step=7), "until it knows as much itself"
 
 
 def test_conditions_start_afresh_where_they_cannot_be_had(tmp_path: Path) -> None:
-    assert status.told(job(tmp_path), Api(ConnectionError("no API server"))) == []
-    assert status.told(job(tmp_path), Api({"metadata": {}})) == []
+    assert status.told(job(tmp_path), Api(ConnectionError("no API server"))) == RLTrainingJobStatus()
+    assert status.told(job(tmp_path), Api({"metadata": {}})) == RLTrainingJobStatus()
