@@ -19,7 +19,8 @@ import aiohttp
 from headway_api.sandbox_api import Lease, LeaseRequest, Problem
 from headway_sandbox.broker import logs
 from headway_sandbox.broker.metrics import Metrics
-from headway_sandbox.broker.warm import Pod, WarmPool
+from headway_sandbox.broker.pool import Pod
+from headway_sandbox.broker.warm import WarmPool
 
 WAIT_SECONDS = 20.0
 """Longest an answer is withheld while no sandbox is ready; then the asker is told to ask again."""

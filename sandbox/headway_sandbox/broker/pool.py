@@ -1,4 +1,4 @@
-"""How many sandboxes to make and to remove. Pure: the same counts give the same answer.
+"""What a pod of the pool is, and how many to make and to remove. Pure: the same counts give the same answer.
 
 The pool aims at `idle` ready pods: enough for those who wait, the configured minimum, and what will be asked
 for during the time a pod takes to start. It never has more than `maximum` alive, and never starts more than
@@ -11,6 +11,40 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from enum import StrEnum
+
+from headway_api import names
+
+PENDING_SECONDS = 900.0
+"""A pod that does not run for so long is replaced; a node may have to be added and an image pulled first."""
+ANSWER_SECONDS = 60.0
+"""A pod that runs and does not answer for so long is replaced."""
+
+
+class State(StrEnum):
+    """Where a pod is in its only round trip."""
+
+    STARTING = "starting"
+    READY = "ready"
+    LEASED = "leased"
+
+
+@dataclass(eq=False)
+class Pod:
+    """A sandbox pod that is not being deleted."""
+
+    name: str
+    created: float
+    """`time.monotonic`; of pods found at start, when they were found."""
+    uid: str | None = None
+    """None until the API server has answered."""
+    url: str | None = None
+    state: State = State.STARTING
+    ready_since: float = 0.0
+    running_since: float | None = None
+    """When the watch showed its address; it is being probed since."""
+    seen: bool = False
+    """The watch has shown it."""
 
 
 @dataclass(frozen=True)
@@ -75,3 +109,12 @@ def surplus(limits: Limits, counts: Counts, demand: Demand) -> int:
 def pause_after(failures: int) -> float:
     """Seconds to wait before the next creation after so many failed ones in a row."""
     return 0.0 if failures == 0 else min(30.0, 0.5 * 2.0 ** min(failures, 10))
+
+
+def overdue(pod: Pod, now: float) -> str | None:
+    """Why a starting pod is given up; None while it may still come."""
+    if pod.running_since is None:
+        return None if now - pod.created < PENDING_SECONDS else f"does not run after {PENDING_SECONDS:.0f} s"
+    if now - pod.running_since < ANSWER_SECONDS:
+        return None
+    return f"runs and has not answered on port {names.PORT_SANDBOX} for {ANSWER_SECONDS:.0f} s"

@@ -16,8 +16,6 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 import aiohttp
@@ -28,12 +26,9 @@ from headway_api.sandbox_api import Problem
 from headway_sandbox.broker import logs, pods, pool
 from headway_sandbox.broker.kube import ApiError, Gone, Json, Pods
 from headway_sandbox.broker.metrics import Metrics
+from headway_sandbox.broker.pool import Pod, State
 
 GRACE_SECONDS = 1
-PENDING_SECONDS = 900.0
-"""A pod that does not run for so long is replaced; a node may have to be added and an image pulled first."""
-ANSWER_SECONDS = 60.0
-"""A pod that runs and does not answer for so long is replaced."""
 PROBE_SECONDS = 2.0
 PROBE_PAUSE_SECONDS = 0.05
 IDLE_KEPT_SECONDS = 30.0
@@ -46,32 +41,6 @@ TICK_SECONDS = 1.0
 _log = logging.getLogger(__name__)
 
 
-class State(StrEnum):
-    """Where a pod is in its only round trip."""
-
-    STARTING = "starting"
-    READY = "ready"
-    LEASED = "leased"
-
-
-@dataclass(eq=False)
-class Pod:
-    """A sandbox pod that is not being deleted."""
-
-    name: str
-    created: float
-    """`time.monotonic`; of pods found at start, when they were found."""
-    uid: str | None = None
-    """None until the API server has answered."""
-    url: str | None = None
-    state: State = State.STARTING
-    ready_since: float = 0.0
-    running_since: float | None = None
-    """When the watch showed its address; it is being probed since."""
-    seen: bool = False
-    """The watch has shown it."""
-
-
 class Impossible(Exception):
     """No sandbox can be had until something outside is changed."""
 
@@ -82,15 +51,6 @@ class Impossible(Exception):
 
 OnFound = Callable[[Pod, str, float], None]
 """A pod turns out to be leased already: (pod, lease, deadline in Unix time)."""
-
-
-def overdue(pod: Pod, now: float) -> str | None:
-    """Why a starting pod is given up; None while it may still come."""
-    if pod.running_since is None:
-        return None if now - pod.created < PENDING_SECONDS else f"does not run after {PENDING_SECONDS:.0f} s"
-    if now - pod.running_since < ANSWER_SECONDS:
-        return None
-    return f"runs and has not answered on port {names.PORT_SANDBOX} for {ANSWER_SECONDS:.0f} s"
 
 
 class WarmPool:
@@ -273,7 +233,7 @@ class WarmPool:
         now = time.monotonic()
         extra = pool.surplus(self._limits, self.counts(), self.demand())
         for pod in list(self._pods.values()):
-            if pod.state is State.STARTING and (late := overdue(pod, now)):
+            if pod.state is State.STARTING and (late := pool.overdue(pod, now)):
                 problem = Problem(reason="SandboxNotReady", message=f"pod {pod.name} {late}")
                 self._failed(self.problem or problem)
                 self.destroy(pod, "start-timeout")

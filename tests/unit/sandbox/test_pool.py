@@ -3,8 +3,19 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway_sandbox.broker.pool import Counts, Demand, Limits, creates, idle_target, pause_after, surplus
-from headway_sandbox.broker.warm import ANSWER_SECONDS, PENDING_SECONDS, Pod, overdue
+from headway_sandbox.broker.pool import (
+    ANSWER_SECONDS,
+    PENDING_SECONDS,
+    Counts,
+    Demand,
+    Limits,
+    Pod,
+    creates,
+    idle_target,
+    overdue,
+    pause_after,
+    surplus,
+)
 
 numbers = st.integers(0, 200)
 demands = st.builds(Demand, st.floats(0, 50), st.floats(0, 60))
