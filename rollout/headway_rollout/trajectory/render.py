@@ -35,6 +35,9 @@ FAMILIES: dict[str, tuple[str, ...]] = {
 }
 """`model_type` -> renderers that may fit it; the first that agrees with its chat template is taken."""
 
+HERMES = "qwen3"
+"""The renderer, and the parser, of JSON between <tool_call> tags."""
+
 PROBE_TOOLS: list[Tool] = [
     {
         "type": "function",
@@ -214,7 +217,8 @@ def load(folder: Path, tool_call_parser: str = "auto") -> tuple[Renderer, Any]:
     """Renderer and tokenizer of the model in `folder`.
 
     Raises:
-        JobError: `TokenizerUnusable` or `ChatTemplateMissing`, naming what is missing.
+        JobError: `TokenizerUnusable`, `ChatTemplateMissing` or `ToolCallParserUnusable`, naming what is
+            missing.
     """
     from transformers import AutoTokenizer
 
@@ -244,18 +248,34 @@ def model_type(folder: Path) -> str:
 
 
 def choose(tokenizer: Any, family: str, tool_call_parser: str = "auto") -> Renderer:
-    """The renderer of a model's family where it agrees with the model's chat template, else the template."""
+    """The renderer of a model's family where it agrees with the model's chat template, else the template.
+
+    `hermes` is a wish for how calls are read: a renderer that reads them otherwise is passed over.
+
+    Raises:
+        JobError: `ToolCallParserUnusable`, where `hermes` could never find a call.
+    """
     from renderers import DefaultRendererConfig, config_from_name, create_renderer
 
+    has_tags = tokenizer.convert_tokens_to_ids("<tool_call>") not in (None, tokenizer.unk_token_id)
+    hermes = tool_call_parser == "hermes"
+    if hermes and not has_tags:
+        raise JobError(
+            "ToolCallParserUnusable",
+            "hermes finds a call by the token <tool_call>, which the base model's tokenizer lacks; use auto, "
+            "or a model that was trained with it",
+            field="spec.agent.builtin.toolCallParser",
+        )
     for name in FAMILIES.get(family, ()):
+        if hermes and name != HERMES:
+            continue
         try:
             typed = Typed(name, create_renderer(tokenizer, config_from_name(name)))
             if agrees(typed, tokenizer):
                 return typed
         except (AssertionError, ValueError, KeyError):
             continue  # the tokenizer lacks the family's special tokens: its template decides
-    has_tags = tokenizer.convert_tokens_to_ids("<tool_call>") not in (None, tokenizer.unk_token_id)
-    parser = "qwen3" if tool_call_parser == "hermes" or has_tags else None
+    parser = HERMES if has_tags else None
     return Template(tokenizer, create_renderer(tokenizer, DefaultRendererConfig(tool_parser=parser)))
 
 

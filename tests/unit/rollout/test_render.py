@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
+from transformers import PreTrainedTokenizerFast
 
 from headway_api.exits import JobError
 from headway_rollout.trajectory import render
@@ -17,6 +20,8 @@ from headway_rollout.trajectory.render import PROBE_TOOLS, PROBES, Renderer, Tem
 
 PROMPT = PROBES[1]
 RESULT = {"role": "tool", "tool_call_id": "call-0-0", "content": "gold"}
+XML_FAMILY_TOKENS = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
+"""Without these the renderer of Qwen 3.5 refuses a tokenizer."""
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +49,43 @@ def test_a_familys_renderer_is_taken_where_it_agrees_with_the_models_template(qw
 @pytest.mark.parametrize("family", ["qwen3", "", "nobody-knows", "llama"])
 def test_else_the_models_own_template_is_rendered(other: Any, family: str) -> None:
     assert isinstance(choose(other, family), Template)
+
+
+HERMES_CALL = '<tool_call>\n{"name": "look_up", "arguments": {"key": "brave-otter"}}\n</tool_call><|im_end|>'
+
+
+def test_hermes_is_read_where_it_is_asked_for_whatever_the_family_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A family's renderer that agrees with the template, and reads calls in XML."""
+    tok = tokenizer(tmp_path, QWEN3_TEMPLATE)
+    tok.add_special_tokens({"additional_special_tokens": XML_FAMILY_TOKENS})
+    monkeypatch.setattr(render, "agrees", lambda typed, _: True)
+
+    def name_read(parser: str) -> str | None:
+        [call] = (
+            choose(tok, "qwen3_5", parser)
+            .parse(tok.encode(HERMES_CALL, add_special_tokens=False), [], PROBE_TOOLS)
+            .calls
+        )
+        return call.name
+
+    assert choose(tok, "qwen3_5").name == "qwen3.5"
+    assert name_read("auto") is None
+    assert name_read("hermes") == "look_up"
+
+
+def test_hermes_takes_the_familys_renderer_where_that_reads_it(qwen: Any) -> None:
+    assert isinstance(choose(qwen, "qwen3", "hermes"), Typed)
+
+
+def test_hermes_without_its_tags_is_refused() -> None:
+    words = Tokenizer(WordLevel({"?": 0, "end": 1}, unk_token="?"))
+    tok = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="?", eos_token="end")
+    assert isinstance(choose(tok, ""), Template)
+    with pytest.raises(JobError, match="lacks; use auto") as refused:
+        choose(tok, "", "hermes")
+    assert refused.value.termination.field == "spec.agent.builtin.toolCallParser"
 
 
 def test_both_render_what_the_template_says(both: tuple[Renderer, Any]) -> None:
