@@ -55,8 +55,8 @@ test-long: venv ## what takes minutes: full weights in vLLM, clusters that are k
 .PHONY: demo images image-base cluster-up cluster-down
 demo: venv ## a model learns on a cluster on this machine, from apply to bill
 	$(PY) hack/demo/demo.py $(DEMO_ARGS)
-images: ## build every image (heavy: rollout and trainer are gigabytes)
-	$(IMAGES) --all
+images: ## build what a cluster pulls (gigabytes); IMAGE_ARGS="--push --prefix registry.example.com/headway"
+	$(IMAGES) --all $(IMAGE_ARGS)
 image-base: ## build the base image only
 	$(IMAGES) base
 cluster-up: ## start (or find) the cluster of this machine

@@ -1,7 +1,7 @@
 """`make demo`: from nothing to a better agent, a checkpoint in S3 and a bill, on a real Kubernetes.
 
 KEEP=1             leave the cluster and the job up
-CLUSTER=current    use the cluster kubectl points at (with IMAGE_PREFIX, see settings.py)
+CLUSTER=current    use the cluster kubectl points at (with IMAGE_PREFIX and IMAGE_TAG, see settings.py)
 SEED=n STEPS=n     another seed, fewer steps
 """
 

@@ -58,16 +58,17 @@ def _version(lock: Path, pattern: str) -> str:
 
 def provide(settings: Settings) -> dict[str, str]:
     """Reference of every part's image; on this machine they are built and loaded first."""
-    prefix = settings.image_prefix
+    prefix, tag = settings.image_prefix, settings.image_tag
     if settings.current_cluster:
-        own = {name: f"{prefix}/{name}:dev" for name in ("operator", "rollout", "trainer", "sop-quickstart")}
+        own = {
+            name: f"{prefix}/{name}:{tag}" for name in ("operator", "rollout", "trainer", "sop-quickstart")
+        }
         return {
             "operator": own["operator"], "broker": own["operator"], "coordinator": own["rollout"],
             "rollout": own["rollout"], "learner": own["trainer"], "sop-quickstart": own["sop-quickstart"],
         } | published()  # fmt: skip
-    built = _output(
-        SYSTEM_PYTHON, BUILD, "--load", "--prefix", prefix, "host", "operator", "sandbox", ENVIRONMENT
-    )
+    names = ("--prefix", prefix, "--tag", tag)
+    built = _output(SYSTEM_PYTHON, BUILD, "--load", *names, "host", "operator", "sandbox", ENVIRONMENT)
     refs = {Path(line.split("\t")[0]).name.split(":")[0]: line.split("\t")[0] for line in built.splitlines()}
     host = dict.fromkeys((*HEAVY, "objects", "mlflow"), refs["host"])
     return refs | host | {"broker": refs["operator"]}

@@ -28,7 +28,9 @@ class Settings:
     current_cluster: bool
     """`CLUSTER=current`: use the cluster kubectl points at instead of starting one."""
     image_prefix: str
-    """`IMAGE_PREFIX`: where `make images` output was pushed; needed on a cluster that is not this machine."""
+    """`IMAGE_PREFIX`: where `make images` pushed to; needed on a cluster that is not this machine."""
+    image_tag: str
+    """`IMAGE_TAG`: the images' tag."""
     seed: int
     """`SEED`: of data order, sampling and initialization."""
     max_steps: int | None
@@ -51,12 +53,14 @@ class Settings:
         if cluster == "current" and not prefix:
             raise SettingsError(
                 "CLUSTER=current needs IMAGE_PREFIX: the registry path the images were pushed to, such as "
-                "IMAGE_PREFIX=registry.example.com/headway (`make images` builds them)"
+                "IMAGE_PREFIX=registry.example.com/headway (with "
+                'make images IMAGE_ARGS="--push --prefix registry.example.com/headway")'
             )
         return cls(
             keep=environ.get("KEEP", "") not in ("", "0"),
             current_cluster=cluster == "current",
             image_prefix=prefix or "localhost/headway",
+            image_tag=environ.get("IMAGE_TAG") or "dev",
             seed=_whole(environ, "SEED", 0),
             max_steps=_whole(environ, "STEPS", 0) or None,
             output=Path(environ.get("OUTPUT", ROOT / "build" / "demo")),

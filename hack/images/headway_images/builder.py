@@ -65,6 +65,12 @@ class Builder:
                         old.unlink()
         return archive
 
+    def push(self, image: Image) -> None:
+        """Put the image, built if it is not there, into the registry that its name begins with."""
+        stored = self.stored(image)
+        with step(f"push {self.reference(image)}"):
+            self.engine.push(stored, self.reference(image))
+
     @contextlib.contextmanager
     def alone(self, what: str) -> Iterator[None]:
         """One build of one thing at a time on this machine."""

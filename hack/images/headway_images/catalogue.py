@@ -26,6 +26,10 @@ class Image:
     """An environment's image sees its own folder only, as it would anywhere else."""
 
 
+PULLED = ("operator", "sandbox", "trainer", "rollout")
+"""Images of Headway that a cluster pulls; `base` is under them, and `host` never leaves this machine."""
+EXAMPLES = ("examples/sop-quickstart",)
+"""Folders with the images of environments that the examples' jobs name."""
 ROOMS = ("api", "operator", "rollout", "trainer", "sandbox")
 PACKAGES = (*(f"{room}/headway_{room}" for room in ROOMS), "images/copy.sh")
 

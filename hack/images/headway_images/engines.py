@@ -39,6 +39,11 @@ class Engine:
         run("docker", "load", "--quiet", "--input", archive, quiet=True)
         run("docker", "tag", reference, name)
 
+    def push(self, name: str, reference: str) -> None:
+        """Put a stored image into the registry of `reference`, with the program's own login."""
+        run("docker", "tag", name, reference)
+        run("docker", "push", "--quiet", reference)
+
     def forget_older(self, name: str) -> None:
         """Remove the image's earlier contents from the store."""
         image, _, current = name.rpartition(":")
@@ -81,6 +86,9 @@ class Buildah(Engine):
     def load(self, archive: Path, reference: str, name: str) -> None:
         run("buildah", "pull", "--quiet", f"oci-archive:{archive}", quiet=True)
         run("buildah", "tag", reference, name)
+
+    def push(self, name: str, reference: str) -> None:
+        run("buildah", "push", "--quiet", name, f"docker://{reference}")
 
 
 def choose_engine() -> Engine:

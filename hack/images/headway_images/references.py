@@ -1,0 +1,37 @@
+"""The names by which a cluster finds images and a registry keeps them: PREFIX/IMAGE:TAG."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from .shell import BuildError
+
+LOCAL: Final = "localhost/headway"
+"""Prefix of images that stay on this machine."""
+TAG: Final = "dev"
+
+PART: Final = r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*"
+PREFIX_FORM: Final = re.compile(rf"[a-z0-9.-]+(?::[0-9]+)?(?:/{PART})*")
+TAG_FORM: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+
+
+def check(prefix: str, tag: str, *, push: bool) -> None:
+    """Refuse, before anything is built, what no cluster or registry could take.
+
+    Raises:
+        BuildError: prefix or tag cannot be part of a name; or images are to be pushed, and the prefix names
+            no registry.
+    """
+    if not PREFIX_FORM.fullmatch(prefix):
+        raise BuildError(
+            f"--prefix {prefix!r}: write a registry and a path in lower case, as registry.example.com/headway"
+        )
+    if not TAG_FORM.fullmatch(tag):
+        raise BuildError(f"--tag {tag!r}: write letters, digits, dots, dashes and underscores, at most 128")
+    host = prefix.partition("/")[0]
+    if push and not ("." in host or ":" in host):
+        raise BuildError(
+            f"--push needs a registry, and --prefix {prefix} names none: write registry.example.com/headway, "
+            "or localhost:5000/headway for a registry on this machine"
+        )

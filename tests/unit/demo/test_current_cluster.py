@@ -1,0 +1,43 @@
+"""On a cluster that kubectl points at, the demo asks for what `make images` has pushed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "hack" / "demo"))
+sys.path.insert(0, str(Path(__file__).parents[3] / "hack" / "images"))
+
+from headway_images.catalogue import EXAMPLES, PULLED, environment_image
+
+from headway_demo import images
+from headway_demo.settings import Settings, SettingsError
+
+PREFIX = "registry.example.com/headway"
+
+
+def settings(**environ: str) -> Settings:
+    return Settings.from_environ({"CLUSTER": "current", "IMAGE_PREFIX": PREFIX, **environ})
+
+
+def test_every_image_asked_for_is_pushed_under_that_name() -> None:
+    refs = images.provide(settings(IMAGE_TAG="0.1.0"))
+    asked = {ref for part, ref in refs.items() if part not in images.published()}
+    pushed = {*PULLED, *(environment_image(images.ROOT / folder).name for folder in EXAMPLES)}
+    assert asked <= {f"{PREFIX}/{name}:0.1.0" for name in pushed}
+    # The sandbox's own image is only what an environment's stands on.
+    assert len(asked) == len(pushed - {"sandbox"})
+
+
+def test_nothing_of_this_machine_is_lent() -> None:
+    assert images.host_mounts(settings()) == ([], [])
+    values = images.chart_values(images.provide(settings()), settings())
+    assert values["roleTemplates"] == {}
+    assert values["image"] == f"{PREFIX}/operator:dev"
+
+
+def test_without_a_registry_it_says_how_to_fill_one() -> None:
+    with pytest.raises(SettingsError, match=r'make images IMAGE_ARGS="--push --prefix'):
+        Settings.from_environ({"CLUSTER": "current"})
