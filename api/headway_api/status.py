@@ -59,7 +59,7 @@ class Progress(StatusModel):
     policy_version: Annotated[str, Field(pattern=r"^[0-9]+\.[0-9]+$", max_length=32)] | None = None
     """INCARNATION.STEP of the weights the servers sample with."""
     updated_time: datetime | None = None
-    """When the last step was completed."""
+    """When anything last went forward: an episode was scored, a validation or a step was completed."""
     evaluating: Count | None = None
     """Step whose validation runs now. Absent while none does."""
     stalled: Text | None = None

@@ -92,7 +92,7 @@ class OperatorConfig(Model):
     workers: Annotated[int, Field(ge=1, le=64)] = 4
     """Jobs reconciled at the same time."""
     stalled_after_seconds: Annotated[float, Field(gt=0)] = 3600
-    """A job whose roles all run and that completes no step for so long is said to be stalled."""
+    """A job whose roles all run, and of which nothing goes forward for so long, is said to be stalled."""
     lease_name: str = "headway-operator"
     lease_namespace: str | None = None
     """Absent: lead without asking, for a single process."""

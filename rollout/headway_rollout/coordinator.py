@@ -172,7 +172,9 @@ class Coordinator:
             on_validation=self._validated,
             on_episode=self._ended,
         )
-        self._watch = Watch(training, fleet.router, broker.pool, self._status.changed)
+        self._watch = Watch(
+            training, fleet.router, broker.pool, self._status.changed, rollout.timeout_seconds
+        )
         return training
 
     async def _finish(self, training: Training) -> None:

@@ -64,10 +64,14 @@ class State:
     finished: Literal["MaxSteps", "MaxEpochs"] | None = None
     evaluating: int | None = None
     """Step whose validation runs now."""
-    updated_at: datetime | None = None
-    """When the last step was taken, by this process."""
+    updated_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    """When anything last went forward: a start of this process, a scored episode, a group, a step."""
     moved_at: float = field(default_factory=time.monotonic)
-    """When anything last went forward (monotonic)."""
+    """The same moment, monotonic."""
+
+    def moved(self) -> None:
+        """Something went forward."""
+        self.updated_at, self.moved_at = datetime.now(UTC), time.monotonic()
 
     @property
     def step(self) -> int:
@@ -254,7 +258,6 @@ class Training:
             self.sampler.acknowledged(report.step, positions)
             self.state.last_batch = [self._waiting.pop(position) for position in positions]
         self.state.reports.append(report)
-        self.state.updated_at = datetime.now(UTC)
         await self._want(report, reported)
         logs.event(_log, "step", step=report.step, version=str(report.version), metrics=report.metrics)
         await self._notify()
@@ -348,7 +351,7 @@ class Training:
             self.in_flight[task.purpose] -= 1
         self.ended[record.outcome.value, task.purpose] += 1
         if record.reward is not None:
-            self.state.moved_at = time.monotonic()
+            self.state.moved()
         self._on_episode(record)
         return record
 
@@ -358,7 +361,7 @@ class Training:
             await self._changed.wait_for(condition)
 
     async def _notify(self) -> None:
-        self.state.moved_at = time.monotonic()
+        self.state.moved()
         self._on_change()
         async with self._changed:
             self._changed.notify_all()

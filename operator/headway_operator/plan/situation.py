@@ -47,7 +47,7 @@ class Situation:
         return {names.LEARNER, names.ROLLOUT} <= {health.role for health in self.roles}
 
 
-def _last_step_time(job: RLTrainingJob) -> datetime | None:
+def _last_moved(job: RLTrainingJob) -> datetime | None:
     return job.status.progress.updated_time if job.status.progress else None
 
 
@@ -61,8 +61,8 @@ def _running_since(job: RLTrainingJob) -> datetime | None:
 
 
 def stalls_at(context: Context, situation: Situation) -> datetime | None:
-    """When a job that runs will have been silent for too long, unless it completes a step before."""
-    since = [m for m in (_running_since(context.job), _last_step_time(context.job)) if m]
+    """When a job that runs will have been silent for too long, unless something goes forward before."""
+    since = [m for m in (_running_since(context.job), _last_moved(context.job)) if m]
     if not situation.running or not since:
         return None
     return max(since) + timedelta(seconds=context.platform.stalled_after_seconds)
@@ -78,5 +78,5 @@ def no_progress(context: Context, situation: Situation) -> str | None:
         return None
     limit = context.platform.stalled_after_seconds
     culprits = [health.trouble.message for health in situation.roles if health.trouble]
-    text = f"no step was completed for {int(limit)} s although every role runs"
+    text = f"nothing has gone forward for {int(limit)} s although every role runs"
     return f"{text}: {'; '.join(culprits)}" if culprits else f"{text}; see the coordinator's log"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from pathlib import Path
 
 import aiohttp
@@ -16,10 +17,11 @@ from hypothesis import strategies as st
 from headway_api.exits import JobError
 from headway_api.records import Batch, Finished, StepReport
 from headway_api.sandbox_api import PoolState, Problem
+from headway_rollout import stall
 from headway_rollout.bounds import check_lag, steps_in
 from headway_rollout.engines.router import Endpoint, Router
 from headway_rollout.ledger.segments import Ledger, total
-from headway_rollout.stall import culprit
+from headway_rollout.stall import AFTER_SECONDS, LEARNER_SECONDS, Watch, culprit
 from headway_rollout.training import Conflict
 
 
@@ -188,20 +190,58 @@ async def test_a_stall_names_its_culprit(tmp_path: Path) -> None:
     broken = quiet.model_copy(update={"problem": Problem(reason="ImagePullBackOff", message="no such image")})
     async with job.coordinator() as (training, learner, _):
         router = Router()
-        assert "learner" in culprit(training, router, quiet)
+        assert "learner" in culprit(training, router, quiet, 600.0).words
         report: StepReport = learner.commit(0, [])
         await training.report(report)
         router.wanted = version(0)
-        assert "rollout servers" in culprit(training, router, quiet)
+        assert "rollout servers" in culprit(training, router, quiet, 600.0).words
         endpoint = Endpoint("http://a", "http://a:1")
         router.discovered([endpoint])
         router.holds(endpoint, version(0))
-        job_waits = culprit(training, router, broken)
+        job_waits = culprit(training, router, broken, 600.0).words
         assert "no such image" in job_waits or "learner" in job_waits
         async with asyncio.timeout(10):
             while not training.batch_ready:
                 await asyncio.sleep(0.01)
-        assert "batch of step 1 is ready" in culprit(training, router, quiet)
+        found = culprit(training, router, quiet, 600.0)
+        assert "batch of step 1 is ready" in found.words
+        assert found.patience == LEARNER_SECONDS
+
+
+async def test_slow_work_is_no_stall_until_nothing_can_take_so_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stall, "CHECK_SECONDS", 0.01)
+    job = Job(tmp_path)
+    job.pause = lambda task: 60.0
+    router = Router(wanted=version(0))
+    endpoint = Endpoint("http://a", "http://a:1")
+    router.discovered([endpoint])
+    router.holds(endpoint, version(0))
+    pool = PoolState(ready=0, starting=0, leased=3)
+
+    async def asked() -> PoolState:
+        return pool
+
+    async with job.coordinator() as (training, learner, _):
+        await training.report(learner.commit(0, []))
+        while not training.in_flight["validation"]:
+            await asyncio.sleep(0.001)
+        watch = Watch(training, router, asked, lambda: None, episode_seconds=600.0)
+
+        async def said(idle: float) -> str | None:
+            training.state.moved_at = time.monotonic() - idle
+            watching = asyncio.create_task(watch.run())
+            await asyncio.sleep(0.05)
+            watching.cancel()
+            return watch.stalled
+
+        assert await said(AFTER_SECONDS + 300.0) is None, "an episode may take 600 s"
+        assert "none has ended" in (await said(AFTER_SECONDS + 601.0) or "")
+        pool = pool.model_copy(update={"leased": 0})
+        assert "none has ended" in (await said(AFTER_SECONDS + 1.0) or ""), "no episode has a sandbox"
+        training.state.moved()
+        assert await said(0.0) is None
 
 
 async def test_a_step_taken_while_servers_load_weights_is_not_overlooked(tmp_path: Path) -> None:

@@ -36,6 +36,22 @@ async def test_validation_is_a_barrier_between_steps(tmp_path: Path) -> None:
     assert all(task.sampling.temperature == 0 for task in validated)
 
 
+async def test_every_episode_of_a_validation_is_progress(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    last = "v000000-000002"
+    job.pause = lambda task: 60.0 if task.group_id == last else 0.01
+    async with job.coordinator() as (training, learner, _):
+        await training.report(learner.commit(0, []))
+        reported = view.progress(training, 0, version(0), None).updated_time
+        while training.ended["Completed", "validation"] < 2:
+            await asyncio.sleep(0.001)
+        moved = view.progress(training, 0, version(0), None).updated_time
+        assert training.state.evaluating == 0
+    assert reported is not None
+    assert moved is not None
+    assert (moved - reported).total_seconds() >= 0.01, "though no step was taken and it is not over"
+
+
 async def test_a_row_that_failed_is_remembered_and_paid_by_nobody(tmp_path: Path) -> None:
     job = Job(tmp_path)
     job.fails = lambda task: task.group_id == "v000002-000001"
