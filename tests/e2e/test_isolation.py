@@ -1,4 +1,4 @@
-"""A sandbox in use reaches nothing and may do nothing; its coordinator reaches it.
+"""A sandbox in use reaches nothing and may do nothing; its coordinator reaches it; every pod is limited.
 
 The same look is taken from three pods at one moment, while the engines are held so that no episode ends: from
 a leased sandbox, from a pod of the same image that no policy covers (what it reaches, the sandbox could, were
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from limits import pods_to_hold, unheld
 from live_job import Sandbox, Target, look, pods, sandbox_in_use
 from outside_host import outside_host
 
@@ -39,6 +40,8 @@ class Scene:
     inside: dict[str, Any]
     stranger: dict[str, Any]
     coordinator: dict[str, Any]
+    everyone: list[dict[str, Any]]
+    """Every pod of the cluster."""
 
     def of(self, *prefixes: str) -> set[str]:
         """Targets whose names begin so; there is at least one for each."""
@@ -64,7 +67,8 @@ def scene(bench: Any) -> Iterator[Scene]:
             places = (sandbox.pod, stranger, pods(kube, NAME, "coordinator")[0])
             with ThreadPoolExecutor() as threads:
                 inside, strange, coordinating = threads.map(lambda pod: look(kube, pod, found), places)
-        yield Scene(sandbox, found, inside, strange, coordinating)
+            everyone = pods_to_hold(kube)
+        yield Scene(sandbox, found, inside, strange, coordinating, everyone)
 
 
 @contextmanager
@@ -83,6 +87,7 @@ def pod_without_policy(kube: Any, image: str) -> Iterator[dict[str, Any]]:
                     "image": image,
                     "imagePullPolicy": "IfNotPresent",
                     "command": ["python3", "-c", "import signal; signal.pause()"],
+                    "resources": {"limits": {"cpu": "500m", "memory": "64Mi"}},
                 }
             ],
         },
@@ -182,6 +187,14 @@ def test_a_sandbox_holds_no_rights_and_no_credentials(scene: Scene) -> None:
     named = [name for name in scene.inside["environment"] if name.startswith(("AWS_", "HEADWAY_"))]
     assert named == ["HEADWAY_ENTRYPOINT", "HEADWAY_ENVIRONMENT_CONFIG"]
     assert scene.sandbox.pod["spec"]["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+
+
+def test_every_container_of_the_cluster_is_held_to_requests_and_limits(scene: Scene) -> None:
+    labels = [pod["metadata"].get("labels", {}) for pod in scene.everyone]
+    roles = {found.get("app.kubernetes.io/component") or found.get("app") for found in labels}
+    assert {"operator", "objects", "mlflow"} <= roles
+    assert {"coordinator", "broker", "learner", "rollout", "sandbox"} <= roles
+    assert unheld(scene.everyone) == []
 
 
 def test_the_episode_in_that_sandbox_ends_well_and_the_job_goes_on(
