@@ -18,8 +18,9 @@ class BuiltinAgent(SpecModel):
     system_prompt: Annotated[str, Field(max_length=32768)] | None = None
     """System message put before the row's prompt. Absent: the environment's own, if it has one."""
     tool_call_parser: Literal["auto", "hermes"] = "auto"
-    """How tool calls are read from the model's text. auto picks by the model's chat template; hermes
-    reads JSON between <tool_call> tags (Qwen and many others)."""
+    """How tool calls are read from the model's text. auto picks by the model's family and chat template;
+    hermes reads JSON between <tool_call> tags (Qwen3 and many others), whatever the family writes, and the
+    preflight fails where the model's tokenizer has no such tag."""
 
 
 class AgentService(SpecModel):

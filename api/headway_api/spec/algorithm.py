@@ -1,6 +1,6 @@
 """How episodes become gradients: the axes of the policy-gradient objective, and how far it may lag."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -26,23 +26,32 @@ class Clip(SpecModel):
 
     validations = (
         Rule(
-            "self.low < self.high",
+            "!has(self.low) || self.low < self.high",
             "spec.algorithm.clip: low must be below high",
-            lambda self: self.low < self.high,
+            lambda self: self.low is None or self.low < self.high,
             "low",
         ),
     )
 
-    low: Annotated[float, Field(ge=0, le=1)]
-    """Lower bound of the ratio itself, not a distance from 1. cispo does not use it."""
+    low: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Lower bound of the ratio itself, not a distance from 1. Needed with ppo. cispo has none: leave it
+    out, or write 1, which stands for none there."""
     high: Annotated[float, Field(ge=1, le=100)]
     """Upper bound of the ratio itself, not a distance from 1."""
 
 
-DEFAULT_CLIPS = {
-    "ppo": Clip(low=0.8, high=1.2),
-    "gspo": Clip(low=0.8, high=1.2),
-    "cispo": Clip(low=1.0, high=6.0),
+class Bounds(NamedTuple):
+    """The bounds as they act."""
+
+    low: float
+    """0 bounds nothing: no ratio is below it."""
+    high: float
+
+
+DEFAULT_BOUNDS = {
+    "ppo": Bounds(0.8, 1.2),
+    "gspo": Bounds(0.8, 1.2),
+    "cispo": Bounds(0.0, 6.0),
 }
 
 
@@ -108,6 +117,23 @@ class AlgorithmSpec(SpecModel):
             "clip",
         ),
         Rule(
+            "self.loss != 'cispo' || !has(self.clip) || !has(self.clip.low) || self.clip.low == 1.0",
+            "spec.algorithm.clip.low has no effect with cispo, which bounds the ratio from above only; "
+            "remove it, or use ppo",
+            lambda self: self.loss != "cispo" or self.clip is None or self.clip.low in (None, 1),
+            "clip",
+        ),
+        Rule(
+            "self.loss in ['cispo', 'importance_sampling'] || !has(self.clip) || has(self.clip.low)",
+            "spec.algorithm.clip.low is needed beside high, except with cispo; 0.8 is usual",
+            lambda self: (
+                self.loss in ("cispo", "importance_sampling")
+                or self.clip is None
+                or self.clip.low is not None
+            ),
+            "clip",
+        ),
+        Rule(
             "self.updatesPerBatch <= self.batchSize",
             "spec.algorithm.updatesPerBatch must not be above batchSize",
             lambda self: self.updates_per_batch <= self.batch_size,
@@ -121,7 +147,7 @@ class AlgorithmSpec(SpecModel):
     """The surrogate loss. ppo is the one to start with; cispo keeps the gradient of clipped tokens and
     tends to collapse after 40 to 80 steps; importance_sampling does not clip."""
     clip: Clip | None = None
-    """Bounds of the ratio. Absent: 0.8 and 1.2 for ppo, 1 and 6 for cispo."""
+    """Bounds of the ratio. Absent: 0.8 and 1.2 for ppo, 6 from above for cispo."""
     advantage: Advantage = Advantage()
     """How rewards become advantages."""
     reduction: Annotated[
@@ -168,9 +194,13 @@ class AlgorithmSpec(SpecModel):
     """Bonus for staying undecided."""
 
     @property
-    def effective_clip(self) -> Clip | None:
+    def effective_clip(self) -> Bounds | None:
         """The bounds given, else those of the loss; None where the loss does not clip."""
-        return self.clip or DEFAULT_CLIPS.get(self.loss)
+        default = DEFAULT_BOUNDS.get(self.loss)
+        if default is None or self.clip is None:
+            return default
+        low = default.low if self.loss == "cispo" or self.clip.low is None else self.clip.low
+        return Bounds(low, self.clip.high)
 
     @property
     def episodes_per_step(self) -> int:

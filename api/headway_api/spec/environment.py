@@ -71,8 +71,8 @@ class Sandbox(SpecModel):
     ] = ()
     """Destinations a sandbox may reach; none of them otherwise, names (DNS) included. Not applied yet."""
     deadline_seconds: Annotated[int, Field(ge=10, le=86400)] = 900
-    """Longest life of a sandbox in use, in seconds; its episode then ends as an InfraError and is tried
-    again."""
+    """Longest life of a sandbox in use, in seconds, whatever becomes of the rest of the job; an episode
+    that still runs ends as an InfraError and is tried again. At least spec.rollout.timeoutSeconds."""
     pod_template: PodTemplate | None = None
     """Fragment of a PodTemplateSpec merged over the platform's, for what has no field of its own
     (nodeSelector, tolerations, ...). What isolates the sandbox cannot be loosened here."""

@@ -11,6 +11,7 @@ from headway_api.spec.data import Dataset
 from headway_api.spec.environment import EnvironmentSpec, RewardSpec
 from headway_api.spec.lifecycle import BudgetSpec, OutputSpec, TrackingSpec
 from headway_api.spec.metadata import NAME_RULES, Metadata
+from headway_api.spec.model import revision_of_hub
 from headway_api.spec.rollout import ServersSpec
 from headway_api.spec.training import Deadline
 from headway_api.spec.trust import MeasureSpec
@@ -20,6 +21,8 @@ from headway_api.status import RLEvalJobStatus
 
 class CandidateModel(SpecModel):
     """A model as it comes."""
+
+    validations = (revision_of_hub("the revision of a candidate's model"),)
 
     base: Annotated[Uri, uri_scheme("the model of a candidate", "hf", "s3")]
     """Where the model comes from: hf://ORGANIZATION/NAME or s3://BUCKET/PREFIX."""

@@ -44,10 +44,22 @@ class WarmStart(SpecModel):
     """Where a LoRA adapter in Hugging Face layout lies."""
 
 
+def revision_of_hub(field: str) -> Rule:
+    """Only the hub keeps revisions: elsewhere one would be ignored."""
+    return Rule(
+        "!has(self.revision) || self.base.startsWith('hf://')",
+        f"{field} is of a hf:// model and has no effect with any other; remove it, and let base be the "
+        "folder of what is wanted",
+        lambda self: self.revision is None or self.base.startswith("hf://"),
+        "revision",
+    )
+
+
 class ModelSpec(SpecModel):
     """The model to train."""
 
     validations = (
+        revision_of_hub("spec.model.revision"),
         Rule(
             "!(has(self.lora) && has(self.full))",
             "spec.model takes lora or full, not both; remove one of them",

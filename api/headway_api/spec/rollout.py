@@ -6,7 +6,7 @@ from pydantic import Field
 
 from headway_api.base import SpecModel
 from headway_api.rules import Rule, not_yet
-from headway_api.spec.types import Argument, PodTemplate, Resources
+from headway_api.spec.types import Argument, PodTemplate, Resources, sampled_as_asked
 
 
 class Sampling(SpecModel):
@@ -21,6 +21,7 @@ class Sampling(SpecModel):
             "there is nothing to learn from; use 1",
             lambda value: value > 0,
         ),
+        sampled_as_asked("spec.rollout.sampling.temperature"),
     ] = 1.0
     """Divides the logits before drawing. 1 samples from the policy that is trained; keep it."""
     top_p: Annotated[
@@ -57,7 +58,8 @@ class ServersSpec(SpecModel):
     max_concurrency: Annotated[int, Field(ge=1, le=4096)] = 96
     """Episodes in flight at once, over all servers."""
     timeout_seconds: Annotated[int, Field(ge=10, le=86400)] = 600
-    """Longest an episode may take, in seconds, before it is ended and counted as an InfraError."""
+    """Longest an episode may take, in seconds, before it is ended and counted as an InfraError; at most
+    spec.environment.sandbox.deadlineSeconds."""
     max_retries: Annotated[int, Field(ge=0, le=10)] = 3
     """How often an episode that ended as an InfraError is tried again before its group goes on
     without it."""

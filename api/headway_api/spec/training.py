@@ -82,6 +82,13 @@ class RLTrainingJobSpec(SpecModel):
             ),
             "model",
         ),
+        Rule(
+            "self.rollout.timeoutSeconds <= self.environment.sandbox.deadlineSeconds",
+            "spec.rollout.timeoutSeconds must not be above spec.environment.sandbox.deadlineSeconds: an "
+            "episode ends with its sandbox; lower the first, or raise the second",
+            lambda self: self.rollout.timeout_seconds <= self.environment.sandbox.deadline_seconds,
+            "rollout",
+        ),
     )
 
     suspend: bool = False

@@ -6,6 +6,7 @@ from pydantic import Field
 
 from headway_api.base import SpecModel
 from headway_api.rules import Rule, not_yet
+from headway_api.spec.types import sampled_as_asked
 
 PassK = Annotated[tuple[Annotated[int, Field(ge=1, le=32)], ...], Field(min_length=1, max_length=8)]
 
@@ -13,7 +14,9 @@ PassK = Annotated[tuple[Annotated[int, Field(ge=1, le=32)], ...], Field(min_leng
 class EvaluationSampling(SpecModel):
     """How the next token is drawn in validation episodes."""
 
-    temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
+    temperature: Annotated[
+        float, Field(ge=0, le=2), sampled_as_asked("spec.evaluation.sampling.temperature")
+    ] = 0.0
     """Divides the logits before drawing; 0 always takes the likeliest token. Give 1 to see what training
     samples look like."""
     top_p: Annotated[

@@ -60,6 +60,16 @@ def uri_scheme(field: str, *schemes: str) -> Rule:
     )
 
 
+def sampled_as_asked(field: str) -> Rule:
+    """The temperature is one that the servers sample with."""
+    return Rule(
+        "self == 0.0 || self >= 0.01",
+        f"{field} must not lie between 0 and 0.01: vLLM would sample with 0.01 instead, and what is recorded "
+        "would be of another policy; use 0.01 or more",
+        lambda value: value == 0 or value >= 0.01,
+    )
+
+
 class Resources(SpecModel):
     """Compute resources of a container, as in a Pod."""
 

@@ -87,7 +87,9 @@ def test_clip_follows_the_loss() -> None:
         return (clip.low, clip.high) if clip else None
 
     assert bounds({}) == (0.8, 1.2)
-    assert bounds({"loss": "cispo"}) == (1.0, 6.0)
+    assert bounds({"loss": "cispo"}) == (0.0, 6.0)
+    assert bounds({"loss": "cispo", "clip": {"low": 1, "high": 4}}) == (0.0, 4.0)
+    assert bounds({"loss": "cispo", "clip": {"high": 4}}) == (0.0, 4.0)
     assert bounds({"loss": "importance_sampling"}) is None
     assert bounds({"clip": {"low": 0.5, "high": 2}}) == (0.5, 2)
 

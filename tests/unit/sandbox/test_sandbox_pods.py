@@ -70,12 +70,12 @@ def test_no_template_loosens_the_isolation(where: str) -> None:
 
 
 def test_a_plain_pod_has_one_container_no_volumes_and_a_deadline() -> None:
-    pod = pods.manifest(job(runtimeClassName="gvisor", deadlineSeconds=60), PLATFORM, "p")
+    pod = pods.manifest(job(runtimeClassName="gvisor", deadlineSeconds=700), PLATFORM, "p")
     spec = pod["spec"]
     assert len(spec["containers"]) == 1
     assert "volumes" not in spec
     assert spec["runtimeClassName"] == "gvisor"
-    assert spec["activeDeadlineSeconds"] == 60 + pods.IDLE_SECONDS
+    assert spec["activeDeadlineSeconds"] == 700 + pods.IDLE_SECONDS
     assert {e["name"]: e["value"] for e in spec["containers"][0]["env"]} == {
         names.ENV_ENTRYPOINT: "env:Desk",
         names.ENV_ENVIRONMENT_CONFIG: '{"strict": true}',

@@ -22,9 +22,9 @@ def test_the_default_is_ppo_with_its_bounds() -> None:
     }
 
 
-def test_cispo_brings_its_own_bounds() -> None:
+def test_cispo_brings_its_own_bound_from_above() -> None:
     preset = Objective.of(AlgorithmSpec(loss="cispo"))
-    assert (preset.clip_low, preset.clip_high) == (1.0, 6.0)
+    assert (preset.clip_low, preset.clip_high) == (0.0, 6.0)
 
 
 def test_importance_sampling_is_not_bounded() -> None:
