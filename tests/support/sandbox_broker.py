@@ -17,6 +17,7 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
+from headway_api import names
 from headway_api.config import JobConfig
 from headway_api.sandbox_api import Lease, LeaseRequest, PoolState
 from headway_sandbox.broker import pods, pool
@@ -64,7 +65,10 @@ def job_config(namespace: str, image: str, uid: str, *, entrypoint: str = "envir
 
 
 def own(kubeconfig: Path, namespace: str) -> str:
-    """A job that no operator runs, to own the pods: without an owner that exists they would be collected."""
+    """A job that no operator runs, to own the pods: without an owner that exists they would be collected.
+
+    With the account that an operator would have made for them.
+    """
     job = {
         "apiVersion": "headway.dev/v1alpha1",
         "kind": "RLTrainingJob",
@@ -78,6 +82,7 @@ def own(kubeconfig: Path, namespace: str) -> str:
             "output": {"uri": "s3://none/out"},
         },
     }
+    kubectl(kubeconfig, "create", "serviceaccount", names.child("churn", names.SANDBOX), "-n", namespace)
     made = kubectl(kubeconfig, "create", "-f", "-", "-o", "json", stdin=json.dumps(job))
     return str(json.loads(made)["metadata"]["uid"])
 

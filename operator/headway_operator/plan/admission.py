@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from headway_operator.plan.context import Context, Json
+from headway_operator.plan.context import OWN_ACCOUNT, Context, Json
 
 POD_FIELDS: Final = frozenset(
     {
@@ -73,6 +73,7 @@ def refusals(context: Context) -> list[str]:
     spec = context.spec
     return [
         *_sizes(context),
+        *_account(context),
         *_template(spec.learner.pod_template, "spec.learner.podTemplate"),
         *_template(spec.rollout.pod_template, "spec.rollout.podTemplate"),
         *_template(
@@ -92,6 +93,16 @@ def _sizes(context: Context) -> list[str]:
             ("spec.environment.sandbox.warmPool.max or spec.rollout.maxConcurrency", most, caps.sandboxes),
         )
         if value > limit
+    ]
+
+
+def _account(context: Context) -> list[str]:
+    """One account for two roles would give each the other's rights and identity."""
+    name = context.spec.service_account_name
+    if name not in {context.child(role) for role in OWN_ACCOUNT}:
+        return []
+    return [
+        f"spec.serviceAccountName: {name} is made by the operator for a role of its own; name another account"
     ]
 
 

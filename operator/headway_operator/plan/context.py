@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from headway_api import names
 from headway_api.spec.training import RLTrainingJob, RLTrainingJobSpec
 from headway_operator.config import OperatorConfig
 
 Json = dict[str, Any]
+
+
+OWN_ACCOUNT: Final = frozenset({names.BROKER, names.SANDBOX})
+"""Roles that never run as the user's account: the broker's makes pods, the sandboxes' has nothing."""
 
 
 class Mode(StrEnum):
@@ -84,8 +88,8 @@ class Context:
         return names.child(self.name, role)
 
     def service_account(self, role: str) -> str:
-        """The account a role runs as: the user's where one is named, except for the broker."""
-        if role == names.BROKER:
+        """The account a role runs as: the user's where one is named, except for broker and sandboxes."""
+        if role in OWN_ACCOUNT:
             return self.child(role)
         return self.spec.service_account_name or self.child(role)
 

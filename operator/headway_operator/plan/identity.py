@@ -13,9 +13,10 @@ def objects(context: Context) -> list[Wanted]:
 
     Only the coordinator and the broker speak to the API server: the coordinator may write its own job's
     status and nothing else, the broker may manage pods. Learner and rollout servers get no token; they
-    have accounts of their own so that a cloud identity (IRSA, Pod Identity) can be given to them.
+    have accounts of their own so that a cloud identity (IRSA, Pod Identity) can be given to them. Sandboxes
+    have one so that none can: webhooks would give them what the namespace's default account is given.
     """
-    account_names = {context.service_account(role) for role in names.ROLES if role != names.SANDBOX}
+    account_names = {context.service_account(role) for role in names.ROLES}
     own = account_names - {context.spec.service_account_name}
     accounts = [
         Wanted(context.object("v1", "ServiceAccount", name, automountServiceAccountToken=False))

@@ -68,7 +68,7 @@ def manifest(config: JobConfig, platform: Platform, name: str) -> Json:
             "annotations": metadata.get("annotations", {}),
             "ownerReferences": [owner],
         },
-        "spec": isolated(layered["spec"]),
+        "spec": isolated(layered["spec"], names.child(config.name, names.SANDBOX)),
     }
 
 
@@ -114,11 +114,12 @@ def resources(platform: Platform, wish: Json) -> Json:
     return {"requests": requests, "limits": limits}
 
 
-def isolated(spec: Json) -> Json:
+def isolated(spec: Json, account: str) -> Json:
     """`spec` with everything that walls the pod off, whatever it said before."""
     hardened = {
         **spec,
         "restartPolicy": "Never",
+        "serviceAccountName": account,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "hostNetwork": False,
@@ -134,7 +135,7 @@ def isolated(spec: Json) -> Json:
             "seccompProfile": {"type": "RuntimeDefault"},
         },
     }
-    hardened.pop("serviceAccountName", None)
+    hardened.pop("serviceAccount", None)  # the same field by its old name
     for part in ("containers", "initContainers"):
         if part in spec:
             hardened[part] = [_restricted(container) for container in spec[part]]

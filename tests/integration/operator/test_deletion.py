@@ -36,6 +36,7 @@ def sandbox(rig: Rig, job: str, *, grace: int) -> str:
             "ownerReferences": [owner | {"controller": True, "blockOwnerDeletion": False}],
         },
         "spec": {
+            "serviceAccountName": names.child(job, names.SANDBOX),
             "restartPolicy": "Never",
             "terminationGracePeriodSeconds": grace,
             "containers": [container],
@@ -64,7 +65,7 @@ def test_a_sandbox_is_walled_off_to_its_end(rig: Rig) -> None:
     while rig.exists("walled"):
         left = rig.children("walled")
         if pod in left:
-            assert "NetworkPolicy/walled-sandbox" in left
+            assert {"NetworkPolicy/walled-sandbox", "ServiceAccount/walled-sandbox"} <= set(left)
             seen_ending = seen_ending or "deletionTimestamp" in left[pod]["metadata"]
     assert seen_ending
     assert not rig.children("walled")

@@ -270,10 +270,11 @@ def test_each_role_may_do_what_it_must_and_no_more(rig: Rig) -> None:
     for role in FOUR:
         assert not rig.can(f"meek-{role}", "get", "secrets"), role
         assert not rig.can(f"meek-{role}", "create", "pods", subresource="exec"), role
+    assert not rig.can("meek-sandbox", "get", "secrets")
     for verb in ("get", "list", "watch"):
         assert not rig.can("headway-operator", verb, "secrets")
     assert not rig.can("headway-operator", "create", "pods", subresource="exec")
-    for role in ("learner", "rollout"):
+    for role in ("learner", "rollout", "sandbox"):
         assert not rig.can(f"meek-{role}", "get", "pods"), role
 
 

@@ -201,10 +201,28 @@ def test_no_role_reads_secrets_or_runs_commands_in_pods() -> None:
     assert not any("*" in verb for rule in rules for verb in rule["verbs"])
 
 
+def test_sandboxes_have_an_account_without_rights_and_token() -> None:
+    items = wanted(job())
+    account = named(items, "ServiceAccount", "refunds-sandbox")
+    assert account["automountServiceAccountToken"] is False
+    assert "annotations" not in account["metadata"], "what a cloud gives an account is asked for there"
+    bound = {s["name"] for i in items if i.ref[0] == "RoleBinding" for s in i.body["subjects"]}
+    assert bound == {"refunds-coordinator", "refunds-broker"}
+
+
+@pytest.mark.parametrize("role", [names.BROKER, names.SANDBOX])
+def test_an_account_of_one_roles_own_is_not_lent_to_others(role: str) -> None:
+    made = World(job(serviceAccountName=f"refunds-{role}")).plan()
+    assert made.wanted == ()
+    assert made.status is not None
+    (accepted,) = [c for c in made.status.conditions if c.type == "Accepted"]
+    assert f"spec.serviceAccountName: refunds-{role} is made by the operator" in accepted.message
+
+
 def test_an_account_of_the_users_own_is_used_and_not_made() -> None:
     items = everything(serviceAccountName="with-s3")
     accounts = {item.ref[2] for item in items if item.ref[0] == "ServiceAccount"}
-    assert accounts == {"refunds-broker"}
+    assert accounts == {"refunds-broker", "refunds-sandbox"}
     used = {role: template["spec"]["serviceAccountName"] for role, template in templates(items).items()}
     assert used == {
         "coordinator": "with-s3", "learner": "with-s3", "rollout": "with-s3", "broker": "refunds-broker",

@@ -80,11 +80,13 @@ def test_everything_goes_in_order_and_the_job_last(ending: World) -> None:
     assert not ending.held
 
 
-def test_a_sandbox_never_outlives_its_policy(ending: World) -> None:
+def test_a_sandbox_outlives_neither_its_policy_nor_its_account(ending: World) -> None:
     """However long it takes to end."""
     for role in ("", *names.ROLES):
         assert ("Pod", "refunds-sandbox-0") in ending.objects
-        assert ("NetworkPolicy", "refunds-sandbox") in ending.objects
+        assert {("NetworkPolicy", "refunds-sandbox"), ("ServiceAccount", "refunds-sandbox")} <= set(
+            ending.objects
+        )
         for body in ending.plan().doomed:
             if body["kind"] != "Pod":
                 ending.objects.pop((body["kind"], body["metadata"]["name"]), None)

@@ -34,6 +34,7 @@ LOOSE = {
         "hostPID": True,
         "automountServiceAccountToken": True,
         "serviceAccountName": "admin",
+        "serviceAccount": "admin",
         "restartPolicy": "Always",
         "securityContext": {"runAsUser": 0, "seccompProfile": {"type": "Unconfined"}},
         "nodeSelector": {"pool": "cpu"},
@@ -56,7 +57,8 @@ def test_no_template_loosens_the_isolation(where: str) -> None:
     assert spec["nodeSelector"] == {"pool": "cpu"}
     assert not any(spec[name] for name in ("hostNetwork", "hostPID", "hostIPC"))
     assert spec["automountServiceAccountToken"] is False
-    assert "serviceAccountName" not in spec
+    assert spec["serviceAccountName"] == "refunds-sandbox"
+    assert "serviceAccount" not in spec
     assert spec["restartPolicy"] == "Never"
     assert spec["securityContext"]["runAsNonRoot"]
     assert spec["securityContext"]["runAsUser"] != 0
