@@ -1,11 +1,30 @@
-"""Bad input that only a running job can find: named field and fix, nothing left, no GPU pod started."""
+"""Bad input is refused where it is first seen, with its field and what to write, and nothing of it is left.
+
+That is at `kubectl apply`, or by the preflight before any GPU pod is started; of weights only loading them
+tells that they are spoilt.
+"""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from headway_demo.kube import KubeError
+from headway_demo.settings import NAMESPACE
+
+SPOILT = "spoilt"
+"""Folder in the bucket of models that do not load."""
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+AT_APPLY: dict[str, tuple[dict[str, Any], str]] = {
+    "wrong-type": ({"algorithm": {"batchSize": "four"}}, r"spec\.algorithm\.batchSize.*integer"),
+    "unknown-field": ({"algorithm": {"batchsize": 4}}, r'unknown field "spec\.algorithm\.batchsize"'),
+    "contradiction": ({"model": {"full": {}}}, r"spec\.model.*lora or full, not both"),
+}
 CASES: dict[str, tuple[dict[str, Any], str, str]] = {
     "no-bucket": (
         {"output": {"uri": "s3://no-such-bucket/runs"}},
@@ -17,6 +36,11 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
         "DatasetNotFound",
         "spec.data.train",
     ),
+    "spoilt-dataset": (
+        {"data": {"train": {"format": "parquet"}}},
+        "DatasetUnreadable",
+        "spec.data.train",
+    ),
     "no-column": (
         {"data": {"train": {"promptColumn": "no_such_column"}}},
         "PromptColumnMissing",
@@ -25,6 +49,11 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
     "no-model": (
         {"model": {"base": "s3://headway/quickstart/no-such-model"}},
         "ModelUnavailable",
+        "spec.model.base",
+    ),
+    "spoilt-config": (
+        {"model": {"base": f"s3://headway/{SPOILT}/config"}},
+        "ModelNotLoadable",
         "spec.model.base",
     ),
     "no-environment": (
@@ -44,8 +73,26 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
 }
 
 
-@pytest.mark.e2e
-@pytest.mark.timeout(300)
+@pytest.fixture(scope="module", autouse=True)
+def spoilt_models(bench: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The quickstart's model with a garbled config.json, and with the second half of its weights cut off."""
+    folder: Path = tmp_path_factory.mktemp("models")
+    with bench.platform.bucket() as bucket:
+        for name, file in (("config", "config.json"), ("weights", "model.safetensors")):
+            bucket.download("s3://headway/quickstart/model", folder / name)
+            whole = (folder / name / file).read_bytes()
+            (folder / name / file).write_bytes(whole[: len(whole) // 2])
+        bucket.upload(folder, SPOILT)
+
+
+@pytest.mark.parametrize("name", AT_APPLY)
+def test_apply_refuses_what_cannot_be_meant(bench: Any, name: str) -> None:
+    changes, words = AT_APPLY[name]
+    with pytest.raises(KubeError, match=words):
+        bench.kube.run("apply", "-f", "-", stdin=json.dumps(bench.job(name, changes)))
+    assert bench.kube.run("get", "rltrainingjob", name, "-n", NAMESPACE, "--ignore-not-found") == ""
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_the_job_fails_before_accelerators_and_says_what_to_write(bench: Any, name: str) -> None:
     changes, reason, field = CASES[name]
@@ -55,5 +102,19 @@ def test_the_job_fails_before_accelerators_and_says_what_to_write(bench: Any, na
         assert failed["reason"] == reason, failed
         assert field in failed["message"], failed
         assert not {"learner", "rollout"} & set(bench.pods(name))
+    finally:
+        bench.delete(name)
+
+
+def test_weights_that_do_not_load_fail_the_job_and_its_pods_go(bench: Any) -> None:
+    name = "spoilt-weights"
+    bench.kube.apply(bench.job(name, {"model": {"base": f"s3://headway/{SPOILT}/weights"}}))
+    try:
+        failed = bench.wait_condition(name, "Failed")
+        assert failed["reason"] == "ModelNotLoadable", failed
+        assert "spec.model.base" in failed["message"], failed
+        bench.kube.wait(
+            "no pods", lambda: not bench.pods(name), deadline_s=90, explain=lambda: " ".join(bench.pods(name))
+        )
     finally:
         bench.delete(name)

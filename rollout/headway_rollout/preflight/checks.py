@@ -31,7 +31,8 @@ def context_length(folder: Path, spec: RLTrainingJobSpec) -> int:
     """Most tokens of an episode: what the spec says, else the model's own limit.
 
     Raises:
-        JobError: `ContextLengthUnknown`, or `ContextLengthTooLong` where the model's limit is lower.
+        JobError: `ContextLengthUnknown`, or `ContextLengthTooLong` where the model's limit is lower;
+            `ModelIncomplete` or `ModelNotLoadable` where there is no config.json, or none that says it.
     """
     asked, limit = spec.model.context_length, _model_limit(folder)
     if asked is None and limit is None:
@@ -57,9 +58,17 @@ def _model_limit(folder: Path) -> int | None:
             "the base model has no config.json; upload the whole Hugging Face folder",
             field="spec.model.base",
         )
-    config = json.loads(path.read_text())
-    limit = config.get("text_config", config).get("max_position_embeddings")
-    return int(limit) if limit else None
+    try:
+        config = json.loads(path.read_text())
+        limit = (config.get("text_config") or config).get("max_position_embeddings")
+        return int(limit) if limit else None
+    except (ValueError, TypeError, AttributeError) as error:
+        raise JobError(
+            "ModelNotLoadable",
+            f"the base model's config.json is no model's configuration ({error}); upload the whole Hugging "
+            "Face folder again",
+            field="spec.model.base",
+        ) from error
 
 
 def renderer(chosen: Renderer) -> str:

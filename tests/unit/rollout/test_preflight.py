@@ -116,6 +116,27 @@ def test_a_context_longer_than_the_models_is_refused(folder: Path) -> None:
         Bench(spec(folder, model=model)).basics(folder)
 
 
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (None, "ModelIncomplete"),
+        (b'{"max_position_embeddings": 51', "ModelNotLoadable"),
+        (b"\xff\xfe\x00", "ModelNotLoadable"),
+        (b"[]", "ModelNotLoadable"),
+        (b'{"max_position_embeddings": "many"}', "ModelNotLoadable"),
+    ],
+)
+def test_a_model_without_a_configuration_is_refused(folder: Path, config: bytes | None, reason: str) -> None:
+    file = folder / "model" / "config.json"
+    file.unlink() if config is None else file.write_bytes(config)
+    bench = Bench(spec(folder))
+    with pytest.raises(JobError, match="upload the whole Hugging Face folder") as caught:
+        bench.basics(folder)
+    found = caught.value.termination
+    assert (found.reason, found.field, caught.value.permanent) == (reason, "spec.model.base", True)
+    assert bench.failed == [("ContextLength", "spec.model.base")]
+
+
 async def test_a_context_that_is_too_short_says_what_to_write_instead(folder: Path) -> None:
     bench = Bench(spec(folder, rollout={"sampling": {"maxTokens": 200}, "timeoutSeconds": 10}))
     async with sandboxes() as (leases, _):
