@@ -1,9 +1,9 @@
-"""What a job may do at most: steps, age of a token, failures in a row. Pure."""
+"""What a job may do at most: steps, age of a token, failures in a row, going back. Pure."""
 
 from __future__ import annotations
 
 from headway_api.exits import JobError
-from headway_api.records import Batch, GroupRecord
+from headway_api.records import Batch, GroupRecord, StepReport
 from headway_api.spec.training import RLTrainingJobSpec
 
 LOST_LIMIT = 8
@@ -16,6 +16,26 @@ def lost(group: GroupRecord) -> JobError:
     return JobError(
         "EpisodesFailing",
         f"all episodes of one group after the other failed; at last: {errors[-1] if errors else 'unknown'}",
+        permanent=False,
+    )
+
+
+def rollback(report: StepReport, last: StepReport, latest: int | None) -> JobError | None:
+    """What to end with, to be started again, where the learner was rolled back; None where it was not.
+
+    Args:
+        report: what the learner announces.
+        last: the report of the last step taken.
+        latest: the newest durable step, by `latest.json`: where a successor would begin.
+    """
+    newer = report.version.incarnation > last.version.incarnation
+    if not newer or report.step >= last.step or report.step != latest:
+        return None
+    return JobError(
+        "LearnerRolledBack",
+        f"latest.json was set back from step {last.step} to step {report.step}, and the learner goes on "
+        f"from there as version {report.version}; the coordinator starts again at that step, and the groups "
+        "of the steps after it are trained again",
         permanent=False,
     )
 

@@ -1,7 +1,7 @@
 """HTTP between learner and coordinator, and the coordinator's probes and metrics.
 
 GET  /v1/batch?step=n   200 Batch (gzip) | 204 not yet | 410 Finished | 401, 409 Problem
-POST /v1/steps          204 | 400, 401, 409 Problem
+POST /v1/steps          204 | 400, 401, 409, 503 Problem
 GET  /healthz /readyz /metrics
 """
 
@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from headway_api.records import Finished, StepReport
 from headway_api.sandbox_api import Problem
-from headway_rollout.training import Conflict, Training
+from headway_rollout.training import Conflict, RolledBack, Training
 
 POLL_SECONDS = 30.0
 MAX_BODY = 64 * 1024 * 1024
@@ -81,6 +81,8 @@ class LearnerApi:
             await self.training.report(report)
         except Conflict as conflict:
             return problem(409, "StepMismatch", str(conflict))
+        except RolledBack as why:
+            return problem(503, "Restarting", str(why))
         return web.Response(status=204)
 
     async def _healthz(self, request: web.Request) -> web.StreamResponse:

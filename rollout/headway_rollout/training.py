@@ -21,11 +21,12 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Literal
 
+from headway_api.exits import JobError
 from headway_api.records import Batch, EpisodeRecord, Finished, GroupRecord, Purpose, StepReport
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_rollout import group as groups
 from headway_rollout import logs
-from headway_rollout.bounds import LOST_LIMIT, check_lag, lost, steps_in
+from headway_rollout.bounds import LOST_LIMIT, check_lag, lost, rollback, steps_in
 from headway_rollout.dataset import Order, Row, position_of
 from headway_rollout.engines.fleet import Fleet
 from headway_rollout.episode import Task
@@ -43,6 +44,10 @@ _log = logging.getLogger(__name__)
 
 class Conflict(Exception):
     """The learner asks for, or reports, a step that does not follow."""
+
+
+class RolledBack(Exception):
+    """The learner is at an older step: a successor of this coordinator will know it."""
 
 
 @dataclass
@@ -113,8 +118,9 @@ class Training:
         self._changed = asyncio.Condition()
         self._waiting: dict[int, GroupRecord] = {}
         self._validated: dict[int, list[GroupRecord]] = {}
-        """Answered groups of validations that a predecessor began."""
+        """Answered groups of validations that a predecessor began, or made at steps that are taken anew."""
         self._lost_in_a_row = 0
+        self._rollback: JobError | None = None
         self.state = State()
         self.in_flight: Counter[str] = Counter()
         """Episodes that hold a place now, by purpose."""
@@ -164,7 +170,8 @@ class Training:
         self.state.reports = list(replay.reports)
         for step, found in replay.validations.items():
             standing = driver.standing(found)
-            if driver.complete(standing, len(self._data.validation)):
+            # A step beyond is one that a rollback takes anew, from the same groups: its answers stand then.
+            if step <= self.state.step and driver.complete(standing, len(self._data.validation)):
                 self._evaluated(step, standing)
             else:
                 self._validated[step] = [group for group in standing if group.scored]
@@ -175,8 +182,13 @@ class Training:
         logs.event(_log, "restored", step=self.state.step, waiting=len(kept), settled=len(settled))
 
     async def run(self) -> None:
-        """Until the last step is taken and validated."""
+        """Until the last step is taken and validated.
+
+        Raises:
+            ExceptionGroup: with a JobError: `EpisodesFailing`, or `LearnerRolledBack`.
+        """
         async with asyncio.TaskGroup() as tasks:
+            guard = tasks.create_task(self._rolled_back())
             await self._until(lambda: self.state.step >= 0)
             while True:
                 seen = self.state.step
@@ -189,6 +201,7 @@ class Training:
                     while (position := self.sampler.start()) is not None:
                         tasks.create_task(self._train(position))
                     await self._until(partial(self._news, seen))
+            guard.cancel()
         self.state.finished = (
             "MaxSteps" if self.sampler.step >= self._spec.schedule.max_steps else "MaxEpochs"
         )
@@ -231,14 +244,31 @@ class Training:
 
         Raises:
             Conflict: the step does not follow, or names other groups than its batch.
+            RolledBack: the learner goes on from an older step, and this process ends for it.
         """
         async with self._reporting:
             if report.step == self.state.step and set(report.groups) == set(self.state.reports[-1].groups):
                 await self._again(report)
                 return
             if report.step != self.state.step + 1:
+                await self._refuse_rollback(report)
                 raise Conflict(f"step {report.step} does not follow step {self.state.step}")
             await self._take(report)
+
+    async def _refuse_rollback(self, report: StepReport) -> None:
+        """End this process where the learner was rolled back: everything it knows was read from the store."""
+        if not self.state.reports or self.state.finished is not None:
+            return
+        latest = await self._store(self._spool.latest)
+        self._rollback = rollback(report, self.state.reports[-1], latest)
+        if self._rollback is not None:
+            await self._notify()
+            raise RolledBack(str(self._rollback))
+
+    async def _rolled_back(self) -> None:
+        await self._until(lambda: self._rollback is not None)
+        assert self._rollback is not None
+        raise self._rollback
 
     async def _again(self, report: StepReport) -> None:
         """The learner's restart: nothing new, unless it had to start a new incarnation at this step."""

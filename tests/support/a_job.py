@@ -60,9 +60,11 @@ def spec(**algorithm: Any) -> RLTrainingJobSpec:
     )
 
 
-def manifest(step: int) -> WeightsManifest:
+def manifest(step: int, incarnation: int = 0) -> WeightsManifest:
     canary = Canary(tokens=[1, 2], logprobs=[-1.0], tolerance=0.1)
-    return WeightsManifest(version=version(step), kind="lora", uri="file:///w", files=[], canary=canary)
+    return WeightsManifest(
+        version=version(step, incarnation), kind="lora", uri="file:///w", files=[], canary=canary
+    )
 
 
 class Job:

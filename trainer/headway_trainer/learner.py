@@ -101,7 +101,7 @@ class Learner:
             self._engine, self._store, latest.checkpoint_uri, self._scratch / "checkpoint", self._ranks
         )
         if self._ranks.first:
-            self._journal.commit(latest)
+            self._journal.confirm(latest)
         log("resumed", step=latest.step, version=str(latest.version))
         return latest
 

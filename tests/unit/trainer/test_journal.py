@@ -80,10 +80,23 @@ def test_a_pointer_moved_back_starts_a_new_incarnation(layout: Layout) -> None:
     resumed = journal.latest()
     assert resumed is not None
     assert (resumed.step, resumed.version.incarnation, resumed.weights.version.incarnation) == (3, 1, 1)
-    journal.commit(resumed)
+    journal.confirm(resumed)
     again = journal.latest()
     assert again is not None
     assert again.version == PolicyVersion(incarnation=1, step=3)
+
+
+def test_a_start_leaves_the_pointer_to_whoever_moves_it(layout: Layout) -> None:
+    """Another process of this learner may have made a step durable since this one read the pointer."""
+    journal = Journal(FileStore(), layout)
+    journal.commit(report(1))
+    resumed = journal.latest()
+    assert resumed is not None
+    journal.commit(report(2))
+    journal.confirm(resumed)
+    newest = journal.latest()
+    assert newest is not None
+    assert newest.step == 2
 
 
 def test_incarnations_only_grow() -> None:

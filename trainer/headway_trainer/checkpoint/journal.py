@@ -43,6 +43,15 @@ class Journal:
         self._store.put(self._layout.latest, json.dumps({"step": report.step}).encode())
         self._store.put(self._layout.step_history(report.step), body)
 
+    def confirm(self, report: StepReport) -> None:
+        """Write again what a crash may have kept from being written of the step that is resumed; idempotent.
+
+        The pointer stays as it is: it moves forward with a step that was made, and back by a person only.
+        """
+        body = report.model_dump_json().encode()
+        self._store.put(self._layout.step_report(report.step), body)
+        self._store.put(self._layout.step_history(report.step), body)
+
     def _after(self, step: int) -> list[StepReport]:
         """Reports of steps beyond `step`: there are some only where the pointer was moved back."""
         first = self._layout.step_history(step + 1)

@@ -60,8 +60,9 @@ def restore(engine: Engine, store: Store, uri: str, folder: Path, ranks: Ranks) 
     except (NotFound, Corrupt) as error:
         raise JobError(
             "CheckpointUnusable",
-            f"the checkpoint at {uri} is not whole ({error}); set latest.json to an older step, one whose "
-            "folder holds report.json",
+            f"the checkpoint at {uri} is not whole ({error}); if it stays so, set latest.json in the job's "
+            "folder to an older step, one whose checkpoint holds report.json",
+            permanent=False,
         ) from error
     if manifest.world_size != ranks.world:
         raise JobError(

@@ -1,0 +1,95 @@
+"""A learner that goes on from an older step: who follows whom, and what is done, and billed, again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import aiohttp
+import pytest
+from a_job import TOKEN, Job, manifest
+
+from headway_api.exits import JobError
+from headway_api.records import StepReport
+from headway_rollout.bounds import rollback
+from headway_rollout.ledger.segments import total
+from headway_rollout.training import Conflict
+
+
+def resumed(job: Job, step: int, incarnation: int) -> StepReport:
+    """What a learner announces of `step` that was made before."""
+    before = StepReport.model_validate_json(job.store.get(job.layout.step_report(step)))
+    weights = manifest(step, incarnation)
+    return before.model_copy(update={"version": weights.version, "weights": weights})
+
+
+def roll_back(job: Job, to: int) -> StepReport:
+    """Set the pointer back, and start the learner there."""
+    report = resumed(job, to, incarnation=1)
+    job.store.put(job.layout.latest, json.dumps({"step": to}).encode())
+    for uri in (job.layout.step_report(to), job.layout.step_history(to)):
+        job.store.put(uri, report.model_dump_json().encode())
+    return report
+
+
+async def test_the_coordinator_starts_again_where_the_learner_is(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    async with job.coordinator() as (training, learner, running):
+        await learner.run(steps=3)
+        first = {batch.step: [g.group_id for g in batch.groups] for batch in learner.batches}
+        assert sorted(training.state.evaluations) == [0, 2]
+        report = roll_back(job, to=1)
+        async with aiohttp.ClientSession() as http:
+            url, headers = f"{learner._url}/v1/steps", {"Authorization": f"Bearer {TOKEN}"}
+            async with http.post(url, data=report.model_dump_json(), headers=headers) as answer:
+                assert answer.status == 503, "the learner is to come back, not to give up"
+                assert "set back from step 3 to step 1" in (await answer.json())["message"]
+        with pytest.raises(ExceptionGroup) as ended:
+            await running
+        assert ended.group_contains(JobError, match="version 1.1")
+    measured = [task.episode_id for task in job.tasks if task.group_id.startswith("v000002")]
+    async with job.coordinator() as (training, learner, running):
+        assert training.state.step == 1
+        assert sorted(training.state.evaluations) == [0], "step 2 is not taken yet"
+        learner._publish = lambda step: manifest(step, incarnation=1)
+        await learner.run()
+        await running
+        assert sorted(training.state.evaluations) == [0, 2, 4]
+    again = {batch.step: [g.group_id for g in batch.groups] for batch in learner.batches}
+    assert sorted(again) == [2, 3, 4]
+    assert [again[2], again[3]] == [first[2], first[3]], "no acknowledged group is lost"
+    assert [task.episode_id for task in job.tasks if task.group_id.startswith("v000002")] == measured
+    tried = [task.episode_id for task in job.tasks]
+    assert len(tried) == len(set(tried))
+    assert total(job.ledger.days) == job.recounted(), "and no token is billed twice"
+
+
+async def test_a_learner_whose_step_nothing_points_to_is_refused(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    async with job.coordinator() as (training, learner, running):
+        await learner.run(steps=3)
+        for incarnation in (0, 1):
+            with pytest.raises(Conflict, match="step 1 does not follow step 3"):
+                await training.report(resumed(job, 1, incarnation))
+        assert not running.done()
+
+
+def test_only_a_newer_incarnation_at_the_newest_durable_step_is_a_rollback(tmp_path: Path) -> None:
+    def report(step: int, incarnation: int) -> StepReport:
+        weights = manifest(step, incarnation)
+        return StepReport(
+            step=step,
+            version=weights.version,
+            groups=[],
+            train_tokens={},
+            weights=weights,
+            checkpoint_uri="file:///c",
+            metrics={},
+        )
+
+    last = report(5, 1)
+    assert rollback(report(3, 2), last, latest=3) is not None
+    assert rollback(report(3, 1), last, latest=3) is None
+    assert rollback(report(3, 2), last, latest=5) is None
+    assert rollback(report(5, 2), last, latest=5) is None
+    assert rollback(report(7, 2), last, latest=7) is None

@@ -1,0 +1,55 @@
+"""Checkpoints that cannot be resumed: what the learner says, and whether it is tried again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from headway_api.exits import JobError
+from headway_api.records import FileDigest
+from headway_api.store import FileStore
+from headway_trainer.checkpoint import state
+from headway_trainer.engine import Engine
+from headway_trainer.ranks import Ranks
+
+UNTOUCHED = cast(Engine, None)
+"""Nothing is loaded into an engine before all of a checkpoint is there."""
+
+
+def manifest(folder: Path, *, world: int, file: FileDigest) -> None:
+    found = state.CheckpointManifest(files=[file], world_size=world, updates=1)
+    (folder / state.MANIFEST).write_text(found.model_dump_json())
+
+
+def restore(folder: Path, scratch: Path) -> JobError:
+    with pytest.raises(JobError) as failed:
+        state.restore(UNTOUCHED, FileStore(), f"file://{folder}", scratch, Ranks(0, 0, 1, None))
+    assert failed.value.termination.reason == "CheckpointUnusable"
+    return failed.value
+
+
+def test_a_damaged_checkpoint_is_tried_again_so_that_a_person_can_set_the_pointer_back(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    missing = restore(folder, tmp_path / "scratch")
+    (folder / "a.pt").write_bytes(b"torn")
+    manifest(folder, world=1, file=FileDigest(name="a.pt", size=9, sha256="0" * 64))
+    damaged = restore(folder, tmp_path / "scratch")
+    for error in (missing, damaged):
+        assert not error.permanent
+        assert "set latest.json" in error.termination.message
+
+
+def test_a_learner_of_another_shape_is_not_tried_again(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    (folder / "a.pt").write_bytes(b"")
+    empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+    manifest(folder, world=2, file=FileDigest(name="a.pt", size=0, sha256=empty))
+    error = restore(folder, tmp_path / "scratch")
+    assert error.permanent
+    assert error.termination.field == "spec.learner"
