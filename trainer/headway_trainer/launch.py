@@ -11,10 +11,11 @@ import os
 import sys
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from headway_api import names
-from headway_trainer.termination import exit_on_sigterm
+from headway_trainer.termination import exit_on_sigterm, live
 
 LOOPBACK: Final = "127.0.0.1"
 RENDEZVOUS_SECONDS: Final = 900
@@ -57,7 +58,7 @@ def main() -> None:
     if place.alone:
         _alone(place, os.environ)
     else:
-        sys.exit(_several(place))
+        live(partial(_several, place))
 
 
 def _alone(place: Place, environ: MutableMapping[str, str]) -> None:

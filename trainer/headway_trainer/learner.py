@@ -43,7 +43,7 @@ from headway_trainer.probes import Probes
 from headway_trainer.publish.publisher import Publisher
 from headway_trainer.ranks import Ranks
 from headway_trainer.step import StepResult, optimizer_step
-from headway_trainer.termination import end, exit_on_sigterm
+from headway_trainer.termination import exit_on_sigterm, live
 
 LOGIT_BYTES: Final = 2**31
 """Memory that the logits of one micro-batch may take in float32, were every token an action."""
@@ -272,11 +272,14 @@ def _coordinator_url(config: JobConfig, environ: Mapping[str, str]) -> str:
 def main() -> None:
     """Entry point of every rank."""
     exit_on_sigterm()
+    live(_explained)
+
+
+def _explained() -> None:
     try:
         run(os.environ)
     except JobError as error:
         leave(error)
-    end()
 
 
 if __name__ == "__main__":

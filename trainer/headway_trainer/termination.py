@@ -1,4 +1,4 @@
-"""How the learner ends: at once, when it is told to and when it is done; what counts is durable by then."""
+"""How the learner ends: at once, told to, done or failed; what counts is durable by then."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import signal
 import socket
 import sys
 import threading
+import traceback
+from collections.abc import Callable
 from types import FrameType
 from typing import Final, NoReturn
 
@@ -37,15 +39,33 @@ def exit_on_sigterm() -> None:
     threading.Thread(target=leave, name="termination", daemon=True).start()
 
 
-def end() -> NoReturn:
-    """Leave with code 0 and without tearing the interpreter down.
+def live(work: Callable[[], int | None]) -> NoReturn:
+    """Do `work` and `end`, however it went.
+
+    The exit code is what `work` returns (None: 0) or raises as SystemExit, as Python has it. After any other
+    error it is 1, and the traceback is on standard error.
+    """
+    try:
+        code = work() or 0
+    except SystemExit as asked:
+        if isinstance(asked.code, str):
+            print(asked.code, file=sys.stderr)
+        code = asked.code if isinstance(asked.code, int) else int(asked.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    end(code)
+
+
+def end(code: int) -> NoReturn:
+    """Leave with `code` and without tearing the interpreter down.
 
     Teardown destroys the threads of gloo and of the rendezvous store in no order, which now and then aborts
-    ("terminate called without an active exception") a process whose work is done.
+    ("terminate called without an active exception") a process whose work is done or whose error is told.
     """
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)
+    os._exit(code)
 
 
 def _heard(number: int, frame: FrameType | None) -> None:

@@ -1,0 +1,84 @@
+"""How a learner process ends: by its own code, told, and never through the interpreter's teardown."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import NoReturn
+
+import pytest
+
+from headway_api.exits import PERMANENT, RETRIABLE, JobError
+from headway_trainer import launch, learner
+from headway_trainer.termination import live
+
+Captured = pytest.CaptureFixture[str]
+
+
+class Left(Exception):
+    """The process is gone, with this code."""
+
+
+@pytest.fixture(autouse=True)
+def leaving(monkeypatch: pytest.MonkeyPatch) -> None:
+    def leave(code: int) -> NoReturn:
+        raise Left(code)
+
+    monkeypatch.setattr(os, "_exit", leave)
+    monkeypatch.setattr(learner, "exit_on_sigterm", lambda: None)
+
+
+def code_of(process: Callable[[], object]) -> int:
+    with pytest.raises(Left) as left:
+        process()
+    (code,) = left.value.args
+    assert isinstance(code, int)
+    return code
+
+
+def raising(error: BaseException) -> Callable[[object], None]:
+    def run(environ: object) -> None:
+        raise error
+
+    return run
+
+
+@pytest.mark.parametrize(("permanent", "code"), [(True, PERMANENT), (False, RETRIABLE)])
+def test_an_error_it_can_explain_is_its_exit_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: Captured, permanent: bool, code: int
+) -> None:
+    error = JobError("ModelNotLoadable", "no such file", field="spec.model.base", permanent=permanent)
+    monkeypatch.setattr(learner, "run", raising(error))
+    assert code_of(learner.main) == code
+    assert capsys.readouterr().err == "ModelNotLoadable: spec.model.base: no such file\n"
+
+
+def test_an_error_it_cannot_explain_leaves_its_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    monkeypatch.setattr(learner, "run", raising(RuntimeError("connection closed by peer")))
+    assert code_of(learner.main) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("Traceback")
+    assert said.endswith("RuntimeError: connection closed by peer\n")
+
+
+def test_work_that_is_done_is_code_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learner, "run", lambda environ: None)
+    assert code_of(learner.main) == 0
+
+
+def test_several_processes_end_as_the_first_to_fail_did(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NPROC", "2")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(launch, "_several", lambda place: PERMANENT)
+    assert code_of(launch.main) == PERMANENT
+
+
+@pytest.mark.parametrize(("asked", "code"), [(None, 0), (7, 7), ("what is wrong", 1)])
+def test_an_exit_that_is_asked_for_is_kept(capsys: Captured, asked: int | str | None, code: int) -> None:
+    def work() -> None:
+        raise SystemExit(asked)
+
+    assert code_of(lambda: live(work)) == code
+    assert capsys.readouterr().err == ("what is wrong\n" if code == 1 else "")
