@@ -43,7 +43,7 @@ class Prices(SpecModel):
     sandbox_seconds: Money = "0"
     """A second of one sandbox in use."""
     accelerator_seconds: Money = "0"
-    """A second of one accelerator held."""
+    """A second of one accelerator held. Not counted yet."""
 
     def by_class(self) -> dict[str, Decimal]:
         """Class name, as in `records.UsageClass` -> price of one token or second."""

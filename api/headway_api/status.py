@@ -121,7 +121,7 @@ class Usage(StatusModel):
     sandbox_seconds: Decimal | None = None
     """Seconds sandboxes were in use."""
     accelerator_seconds: Decimal | None = None
-    """Seconds accelerators were held, one for each of them. Not counted yet."""
+    """Seconds accelerators were held, one for each of them. Not written yet."""
     cost: Money | None = None
     """Cost so far by the price book."""
     currency: Literal["USD"] = "USD"
@@ -141,9 +141,9 @@ class Algorithm(StatusModel):
     loss: Word | None = None
     """Surrogate loss."""
     clip_low: Decimal | None = None
-    """Lower bound of the ratio."""
+    """Lower bound of the ratio; 0 bounds nothing. Absent where the loss does not clip."""
     clip_high: Decimal | None = None
-    """Upper bound of the ratio."""
+    """Upper bound of the ratio. Absent where the loss does not clip."""
     advantage: Word | None = None
     """Advantage method."""
     normalize: Word | None = None
@@ -159,21 +159,21 @@ class Algorithm(StatusModel):
 
 
 class Checkpoint(StatusModel):
-    """A checkpoint in the artifact store."""
+    """State of the learner in the artifact store. Only a learner reads it."""
 
     step: Count
     """Step it was taken after."""
     uri: Uri
-    """Where it lies."""
+    """Folder it lies in."""
 
 
-class Adapter(StatusModel):
-    """The trained weights, ready to serve."""
+class Weights(StatusModel):
+    """Trained weights in the artifact store, ready to load and to serve."""
 
+    step: Count
+    """Step they are of."""
     uri: Uri
     """Folder in Hugging Face layout: a LoRA adapter, or the whole model where all of it was trained."""
-    step: Count | None = None
-    """Step it is of."""
 
 
 class Checkpoints(StatusModel):
@@ -181,10 +181,11 @@ class Checkpoints(StatusModel):
 
     latest: Checkpoint | None = None
     """The one a restart resumes from."""
-    best: Checkpoint | None = None
-    """The one that validated best."""
-    adapter: Adapter | None = None
-    """The trained weights, ready to serve."""
+    best: Weights | None = None
+    """The weights that validated best, by external score; kept, as those of every validated step are. They
+    are there to load and to serve; training resumes from latest only."""
+    adapter: Weights | None = None
+    """The weights of the last step."""
 
 
 class Check(StatusModel):
@@ -213,7 +214,7 @@ class Role(StatusModel):
     """The pods of one role."""
 
     name: Word
-    """learner, rollout, coordinator, broker or sandbox."""
+    """learner, rollout, coordinator or broker."""
     desired: Count = 0
     """Pods wanted."""
     ready: Count = 0
@@ -270,7 +271,7 @@ class RLTrainingJobStatus(StatusModel):
     observed_generation: Count | None = None
     """metadata.generation of the spec this status is true of."""
     state: State | None = None
-    """The conditions in one word, for the printer column; judge by the conditions."""
+    """The conditions in one word, for the printer column; judge by the conditions. Queued is not used yet."""
     reason: Word | None = None
     """Reason of the condition that state comes from."""
     conditions: Annotated[
@@ -298,7 +299,7 @@ class RLTrainingJobStatus(StatusModel):
     preflight: Preflight | None = None
     """The checks before the first gradient."""
     remediations: Annotated[list[Remediation], Field(max_length=8, default_factory=list)]
-    """Changes made against a collapse, the last eight."""
+    """Changes made against a collapse, the last eight. Not written yet."""
     roles: Annotated[
         list[Role], Field(max_length=8, default_factory=list, json_schema_extra=list_map("name"))
     ]

@@ -105,8 +105,8 @@ def checkpoints(state: State, evaluations: list[Evaluation]) -> st.Checkpoints |
     chosen = state.reports[top.step] if top else last
     return st.Checkpoints(
         latest=st.Checkpoint(step=last.step, uri=last.checkpoint_uri),
-        best=st.Checkpoint(step=chosen.step, uri=chosen.weights.uri) if top else None,
-        adapter=st.Adapter(step=last.step, uri=last.weights.uri),
+        best=st.Weights(step=chosen.step, uri=chosen.weights.uri) if top else None,
+        adapter=st.Weights(step=last.step, uri=last.weights.uri),
     )
 
 

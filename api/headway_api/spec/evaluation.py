@@ -179,4 +179,4 @@ class RLEvalJob(Model):
     spec: RLEvalJobSpec
     """What to measure, on what."""
     status: RLEvalJobStatus = Field(default_factory=RLEvalJobStatus)
-    """What has become of it. Written by the platform."""
+    """What has become of it. Not written yet."""

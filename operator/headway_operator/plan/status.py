@@ -97,7 +97,6 @@ def own_part(status: RLTrainingJobStatus) -> RLTrainingJobStatus:
         roles=status.roles,
         rollout_replicas=status.rollout_replicas,
         rollout_selector=status.rollout_selector,
-        remediations=[],
     )
 
 

@@ -1,0 +1,87 @@
+"""What status promises and nobody writes says so: held against the source of the writers."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal, get_args, get_origin
+
+from pydantic import BaseModel
+
+from headway_api.status import RLTrainingJobStatus, State
+
+ROOT = Path(__file__).resolve().parents[3]
+OPERATOR = "operator/headway_operator"
+WRITERS = (OPERATOR, "rollout/headway_rollout", "api/headway_api")
+
+
+def models_in(annotation: object) -> Iterator[type[BaseModel]]:
+    """Models that an annotation names, wherever in it."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from models_in(argument)
+
+
+def trees(*folders: str) -> Iterator[ast.Module]:
+    for folder in folders:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            yield ast.parse(path.read_text())
+
+
+def written() -> set[tuple[str, str]]:
+    """(model, field) that is given where the model is made, or put there afterwards (model unknown: "")."""
+    found: set[tuple[str, str]] = set()
+    for node in (node for tree in trees(*WRITERS) for node in ast.walk(tree)):
+        if isinstance(node, ast.Call):
+            name = ast.unparse(node.func).rpartition(".")[2]
+            found |= {(name, keyword.arg) for keyword in node.keywords if keyword.arg}
+            if name == "model_copy":
+                found |= {("", key) for key in updated(node)}
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            found.add(("", node.attr))
+    return found
+
+
+def updated(call: ast.Call) -> Iterator[str]:
+    """Names in the `update` of a model_copy."""
+    for keyword in call.keywords:
+        if keyword.arg == "update" and isinstance(keyword.value, ast.Dict):
+            yield from (str(key.value) for key in keyword.value.keys if isinstance(key, ast.Constant))
+
+
+WRITTEN = written()
+
+
+def fields(model: type[BaseModel], path: str = "") -> Iterator[tuple[str, bool, bool]]:
+    """Each field's path, whether it is written and whether it says that it is not; none below such a one."""
+    for name, field in model.model_fields.items():
+        if get_origin(field.annotation) is Literal and len(get_args(field.annotation)) == 1:
+            continue  # a constant writes itself
+        is_written = bool({(model.__name__, name), ("", name)} & WRITTEN)
+        yield f"{path}{name}", is_written, str(field.description).endswith("Not written yet.")
+        if is_written:
+            for child in models_in(field.annotation):
+                yield from fields(child, f"{path}{name}.")
+
+
+def test_a_field_is_written_or_says_that_it_is_not() -> None:
+    found = list(fields(RLTrainingJobStatus))
+    unwritten = {path for path, is_written, _ in found if not is_written}
+    assert unwritten == {path for path, _, says_so in found if says_so}
+    assert unwritten == {"usage.accelerator_seconds", "remediations"}
+
+
+def test_a_state_is_reached_or_says_that_it_is_not() -> None:
+    strings = {
+        node.value
+        for tree in trees(OPERATOR)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    unreached = set(get_args(State)) - strings
+    description = RLTrainingJobStatus.model_fields["state"].description
+    assert unreached == {"Queued"}
+    assert description is not None
+    assert description.endswith("Queued is not used yet.")
