@@ -67,7 +67,7 @@ def _from_hub(model: ModelSpec, cache: Path, weights: bool) -> Path:
     except (GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError) as error:
         raise JobError(
             "ModelUnavailable",
-            f"{name} at revision {model.revision or 'main'} cannot be read ({error}); correct the "
-            "name or the revision, or give the pods an HF_TOKEN that may read it",
+            f"{name} at revision {model.revision or 'main'} cannot be read ({error}); correct the name or "
+            "the revision, or put an HF_TOKEN that may read it into the Secret of spec.output.secretRef",
             field=FIELD,
         ) from error

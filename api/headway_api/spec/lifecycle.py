@@ -82,5 +82,6 @@ class OutputSpec(SpecModel):
     region: Annotated[str, Field(pattern=r"^[a-z0-9-]+$", max_length=63)] | None = None
     """Region of the store. Absent: as the pod's environment says."""
     secret_ref: SecretRef | None = None
-    """Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY. Absent: the service account's own identity
-    (IRSA or EKS Pod Identity)."""
+    """Secret whose keys become variables of coordinator, learner and rollout servers: AWS_ACCESS_KEY_ID and
+    AWS_SECRET_ACCESS_KEY, and HF_TOKEN for a hf:// model that needs one. Without the first two, or without
+    a Secret: the service account's own identity (IRSA or EKS Pod Identity)."""

@@ -72,7 +72,8 @@ class ModelSpec(SpecModel):
         Uri,
         uri_scheme("spec.model.base", "hf", "s3"),
     ]
-    """Where the base model comes from: hf://ORGANIZATION/NAME on the Hugging Face hub, or
+    """Where the base model comes from: hf://ORGANIZATION/NAME on the Hugging Face hub, with the HF_TOKEN of
+    the Secret of spec.output.secretRef where the model is private or gated, or
     s3://BUCKET/PREFIX of a folder in Hugging Face layout, read with the endpoint and credentials of
     spec.output."""
     revision: Annotated[str, Field(min_length=1, max_length=128)] | None = None

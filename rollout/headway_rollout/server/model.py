@@ -77,7 +77,10 @@ def _from_hub(repository: str, revision: str | None, folder: Path) -> Path:
         snapshot_download(repository, revision=revision, local_dir=folder, allow_patterns=list(PATTERNS))
     except RepositoryNotFoundError as error:
         raise JobError(
-            "ModelNotFound", f"hf://{repository} does not exist or needs a token (HF_TOKEN)", field=FIELD
+            "ModelNotFound",
+            f"hf://{repository} does not exist, or may not be read; correct the name, or put an HF_TOKEN "
+            "that may read it into the Secret of spec.output.secretRef",
+            field=FIELD,
         ) from error
     except RevisionNotFoundError as error:
         raise JobError(

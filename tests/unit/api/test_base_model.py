@@ -1,0 +1,43 @@
+"""Where the base model comes from, and what is said where it may not be read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import huggingface_hub
+import pytest
+from huggingface_hub.errors import GatedRepoError
+
+from headway_api import base_model
+from headway_api.exits import JobError
+from headway_api.spec.model import ModelSpec
+from headway_api.store import FileStore
+
+
+def test_a_gated_model_says_where_its_token_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        answer = httpx.Response(403, request=httpx.Request("GET", "https://hub.test"))
+        raise GatedRepoError("access to model acme/gated is restricted", response=answer)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
+    with pytest.raises(JobError) as refused:
+        base_model.fetch(ModelSpec(base="hf://acme/gated"), FileStore(), tmp_path)
+    told = refused.value.termination
+    assert (told.reason, told.field, refused.value.permanent) == ("ModelUnavailable", "spec.model.base", True)
+    assert "put an HF_TOKEN that may read it into the Secret of spec.output.secretRef" in told.message
+
+
+def test_the_hub_is_asked_for_the_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, Any] = {}
+
+    def download(name: str, **options: Any) -> str:
+        asked.update(options, name=name)
+        return str(tmp_path)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    model = ModelSpec(base="hf://acme/open", revision="v1")
+    assert base_model.fetch(model, FileStore(), tmp_path, weights=False) == tmp_path
+    assert (asked["name"], asked["revision"]) == ("acme/open", "v1")
+    assert base_model.WEIGHTS in asked["ignore_patterns"], "the preflight needs no weights"
