@@ -98,7 +98,7 @@ class Coordinator:
         self._watch: Watch | None = None
         self._fleet: Fleet | None = None
         self._restoring = True
-        """What a predecessor saw is shown again, but not tracked again."""
+        """What a predecessor saw is shown again, and tracked where it could not be any more."""
         self.fault: BaseException | None = None
         """What ended a background task, and with it the process."""
 
@@ -253,8 +253,8 @@ class Coordinator:
         """Show and track the figures of a step."""
         self._figured.add((kind, step))
         self._figures |= found
-        if self._tracker is not None and not self._restoring:
-            self._tracker.log(found, step, int(time.time() * 1000))
+        if self._tracker is not None:
+            self._tracker.log(found, step, int(time.time() * 1000), again=self._restoring)
 
     def _samples(self) -> Iterator[Sample]:
         cost = float(usage(self._ledger.days, self._book, datetime.now(UTC).date()).cost or 0)

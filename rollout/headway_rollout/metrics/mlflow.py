@@ -29,6 +29,7 @@ class _Item:
     figures: Mapping[str, float]
     step: int
     at_ms: int
+    again: bool
 
 
 class Mlflow:
@@ -41,6 +42,8 @@ class Mlflow:
         self._experiment = experiment
         self._name = name
         self._items: queue.Queue[_Item | None] = queue.Queue(WAITING_MOST)
+        self._steps: dict[str, set[int]] = {}
+        """Steps of which an earlier process logged a figure, by its name, as far as that was asked."""
         self._thread = threading.Thread(target=self._work, name="mlflow", daemon=True)
         self.run: MlflowRun | None = None
         self.failures = 0
@@ -51,9 +54,12 @@ class Mlflow:
         """Begin to log."""
         self._thread.start()
 
-    def log(self, figures: Mapping[str, float], step: int, at_ms: int) -> None:
-        """Log the figures of a step, some time soon; never waits."""
-        self._put(_Item(dict(figures), step, at_ms))
+    def log(self, figures: Mapping[str, float], step: int, at_ms: int, *, again: bool = False) -> None:
+        """Log the figures of a step, some time soon; never waits.
+
+        `again`: an earlier process may have done so; they are sent only if the run lacks them.
+        """
+        self._put(_Item(dict(figures), step, at_ms, again))
 
     def close(self) -> None:
         """Log what is still waiting, for at most `CLOSE_SECONDS`, and end the run. Blocking."""
@@ -96,9 +102,19 @@ class Mlflow:
         from mlflow.entities import Metric
 
         run = self.run = self.run or self._find()
+        if item.again and self._has(run, item):
+            return
         metrics = [Metric(name, value, item.at_ms, item.step) for name, value in item.figures.items()]
         for start in range(0, len(metrics), BATCH):
             self._client.log_batch(run.run_id, metrics=metrics[start : start + BATCH])
+
+    def _has(self, run: MlflowRun, item: _Item) -> bool:
+        """Whether the run has the item's figures: they were sent together, so the first tells of all."""
+        name = next(iter(item.figures))
+        if name not in self._steps:
+            history = self._client.get_metric_history(run.run_id, name)
+            self._steps[name] = {point.step for point in history}
+        return item.step in self._steps[name]
 
     def _find(self) -> MlflowRun:
         """The run of an earlier process of this job, else a new one."""

@@ -8,14 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from a_job import spec
+from episodes import a_group
 from prometheus_client.parser import text_string_to_metric_families
 
 from headway_api.artifacts import Layout
+from headway_api.config import JobConfig
 from headway_api.metrics import UnknownMetricError
 from headway_api.status import Progress, RLTrainingJobStatus
 from headway_api.store import FileStore
 from headway_rollout import status
-from headway_rollout.metrics import mlflow
+from headway_rollout.coordinator import Coordinator
+from headway_rollout.metrics import figures, mlflow
 from headway_rollout.metrics.mlflow import Mlflow
 from headway_rollout.metrics.prometheus import Exporter, Sample
 
@@ -43,6 +47,12 @@ def test_a_number_without_a_family_is_a_mistake() -> None:
         Exporter("ns", "job", lambda: [Sample("made/up", 1)]).text()
 
 
+def a_job(folder: Path) -> JobConfig:
+    output = spec().output.model_copy(update={"uri": f"file://{folder}"})
+    of = spec().model_copy(update={"output": output})
+    return JobConfig(name="job", namespace="ns", uid="uid", spec=of)
+
+
 class Server:
     """A tracking server that may be down."""
 
@@ -65,6 +75,11 @@ class Server:
 
     def log_batch(self, run_id: str, metrics: list[Any]) -> None:
         self.logged.append((run_id, metrics))
+
+    def get_metric_history(self, run_id: str, name: str) -> list[Any]:
+        return [
+            point for run, points in self.logged for point in points if (run, point.key) == (run_id, name)
+        ]
 
     def set_terminated(self, run_id: str) -> None:
         self.logged.append((run_id, []))
@@ -130,6 +145,22 @@ def test_a_restart_goes_on_in_the_same_run(tmp_path: Path) -> None:
         found.close()
     assert server.runs == 1
     assert {run for run, _ in server.logged} == {"run-1"}
+
+
+def test_a_validation_that_a_crash_kept_from_mlflow_is_logged_after_the_restart(tmp_path: Path) -> None:
+    server = Server()
+    before = tracker(server, tmp_path)
+    groups = [a_group("v000000-000000", [0.0, 1.0], step=0)]
+    before.log(figures.validation(groups, (1,), 0.5), step=0, at_ms=1)
+    before.close()
+    for _ in range(2):
+        coordinator = Coordinator(a_job(tmp_path), "token", FileStore(), tmp_path, lambda status: None)
+        coordinator._tracker = found = tracker(server, tmp_path)
+        for step in (0, 2):
+            coordinator._validated(step, groups)
+        found.close()
+    assert [metrics[0].step for _, metrics in server.logged if metrics] == [0, 2], "each once"
+    assert server.runs == 1
 
 
 async def test_the_status_is_written_when_it_changes_and_never_twice_the_same() -> None:
