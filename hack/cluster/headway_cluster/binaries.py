@@ -54,7 +54,8 @@ TOOLS = (
     Program("github.com/versity/versitygw/cmd/versitygw"),
 )
 KWOK = Program("sigs.k8s.io/kwok/cmd/kwok", version="v0.8.0")
-KIND = Program("sigs.k8s.io/kind", version="v0.32.0")
+KIND = Program("sigs.k8s.io/kind", version="v0.33.0")
+"""The first whose network plugin holds a pod's traffic to its own node to egress policies."""
 
 
 def kubernetes_version() -> str:

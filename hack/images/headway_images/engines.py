@@ -20,6 +20,8 @@ class Engine:
 
     def __init__(self) -> None:
         os.environ["DOCKER_BUILDKIT"] = "1"
+        # An image with an attestation is an index of two, and an archive holds one: kind refuses to load it.
+        os.environ["BUILDX_NO_DEFAULT_ATTESTATIONS"] = "1"
 
     def build(self, *arguments: str | Path) -> None:
         """Build with these arguments of the program's own `build`."""
