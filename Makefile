@@ -7,6 +7,9 @@ SYSTEM_PYTHON ?= /usr/bin/python3
 VENV = $(shell $(SYSTEM_PYTHON) hack/python/env.py path)
 PY = $(VENV)/bin/python
 PYTEST = $(PY) -m pytest --durations=10 $(PYTEST_ARGS)
+UNIT = $(PYTEST) tests/unit
+INTEGRATION = $(PYTEST) -m "not long" tests/integration
+E2E = $(PYTEST) -m "not long" tests/e2e
 SOURCES = api operator rollout trainer sandbox tests examples bench hack
 CLUSTER = $(SYSTEM_PYTHON) hack/cluster/cluster.py
 IMAGES = $(SYSTEM_PYTHON) hack/images/build.py
@@ -42,13 +45,13 @@ crds: venv ## write crds/, the chart's copy and the reference page from the mode
 .PHONY: test test-unit test-integration test-e2e test-long
 test: venv ## unit, integration, end to end; one cluster for all, stopped again if it was started here
 	@if $(CLUSTER) status >/dev/null 2>&1; then :; else trap '$(CLUSTER) down --keep-images' EXIT; $(CLUSTER) up; fi \
-	  && $(MAKE) --no-print-directory test-unit test-integration test-e2e
+	  && $(UNIT) && $(INTEGRATION) && $(E2E)
 test-unit: venv ## pure Python, no process started
-	$(PYTEST) tests/unit
+	$(UNIT)
 test-integration: venv ## against real vLLM, DeepSpeed, S3 and MLflow on this machine
-	$(PYTEST) -m "not long" tests/integration
+	$(INTEGRATION)
 test-e2e: venv ## jobs from apply to their end on a real cluster, started and stopped if none is up
-	$(PYTEST) -m "not long" tests/e2e
+	$(E2E)
 test-long: venv ## what takes minutes: full weights in vLLM, clusters that are killed and taken down
 	$(PYTEST) -m long tests
 
