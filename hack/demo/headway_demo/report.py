@@ -14,10 +14,11 @@ JOB_STEP = "the job, from apply to Complete"
 """The step of the demo that the report splits further."""
 BARS = "▁▂▃▄▅▆▇█"
 Group = dict[str, Any]
+Episode = dict[str, Any]
 
 
 def validations(run: Path) -> dict[int, list[Group]]:
-    """Evaluated step -> its groups, in the fixed order of the held-out rows."""
+    """Evaluated step -> its groups, in the order of the held-out rows; a row that got no answer has none."""
     steps = sorted((run / "trajectories" / "validation").iterdir())
     return {int(step.name): [read_group(p) for p in sorted(step.glob("*.json.gz"))] for step in steps}
 
@@ -63,9 +64,8 @@ def draw(curve: Mapping[int, float], rewards: Sequence[float], path: Path) -> No
     pyplot.close(figure)
 
 
-def conversation(group: Group) -> str:
+def conversation(episode: Episode) -> str:
     """An episode as a person reads it, without the system prompt."""
-    episode = group["episodes"][0]
     lines = [_message(m) for m in episode["messages"] if m["role"] != "system"]
     end = f"reward {episode['reward']:.2f}, external score {episode['score']:.0f}"
     return "\n".join([*lines, f"  outcome {episode['outcome']}, {end}"])
@@ -79,15 +79,40 @@ def _message(message: Mapping[str, Any]) -> str:
     return f"  {message['role']:>9}: {' '.join(text.split())}"
 
 
-def changed(before: Sequence[Group], after: Sequence[Group]) -> int:
-    """Position of the first held-out row that failed before and succeeds after (else the first row)."""
-    pairs = zip(before, after, strict=True)
-    gains = (i for i, (b, a) in enumerate(pairs) if _score(b) < _score(a))
-    return next(gains, 0)
+def changed(before: Sequence[Group], after: Sequence[Group]) -> tuple[Episode, Episode] | None:
+    """The first held-out row that does better after than before, as it went then and now.
+
+    Of the rows that were answered both times; the first of them where none does better, None where none was.
+    """
+    then, now = _answers(before), _answers(after)
+    pairs = [(then[row], now[row]) for row in sorted(then.keys() & now.keys())]
+    gains = (pair for pair in pairs if _score(pair[0]) < _score(pair[1]))
+    return next(gains, next(iter(pairs), None))
 
 
-def _score(group: Group) -> float:
-    return float(group["episodes"][0]["score"] or 0.0)
+def _answers(groups: Sequence[Group]) -> dict[int, Episode]:
+    """Row -> the first of its episodes that was scored."""
+    found = {g["row"]: [e for e in g["episodes"] if e["outcome"] != "InfraError"] for g in groups}
+    return {row: episodes[0] for row, episodes in found.items() if episodes}
+
+
+def _score(episode: Episode) -> float:
+    return float(episode["score"] or 0.0)
+
+
+def comparison(evaluated: Mapping[int, Sequence[Group]]) -> list[str]:
+    """One held-out row before and after training, as lines of the report."""
+    first, last = min(evaluated), max(evaluated)
+    pair = changed(evaluated[first], evaluated[last])
+    if pair is None:
+        return [f"No held-out case was answered both at step {first} and at step {last}: none to compare"]
+    return [
+        f"One held-out case before (step {first})",
+        conversation(pair[0]),
+        "",
+        f"The same case after (step {last})",
+        conversation(pair[1]),
+    ]
 
 
 def wall_clock(
@@ -131,7 +156,6 @@ def text(
     curve = {step: success(groups, threshold) for step, groups in evaluated.items()}
     rewards = training_rewards(run)
     first, last = min(evaluated), max(evaluated)
-    row = changed(evaluated[first], evaluated[last])
     draw(curve, rewards, run / "curve.png")
     artifacts, checkpoints = job["status"]["artifacts"], job["status"]["checkpoints"]
     return "\n".join(
@@ -143,11 +167,7 @@ def text(
             *(f"  step {step:>3}  {value:6.1%}  {'█' * round(40 * value)}" for step, value in curve.items()),
             f"  training reward by step  {sparkline(rewards)}",
             "",
-            f"One held-out case before (step {first})",
-            conversation(evaluated[first][row]),
-            "",
-            f"The same case after (step {last})",
-            conversation(evaluated[last][row]),
+            *comparison(evaluated),
             "",
             "The bill",
             bill,
