@@ -75,7 +75,8 @@ class Sandbox(SpecModel):
     that still runs ends as an InfraError and is tried again. At least spec.rollout.timeoutSeconds."""
     pod_template: PodTemplate | None = None
     """Fragment of a PodTemplateSpec merged over the platform's, for what has no field of its own
-    (nodeSelector, tolerations, ...). What isolates the sandbox cannot be loosened here."""
+    (nodeSelector, tolerations, ...): containers, volumes and variables by name, tolerations added.
+    What isolates the sandbox cannot be loosened here."""
 
 
 class EnvironmentSpec(SpecModel):

@@ -48,7 +48,8 @@ class LearnerSpec(SpecModel):
     """Resources of one learner pod. Absent: the operator's default, with one GPU for each process where
     the cluster has GPUs."""
     pod_template: PodTemplate | None = None
-    """Fragment of a PodTemplateSpec merged over the platform's (nodeSelector, tolerations, ...)."""
+    """Fragment of a PodTemplateSpec merged over the platform's (nodeSelector, tolerations, ...): containers,
+    volumes and variables by name, tolerations added."""
 
     @property
     def world_size(self) -> int:

@@ -69,7 +69,8 @@ class ServersSpec(SpecModel):
     """Resources of one server. Absent: the operator's default, with one GPU for each of
     engine.tensorParallelSize where the cluster has GPUs."""
     pod_template: PodTemplate | None = None
-    """Fragment of a PodTemplateSpec merged over the platform's (nodeSelector, tolerations, ...)."""
+    """Fragment of a PodTemplateSpec merged over the platform's (nodeSelector, tolerations, ...): containers,
+    volumes and variables by name, tolerations added."""
 
 
 class RolloutSpec(ServersSpec):

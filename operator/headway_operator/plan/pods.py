@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from headway_api import names
+from headway_api.pod_template import merge
 from headway_api.spec.types import Resources
 from headway_operator.plan import template
 from headway_operator.plan.context import Context, Json
@@ -62,8 +63,8 @@ def pod_template(context: Context, process: Process) -> Json:
     if process.costly_to_move:
         metadata["annotations"] = STAY
     made = {"metadata": metadata, "spec": _pod_spec(context, process)}
-    layered = template.merge(made, context.platform.role_templates.get(process.role, {}))
-    layered = template.merge(layered, process.pod_template or {})
+    layered = merge(made, context.platform.role_templates.get(process.role, {}))
+    layered = merge(layered, process.pod_template or {})
     return template.harden(layered, labels, context.service_account(process.role), SIDECAR_RESOURCES)
 
 

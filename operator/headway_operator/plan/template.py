@@ -1,8 +1,6 @@
-"""Pod templates: what the operator makes, what the platform adds, what the job adds, what must hold.
+"""The last layer of a pod template, over the operator's own, the platform's and the job's.
 
-Layers are merged as `kubectl` merges pods: maps by key, containers, volumes, variables, ports and mounts by
-their name, tolerations appended, any other list replaced. A later layer wins, and the last layer is ours:
-labels, service account and the restricted security context cannot be changed by any of the others.
+Labels, service account and the restricted security context cannot be changed by any of the others.
 """
 
 from __future__ import annotations
@@ -10,21 +8,8 @@ from __future__ import annotations
 import copy
 from typing import Final
 
+from headway_api.pod_template import merge
 from headway_operator.plan.context import Json
-
-KEYED: Final = {
-    "containers": "name",
-    "initContainers": "name",
-    "volumes": "name",
-    "env": "name",
-    "volumeMounts": "mountPath",
-    "ports": "containerPort",
-    "imagePullSecrets": "name",
-    "topologySpreadConstraints": "topologyKey",
-}
-APPENDED: Final = frozenset({"tolerations", "envFrom"})
-WHOLE: Final = frozenset({"env", "volumes"})
-"""Lists whose entries are replaced and not merged: value and valueFrom exclude one another."""
 
 USER: Final = 65532
 
@@ -41,31 +26,6 @@ CONTAINER_SECURITY: Final[Json] = {
     "readOnlyRootFilesystem": True,
     "capabilities": {"drop": ["ALL"]},
 }
-
-
-def merge(base: Json, layer: Json) -> Json:
-    """`layer` over `base`; neither is changed. A null removes what it stands for."""
-    merged = copy.deepcopy(base)
-    for key, value in layer.items():
-        if value is None:
-            merged.pop(key, None)
-        elif isinstance(value, dict) and isinstance(merged.get(key), dict):
-            merged[key] = merge(merged[key], value)
-        elif isinstance(value, list) and key in APPENDED:
-            merged[key] = [*merged.get(key, []), *copy.deepcopy(value)]
-        elif isinstance(value, list) and key in KEYED:
-            merged[key] = _merge_list(merged.get(key, []), value, KEYED[key], whole=key in WHOLE)
-        else:
-            merged[key] = copy.deepcopy(value)
-    return merged
-
-
-def _merge_list(base: list[Json], layer: list[Json], name: str, *, whole: bool) -> list[Json]:
-    entries = {entry.get(name): entry for entry in base}
-    for entry in layer:
-        known = entries.get(entry.get(name))
-        entries[entry.get(name)] = copy.deepcopy(entry) if known is None or whole else merge(known, entry)
-    return list(entries.values())
 
 
 def harden(template: Json, labels: dict[str, str], service_account: str, default_resources: Json) -> Json:

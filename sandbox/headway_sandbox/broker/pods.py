@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from headway_api import exits, names
 from headway_api.config import JobConfig
+from headway_api.pod_template import merge
 from headway_api.sandbox_api import Problem
 
 CONTAINER: Final = names.SANDBOX
@@ -64,8 +65,8 @@ def manifest(config: JobConfig, platform: Platform, name: str) -> Json:
         "metadata": {
             "name": name,
             "namespace": config.namespace,
-            "labels": {**metadata.get("labels", {}), **labels},
-            "annotations": metadata.get("annotations", {}),
+            "labels": {**(metadata.get("labels") or {}), **labels},
+            "annotations": metadata.get("annotations") or {},
             "ownerReferences": [owner],
         },
         "spec": isolated(layered["spec"], names.child(config.name, names.SANDBOX)),
@@ -149,31 +150,6 @@ def _restricted(container: Json) -> Json:
         "readOnlyRootFilesystem": True,
     }
     return {**container, "securityContext": context}
-
-
-def merge(base: Json, over: Json) -> Json:
-    """`over` laid over `base`: objects key by key, lists of named things by name, the rest replaced."""
-    merged = dict(base)
-    for key, value in over.items():
-        below = merged.get(key)
-        if isinstance(below, dict) and isinstance(value, dict):
-            merged[key] = merge(below, value)
-        elif isinstance(below, list) and isinstance(value, list) and _named(below) and _named(value):
-            merged[key] = _merge_named(below, value)
-        else:
-            merged[key] = value
-    return merged
-
-
-def _named(items: list[Any]) -> bool:
-    return all(isinstance(item, dict) and "name" in item for item in items)
-
-
-def _merge_named(base: list[Json], over: list[Json]) -> list[Json]:
-    by_name = {item["name"]: item for item in base}
-    for item in over:
-        by_name[item["name"]] = merge(by_name.get(item["name"], {}), item)
-    return list(by_name.values())
 
 
 def address(pod: Json) -> str | None:

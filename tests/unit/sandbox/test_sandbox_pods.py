@@ -71,6 +71,22 @@ def test_no_template_loosens_the_isolation(where: str) -> None:
         }
 
 
+def test_templates_are_laid_over_one_another_as_those_of_other_roles_are() -> None:
+    def layer(value: Any, key: str) -> dict[str, Any]:
+        container = {"name": names.SANDBOX, "env": [{"name": "PLACE"} | value]}
+        return {"spec": {"tolerations": [{"key": key}], "containers": [container], "schedulerName": key}}
+
+    mine = layer({"valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}, "job")
+    mine["spec"]["schedulerName"] = None
+    platform = pods.Platform(layer({"value": "here"}, "platform"), PLATFORM.resources, [])
+    spec = pods.manifest(job(podTemplate=mine), platform, "p")["spec"]
+    assert spec["tolerations"] == [{"key": "platform"}, {"key": "job"}]
+    assert "schedulerName" not in spec
+    [place] = [entry for entry in spec["containers"][0]["env"] if entry["name"] == "PLACE"]
+    assert "value" not in place, "value and valueFrom exclude one another"
+    assert len(spec["containers"][0]["env"]) == 3
+
+
 def test_a_plain_pod_has_one_container_no_volumes_and_a_deadline() -> None:
     pod = pods.manifest(job(runtimeClassName="gvisor", deadlineSeconds=700), PLATFORM, "p")
     spec = pod["spec"]
