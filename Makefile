@@ -56,6 +56,7 @@ test-long: venv ## what takes minutes: full weights in vLLM, clusters that are k
 	$(PYTEST) -m long tests
 
 .PHONY: demo images image-base cluster-up cluster-down
+demo: export DEMO_BEGUN := $(shell date +%s)
 demo: venv ## a model learns on a cluster on this machine, from apply to bill
 	$(PY) hack/demo/demo.py $(DEMO_ARGS)
 images: ## build what a cluster pulls (gigabytes); IMAGE_ARGS="--push --prefix registry.example.com/headway"

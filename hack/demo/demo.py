@@ -94,13 +94,17 @@ def finish(platform: Platform, settings: Settings) -> str:
 def demo(settings: Settings) -> None:
     """The whole of it."""
     timings = Timings()
+    if settings.begun is not None:
+        timings.took("Python environment", max(0.0, time.time() - settings.begun))
     with platform_up(settings, timings) as platform:
         with timings.step(report.JOB_STEP):
             job, created = run_job(platform, settings)
-        run = collect(platform, job, settings)
+        with timings.step("copy of the results, recount of the bill"):
+            run = collect(platform, job, settings)
+            found = tracked(platform, job)
+            counted = bill.verified(job, run)
         threshold = float(job["spec"]["evaluation"]["successThreshold"])
-        found = tracked(platform, job)
-        print("\n" + report.text(job, run, timings.seconds, threshold, bill.verified(job, run), found))
+        print("\n" + report.text(job, run, timings.seconds, threshold, counted, found))
         print(f"  {created}")
         print(f"\n{finish(platform, settings)}")
 

@@ -14,6 +14,10 @@ class Timings:
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
 
+    def took(self, what: str, seconds: float) -> None:
+        """A step that is over, or more of one: announced by whoever took it."""
+        self.seconds[what] = self.seconds.get(what, 0.0) + seconds
+
     @contextmanager
     def step(self, what: str) -> Iterator[None]:
         """Announce `what`, and afterwards how long it took."""
@@ -23,7 +27,7 @@ class Timings:
             yield
         finally:
             taken = time.monotonic() - started
-            self.seconds[what] = self.seconds.get(what, 0.0) + taken
+            self.took(what, taken)
             print(f"    {taken:.1f} s", flush=True)
 
 

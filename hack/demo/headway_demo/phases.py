@@ -1,5 +1,7 @@
 """Where the wall clock went: set-up, sampling, training, weight sync, evaluation, which add up to all of it.
 
+The demo's own steps before the job are set-up, and so is the job's way to its first episode.
+
 Training and publishing are the learner's own figures, kept with each step's report. How long servers took to
 sample with new weights, and how long validations took, is in MLflow; without it a validation's length is read
 off its episodes, and of weight sync only the publishing is known. Sampling is what is left once episodes run:
@@ -27,36 +29,41 @@ Tracked = Mapping[str, Mapping[int, float]]
 class Phases:
     """Seconds of each."""
 
-    platform: float
-    """Cluster, images, charts: everything before the job is applied, and after it ended."""
+    set_up: Mapping[str, float]
+    """Each step before the job is applied: Python, cluster, images, inputs, charts."""
     start: float
     """From apply to the first episode: pods, model, preflight."""
     sampling: float
     training: float
     weight_sync: float
     evaluation: float
+    afterwards: Mapping[str, float]
+    """Each step after the job's end."""
 
     @property
     def total(self) -> float:
         """Of all phases."""
-        found = (self.platform, self.start, self.sampling, self.training, self.weight_sync, self.evaluation)
-        return sum(found)
+        job = (self.start, self.sampling, self.training, self.weight_sync, self.evaluation)
+        return sum((*self.set_up.values(), *job, *self.afterwards.values()))
 
     def lines(self) -> Iterator[tuple[float, str]]:
         """Each with what it is."""
         yield self.total, "in all"
-        yield self.platform + self.start, "set-up, of it:"
-        yield self.platform, "  cluster, images, services, chart"
+        yield sum(self.set_up.values()) + self.start, "set-up, of it:"
+        for what, seconds in self.set_up.items():
+            yield seconds, f"  {what}"
         yield self.start, "  from apply to the first episode: pods, model, preflight"
         yield self.sampling, "sampling (what the learner waited for episodes)"
         yield self.training, "training (forward, backward, optimizer, checkpoints)"
         yield self.weight_sync, "weight sync (publishing, and until a server samples with them)"
         yield self.evaluation, "evaluation"
+        for what, seconds in self.afterwards.items():
+            yield seconds, what
 
 
 def split(
-    platform_s: float,
-    job_s: float,
+    timings: Mapping[str, float],
+    job: str,
     start_s: float,
     steps: Sequence[Mapping[str, float]],
     sync: Mapping[int, float],
@@ -65,9 +72,9 @@ def split(
     """The phases of a run.
 
     Args:
-        platform_s: seconds of everything but the job.
-        job_s: seconds from apply to the job's end.
-        start_s: those of them before the first episode.
+        timings: the demo's steps in their order, with their seconds.
+        job: the one of them that is the job, from apply to its end.
+        start_s: seconds of it before the first episode.
         steps: metrics of the steps' reports.
         sync: step -> seconds until a server sampled with its weights.
         evaluations: step -> seconds of its validation.
@@ -76,9 +83,19 @@ def split(
     training = sum(step.get("timing_s/training", 0.0) for step in steps) - publishing
     syncing = publishing + sum(sync.values())
     evaluation = sum(evaluations.values())
-    left = job_s - start_s - training - syncing - evaluation
-    # Below 0 only where servers took weights while the learner trained: that time is in both.
-    return Phases(platform_s, start_s, max(0.0, left), training, syncing, evaluation)
+    left = timings[job] - start_s - training - syncing - evaluation
+    at = list(timings).index(job)
+    others = [(what, seconds) for what, seconds in timings.items() if what != job]
+    return Phases(
+        dict(others[:at]),
+        start_s,
+        # Below 0 only where servers took weights while the learner trained: that time is in both.
+        max(0.0, left),
+        training,
+        syncing,
+        evaluation,
+        dict(others[at:]),
+    )
 
 
 def started_after(job: Mapping[str, Any], groups: Sequence[Group]) -> float:

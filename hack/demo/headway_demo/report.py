@@ -122,22 +122,18 @@ def wall_clock(
     timings: Mapping[str, float],
     tracked: phases.Tracked,
 ) -> list[str]:
-    """Where the time went: the demo's own steps, then the same seconds by phase of the work."""
+    """Where the time went, from the command to this report."""
     trained = [read_group(path) for path in (run / "trajectories" / "train").iterdir()]
     groups = [group for groups in evaluated.values() for group in groups] + trained
-    job_s = timings[JOB_STEP]
     found = phases.split(
-        sum(timings.values()) - job_s,
-        job_s,
+        timings,
+        JOB_STEP,
         phases.started_after(job, groups),
         phases.step_metrics(run),
         tracked.get(phases.WEIGHT_SYNC, {}),
         tracked.get(phases.EVALUATION) or phases.durations(evaluated),
     )
     return [
-        "Time, step by step",
-        *(f"  {seconds:7.1f} s  {what}" for what, seconds in timings.items()),
-        "",
         "Time, by what it went into",
         *(f"  {seconds:7.1f} s  {what}" for seconds, what in found.lines()),
     ]

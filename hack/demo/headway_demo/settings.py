@@ -37,6 +37,8 @@ class Settings:
     """`STEPS`: fewer optimizer steps than the example's."""
     output: Path
     """`OUTPUT`: folder of the report."""
+    begun: int | None
+    """`DEMO_BEGUN`: Unix time of the command, before there was a Python to run this; `make demo` sets it."""
 
     @property
     def cache(self) -> Path:
@@ -64,6 +66,7 @@ class Settings:
             seed=_whole(environ, "SEED", 0),
             max_steps=_whole(environ, "STEPS", 0) or None,
             output=Path(environ.get("OUTPUT", ROOT / "build" / "demo")),
+            begun=_whole(environ, "DEMO_BEGUN", 0) or None,
         )
 
 
