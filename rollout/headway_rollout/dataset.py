@@ -16,6 +16,8 @@ from functools import lru_cache
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
+from pydantic_core import to_jsonable_python
+
 from headway_api.exits import JobError
 from headway_api.records import Purpose
 from headway_api.spec.data import Dataset, Format
@@ -81,7 +83,7 @@ def parse(data: bytes, form: Format) -> list[Row]:
         return [dict(row) for row in pq.read_table(io.BytesIO(data)).to_pylist()]
     text = data.decode("utf-8-sig")
     if form == "csv":
-        return [dict(row) for row in csv.DictReader(io.StringIO(text, newline=""), strict=True)]
+        return _csv(text)
     if form == "jsonl":
         rows = [json.loads(line) for line in text.splitlines() if line.strip()]
     else:
@@ -89,6 +91,32 @@ def parse(data: bytes, form: Format) -> list[Row]:
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise ValueError("expected one JSON object a row")
     return rows
+
+
+def _csv(text: str) -> list[Row]:
+    rows = [dict(row) for row in csv.DictReader(io.StringIO(text, newline=""), strict=True)]
+    for number, row in enumerate(rows):
+        if None in row:  # where DictReader puts what is left over
+            raise ValueError(f"row {number} has more cells than there are columns; quote cells with commas")
+        if (short := next((name for name, cell in row.items() if cell is None), None)) is not None:
+            raise ValueError(f"row {number} ends before column {short!r}")
+    return rows
+
+
+def _check_values(rows: Sequence[Row]) -> None:
+    """Rows travel to the environment, and into trajectories, as JSON.
+
+    Raises:
+        ValueError: naming the first row and column that cannot.
+    """
+    for number, row in enumerate(rows):
+        for name, value in row.items():
+            try:
+                json.dumps(to_jsonable_python(value), ensure_ascii=False).encode()
+            except (ValueError, RecursionError) as error:
+                raise ValueError(
+                    f"column {name!r} of row {number} cannot be written as JSON: {error}"
+                ) from error
 
 
 def load(dataset: Dataset, store: Store, which: Field) -> list[Row]:
@@ -107,6 +135,7 @@ def load(dataset: Dataset, store: Store, which: Field) -> list[Row]:
         )
     try:
         rows = parse(store.get(dataset.uri), dataset.effective_format)
+        _check_values(rows)
     except NotFound:
         raise JobError(
             "DatasetNotFound", f"no object at {dataset.uri}; correct the URI", field=field

@@ -109,6 +109,9 @@ class Episodes:
             ending = _Ending(Outcome.INFRA_ERROR, str(fault))
         except ValidationError as error:
             ending = _Ending(Outcome.INFRA_ERROR, f"{progress.stage} answered what it must not: {error}")
+        except Exception as error:  # a bug costs its group a retry, not the job
+            _log.exception("an episode failed while it waited for %s", progress.stage)
+            ending = _Ending(Outcome.INFRA_ERROR, f"{progress.stage}: {type(error).__name__}: {error}")
         finally:
             self._sessions.forget(task.episode_id)
         record = self._seal(task, progress, ending)

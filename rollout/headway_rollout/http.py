@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import aiohttp
@@ -59,13 +60,22 @@ async def call(
                     _problem(await response.text()),
                     _seconds(response.headers.get("Retry-After")),
                 )
-            return await response.json() if response.status != 204 else None
+            return await _json(response) if response.status != 204 else None
     except TimeoutError as error:
         raise Unreachable(f"{method} {url}: no answer within {timeout:.1f} s") from error
     except aiohttp.ClientError as error:
         raise Unreachable(f"{method} {url}: {type(error).__name__}: {error}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Unreachable(f"{method} {url}: the answer is not JSON: {error}") from error
+
+
+async def _json(response: aiohttp.ClientResponse) -> Any:
+    """The answer, all of which can be written down again."""
+    answer = await response.json()
+    if b"\\ud" in (await response.read()).lower():
+        # Half a surrogate pair is valid JSON and no text: nothing that holds it could be stored.
+        json.dumps(answer, ensure_ascii=False).encode()
+    return answer
 
 
 def _problem(text: str) -> Problem:

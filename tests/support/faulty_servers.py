@@ -40,6 +40,15 @@ def fail(status: int, reason: str = "Broken", *, permanent: bool = False) -> Fau
     return answer
 
 
+def say(body: object) -> Fault:
+    """Answer this, as if all were well."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return web.json_response(body)
+
+    return answer
+
+
 def after(times: int, fault: Fault) -> Fault:
     """Carry on `times` times, then fault."""
     seen = 0

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from headway_api.sandbox_api import ToolReply
 from headway_rollout.gateway.core import Completion, ContextFull, Gateway, Session, call_id
-from headway_rollout.trajectory.render import Call, Message, Tool
+from headway_rollout.trajectory.calls import Call, Message, Tool
 
 
 class Tools(Protocol):

@@ -14,8 +14,9 @@ from typing import Any, Protocol
 from headway_api.records import Turn
 from headway_rollout.engines.vllm import Request, Sampled
 from headway_rollout.seeds import seed
+from headway_rollout.trajectory.calls import Call, Message, Tool
 from headway_rollout.trajectory.graph import Graph
-from headway_rollout.trajectory.render import Call, Message, Renderer, Tool
+from headway_rollout.trajectory.render import Renderer
 
 
 class Engine(Protocol):

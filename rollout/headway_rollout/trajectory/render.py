@@ -12,14 +12,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from headway_api.exits import JobError
-
-Message = dict[str, Any]
-Tool = dict[str, Any]
+from headway_rollout.trajectory.calls import Message, Parsed, Tool, read
 
 FAMILIES: dict[str, tuple[str, ...]] = {
     "qwen2": ("qwen3",),
@@ -74,27 +71,6 @@ _PROBE_RESULT: Message = {
 }
 
 
-@dataclass(frozen=True)
-class Call:
-    """A tool call as the model wrote it."""
-
-    raw: str
-    """The text between the call's tags, as sampled."""
-    name: str | None
-    arguments: dict[str, Any] | None
-    problem: str | None = None
-    """Why it cannot be carried out; None where it can."""
-
-
-@dataclass(frozen=True)
-class Parsed:
-    """What a sampled turn says."""
-
-    content: str
-    reasoning: str | None = None
-    calls: list[Call] = field(default_factory=list)
-
-
 class Renderer(Protocol):
     """Messages <-> token ids for one model."""
 
@@ -124,8 +100,9 @@ class Renderer(Protocol):
 class Typed:
     """A renderer of the `renderers` package."""
 
-    def __init__(self, name: str, inner: Any) -> None:
+    def __init__(self, name: str, tokenizer: Any, inner: Any) -> None:
         self.name = name
+        self._tokenizer = tokenizer
         self._inner = inner
         self.stop_token_ids = list(inner.get_stop_token_ids())
 
@@ -148,9 +125,7 @@ class Typed:
         return None if rendered is None else _kept([*prompt, *sampled], list(rendered.token_ids))
 
     def parse(self, sampled: Sequence[int], prompt: Sequence[int], tools: Sequence[Tool]) -> Parsed:
-        return _parsed(
-            self._inner.parse_response(list(sampled), tools=list(tools) or None, prompt_ids=list(prompt))
-        )
+        return read(self._inner, self._tokenizer, sampled, prompt, tools)
 
 
 class Template:
@@ -188,9 +163,7 @@ class Template:
         return [*prompt, *sampled, *self._ids(closing + after[len(before) :])]
 
     def parse(self, sampled: Sequence[int], prompt: Sequence[int], tools: Sequence[Tool]) -> Parsed:
-        return _parsed(
-            self._inner.parse_response(list(sampled), tools=list(tools) or None, prompt_ids=list(prompt))
-        )
+        return read(self._inner, self._tokenizer, sampled, prompt, tools)
 
     def _text(self, messages: Sequence[Message], tools: Sequence[Tool], *, generate: bool) -> str:
         return template_text(self._tokenizer, messages, tools, generate=generate)
@@ -270,7 +243,7 @@ def choose(tokenizer: Any, family: str, tool_call_parser: str = "auto") -> Rende
         if hermes and name != HERMES:
             continue
         try:
-            typed = Typed(name, create_renderer(tokenizer, config_from_name(name)))
+            typed = Typed(name, tokenizer, create_renderer(tokenizer, config_from_name(name)))
             if agrees(typed, tokenizer):
                 return typed
         except (AssertionError, ValueError, KeyError):
@@ -317,28 +290,3 @@ def _with_object_arguments(message: Message) -> Message:
 def _object_arguments(function: dict[str, Any]) -> dict[str, Any]:
     arguments = function["arguments"]
     return {**function, "arguments": json.loads(arguments) if isinstance(arguments, str) else arguments}
-
-
-def _parsed(response: Any) -> Parsed:
-    return Parsed(
-        content=response.content,
-        reasoning=response.reasoning_content,
-        calls=[_call(call) for call in response.tool_calls],
-    )
-
-
-def _call(call: Any) -> Call:
-    problem = None if str(call.status) == "ok" else str(call.status).replace("_", " ")
-    arguments = call.arguments
-    if problem is None and isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments)
-        except json.JSONDecodeError as error:
-            problem = f"arguments are not JSON: {error}"
-    if problem is None and not isinstance(call.name, str):
-        problem = "the name is not a string"
-    if problem is None and not isinstance(arguments, dict):
-        problem = "arguments are not an object"
-    return Call(
-        raw=call.raw, name=call.name, arguments=arguments if problem is None else None, problem=problem
-    )

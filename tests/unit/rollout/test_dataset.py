@@ -102,3 +102,32 @@ def test_a_scheme_that_cannot_be_read_says_what_to_do() -> None:
 
 def test_a_byte_order_mark_is_not_part_of_the_first_column() -> None:
     assert parse("\ufeffprompt,b\nx,y\n".encode(), "csv") == [{"prompt": "x", "b": "y"}]
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        ("prompt,b\nx,y\nHello, you,z\n", "row 1 has more cells"),
+        ("prompt,b\nx\n", "row 0 ends before column 'b'"),
+    ],
+)
+def test_a_ragged_csv_is_refused(data: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "data.csv").write_text(data)
+    with pytest.raises(JobError, match=says) as caught:
+        load(Dataset(uri=f"file://{tmp_path}/data.csv"), FileStore(), "train")
+    assert caught.value.termination.reason == "DatasetUnreadable"
+
+
+@pytest.mark.parametrize("value", [b"\x89PNG", "\ud83d"])
+def test_a_value_that_is_no_json_is_refused_by_row_and_column(value: object, tmp_path: Path) -> None:
+    if isinstance(value, bytes):
+        path = tmp_path / "data.parquet"
+        pq.write_table(
+            pa.Table.from_pylist([{"prompt": "a", "image": b"ok"}, {"prompt": "b", "image": value}]), path
+        )
+    else:
+        path = tmp_path / "data.jsonl"
+        path.write_text('{"prompt": "a", "image": "ok"}\n' + json.dumps({"prompt": "b", "image": value}))
+    with pytest.raises(JobError, match="column 'image' of row 1") as caught:
+        load(Dataset(uri=f"file://{path}"), FileStore(), "train")
+    assert caught.value.termination.reason == "DatasetUnreadable"

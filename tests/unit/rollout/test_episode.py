@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import aiohttp
 import pytest
 from episodes import version
-from faulty_servers import Scripted, after, broker, drop, fail, first, hang, sandbox, serving
+from faulty_servers import Scripted, after, broker, drop, fail, first, hang, sandbox, say, serving
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
-from headway_api.records import Outcome, Purpose, VersionSpan
+from headway_api.records import EpisodeRecord, Outcome, Purpose, VersionSpan
+from headway_rollout import episode
 from headway_rollout import group as groups
 from headway_rollout.dataset import Slot
 from headway_rollout.engines.router import Router
@@ -120,6 +121,41 @@ async def test_a_malformed_call_is_kept_counted_and_answered(tok: Any) -> None:
     assert "could not be read" in record.messages[2]["content"]
     assert r.sandbox.count("POST /tool") == 0
     assert MALFORMED in tok.decode(record.rows[0].tokens)
+
+
+async def test_whatever_a_model_writes_can_be_stored(tok: Any) -> None:
+    """JSON's escapes can spell half a character, and brackets without end exhaust any reader."""
+    half = CALL.replace('"x"', '"\\ud83d"')
+    deep = f'<tool_call>{{"name": "look_up", "arguments": {"[" * 3000}</tool_call><|im_end|>'
+    for text in (half, deep):
+        async with rig(tok, text, ANSWER, context=9000) as r:
+            record = await r.episodes.run(replace(task(), sampling=Sampling(1.0, 1.0, 8000)))
+        assert record.outcome is Outcome.COMPLETED
+        assert [turn.malformed_tool_calls for turn in record.turns] == [1, 0]
+        assert EpisodeRecord.model_validate_json(record.model_dump_json()) == record
+
+
+async def test_half_a_character_from_an_environment_is_an_infra_error(tok: Any) -> None:
+    async with rig(tok, CALL, ANSWER) as r:
+        r.sandbox.faults["POST /reset"] = say(
+            {"messages": [{"role": "user", "content": "\ud83d"}], "tools": []}
+        )
+        record = await r.episodes.run(task())
+    assert record.outcome is Outcome.INFRA_ERROR
+    assert "not JSON" in str(record.error)
+    assert record.model_dump_json()
+
+
+async def test_a_bug_costs_its_episode_and_not_the_job(
+    tok: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with rig(tok, CALL, ANSWER) as r:
+        monkeypatch.setattr(episode, "check_reward", lambda *given: 1 // 0)
+        record = await r.episodes.run(task())
+        assert r.broker.count("DELETE") == 1
+    assert (record.outcome, record.reward) == (Outcome.INFRA_ERROR, None)
+    assert "ZeroDivisionError" in str(record.error)
+    assert "Traceback" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -143,6 +143,14 @@ def test_an_extension_is_what_the_template_would_have_said(both: tuple[Renderer,
         ('<tool_call>{"name": "look_up", "arguments": "7"}</tool_call><|im_end|>', "not an object"),
         ('<tool_call>{"name": 7, "arguments": {}}</tool_call><|im_end|>', "not a string"),
         ('<tool_call>{"name": "look_up"', "unclosed"),
+        ('<tool_call>{"name": "look_up", "arguments": {"key": "\\ud83d"}}</tool_call><|im_end|>', "as JSON"),
+        ('<tool_call>{"name": "\\ud83d", "arguments": {}}</tool_call><|im_end|>', "as JSON"),
+        ('<tool_call>{"name": "look_up", "arguments": {"key": NaN}}</tool_call><|im_end|>', "as JSON"),
+        (
+            f'<tool_call>{{"name": "look_up", "arguments": {"[" * 3000}</tool_call><|im_end|>',
+            "RecursionError",
+        ),
+        (f'<tool_call>{{"name": "look_up", "arguments": {"1" * 5000}}}</tool_call><|im_end|>', "ValueError"),
     ],
 )
 def test_a_malformed_call_is_kept_with_what_is_wrong(
@@ -153,6 +161,7 @@ def test_a_malformed_call_is_kept_with_what_is_wrong(
     assert problem in str(call.problem)
     assert call.arguments is None
     assert call.raw
+    assert "<" not in call.raw
 
 
 def test_a_turn_cut_off_by_length_cannot_be_extended_by_an_opaque_template(other: Any) -> None:
