@@ -6,7 +6,10 @@
     usage/<group key>.jsonl, usage/step-000012.jsonl      immutable ledger segments
     checkpoints/000012/                           learner state, resumable; report.json written last
     weights/000012/                               Hugging Face layout (adapter or full)
+    steps/000012.json                             a StepReport: what the step acknowledged
+    incarnations/000001                           empty: a coordinator was started
     latest.json                                   pointer to the newest complete checkpoint
+    mlflow-run                                    the job's run in MLflow
     report.json                                   the job's own summary, written at the end
 
 A key is a pure function of what it holds, so writing twice is harmless.
@@ -91,6 +94,20 @@ class Layout:
     def latest(self) -> str:
         """Pointer (a JSON `{"step": n}`) to the newest complete checkpoint, swapped last."""
         return f"{self.root}/latest.json"
+
+    @property
+    def incarnations(self) -> str:
+        """Folder with an empty object for each start of a coordinator."""
+        return f"{self.root}/incarnations"
+
+    def incarnation(self, number: int) -> str:
+        """One of them."""
+        return f"{self.incarnations}/{number:06d}"
+
+    @property
+    def mlflow_run(self) -> str:
+        """The MlflowRun that every process of the job logs to."""
+        return f"{self.root}/mlflow-run"
 
     def weights(self, step: int) -> str:
         """Weights in Hugging Face layout."""

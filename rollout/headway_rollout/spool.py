@@ -89,8 +89,8 @@ class Spool:
 
     def incarnation(self) -> int:
         """Number of this coordinator process: one more than any before it, whichever of them still live."""
-        number = len(self._store.list(f"{self._layout.root}/incarnations"))
-        while not self._store.put_new(f"{self._layout.root}/incarnations/{number:06d}", b""):
+        number = len(self._store.list(self._layout.incarnations))
+        while not self._store.put_new(self._layout.incarnation(number), b""):
             number += 1
         return number
 

@@ -38,7 +38,7 @@ class Mlflow:
     def __init__(self, client: Any, store: Store, layout: Layout, experiment: str, name: str) -> None:
         self._client = client
         self._store = store
-        self._uri = f"{layout.root}/mlflow-run"
+        self._uri = layout.mlflow_run
         self._experiment = experiment
         self._name = name
         self._items: queue.Queue[_Item | None] = queue.Queue(WAITING_MOST)

@@ -1,0 +1,51 @@
+"""What lies in a job's folder is listed where people look for it."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import pytest
+
+from headway_api import artifacts
+from headway_api.artifacts import Layout
+
+CONCEPTS = (Path(__file__).parents[3] / "docs" / "concepts.md").read_text()
+ARGUMENTS = {"int": 12, "str": "t0-000007"}
+
+
+def keys() -> set[str]:
+    """First part below the root, or first two of trajectories, of every key there is."""
+    layout = Layout("s3://b/o", "ns", "job", "uid")
+    uris = []
+    for name, member in inspect.getmembers(Layout):
+        if isinstance(member, property):
+            uris.append(getattr(layout, name))
+        elif inspect.isfunction(member) and not name.startswith("_"):
+            wanted = list(inspect.signature(member).parameters.values())[1:]
+            uris.append(member(layout, *(ARGUMENTS[parameter.annotation] for parameter in wanted)))
+    below = [uri.removeprefix(layout.root).strip("/").split("/") for uri in uris if uri != layout.root]
+    return {"/".join(parts[: 1 + (parts[0] == "trajectories")]) for parts in below}
+
+
+def test_every_kind_of_key_is_there() -> None:
+    assert keys() == {
+        "trajectories/train",
+        "trajectories/validation",
+        "trajectories/failed",
+        "usage",
+        "checkpoints",
+        "weights",
+        "steps",
+        "incarnations",
+        "latest.json",
+        "mlflow-run",
+        "report.json",
+    }
+
+
+@pytest.mark.parametrize("key", sorted(keys()))
+def test_it_is_listed(key: str) -> None:
+    listing = CONCEPTS.split("## Where a job's data lies")[1]
+    assert f"\n  {key}" in listing
+    assert f"\n    {key}" in (artifacts.__doc__ or "")
