@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,9 +67,9 @@ class ControlGroup:
     def members(self, part: str = "") -> set[int]:
         """Process ids in the group or in `part` of it ("system", "kubepods")."""
         found: set[int] = set()
-        for listing in (self._tracking() / part).rglob("cgroup.procs"):
+        for group in groups_below(self._tracking() / part):
             try:
-                found.update(int(word) for word in listing.read_text().split())
+                found.update(int(word) for word in (group / "cgroup.procs").read_text().split())
             except OSError:
                 continue  # the group went away while it was being read
         return found
@@ -92,9 +93,7 @@ class ControlGroup:
     def remove(self, *, deadline_s: float = 10) -> None:
         """Delete the group everywhere; its processes must be gone."""
         for mount_point in set(hierarchies().values()):
-            top = mount_point / self.name
-            groups = [path for path in [top, *top.rglob("*")] if path.is_dir()]
-            for group in sorted(groups, reverse=True):
+            for group in sorted(groups_below(mount_point / self.name), reverse=True):
                 _remove_one(group, deadline_s=deadline_s)
 
     def _tracking(self) -> Path:
@@ -122,6 +121,15 @@ class ControlGroup:
             wanted = (group / "cgroup.controllers").read_text().split()
             switch = group / "cgroup.subtree_control"
             switch.write_text(" ".join(f"+{name}" for name in wanted))
+
+
+def groups_below(top: Path) -> Iterator[Path]:
+    """`top` and every group in it; those that go while this looks are left out.
+
+    The kubelet removes pods' groups at any time, and `Path.rglob` fails when a folder goes under its feet.
+    """
+    for folder, _, _ in os.walk(top):
+        yield Path(folder)
 
 
 def _remove_one(group: Path, *, deadline_s: float) -> None:
