@@ -144,6 +144,7 @@ class Learner:
             keep,
             spec.evaluation.every_steps,
             spec.algorithm.max_steps_off_policy,
+            lambda step: bool(self._store.list(self._layout.validation_groups(step))),
         )
         folders = [self._layout.checkpoint(step) for step in old]
         folders += [self._layout.weights(step) for step in weights]

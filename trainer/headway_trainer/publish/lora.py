@@ -9,13 +9,17 @@ from typing import Any
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from headway_api.base_model import HUB
 from headway_trainer.model import ADAPTER
 
 WEIGHTS = "adapter_model.safetensors"
 
 
 def write(model: nn.Module, tensors: dict[str, Tensor], folder: Path, base: str) -> None:
-    """adapter_model.safetensors and adapter_config.json; `base` is what the adapter belongs to."""
+    """adapter_model.safetensors and adapter_config.json; `base` is what the adapter belongs to.
+
+    A model of the hub is named there as PEFT and transformers name it, so that the folder loads as it is.
+    """
     from peft import get_peft_model_state_dict
 
     adapter = get_peft_model_state_dict(
@@ -23,7 +27,7 @@ def write(model: nn.Module, tensors: dict[str, Tensor], folder: Path, base: str)
     )
     save_file(adapter, folder / WEIGHTS, metadata={"format": "pt"})
     config: Any = copy(model.peft_config[ADAPTER])  # type: ignore[index]
-    config.base_model_name_or_path = base
+    config.base_model_name_or_path = base.removeprefix(HUB)
     config.inference_mode = True
     # Kept as a set, they would come in another order from every process.
     config.target_modules = sorted(config.target_modules)
