@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Collection, Mapping, MutableMapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 from headway_api import names
+from headway_api.exits import PERMANENT, RETRIABLE
 from headway_trainer.termination import exit_on_sigterm, live
 
 LOOPBACK: Final = "127.0.0.1"
@@ -52,7 +53,7 @@ class Place:
 
 
 def main() -> None:
-    """Become the learner, or start several and leave as the first to fail did."""
+    """Become the learner, or start several and leave as the one did that says why."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     place = Place.of(os.environ)
     if place.alone:
@@ -69,6 +70,16 @@ def _alone(place: Place, environ: MutableMapping[str, str]) -> None:
     from headway_trainer import learner
 
     learner.main()
+
+
+def outcome(first: int, codes: Collection[int]) -> int:
+    """Exit code of a pod whose processes failed with `codes`; `first` is that of the first to be seen.
+
+    A process that can explain itself (42, 43) speaks for all: when one ends, the others lose it in a
+    collective and fail too, and may be seen before it. Minus a signal's number becomes a shell's 128 plus it.
+    """
+    explained = next((code for code in (PERMANENT, RETRIABLE) if code in codes), first)
+    return explained if explained > 0 else 128 - explained
 
 
 def _several(place: Place) -> int:
@@ -90,7 +101,7 @@ def _several(place: Place) -> int:
         elastic_launch(config, sys.executable)("-u", "-m", "headway_trainer.learner")
     except ChildFailedError as failed:
         _, first = failed.get_first_failure()
-        return first.exitcode if first.exitcode > 0 else 128 - first.exitcode
+        return outcome(first.exitcode, [other.exitcode for other in failed.failures.values()])
     except SignalException as stopped:
         return 128 + stopped.sigval
     return 0

@@ -68,7 +68,21 @@ def test_work_that_is_done_is_code_0(monkeypatch: pytest.MonkeyPatch) -> None:
     assert code_of(learner.main) == 0
 
 
-def test_several_processes_end_as_the_first_to_fail_did(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("first", "codes", "code"),
+    [
+        (1, [1, RETRIABLE], RETRIABLE),
+        (1, [1, PERMANENT], PERMANENT),
+        (RETRIABLE, [RETRIABLE, PERMANENT], PERMANENT),
+        (1, [1, 1], 1),
+        (-9, [-9, 1], 137),
+    ],
+)
+def test_the_process_that_says_why_speaks_for_its_pod(first: int, codes: list[int], code: int) -> None:
+    assert launch.outcome(first, codes) == code
+
+
+def test_several_processes_end_with_one_code(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NPROC", "2")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(launch, "_several", lambda place: PERMANENT)
