@@ -46,6 +46,8 @@ from headway_rollout.training import State, Training
 
 FAREWELL_SECONDS = 60.0
 """Longest a finished coordinator waits for the learner to hear of it."""
+LAST_WORD_SECONDS = 600.0
+"""Longest it tries to write its last status: an API server that is upgraded is away for minutes."""
 CLAIM_SECONDS = 600.0
 STORE_SECONDS = 3600.0
 """Longest a blocking step of the start may take: a model's files, or the spool of a long run."""
@@ -183,8 +185,7 @@ class Coordinator:
             self.job.name, self.spec, training.state, self._ledger.days, self._book, self._ledger.episodes
         )
         await self._blocking(self._store.put, self.layout.report, json.dumps(report, indent=2).encode())
-        self._status.changed()
-        await self._status.flush()
+        await self._status.settle(LAST_WORD_SECONDS)
         with suppress(TimeoutError):
             async with asyncio.timeout(FAREWELL_SECONDS):
                 while not self._api.told_finished:
@@ -259,7 +260,9 @@ class Coordinator:
     def _samples(self) -> Iterator[Sample]:
         cost = float(usage(self._ledger.days, self._book, datetime.now(UTC).date()).cost or 0)
         known = {name: value for name, value in self._figures.items() if is_metric(name)}
-        return view.samples(known, self._training, self._ledger.days, cost, self._fleet)
+        # Counters that began at 0 again would have Prometheus count a predecessor's bill twice.
+        days = None if self._restoring else self._ledger.days
+        return view.samples(known, self._training, days, cost, self._fleet)
 
     def _checked(self, preflight: st.Preflight) -> None:
         """A check is over. May be called from another thread."""

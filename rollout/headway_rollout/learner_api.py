@@ -46,8 +46,9 @@ class LearnerApi:
 
     @web.middleware
     async def _authenticate(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        given = request.headers.get("Authorization", "")
-        if request.path.startswith("/v1/") and not hmac.compare_digest(given, f"Bearer {self._token}"):
+        given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
+        wanted = f"Bearer {self._token}".encode()
+        if request.path.startswith("/v1/") and not hmac.compare_digest(given, wanted):
             return problem(401, "Unauthorized", "send the job's token as Authorization: Bearer")
         return await handler(request)
 

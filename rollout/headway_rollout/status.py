@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Protocol
 
 from headway_api import names
@@ -128,6 +129,15 @@ class Writer:
                     await self._changed.wait()
             except TimeoutError:
                 continue
+
+    async def settle(self, seconds: float) -> bool:
+        """Write what is to be the last word, again and again for `seconds`; says whether it stands."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while not await self.flush():
+                    await asyncio.sleep(LEAST_SECONDS)
+                return True
+        return False
 
     async def flush(self) -> bool:
         """Write now, unless nothing is new; says whether the status is as it should be."""

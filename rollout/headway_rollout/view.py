@@ -144,19 +144,24 @@ def report(
 
 
 def samples(
-    figures: Figures, training: Training | None, days: Days, cost: float, fleet: Fleet | None
+    figures: Figures, training: Training | None, days: Days | None, cost: float, fleet: Fleet | None
 ) -> Iterator[Sample]:
-    """Everything `/metrics` shows but histograms."""
+    """Everything `/metrics` shows but histograms; no bill while `days` is not known."""
     yield from (Sample(name, value) for name, value in figures.items())
+    if days is not None:
+        yield from _bill(days, cost)
+    if fleet is not None:
+        yield from _weights(fleet)
+    if training is not None:
+        yield from _episodes(training)
+
+
+def _bill(days: Days, cost: float) -> Iterator[Sample]:
     totals = total(days)
     for name in sorted(TOKEN_CLASSES):
         yield Sample("usage/tokens", totals[name], {"class": name.value})
     yield Sample("usage/sandbox_seconds", totals[UsageClass.SANDBOX_SECONDS])
     yield Sample("usage/cost_usd", cost)
-    if fleet is not None:
-        yield from _weights(fleet)
-    if training is not None:
-        yield from _episodes(training)
 
 
 def _weights(fleet: Fleet) -> Iterator[Sample]:

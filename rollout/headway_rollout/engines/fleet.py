@@ -16,10 +16,10 @@ import aiohttp
 from pydantic import ValidationError
 
 from headway_api import names
-from headway_api.records import WeightsManifest, WeightsState
+from headway_api.records import PolicyVersion, WeightsManifest, WeightsState
 from headway_rollout import logs
 from headway_rollout.engines import vllm, weights
-from headway_rollout.engines.router import Endpoint, Failure, Router
+from headway_rollout.engines.router import Endpoint, Failure, Router, Server
 from headway_rollout.http import Refused, Unreachable
 
 DISCOVER_SECONDS = 1.0
@@ -118,9 +118,11 @@ class Fleet:
                 continue
             server.inflight += 1
             try:
-                return await vllm.generate(
+                sampled = await vllm.generate(
                     self._http, server.endpoint.engine, adapter(manifest), manifest.version, request, timeout
                 )
+                await self._proven(server, manifest.version, sampled.versions[-1].version)
+                return sampled
             except vllm.ServerLost as error:
                 self.reroutes += 1
                 logs.event(_log, "server-lost", level=logging.WARNING, session=session, error=str(error))
@@ -130,6 +132,23 @@ class Fleet:
             finally:
                 server.inflight -= 1
 
+    async def _proven(self, server: Server, asked: PolicyVersion, newest: PolicyVersion) -> None:
+        """A turn that went on under newer weights counts once its server has shown that they are right.
+
+        Raises:
+            ServerLost: it has not, or is gone.
+        """
+
+        def gone() -> bool:
+            return self.router.servers.get(server.endpoint) is not server or server.version is None
+
+        if newest == asked:
+            return
+        async with self._changed:
+            await self._changed.wait_for(lambda: gone() or server.version != asked)
+        if gone():
+            raise vllm.ServerLost(f"weights {newest}, taken during the turn, were not verified")
+
     async def run(self) -> None:
         """Discover servers and keep their weights, until cancelled."""
         try:
@@ -137,6 +156,8 @@ class Fleet:
                 came, went = self.router.discovered(await self._discover())
                 for endpoint in went:
                     self._keepers.pop(endpoint).cancel()
+                if went:
+                    await self._notify()
                 for endpoint in came:
                     logs.event(_log, "server-found", server=endpoint.engine)
                     self._keepers[endpoint] = asyncio.create_task(self._keep(endpoint))

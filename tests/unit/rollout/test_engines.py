@@ -144,6 +144,37 @@ async def until(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.01)
 
 
+def swapped(body: Any) -> Any:
+    """A turn whose second token was sampled under version 1 already."""
+    answer = engine([4, 9]).answers["POST /inference/v1/generate"](body)
+    spans = [{"version": "0.0", "start": 0, "end": 1}, {"version": "0.1", "start": 1, "end": 2}]
+    answer["choices"][0]["weight_versions"] = spans
+    return answer
+
+
+@pytest.mark.parametrize("right", [True, False])
+async def test_a_turn_under_weights_taken_meanwhile_counts_once_they_are_verified(right: bool) -> None:
+    async with a_fleet(1) as (fleet, servers):
+        await fleet.want(manifest(0))
+        await fleet.ready()
+        servers.engines[0].answers["POST /inference/v1/generate"] = swapped
+        asked = asyncio.create_task(fleet.generate("e", REQUEST, 5))
+        await asyncio.sleep(0.3)
+        assert not asked.done()
+        if not right:
+            bad = {"version": None, "ready": False, "error": "canary off by 3.1"}
+            servers.agents[0].answers = {"GET /v1/weights": lambda _: bad, "POST /v1/weights": lambda _: bad}
+        await fleet.want(manifest(1))
+        if right:
+            assert [span.version for span in (await asked).versions] == [version(0), version(1)]
+            assert fleet.reroutes == 0
+        else:
+            while fleet.reroutes == 0:
+                await asyncio.sleep(0.01)
+            assert not asked.done()
+            asked.cancel()
+
+
 async def test_a_sync_lasts_from_the_report_to_the_first_server_in_rotation() -> None:
     async with a_fleet(2) as (fleet, servers):
         await fleet.want(manifest(0))

@@ -190,3 +190,26 @@ async def test_a_status_that_cannot_be_written_is_tried_again(monkeypatch: pytes
             await asyncio.sleep(0.01)
     running.cancel()
     assert writer.failures == 2
+
+
+async def test_the_last_word_is_said_again_until_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status, "LEAST_SECONDS", 0.01)
+    written: list[dict[str, Any]] = []
+
+    def sink(found: dict[str, Any]) -> None:
+        if writer.failures < 4:
+            raise ConnectionError("no API server")
+        written.append(found)
+
+    writer = status.Writer(sink, lambda: RLTrainingJobStatus(progress=Progress(step=20)))
+    assert not await writer.settle(0.02)
+    assert await writer.settle(10)
+    assert [found["progress"]["step"] for found in written] == [20]
+
+
+def test_no_bill_is_shown_before_the_ledger_is_loaded(tmp_path: Path) -> None:
+    """A counter that began at 0 again would have Prometheus count the predecessor's bill twice."""
+    coordinator = Coordinator(a_job(tmp_path), "token", FileStore(), tmp_path, lambda status: None)
+    assert not [sample for sample in coordinator._samples() if sample.name.startswith("usage/")]
+    coordinator._restoring = False
+    assert [sample for sample in coordinator._samples() if sample.name.startswith("usage/")]
