@@ -11,7 +11,7 @@ UNIT = $(PYTEST) tests/unit
 INTEGRATION = $(PYTEST) -m "not long" tests/integration
 E2E = $(PYTEST) -m "not long" tests/e2e
 SOURCES = api operator rollout trainer sandbox tests examples bench hack
-CLUSTER = $(SYSTEM_PYTHON) hack/cluster/cluster.py
+LOCAL_CLUSTER = $(SYSTEM_PYTHON) hack/cluster/cluster.py
 IMAGES = $(SYSTEM_PYTHON) hack/images/build.py
 
 .PHONY: help
@@ -44,7 +44,7 @@ crds: venv ## write crds/, the chart's copy and the reference page from the mode
 
 .PHONY: test test-unit test-integration test-e2e test-long
 test: venv ## unit, integration, end to end; one cluster for all, stopped again if it was started here
-	@if $(CLUSTER) status >/dev/null 2>&1; then :; else trap '$(CLUSTER) down --keep-images' EXIT; $(CLUSTER) up; fi \
+	@if $(LOCAL_CLUSTER) status >/dev/null 2>&1; then :; else trap '$(LOCAL_CLUSTER) down --keep-images' EXIT; $(LOCAL_CLUSTER) up; fi \
 	  && $(UNIT) && $(INTEGRATION) && $(E2E)
 test-unit: venv ## pure Python, no process started
 	$(UNIT)
@@ -64,9 +64,9 @@ images: ## build what a cluster pulls (gigabytes); IMAGE_ARGS="--push --prefix r
 image-base: ## build the base image only
 	$(IMAGES) base
 cluster-up: ## start (or find) the cluster of this machine
-	$(CLUSTER) up
+	$(LOCAL_CLUSTER) up
 cluster-down: ## stop it
-	$(CLUSTER) down
+	$(LOCAL_CLUSTER) down
 
 .PHONY: clean
 clean: ## remove what tools left in the checkout (the cache stays)

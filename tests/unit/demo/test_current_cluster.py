@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -41,3 +42,13 @@ def test_nothing_of_this_machine_is_lent() -> None:
 def test_without_a_registry_it_says_how_to_fill_one() -> None:
     with pytest.raises(SettingsError, match=r'make images IMAGE_ARGS="--push --prefix'):
         Settings.from_environ({"CLUSTER": "current"})
+
+
+def test_make_passes_on_what_the_user_sets() -> None:
+    """make hands its own value of a variable, once it has one, to every command in place of the user's."""
+    read = re.findall(
+        r'environ(?:\.get\(|, )"(\w+)"', (images.ROOT / "hack/demo/headway_demo/settings.py").read_text()
+    )
+    assert {"CLUSTER", "IMAGE_PREFIX"} <= set(read)
+    assigned = re.findall(r"^(\w+)\s*[:+]?=", (images.ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert not set(read) & set(assigned)
