@@ -46,9 +46,8 @@ def test_without_a_registry_it_says_how_to_fill_one() -> None:
 
 def test_make_passes_on_what_the_user_sets() -> None:
     """make hands its own value of a variable, once it has one, to every command in place of the user's."""
-    read = re.findall(
-        r'environ(?:\.get\(|, )"(\w+)"', (images.ROOT / "hack/demo/headway_demo/settings.py").read_text()
-    )
+    settings_source = (images.ROOT / "hack/demo/headway_demo/settings.py").read_text()
+    read = re.findall(r'environ(?:\.get\(|, )"(\w+)"', settings_source)
     assert {"CLUSTER", "IMAGE_PREFIX"} <= set(read)
     assigned = re.findall(r"^(\w+)\s*[:+]?=", (images.ROOT / "Makefile").read_text(), re.MULTILINE)
     assert not set(read) & set(assigned)
