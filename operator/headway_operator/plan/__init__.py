@@ -3,6 +3,7 @@
 preparing   identity, settings, policies, coordinator, broker; the coordinator checks the job
 running     and learner, rollout servers, once its preflight has passed: no accelerator before
 suspending  no workload; what costs nothing stays
+refused     what runs already, until it ends; nothing is made or changed
 ended       nothing: taken down in order (`teardown`)
 deleted     the same, and then the job lets go of its finalizer
 
@@ -11,14 +12,12 @@ A job is held by the finalizer from before its first object until after its last
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from pydantic import ValidationError
-
 from headway_api import names
 from headway_api.conditions import ConditionType, Reason, find, is_finished
-from headway_api.spec.training import RLTrainingJob
 from headway_api.status import RLTrainingJobStatus
 from headway_operator.config import DEFAULT_MANAGER, OperatorConfig
 from headway_operator.plan import (
@@ -51,6 +50,7 @@ from headway_operator.plan.observed import (
     is_over,
     moment,
 )
+from headway_operator.plan.reading import Refusal, parse, salvage
 from headway_operator.plan.situation import Situation, stalls_at
 
 
@@ -72,28 +72,6 @@ class Plan:
     """The status becomes terminal with this plan: it should be made from a fresh view."""
 
 
-@dataclass(frozen=True)
-class Refusal:
-    """A spec that cannot be run: each message names the field and what to write instead."""
-
-    messages: tuple[str, ...]
-
-
-def parse(raw: Json) -> RLTrainingJob | Refusal:
-    """The job as the API server holds it, or what is wrong with it."""
-    try:
-        return RLTrainingJob.model_validate(raw)
-    except ValidationError as invalid:
-        return Refusal(tuple(_sentence(error) for error in invalid.errors()))
-
-
-def _sentence(error: object) -> str:
-    assert isinstance(error, dict)
-    text = str(error["msg"]).removeprefix("Value error, ")
-    path = ".".join(str(part) for part in error["loc"])
-    return text if not path or path in text else f"{path}: {text}"
-
-
 def make(raw: Json, platform: OperatorConfig, observed: Observed, obstacle: Trouble | None = None) -> Plan:
     """The plan for a job as it stands. `obstacle` is what the last attempt to carry it out met."""
     if raw["spec"].get("managedBy", DEFAULT_MANAGER) != platform.manager:
@@ -105,24 +83,34 @@ def make(raw: Json, platform: OperatorConfig, observed: Observed, obstacle: Trou
         return _ended(raw, before, observed)
     job = parse(raw)
     if isinstance(job, Refusal):
-        return _refused(raw, before, observed, list(job.messages))
+        return _refused(Context(salvage(raw), platform), observed, job.messages)
     context = Context(job, platform)
     if messages := admission.refusals(context):
-        return _refused(raw, before, observed, messages)
+        return _refused(context, observed, messages)
     return _alive(context, observed, obstacle)
 
 
-def _refused(raw: Json, before: RLTrainingJobStatus, observed: Observed, messages: list[str]) -> Plan:
-    """Nothing is created; what runs by an older reading of the spec is left to run."""
-    told = status.refused(before, raw["metadata"]["generation"], messages, observed.now)
-    return Plan(status=told, held=None if observed.objects else False)
+def _refused(context: Context, observed: Observed, messages: Sequence[str]) -> Plan:
+    """Nothing is made or changed; what runs by an earlier spec goes on, and ends like any other job.
+
+    Of a spec that cannot be read whole, `context` holds what can be.
+    """
+    refusal = "; ".join(messages)
+    if observed.objects:
+        return _alive(context, observed, None, refusal)
+    job = context.job
+    told = status.refused(job.status, job.metadata.generation, refusal, observed.now)
+    return Plan(status=told, held=False)
 
 
-def _alive(context: Context, observed: Observed, obstacle: Trouble | None) -> Plan:
+def _alive(
+    context: Context, observed: Observed, obstacle: Trouble | None, refusal: str | None = None
+) -> Plan:
     if context.spec.suspend:
-        return _suspending(context, observed, obstacle)
+        return _suspending(context, observed, obstacle, refusal)
     # A coordinator that was restarted checks again; what runs goes on meanwhile.
-    running = status.preflight_passed(context.job) or observed.workload(names.LEARNER) is not None
+    begun = observed.workload(names.LEARNER) is not None
+    running = begun or (refusal is None and status.preflight_passed(context.job))
     roles = _roles(context, observed, running)
     end = failure(context, observed, roles) or _deadline(context, observed.now)
     complete = end is None and is_complete(observed.workload(names.COORDINATOR))
@@ -134,12 +122,15 @@ def _alive(context: Context, observed: Observed, obstacle: Trouble | None) -> Pl
         complete=complete,
         obstacle=obstacle,
         blocked=obstacle is not None and obstacle.reason == Reason.NAME_CONFLICT,
+        refusal=refusal,
     )
     told = status.of(context, situation)
     if end or complete:
         return Plan(status=told, ending=True, again_seconds=0)
-    wanted = tuple(_base(context) + _workloads(context, running))
     again = _again(context, observed, situation)
+    if refusal is not None:
+        return Plan(status=told, again_seconds=again)
+    wanted = tuple(_base(context) + _workloads(context, running))
     return Plan(wanted, _surplus(observed, wanted), told, held=True, again_seconds=again)
 
 
@@ -191,12 +182,14 @@ def _deadline(context: Context, now: datetime) -> Trouble | None:
     )
 
 
-def _suspending(context: Context, observed: Observed, obstacle: Trouble | None) -> Plan:
+def _suspending(context: Context, observed: Observed, obstacle: Trouble | None, refusal: str | None) -> Plan:
     gone = not observed.pods() and not observed.of_kinds("Job", "Deployment")
-    told = status.of(context, Situation(now=observed.now, suspended=gone, obstacle=obstacle))
+    situation = Situation(now=observed.now, suspended=gone, obstacle=obstacle, refusal=refusal)
+    told = status.of(context, situation)
     doomed = (*teardown.stopping(observed), *observed.of_kinds("Service"))
     again = None if gone else teardown.LOOK_SECONDS
-    return Plan(tuple(_base(context)), doomed, told, held=True, again_seconds=again)
+    wanted = tuple(_base(context)) if refusal is None else ()
+    return Plan(wanted, doomed, told, held=True, again_seconds=again)
 
 
 def _deleted(raw: Json, before: RLTrainingJobStatus, observed: Observed) -> Plan:

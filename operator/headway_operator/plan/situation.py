@@ -27,6 +27,8 @@ class Situation:
     """An object could not be created or changed: the API server's own words."""
     blocked: bool = False
     """The obstacle will not pass by itself."""
+    refusal: str | None = None
+    """Why the spec as it is now is not accepted; what runs was made by an earlier one."""
 
     def role(self, name: str) -> RoleHealth | None:
         """A role that is wanted now."""

@@ -37,13 +37,15 @@ OWN: Final = frozenset(
 PREFLIGHT_DONE: Final = ("Passed", "Warned", "Skipped")
 
 
-def refused(
-    before: RLTrainingJobStatus, generation: int, messages: list[str], now: datetime
-) -> RLTrainingJobStatus:
-    """Of a job whose spec cannot be run."""
-    text = "; ".join(messages)
-    accepted = condition(ConditionType.ACCEPTED, False, Reason.INVALID_SPEC, text)
-    return halted(before, generation, Trouble(Reason.INVALID_SPEC, text), now, accepted)
+def refused(before: RLTrainingJobStatus, generation: int, refusal: str, now: datetime) -> RLTrainingJobStatus:
+    """Of a job whose spec cannot be run, and of which nothing runs."""
+    return halted(before, generation, Trouble(Reason.INVALID_SPEC, refusal), now, _accepted(refusal))
+
+
+def _accepted(refusal: str | None) -> Condition:
+    if refusal is None:
+        return condition(ConditionType.ACCEPTED, True, Reason.ACCEPTED)
+    return condition(ConditionType.ACCEPTED, False, Reason.INVALID_SPEC, refusal)
 
 
 def halted(
@@ -59,7 +61,7 @@ def of(context: Context, situation: Situation) -> RLTrainingJobStatus:
     before, now = context.job.status, situation.now
     finished = situation.failure is not None or situation.complete
     fresh = [
-        condition(ConditionType.ACCEPTED, True, Reason.ACCEPTED),
+        _accepted(situation.refusal),
         _preflight(context.job),
         _checkpoint(context.job),
         _suspended(context, situation),
@@ -247,6 +249,8 @@ def _kstatus(context: Context, situation: Situation, fresh: list[Condition]) -> 
         return _stuck(situation.failure)
     if situation.complete:
         return _trio(condition(ready, True, Reason.SUCCEEDED))
+    if situation.refusal is not None:
+        return _stuck(Trouble(Reason.INVALID_SPEC, situation.refusal))
     if context.spec.suspend:
         if situation.suspended:
             return _trio(condition(ready, False, Reason.SUSPENDED))

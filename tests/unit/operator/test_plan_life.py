@@ -149,13 +149,71 @@ def test_a_sandbox_cannot_be_opened_by_the_jobs_template() -> None:
     assert "spec.environment.sandbox.podTemplate" in world.told("Accepted")["message"]
 
 
-def test_a_refusal_leaves_what_runs_alone() -> None:
-    world = running()
-    objects = dict(world.objects)
-    world.platform = PLATFORM.model_copy(update={"caps": PLATFORM.caps.model_copy(update={"sandboxes": 1})})
-    made = world.carry_out()
-    assert made.doomed == ()
-    assert world.objects == objects
+class TestRefusedWhileItRuns:
+    """Caps were lowered, `kubectl scale` asked for too much, or an upgrade brought a stricter rule."""
+
+    @pytest.fixture(params=["the caps are lowered", "a rule is new", "a block cannot be read"])
+    def world(self, request: pytest.FixtureRequest) -> World:
+        world = running(activeDeadlineSeconds=1000)
+        if request.param == "a rule is new":
+            world.body["spec"]["optimizer"] = {"learningRate": 0}
+        elif request.param == "a block cannot be read":
+            world.body["spec"]["environment"] = {"image": "i", "entrypoint": "no-colon"}
+        else:
+            caps = PLATFORM.caps.model_copy(update={"sandboxes": 1})
+            world.platform = PLATFORM.model_copy(update={"caps": caps})
+        return world
+
+    def test_what_runs_is_left_alone(self, world: World) -> None:
+        objects = dict(world.objects)
+        made = world.carry_out()
+        assert (made.wanted, made.doomed) == ((), ())
+        assert world.objects == objects
+        assert world.held
+        assert world.told("Accepted")["reason"] == "InvalidSpec"
+        assert (world.body["status"]["state"], world.body["status"]["reason"]) == ("Stalled", "InvalidSpec")
+        assert world.is_true("Progressing")
+
+    def test_its_end_is_its_end(self, world: World) -> None:
+        made = complete(world).carry_out()
+        assert made.ending
+        assert world.body["status"]["state"] == "Complete"
+        assert world.told("Accepted")["status"] == "False"
+        assert {body["kind"] for body in world.plan().doomed} == {"Job", "Deployment"}
+
+    def test_a_failure_ends_it(self, world: World) -> None:
+        world.gave_up("learner", "ModelNotLoadable", "no such file", "spec.model.base")
+        world.carry_out()
+        assert world.told("Failed")["reason"] == "ModelNotLoadable"
+
+    def test_its_deadline_ends_it(self, world: World) -> None:
+        assert world.plan().again_seconds == pytest.approx(1000)
+        world.later(1001).carry_out()
+        assert world.told("Failed")["reason"] == "ActiveDeadlineExceeded"
+
+    def test_it_can_be_suspended(self, world: World) -> None:
+        world.body["spec"]["suspend"] = True
+        assert world.carry_out().wanted == ()
+        world.gone(*names.ROLES).carry_out()
+        assert world.is_true("Suspended")
+        assert not world.is_true("Accepted")
+        assert not [key for key in world.objects if key[0] in ("Job", "Deployment", "Pod")]
+
+    def test_and_starts_nothing_when_it_goes_on(self, world: World) -> None:
+        world.body["spec"]["suspend"] = True
+        world.carry_out()
+        world.gone(*names.ROLES).carry_out()
+        world.body["spec"]["suspend"] = False
+        assert world.carry_out().wanted == ()
+        assert world.body["status"]["state"] == "Stalled"
+
+    def test_a_spec_mended_is_accepted_again(self, world: World) -> None:
+        world.carry_out()
+        world.platform = PLATFORM
+        world.body["spec"] |= {"optimizer": {}, "environment": {"image": "i", "entrypoint": "env:Env"}}
+        assert world.carry_out().wanted
+        assert world.is_true("Accepted")
+        assert world.body["status"]["state"] == "Training"
 
 
 def test_objects_of_a_former_version_are_pruned() -> None:
