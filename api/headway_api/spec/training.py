@@ -29,7 +29,7 @@ class FailurePolicySpec(SpecModel):
     mutable = frozenset({"max_restarts"})
 
     max_restarts: Annotated[int, Field(ge=0, le=1000)] = 5
-    """Restarts of a role before the job fails. May be changed while the job runs."""
+    """Restarts of a role before the job fails. May be changed while the job is suspended."""
     rules: Annotated[
         tuple[FailureRule, ...],
         Field(max_length=16),
@@ -60,6 +60,8 @@ class RLTrainingJobSpec(SpecModel):
         frozen_while_running("schedule.maxSteps"),
         frozen_while_running("evaluation.everySteps"),
         frozen_while_running("checkpoints.keepLast"),
+        frozen_while_running("failurePolicy.maxRestarts"),
+        frozen_while_running("pendingDeadlineSeconds"),
         Rule(
             "has(self.data.validation) || (self.evaluation.everySteps == 0 && !self.evaluation.atStart)",
             "spec.data.validation is needed to evaluate; give it, or switch evaluation off with "
@@ -144,7 +146,7 @@ class RLTrainingJobSpec(SpecModel):
     May be changed while the job runs."""
     pending_deadline_seconds: Deadline = 3600
     """Longest the job may wait for its pods to be ready, in seconds, suspended time left out; it then
-    fails, naming what it waited for. May be changed while the job runs."""
+    fails, naming what it waited for. May be changed while the job is suspended."""
     ttl_seconds_after_finished: Annotated[int, Field(ge=0, le=31536000)] | None = None
     """Delete the job, its pods and its status so many seconds after it ended; what lies under spec.output
     stays. Absent: keep it. May be changed while the job runs."""
