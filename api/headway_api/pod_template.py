@@ -29,6 +29,11 @@ KEYED: Final = {
 APPENDED: Final = frozenset({"tolerations", "envFrom"})
 WHOLE: Final = frozenset({"env", "volumes", "resourceClaims"})
 """Lists whose entries are replaced and not merged: value and valueFrom exclude one another."""
+SIDECAR_RESOURCES: Final[Json] = {
+    "requests": {"cpu": "50m", "memory": "128Mi"},
+    "limits": {"cpu": "500m", "memory": "512Mi"},
+}
+"""Of a container that a template adds without a word on resources."""
 
 
 def merge(base: Json, layer: Json) -> Json:
@@ -47,6 +52,11 @@ def merge(base: Json, layer: Json) -> Json:
         else:
             merged[key] = copy.deepcopy(value)
     return merged
+
+
+def bounded(container: Json) -> Json:
+    """The container, with `SIDECAR_RESOURCES` where it names none: no pod is without requests and limits."""
+    return {**container, "resources": container.get("resources") or copy.deepcopy(SIDECAR_RESOURCES)}
 
 
 def _told_apart(entries: Any, name: str) -> bool:

@@ -12,12 +12,6 @@ from headway_operator.plan import template
 from headway_operator.plan.context import Context, Json
 from headway_operator.plan.settings import pull_secrets
 
-SIDECAR_RESOURCES: Final[Json] = {
-    "requests": {"cpu": "50m", "memory": "128Mi"},
-    "limits": {"cpu": "500m", "memory": "512Mi"},
-}
-
-
 STAY: Final = {
     "karpenter.sh/do-not-disrupt": "true",
     "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
@@ -65,7 +59,7 @@ def pod_template(context: Context, process: Process) -> Json:
     made = {"metadata": metadata, "spec": _pod_spec(context, process)}
     layered = merge(made, context.platform.role_templates.get(process.role, {}))
     layered = merge(layered, process.pod_template or {})
-    return template.harden(layered, labels, context.service_account(process.role), SIDECAR_RESOURCES)
+    return template.harden(layered, labels, context.service_account(process.role))
 
 
 def _pod_spec(context: Context, process: Process) -> Json:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from typing import Final
 
-from headway_api.pod_template import merge
+from headway_api.pod_template import bounded, merge
 from headway_operator.plan.context import Json
 
 USER: Final = 65532
@@ -28,12 +28,8 @@ CONTAINER_SECURITY: Final[Json] = {
 }
 
 
-def harden(template: Json, labels: dict[str, str], service_account: str, default_resources: Json) -> Json:
-    """The last layer: what holds whatever the others say.
-
-    A container without resources (a side-car of the user's) gets `default_resources`, so that every pod
-    has requests and limits.
-    """
+def harden(template: Json, labels: dict[str, str], service_account: str) -> Json:
+    """The last layer: what holds whatever the others say."""
     held = merge(
         template,
         {
@@ -46,9 +42,12 @@ def harden(template: Json, labels: dict[str, str], service_account: str, default
         },
     )
     for kind in ("containers", "initContainers"):
-        for container in held["spec"].get(kind, []):
-            given = {"runAsUser", "runAsGroup", "privileged", "procMount", "seccompProfile", "seLinuxOptions"}
-            context = {k: v for k, v in (container.get("securityContext") or {}).items() if k not in given}
-            container["securityContext"] = context | copy.deepcopy(CONTAINER_SECURITY)
-            container.setdefault("resources", copy.deepcopy(default_resources))
+        if kind in held["spec"]:
+            held["spec"][kind] = [bounded(_restricted(container)) for container in held["spec"][kind]]
     return held
+
+
+def _restricted(container: Json) -> Json:
+    given = {"runAsUser", "runAsGroup", "privileged", "procMount", "seccompProfile", "seLinuxOptions"}
+    context = {k: v for k, v in (container.get("securityContext") or {}).items() if k not in given}
+    return container | {"securityContext": context | copy.deepcopy(CONTAINER_SECURITY)}

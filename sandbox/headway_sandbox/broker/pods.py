@@ -1,7 +1,8 @@
 """What a sandbox pod looks like, and what its status says. Pure.
 
 Everything that costs the node time at each start and is not needed is left out: volumes, probes, service
-links, a second container. What isolates the pod is laid over whatever a template says.
+links, a second container. What isolates the pod is laid over whatever a template says, and a container that
+a template adds has requests and limits too.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any, Final
 
 from headway_api import exits, names
 from headway_api.config import JobConfig
-from headway_api.pod_template import merge
+from headway_api.pod_template import bounded, merge
 from headway_api.sandbox_api import Problem
 
 CONTAINER: Final = names.SANDBOX
@@ -139,7 +140,7 @@ def isolated(spec: Json, account: str) -> Json:
     hardened.pop("serviceAccount", None)  # the same field by its old name
     for part in ("containers", "initContainers"):
         if part in spec:
-            hardened[part] = [_restricted(container) for container in spec[part]]
+            hardened[part] = [bounded(_restricted(container)) for container in spec[part]]
     return hardened
 
 

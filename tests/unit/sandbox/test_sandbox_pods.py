@@ -6,6 +6,7 @@ import pytest
 
 from headway_api import names
 from headway_api.config import JobConfig
+from headway_api.pod_template import SIDECAR_RESOURCES
 from headway_sandbox.broker import pods
 
 PLATFORM = pods.Platform({}, {"requests": {"cpu": "10m"}, "limits": {"cpu": "500m", "memory": "64Mi"}}, [])
@@ -119,6 +120,16 @@ def test_a_job_may_ask_for_less_than_its_limit() -> None:
 def test_the_platforms_resources_always_bound_memory_and_storage() -> None:
     limits = pods.manifest(job(), PLATFORM, "p")["spec"]["containers"][0]["resources"]["limits"]
     assert limits == {"cpu": "500m", "memory": "64Mi", "ephemeral-storage": pods.EPHEMERAL_STORAGE}
+
+
+@pytest.mark.parametrize("kind", ["containers", "initContainers"])
+def test_a_container_that_a_template_adds_is_bounded_too(kind: str) -> None:
+    asked = {"limits": {"cpu": "1", "memory": "1Gi"}}
+    added = [{"name": "extra", "image": "x"}, {"name": "big", "image": "x", "resources": asked}]
+    made = pods.manifest(job(podTemplate={"spec": {kind: added}}), PLATFORM, "p")["spec"]
+    found = {container["name"]: container["resources"] for container in made[kind]}
+    assert found["extra"] == SIDECAR_RESOURCES
+    assert found["big"] == asked
 
 
 def terminated(**state: Any) -> dict[str, Any]:
