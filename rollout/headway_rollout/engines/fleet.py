@@ -21,23 +21,17 @@ from headway_rollout import logs
 from headway_rollout.engines import vllm, weights
 from headway_rollout.engines.router import Endpoint, Failure, Router, Server
 from headway_rollout.http import Refused, Unreachable
+from headway_rollout.model_names import name_of
 
 DISCOVER_SECONDS = 1.0
 CHECK_SECONDS = 5.0
 RETRY_SECONDS = 1.0
 STARTING = 503
 """Status with which a server answers that still loads the base model: no failure, it will take weights."""
-BASE_MODEL = "base"
-"""Name under which a server offers the base model, and full weights whatever their version."""
 
 Discover = Callable[[], Awaitable[set[Endpoint]]]
 
 _log = logging.getLogger(__name__)
-
-
-def adapter(manifest: WeightsManifest) -> str:
-    """Name under which a server offers these weights."""
-    return f"policy-{manifest.version}" if manifest.kind == "lora" else BASE_MODEL
 
 
 def by_dns(host: str) -> Discover:
@@ -119,7 +113,7 @@ class Fleet:
             server.inflight += 1
             try:
                 sampled = await vllm.generate(
-                    self._http, server.endpoint.engine, adapter(manifest), manifest.version, request, timeout
+                    self._http, server.endpoint.engine, name_of(manifest), manifest.version, request, timeout
                 )
                 await self._proven(server, manifest.version, sampled.versions[-1].version)
                 return sampled

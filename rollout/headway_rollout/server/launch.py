@@ -12,15 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from headway_api.records import PolicyVersion
+from headway_rollout.model_names import BASE_MODEL
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from headway_api.spec.training import RLTrainingJobSpec
-
-BASE_MODEL: Final = "base"
-"""Name under which vLLM serves the base model (and, in full mode, every version of it)."""
 
 KEEP_ADAPTERS: Final = 3
 """Versions that stay loaded: the newest, and those that turns in flight may still be sampling from."""
@@ -62,12 +59,6 @@ class Launch:
 
     argv: tuple[str, ...]
     env: dict[str, str]
-
-
-def adapter_name(version: PolicyVersion) -> str:
-    """Model name of an adapter version: one name a version, so that neither a request nor a cached prefix
-    can meet other weights than those it began with."""
-    return f"policy-{version}"
 
 
 def launch(

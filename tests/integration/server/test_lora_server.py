@@ -27,7 +27,8 @@ from rollout_server import (
 from headway_api.exits import RETRIABLE
 from headway_api.records import WeightsManifest
 from headway_api.store import digest
-from headway_rollout.server.launch import KEEP_ADAPTERS, adapter_name
+from headway_rollout.model_names import adapter_name
+from headway_rollout.server.launch import KEEP_ADAPTERS
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from rollout_server import job_config
 
 from headway_api.records import PolicyVersion
+from headway_rollout.model_names import adapter_name
 from headway_rollout.server.launch import (
     KEEP_ADAPTERS,
     LARGEST_CACHE,
     SMALLEST_CACHE,
     TRANSFER_BACKEND,
     Host,
-    adapter_name,
     cache_bytes,
     launch,
     threads,

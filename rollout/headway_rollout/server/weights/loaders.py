@@ -10,8 +10,9 @@ from typing import Protocol
 
 from headway_api.records import PolicyVersion, WeightsManifest
 from headway_rollout.logs import event
+from headway_rollout.model_names import BASE_MODEL, adapter_name
 from headway_rollout.server.engine import Engine
-from headway_rollout.server.launch import BASE_MODEL, KEEP_ADAPTERS, adapter_name
+from headway_rollout.server.launch import KEEP_ADAPTERS
 from headway_rollout.server.weights.adapters import Adapters
 from headway_rollout.server.weights.checks import (
     TensorHeader,
