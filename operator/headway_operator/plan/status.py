@@ -237,9 +237,8 @@ def _terminal(context: Context, situation: Situation) -> list[Condition]:
     if progress and progress.step >= context.spec.schedule.max_steps:
         text = f"{progress.step} steps, as spec.schedule.maxSteps asked for"
         return [condition(ConditionType.COMPLETE, True, Reason.MAX_STEPS_REACHED, text)]
-    return [
-        condition(ConditionType.COMPLETE, True, Reason.DATA_EXHAUSTED, "every row was used maxEpochs times")
-    ]
+    text = f"the rows left of spec.schedule.maxEpochs ({context.spec.schedule.max_epochs}) do not fill another batch"
+    return [condition(ConditionType.COMPLETE, True, Reason.DATA_EXHAUSTED, text)]
 
 
 def _kstatus(context: Context, situation: Situation, fresh: list[Condition]) -> list[Condition]:

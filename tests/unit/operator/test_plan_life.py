@@ -69,11 +69,13 @@ def test_the_job_is_complete_when_its_coordinator_is() -> None:
     assert world.body["status"]["completionTime"] == stamp(world.now)
 
 
-def test_a_job_that_ended_early_has_used_its_rows() -> None:
+def test_a_job_that_ended_early_had_no_rows_for_another_batch() -> None:
     world = complete(running(schedule={"maxSteps": 30}))
     world.body["status"]["progress"] = {"step": 12}
     world.carry_out()
-    assert world.told("Complete")["reason"] == "DataExhausted"
+    told = world.told("Complete")
+    assert told["reason"] == "DataExhausted"
+    assert told["message"] == "the rows left of spec.schedule.maxEpochs (1) do not fill another batch"
 
 
 @pytest.mark.parametrize("change", [{"suspend": True}, {"rollout": {"replicas": 9}}])

@@ -181,5 +181,5 @@ def test_a_template_of_another_shape_is_refused_by_name(fragment: Json, where: s
 
 
 def test_a_container_whose_security_context_is_null_is_restricted_too() -> None:
-    held = harden(pod(containers=[{"name": "a", "securityContext": None}]), {}, "account", {})
+    held = harden(pod(containers=[{"name": "a", "securityContext": None}]), {}, "account")
     assert held["spec"]["containers"][0]["securityContext"]["readOnlyRootFilesystem"] is True
