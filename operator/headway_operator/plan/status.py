@@ -237,7 +237,8 @@ def _terminal(context: Context, situation: Situation) -> list[Condition]:
     if progress and progress.step >= context.spec.schedule.max_steps:
         text = f"{progress.step} steps, as spec.schedule.maxSteps asked for"
         return [condition(ConditionType.COMPLETE, True, Reason.MAX_STEPS_REACHED, text)]
-    text = f"the rows left of spec.schedule.maxEpochs ({context.spec.schedule.max_epochs}) do not fill another batch"
+    epochs = context.spec.schedule.max_epochs
+    text = f"the rows left of spec.schedule.maxEpochs ({epochs}) do not fill another batch"
     return [condition(ConditionType.COMPLETE, True, Reason.DATA_EXHAUSTED, text)]
 
 
