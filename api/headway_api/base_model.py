@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from headway_api.exits import JobError
-from headway_api.store import NotFound, Store, download_folder
+from headway_api.store import Denied, NotFound, Store, download_folder
 
 if TYPE_CHECKING:
     from headway_api.spec.model import ModelSpec
@@ -44,6 +44,12 @@ def fetch(model: ModelSpec, store: Store, cache: Path, *, weights: bool = True) 
             f"nothing lies at {model.base}; upload a Hugging Face folder there, or correct the address",
             field=FIELD,
         ) from error
+    except Denied as error:
+        raise JobError(
+            "ModelUnavailable",
+            f"{error}; correct the address, or let the credentials of spec.output read it",
+            field=FIELD,
+        ) from error
     complete.touch()
     return folder
 
@@ -52,6 +58,7 @@ def _from_hub(model: ModelSpec, cache: Path, weights: bool) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (
         GatedRepoError,
+        HFValidationError,
         RepositoryNotFoundError,
         RevisionNotFoundError,
     )
@@ -64,7 +71,7 @@ def _from_hub(model: ModelSpec, cache: Path, weights: bool) -> Path:
                 name, revision=model.revision, cache_dir=cache / "hub", ignore_patterns=unwanted
             )
         )
-    except (GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError) as error:
+    except (GatedRepoError, HFValidationError, RepositoryNotFoundError, RevisionNotFoundError) as error:
         raise JobError(
             "ModelUnavailable",
             f"{name} at revision {model.revision or 'main'} cannot be read ({error}); correct the name or "

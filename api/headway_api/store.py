@@ -9,7 +9,9 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 from urllib.parse import urlsplit
@@ -18,6 +20,8 @@ from headway_api.exits import JobError
 from headway_api.records import FileDigest
 
 if TYPE_CHECKING:
+    from botocore.exceptions import ClientError
+
     from headway_api.spec.lifecycle import OutputSpec
 
 
@@ -33,11 +37,15 @@ class NotFound(KeyError):
     """No object at this URI."""
 
 
+class Denied(PermissionError):
+    """There is no such bucket, or the credentials at hand may not do this; in the store's own words."""
+
+
 class Store(Protocol):
     """What a process may do with the artifact store."""
 
     def get(self, uri: str) -> bytes:
-        """Content of an object; `NotFound` where there is none."""
+        """Content of an object; `NotFound` where there is none, `Denied` where it may not be read."""
 
     def put(self, uri: str, data: bytes) -> None:
         """Write an object whole, replacing what was there."""
@@ -52,7 +60,7 @@ class Store(Protocol):
         """Remove objects; those already gone are no error."""
 
     def download(self, uri: str, path: Path) -> None:
-        """Copy an object to a file."""
+        """Copy an object to a file; raises as `get` does."""
 
     def upload(self, path: Path, uri: str) -> None:
         """Copy a file to an object."""
@@ -119,24 +127,24 @@ class S3Store:
 
     def get(self, uri: str) -> bytes:
         bucket, key = self._split(uri)
-        try:
+        with _translated(uri):
             return cast(bytes, self._s3.get_object(Bucket=bucket, Key=key)["Body"].read())
-        except self._s3.exceptions.NoSuchKey:
-            raise NotFound(uri) from None
 
     def put(self, uri: str, data: bytes) -> None:
         bucket, key = self._split(uri)
-        self._s3.put_object(Bucket=bucket, Key=key, Body=data)
+        with _translated(uri):
+            self._s3.put_object(Bucket=bucket, Key=key, Body=data)
 
     def put_new(self, uri: str, data: bytes) -> bool:
         bucket, key = self._split(uri)
         tried = 1
         while True:
             try:
-                self._s3.put_object(Bucket=bucket, Key=key, Body=data, IfNoneMatch="*")
+                with _translated(uri):
+                    self._s3.put_object(Bucket=bucket, Key=key, Body=data, IfNoneMatch="*")
                 return True
             except self._s3.exceptions.ClientError as error:
-                status = error.response["ResponseMetadata"]["HTTPStatusCode"]
+                status = _status(error)
                 if status == EXISTS:
                     return False
                 if status != CONFLICT or tried == CONFLICT_TRIES:
@@ -146,8 +154,9 @@ class S3Store:
 
     def list(self, prefix_uri: str) -> list[str]:
         bucket, prefix = self._split(prefix_uri.rstrip("/") + "/")
-        pages = self._s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
-        return [f"s3://{bucket}/{item['Key']}" for page in pages for item in page.get("Contents", [])]
+        with _translated(prefix_uri):
+            pages = self._s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
+            return [f"s3://{bucket}/{item['Key']}" for page in pages for item in page.get("Contents", [])]
 
     def delete(self, uris: Iterable[str]) -> None:
         for uri in uris:
@@ -156,11 +165,44 @@ class S3Store:
 
     def download(self, uri: str, path: Path) -> None:
         bucket, key = self._split(uri)
-        self._s3.download_file(bucket, key, str(path))
+        with _translated(uri):
+            self._s3.download_file(bucket, key, str(path))
 
     def upload(self, path: Path, uri: str) -> None:
         bucket, key = self._split(uri)
         self._s3.upload_file(str(path), bucket, key)
+
+
+@contextmanager
+def _translated(uri: str) -> Iterator[None]:
+    """What S3 says of a place that cannot be used, as `NotFound` or `Denied`; any other error as it is."""
+    from botocore.exceptions import ClientError, ParamValidationError
+
+    try:
+        yield
+    except ParamValidationError as error:  # no bucket can have this name
+        raise Denied(f"{uri}: {error}") from error
+    except ClientError as error:
+        if error.response["Error"]["Code"] == "NoSuchBucket" or _status(error) == HTTPStatus.FORBIDDEN:
+            raise Denied(f"{uri}: {error}") from error
+        if _status(error) == HTTPStatus.NOT_FOUND:
+            raise NotFound(uri) from None
+        raise
+
+
+def _status(error: ClientError) -> int:
+    return error.response["ResponseMetadata"]["HTTPStatusCode"]
+
+
+def bucket_unavailable(uri: str, error: Exception) -> JobError:
+    """What to tell whoever wrote `spec.output` where it cannot be read or written; `uri` lies under it."""
+    bucket = urlsplit(uri).netloc
+    return JobError(
+        "BucketUnavailable",
+        f"bucket {bucket!r} cannot be used ({error}); create it, or correct the name, the endpointUrl or "
+        "the credentials in secretRef",
+        field="spec.output.uri",
+    )
 
 
 def open_store(output: OutputSpec) -> Store:
@@ -182,16 +224,10 @@ def open_store(output: OutputSpec) -> Store:
         region_name=output.region,
         config=Config(retries={"mode": "standard", "max_attempts": 5}, connect_timeout=5, read_timeout=30),
     )
-    bucket = urlsplit(output.uri).netloc
     try:
-        client.head_bucket(Bucket=bucket)
+        client.head_bucket(Bucket=urlsplit(output.uri).netloc)
     except (ClientError, BotoCoreError) as error:
-        raise JobError(
-            "BucketUnavailable",
-            f"bucket {bucket!r} cannot be used ({error}); create it, or correct the name, the endpointUrl or "
-            "the credentials in secretRef",
-            field="spec.output.uri",
-        ) from error
+        raise bucket_unavailable(output.uri, error) from error
     return S3Store(client)
 
 

@@ -21,7 +21,7 @@ from pydantic_core import to_jsonable_python
 from headway_api.exits import JobError
 from headway_api.records import Purpose
 from headway_api.spec.data import Dataset, Format
-from headway_api.store import NotFound, Store
+from headway_api.store import Denied, NotFound, Store
 
 Row = dict[str, Any]
 Field = Literal["train", "validation"]
@@ -140,6 +140,9 @@ def load(dataset: Dataset, store: Store, which: Field) -> list[Row]:
         raise JobError(
             "DatasetNotFound", f"no object at {dataset.uri}; correct the URI", field=field
         ) from None
+    except Denied as error:
+        text = f"{error}; correct the URI, or let the credentials of spec.output read it"
+        raise JobError("DatasetNotFound", text, field=field) from error
     except Exception as error:  # whatever a parser raises, the remedy is the same
         raise JobError(
             "DatasetUnreadable",

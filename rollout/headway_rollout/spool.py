@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from headway_api.artifacts import Layout
 from headway_api.records import GroupRecord, Purpose, StepReport
-from headway_api.store import NotFound, Store
+from headway_api.store import Denied, NotFound, Store, bucket_unavailable
 
 
 def encode(group: GroupRecord) -> bytes:
@@ -88,10 +88,17 @@ class Spool:
             return None
 
     def incarnation(self) -> int:
-        """Number of this coordinator process: one more than any before it, whichever of them still live."""
-        number = len(self._store.list(self._layout.incarnations))
-        while not self._store.put_new(self._layout.incarnation(number), b""):
-            number += 1
+        """Number of this coordinator process: one more than any before it, whichever of them still live.
+
+        Raises:
+            JobError: `BucketUnavailable`: this is the first that a coordinator writes.
+        """
+        try:
+            number = len(self._store.list(self._layout.incarnations))
+            while not self._store.put_new(self._layout.incarnation(number), b""):
+                number += 1
+        except Denied as error:
+            raise bucket_unavailable(self._layout.root, error) from error
         return number
 
     def _uri(self, group: GroupRecord) -> str:

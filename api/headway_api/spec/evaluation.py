@@ -11,7 +11,7 @@ from headway_api.spec.data import Dataset
 from headway_api.spec.environment import EnvironmentSpec, RewardSpec
 from headway_api.spec.lifecycle import BudgetSpec, OutputSpec, TrackingSpec
 from headway_api.spec.metadata import NAME_RULES, Metadata
-from headway_api.spec.model import revision_of_hub
+from headway_api.spec.model import name_of_hub, revision_of_hub
 from headway_api.spec.rollout import ServersSpec
 from headway_api.spec.training import Deadline
 from headway_api.spec.trust import MeasureSpec
@@ -24,7 +24,9 @@ class CandidateModel(SpecModel):
 
     validations = (revision_of_hub("the revision of a candidate's model"),)
 
-    base: Annotated[Uri, uri_scheme("the model of a candidate", "hf", "s3")]
+    base: Annotated[
+        Uri, uri_scheme("the model of a candidate", "hf", "s3"), name_of_hub("the model of a candidate")
+    ]
     """Where the model comes from: hf://ORGANIZATION/NAME or s3://BUCKET/PREFIX."""
     revision: Annotated[str, Field(min_length=1, max_length=128)] | None = None
     """Branch, tag or commit of a hf:// model."""

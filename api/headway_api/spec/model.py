@@ -1,6 +1,7 @@
 """What is trained: the base model, and which of its weights move."""
 
-from typing import Annotated, Literal
+import re
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
@@ -55,6 +56,28 @@ def revision_of_hub(field: str) -> Rule:
     )
 
 
+_PART = "[A-Za-z0-9_]([A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?"
+HUB_PATTERN: Final = f"^hf://({_PART}/)?{_PART}$"
+
+
+def name_of_hub(field: str) -> Rule:
+    """A hf:// address is a name that the hub would give."""
+    return Rule(
+        f"!self.startsWith('hf://') || (self.matches('{HUB_PATTERN}') && !self.contains('--') && "
+        "!self.contains('..') && !self.endsWith('.git'))",
+        f"{field}: a model on the hub is hf://ORGANIZATION/NAME of letters, digits, -, _ and . alone; "
+        "correct the name, and put a branch, tag or commit into revision",
+        lambda value: (
+            not value.startswith("hf://")
+            or (
+                re.fullmatch(HUB_PATTERN, value) is not None
+                and not any(wrong in value for wrong in ("--", ".."))
+                and not value.endswith(".git")
+            )
+        ),
+    )
+
+
 class ModelSpec(SpecModel):
     """The model to train."""
 
@@ -71,6 +94,7 @@ class ModelSpec(SpecModel):
     base: Annotated[
         Uri,
         uri_scheme("spec.model.base", "hf", "s3"),
+        name_of_hub("spec.model.base"),
     ]
     """Where the base model comes from: hf://ORGANIZATION/NAME on the Hugging Face hub, with the HF_TOKEN of
     the Secret of spec.output.secretRef where the model is private or gated, or

@@ -9,6 +9,7 @@ import httpx
 import huggingface_hub
 import pytest
 from huggingface_hub.errors import GatedRepoError
+from refusing_bucket import refusing_store
 
 from headway_api import base_model
 from headway_api.exits import JobError
@@ -41,3 +42,20 @@ def test_the_hub_is_asked_for_the_revision(tmp_path: Path, monkeypatch: pytest.M
     assert base_model.fetch(model, FileStore(), tmp_path, weights=False) == tmp_path
     assert (asked["name"], asked["revision"]) == ("acme/open", "v1")
     assert base_model.WEIGHTS in asked["ignore_patterns"], "the preflight needs no weights"
+
+
+@pytest.mark.parametrize(("code", "status"), [("NoSuchBucket", 404), ("AccessDenied", 403)])
+def test_a_bucket_that_may_not_be_read_is_the_users_to_mend(code: str, status: int, tmp_path: Path) -> None:
+    with pytest.raises(JobError) as refused:
+        base_model.fetch(ModelSpec(base="s3://typo/model"), refusing_store(code, status), tmp_path)
+    told = refused.value.termination
+    assert (told.reason, told.field, refused.value.permanent) == ("ModelUnavailable", "spec.model.base", True)
+    assert f"s3://typo/model: An error occurred ({code})" in told.message
+    assert "let the credentials of spec.output read it" in told.message
+
+
+def test_a_name_that_the_hub_refuses_is_the_users_to_mend(tmp_path: Path) -> None:
+    model = ModelSpec.model_construct(base="hf://acme/qwen/3-8b", revision=None)
+    with pytest.raises(JobError, match="correct the name") as refused:
+        base_model.fetch(model, FileStore(), tmp_path)
+    assert refused.value.termination.field == "spec.model.base"

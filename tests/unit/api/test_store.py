@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
+from refusing_bucket import refusing_store
 
 from headway_api import store
-from headway_api.store import FileStore, S3Store
+from headway_api.store import Denied, FileStore, NotFound, S3Store
 
 
 class Bucket:
@@ -45,7 +46,7 @@ def test_a_conflict_is_asked_again_until_it_is_decided(statuses: list[int], writ
     assert {request["IfNoneMatch"] for request in bucket.asked} == {"*"}
 
 
-@pytest.mark.parametrize("statuses", [[403], [500], [409] * store.CONFLICT_TRIES])
+@pytest.mark.parametrize("statuses", [[500], [409] * store.CONFLICT_TRIES])
 def test_any_other_refusal_and_endless_conflicts_are_errors(statuses: list[int]) -> None:
     bucket = Bucket(*statuses)
     with pytest.raises(ClientError):
@@ -59,3 +60,36 @@ def test_a_folder_keeps_what_was_written_first(tmp_path: Path) -> None:
     assert not FileStore().put_new(uri, b"second")
     assert FileStore().get(uri) == b"first"
     assert FileStore().list(f"file://{tmp_path}") == [uri]
+
+
+WORDS = [
+    ("NoSuchBucket", 404, Denied),
+    ("AccessDenied", 403, Denied),
+    ("NoSuchKey", 404, NotFound),
+    ("SlowDown", 503, ClientError),
+]
+
+
+@pytest.mark.parametrize(("code", "status", "expected"), WORDS, ids=[code for code, _, _ in WORDS])
+@pytest.mark.parametrize("call", ["get", "put", "put_new", "list"])
+def test_what_a_bucket_refuses_is_told_from_what_is_not_there(
+    call: str, code: str, status: int, expected: type[Exception]
+) -> None:
+    store = refusing_store(code, status)
+    arguments = (b"x",) if call.startswith("put") else ()
+    with pytest.raises(expected):
+        getattr(store, call)("s3://bucket/key", *arguments)
+
+
+def test_a_name_that_no_bucket_can_have_is_denied() -> None:
+    with pytest.raises(Denied, match="Invalid bucket name"):
+        refusing_store("never asked", 500).get("s3://no bucket/key")
+
+
+@pytest.mark.parametrize(("code", "expected"), [("404", NotFound), ("403", Denied)])
+def test_a_download_is_refused_in_the_same_words(
+    code: str, expected: type[Exception], tmp_path: Path
+) -> None:
+    """Its first request has no body, so that the status is all there is."""
+    with pytest.raises(expected):
+        refusing_store(code, int(code)).download("s3://bucket/key", tmp_path / "file")

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from refusing_bucket import refusing_store
 
 from headway_api.exits import JobError
 from headway_api.records import Purpose
@@ -92,6 +93,15 @@ def test_bad_data_is_refused_with_its_remedy(
         load(Dataset(uri=f"file://{path}"), FileStore(), "validation")
     assert caught.value.termination.reason == reason
     assert str(caught.value.termination.field).startswith("spec.data.validation")
+
+
+@pytest.mark.parametrize(("code", "status"), [("NoSuchBucket", 404), ("AccessDenied", 403)])
+def test_a_bucket_that_may_not_be_read_is_no_broken_file(code: str, status: int) -> None:
+    with pytest.raises(JobError, match="correct the URI, or let the credentials") as caught:
+        load(Dataset(uri="s3://typo/data.jsonl"), refusing_store(code, status), "train")
+    told = caught.value.termination
+    assert (told.reason, told.field) == ("DatasetNotFound", "spec.data.train.uri")
+    assert code in told.message
 
 
 def test_a_scheme_that_cannot_be_read_says_what_to_do() -> None:
