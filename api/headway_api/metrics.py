@@ -113,7 +113,7 @@ def measured(prefix: str, when: str) -> tuple[Family, ...]:
         Family(f"{prefix}/reward/num_prompts", "Rows measured."),
         Family(f"{prefix}/reward/succeeded_rollouts", "Tries that reached the success threshold."),
         Family(f"{prefix}/reward/failed_rollouts", "Tries that did not."),
-        Family(f"{prefix}/reward/success_threshold", "Reward from which a try succeeds."),
+        Family(f"{prefix}/reward/success_threshold", "External score from which a try succeeds."),
         Family(f"{prefix}/reward/pass_at_{{k}}", "Chance that one of k tries succeeds, unbiased.", "ratio"),
         Family(f"{prefix}/reward/pass_power_{{k}}", "Chance that all of k tries succeed, unbiased.", "ratio"),
         Family(f"{prefix}/external_score/mean", f"Mean external score {when}; it is never trained on."),

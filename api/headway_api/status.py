@@ -55,7 +55,7 @@ class Progress(StatusModel):
     epoch: Count = 0
     """Passes over the training rows completed."""
     episodes: Count = 0
-    """Training episodes completed or truncated."""
+    """Training episodes that were scored, however they ended; those of abandoned groups left out."""
     policy_version: Annotated[str, Field(pattern=r"^[0-9]+\.[0-9]+$", max_length=32)] | None = None
     """INCARNATION.STEP of the weights the servers sample with."""
     updated_time: datetime | None = None
@@ -117,7 +117,7 @@ class Usage(StatusModel):
     discarded_tokens: Count = 0
     """Tokens of episodes that were retried, or whose group was abandoned; uniform groups are billed."""
     evaluation_tokens: Count = 0
-    """Tokens prefilled and sampled by validation and preflight."""
+    """Tokens of validation episodes: of prompts, with what the servers had cached, and sampled."""
     sandbox_seconds: Decimal | None = None
     """Seconds sandboxes were in use."""
     accelerator_seconds: Decimal | None = None
