@@ -16,8 +16,6 @@ FIELD: Final = "spec.model.base"
 HUB: Final = "hf://"
 UNWANTED: Final = ("*.bin", "*.pt", "*.pth", "*.gguf", "*.onnx", "*.msgpack", "*.h5", "original/*")
 """Other formats of the same weights; safetensors are what is read."""
-
-
 WEIGHTS: Final = "*.safetensors"
 
 
@@ -37,7 +35,7 @@ def fetch(model: ModelSpec, store: Store, cache: Path, *, weights: bool = True) 
     if complete.exists():
         return folder
     try:
-        download_folder(store, model.base, folder, without=() if weights else (WEIGHTS,))
+        download_folder(store, model.base, folder, without=_unwanted(weights))
     except NotFound as error:
         raise JobError(
             "ModelUnavailable",
@@ -64,11 +62,10 @@ def _from_hub(model: ModelSpec, cache: Path, weights: bool) -> Path:
     )
 
     name = model.base.removeprefix(HUB)
-    unwanted = [*UNWANTED] if weights else [*UNWANTED, WEIGHTS]
     try:
         return Path(
             snapshot_download(
-                name, revision=model.revision, cache_dir=cache / "hub", ignore_patterns=unwanted
+                name, revision=model.revision, cache_dir=cache / "hub", ignore_patterns=_unwanted(weights)
             )
         )
     except (GatedRepoError, HFValidationError, RepositoryNotFoundError, RevisionNotFoundError) as error:
@@ -78,3 +75,7 @@ def _from_hub(model: ModelSpec, cache: Path, weights: bool) -> Path:
             "the revision, or put an HF_TOKEN that may read it into the Secret of spec.output.secretRef",
             field=FIELD,
         ) from error
+
+
+def _unwanted(weights: bool) -> list[str]:
+    return [*UNWANTED] if weights else [*UNWANTED, WEIGHTS]

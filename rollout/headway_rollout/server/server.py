@@ -144,7 +144,7 @@ class RolloutServer:
         # What a container that ran here before had fetched: its engine is gone, nobody will ask for it.
         await asyncio.to_thread(shutil.rmtree, cache / "weights", ignore_errors=True)
         store = await asyncio.to_thread(_open_store, spec.output)
-        folder = await asyncio.to_thread(model.fetch, spec.model, spec.output, cache / "model")
+        folder = await asyncio.to_thread(model.fetch, spec.model, store, cache)
         fetched = time.monotonic()
         how = launch(spec, folder, model.read_config(folder), self._settings.host(), os.environ)
         self._process = await EngineProcess.start(how)

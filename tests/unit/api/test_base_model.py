@@ -59,3 +59,21 @@ def test_a_name_that_the_hub_refuses_is_the_users_to_mend(tmp_path: Path) -> Non
     with pytest.raises(JobError, match="correct the name") as refused:
         base_model.fetch(model, FileStore(), tmp_path)
     assert refused.value.termination.field == "spec.model.base"
+
+
+@pytest.mark.parametrize("weights", [True, False])
+def test_only_what_is_read_of_a_model_is_fetched(weights: bool, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    (source / "original").mkdir(parents=True)
+    for name in (
+        "config.json",
+        "model.safetensors",
+        "chat_template.jinja",
+        "pytorch_model.bin",
+        "original/a.pth",
+    ):
+        (source / name).write_text("{}")
+    model = ModelSpec.model_construct(base=f"file://{source}", revision=None)
+    found = base_model.fetch(model, FileStore(), tmp_path / "cache", weights=weights)
+    fetched = {path.name for path in found.rglob("*") if path.is_file()}
+    assert fetched == {"config.json", "chat_template.jinja"} | ({"model.safetensors"} if weights else set())

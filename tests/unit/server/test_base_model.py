@@ -5,33 +5,27 @@ from pathlib import Path
 
 import pytest
 
+from headway_api import base_model
 from headway_api.exits import JobError
+from headway_api.spec.model import ModelSpec
 from headway_api.store import FileStore
-from headway_rollout.server.model import from_store, read_config
+from headway_rollout.server.model import fetch, read_config
 
 
-def test_only_what_the_engine_reads_is_fetched(tmp_path: Path) -> None:
-    source = tmp_path / "source"
-    (source / "original").mkdir(parents=True)
-    for name in (
-        "config.json",
-        "model.safetensors",
-        "chat_template.jinja",
-        "pytorch_model.bin",
-        "original/a.json",
-    ):
-        (source / name).write_text("{}")
-    found = from_store(FileStore(), f"file://{source}", tmp_path / "model")
-    assert sorted(path.name for path in found.iterdir()) == [
-        "chat_template.jinja",
-        "config.json",
-        "model.safetensors",
-    ]
+def test_a_store_that_fails_for_now_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*given: object) -> Path:
+        raise ConnectionResetError("by peer")
+
+    monkeypatch.setattr(base_model, "fetch", broken)
+    with pytest.raises(JobError, match="by peer") as caught:
+        fetch(ModelSpec(base="s3://bucket/model"), FileStore(), tmp_path)
+    told = caught.value.termination
+    assert (told.reason, told.field, caught.value.permanent) == ("ModelNotFetched", "spec.model.base", False)
 
 
 def test_an_empty_place_is_a_mistake_of_the_spec(tmp_path: Path) -> None:
     with pytest.raises(JobError) as caught:
-        from_store(FileStore(), f"file://{tmp_path}/nothing", tmp_path / "model")
+        fetch(ModelSpec.model_construct(base=f"file://{tmp_path}/nothing"), FileStore(), tmp_path / "cache")
     assert caught.value.permanent
     assert caught.value.termination.field == "spec.model.base"
 
