@@ -7,7 +7,8 @@
     coordinator -> artifact store   `GroupRecord` (the spool), usage segments
     learner     -> artifact store   `StepReport` beside its checkpoint
 
-Records are immutable and tolerate no unknown field: two processes of one job always run one version.
+Records are immutable and tolerate no unknown field: two processes of one job always run one version. NaN and
+infinity are refused when a record is made: JSON has no such numbers, and what was written could not be read.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 class Record(BaseModel):
     """Base of everything that crosses a process boundary."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 @total_ordering

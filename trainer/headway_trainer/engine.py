@@ -22,11 +22,7 @@ from headway_api.spec.learner import DeepSpeed, OptimizerSpec
 from headway_trainer.imports import lean
 from headway_trainer.ranks import Ranks
 
-PRECISION: Final = {
-    torch.float32: {},
-    torch.bfloat16: {"bf16": {"enabled": True}},
-    torch.float16: {"fp16": {"enabled": True}},
-}
+PRECISION: Final = {torch.float32: {}, torch.bfloat16: {"bf16": {"enabled": True}}}
 TAG: Final = "state"
 
 

@@ -10,7 +10,6 @@ any point it resumes at the last step that was made durable; a batch under way i
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -42,7 +41,7 @@ from headway_trainer.policy import Policy
 from headway_trainer.probes import Probes
 from headway_trainer.publish.publisher import Publisher
 from headway_trainer.ranks import Ranks
-from headway_trainer.step import StepResult, optimizer_step
+from headway_trainer.step import StepResult, optimizer_step, refuse_broken
 from headway_trainer.termination import exit_on_sigterm, live
 
 LOGIT_BYTES: Final = 2**31
@@ -123,7 +122,7 @@ class Learner:
                 )
                 for rows in mini_batches(batch, self._spec.algorithm.updates_per_batch)
             ]
-        self._refuse_broken(updates, batch.step)
+        refuse_broken(updates, batch.step)
         version = PolicyVersion(incarnation=incarnation, step=batch.step)
         return self._finish(version, batch, updates, watch, waited)
 
@@ -178,18 +177,6 @@ class Learner:
         if self._ranks.first:
             self._journal.commit(report)
         return report
-
-    def _refuse_broken(self, updates: list[StepResult], step: int) -> None:
-        """Keep weights that are no numbers from being made durable; float16 skips such updates by itself."""
-        norms = [update.update.gradient_norm for update in updates]
-        if self._spec.model.dtype == "float16" or all(math.isfinite(norm) for norm in norms):
-            return
-        raise JobError(
-            "GradientNotFinite",
-            f"the gradient of step {step} is {norms}; lower the learning rate and start from the weights "
-            f"of step {step - 1}, which are whole",
-            field="spec.optimizer.learningRate",
-        )
 
     def _steps(self, folder: str) -> set[int]:
         uris = self._store.list(folder)

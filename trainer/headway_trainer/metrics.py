@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -13,18 +14,19 @@ from headway_trainer.step import StepResult
 def step_metrics(
     batch: TrainingBatch, updates: Sequence[StepResult], seconds: Mapping[str, float]
 ) -> dict[str, float]:
-    """Everything `StepReport.metrics` says of a step.
+    """Everything `StepReport.metrics` says of a step. What is not finite is no number and is left out.
 
     Args:
         updates: the optimizer steps taken; none where no group had a gradient.
         seconds: by the last part of a `timing_s/` name.
     """
-    return (
+    found = (
         _counts(batch)
         | _advantages(batch)
         | (_objective(updates) if updates else {})
         | {f"timing_s/{name}": value for name, value in seconds.items()}
     )
+    return {name: value for name, value in found.items() if math.isfinite(value)}
 
 
 def _counts(batch: TrainingBatch) -> dict[str, float]:

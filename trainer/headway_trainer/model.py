@@ -12,7 +12,7 @@ from headway_api.exits import JobError
 from headway_api.spec.model import Lora, ModelSpec
 from headway_trainer.imports import lean
 
-DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 ADAPTER: Final = "default"
 
 

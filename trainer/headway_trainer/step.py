@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -9,6 +10,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from headway_api.exits import JobError
 from headway_trainer.batch import TrainingRow
 from headway_trainer.engine import Engine, Update
 from headway_trainer.objective.presets import Objective, TokenStatistics
@@ -98,6 +100,25 @@ def optimizer_step(
         action_tokens=denominator,
         micro_batches=len(mine),
     )
+
+
+def refuse_broken(updates: Sequence[StepResult], step: int) -> None:
+    """Keep weights that may be no numbers from being made durable; alike on every rank.
+
+    Raises:
+        JobError: `LossNotFinite` or `GradientNotFinite`.
+    """
+    for reason, what, values in (
+        ("LossNotFinite", "loss", [update.tokens["loss"] for update in updates]),
+        ("GradientNotFinite", "norm of the gradient", [update.update.gradient_norm for update in updates]),
+    ):
+        if not all(map(math.isfinite, values)):
+            raise JobError(
+                reason,
+                f"the {what} of step {step} is {values}; lower the learning rate and start from the weights "
+                f"of step {step - 1}, which are whole",
+                field="spec.optimizer.learningRate",
+            )
 
 
 def _loss(policy: Policy, objective: Objective, batch: MicroBatch, denominator: int, tally: Tally) -> Tensor:

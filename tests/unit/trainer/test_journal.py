@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from headway_api.artifacts import Layout
 from headway_api.records import Canary, PolicyVersion, StepReport, WeightsManifest
@@ -105,3 +107,9 @@ def test_incarnations_only_grow() -> None:
     assert incarnation(report(3, 1), [report(4, 0)]) == 1
     assert incarnation(report(3, 1), [report(4, 0), report(5, 1)]) == 2
     assert incarnation(report(3, 0), [report(4, 2)]) == 3
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+def test_what_could_not_be_read_again_is_never_written(value: float) -> None:
+    with pytest.raises(ValidationError, match="finite number"):
+        StepReport.model_validate(report(1).model_dump() | {"metrics": {"training/grad_norm": value}})

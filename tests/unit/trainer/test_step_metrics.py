@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
+
 import learner_rig as rig
 import pytest
 
 from headway_api import metrics as catalogue
+from headway_api.exits import JobError
 from headway_api.records import Batch
 from headway_api.spec.algorithm import AlgorithmSpec
 from headway_trainer.batch import training_batch
 from headway_trainer.engine import Update
 from headway_trainer.metrics import step_metrics
 from headway_trainer.objective.presets import Objective
-from headway_trainer.step import StepResult
+from headway_trainer.step import StepResult, refuse_broken
 
 TOKENS = {
     "loss": 0.5,
@@ -29,6 +32,11 @@ TOKENS = {
 
 def update(loss: float, tokens: int) -> StepResult:
     return StepResult(Update(1.5, 1e-4), TOKENS | {"loss": loss}, action_tokens=tokens, micro_batches=2)
+
+
+def broken(loss: float = 0.5, norm: float = 1.5) -> StepResult:
+    """An update of which one figure is no number."""
+    return StepResult(Update(norm, 1e-4), TOKENS | {"loss": loss}, action_tokens=4, micro_batches=1)
 
 
 def batch() -> Batch:
@@ -68,3 +76,28 @@ def test_updates_are_weighed_by_their_tokens() -> None:
     assert found["training/loss"] == pytest.approx(0.75)
     assert found["training/updates"] == 2
     assert found["training/micro_batches"] == 4
+
+
+def test_a_figure_that_is_no_number_is_left_out() -> None:
+    """A log-probability far from the sampler's makes the estimate of the divergence overflow."""
+    far = StepResult(Update(1.5, 1e-4), TOKENS | {"k3": math.inf}, action_tokens=4, micro_batches=1)
+    found = step_metrics(training_batch(batch(), Objective.of(AlgorithmSpec())), [far], {})
+    assert "training/mismatch_kl" not in found
+    assert found["training/loss"] == 0.5
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize(
+    ("figure", "reason"), [("loss", "LossNotFinite"), ("norm", "GradientNotFinite")], ids=["loss", "gradient"]
+)
+def test_a_step_that_may_have_broken_the_weights_is_refused(figure: str, reason: str, value: float) -> None:
+    with pytest.raises(JobError, match=f"of step 4 is .*{value}") as refused:
+        refuse_broken([update(0.5, 10), broken(**{figure: value})], 4)
+    told = refused.value.termination
+    assert (told.reason, told.field) == (reason, "spec.optimizer.learningRate")
+    assert "the weights of step 3, which are whole" in told.message
+
+
+def test_a_step_of_numbers_is_not() -> None:
+    refuse_broken([update(0.5, 10), update(-0.5, 10)], 4)
+    refuse_broken([], 4)
