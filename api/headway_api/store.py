@@ -202,7 +202,17 @@ def bucket_unavailable(uri: str, error: Exception) -> JobError:
         f"bucket {bucket!r} cannot be used ({error}); create it, or correct the name, the endpointUrl or "
         "the credentials in secretRef",
         field="spec.output.uri",
+        permanent=not _may_pass(error),
     )
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether the store could not be reached or was in trouble itself, rather than saying no."""
+    from botocore.exceptions import ClientError, ConnectionError, HTTPClientError
+
+    if isinstance(error, ClientError):
+        return _status(error) >= HTTPStatus.INTERNAL_SERVER_ERROR
+    return isinstance(error, ConnectionError | HTTPClientError)
 
 
 def open_store(output: OutputSpec) -> Store:
@@ -210,7 +220,7 @@ def open_store(output: OutputSpec) -> Store:
 
     Raises:
         JobError: `BucketUnavailable`, when the bucket does not exist or cannot be reached with the
-            credentials at hand.
+            credentials at hand; retriable where the store did not answer or was in trouble itself.
     """
     if urlsplit(output.uri).scheme == "file":
         return FileStore()

@@ -124,7 +124,7 @@ def load(dataset: Dataset, store: Store, which: Field) -> list[Row]:
 
     Raises:
         JobError: `DatasetNotFound`, `DatasetUnreadable`, `DatasetEmpty`, `PromptColumnMissing` or
-            `SchemeNotSupported`; the message says what to write instead.
+            `SchemeNotSupported`; the message says what to write instead. `DatasetNotFetched`, retriable.
     """
     field = f"spec.data.{which}.uri"
     if urlsplit(dataset.uri).scheme not in ("s3", "file"):
@@ -134,8 +134,7 @@ def load(dataset: Dataset, store: Store, which: Field) -> list[Row]:
             field=field,
         )
     try:
-        rows = parse(store.get(dataset.uri), dataset.effective_format)
-        _check_values(rows)
+        data = store.get(dataset.uri)
     except NotFound:
         raise JobError(
             "DatasetNotFound", f"no object at {dataset.uri}; correct the URI", field=field
@@ -143,6 +142,12 @@ def load(dataset: Dataset, store: Store, which: Field) -> list[Row]:
     except Denied as error:
         text = f"{error}; correct the URI, or let the credentials of spec.output read it"
         raise JobError("DatasetNotFound", text, field=field) from error
+    except Exception as error:  # the store did not answer: what it says when it does is another matter
+        text = f"{dataset.uri} could not be fetched: {type(error).__name__}: {error}"
+        raise JobError("DatasetNotFetched", text, field=field, permanent=False) from error
+    try:
+        rows = parse(data, dataset.effective_format)
+        _check_values(rows)
     except Exception as error:  # whatever a parser raises, the remedy is the same
         raise JobError(
             "DatasetUnreadable",

@@ -33,7 +33,7 @@ SMALLEST_CACHE: Final = 64 * MEBIBYTE
 LARGEST_CACHE: Final = 512 * MEBIBYTE
 """On a CPU, past this only a single sequence of full length makes the cache larger."""
 
-BYTES: Final = {"float32": 4, "bfloat16": 2, "float16": 2}
+BYTES: Final = {"float32": 4, "bfloat16": 2}
 PRIVATE: Final = ("AWS_", "HEADWAY_", "KUBERNETES_")
 """Prefixes of variables that the engine has no business with."""
 

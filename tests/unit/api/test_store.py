@@ -6,11 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from botocore.exceptions import ClientError
+from botocore.exceptions import (
+    ClientError,
+    EndpointConnectionError,
+    NoCredentialsError,
+    ReadTimeoutError,
+)
 from refusing_bucket import refusing_store
 
 from headway_api import store
-from headway_api.store import Denied, FileStore, NotFound, S3Store
+from headway_api.store import Denied, FileStore, NotFound, S3Store, bucket_unavailable
 
 
 class Bucket:
@@ -93,3 +98,24 @@ def test_a_download_is_refused_in_the_same_words(
     """Its first request has no body, so that the status is all there is."""
     with pytest.raises(expected):
         refusing_store(code, int(code)).download("s3://bucket/key", tmp_path / "file")
+
+
+def said(status: int) -> ClientError:
+    return ClientError({"Error": {"Code": "x"}, "ResponseMetadata": {"HTTPStatusCode": status}}, "HeadBucket")
+
+
+@pytest.mark.parametrize(
+    ("error", "permanent"),
+    [
+        (said(404), True),
+        (said(403), True),
+        (NoCredentialsError(), True),
+        (said(503), False),
+        (EndpointConnectionError(endpoint_url="http://s3"), False),
+        (ReadTimeoutError(endpoint_url="http://s3"), False),
+    ],
+)
+def test_an_outage_of_the_store_is_waited_for_and_its_no_is_not(error: Exception, permanent: bool) -> None:
+    refused = bucket_unavailable("s3://bucket/runs", error)
+    assert refused.permanent is permanent
+    assert (refused.termination.reason, refused.termination.field) == ("BucketUnavailable", "spec.output.uri")

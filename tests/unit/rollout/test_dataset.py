@@ -141,3 +141,9 @@ def test_a_value_that_is_no_json_is_refused_by_row_and_column(value: object, tmp
     with pytest.raises(JobError, match="column 'image' of row 1") as caught:
         load(Dataset(uri=f"file://{path}"), FileStore(), "train")
     assert caught.value.termination.reason == "DatasetUnreadable"
+
+
+def test_a_store_that_does_not_answer_is_asked_again() -> None:
+    with pytest.raises(JobError) as caught:
+        load(Dataset(uri="s3://bucket/data.jsonl"), refusing_store("SlowDown", 503), "train")
+    assert (caught.value.termination.reason, caught.value.permanent) == ("DatasetNotFetched", False)
