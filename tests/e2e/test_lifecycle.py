@@ -17,6 +17,7 @@ def patch(bench: Any, name: str, spec: dict[str, Any]) -> None:
     bench.kube.run("patch", "rltrainingjob", name, "-n", NAMESPACE, "--type=merge", "-p", change)
 
 
+@pytest.mark.long
 def test_suspend_stops_every_pod_and_resume_goes_on_where_it_was(bench: Any) -> None:
     name = "pausing"
     bench.kube.apply(bench.job(name, {"schedule": {"maxSteps": 4}}))

@@ -88,7 +88,11 @@ def sampled_group(
 
 
 @pytest.mark.parametrize(
-    ("training", "temperature"), [({"lora": {"rank": 4, "alpha": 8}}, 0.7), ({"full": {}}, 1.0)]
+    ("training", "temperature"),
+    [
+        pytest.param({"lora": {"rank": 4, "alpha": 8}}, 0.7, id="lora"),
+        pytest.param({"full": {}}, 1.0, id="full", marks=pytest.mark.long),
+    ],
 )
 async def test_on_policy_every_ratio_is_one(
     tmp_path: Path, model: Path, training: dict[str, Any], temperature: float
