@@ -25,7 +25,7 @@ KEYED: Final = {
     "resourceClaims": "name",
     "schedulingGates": "name",
 }
-"""List -> the field that tells its entries apart."""
+"""List -> the field that tells its entries apart; a port's protocol does too."""
 APPENDED: Final = frozenset({"tolerations", "envFrom"})
 WHOLE: Final = frozenset({"env", "volumes", "resourceClaims"})
 """Lists whose entries are replaced and not merged: value and valueFrom exclude one another."""
@@ -47,8 +47,8 @@ def merge(base: Json, layer: Json) -> Json:
             merged[key] = merge(below, value)
         elif isinstance(value, list) and isinstance(below, list) and key in APPENDED:
             merged[key] = [*below, *copy.deepcopy(value)]
-        elif key in KEYED and _told_apart(below, KEYED[key]) and _told_apart(value, KEYED[key]):
-            merged[key] = _merge_list(below or [], value, KEYED[key], whole=key in WHOLE)
+        elif key in KEYED and _told_apart(key, below) and _told_apart(key, value):
+            merged[key] = _merge_list(key, below or [], value)
         else:
             merged[key] = copy.deepcopy(value)
     return merged
@@ -59,16 +59,26 @@ def bounded(container: Json) -> Json:
     return {**container, "resources": container.get("resources") or copy.deepcopy(SIDECAR_RESOURCES)}
 
 
-def _told_apart(entries: Any, name: str) -> bool:
-    """Whether each entry of the list, or of none, has the field that names it."""
+def _identity(key: str, entry: Json) -> tuple[Any, ...]:
+    """What tells an entry of the list `key` apart from the others."""
+    named = (entry.get(KEYED[key]),)
+    return (*named, entry.get("protocol", "TCP")) if key == "ports" else named
+
+
+def _told_apart(key: str, entries: Any) -> bool:
+    """Whether each entry of the list, or of none, has what tells it apart, as text or number."""
     if entries is None:
         return True
-    return isinstance(entries, list) and all(isinstance(entry, dict) and name in entry for entry in entries)
+    return isinstance(entries, list) and all(
+        isinstance(entry, dict) and all(isinstance(part, str | int) for part in _identity(key, entry))
+        for entry in entries
+    )
 
 
-def _merge_list(base: list[Json], layer: list[Json], name: str, *, whole: bool) -> list[Json]:
-    entries = {entry[name]: entry for entry in base}
+def _merge_list(key: str, base: list[Json], layer: list[Json]) -> list[Json]:
+    entries = {_identity(key, entry): entry for entry in base}
     for entry in layer:
-        known = entries.get(entry[name])
-        entries[entry[name]] = copy.deepcopy(entry) if known is None or whole else merge(known, entry)
+        identity = _identity(key, entry)
+        known = entries.get(identity)
+        entries[identity] = copy.deepcopy(entry) if known is None or key in WHOLE else merge(known, entry)
     return list(entries.values())

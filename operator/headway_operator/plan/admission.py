@@ -116,10 +116,7 @@ def _template(fragment: Json | None, field: str, *, sandbox: bool = False) -> li
         for part in parts
         if part in fragment and not isinstance(fragment[part], dict)
     ]
-    found += [
-        f"{field}.metadata.{key}: only labels and annotations may be given"
-        for key in _mapping(fragment.get("metadata")).keys() - {"labels", "annotations"}
-    ]
+    found += _metadata(_mapping(fragment.get("metadata")), f"{field}.metadata")
     spec, path = _mapping(fragment.get("spec")), f"{field}.spec"
     found += _pod_fields(spec, path, sandbox=sandbox)
     found += _volumes(spec, path, sandbox=sandbox)
@@ -133,6 +130,14 @@ def _template(fragment: Json | None, field: str, *, sandbox: bool = False) -> li
         if key in spec and not _is_list(spec[key])
     ]
     return sorted(found)
+
+
+def _metadata(metadata: Json, path: str) -> Iterator[str]:
+    for key, value in metadata.items():
+        if key not in ("labels", "annotations"):
+            yield f"{path}.{key}: only labels and annotations may be given"
+        elif not isinstance(value, dict | None):
+            yield f"{path}.{key}: must be an object"
 
 
 def _pod_fields(spec: Json, path: str, *, sandbox: bool) -> Iterator[str]:

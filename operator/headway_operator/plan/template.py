@@ -49,5 +49,6 @@ def harden(template: Json, labels: dict[str, str], service_account: str) -> Json
 
 def _restricted(container: Json) -> Json:
     given = {"runAsUser", "runAsGroup", "privileged", "procMount", "seccompProfile", "seLinuxOptions"}
-    context = {k: v for k, v in (container.get("securityContext") or {}).items() if k not in given}
+    asked = container.get("securityContext")
+    context = {k: v for k, v in asked.items() if k not in given} if isinstance(asked, dict) else {}
     return container | {"securityContext": context | copy.deepcopy(CONTAINER_SECURITY)}

@@ -79,9 +79,20 @@ def test_named_entries_keep_their_place(key: str) -> None:
     assert merge(base, layer) == {key: [{name: "a"}, {name: "b", "more": 1}, {name: "c"}]}
 
 
-@pytest.mark.parametrize("wrong", [["A=1"], [{"value": "1"}], "A=1", {"A": "1"}])
+def test_a_port_over_udp_is_another_than_the_same_over_tcp() -> None:
+    tcp, udp = {"containerPort": 53}, {"containerPort": 53, "protocol": "UDP"}
+    assert merge({"ports": [tcp]}, {"ports": [udp]})["ports"] == [tcp, udp]
+    named = {"name": "dns", "containerPort": 53, "protocol": "TCP"}
+    assert merge({"ports": [tcp, udp]}, {"ports": [named]})["ports"] == [named, udp]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [["A=1"], [{"value": "1"}], "A=1", {"A": "1"}, [{"name": {}}], [{"name": None}], [{"name": ["A"]}]],
+)
 def test_what_is_of_another_shape_is_passed_on(wrong: Any) -> None:
     """The API server refuses it by name."""
     right = {"env": [{"name": "A", "value": "1"}]}
     assert merge(right, {"env": wrong}) == {"env": wrong}
     assert merge({"env": wrong}, right) == right
+    assert merge({}, {"env": wrong}) == {"env": wrong}

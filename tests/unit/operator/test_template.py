@@ -172,6 +172,8 @@ def test_every_fault_of_a_template_is_named_at_once() -> None:
         (pod(initContainers=["a"]), "spec.initContainers"),
         ({"status": {}}, "status"),
         ({"metadata": {"name": "a"}}, "metadata.name"),
+        ({"metadata": {"labels": "a"}}, "metadata.labels"),
+        ({"metadata": {"annotations": ["a"]}}, "metadata.annotations"),
     ],
 )
 def test_a_template_of_another_shape_is_refused_by_name(fragment: Json, where: str) -> None:
@@ -180,6 +182,7 @@ def test_a_template_of_another_shape_is_refused_by_name(fragment: Json, where: s
         assert text.startswith(f"{field}.{where}: ")
 
 
-def test_a_container_whose_security_context_is_null_is_restricted_too() -> None:
-    held = harden(pod(containers=[{"name": "a", "securityContext": None}]), {}, "account")
+@pytest.mark.parametrize("wrong", [None, "x", ["x"], 3])
+def test_a_container_whose_security_context_is_of_another_shape_is_restricted_too(wrong: Any) -> None:
+    held = harden(pod(containers=[{"name": "a", "securityContext": wrong}]), {}, "account")
     assert held["spec"]["containers"][0]["securityContext"]["readOnlyRootFilesystem"] is True
