@@ -13,7 +13,7 @@ from headway_api.spec.lifecycle import BudgetSpec, OutputSpec, TrackingSpec
 from headway_api.spec.metadata import NAME_RULES, Metadata
 from headway_api.spec.model import name_of_hub, revision_of_hub
 from headway_api.spec.rollout import ServersSpec
-from headway_api.spec.training import Deadline
+from headway_api.spec.training import EPISODE_WITHIN_SANDBOX, Deadline
 from headway_api.spec.trust import MeasureSpec
 from headway_api.spec.types import Decimal, Label, ObjectName, SecretRef, Subdomain, Uri, uri_scheme
 from headway_api.status import RLEvalJobStatus
@@ -93,6 +93,7 @@ class RLEvalJobSpec(SpecModel):
 
     mutable = frozenset({"suspend", "rollout", "active_deadline_seconds", "ttl_seconds_after_finished"})
     validations = (
+        EPISODE_WITHIN_SANDBOX,
         Rule(
             "!has(self.gate) || self.candidates.exists_one(c, c.name == self.gate.candidate)",
             "spec.gate.candidate must be the name of a candidate",

@@ -21,6 +21,13 @@ from headway_api.status import RLTrainingJobStatus
 
 TURNS: Final = BuiltinAgent().max_turns
 Deadline = Annotated[int, Field(ge=1, le=31536000)]
+EPISODE_WITHIN_SANDBOX: Final = Rule(
+    "self.rollout.timeoutSeconds <= self.environment.sandbox.deadlineSeconds",
+    "spec.rollout.timeoutSeconds must not be above spec.environment.sandbox.deadlineSeconds: an "
+    "episode ends with its sandbox; lower the first, or raise the second",
+    lambda self: self.rollout.timeout_seconds <= self.environment.sandbox.deadline_seconds,
+    "rollout",
+)
 
 
 class FailurePolicySpec(SpecModel):
@@ -84,13 +91,7 @@ class RLTrainingJobSpec(SpecModel):
             ),
             "model",
         ),
-        Rule(
-            "self.rollout.timeoutSeconds <= self.environment.sandbox.deadlineSeconds",
-            "spec.rollout.timeoutSeconds must not be above spec.environment.sandbox.deadlineSeconds: an "
-            "episode ends with its sandbox; lower the first, or raise the second",
-            lambda self: self.rollout.timeout_seconds <= self.environment.sandbox.deadline_seconds,
-            "rollout",
-        ),
+        EPISODE_WITHIN_SANDBOX,
     )
 
     suspend: bool = False

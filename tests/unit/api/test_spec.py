@@ -138,6 +138,7 @@ def test_evaluation_is_described_but_not_run() -> None:
         ({"candidates": [{"name": "none"}]}, "exactly one of model, checkpoint and endpoint"),
         ({"gate": {"candidate": "nobody"}}, "spec.gate.candidate must be the name of a candidate"),
         ({"gate": {"candidate": "base", "mustBeat": "nobody"}}, "spec.gate.mustBeat must be the name"),
+        ({"rollout": {"timeoutSeconds": 901}}, "must not be above spec.environment.sandbox.deadlineSeconds"),
     ],
 )
 def test_evaluation_refuses(changes: dict[str, Any], says: str) -> None:
