@@ -59,7 +59,8 @@ class Progress(StatusModel):
     policy_version: Annotated[str, Field(pattern=r"^[0-9]+\.[0-9]+$", max_length=32)] | None = None
     """INCARNATION.STEP of the weights the servers sample with."""
     updated_time: datetime | None = None
-    """When anything last went forward: an episode was scored, a validation or a step was completed."""
+    """When anything last went forward: the coordinator started, an episode was scored, a group ended, a
+    validation began or was completed, the learner reported a step or began a new incarnation."""
     evaluating: Count | None = None
     """Step whose validation runs now. Absent while none does."""
     stalled: Text | None = None
@@ -183,7 +184,8 @@ class Checkpoints(StatusModel):
     """The one a restart resumes from."""
     best: Weights | None = None
     """The weights that validated best, by external score; kept, as those of every validated step are. They
-    are there to load and to serve; training resumes from latest only."""
+    are there to load and to serve; training resumes from latest only. Where the learner was
+    rolled back they may have been trained anew after the validation that chose them."""
     adapter: Weights | None = None
     """The weights of the last step."""
 
