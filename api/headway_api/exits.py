@@ -7,6 +7,8 @@ termination message, and exits with `PERMANENT` (the user must change something)
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -49,6 +51,16 @@ class JobError(Exception):
         super().__init__(message)
         self.termination = Termination(reason=reason, field=field, message=message)
         self.permanent = permanent
+
+
+@contextmanager
+def not_final() -> Iterator[None]:
+    """Around what another process of the job has done before: it was right, so a refusal now may pass."""
+    try:
+        yield
+    except JobError as error:
+        error.permanent = False
+        raise
 
 
 def parse(message: str | None) -> Termination | None:

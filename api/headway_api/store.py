@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 EXISTS = 412
 CONFLICT = 409
 """S3's answer to a conditional write that met another request for the same key: nothing is decided yet."""
+BUSY = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
 CONFLICT_TRIES = 6
 CONFLICT_SECONDS = 0.2
 """Pause after the first conflict; it grows by as much each time."""
@@ -211,7 +212,7 @@ def _may_pass(error: Exception) -> bool:
     from botocore.exceptions import ClientError, ConnectionError, HTTPClientError
 
     if isinstance(error, ClientError):
-        return _status(error) >= HTTPStatus.INTERNAL_SERVER_ERROR
+        return _status(error) >= HTTPStatus.INTERNAL_SERVER_ERROR or _status(error) in BUSY
     return isinstance(error, ConnectionError | HTTPClientError)
 
 

@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import AbstractContextManager, AsyncExitStack, nullcontext, suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from headway_api import config, names, prices
 from headway_api import status as st
 from headway_api.artifacts import Layout
 from headway_api.config import JobConfig
-from headway_api.exits import JobError, leave
+from headway_api.exits import JobError, leave, not_final
 from headway_api.metrics import UnknownMetricError, family
 from headway_api.records import EpisodeRecord, GroupRecord
 from headway_api.store import Store, open_store
@@ -124,12 +124,13 @@ class Coordinator:
                 await self._status.flush()
 
     async def _work(self, stack: AsyncExitStack, http: aiohttp.ClientSession) -> None:
-        incarnation = await self._blocking(self._spool.incarnation)
+        runner = Runner(self.spec, self._checked)
+        with first_or_not_final(self._told):
+            incarnation = await self._blocking(self._spool.incarnation)
+            ready = await self._blocking(runner.basics, self._store, self._cache)
         owner = f"{self.job.name}-{incarnation}"
         on_tool = partial(self._exporter.observe, "sandbox/tool_call_seconds")
         broker = Broker(http, self._broker_url, self._token, owner, on_tool)
-        runner = Runner(self.spec, self._checked)
-        ready = await self._blocking(runner.basics, self._store, self._cache)
         await broker.claim(CLAIM_SECONDS)
         await runner.environment(ready, broker, incarnation)
         await self._blocking(self._ledger.load)
@@ -185,7 +186,8 @@ class Coordinator:
             self.job.name, self.spec, training.state, self._ledger.days, self._book, self._ledger.episodes
         )
         await self._blocking(self._store.put, self.layout.report, json.dumps(report, indent=2).encode())
-        await self._status.settle(LAST_WORD_SECONDS)
+        if not await self._status.settle(LAST_WORD_SECONDS):
+            raise JobError("StatusNotWritten", "the API server takes no status", permanent=False)
         with suppress(TimeoutError):
             async with asyncio.timeout(FAREWELL_SECONDS):
                 while not self._api.told_finished:
@@ -340,11 +342,12 @@ def main() -> None:
     try:
         job = config.load(os.environ)
         cache = Path(os.environ.get(names.ENV_CACHE, names.CACHE_DIR))
-        store = open_store(job.spec.output)
-        sink, told = status_writer.log_sink, None
+        sink, told = status_writer.log_sink, st.RLTrainingJobStatus()
         if in_cluster(os.environ):
             api = status_writer.kubernetes_client()
             sink, told = status_writer.kubernetes_sink(job, api), status_writer.told(job, api)
+        with first_or_not_final(told):
+            store = open_store(job.spec.output)
         coordinator = Coordinator(job, config.load_token(os.environ), store, cache, sink, told=told)
         asyncio.run(serve(coordinator))
     except asyncio.CancelledError:
@@ -360,6 +363,11 @@ def main() -> None:
     except Exception as error:
         _log.exception("failed")
         leave(JobError("CoordinatorFailed", f"{type(error).__name__}: {error}", permanent=False))
+
+
+def first_or_not_final(told: st.RLTrainingJobStatus) -> AbstractContextManager[None]:
+    """Around the start: what a predecessor got past was right once, and may be again."""
+    return nullcontext() if told.progress is None else not_final()
 
 
 def in_cluster(environ: Mapping[str, str]) -> bool:

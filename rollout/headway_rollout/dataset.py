@@ -104,7 +104,7 @@ def _csv(text: str) -> list[Row]:
 
 
 def _check_values(rows: Sequence[Row]) -> None:
-    """Rows travel to the environment, and into trajectories, as JSON.
+    """Rows travel to the environment as JSON, where a number that is none (a table's missing value) is null.
 
     Raises:
         ValueError: naming the first row and column that cannot.

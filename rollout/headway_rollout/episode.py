@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -183,13 +182,10 @@ def check_reward(reply: FinishReply, bounds: tuple[float, float]) -> None:
     """Refuse a judgement that must not reach the learner.
 
     Raises:
-        InfraFault: the reward is not finite or out of range, or the score or a metric is not finite.
+        InfraFault: the reward is out of range.
     """
     low, high = bounds
-    if not math.isfinite(reply.reward) or not low <= reply.reward <= high:
+    if not low <= reply.reward <= high:
         raise InfraFault(
             f"the environment's reward is {reply.reward}, outside spec.reward.range [{low:g}, {high:g}]"
         )
-    for name, value in {"score": reply.score, **reply.metrics}.items():
-        if not math.isfinite(value):
-            raise InfraFault(f"the environment's {name} is {value}, not a finite number")

@@ -24,8 +24,9 @@ from headway_api import names
 from headway_api.artifacts import Layout
 from headway_api.base_model import fetch
 from headway_api.config import JobConfig
-from headway_api.exits import JobError, leave
+from headway_api.exits import JobError, leave, not_final
 from headway_api.records import Batch, Finished, PolicyVersion, StepReport
+from headway_api.spec.model import ModelSpec
 from headway_api.store import Store, open_store
 from headway_trainer import model as models
 from headway_trainer.batch import TrainingBatch, mini_batches, training_batch
@@ -230,10 +231,12 @@ def run(environ: Mapping[str, str]) -> None:
     config = job_config.load(environ)
     token = job_config.load_token(environ)
     cache = Path(environ.get(names.ENV_CACHE, names.CACHE_DIR))
-    store = open_store(config.spec.output)
+    with not_final():  # the preflight has used this bucket already
+        store = open_store(config.spec.output)
     with ThreadPoolExecutor(1) as background:
         # Ranks of a node share the folder: one fetches, while all of them import and meet.
-        fetching = background.submit(fetch, config.spec.model, store, cache) if _first_here(environ) else None
+        here = _first_here(environ)
+        fetching = background.submit(_fetch, config.spec.model, store, cache) if here else None
         ranks = Ranks.join()
         folders = ranks.gather(fetching.result() if fetching else None)
     base = folders[ranks.rank - ranks.local_rank]
@@ -247,6 +250,11 @@ def run(environ: Mapping[str, str]) -> None:
     finished = serve(learner, coordinator, ranks, probes)
     log("finished", reason=finished.reason)
     ranks.leave()
+
+
+def _fetch(model: ModelSpec, store: Store, cache: Path) -> Path:
+    with not_final():  # the preflight has seen that it is there
+        return fetch(model, store, cache)
 
 
 def _first_here(environ: Mapping[str, str]) -> bool:

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from pydantic import ValidationError
+
 from headway_api.base_model import fetch
 from headway_api.exits import JobError
 from headway_api.sandbox_api import FinishReply, ResetReply
@@ -109,6 +111,10 @@ class Runner:
                     first = await sandbox.reset(row, seed(spec.seed, LEASE_ID))
                     messages = opening(first.messages, spec.agent.effective_builtin.system_prompt)
                     reply = await sandbox.finish(messages, truncated=True)
+        except ValidationError as error:
+            what = f"the environment answered what it must not: {error}"
+            self._failed("Environment", JobError("AnswerUnusable", what, field="spec.environment.entrypoint"))
+            return None
         except PermanentFault as fault:
             self._failed("Environment", JobError(fault.reason, str(fault), field=fault.field))
             return None
@@ -126,8 +132,9 @@ class Runner:
         try:
             value = check()
         except JobError as error:
-            self._failed(name, error)
-            self.report(Preflight(state="Failed", checks=self.results))
+            if error.permanent:
+                self._failed(name, error)
+                self.report(Preflight(state="Failed", checks=self.results))
             raise
         self._passed(name, found(value))
         return value

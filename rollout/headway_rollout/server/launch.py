@@ -34,7 +34,7 @@ LARGEST_CACHE: Final = 512 * MEBIBYTE
 """On a CPU, past this only a single sequence of full length makes the cache larger."""
 
 BYTES: Final = {"float32": 4, "bfloat16": 2}
-PRIVATE: Final = ("AWS_", "HEADWAY_", "KUBERNETES_")
+PRIVATE: Final = ("AWS_", "HEADWAY_", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "KUBERNETES_")
 """Prefixes of variables that the engine has no business with."""
 
 

@@ -9,7 +9,7 @@ from boto3.exceptions import Boto3Error
 from botocore.exceptions import BotoCoreError, ClientError
 
 from headway_api import base_model
-from headway_api.exits import JobError
+from headway_api.exits import JobError, not_final
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,11 +25,12 @@ def fetch(model: ModelSpec, store: Store, cache: Path) -> Path:
     """Fetch the base model from the artifact store or the hub.
 
     Raises:
-        JobError: `ModelUnavailable` where nothing of use lies there, `ModelNotFetched` (retriable) where the
-            way to it failed; both name `spec.model.base`.
+        JobError: `ModelUnavailable` where nothing of use lies there, `ModelNotFetched` where the way to it
+            failed; both are retriable and name `spec.model.base`.
     """
     try:
-        return base_model.fetch(model, store, cache)
+        with not_final():  # the preflight has seen that it is there
+            return base_model.fetch(model, store, cache)
     except STORE_FAILURES as error:
         raise JobError(
             "ModelNotFetched", f"{model.base}: {error}", field=base_model.FIELD, permanent=False

@@ -18,7 +18,7 @@ import aiohttp
 from aiohttp import web
 
 from headway_api import names
-from headway_api.exits import JobError
+from headway_api.exits import JobError, not_final
 from headway_api.records import WeightsManifest, WeightsState
 from headway_api.store import Store, open_store
 from headway_rollout.logs import event
@@ -194,9 +194,5 @@ class RolloutServer:
 
 
 def _open_store(output: OutputSpec) -> Store:
-    try:
+    with not_final():  # the preflight has used this bucket already
         return open_store(output)
-    except JobError as error:
-        # Preflight has used this bucket already: what fails now is not the spec.
-        error.permanent = False
-        raise

@@ -111,6 +111,7 @@ def said(status: int) -> ClientError:
         (said(403), True),
         (NoCredentialsError(), True),
         (said(503), False),
+        (said(429), False),
         (EndpointConnectionError(endpoint_url="http://s3"), False),
         (ReadTimeoutError(endpoint_url="http://s3"), False),
     ],

@@ -14,6 +14,7 @@ from refusing_bucket import refusing_store
 
 from headway_api.exits import JobError
 from headway_api.records import Purpose
+from headway_api.sandbox_api import ResetRequest
 from headway_api.spec.data import Dataset
 from headway_api.store import FileStore
 from headway_rollout.dataset import Order, check_prompts, load, parse, position_of
@@ -147,3 +148,10 @@ def test_a_store_that_does_not_answer_is_asked_again() -> None:
     with pytest.raises(JobError) as caught:
         load(Dataset(uri="s3://bucket/data.jsonl"), refusing_store("SlowDown", 503), "train")
     assert (caught.value.termination.reason, caught.value.permanent) == ("DatasetNotFetched", False)
+
+
+def test_a_tables_missing_number_reaches_the_environment_as_null(tmp_path: Path) -> None:
+    path = tmp_path / "data.parquet"
+    pq.write_table(pa.Table.from_pylist([{"prompt": "a", "x": float("nan")}]), path)
+    [row] = load(Dataset(uri=f"file://{path}"), FileStore(), "train")
+    assert ResetRequest(row=row, seed=0).model_dump(mode="json")["row"] == {"prompt": "a", "x": None}

@@ -11,6 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 from faulty_servers import Scripted, broker, drop, fail, sandbox, serving
+from refusing_bucket import refusing_store
 from toy_tokenizer import tokenizer
 
 from headway_api.exits import JobError
@@ -19,6 +20,8 @@ from headway_api.status import Preflight
 from headway_api.store import FileStore
 from headway_rollout.preflight.run import Runner
 from headway_rollout.sandboxes import Broker
+
+UNVALIDATED = {"everySteps": 0, "atStart": False}
 
 
 def spec(folder: Path, **blocks: Any) -> RLTrainingJobSpec:
@@ -101,13 +104,30 @@ async def test_a_sound_job_passes_every_check(folder: Path) -> None:
 def test_what_a_job_cannot_run_without_fails_it_under_any_policy(
     folder: Path, blocks: dict[str, Any], reason: str, field: str
 ) -> None:
-    off = {"evaluation": {"everySteps": 0, "atStart": False}, "preflight": {"policy": "Off"}}
+    off = {"evaluation": UNVALIDATED, "preflight": {"policy": "Off"}}
     bench = Bench(spec(folder, **(off | blocks)))
     with pytest.raises(JobError) as caught:
         bench.basics(folder)
     found = caught.value.termination
     assert (found.reason, found.field, caught.value.permanent) == (reason, field, True)
     assert bench.reports[-1].state == "Failed"
+
+
+def test_a_store_that_does_not_answer_is_no_failed_check(folder: Path) -> None:
+    bench = Bench(spec(folder, data={"train": {"uri": "s3://bucket/rows.jsonl"}}, evaluation=UNVALIDATED))
+    with pytest.raises(JobError) as caught:
+        bench.runner.basics(refusing_store("SlowDown", 503), folder / "cache")
+    assert not caught.value.permanent
+    assert bench.reports == [], "nothing is known of the dataset yet"
+
+
+async def test_a_judgement_that_is_no_number_fails_the_environments_check(folder: Path) -> None:
+    bench = Bench(spec(folder))
+    async with sandboxes() as (leases, box):
+        box.answers["POST /finish"] = lambda body: {"reward": float("nan"), "score": 0.0, "metrics": {}}
+        with pytest.raises(JobError, match="finite"):
+            await bench.environment(folder, leases)
+    assert bench.failed == [("Environment", "spec.environment.entrypoint")]
 
 
 def test_a_context_longer_than_the_models_is_refused(folder: Path) -> None:

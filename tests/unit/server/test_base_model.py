@@ -23,10 +23,10 @@ def test_a_store_that_fails_for_now_is_asked_again(tmp_path: Path, monkeypatch: 
     assert (told.reason, told.field, caught.value.permanent) == ("ModelNotFetched", "spec.model.base", False)
 
 
-def test_an_empty_place_is_a_mistake_of_the_spec(tmp_path: Path) -> None:
+def test_a_place_that_is_empty_by_now_may_be_filled_again(tmp_path: Path) -> None:
     with pytest.raises(JobError) as caught:
         fetch(ModelSpec.model_construct(base=f"file://{tmp_path}/nothing"), FileStore(), tmp_path / "cache")
-    assert caught.value.permanent
+    assert not caught.value.permanent, "the preflight has seen it there"
     assert caught.value.termination.field == "spec.model.base"
 
 
