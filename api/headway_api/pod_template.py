@@ -11,21 +11,23 @@ from typing import Any, Final
 
 Json = dict[str, Any]
 
-KEYED: Final = {
-    "containers": "name",
-    "initContainers": "name",
-    "volumes": "name",
-    "env": "name",
-    "volumeMounts": "mountPath",
-    "volumeDevices": "devicePath",
-    "ports": "containerPort",
-    "imagePullSecrets": "name",
-    "topologySpreadConstraints": "topologyKey",
-    "hostAliases": "ip",
-    "resourceClaims": "name",
-    "schedulingGates": "name",
+KEYED: Final[dict[str, tuple[str, ...]]] = {
+    "containers": ("name",),
+    "initContainers": ("name",),
+    "volumes": ("name",),
+    "env": ("name",),
+    "volumeMounts": ("mountPath",),
+    "volumeDevices": ("devicePath",),
+    "ports": ("containerPort", "protocol"),
+    "imagePullSecrets": ("name",),
+    "topologySpreadConstraints": ("topologyKey", "whenUnsatisfiable"),
+    "hostAliases": ("ip",),
+    "resourceClaims": ("name",),
+    "schedulingGates": ("name",),
 }
-"""List -> the field that tells its entries apart; a port's protocol does too."""
+"""List -> the fields that tell its entries apart."""
+UNSAID: Final = {"protocol": "TCP"}
+"""What such a field is where an entry does not say it."""
 APPENDED: Final = frozenset({"tolerations", "envFrom"})
 WHOLE: Final = frozenset({"env", "volumes", "resourceClaims"})
 """Lists whose entries are replaced and not merged: value and valueFrom exclude one another."""
@@ -61,8 +63,7 @@ def bounded(container: Json) -> Json:
 
 def _identity(key: str, entry: Json) -> tuple[Any, ...]:
     """What tells an entry of the list `key` apart from the others."""
-    named = (entry.get(KEYED[key]),)
-    return (*named, entry.get("protocol", "TCP")) if key == "ports" else named
+    return tuple(entry.get(field, UNSAID.get(field)) for field in KEYED[key])
 
 
 def _told_apart(key: str, entries: Any) -> bool:

@@ -74,9 +74,9 @@ def test_null_removes() -> None:
 
 @pytest.mark.parametrize("key", sorted(KEYED))
 def test_named_entries_keep_their_place(key: str) -> None:
-    name = KEYED[key]
-    base, layer = {key: [{name: "a"}, {name: "b"}]}, {key: [{name: "c"}, {name: "b", "more": 1}]}
-    assert merge(base, layer) == {key: [{name: "a"}, {name: "b", "more": 1}, {name: "c"}]}
+    a, b, c = (dict.fromkeys(KEYED[key], name) for name in "abc")
+    more = {**b, "more": 1}
+    assert merge({key: [a, b]}, {key: [c, more]}) == {key: [a, more, c]}
 
 
 def test_a_port_over_udp_is_another_than_the_same_over_tcp() -> None:
@@ -84,6 +84,14 @@ def test_a_port_over_udp_is_another_than_the_same_over_tcp() -> None:
     assert merge({"ports": [tcp]}, {"ports": [udp]})["ports"] == [tcp, udp]
     named = {"name": "dns", "containerPort": 53, "protocol": "TCP"}
     assert merge({"ports": [tcp, udp]}, {"ports": [named]})["ports"] == [named, udp]
+
+
+def test_a_wish_to_spread_stands_beside_a_demand_to() -> None:
+    wish, demand = (
+        {"topologyKey": "zone", "whenUnsatisfiable": how} for how in ("ScheduleAnyway", "DoNotSchedule")
+    )
+    key = "topologySpreadConstraints"
+    assert merge({key: [wish]}, {key: [demand]})[key] == [wish, demand]
 
 
 @pytest.mark.parametrize(
