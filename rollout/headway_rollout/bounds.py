@@ -45,6 +45,12 @@ def steps_in(rows: int, spec: RLTrainingJobSpec) -> int:
     return min(spec.schedule.max_steps, rows * spec.schedule.max_epochs // spec.algorithm.batch_size)
 
 
+def oldest_step(group: GroupRecord) -> int | None:
+    """Step of the oldest version that sampled a token of the group; None where it has no token to train."""
+    rows = [row for episode in group.scored for row in episode.rows]
+    return min((span.version.step for row in rows for span in row.versions), default=None)
+
+
 def check_lag(batch: Batch, max_lag: int) -> None:
     """The staleness bound, held against the tokens themselves.
 
@@ -52,11 +58,11 @@ def check_lag(batch: Batch, max_lag: int) -> None:
         JobError: `StaleBatch`: a token is older than maxStepsOffPolicy allows.
     """
     for group in batch.groups:
-        steps = [s.version.step for e in group.scored for row in e.rows for s in row.versions]
-        if steps and min(steps) < batch.step - 1 - max_lag:
+        oldest = oldest_step(group)
+        if oldest is not None and oldest < batch.step - 1 - max_lag:
             raise JobError(
                 "StaleBatch",
-                f"group {group.group_id} has tokens of step {min(steps)} in the batch of step {batch.step}: "
+                f"group {group.group_id} has tokens of step {oldest} in the batch of step {batch.step}: "
                 "this is a fault of Headway, please report it with the artifact store's trajectories folder",
                 field="spec.algorithm.maxStepsOffPolicy",
             )

@@ -88,8 +88,3 @@ async def run(
         episodes=[records[-1] for records in attempts],
         discarded=[record for records in attempts for record in records[:-1]],
     )
-
-
-def uniform(group: GroupRecord) -> bool:
-    """Whether its rewards are all alike, so that it has no gradient."""
-    return len({episode.reward for episode in group.scored}) <= 1

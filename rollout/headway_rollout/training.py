@@ -26,7 +26,7 @@ from headway_api.records import Batch, EpisodeRecord, Finished, GroupRecord, Pur
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_rollout import group as groups
 from headway_rollout import logs
-from headway_rollout.bounds import LOST_LIMIT, check_lag, lost, rollback, steps_in
+from headway_rollout.bounds import LOST_LIMIT, check_lag, lost, oldest_step, rollback, steps_in
 from headway_rollout.dataset import Order, Row, position_of
 from headway_rollout.engines.fleet import Fleet
 from headway_rollout.episode import Task
@@ -36,7 +36,7 @@ from headway_rollout.gateway.core import Sampling
 from headway_rollout.ledger.events import abandoned
 from headway_rollout.ledger.segments import Ledger
 from headway_rollout.one_at_a_time import OneAtATime
-from headway_rollout.sampler.in_order import InOrder
+from headway_rollout.sampler.slots import Sampler
 from headway_rollout.spool import Replay, Spool
 
 _log = logging.getLogger(__name__)
@@ -128,11 +128,12 @@ class Training:
         """Episodes of this process that ended, by outcome and purpose."""
         self.retried: Counter[str] = Counter()
         """Those of them that were started again after an InfraError, by purpose."""
-        self.sampler = InOrder(
+        self.sampler = Sampler(
             batch_size=algorithm.batch_size,
             max_lag=algorithm.max_steps_off_policy,
             steps=steps_in(len(data.train), spec),
             positions=len(data.train) * schedule.max_epochs,
+            order=algorithm.sampler,
         )
 
     @property
@@ -176,7 +177,9 @@ class Training:
             else:
                 self._validated[step] = [group for group in standing if group.scored]
         self.state.last_batch = list(replay.last)
-        self.sampler.restore(max(0, self.state.step), settled, self._waiting)
+        at = max(0, self.state.step)
+        sampled = {position: oldest_step(group) for position, group in self._waiting.items()}
+        self.sampler.restore(at, settled, {p: at if step is None else step for p, step in sampled.items()})
         if replay.reports:
             await self._fleet.want(replay.reports[-1].weights)
         logs.event(_log, "restored", step=self.state.step, waiting=len(kept), settled=len(settled))
@@ -218,7 +221,7 @@ class Training:
             return Finished(reason=self.state.finished)
         if step != self.state.step + 1 or self.state.step < 0:
             raise Conflict(f"step {step} was asked for, but step {self.state.step} is the last one reported")
-        positions = None if self._validation_due() else self.sampler.batch()
+        positions = None if self._validation_due() else self.sampler.take()
         if positions is None or self.sampler.step >= self.steps:
             return None
         batch = Batch(
@@ -280,7 +283,7 @@ class Training:
     async def _take(self, report: StepReport) -> None:
         reported = time.monotonic()
         positions = [position_of(group) for group in report.groups]
-        if report.step > 0 and sorted(positions) != self.sampler.batch():
+        if report.step > 0 and not self.sampler.accepts(report.step, positions):
             raise Conflict(f"step {report.step} names other groups than its batch")
         await self._store(self._spool.keep, report)
         await self._store(self._ledger.step, report, time.time())
@@ -356,7 +359,7 @@ class Training:
         else:
             self._lost_in_a_row = 0
             self._waiting[position] = group
-            (self.sampler.filtered if groups.uniform(group) else self.sampler.finished)(position)
+            self.sampler.finished(position)
         await self._notify()
 
     async def _run(self, plan: groups.Plan) -> GroupRecord:

@@ -248,7 +248,6 @@ async def test_a_group_retries_what_the_platform_lost_with_fresh_ids(tok: Any) -
     assert [e.outcome for e in group.episodes] == [Outcome.COMPLETED] * 3
     assert [e.episode_id for e in group.discarded] == ["t0-000000-0-200", "t0-000000-1-200"]
     assert [e.episode_id for e in group.episodes] == ["t0-000000-0-201", "t0-000000-1-201", "t0-000000-2-200"]
-    assert groups.uniform(group)
 
 
 def test_a_first_attempt_samples_alike_in_every_incarnation_and_a_retry_anew() -> None:

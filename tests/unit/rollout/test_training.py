@@ -21,6 +21,7 @@ from headway_rollout import stall
 from headway_rollout.bounds import check_lag, steps_in
 from headway_rollout.engines.router import Endpoint, Router
 from headway_rollout.ledger.segments import Ledger, total
+from headway_rollout.sampler.choice import CHOICES, Order
 from headway_rollout.stall import AFTER_SECONDS, LEARNER_SECONDS, Watch, culprit
 from headway_rollout.training import Conflict
 
@@ -58,9 +59,10 @@ async def test_an_epoch_that_ends_first_ends_the_job(tmp_path: Path) -> None:
     assert sorted(training.state.evaluations) == [0, 2]
 
 
+@pytest.mark.parametrize("order", CHOICES)
 @pytest.mark.parametrize("lag", [0, 1, 2])
-async def test_no_token_is_older_than_allowed(tmp_path: Path, lag: int) -> None:
-    job = Job(tmp_path, spec(maxStepsOffPolicy=lag))
+async def test_no_token_is_older_than_allowed(tmp_path: Path, lag: int, order: Order) -> None:
+    job = Job(tmp_path, spec(maxStepsOffPolicy=lag, sampler=order))
     job.pause = lambda task: 0.002 * (task.sampling_seed % 7)
     async with job.coordinator() as (_, learner, running):
         await asyncio.gather(learner.run(), running)
