@@ -86,9 +86,14 @@ class Layout:
         """The StepReport that completes a checkpoint."""
         return f"{self.checkpoint(step)}/report.json"
 
+    @property
+    def step_histories(self) -> str:
+        """Folder of the reports of all steps."""
+        return f"{self.root}/steps"
+
     def step_history(self, step: int) -> str:
         """The same report, kept after its checkpoint is pruned: the record of what was acknowledged."""
-        return f"{self.root}/steps/{step:06d}.json"
+        return f"{self.step_histories}/{step:06d}.json"
 
     @property
     def latest(self) -> str:

@@ -67,13 +67,13 @@ def _identity(key: str, entry: Json) -> tuple[Any, ...]:
 
 
 def _told_apart(key: str, entries: Any) -> bool:
-    """Whether each entry of the list, or of none, has what tells it apart, as text or number."""
+    """Whether each entry of the list, or of none, is told apart from the others, by text or number."""
     if entries is None:
         return True
-    return isinstance(entries, list) and all(
-        isinstance(entry, dict) and all(isinstance(part, str | int) for part in _identity(key, entry))
-        for entry in entries
-    )
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        return False
+    found = [_identity(key, entry) for entry in entries]
+    return all(isinstance(part, str | int) for one in found for part in one) and len(set(found)) == len(found)
 
 
 def _merge_list(key: str, base: list[Json], layer: list[Json]) -> list[Json]:

@@ -209,11 +209,19 @@ def bucket_unavailable(uri: str, error: Exception) -> JobError:
 
 def _may_pass(error: Exception) -> bool:
     """Whether the store could not be reached or was in trouble itself, rather than saying no."""
-    from botocore.exceptions import ClientError, ConnectionError, HTTPClientError
+    from botocore.exceptions import (
+        ClientError,
+        ConnectionError,
+        CredentialRetrievalError,
+        HTTPClientError,
+        MetadataRetrievalError,
+    )
 
     if isinstance(error, ClientError):
         return _status(error) >= HTTPStatus.INTERNAL_SERVER_ERROR or _status(error) in BUSY
-    return isinstance(error, ConnectionError | HTTPClientError)
+    # The last two: the cloud's identity service did not answer, as on a node that has just joined.
+    passing = (ConnectionError, HTTPClientError, CredentialRetrievalError, MetadataRetrievalError)
+    return isinstance(error, passing)
 
 
 def open_store(output: OutputSpec) -> Store:

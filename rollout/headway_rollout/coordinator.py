@@ -124,10 +124,10 @@ class Coordinator:
                 await self._status.flush()
 
     async def _work(self, stack: AsyncExitStack, http: aiohttp.ClientSession) -> None:
-        runner = Runner(self.spec, self._checked)
         with first_or_not_final(self._told):
             incarnation = await self._blocking(self._spool.incarnation)
-            ready = await self._blocking(runner.basics, self._store, self._cache)
+        runner = Runner(self.spec, self._checked, first=self._told.progress is None)
+        ready = await self._blocking(runner.basics, self._store, self._cache)
         owner = f"{self.job.name}-{incarnation}"
         on_tool = partial(self._exporter.observe, "sandbox/tool_call_seconds")
         broker = Broker(http, self._broker_url, self._token, owner, on_tool)

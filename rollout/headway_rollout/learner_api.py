@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 from pydantic import ValidationError
 
+from headway_api.exits import JobError
 from headway_api.records import Finished, StepReport
 from headway_api.sandbox_api import Problem
 from headway_rollout.training import Conflict, RolledBack, Training
@@ -63,6 +64,8 @@ class LearnerApi:
             found = await self.training.wait_for_batch(step, POLL_SECONDS)
         except Conflict as conflict:
             return problem(409, "StepMismatch", str(conflict))
+        except JobError as fault:
+            return problem(503, fault.termination.reason, str(fault))
         if found is None:
             return web.Response(status=204)
         if isinstance(found, Finished):

@@ -33,6 +33,8 @@ class Replay:
     """Durable step reports, oldest first."""
     waiting: list[GroupRecord] = field(default_factory=list)
     """Spooled training groups that no durable step acknowledges, in data order."""
+    undone: list[StepReport] = field(default_factory=list)
+    """Reports of steps beyond the newest durable one, oldest first: a rollback undid them."""
     last: list[GroupRecord] = field(default_factory=list)
     """Groups of the newest durable step."""
     validations: dict[int, list[GroupRecord]] = field(default_factory=dict)
@@ -64,11 +66,13 @@ class Spool:
             for group in map(self._group, self._store.list(folder)):
                 validations.setdefault(group.step, []).append(group)
         reports = [self._report(step) for step in range(latest + 1)] if latest is not None else []
+        undone = [self._report(step) for step in self._histories() if latest is not None and step > latest]
         taken = {self._layout.train_group(group) for report in reports for group in report.groups}
         spooled = self._store.list(self._layout.train_groups)
         return Replay(
             reports=reports,
             waiting=[self._group(uri) for uri in spooled if uri not in taken],
+            undone=undone,
             last=[
                 self._group(self._layout.train_group(group))
                 for group in (reports[-1].groups if reports else [])
@@ -110,6 +114,12 @@ class Spool:
 
     def _group(self, uri: str) -> GroupRecord:
         return decode(self._store.get(uri))
+
+    def _histories(self) -> list[int]:
+        return [
+            int(uri.rpartition("/")[2].removesuffix(".json"))
+            for uri in self._store.list(self._layout.step_histories)
+        ]
 
     def _report(self, step: int) -> StepReport:
         try:

@@ -120,7 +120,8 @@ class Training:
         self._validated: dict[int, list[GroupRecord]] = {}
         """Answered groups of validations that a predecessor began, or made at steps that are taken anew."""
         self._lost_in_a_row = 0
-        self._rollback: JobError | None = None
+        self._fault: JobError | None = None
+        """What `run` ends with: it came up in a call of the learner's."""
         self.state = State()
         self.in_flight: Counter[str] = Counter()
         """Episodes that hold a place now, by purpose."""
@@ -179,7 +180,12 @@ class Training:
         self.state.last_batch = list(replay.last)
         at = max(0, self.state.step)
         sampled = {position: oldest_step(group) for position, group in self._waiting.items()}
-        self.sampler.restore(at, settled, {p: at if step is None else step for p, step in sampled.items()})
+        self.sampler.restore(
+            at,
+            settled,
+            finished={p: at if step is None else step for p, step in sampled.items()},
+            undone={report.step: [*map(position_of, report.groups)] for report in replay.undone},
+        )
         if replay.reports:
             await self._fleet.want(replay.reports[-1].weights)
         logs.event(_log, "restored", step=self.state.step, waiting=len(kept), settled=len(settled))
@@ -188,10 +194,10 @@ class Training:
         """Until the last step is taken and validated.
 
         Raises:
-            ExceptionGroup: with a JobError: `EpisodesFailing`, or `LearnerRolledBack`.
+            ExceptionGroup: with a JobError: `EpisodesFailing`, `LearnerRolledBack` or `StaleBatch`.
         """
         async with asyncio.TaskGroup() as tasks:
-            guard = tasks.create_task(self._rolled_back())
+            guard = tasks.create_task(self._faulted())
             await self._until(lambda: self.state.step >= 0)
             while True:
                 seen = self.state.step
@@ -233,7 +239,7 @@ class Training:
         return batch
 
     async def wait_for_batch(self, step: int, timeout: float) -> Batch | Finished | None:
-        """`batch`, but waits up to `timeout` seconds for it."""
+        """`batch`, but waits up to `timeout` seconds for it. A JobError ends `run` too."""
         try:
             async with asyncio.timeout(timeout), self._changed:
                 while (found := await self.batch(step)) is None:
@@ -241,6 +247,10 @@ class Training:
                 return found
         except TimeoutError:
             return None
+        except JobError as fault:
+            self._fault = fault
+            await self._notify()
+            raise
 
     async def report(self, report: StepReport) -> None:
         """Take the learner's word that a step is durable. Saying it again changes nothing.
@@ -263,15 +273,15 @@ class Training:
         if not self.state.reports or self.state.finished is not None:
             return
         latest = await self._store(self._spool.latest)
-        self._rollback = rollback(report, self.state.reports[-1], latest)
-        if self._rollback is not None:
+        self._fault = rollback(report, self.state.reports[-1], latest)
+        if self._fault is not None:
             await self._notify()
-            raise RolledBack(str(self._rollback))
+            raise RolledBack(str(self._fault))
 
-    async def _rolled_back(self) -> None:
-        await self._until(lambda: self._rollback is not None)
-        assert self._rollback is not None
-        raise self._rollback
+    async def _faulted(self) -> None:
+        await self._until(lambda: self._fault is not None)
+        assert self._fault is not None
+        raise self._fault
 
     async def _again(self, report: StepReport) -> None:
         """The learner's restart: nothing new, unless it had to start a new incarnation at this step."""

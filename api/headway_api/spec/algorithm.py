@@ -182,8 +182,8 @@ class AlgorithmSpec(SpecModel):
     sampler: Literal["in_order", "windowed", "ready_first"] = "in_order"
     """Which finished group is trained next; none is ever older than maxStepsOffPolicy allows. in_order: that
     of the earliest row, whichever finished first, so that fast prompts are not preferred. windowed: the
-    oldest finished one out of the older half of those under way, so that a slow prompt does not hold up the
-    rest. ready_first: whichever finished first; prompts that take long are trained late."""
+    oldest finished one out of the oldest batchSize * (1 + maxStepsOffPolicy / 2), so that a slow prompt does
+    not hold up the rest. ready_first: whichever finished first; prompts that take long are trained late."""
     kl: Kl = Kl()
     """Penalty on moving away from the base model."""
     entropy: Entropy = Entropy()

@@ -51,6 +51,8 @@ class Runner:
 
     spec: RLTrainingJobSpec
     report: Callable[[Preflight], None]
+    first: bool = True
+    """No predecessor got past the basics; after one, none of them failing is final."""
     results: list[Check] = field(default_factory=list)
 
     def basics(self, store: Store, cache: Path) -> Ready:
@@ -132,6 +134,7 @@ class Runner:
         try:
             value = check()
         except JobError as error:
+            error.permanent &= self.first
             if error.permanent:
                 self._failed(name, error)
                 self.report(Preflight(state="Failed", checks=self.results))

@@ -6,7 +6,8 @@ nor acknowledged by the learner. Groups start in data order; which of the finish
 sampled it; docs/staleness.md has the derivation, and a property test drives all three.
 
 A batch is chosen when the learner first asks for it and stays as it is until it is acknowledged: what
-finishes meanwhile waits for the next one.
+finishes meanwhile waits for the next one. A step that was undone by a rollback gets the groups it had: they
+are trained, and billed, as that step's.
 
 A slot returns exactly once: when its group is abandoned, or when it is acknowledged. A group whose rewards
 are uniform keeps its place in its batch, where it has no gradient, and its slot until then.
@@ -14,7 +15,7 @@ are uniform keeps its place in its batch, where it has no gradient, and its slot
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from headway_rollout.sampler.choice import CHOICES, Group, Order, feasible
@@ -56,6 +57,8 @@ class Sampler:
     cursor: int = 0
     cut: list[int] | None = None
     """The batch that the learner was given for the next step."""
+    undone: dict[int, list[int]] = field(default_factory=dict)
+    """Step -> groups it was made of before a rollback, ascending."""
     _finished: int = 0
 
     @property
@@ -104,8 +107,8 @@ class Sampler:
 
     def batch(self) -> list[int] | None:
         """Positions of the next batch, ascending; None while it cannot be cut. Asking changes nothing."""
-        if self.cut is not None:
-            return self.cut
+        if (settled := self.cut or self.undone.get(self.step + 1)) is not None:
+            return settled
         chosen = CHOICES[self.order](self._groups(), self.batch_size, self.max_lag)
         return None if chosen is None or self._out_of_order(chosen) else chosen
 
@@ -123,7 +126,7 @@ class Sampler:
         given = sorted(positions)
         if step != self.step + 1:
             return False
-        if self.cut is not None or self.order == "in_order":
+        if self.cut or step in self.undone or self.order == "in_order":
             return given == self.batch()
         ended = all(p in self.active and self.active[p].ended is not None for p in given)
         distinct = len(set(given)) == self.batch_size == len(given)
@@ -140,10 +143,20 @@ class Sampler:
         self.step = step
         self.cut = None
 
-    def restore(self, step: int, settled: Iterable[int], finished: Mapping[int, int]) -> None:
+    def restore(
+        self,
+        step: int,
+        settled: Iterable[int],
+        finished: Mapping[int, int],
+        undone: Mapping[int, Collection[int]] | None = None,
+    ) -> None:
         """State after a restart: what was acknowledged or abandoned, and what waits in the spool.
 
-        `finished` gives the oldest version's step of each waiting group.
+        Args:
+            step: the newest durable step.
+            settled: positions that never start again.
+            finished: the oldest version's step of each waiting group, by position.
+            undone: positions of each step that a rollback undid.
         """
         self.step = step
         self.settled = set(settled)
@@ -151,6 +164,11 @@ class Sampler:
         self._finished = len(finished)
         self.cursor = 0
         self.cut = None
+        self.undone = {
+            number: sorted(positions)
+            for number, positions in (undone or {}).items()
+            if finished.keys() >= set(positions)
+        }
         self._advance()
 
     def _groups(self) -> list[Group]:

@@ -86,6 +86,12 @@ def test_a_port_over_udp_is_another_than_the_same_over_tcp() -> None:
     assert merge({"ports": [tcp, udp]}, {"ports": [named]})["ports"] == [named, udp]
 
 
+def test_a_list_whose_entries_are_alike_is_taken_whole() -> None:
+    ports = [{"name": "http", "containerPort": 80}, {"name": "admin", "containerPort": 80}]
+    assert merge({}, {"ports": ports})["ports"] == ports
+    assert merge({"ports": [{"containerPort": 53}]}, {"ports": ports})["ports"] == ports
+
+
 def test_a_wish_to_spread_stands_beside_a_demand_to() -> None:
     wish, demand = (
         {"topologyKey": "zone", "whenUnsatisfiable": how} for how in ("ScheduleAnyway", "DoNotSchedule")

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from botocore.exceptions import (
     ClientError,
+    CredentialRetrievalError,
     EndpointConnectionError,
+    MetadataRetrievalError,
     NoCredentialsError,
     ReadTimeoutError,
 )
@@ -114,6 +116,8 @@ def said(status: int) -> ClientError:
         (said(429), False),
         (EndpointConnectionError(endpoint_url="http://s3"), False),
         (ReadTimeoutError(endpoint_url="http://s3"), False),
+        (CredentialRetrievalError(provider="container-role", error_msg="refused"), False),
+        (MetadataRetrievalError(error_msg="no answer"), False),
     ],
 )
 def test_an_outage_of_the_store_is_waited_for_and_its_no_is_not(error: Exception, permanent: bool) -> None:

@@ -121,6 +121,15 @@ def test_a_store_that_does_not_answer_is_no_failed_check(folder: Path) -> None:
     assert bench.reports == [], "nothing is known of the dataset yet"
 
 
+def test_what_a_predecessor_got_past_is_no_failed_check(folder: Path) -> None:
+    bench = Bench(spec(folder, data={"train": {"uri": "s3://bucket/rows.jsonl"}}, evaluation=UNVALIDATED))
+    bench.runner.first = False
+    with pytest.raises(JobError, match="AccessDenied") as caught:
+        bench.runner.basics(refusing_store("AccessDenied", 403), folder / "cache")
+    assert not caught.value.permanent
+    assert bench.reports == []
+
+
 async def test_a_judgement_that_is_no_number_fails_the_environments_check(folder: Path) -> None:
     bench = Bench(spec(folder))
     async with sandboxes() as (leases, box):

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from a_job import TOKEN, Job, manifest
+from a_job import TOKEN, Job, manifest, spec
 
 from headway_api.exits import JobError
 from headway_api.records import StepReport
 from headway_rollout.bounds import rollback
 from headway_rollout.ledger.segments import total
+from headway_rollout.sampler.choice import CHOICES, Order
 from headway_rollout.training import Conflict
 
 
@@ -32,8 +33,10 @@ def roll_back(job: Job, to: int) -> StepReport:
     return report
 
 
-async def test_the_coordinator_starts_again_where_the_learner_is(tmp_path: Path) -> None:
-    job = Job(tmp_path)
+@pytest.mark.parametrize("order", CHOICES)
+async def test_the_coordinator_starts_again_where_the_learner_is(tmp_path: Path, order: Order) -> None:
+    job = Job(tmp_path, spec(sampler=order, maxStepsOffPolicy=2))
+    job.pause = lambda task: 0.3 if task.group_id == "t0-000002" else 0.0
     async with job.coordinator() as (training, learner, running):
         await learner.run(steps=3)
         first = {batch.step: [g.group_id for g in batch.groups] for batch in learner.batches}

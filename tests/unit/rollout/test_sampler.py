@@ -35,6 +35,8 @@ class Schedule(RuleBasedStateMachine):
         self.trained: list[int] = []
         self.given: list[int] | None = None
         """What the learner is training on."""
+        self.taken: dict[int, list[int]] = {}
+        """What each step was made of, also after a rollback of it."""
 
     def running(self) -> list[int]:
         return [p for p, group in self.sampler.active.items() if group.ended is None]
@@ -70,23 +72,41 @@ class Schedule(RuleBasedStateMachine):
             self.returned[position] = self.returned.get(position, 0) + 1
         if self.sampler.order == "in_order":
             assert not self.trained or self.given[0] > max(self.trained)
-        self.sampler.acknowledged(self.sampler.step + 1, self.given)
+        step = self.sampler.step + 1
+        assert self.taken.setdefault(step, self.given) == self.given, "made of other groups than before"
+        self.sampler.acknowledged(step, self.given)
         self.trained += self.given
         self.given = None
 
     @rule(learner_too=st.booleans())
     def restart(self, learner_too: bool) -> None:
         """Whatever was running is lost, what had finished is in the spool; who was first is forgotten."""
-        old = self.sampler
-        finished = {p: group.since for p, group in old.active.items() if group.ended is not None}
-        self.sampler = Sampler(old.batch_size, old.max_lag, old.steps, old.positions, old.order)
-        self.sampler.restore(old.step, old.settled, finished)
+        self.successor(self.sampler.step)
         if learner_too:
             self.given = None
 
+    @precondition(lambda self: self.sampler.step > 0)
+    @rule(data=st.data())
+    def roll_back(self, data: st.DataObject) -> None:
+        """A person sets the pointer back: the groups of the steps beyond wait in the spool again."""
+        to = data.draw(st.integers(0, self.sampler.step - 1))
+        again = {p for step in range(to + 1, self.sampler.step + 1) for p in self.taken[step]}
+        self.trained = [p for p in self.trained if p not in again]
+        self.returned = {p: times for p, times in self.returned.items() if p not in again}
+        self.successor(to, again)
+        self.given = None
+
+    def successor(self, step: int, again: frozenset[int] | set[int] = frozenset()) -> None:
+        old = self.sampler
+        finished = {p for p, group in old.active.items() if group.ended is not None} | again
+        self.sampler = Sampler(old.batch_size, old.max_lag, old.steps, old.positions, old.order)
+        undone = {number: groups for number, groups in self.taken.items() if number > step}
+        self.sampler.restore(step, old.settled - again, {p: self.since[p] for p in finished}, undone)
+
     @invariant()
-    def slots_are_never_overbooked(self) -> None:
-        assert len(self.sampler.active) <= self.sampler.slots
+    def slots_are_overbooked_by_nothing_but_a_rollback(self) -> None:
+        again = {p for groups in self.sampler.undone.values() for p in groups}
+        assert len(self.sampler.active.keys() - again) <= self.sampler.slots
 
     @invariant()
     def a_slot_returns_exactly_once(self) -> None:
@@ -214,6 +234,16 @@ def test_a_batch_that_was_given_stands() -> None:
     sampler.finished(0)
     assert sampler.take() == sampler.batch() == [1]
     assert not sampler.accepts(1, [0])
+
+
+def test_an_undone_step_gets_the_groups_it_had() -> None:
+    sampler = Sampler(batch_size=1, max_lag=2, steps=5, positions=10, order="ready_first")
+    waiting = dict.fromkeys([0, 1, 2], 0)
+    sampler.restore(step=0, settled=[], finished=waiting, undone={1: [2], 2: [1], 3: [7]})
+    for step, expected in ((1, [2]), (2, [1]), (3, [0])):
+        assert not sampler.accepts(step, [9])
+        assert sampler.take() == expected, "7 is not in the spool: that step is made of what there is"
+        sampler.acknowledged(step, expected)
 
 
 def test_a_successor_accepts_what_its_predecessor_gave() -> None:

@@ -18,6 +18,7 @@ from headway_api.exits import JobError
 from headway_api.records import Batch, Finished, StepReport
 from headway_api.sandbox_api import PoolState, Problem
 from headway_rollout import stall
+from headway_rollout import training as training_module
 from headway_rollout.bounds import check_lag, steps_in
 from headway_rollout.engines.router import Endpoint, Router
 from headway_rollout.ledger.segments import Ledger, total
@@ -171,6 +172,23 @@ async def test_the_api_refuses_strangers_and_nonsense(tmp_path: Path) -> None:
         for path in ("/healthz", "/readyz", "/metrics"):
             async with http.get(url + path) as answer:
                 assert answer.status == 200
+
+
+async def test_a_stale_batch_ends_the_coordinator_in_its_own_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stale(batch: Batch, max_lag: int) -> None:
+        raise JobError("StaleBatch", "too old")
+
+    monkeypatch.setattr(training_module, "check_lag", stale)
+    job = Job(tmp_path)
+    async with job.coordinator() as (training, learner, running):
+        await learner.run(steps=0)
+        with pytest.raises(JobError, match="too old"):
+            await training.wait_for_batch(1, 10)
+        with pytest.raises(ExceptionGroup) as ended:
+            await running
+    assert ended.group_contains(JobError, match="too old")
 
 
 def test_a_stale_batch_is_never_handed_out() -> None:
