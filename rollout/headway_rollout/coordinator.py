@@ -42,7 +42,8 @@ from headway_rollout.preflight.run import Ready, Runner
 from headway_rollout.sandboxes import Broker
 from headway_rollout.spool import Spool
 from headway_rollout.stall import Watch
-from headway_rollout.training import State, Training
+from headway_rollout.state import State
+from headway_rollout.training import Training
 
 FAREWELL_SECONDS = 60.0
 """Longest a finished coordinator waits for the learner to hear of it."""

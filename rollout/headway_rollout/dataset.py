@@ -27,6 +27,14 @@ Row = dict[str, Any]
 Field = Literal["train", "validation"]
 
 
+@dataclass
+class Data:
+    """Rows of both splits."""
+
+    train: Sequence[Row]
+    validation: Sequence[Row]
+
+
 @dataclass(frozen=True)
 class Slot:
     """One group's place in the data."""

@@ -16,10 +16,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import partial
-from typing import Literal
 
 from headway_api.exits import JobError
 from headway_api.records import Batch, EpisodeRecord, Finished, GroupRecord, Purpose, StepReport
@@ -27,17 +24,18 @@ from headway_api.spec.training import RLTrainingJobSpec
 from headway_rollout import group as groups
 from headway_rollout import logs
 from headway_rollout.bounds import LOST_LIMIT, check_lag, lost, oldest_step, rollback, steps_in
-from headway_rollout.dataset import Order, Row, position_of
+from headway_rollout.dataset import Data, Order, position_of
 from headway_rollout.engines.fleet import Fleet
 from headway_rollout.episode import Task
 from headway_rollout.evaluation import driver
-from headway_rollout.evaluation.measures import Evaluation, summarize
+from headway_rollout.evaluation.measures import summarize
 from headway_rollout.gateway.core import Sampling
 from headway_rollout.ledger.events import abandoned
 from headway_rollout.ledger.segments import Ledger
 from headway_rollout.one_at_a_time import OneAtATime
 from headway_rollout.sampler.slots import Sampler
 from headway_rollout.spool import Replay, Spool
+from headway_rollout.state import State
 
 _log = logging.getLogger(__name__)
 
@@ -48,40 +46,6 @@ class Conflict(Exception):
 
 class RolledBack(Exception):
     """The learner is at an older step: a successor of this coordinator will know it."""
-
-
-@dataclass
-class Data:
-    """Rows of both splits."""
-
-    train: Sequence[Row]
-    validation: Sequence[Row]
-
-
-@dataclass
-class State:
-    """Where the job stands, for status, metrics and the learner API."""
-
-    reports: list[StepReport] = field(default_factory=list)
-    evaluations: dict[int, Evaluation] = field(default_factory=dict)
-    """Validations that are complete, by step."""
-    last_batch: list[GroupRecord] = field(default_factory=list)
-    finished: Literal["MaxSteps", "MaxEpochs"] | None = None
-    evaluating: int | None = None
-    """Step whose validation runs now."""
-    updated_at: datetime = field(default_factory=lambda: datetime.now(UTC))
-    """When anything last went forward: a start of this process, a scored episode, a group, a step."""
-    moved_at: float = field(default_factory=time.monotonic)
-    """The same moment, monotonic."""
-
-    def moved(self) -> None:
-        """Something went forward."""
-        self.updated_at, self.moved_at = datetime.now(UTC), time.monotonic()
-
-    @property
-    def step(self) -> int:
-        """Steps taken; -1 before the learner has announced its untrained weights."""
-        return self.reports[-1].step if self.reports else -1
 
 
 class Training:

@@ -17,7 +17,8 @@ from headway_rollout.ledger.segments import Days, total
 from headway_rollout.ledger.usage import usage
 from headway_rollout.metrics.figures import Figures, valid_mean
 from headway_rollout.metrics.prometheus import Sample
-from headway_rollout.training import State, Training
+from headway_rollout.state import State
+from headway_rollout.training import Training
 
 TOKEN_CLASSES = {name for name in UsageClass if name is not UsageClass.SANDBOX_SECONDS}
 

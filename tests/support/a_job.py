@@ -20,13 +20,14 @@ from headway_api.artifacts import Layout
 from headway_api.records import Canary, EpisodeRecord, StepReport, UsageClass, WeightsManifest
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.store import FileStore
+from headway_rollout.dataset import Data
 from headway_rollout.engines.router import Router
 from headway_rollout.episode import Task
 from headway_rollout.learner_api import LearnerApi
 from headway_rollout.ledger import events
 from headway_rollout.ledger.segments import Ledger, fold, total
 from headway_rollout.spool import Spool, decode
-from headway_rollout.training import Data, Training
+from headway_rollout.training import Training
 
 TOKEN = "secret"
 

@@ -22,11 +22,11 @@ from headway_api.status import Check, Preflight
 from headway_api.store import Store
 from headway_rollout import dataset, logs
 from headway_rollout.agents.builtin import opening
+from headway_rollout.dataset import Data
 from headway_rollout.faults import InfraFault, PermanentFault
 from headway_rollout.preflight import checks
 from headway_rollout.sandboxes import Broker
 from headway_rollout.seeds import seed
-from headway_rollout.training import Data
 from headway_rollout.trajectory import render
 
 LEASE_ID = "preflight"

@@ -17,7 +17,7 @@ from headway_api.records import Batch, UsageClass
 from headway_rollout import view
 from headway_rollout.evaluation.measures import Evaluation
 from headway_rollout.ledger.segments import total
-from headway_rollout.training import State
+from headway_rollout.state import State
 
 
 async def test_validation_is_a_barrier_between_steps(tmp_path: Path) -> None:

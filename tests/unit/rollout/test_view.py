@@ -9,7 +9,7 @@ from headway_api.records import Canary, StepReport, WeightsManifest
 from headway_api.status import Checkpoints
 from headway_rollout import view
 from headway_rollout.evaluation.measures import Evaluation
-from headway_rollout.training import State
+from headway_rollout.state import State
 
 LAYOUT = Layout("s3://b/runs", "team", "refunds", "u-1")
 CANARY = Canary(tokens=[1, 2], logprobs=[-1.0], tolerance=0.1)

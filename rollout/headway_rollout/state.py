@@ -1,0 +1,37 @@
+"""Where a job stands: what `training` changes, and status, metrics and the learner's API show."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Literal
+
+from headway_api.records import GroupRecord, StepReport
+from headway_rollout.evaluation.measures import Evaluation
+
+
+@dataclass
+class State:
+    """Changed on the event loop only."""
+
+    reports: list[StepReport] = field(default_factory=list)
+    evaluations: dict[int, Evaluation] = field(default_factory=dict)
+    """Validations that are complete, by step."""
+    last_batch: list[GroupRecord] = field(default_factory=list)
+    finished: Literal["MaxSteps", "MaxEpochs"] | None = None
+    evaluating: int | None = None
+    """Step whose validation runs now."""
+    updated_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    """When anything last went forward: a start of this process, a scored episode, a group, a step."""
+    moved_at: float = field(default_factory=time.monotonic)
+    """The same moment, monotonic."""
+
+    def moved(self) -> None:
+        """Something went forward."""
+        self.updated_at, self.moved_at = datetime.now(UTC), time.monotonic()
+
+    @property
+    def step(self) -> int:
+        """Steps taken; -1 before the learner has announced its untrained weights."""
+        return self.reports[-1].step if self.reports else -1
