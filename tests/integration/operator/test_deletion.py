@@ -71,7 +71,7 @@ def test_a_sandbox_is_walled_off_to_its_end(rig: Rig) -> None:
     assert not rig.children("walled")
 
 
-@pytest.mark.parametrize("delay", [0.0, 0.3, 1.0, 3.0])
+@pytest.mark.parametrize("delay", [0.3, *(pytest.param(s, marks=pytest.mark.long) for s in (0.0, 1.0, 3.0))])
 def test_an_operator_killed_in_a_teardown_is_carried_on(rig: Rig, delay: float) -> None:
     first = rig.start()
     rig.run("torn")
@@ -154,6 +154,7 @@ def doomed(cluster: Cluster, tmp_path: Path) -> Iterator[Rig]:
         cluster.kubectl("delete", "namespace", rig.namespace, "--ignore-not-found", "--wait=false")
 
 
+@pytest.mark.long
 def test_a_namespace_can_be_deleted_with_its_jobs(doomed: Rig) -> None:
     doomed.start()
     doomed.run("resident")

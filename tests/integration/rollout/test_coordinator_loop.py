@@ -29,7 +29,7 @@ from headway_rollout.spool import decode
 
 ROOT = Path(__file__).resolve().parents[3]
 ENVIRONMENT = ROOT / "examples" / "sop-quickstart"
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 STEPS = 3
 SPEC: dict[str, Any] = {

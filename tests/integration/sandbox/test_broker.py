@@ -97,6 +97,7 @@ async def test_every_episode_has_a_pod_of_its_own_that_is_gone_afterwards(
         )
 
 
+@pytest.mark.long
 async def test_the_pool_never_exceeds_its_maximum(cluster: Any, image: str, job: Any) -> None:
     async with rig.running(
         cluster.kubeconfig, job(image, sandbox={"warmPool": {"min": 1, "max": 2}})

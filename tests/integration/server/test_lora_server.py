@@ -30,7 +30,7 @@ from headway_api.store import digest
 from headway_rollout.model_names import adapter_name
 from headway_rollout.server.launch import KEEP_ADAPTERS
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 LORA = {"lora": {"rank": 8, "alpha": 16}}
 

@@ -14,7 +14,7 @@ from rollout_server import RolloutServer, group_members, kill
 
 from headway_api.exits import PERMANENT, RETRIABLE
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 LORA = {"lora": {"rank": 8, "alpha": 16}}
 
@@ -36,6 +36,7 @@ def front_process(server: RolloutServer) -> int:
     return min(pid for pid in group_members(group) if pid != group and parent_of(pid) == group)
 
 
+@pytest.mark.long
 def test_kill_of_the_server_leaves_no_engine_process(tmp_path: Path, tiny: Path) -> None:
     with RolloutServer(tmp_path, tiny, model=LORA) as server:
         server.wait_ready()

@@ -16,7 +16,7 @@ from headway_api.config import JobConfig
 from headway_api.exits import PERMANENT
 from headway_api.records import Batch, FileDigest, PolicyVersion
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 LORA = {"rank": 4, "alpha": 8}
 STEPS = 5
@@ -49,6 +49,7 @@ async def test_every_group_is_acknowledged_once_and_in_order(
         assert report.metrics["training/grad_norm"] > 0
 
 
+@pytest.mark.long
 async def test_killed_at_random_points_it_ends_where_an_undisturbed_one_does(
     tmp_path: Path, model: Path, left: Callable[..., object]
 ) -> None:

@@ -26,7 +26,7 @@ from headway_api.records import (
     VersionSpan,
 )
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(900)]
 
 STEPS, GROUPS, SIZE, TURNS, LENGTH = 3, 2, 4, 2, 12
 CLOSE = 1e-3
@@ -91,7 +91,7 @@ def sampled_group(
     ("training", "temperature"),
     [
         pytest.param({"lora": {"rank": 4, "alpha": 8}}, 0.7, id="lora"),
-        pytest.param({"full": {}}, 1.0, id="full", marks=pytest.mark.long),
+        pytest.param({"full": {}}, 1.0, id="full"),
     ],
 )
 async def test_on_policy_every_ratio_is_one(

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from headway_api.records import Batch, Canary
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 RATE, BETAS, EPSILON, DECAY, CLIP, WARMUP = 1e-3, (0.9, 0.95), 1e-4, 0.01, 0.5, 2
 OPTIMIZER = {
@@ -94,7 +94,14 @@ def distance(found: dict[str, Tensor], expected: dict[str, Tensor], start: dict[
 
 
 @pytest.mark.parametrize(
-    ("processes", "stage", "updates"), [(1, 1, 1), (1, 2, 2), (2, 2, 1), (2, 3, 1), (2, 1, 2)]
+    ("processes", "stage", "updates"),
+    [
+        (1, 1, 1),
+        (2, 2, 1),
+        pytest.param(1, 2, 2, marks=pytest.mark.long),
+        pytest.param(2, 3, 1, marks=pytest.mark.long),
+        pytest.param(2, 1, 2, marks=pytest.mark.long),
+    ],
 )
 async def test_steps_are_those_of_plain_pytorch(
     tmp_path: Path, model: Path, left: Callable[..., Any], processes: int, stage: int, updates: int
