@@ -52,7 +52,7 @@ test-integration: venv ## against real vLLM, DeepSpeed, S3 and MLflow on this ma
 	$(INTEGRATION)
 test-e2e: venv ## jobs from apply to their end on a real cluster, started and stopped if none is up
 	$(E2E)
-test-long: venv ## the rest: full weights in vLLM, learner and vLLM together, clusters and learners that are killed
+test-long: venv ## the rest: processes killed in a job, full weights in vLLM, learner and vLLM together, clusters killed
 	$(PYTEST) -m long tests
 
 .PHONY: demo images image-base cluster-up cluster-down

@@ -26,7 +26,7 @@ NAME = "survival"
 STEPS = 30
 VICTIMS = ("sandbox", "rollout", "learner", "coordinator", "broker", "operator")
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(420)]
 
 
 @dataclass
