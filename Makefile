@@ -10,6 +10,8 @@ PYTEST = $(PY) -m pytest --durations=10 $(PYTEST_ARGS)
 UNIT = $(PYTEST) tests/unit
 INTEGRATION = $(PYTEST) -m "not long" tests/integration
 E2E = $(PYTEST) -m "not long" tests/e2e
+# A folder of them, for `make test-long`.
+LONG ?= tests
 SOURCES = api operator rollout trainer sandbox tests examples bench hack
 LOCAL_CLUSTER = $(SYSTEM_PYTHON) hack/cluster/cluster.py
 IMAGES = $(SYSTEM_PYTHON) hack/images/build.py
@@ -53,7 +55,7 @@ test-integration: venv ## against real vLLM, DeepSpeed, S3 and MLflow on this ma
 test-e2e: venv ## jobs from apply to their end on a real cluster, started and stopped if none is up
 	$(E2E)
 test-long: venv ## the rest: processes killed in a job, full weights in vLLM, learner and vLLM together, clusters killed
-	$(PYTEST) -m long tests
+	$(PYTEST) -m long $(LONG)
 
 .PHONY: demo images image-base cluster-up cluster-down
 demo: export DEMO_BEGUN := $(shell date +%s)
