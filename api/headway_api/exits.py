@@ -54,12 +54,12 @@ class JobError(Exception):
 
 
 @contextmanager
-def not_final() -> Iterator[None]:
+def not_final(done_before: bool = True) -> Iterator[None]:
     """Around what another process of the job has done before: it was right, so a refusal now may pass."""
     try:
         yield
     except JobError as error:
-        error.permanent = False
+        error.permanent &= not done_before
         raise
 
 

@@ -28,10 +28,11 @@ if TYPE_CHECKING:
 EXISTS = 412
 CONFLICT = 409
 """S3's answer to a conditional write that met another request for the same key: nothing is decided yet."""
-BUSY = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
 CONFLICT_TRIES = 6
 CONFLICT_SECONDS = 0.2
 """Pause after the first conflict; it grows by as much each time."""
+BUSY = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
+"""Refusals that are no answer to the request: the store has too much to do."""
 
 
 class NotFound(KeyError):

@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, AsyncExitStack, nullcontext, suppress
+from contextlib import AsyncExitStack, suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -125,9 +125,9 @@ class Coordinator:
                 await self._status.flush()
 
     async def _work(self, stack: AsyncExitStack, http: aiohttp.ClientSession) -> None:
-        with first_or_not_final(self._told):
+        with not_final(begun(self._told)):
             incarnation = await self._blocking(self._spool.incarnation)
-        runner = Runner(self.spec, self._checked, first=self._told.progress is None)
+        runner = Runner(self.spec, self._checked, begun(self._told))
         ready = await self._blocking(runner.basics, self._store, self._cache)
         owner = f"{self.job.name}-{incarnation}"
         on_tool = partial(self._exporter.observe, "sandbox/tool_call_seconds")
@@ -347,7 +347,7 @@ def main() -> None:
         if in_cluster(os.environ):
             api = status_writer.kubernetes_client()
             sink, told = status_writer.kubernetes_sink(job, api), status_writer.told(job, api)
-        with first_or_not_final(told):
+        with not_final(begun(told)):
             store = open_store(job.spec.output)
         coordinator = Coordinator(job, config.load_token(os.environ), store, cache, sink, told=told)
         asyncio.run(serve(coordinator))
@@ -366,9 +366,9 @@ def main() -> None:
         leave(JobError("CoordinatorFailed", f"{type(error).__name__}: {error}", permanent=False))
 
 
-def first_or_not_final(told: st.RLTrainingJobStatus) -> AbstractContextManager[None]:
-    """Around the start: what a predecessor got past was right once, and may be again."""
-    return nullcontext() if told.progress is None else not_final()
+def begun(told: st.RLTrainingJobStatus) -> bool:
+    """Whether a predecessor got past the preflight: what it could use was right, and may be again."""
+    return told.progress is not None
 
 
 def in_cluster(environ: Mapping[str, str]) -> bool:

@@ -1,6 +1,6 @@
 """HTTP between learner and coordinator, and the coordinator's probes and metrics.
 
-GET  /v1/batch?step=n   200 Batch (gzip) | 204 not yet | 410 Finished | 401, 409 Problem
+GET  /v1/batch?step=n   200 Batch (gzip) | 204 not yet | 410 Finished | 401, 409, 503 Problem
 POST /v1/steps          204 | 400, 401, 409, 503 Problem
 GET  /healthz /readyz /metrics
 """
@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from headway_api.exits import JobError
 from headway_api.records import Finished, StepReport
 from headway_api.sandbox_api import Problem
-from headway_rollout.training import Conflict, RolledBack, Training
+from headway_rollout.training import Conflict, Training
 
 POLL_SECONDS = 30.0
 MAX_BODY = 64 * 1024 * 1024
@@ -85,8 +85,8 @@ class LearnerApi:
             await self.training.report(report)
         except Conflict as conflict:
             return problem(409, "StepMismatch", str(conflict))
-        except RolledBack as why:
-            return problem(503, "Restarting", str(why))
+        except JobError as fault:
+            return problem(503, fault.termination.reason, str(fault))
         return web.Response(status=204)
 
     async def _healthz(self, request: web.Request) -> web.StreamResponse:

@@ -66,7 +66,7 @@ class Spool:
             for group in map(self._group, self._store.list(folder)):
                 validations.setdefault(group.step, []).append(group)
         reports = [self._report(step) for step in range(latest + 1)] if latest is not None else []
-        undone = [self._report(step) for step in self._histories() if latest is not None and step > latest]
+        undone = self._after(latest) if latest is not None else []
         taken = {self._layout.train_group(group) for report in reports for group in report.groups}
         spooled = self._store.list(self._layout.train_groups)
         return Replay(
@@ -115,11 +115,11 @@ class Spool:
     def _group(self, uri: str) -> GroupRecord:
         return decode(self._store.get(uri))
 
-    def _histories(self) -> list[int]:
-        return [
-            int(uri.rpartition("/")[2].removesuffix(".json"))
-            for uri in self._store.list(self._layout.step_histories)
-        ]
+    def _after(self, step: int) -> list[StepReport]:
+        """Reports of steps beyond `step`: there are some only where the pointer was moved back."""
+        last = self._layout.step_history(step)
+        uris = [uri for uri in self._store.list(self._layout.step_histories) if uri > last]
+        return [StepReport.model_validate_json(self._store.get(uri)) for uri in uris]
 
     def _report(self, step: int) -> StepReport:
         try:

@@ -44,10 +44,6 @@ class Conflict(Exception):
     """The learner asks for, or reports, a step that does not follow."""
 
 
-class RolledBack(Exception):
-    """The learner is at an older step: a successor of this coordinator will know it."""
-
-
 class Training:
     """Drives one job. All of its state is changed on the event loop only."""
 
@@ -212,8 +208,7 @@ class Training:
         except TimeoutError:
             return None
         except JobError as fault:
-            self._fault = fault
-            await self._notify()
+            await self._end(fault)
             raise
 
     async def report(self, report: StepReport) -> None:
@@ -221,7 +216,7 @@ class Training:
 
         Raises:
             Conflict: the step does not follow, or names other groups than its batch.
-            RolledBack: the learner goes on from an older step, and this process ends for it.
+            JobError: `LearnerRolledBack`: the learner goes on from an older step. It ends `run` too.
         """
         async with self._reporting:
             if report.step == self.state.step and set(report.groups) == set(self.state.reports[-1].groups):
@@ -237,10 +232,14 @@ class Training:
         if not self.state.reports or self.state.finished is not None:
             return
         latest = await self._store(self._spool.latest)
-        self._fault = rollback(report, self.state.reports[-1], latest)
-        if self._fault is not None:
-            await self._notify()
-            raise RolledBack(str(self._fault))
+        if (fault := rollback(report, self.state.reports[-1], latest)) is not None:
+            await self._end(fault)
+            raise fault
+
+    async def _end(self, fault: JobError) -> None:
+        """Have `run` end with what came up in a call of the learner's."""
+        self._fault = fault
+        await self._notify()
 
     async def _faulted(self) -> None:
         await self._until(lambda: self._fault is not None)

@@ -15,7 +15,7 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from headway_api.base_model import fetch
-from headway_api.exits import JobError
+from headway_api.exits import JobError, not_final
 from headway_api.sandbox_api import FinishReply, ResetReply
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.status import Check, Preflight
@@ -51,8 +51,8 @@ class Runner:
 
     spec: RLTrainingJobSpec
     report: Callable[[Preflight], None]
-    first: bool = True
-    """No predecessor got past the basics; after one, none of them failing is final."""
+    begun: bool = False
+    """A predecessor got past all of this: none of the basics failing is final."""
     results: list[Check] = field(default_factory=list)
 
     def basics(self, store: Store, cache: Path) -> Ready:
@@ -132,9 +132,9 @@ class Runner:
 
     def _need(self, name: str, check: Callable[[], T], found: Callable[[T], str]) -> T:
         try:
-            value = check()
+            with not_final(self.begun):
+                value = check()
         except JobError as error:
-            error.permanent &= self.first
             if error.permanent:
                 self._failed(name, error)
                 self.report(Preflight(state="Failed", checks=self.results))

@@ -14,12 +14,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headway_api.artifacts import Layout
 from headway_api.config import JobConfig
-from headway_api.exits import JobError
+from headway_api.exits import JobError, not_final
 from headway_api.metrics import UnknownMetricError
 from headway_api.status import Progress, RLTrainingJobStatus
 from headway_api.store import FileStore
 from headway_rollout import status
-from headway_rollout.coordinator import Coordinator, first_or_not_final
+from headway_rollout.coordinator import Coordinator, begun
 from headway_rollout.metrics import figures, mlflow
 from headway_rollout.metrics.mlflow import Mlflow
 from headway_rollout.metrics.prometheus import Exporter, Sample
@@ -218,6 +218,6 @@ def test_no_bill_is_shown_before_the_ledger_is_loaded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("told", "permanent"), [(None, True), (Progress(step=3), False)])
 def test_what_a_predecessor_got_past_is_never_final(told: Progress | None, permanent: bool) -> None:
-    with pytest.raises(JobError) as caught, first_or_not_final(RLTrainingJobStatus(progress=told)):
+    with pytest.raises(JobError) as caught, not_final(begun(RLTrainingJobStatus(progress=told))):
         raise JobError("BucketUnavailable", "403")
     assert caught.value.permanent is permanent

@@ -123,7 +123,7 @@ def test_a_store_that_does_not_answer_is_no_failed_check(folder: Path) -> None:
 
 def test_what_a_predecessor_got_past_is_no_failed_check(folder: Path) -> None:
     bench = Bench(spec(folder, data={"train": {"uri": "s3://bucket/rows.jsonl"}}, evaluation=UNVALIDATED))
-    bench.runner.first = False
+    bench.runner.begun = True
     with pytest.raises(JobError, match="AccessDenied") as caught:
         bench.runner.basics(refusing_store("AccessDenied", 403), folder / "cache")
     assert not caught.value.permanent

@@ -54,9 +54,8 @@ class Journal:
 
     def _after(self, step: int) -> list[StepReport]:
         """Reports of steps beyond `step`: there are some only where the pointer was moved back."""
-        first = self._layout.step_history(step + 1)
-        folder = first.rpartition("/")[0]
-        uris = [uri for uri in self._store.list(folder) if uri >= first]
+        last = self._layout.step_history(step)
+        uris = [uri for uri in self._store.list(self._layout.step_histories) if uri > last]
         return [StepReport.model_validate_json(self._store.get(uri)) for uri in uris]
 
 
