@@ -51,3 +51,9 @@ def test_make_passes_on_what_the_user_sets() -> None:
     assert {"CLUSTER", "IMAGE_PREFIX"} <= set(read)
     assigned = re.findall(r"^(\w+)\s*[:+]?=", (images.ROOT / "Makefile").read_text(), re.MULTILINE)
     assert not set(read) & set(assigned)
+
+
+@pytest.mark.parametrize(("said", "kept"), [("1", True), ("", False), ("0", False)])
+def test_the_cluster_is_left_up_only_if_asked(said: str, kept: bool) -> None:
+    assert settings(KEEP=said).keep is kept
+    assert settings().keep is False

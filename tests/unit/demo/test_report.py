@@ -66,3 +66,10 @@ def test_rows_are_read_from_a_copy_of_the_jobs_folder(tmp_path: Path) -> None:
     evaluated = report.validations(tmp_path)
     assert [len(groups) for groups in evaluated.values()] == [2, 1]
     assert "row 1: 1.0" in "\n".join(report.comparison(evaluated))
+
+
+def test_the_learning_curve_is_a_picture(tmp_path: Path) -> None:
+    path = tmp_path / "curve.png"
+    report.draw({0: 0.375, 5: 0.844, 10: 1.0}, [0.2, 0.5, 0.9], path)
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert report.sparkline([0.0, 0.5, 1.0])[0] != report.sparkline([0.0, 0.5, 1.0])[-1]
