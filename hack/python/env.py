@@ -1,9 +1,13 @@
 """Sets up the Python environment of a checkout: locked, hashed, kept outside the repository.
 
-    env.py venv    create it (does nothing when it is there)
-    env.py path    print where it is
-                   (--oracles: both for the one that has verl and trl beside everything else)
-    env.py lock    resolve pyproject.toml again into requirements/*.txt (--upgrade takes newer versions)
+    env.py venv         create it (does nothing when it is there)
+    env.py path         print where it is
+                        (--oracles: both for the one that has verl and trl beside everything else)
+    env.py guest NAME   create a guest's environment and print its python
+    env.py lock         resolve pyproject.toml again into requirements/*.txt (--upgrade takes newer versions)
+
+A guest is somebody else's program that the tests run as its users do: an agent, or a library to compare
+with. It has an environment of its own, without this repository, so that neither bends the other's versions.
 
 The interpreter is Debian's own /usr/bin/python3 and not whichever comes first on PATH: the base image has
 the same one at the same path, so a pod on this machine can mount the environment read-only and run it.
@@ -23,6 +27,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,6 +45,17 @@ LOCKS: dict[str, tuple[str, ...]] = {
 }
 ALL = tuple(sorted({extra for extras in LOCKS.values() for extra in extras}))
 CPU = ("--overrides", "requirements/overrides.txt", "--excludes", "requirements/excludes.txt")
+GUESTS: dict[str, tuple[str, ...]] = {
+    "openai": (),
+    "sagemaker": (),
+    "strands": (),
+    # torch and what comes with it is gigabytes: the versions that are there already.
+    "tinker": (
+        *("-c", "requirements/all.txt", "--excludes", "requirements/excludes.txt"),
+        *("--excludes", "requirements/guests/tinker-excludes.txt"),
+    ),
+}
+"""Name -> how its requirements/guests/NAME.in is resolved."""
 
 
 class SetupError(Exception):
@@ -106,24 +122,41 @@ def digest(*files: Path, salt: str = "") -> str:
     return state.hexdigest()[:12]
 
 
-def locks(oracles: bool) -> list[Path]:
-    return [REQUIREMENTS / f"{name}.txt" for name in ("all", *(["oracles"] if oracles else []))]
+@dataclass(frozen=True)
+class Environment:
+    """What is installed where; with `ours`, this checkout too."""
+
+    name: str
+    locks: tuple[Path, ...]
+    ours: bool
+
+    @property
+    def folder(self) -> Path:
+        """One a lock; ours also one a checkout, which its editable install points at."""
+        return CACHE / f"{self.name}-{digest(*self.locks, salt=f'{PYTHON}:{ROOT}' if self.ours else PYTHON)}"
+
+    @property
+    def python(self) -> Path:
+        return self.folder / "bin" / "python"
 
 
-def venv_path(oracles: bool) -> Path:
-    """One environment a lock and a checkout: the editable install points at the checkout."""
-    name = "oracles" if oracles else "venv"
-    return CACHE / f"{name}-{digest(*locks(oracles), salt=f'{PYTHON}:{ROOT}')}"
+def checkout(oracles: bool) -> Environment:
+    """The environment that everything here runs in."""
+    files = tuple(REQUIREMENTS / f"{name}.txt" for name in ("all", *(["oracles"] if oracles else [])))
+    return Environment("oracles" if oracles else "venv", files, ours=True)
+
+
+def guest(name: str) -> Environment:
+    return Environment(f"guest-{name}", (REQUIREMENTS / "guests" / f"{name}.txt",), ours=False)
 
 
 def uv_options() -> dict[str, str]:
     return {"UV_CACHE_DIR": str(CACHE / "uv-cache"), "UV_NO_PROGRESS": "1", "UV_PYTHON_DOWNLOADS": "never"}
 
 
-def create(oracles: bool) -> None:
-    venv = venv_path(oracles)
-    stamp = venv / ".complete"
-    wanted = digest(ROOT / "pyproject.toml", REQUIREMENTS / "build.txt")
+def create(environment: Environment) -> None:
+    stamp = environment.folder / ".complete"
+    wanted = digest(*([ROOT / "pyproject.toml"] if environment.ours else []), REQUIREMENTS / "build.txt")
     if stamp.exists() and stamp.read_text() == wanted:
         return
     CACHE.mkdir(parents=True, exist_ok=True)
@@ -131,26 +164,27 @@ def create(oracles: bool) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if stamp.exists() and stamp.read_text() == wanted:
             return
-        with step(f"environment {venv}"):
-            fill(venv, locks(oracles))
+        with step(f"environment {environment.folder}"):
+            fill(environment)
         stamp.write_text(wanted)
 
 
-def fill(venv: Path, locked: Sequence[Path]) -> None:
-    uv = bootstrap_uv()
-    if not (venv / "bin" / "python").exists():
+def fill(environment: Environment) -> None:
+    uv, venv = bootstrap_uv(), environment.folder
+    if not environment.python.exists():
         run([uv, "venv", "-q", "--relocatable", "--python", PYTHON, venv], **uv_options())
-    install: list[str | Path] = [uv, "pip", "install", "-q", "--python", venv / "bin" / "python", "--no-deps"]
+    install: list[str | Path] = [uv, "pip", "install", "-q", "--python", environment.python, "--no-deps"]
     install += ["--compile-bytecode", "--build-constraints", REQUIREMENTS / "build.txt"]
     done = venv / ".packages"
     if not done.exists():
-        files = [word for file in locked for word in ("-r", file)]
-        with step("locked packages (about 6 GB)"):
+        files = [word for file in environment.locks for word in ("-r", file)]
+        with step("locked packages" + (" (about 6 GB)" if environment.ours else "")):
             # DeepSpeed's kernels are built when first used, and none of them at install.
             run([*install, "--require-hashes", *files], DS_BUILD_OPS="0", **uv_options())
         done.touch()
-    with step("headway, editable"):
-        run([*install, "--editable", ROOT], **uv_options())
+    if environment.ours:
+        with step("headway, editable"):
+            run([*install, "--editable", ROOT], **uv_options())
 
 
 def lock(upgrade: bool) -> None:
@@ -174,6 +208,8 @@ def lock(upgrade: bool) -> None:
     extra = ("--overrides", "requirements/all.txt", "--excludes", "requirements/oracles-excludes.txt")
     resolve("oracles", "requirements/oracles.in", *CPU[2:], *extra)
     keep_additions(REQUIREMENTS / "oracles.txt", REQUIREMENTS / "all.txt")
+    for name, arguments in GUESTS.items():
+        resolve(f"guests/{name}", f"requirements/guests/{name}.in", *arguments)
     for name in ("bootstrap", "build"):
         resolve(name, f"requirements/{name}.in")
 
@@ -203,19 +239,24 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("command", choices=("venv", "path", "lock"))
-    parser.add_argument("--upgrade", action="store_true", help="lock: take newer versions")
-    parser.add_argument(
-        "--oracles", action="store_true", help="venv, path: the environment with verl and trl"
-    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name in ("venv", "path"):
+        commands.add_parser(name).add_argument(
+            "--oracles", action="store_true", help="the environment with verl and trl"
+        )
+    commands.add_parser("guest").add_argument("name", choices=sorted(GUESTS))
+    commands.add_parser("lock").add_argument("--upgrade", action="store_true", help="take newer versions")
     options = parser.parse_args(arguments)
     try:
         if options.command == "venv":
-            create(options.oracles)
+            create(checkout(options.oracles))
+        elif options.command == "guest":
+            create(guest(options.name))
+            print(guest(options.name).python)
         elif options.command == "lock":
             lock(options.upgrade)
         else:
-            print(venv_path(options.oracles))
+            print(checkout(options.oracles).folder)
     except SetupError as error:
         say(str(error))
         return 1
