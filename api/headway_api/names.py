@@ -37,6 +37,8 @@ ROLES: Final = (COORDINATOR, LEARNER, ROLLOUT, BROKER, SANDBOX)
 
 PORT_COORDINATOR: Final = 8100
 """Learner API of the coordinator, its probes and `/metrics`."""
+PORT_GATEWAY: Final = 8110
+"""Where agents outside the coordinator's process ask it for their turns (`http` and `sandboxed` agents)."""
 PORT_ENGINE: Final = 8000
 """vLLM's own HTTP server."""
 PORT_WEIGHTS: Final = 8001
@@ -54,6 +56,10 @@ CONFIG_FILE: Final = f"{CONFIG_DIR}/job.json"
 TOKEN_FILE: Final = "/etc/headway-token/token"
 """Shared secret of one job's own processes; sent as `Authorization: Bearer`."""
 TOKEN_KEY: Final = "token"
+EPISODE_DIR: Final = "/run/headway"
+"""The one folder a sandboxed agent may write to: a volume of its pod, whose root file system is read-only."""
+EPISODE_FILE: Final = f"{EPISODE_DIR}/episode.json"
+"""In the sandbox pod of a sandboxed agent: its episode as JSON (`AgentRequest.episode`)."""
 CACHE_DIR: Final = "/var/cache/headway"
 """A writable emptyDir: downloaded models and adapters, HOME of the heavy libraries."""
 
@@ -70,6 +76,9 @@ ENV_ENTRYPOINT: Final = "HEADWAY_ENTRYPOINT"
 """In the sandbox pod: `module:Class` of the environment."""
 ENV_ENVIRONMENT_CONFIG: Final = "HEADWAY_ENVIRONMENT_CONFIG"
 """In the sandbox pod: `spec.environment.config` as JSON."""
+ENV_EPISODE_FILE: Final = "HEADWAY_EPISODE_FILE"
+"""Of a sandboxed agent: the path of its episode file. Of the sandbox's server: where to write that file
+instead of at EPISODE_FILE, for running one without a pod."""
 
 MAX_JOB_NAME: Final = 40
 """Longest job name: children's host names (`<job>-coordinator-xxxxx`) must fit in 63 characters."""

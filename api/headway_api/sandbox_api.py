@@ -10,18 +10,24 @@ Sandbox (the lease's own token, bound by the first `POST /lease`):
     POST   /lease             {"lease": str, "token": str, "deadline": float} -> 204 | 409 if bound to another
     POST   /reset             ResetRequest -> ResetReply
     POST   /tool              ToolCall -> ToolReply
-    POST   /finish            FinishRequest -> FinishReply
+    POST   /agent             AgentRequest -> AgentState | 409 before the reset or after the finish; starts
+                              the program once: asked again, it answers how that one fares
+    POST   /agent/wait        AgentWait -> AgentState, once the program has ended or the time is over
+    POST   /finish            FinishRequest -> FinishReply; a program that still runs is killed first
 Every refusal is a `Problem`. The server in the pod is standard library only and reads and writes the same
 JSON without these models; `tests/unit/sandbox` holds the two against each other.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from pydantic import Field
 
 from headway_api.records import Record
+
+MAX_AGENT_WAIT: Final = 60
+"""Seconds that one `POST /agent/wait` may take."""
 
 
 class Problem(Record):
@@ -105,12 +111,45 @@ class ToolReply(Record):
     """The environment has reached a final state; the episode ends after this turn."""
 
 
+class AgentRequest(Record):
+    """Start the agent of the episode as a program in its sandbox (`spec.agent.sandboxed`)."""
+
+    command: list[str] = Field(min_length=1)
+    """Program and arguments. One that cannot be started is a permanent Problem `AgentNotStarted`."""
+    episode: dict[str, Any]
+    """Written as JSON to the file that HEADWAY_EPISODE_FILE names to the program, for it to read."""
+    environment: dict[str, str] = Field(default_factory=dict)
+    """Variables of the program, over those of the container."""
+
+
+class AgentWait(Record):
+    """Wait for the program to end."""
+
+    seconds: float = Field(ge=0, le=MAX_AGENT_WAIT)
+    """Longest wait; the state is answered then, whatever it is."""
+
+
+class AgentState(Record):
+    """How the program fares."""
+
+    running: bool
+    exit_code: int | None
+    """Of a program that ended: its exit status, 128 + n where signal n ended it. None while it runs."""
+    output: str
+    """The last 4 KiB of what it wrote to stdout and stderr."""
+
+
 class FinishRequest(Record):
     """The episode is over; the environment now scores what happened."""
 
     messages: list[dict[str, Any]]
     """The whole conversation, as the coordinator recorded it."""
     truncated: bool
+    reported: list[float] | None = None
+    """What an http agent says its episode is worth, one value or one a turn; the environment judges it.
+    None: it said nothing, or is not asked (`spec.agent.http.reportsReward`)."""
+    reported_metrics: dict[str, float] = Field(default_factory=dict)
+    """The parts of it that the agent sent along."""
 
 
 class FinishReply(Record):

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from headway_api.base import SpecModel
-from headway_api.rules import Rule, not_yet
+from headway_api.rules import Rule
 from headway_api.spec.types import Argument, Label, Uri, uri_scheme
 
 
@@ -35,7 +35,8 @@ class AgentService(SpecModel):
 
 
 class HttpAgent(SpecModel):
-    """An agent that runs as a service: it is sent each prompt and calls the platform for its turns."""
+    """An agent that runs as a service: it is sent each prompt and calls the platform back for its turns, by
+    the protocol of SageMaker's multi-turn RL."""
 
     validations = (
         Rule(
@@ -49,13 +50,38 @@ class HttpAgent(SpecModel):
     """Address the prompt is posted to."""
     service: AgentService | None = None
     """Service the prompt is posted to."""
+    callback_url: (
+        Annotated[
+            Uri,
+            uri_scheme("spec.agent.http.callbackUrl", "http", "https"),
+            Rule(
+                "!self.contains('?') && !self.contains('#')",
+                "spec.agent.http.callbackUrl must have no query and no fragment: paths are added to it",
+                lambda value: value is None or not ("?" in value or "#" in value),
+            ),
+        ]
+        | None
+    ) = None
+    """Base URL by which the agent reaches the coordinator's gateway, for an agent outside the cluster: of an
+    ingress or a load balancer that passes paths on, below this URL, to port 8110 of the Service
+    <job>-coordinator. Absent: that Service itself."""
+    idle_seconds: Annotated[int, Field(ge=5, le=86400)] = 120
+    """Longest an agent that has taken a prompt may leave the gateway alone, in seconds: no call of it
+    running, none coming. Its episode is then taken for lost, an InfraError, and tried again: that is how a
+    redeploy of the agent is ridden out. Give it the longest an agent works between two turns."""
+    reports_reward: bool = True
+    """Whether the agent sends a reward after its episode, as agents made for SageMaker do. true: the episode
+    waits for it, and the environment is given it and judges. false: the environment judges alone."""
 
 
 class SandboxedAgent(SpecModel):
-    """An agent that is a program in the episode's sandbox."""
+    """An agent that is a program in the episode's sandbox, from the environment's image. Its pod reaches the
+    coordinator's gateway and nothing else."""
 
     command: Annotated[tuple[Argument, ...], Field(min_length=1, max_length=32)]
-    """Program and arguments. It finds an OpenAI-compatible endpoint in OPENAI_BASE_URL."""
+    """Program and arguments, run once an episode. It finds an OpenAI-compatible endpoint in OPENAI_BASE_URL
+    and OPENAI_API_KEY, and its episode as JSON in the file that HEADWAY_EPISODE_FILE names; it may write to
+    HOME and TMPDIR. Exit status 0 ends the episode; any other makes it an AgentError."""
 
 
 class AgentSpec(SpecModel):
@@ -71,17 +97,22 @@ class AgentSpec(SpecModel):
 
     builtin: BuiltinAgent | None = None
     """The platform's own tool loop."""
-    http: Annotated[
-        HttpAgent | None, not_yet("spec.agent.http is not run by this version; use spec.agent.builtin")
-    ] = None
-    """An agent of your own, as a service. Not run yet."""
-    sandboxed: Annotated[
-        SandboxedAgent | None,
-        not_yet("spec.agent.sandboxed is not run by this version; use spec.agent.builtin"),
-    ] = None
-    """An agent of your own, as a program in the sandbox. Not run yet."""
+    http: HttpAgent | None = None
+    """An agent of your own, as a service."""
+    sandboxed: SandboxedAgent | None = None
+    """An agent of your own, as a program in the sandbox."""
 
     @property
     def effective_builtin(self) -> BuiltinAgent:
         """The settings of the platform's loop, its defaults where none were given."""
         return self.builtin or BuiltinAgent()
+
+    @property
+    def is_builtin(self) -> bool:
+        """Whether the platform's own loop acts, so that nobody asks the gateway's port for a turn."""
+        return self.http is None and self.sandboxed is None
+
+    @property
+    def planned_turns(self) -> int:
+        """Turns that a context must have room for: the loop's limit, and 1 for an agent that has its own."""
+        return self.effective_builtin.max_turns if self.is_builtin else 1

@@ -20,6 +20,7 @@ from headway_api.spec.types import ObjectName, Subdomain
 from headway_api.status import RLTrainingJobStatus
 
 TURNS: Final = BuiltinAgent().max_turns
+OWN_TURNS: Final = "(has(self.agent.http) || has(self.agent.sandboxed))"
 Deadline = Annotated[int, Field(ge=1, le=31536000)]
 EPISODE_WITHIN_SANDBOX: Final = Rule(
     "self.rollout.timeoutSeconds <= self.environment.sandbox.deadlineSeconds",
@@ -81,13 +82,14 @@ class RLTrainingJobSpec(SpecModel):
         ),
         Rule(
             "!has(self.model.contextLength) || self.rollout.sampling.maxTokens * "
-            f"(has(self.agent.builtin) ? self.agent.builtin.maxTurns : {TURNS}) <= self.model.contextLength",
-            f"spec.rollout.sampling.maxTokens x spec.agent.builtin.maxTurns ({TURNS} unless given) does not "
-            "fit spec.model.contextLength; lower one of the first two, or raise the last",
+            f"(has(self.agent.builtin) ? self.agent.builtin.maxTurns : {OWN_TURNS} ? 1 : {TURNS}) "
+            "<= self.model.contextLength",
+            f"spec.rollout.sampling.maxTokens x spec.agent.builtin.maxTurns ({TURNS} unless given; 1 with an "
+            "agent of your own) does not fit spec.model.contextLength; lower one of the first two, or raise "
+            "the last",
             lambda self: (
                 self.model.context_length is None
-                or self.rollout.sampling.max_tokens * self.agent.effective_builtin.max_turns
-                <= self.model.context_length
+                or self.rollout.sampling.max_tokens * self.agent.planned_turns <= self.model.context_length
             ),
             "model",
         ),

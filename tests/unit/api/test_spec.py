@@ -101,6 +101,23 @@ def test_validation_samples_as_many_tokens_as_training() -> None:
     assert spec.evaluation_max_tokens == 32
 
 
+def test_an_agent_of_ones_own_reports_a_reward_and_is_given_two_minutes() -> None:
+    http = job({"spec.agent.http": {"service": {"name": "agent", "port": 80}}}).spec.agent.http
+    assert http is not None
+    assert (http.idle_seconds, http.reports_reward, http.callback_url) == (120, True, None)
+
+
+def test_only_the_platforms_loop_plans_for_turns() -> None:
+    def planned(agent: dict[str, Any]) -> tuple[bool, int]:
+        made = job({"spec.agent": agent}).spec.agent
+        return made.is_builtin, made.planned_turns
+
+    assert planned({}) == (True, 16)
+    assert planned({"builtin": {"maxTurns": 3}}) == (True, 3)
+    assert planned({"http": {"url": "https://agent"}}) == (False, 1)
+    assert planned({"sandboxed": {"command": ["agent"]}}) == (False, 1)
+
+
 def test_format_is_told_by_the_ending() -> None:
     assert job({}).spec.data.train.effective_format == "parquet"
     named = job({"spec.data.train.uri": "s3://b/k.csv", "spec.data.train.format": "jsonl"})
