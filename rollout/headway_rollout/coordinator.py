@@ -29,16 +29,21 @@ from headway_api.records import EpisodeRecord, GroupRecord
 from headway_api.store import Store, open_store
 from headway_rollout import conditions, logs, view
 from headway_rollout import status as status_writer
+from headway_rollout.agents.choice import Where, agent_of, where
+from headway_rollout.engines.concurrency import Concurrency
 from headway_rollout.engines.fleet import Discover, Fleet, by_dns
 from headway_rollout.engines.router import Router
 from headway_rollout.episode import Episodes, Rules
 from headway_rollout.gateway.core import Gateway
+from headway_rollout.gateway.server import GatewayServer
+from headway_rollout.gateway.turns import Places
 from headway_rollout.learner_api import LearnerApi
 from headway_rollout.ledger.segments import Ledger
 from headway_rollout.ledger.usage import usage
 from headway_rollout.metrics import figures, mlflow
 from headway_rollout.metrics.prometheus import Exporter, Sample
 from headway_rollout.preflight.run import Ready, Runner
+from headway_rollout.room import Room
 from headway_rollout.sandboxes import Broker
 from headway_rollout.spool import Spool
 from headway_rollout.stall import Watch
@@ -73,6 +78,8 @@ class Coordinator:
         broker_url: str | None = None,
         discover: Discover | None = None,
         port: int = names.PORT_COORDINATOR,
+        gateway_port: int = names.PORT_GATEWAY,
+        at: Where | None = None,
         book: prices.PriceBook = prices.DEFAULT,
     ) -> None:
         self.job = job
@@ -84,6 +91,8 @@ class Coordinator:
         self._broker_url = broker_url or job.broker_url
         self._discover = discover or by_dns(job.rollout_host)
         self._port = port
+        self._gateway_port = gateway_port
+        self._where = at or where(job, os.environ.get(names.ENV_POD_IP, "127.0.0.1"), gateway_port)
         self._book = book
         self._spool = Spool(store, self.layout)
         self._ledger = Ledger(store, self.layout)
@@ -137,7 +146,7 @@ class Coordinator:
         await self._blocking(self._ledger.load)
         replay = await self._blocking(self._spool.replay)
         self._track(stack)
-        training = self._assemble(http, broker, ready, incarnation)
+        training = await self._assemble(stack, http, broker, ready, incarnation)
         await training.restore(replay)
         self._moved()
         self._restoring = False
@@ -145,25 +154,34 @@ class Coordinator:
         assert self._fleet is not None
         assert self._watch is not None
         self._background(stack, self._fleet.run())
+        self._background(stack, Concurrency(http, self._fleet.router, training.room).run())
         self._background(stack, self._watch.run())
         await training.run()
         await self._finish(training)
 
-    def _assemble(
-        self, http: aiohttp.ClientSession, broker: Broker, ready: Ready, incarnation: int
+    async def _assemble(
+        self,
+        stack: AsyncExitStack,
+        http: aiohttp.ClientSession,
+        broker: Broker,
+        ready: Ready,
+        incarnation: int,
     ) -> Training:
-        spec, rollout, agent = self.spec, self.spec.rollout, self.spec.agent.effective_builtin
+        spec, rollout = self.spec, self.spec.rollout
         on_load = partial(self._exporter.observe, "weights/sync_seconds")
         fleet = self._fleet = Fleet(http, self._token, self._discover, on_load, self._synced)
+        room = Room(rollout.max_concurrency)
         rules = Rules(
             timeout_seconds=rollout.timeout_seconds,
             sandbox_seconds=spec.environment.sandbox.deadline_seconds,
             reward_range=(spec.reward.range[0], spec.reward.range[1]),
-            max_turns=agent.max_turns,
-            system_prompt=agent.system_prompt,
         )
         gateway = Gateway(ready.renderer, fleet, ready.context_length, rollout.timeout_seconds)
-        episodes = Episodes(rules, gateway, broker, fleet.router)
+        server = GatewayServer(gateway, Places(lambda: rollout.max_concurrency))
+        if not spec.agent.is_builtin:
+            await self._listen(stack, server.app(), self._gateway_port, leave_with_client=True)
+        agent = agent_of(self.job, gateway, server, self._where, http)
+        episodes = Episodes(rules, agent, broker, fleet.router)
         training = self._training = Training(
             spec,
             ready.data,
@@ -172,6 +190,7 @@ class Coordinator:
             self._ledger,
             episodes.run,
             incarnation,
+            room,
             on_change=self._moved,
             on_validation=self._validated,
             on_episode=self._ended,
@@ -285,10 +304,18 @@ class Coordinator:
 
     async def _serve(self, stack: AsyncExitStack) -> None:
         """Answer learner, probes and Prometheus."""
-        runner = web.AppRunner(self._api.app(), access_log=None, shutdown_timeout=2.0)
+        await self._listen(stack, self._api.app(), self._port)
+
+    async def _listen(
+        self, stack: AsyncExitStack, app: web.Application, port: int, *, leave_with_client: bool = False
+    ) -> None:
+        """Serve until the end. With `leave_with_client` a request ends when its client has gone."""
+        runner = web.AppRunner(
+            app, access_log=None, shutdown_timeout=2.0, handler_cancellation=leave_with_client
+        )
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
-        await web.TCPSite(runner, port=self._port).start()
+        await web.TCPSite(runner, port=port).start()
 
     def _background(self, stack: AsyncExitStack, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run `work` until the end; if it fails before, the whole process fails."""

@@ -19,9 +19,9 @@ from pydantic import ValidationError
 from headway_api.records import EpisodeRecord, Outcome, Purpose
 from headway_api.sandbox_api import FinishReply
 from headway_rollout import logs
-from headway_rollout.agents import builtin
+from headway_rollout.agents.agent import Agent, Played, Stage
 from headway_rollout.faults import AgentFault, InfraFault
-from headway_rollout.gateway.core import Gateway, Sampling, Session
+from headway_rollout.gateway.core import Sampling, Session
 from headway_rollout.sandboxes import Broker, Sandbox
 from headway_rollout.trajectory.linearize import linearize
 
@@ -42,8 +42,6 @@ class Rules:
     sandbox_seconds: float
     """Longest life of a sandbox in use."""
     reward_range: tuple[float, float]
-    max_turns: int
-    system_prompt: str | None = None
 
 
 @dataclass(frozen=True)
@@ -73,6 +71,8 @@ class _Progress:
     started_at: float
     stage: str = "a sandbox"
     """What it waits for, for the error message."""
+    why: str | None = None
+    """What cut the agent short."""
     messages: list[dict[str, Any]] = field(default_factory=list)
     sandbox_seconds: float = 0.0
 
@@ -85,11 +85,11 @@ class _Ending:
 
 
 class Episodes:
-    """Runs episodes with one gateway and one broker."""
+    """Runs episodes with one agent and one broker."""
 
-    def __init__(self, rules: Rules, gateway: Gateway, broker: Broker, sessions: Sessions) -> None:
+    def __init__(self, rules: Rules, agent: Agent, broker: Broker, sessions: Sessions) -> None:
         self._rules = rules
-        self._gateway = gateway
+        self._agent = agent
         self._broker = broker
         self._sessions = sessions
 
@@ -105,7 +105,8 @@ class Episodes:
                 Outcome.INFRA_ERROR, f"no end within {limit:g} s; it was waiting for {progress.stage}"
             )
         except InfraFault as fault:
-            ending = _Ending(Outcome.INFRA_ERROR, str(fault))
+            text = f"{fault}; the agent: {progress.why}" if progress.why else str(fault)
+            ending = _Ending(Outcome.INFRA_ERROR, text)
         except ValidationError as error:
             ending = _Ending(Outcome.INFRA_ERROR, f"{progress.stage} answered what it must not: {error}")
         except Exception as error:  # a bug costs its group a retry, not the job
@@ -124,25 +125,29 @@ class Episodes:
         async with self._sandbox(task, progress) as sandbox, asyncio.timeout(self._rules.timeout_seconds):
             progress.stage = "the environment's reset"
             first = await sandbox.reset(task.row, task.environment_seed)
-            progress.stage = "a turn"
-            try:
-                played = await builtin.play(
-                    self._gateway,
-                    progress.session,
-                    sandbox,
-                    first.messages,
-                    first.tools,
-                    max_turns=self._rules.max_turns,
-                    system_prompt=self._rules.system_prompt,
-                    messages=progress.messages,
-                )
-                outcome, error = (Outcome.TRUNCATED if played.truncated else Outcome.COMPLETED), played.why
-            except AgentFault as fault:
-                outcome, error = Outcome.AGENT_ERROR, str(fault)
-            progress.stage = "the environment's judgement"
-            reply = await sandbox.finish(progress.messages, truncated=outcome is not Outcome.COMPLETED)
+            progress.stage = "the agent"
+            stage = Stage(
+                session=progress.session,
+                sandbox=sandbox,
+                purpose=task.purpose,
+                row=task.row,
+                first=first.messages,
+                tools=first.tools,
+                messages=progress.messages,
+            )
+            outcome, played = await self._act(stage)
+            progress.stage, progress.why = "the environment's judgement", played.why
+            unfinished = outcome is not Outcome.COMPLETED
+            reply = await sandbox.finish(progress.messages, unfinished, played.reported, played.metrics)
             check_reward(reply, self._rules.reward_range)
-            return _Ending(outcome, error, reply)
+            return _Ending(outcome, played.why, reply)
+
+    async def _act(self, stage: Stage) -> tuple[Outcome, Played]:
+        try:
+            played = await self._agent.play(stage)
+        except AgentFault as fault:
+            return Outcome.AGENT_ERROR, Played(truncated=True, why=str(fault))
+        return (Outcome.TRUNCATED if played.truncated else Outcome.COMPLETED), played
 
     @asynccontextmanager
     async def _sandbox(self, task: Task, progress: _Progress) -> AsyncIterator[Sandbox]:

@@ -33,6 +33,11 @@ class Refused(Exception):
 class Unreachable(Exception):
     """No answer: the connection failed, broke, took longer than allowed, or brought no JSON."""
 
+    def __init__(self, message: str, *, answered: bool = False) -> None:
+        super().__init__(message)
+        self.answered = answered
+        """It was taken: only the answer is not JSON."""
+
 
 async def call(
     http: aiohttp.ClientSession,
@@ -66,7 +71,7 @@ async def call(
     except aiohttp.ClientError as error:
         raise Unreachable(f"{method} {url}: {type(error).__name__}: {error}") from error
     except (ValueError, RecursionError) as error:
-        raise Unreachable(f"{method} {url}: the answer is not JSON: {error}") from error
+        raise Unreachable(f"{method} {url}: the answer is not JSON: {error}", answered=True) from error
 
 
 async def _json(response: aiohttp.ClientResponse) -> Any:

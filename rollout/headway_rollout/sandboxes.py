@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import quote
 
 import aiohttp
 
 from headway_api.exits import JobError
 from headway_api.sandbox_api import (
+    AgentRequest,
+    AgentState,
+    AgentWait,
     FinishReply,
     FinishRequest,
     Lease,
@@ -39,6 +42,12 @@ Timed = Callable[[float], None]
 _log = logging.getLogger(__name__)
 
 
+class Tools(Protocol):
+    """Whatever carries out tool calls: the episode's sandbox."""
+
+    async def tool(self, name: str, arguments: dict[str, Any]) -> ToolReply: ...
+
+
 class Sandbox:
     """One episode's sandbox."""
 
@@ -62,9 +71,29 @@ class Sandbox:
         self._on_tool(time.monotonic() - started)
         return reply
 
-    async def finish(self, messages: list[dict[str, Any]], truncated: bool) -> FinishReply:
-        """Have the environment judge the episode."""
-        body = FinishRequest(messages=messages, truncated=truncated)
+    async def agent(
+        self, command: Sequence[str], episode: dict[str, Any], environment: dict[str, str]
+    ) -> AgentState:
+        """Start the episode's agent beside its environment."""
+        body = AgentRequest(command=list(command), episode=episode, environment=environment)
+        return AgentState.model_validate(await self._post("agent", body.model_dump(mode="json")))
+
+    async def agent_wait(self, seconds: float) -> AgentState:
+        """How the agent fares, once it has ended or after so many seconds."""
+        body = AgentWait(seconds=seconds)
+        return AgentState.model_validate(await self._post("agent/wait", body.model_dump(mode="json")))
+
+    async def finish(
+        self,
+        messages: list[dict[str, Any]],
+        truncated: bool,
+        reported: list[float] | None = None,
+        metrics: dict[str, float] | None = None,
+    ) -> FinishReply:
+        """Have the environment judge the episode, and what its agent reported of it."""
+        body = FinishRequest(
+            messages=messages, truncated=truncated, reported=reported, reported_metrics=metrics or {}
+        )
         return FinishReply.model_validate(await self._post("finish", body.model_dump(mode="json")))
 
     async def _post(self, path: str, body: Any) -> Any:

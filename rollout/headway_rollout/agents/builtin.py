@@ -8,59 +8,41 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
-from headway_api.sandbox_api import ToolReply
-from headway_rollout.gateway.core import Completion, ContextFull, Gateway, Session, call_id
-from headway_rollout.trajectory.calls import Call, Message, Tool
-
-
-class Tools(Protocol):
-    """Whatever carries out tool calls: the episode's sandbox."""
-
-    async def tool(self, name: str, arguments: dict[str, object]) -> ToolReply: ...
+from headway_rollout.agents.agent import Played, Stage
+from headway_rollout.gateway.core import Ask, Completion, ContextFull, Gateway, call_id
+from headway_rollout.sandboxes import Tools
+from headway_rollout.trajectory.calls import Call, Message
 
 
 @dataclass(frozen=True)
-class Played:
-    """How the loop ended."""
+class Builtin:
+    """The tool loop."""
 
-    truncated: bool
-    why: str | None = None
-    """What truncated it."""
+    gateway: Gateway
+    max_turns: int
+    system_prompt: str | None = None
+    """Takes the place of the environment's own."""
 
-
-async def play(
-    gateway: Gateway,
-    session: Session,
-    sandbox: Tools,
-    first: Sequence[Message],
-    tools: Sequence[Tool],
-    *,
-    messages: list[Message],
-    max_turns: int,
-    system_prompt: str | None = None,
-) -> Played:
-    """Act out one episode, from the environment's first messages to the model's last.
-
-    The conversation is written into `messages` as it happens, so that a failure leaves what was said so far.
-    """
-    messages += opening(first, system_prompt)
-    for _ in range(max_turns):
-        try:
-            completion = await gateway.chat(session, messages, tools)
-        except ContextFull as full:
-            return Played(truncated=True, why=str(full))
-        messages.append(completion.message)
-        if completion.finish_reason == "length":
-            return Played(truncated=True, why="a turn reached its most tokens")
-        if not completion.calls:
-            return Played(truncated=False)
-        observations, done = await _observe(sandbox, completion, len(session.turns) - 1)
-        messages += observations
-        if done:
-            return Played(truncated=False)
-    return Played(truncated=True, why=f"no answer within {max_turns} turns")
+    async def play(self, stage: Stage) -> Played:
+        """Act out one episode, from the environment's first messages to the model's last."""
+        messages = stage.messages
+        messages += opening(stage.first, self.system_prompt)
+        for _ in range(self.max_turns):
+            try:
+                completion = await self.gateway.chat(stage.session, Ask(list(messages), list(stage.tools)))
+            except ContextFull as full:
+                return Played(truncated=True, why=str(full))
+            messages.append(completion.message)
+            if completion.finish_reason == "length":
+                return Played(truncated=True, why="a turn reached its most tokens")
+            if not completion.calls:
+                return Played(truncated=False)
+            observations, done = await _observe(stage.sandbox, completion)
+            messages += observations
+            if done:
+                return Played(truncated=False)
+        return Played(truncated=True, why=f"no answer within {self.max_turns} turns")
 
 
 def opening(first: Sequence[Message], system_prompt: str | None) -> list[Message]:
@@ -71,12 +53,13 @@ def opening(first: Sequence[Message], system_prompt: str | None) -> list[Message
     return [{"role": "system", "content": system_prompt}, *rest]
 
 
-async def _observe(sandbox: Tools, completion: Completion, turn: int) -> tuple[list[Message], bool]:
+async def _observe(sandbox: Tools, completion: Completion) -> tuple[list[Message], bool]:
     """Answer every attempted call in order; stops at the first that ends the episode."""
     observations: list[Message] = []
     for index, call in enumerate(completion.calls):
         content, done = await _answer(sandbox, call)
-        observation: Message = {"role": "tool", "tool_call_id": call_id(turn, index), "content": content}
+        identity = call_id(completion.number, index)
+        observation: Message = {"role": "tool", "tool_call_id": identity, "content": content}
         observations.append(observation | ({"name": call.name} if call.name else {}))
         if done:
             return observations, True

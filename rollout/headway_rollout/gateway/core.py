@@ -1,20 +1,20 @@
 """The gateway: one chat completion, tokens in and tokens out, recorded into the episode's graph.
 
-Every agent's turns pass here, in process for the built-in agent. An HTTP endpoint is a translation of its
-request into `Gateway.chat` and of its result into an answer; nothing else would be in it.
+Every agent's turns pass here: the built-in agent's in process, the others' through `server.py`, which only
+translates. Several turns of one episode may run at once (an agent with helpers): each is a branch of its
+graph.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from headway_api.records import Turn
 from headway_rollout.engines.vllm import Request, Sampled
 from headway_rollout.seeds import seed
-from headway_rollout.trajectory.calls import Call, Message, Tool
+from headway_rollout.trajectory.calls import Call, Message, Parsed, Tool
 from headway_rollout.trajectory.graph import Graph
 from headway_rollout.trajectory.render import Renderer
 
@@ -29,6 +29,14 @@ class ContextFull(Exception):
     """The conversation leaves no room for another token: the episode is truncated, not failed."""
 
 
+class CannotForce(Exception):
+    """The model's family has no known way to begin a tool call on the model's behalf."""
+
+
+class CannotRender(Exception):
+    """The model's chat template takes no such conversation."""
+
+
 @dataclass(frozen=True)
 class Sampling:
     """How the next token is drawn."""
@@ -39,10 +47,31 @@ class Sampling:
 
 
 @dataclass(frozen=True)
+class Force:
+    """OpenAI's tool_choice `required`, or a named tool: the turn begins in the middle of a call."""
+
+    tool: str | None = None
+    """The tool to call; None leaves the choice to the model."""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One chat completion, as an agent asks for it."""
+
+    messages: list[Message]
+    tools: list[Tool] = field(default_factory=list)
+    max_tokens: int | None = None
+    """A bound of the agent's own; the job's holds anyway."""
+    force: Force | None = None
+
+
+@dataclass(frozen=True)
 class _Said:
     """One recorded turn: the conversation up to and with the model's answer, and its exact tokens."""
 
     messages: list[Message]
+    meaning: list[object]
+    """Of each message: equal for whatever a client may write to say the same."""
     tools: list[Tool]
     prompt: list[int]
     sampled: list[int]
@@ -58,21 +87,32 @@ class Session:
     sampling: Sampling
     graph: Graph = field(default_factory=Graph)
     turns: list[Turn] = field(default_factory=list)
+    begun: int = 0
+    """Turns asked for, the running ones included."""
     forks: int = 0
     """Turns whose history did not extend what was sampled."""
     said: list[_Said] = field(default_factory=list)
+
+    @property
+    def conversation(self) -> list[Message]:
+        """The newest turn's messages and its answer."""
+        return list(self.said[-1].messages) if self.said else []
 
 
 @dataclass(frozen=True)
 class Completion:
     """The model's answer to one turn."""
 
+    number: int
+    """Which of the episode's turns it is, in the order in which they were asked for."""
     message: Message
     """OpenAI form; text of tool calls that could not be read is kept in its content."""
     calls: list[Call]
     """Every attempt at a tool call, in order, those that could not be read included."""
     finish_reason: str
     """`stop`, `tool_calls` or `length`."""
+    turn: Turn
+    """What it cost."""
 
 
 class Gateway:
@@ -84,82 +124,90 @@ class Gateway:
         self._context_length = context_length
         self._timeout = timeout
 
-    async def chat(self, session: Session, messages: Sequence[Message], tools: Sequence[Tool]) -> Completion:
+    async def chat(self, session: Session, ask: Ask) -> Completion:
         """Sample the next assistant message.
 
         Raises:
             ContextFull: no token fits any more.
+            CannotForce: `ask.force` is not possible with this model.
+            CannotRender: nor is this conversation.
             InfraFault: the engine failed.
         """
-        prompt = self._prompt(session, messages, tools)
+        meaning = [_meaning(message) for message in ask.messages]
+        forced = self._forced(ask.force)
+        try:
+            prompt = self._prompt(session, ask, meaning) + forced
+        except Exception as error:  # a template raises whatever its author chose
+            raise CannotRender(f"the chat template takes no such conversation: {error}") from error
         room = self._context_length - len(prompt)
         if room < 1:
             raise ContextFull(f"{len(prompt)} tokens fill the context of {self._context_length}")
+        number, session.begun = session.begun, session.begun + 1
         request = Request(
             prompt=prompt,
-            max_tokens=min(room, session.sampling.max_tokens),
+            max_tokens=min(room, session.sampling.max_tokens, ask.max_tokens or room),
             temperature=session.sampling.temperature,
             top_p=session.sampling.top_p,
-            seed=seed(session.seed, len(session.turns)),
+            seed=seed(session.seed, number),
             stop_token_ids=self._renderer.stop_token_ids,
         )
         sampled = await self._engine.generate(session.episode_id, request, self._timeout)
-        completion = self._read(session, prompt, sampled, tools)
-        self._record(session, messages, tools, prompt, sampled, completion)
-        return completion
+        return self._record(session, ask, meaning, number, prompt, forced, sampled)
 
-    def _prompt(self, session: Session, messages: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
+    def _forced(self, force: Force | None) -> list[int]:
+        if force is None:
+            return []
+        tokens = self._renderer.force(force.tool)
+        if tokens is None:
+            raise CannotForce(f"{self._renderer.name} knows no way to begin a tool call for the model")
+        return tokens
+
+    def _prompt(self, session: Session, ask: Ask, meaning: list[object]) -> list[int]:
         """Extend the longest recorded conversation that `messages` continues, else render from scratch."""
-        known = [s for s in session.said if s.tools == list(tools) and _continues(messages, s.messages)]
-        if known:
-            last = max(known, key=lambda s: len(s.messages))
-            new = messages[len(last.messages) :]
-            extended = self._renderer.extend(last.prompt, last.sampled, last.messages, new, tools)
-            if extended is not None:
-                return extended
+        for said in sorted(session.said, key=lambda s: len(s.messages), reverse=True):
+            length = len(said.messages)
+            if length < len(meaning) and said.meaning == meaning[:length] and said.tools == ask.tools:
+                extended = self._renderer.extend(
+                    said.prompt, said.sampled, said.messages, ask.messages[length:], ask.tools
+                )
+                if extended is not None:
+                    return extended
+                break
         session.forks += bool(session.said)
-        return self._renderer.render(messages, tools)
-
-    def _read(
-        self, session: Session, prompt: list[int], sampled: Sampled, tools: Sequence[Tool]
-    ) -> Completion:
-        parsed = self._renderer.parse(sampled.tokens, prompt, tools)
-        turn = len(session.turns)
-        content = parsed.content
-        for call in parsed.calls:
-            if call.problem is not None:
-                content = f"{content}\n<tool_call>{call.raw}</tool_call>".strip()
-        message: Message = {"role": "assistant", "content": content}
-        if parsed.reasoning:
-            message["reasoning_content"] = parsed.reasoning
-        if good := [(i, call) for i, call in enumerate(parsed.calls) if call.problem is None]:
-            message["tool_calls"] = [_openai(call, call_id(turn, i)) for i, call in good]
-        finish = "tool_calls" if good and sampled.finish_reason == "stop" else sampled.finish_reason
-        return Completion(message=message, calls=parsed.calls, finish_reason=finish)
+        return self._renderer.render(ask.messages, ask.tools)
 
     def _record(
         self,
         session: Session,
-        messages: Sequence[Message],
-        tools: Sequence[Tool],
+        ask: Ask,
+        meaning: list[object],
+        number: int,
         prompt: list[int],
+        forced: list[int],
         sampled: Sampled,
-        completion: Completion,
-    ) -> None:
+    ) -> Completion:
+        """Place a turn in the graph, and read it."""
+        parsed = self._renderer.parse(
+            [*forced, *sampled.tokens], prompt[: len(prompt) - len(forced)], ask.tools
+        )
+        message, called = _message(parsed, number), any(call.problem is None for call in parsed.calls)
+        turn = Turn(
+            index=len(session.turns),
+            prompt_tokens=len(prompt),
+            cached_tokens=min(sampled.cached_tokens, len(prompt)),
+            sampled_tokens=len(sampled.tokens),
+            finish_reason=sampled.finish_reason,
+            malformed_tool_calls=sum(call.problem is not None for call in parsed.calls),
+            policy_version=min(span.version for span in sampled.versions),
+        )
         node = session.graph.place(prompt)
         session.graph.add_sampled(node, sampled.tokens, sampled.logprobs, sampled.versions)
-        session.said.append(_Said([*messages, completion.message], list(tools), prompt, sampled.tokens))
-        session.turns.append(
-            Turn(
-                index=len(session.turns),
-                prompt_tokens=len(prompt),
-                cached_tokens=min(sampled.cached_tokens, len(prompt)),
-                sampled_tokens=len(sampled.tokens),
-                finish_reason=sampled.finish_reason,
-                malformed_tool_calls=sum(call.problem is not None for call in completion.calls),
-                policy_version=min(span.version for span in sampled.versions),
-            )
+        session.said.append(
+            _Said([*ask.messages, message], [*meaning, _meaning(message)], ask.tools, prompt, sampled.tokens)
         )
+        session.turns.append(turn)
+        finish = "tool_calls" if called and sampled.finish_reason == "stop" else sampled.finish_reason
+        return Completion(number, message, parsed.calls, finish, turn)
 
 
 def call_id(turn: int, index: int) -> str:
@@ -167,23 +215,35 @@ def call_id(turn: int, index: int) -> str:
     return f"call-{turn}-{index}"
 
 
+def _message(parsed: Parsed, turn: int) -> Message:
+    """A sampled turn in OpenAI's form."""
+    content = parsed.content
+    for call in parsed.calls:
+        if call.problem is not None:
+            content = f"{content}\n<tool_call>{call.raw}</tool_call>".strip()
+    message: Message = {"role": "assistant", "content": content}
+    if parsed.reasoning:
+        message["reasoning_content"] = parsed.reasoning
+    if good := [(i, call) for i, call in enumerate(parsed.calls) if call.problem is None]:
+        message["tool_calls"] = [_openai(call, call_id(turn, i)) for i, call in good]
+    return message
+
+
 def _openai(call: Call, identity: str) -> dict[str, Any]:
     arguments = json.dumps(call.arguments, ensure_ascii=False)
     return {"id": identity, "type": "function", "function": {"name": call.name, "arguments": arguments}}
 
 
-def _continues(messages: Sequence[Message], recorded: Sequence[Message]) -> bool:
-    """Whether `messages` begins with a recorded conversation and goes on after it."""
-    if len(messages) <= len(recorded):
-        return False
-    return all(_canonical(a) == _canonical(b) for a, b in zip(messages, recorded, strict=False))
+def _meaning(message: Message) -> object:
+    """What a message says, whichever of the usual ways a client writes it.
 
-
-def _canonical(message: Message) -> tuple[object, ...]:
-    """What a message says, whichever of the usual ways a client writes it."""
+    Clients drop reasoning, write null for empty content, and strip what the model wrote around its text.
+    """
     content = message.get("content") or ""
     if isinstance(content, list):
         content = "".join(part.get("text", "") for part in content)
+    if message.get("role") == "assistant":
+        content = content.strip()
     calls = [
         (call["function"]["name"], _arguments(call["function"]["arguments"]))
         for call in message.get("tool_calls") or []

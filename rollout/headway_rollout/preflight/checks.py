@@ -91,20 +91,24 @@ def reward(reply: FinishReply, spec: RLTrainingJobSpec) -> str:
 
 
 def context(first: ResetReply, chosen: Renderer, length: int, spec: RLTrainingJobSpec) -> str:
-    """Prompt, tool specs and every turn at its longest fit the context."""
-    agent, most = spec.agent.effective_builtin, spec.rollout.sampling.max_tokens
+    """Prompt, tool specs and every turn at its longest fit the context.
+
+    Of an agent with a loop of its own only the first turn is known, and that without the agent's own prompt.
+    """
+    agent, most, turns = spec.agent, spec.rollout.sampling.max_tokens, spec.agent.planned_turns
     field = "spec.rollout.sampling.maxTokens"
     if spec.data.validation is not None and spec.evaluation_max_tokens > most:
         most, field = spec.evaluation_max_tokens, "spec.evaluation.sampling.maxTokens"
-    prompt = len(chosen.render(opening(first.messages, agent.system_prompt), first.tools))
-    need = prompt + agent.max_turns * most
-    sums = f"{prompt} prompt and tool tokens + {agent.max_turns} turns x {most} tokens = {need}"
+    messages = opening(first.messages, agent.effective_builtin.system_prompt)
+    prompt = len(chosen.render(messages, first.tools)) if messages else 0
+    need = prompt + turns * most
+    sums = f"{prompt} prompt and tool tokens + {turns} turns x {most} tokens = {need}"
     if need > length:
+        also = ", or spec.agent.builtin.maxTurns" if agent.is_builtin else ""
         raise JobError(
             "ContextTooShort",
             f"{sums}, but the context holds {length}, tool results not counted; lower "
-            f"{field} to {max(1, (length - prompt) // agent.max_turns)}, or "
-            "spec.agent.builtin.maxTurns",
+            f"{field} to {max(1, (length - prompt) // turns)}{also}",
             field=field,
         )
     return f"{sums}, of {length}"

@@ -1,0 +1,53 @@
+"""What the gateway says no with: typed, naming the field and the remedy, in the forms that clients read.
+
+OpenAI's clients read `{"error": {...}}`. SageMaker's RFT SDK reads the reason phrase of the status line, and
+takes "not in valid status" there for "this was done before".
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+NOT_IN_VALID_STATUS = "Trajectory not in valid status"
+"""Reason phrase of a transition that the trajectory's status does not allow."""
+
+
+class Refusal(Exception):
+    """An answer that is not a success."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        *,
+        param: str | None = None,
+        reason: str | None = None,
+        retry_after: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.param = param
+        self.reason = reason
+        """The status line's reason phrase, where a client reads it."""
+        self.retry_after = retry_after
+        """Seconds after which asking again may help."""
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """JSON of the answer."""
+        kind = "invalid_request_error" if self.status < 500 and self.status != 429 else "server_error"
+        kind = "rate_limit_error" if self.status == 429 else kind
+        error = {"message": str(self), "type": kind, "param": self.param, "code": self.code}
+        return {"error": error, "message": str(self)}
+
+
+def bad(param: str, message: str, code: str = "invalid_value") -> Refusal:
+    """A field of the request that must be changed."""
+    return Refusal(400, code, f"{param}: {message}", param=param)
+
+
+def not_in_valid_status(message: str) -> Refusal:
+    """The trajectory has moved on, or has not come so far."""
+    return Refusal(409, "trajectory_status", message, reason=NOT_IN_VALID_STATUS)

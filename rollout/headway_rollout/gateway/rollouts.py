@@ -1,0 +1,279 @@
+"""An episode as its agent sees it from outside: a secret address, a status, a reward. MTRL's protocol.
+
+    PENDING -- complete-rollout(ready) --> READY -- update-reward --> REWARD_RECEIVED
+       +------ complete-rollout(failed) -> FAILED
+
+Turns and tools are for PENDING alone. Whatever ends the episode closes its rollout: what comes later is told
+that the trajectory is over, for as long as it is remembered. State only; `server.py` speaks HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import math
+import secrets
+import string
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from headway_rollout.gateway.core import Session
+from headway_rollout.gateway.refusals import Refusal, bad, not_in_valid_status
+from headway_rollout.sandboxes import Tools
+from headway_rollout.trajectory.calls import Tool
+
+TOKEN_LENGTH = 43
+"""Letters of a token: 245 bits. No digits: clients look for status codes in error texts that hold the URL."""
+REMEMBERED = 4096
+"""Rollouts that are over and still known, for an answer that says so."""
+
+
+class Status(StrEnum):
+    """Where a rollout stands, in MTRL's words."""
+
+    PENDING = "PENDING"
+    READY = "READY"
+    REWARD_RECEIVED = "REWARD_RECEIVED"
+    FAILED = "FAILED"
+
+
+@dataclass
+class Rollout:
+    """One attempt at one episode, open to its agent."""
+
+    session: Session
+    job_arn: str
+    sandbox: Tools
+    tools: Sequence[Tool]
+    """The environment's tools, for an agent that wants them."""
+    reward_range: tuple[float, float]
+    takes_reward: bool
+    expires_at: float
+    """Monotonic."""
+    token: str = field(
+        default_factory=lambda: "".join(secrets.choice(string.ascii_letters) for _ in range(TOKEN_LENGTH))
+    )
+    status: Status = Status.PENDING
+    closed: bool = False
+    """The episode is over, whatever the agent still wants."""
+    done: bool = False
+    """A tool said that the environment has reached its end."""
+    error: str | None = None
+    """Why the agent gave up, where it said so."""
+    rewards: list[float] | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+    truncated: str | None = None
+    """Why the model could not go on: the context, or a turn's most tokens."""
+    fault: str | None = None
+    """A fault of the platform that the agent was told of, and of which it may have failed."""
+    calls: int = 0
+    """Calls of the agent that are running."""
+    called_at: float = field(default_factory=time.monotonic)
+    """When the last one began or ended."""
+    _tokens_done: set[str] = field(default_factory=set)
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def trajectory_id(self) -> str:
+        """The episode's id."""
+        return self.session.episode_id
+
+    @contextmanager
+    def call(self) -> Iterator[None]:
+        """A call of the agent is running."""
+        self.calls += 1
+        self.called_at = time.monotonic()
+        try:
+            yield
+        finally:
+            self.calls -= 1
+            self.called_at = time.monotonic()
+
+    def check(self, job_arn: str | None, trajectory_id: str | None) -> None:
+        """Refuse what names another job or trajectory than the token's own."""
+        wanted = (("JobArn", job_arn, self.job_arn), ("TrajectoryId", trajectory_id, self.trajectory_id))
+        for name, given, own in wanted:
+            if given and not hmac.compare_digest(given.encode(), own.encode()):
+                raise Refusal(
+                    403,
+                    "trajectory_mismatch",
+                    f"{name} is {given!r}, but this address and token belong to {own!r}; send what the "
+                    "platform's metadata said, to the endpoint that came with it",
+                    param=name,
+                )
+
+    def require_open(self, what: str) -> None:
+        """Refuse a turn or a tool call when the rollout is over."""
+        if self.closed or self.status is not Status.PENDING:
+            raise not_in_valid_status(
+                f"trajectory {self.trajectory_id} is not in valid status for {what}: {self._described}"
+            )
+
+    def complete(self, status: str, error: str | None = None, client_token: str | None = None) -> None:
+        """The agent is done (`ready`), or gave up (`failed`).
+
+        Raises:
+            Refusal: it said so before, the episode is over, or the status is neither.
+        """
+        if self._repeated("complete", client_token):
+            return
+        wanted = {"ready": Status.READY, "failed": Status.FAILED}.get(status.lower())
+        if wanted is None:
+            raise bad("Status", f"{status!r} is neither 'ready' nor 'failed'")
+        if self.closed or self.status is not Status.PENDING:
+            raise not_in_valid_status(
+                f"Cannot transition trajectory {self.trajectory_id} to {wanted}: {self._described}"
+            )
+        self.status, self.error = wanted, error
+        self._done("complete", client_token)
+
+    def reward(self, values: object, metrics: object = None, client_token: str | None = None) -> None:
+        """The agent's own reward: one value, or one a turn.
+
+        Raises:
+            Refusal: not finite, out of range, of another number, or not now, or not by this agent.
+        """
+        if self._repeated("reward", client_token):
+            return
+        if not self.takes_reward:
+            raise Refusal(
+                403,
+                "reward_not_accepted",
+                "the environment alone judges this episode; for an agent that reports rewards use "
+                "spec.agent.http with reportsReward: true",
+                param="Rewards",
+            )
+        found, named = _rewards(values, len(self.session.turns), self.reward_range), _metrics(metrics)
+        if self.closed or self.status is not Status.READY:
+            raise not_in_valid_status(
+                f"Cannot transition trajectory {self.trajectory_id} to {Status.REWARD_RECEIVED}: "
+                f"{self._described}; complete-rollout with status ready comes first"
+            )
+        self.status, self.rewards, self.metrics = Status.REWARD_RECEIVED, found, named
+        self._done("reward", client_token)
+
+    def close(self) -> None:
+        """The episode is over."""
+        self.closed = True
+        self._changed.set()
+
+    async def until(self, *wanted: Status) -> None:
+        """Return once the status is one of those. The caller sets the deadline."""
+        while self.status not in wanted:
+            self._changed.clear()
+            await self._changed.wait()
+
+    @property
+    def _described(self) -> str:
+        return "the episode is over" if self.closed else f"its status is {self.status}"
+
+    def _repeated(self, what: str, client_token: str | None) -> bool:
+        return client_token is not None and f"{what}/{client_token}" in self._tokens_done
+
+    def _done(self, what: str, client_token: str | None) -> None:
+        if client_token is not None:
+            self._tokens_done.add(f"{what}/{client_token}")
+        self._changed.set()
+
+
+class Rollouts:
+    """Open rollouts by token, and those that were."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._by_token: dict[str, Rollout] = {}
+        self._over: list[str] = []
+
+    @contextmanager
+    def open(self, rollout: Rollout) -> Iterator[Rollout]:
+        """Let the agent in until the block ends."""
+        self._by_token[rollout.token] = rollout
+        try:
+            yield rollout
+        finally:
+            rollout.close()
+            self._over.append(rollout.token)
+            while len(self._over) > REMEMBERED:
+                del self._by_token[self._over.pop(0)]
+
+    def find(self, token: str) -> Rollout:
+        """The rollout whose token it is.
+
+        Raises:
+            Refusal: nobody's, or expired.
+        """
+        rollout = self._by_token.get(token)
+        if rollout is None:
+            raise Refusal(
+                404,
+                "trajectory_not_found",
+                "no running episode has this address or token: the episode ended, or the coordinator was "
+                "started again and runs it anew with another one",
+            )
+        if self._clock() > rollout.expires_at:
+            raise Refusal(
+                401, "token_expired", f"the token of trajectory {rollout.trajectory_id} has expired"
+            )
+        return rollout
+
+
+def _rewards(values: object, turns: int, bounds: tuple[float, float]) -> list[float]:
+    """Checked rewards.
+
+    Raises:
+        Refusal: naming what is wrong with them.
+    """
+    low, high = bounds
+    if not isinstance(values, list) or not values:
+        raise bad("Rewards", "must be a list of one number, or of one number a turn")
+    if len(values) not in (1, turns):
+        raise bad(
+            "Rewards",
+            f"{len(values)} values for {turns} turns; send one for the episode, or one for each turn",
+            "reward_cardinality",
+        )
+    for index, value in enumerate(values):
+        at = f"Rewards[{index}]"
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise bad(at, f"{value!r} is not a number", "reward_not_a_number")
+        _finite(at, value)
+        if not low <= value <= high:
+            raise bad(at, f"{value} is outside spec.reward.range [{low:g}, {high:g}]", "reward_out_of_range")
+    if not low <= sum(values) <= high:
+        raise bad(
+            "Rewards",
+            f"their sum {sum(values):g} is outside spec.reward.range [{low:g}, {high:g}]; the sum is the "
+            "episode's reward",
+            "reward_out_of_range",
+        )
+    return [float(value) for value in values]
+
+
+def _metrics(metrics: object) -> dict[str, float]:
+    if metrics is None:
+        return {}
+    if not isinstance(metrics, Mapping):
+        raise bad("Metrics", "must be an object of numbers")
+    found: dict[str, float] = {}
+    for name, value in metrics.items():
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise bad(f"Metrics.{name}", f"{value!r} is not a number")
+        _finite(f"Metrics.{name}", value)
+        found[str(name)] = float(value)
+    return found
+
+
+def _finite(param: str, value: float) -> None:
+    try:
+        finite = math.isfinite(value)
+    except OverflowError:  # an integer of hundreds of digits
+        finite = False
+    if not finite:
+        raise bad(
+            param,
+            f"{value} is not finite; send a finite number, or complete the rollout as failed",
+            "reward_not_finite",
+        )
