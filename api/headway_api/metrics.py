@@ -89,6 +89,15 @@ ROLLOUT: Final = (
     Family("rollout/advantage/n_positive", "Episodes with an advantage above 0."),
     Family("rollout/advantage/n_negative", "Episodes with an advantage below 0."),
 )
+CONCURRENCY: Final = (
+    Family("rollout/concurrency_limit", "Episodes that may run at once now; at most maxConcurrency."),
+    Family("rollout/kv_cache_use", "Share of its KV cache that a server uses.", "ratio", labels=("server",)),
+    Family(
+        "rollout/preemptions",
+        "Requests that servers took out of a full KV cache and computed again; not those for new weights.",
+        kind="counter",
+    ),
+)
 ANALYSIS: Final = (
     Family("analysis/batch_completion_ratio", "Share of the batch's episodes that completed.", "ratio"),
     Family("analysis/batch_valid_ratio", "Share of groups whose advantages are not all zero.", "ratio"),
@@ -223,6 +232,7 @@ FAMILIES: Final = (
     *TRAINING,
     *TIMING,
     *ROLLOUT,
+    *CONCURRENCY,
     *ANALYSIS,
     *measured("val", "in validation"),
     *measured("eval", "in evaluation"),

@@ -11,6 +11,7 @@ from headway_api.records import EpisodeRecord, GroupRecord, Outcome, Purpose
 from headway_rollout.dataset import Slot
 from headway_rollout.episode import Task
 from headway_rollout.gateway.core import Sampling
+from headway_rollout.room import Room
 from headway_rollout.seeds import seed
 
 ATTEMPTS_PER_INCARNATION = 100
@@ -61,9 +62,7 @@ def is_retry(attempt: int) -> bool:
     return attempt % ATTEMPTS_PER_INCARNATION > 0
 
 
-async def run(
-    plan: Plan, episode: Run, room: asyncio.Semaphore, *, incarnation: int, max_retries: int
-) -> GroupRecord:
+async def run(plan: Plan, episode: Run, room: Room, *, incarnation: int, max_retries: int) -> GroupRecord:
     """Run every episode of a group, `room` at a time over all groups, and seal it."""
     first = ATTEMPTS_PER_INCARNATION * incarnation
 

@@ -33,6 +33,7 @@ from headway_rollout.gateway.core import Sampling
 from headway_rollout.ledger.events import abandoned
 from headway_rollout.ledger.segments import Ledger
 from headway_rollout.one_at_a_time import OneAtATime
+from headway_rollout.room import Room
 from headway_rollout.sampler.slots import Sampler
 from headway_rollout.spool import Replay, Spool
 from headway_rollout.state import State
@@ -56,6 +57,7 @@ class Training:
         ledger: Ledger,
         episode: groups.Run,
         incarnation: int,
+        room: Room,
         on_change: Callable[[], None] = lambda: None,
         on_episode: Callable[[EpisodeRecord], None] = lambda record: None,
         on_validation: Callable[[int, Sequence[GroupRecord]], None] = lambda step, found: None,
@@ -72,7 +74,7 @@ class Training:
         self._on_episode = on_episode
         self._on_validation = on_validation
         self._order = Order(rows=len(data.train), seed=spec.seed, shuffle=spec.data.shuffle)
-        self._room = asyncio.Semaphore(spec.rollout.max_concurrency)
+        self.room = room
         self._store = OneAtATime()
         self._reporting = asyncio.Lock()
         self._changed = asyncio.Condition()
@@ -340,7 +342,7 @@ class Training:
         group = await groups.run(
             plan,
             self._counted,
-            self._room,
+            self.room,
             incarnation=self._incarnation,
             max_retries=self._spec.rollout.max_retries,
         )

@@ -152,7 +152,7 @@ def samples(
     if days is not None:
         yield from _bill(days, cost)
     if fleet is not None:
-        yield from _weights(fleet)
+        yield from _servers(fleet)
     if training is not None:
         yield from _episodes(training)
 
@@ -165,7 +165,7 @@ def _bill(days: Days, cost: float) -> Iterator[Sample]:
     yield Sample("usage/cost_usd", cost)
 
 
-def _weights(fleet: Fleet) -> Iterator[Sample]:
+def _servers(fleet: Fleet) -> Iterator[Sample]:
     router = fleet.router
     serving = len(router.in_rotation())
     yield Sample("weights/servers", serving, {"state": "serving"})
@@ -175,11 +175,15 @@ def _weights(fleet: Fleet) -> Iterator[Sample]:
             yield Sample("weights/version", server.version.step, {"server": server.endpoint.engine})
         if server.canary_error is not None:
             yield Sample("weights/canary_error", server.canary_error, {"server": server.endpoint.engine})
+        if server.reading is not None:
+            yield Sample("rollout/kv_cache_use", server.reading.kv_use, {"server": server.endpoint.engine})
     yield Sample("weights/verification_failures", fleet.verification_failures)
+    yield Sample("rollout/preemptions", router.preemptions)
 
 
 def _episodes(training: Training) -> Iterator[Sample]:
     yield Sample("spool/groups", training.spooled)
+    yield Sample("rollout/concurrency_limit", training.room.limit)
     for purpose in Purpose:
         yield Sample("episodes/in_flight", training.in_flight[purpose], {"purpose": purpose})
         yield Sample("episodes/retried", training.retried[purpose], {"purpose": purpose})

@@ -26,6 +26,7 @@ from headway_rollout.episode import Task
 from headway_rollout.learner_api import LearnerApi
 from headway_rollout.ledger import events
 from headway_rollout.ledger.segments import Ledger, fold, total
+from headway_rollout.room import Room
 from headway_rollout.spool import Spool, decode
 from headway_rollout.training import Training
 
@@ -99,11 +100,12 @@ class Job:
         training = Training(
             self.spec,
             self.data,
-            self.rotation,
+            self.rotation,  # type: ignore[arg-type]
             spool,
             ledger,
             self.episode,
-            spool.incarnation(),  # type: ignore[arg-type]
+            spool.incarnation(),
+            Room(self.spec.rollout.max_concurrency),
         )
         await training.restore(spool.replay())
         api = LearnerApi(TOKEN, lambda: b"")

@@ -31,6 +31,20 @@ class Failure:
     """In the server's own words."""
 
 
+@dataclass(frozen=True)
+class Reading:
+    """How full a server said it is."""
+
+    version: PolicyVersion
+    """Weights it held."""
+    kv_use: float
+    """Share of its KV cache in use, 0 to 1."""
+    preemptions: float
+    """Requests it has taken out of the cache since it started, those for new weights included."""
+    waiting: float
+    """Requests it had not begun to compute."""
+
+
 @dataclass
 class Server:
     """One rollout server as it is known now."""
@@ -45,6 +59,8 @@ class Server:
     """How its last load ended badly; None once it holds the weights of a later one."""
     canary_error: float | None = None
     """Mean absolute difference to the manifest's canary, as measured when `version` was loaded."""
+    reading: Reading | None = None
+    """As of the last look; None where it did not answer then."""
 
 
 @dataclass
@@ -54,6 +70,8 @@ class Router:
     wanted: PolicyVersion | None = None
     servers: dict[Endpoint, Server] = field(default_factory=dict)
     sessions: dict[str, Endpoint] = field(default_factory=dict)
+    preemptions: int = 0
+    """Requests that servers took out of a full cache, as far as this process saw."""
 
     def discovered(self, endpoints: Iterable[Endpoint]) -> tuple[set[Endpoint], set[Endpoint]]:
         """The servers there are now; returns those that came and those that went."""

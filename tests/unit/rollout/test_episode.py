@@ -3,54 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import aiohttp
 import pytest
-from episodes import version
 from faulty_servers import Scripted, after, broker, drop, fail, first, hang, sandbox, say, serving
+from speaker import ANSWER, CALL, MALFORMED, Speaker
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
-from headway_api.records import EpisodeRecord, Outcome, Purpose, VersionSpan
+from headway_api.records import EpisodeRecord, Outcome, Purpose
 from headway_rollout import episode
 from headway_rollout import group as groups
+from headway_rollout.agents.builtin import Builtin
 from headway_rollout.dataset import Slot
 from headway_rollout.engines.router import Router
-from headway_rollout.engines.vllm import Request, Sampled
 from headway_rollout.episode import Episodes, Rules, Task
 from headway_rollout.gateway.core import Gateway, Sampling
+from headway_rollout.room import Room
 from headway_rollout.sandboxes import Broker
 from headway_rollout.trajectory.render import choose
-
-CALL = '<tool_call>\n{"name": "look_up", "arguments": {"key": "x"}}\n</tool_call><|im_end|>'
-ANSWER = "It is gold.<|im_end|>"
-MALFORMED = "<tool_call>{oops}</tool_call><|im_end|>"
 
 
 @pytest.fixture(scope="module")
 def tok(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return tokenizer(tmp_path_factory.mktemp("tok"), QWEN3_TEMPLATE)
-
-
-class Speaker:
-    """Says what the test has written, and remembers what it was asked."""
-
-    def __init__(self, tok: Any, texts: Sequence[str]) -> None:
-        self._tok = tok
-        self._texts = list(texts)
-        self.requests: list[Request] = []
-
-    async def generate(self, session: str, request: Request, timeout: float) -> Sampled:
-        text = self._texts[min(len(self.requests), len(self._texts) - 1)]
-        self.requests.append(request)
-        tokens = self._tok.encode(text, add_special_tokens=False)[: request.max_tokens]
-        ended = text.endswith("<|im_end|>") and len(tokens) <= request.max_tokens
-        finish = "stop" if ended and tokens[-1] in request.stop_token_ids else "length"
-        spans = [VersionSpan(start=0, end=len(tokens), version=version(0))]
-        return Sampled(tokens, [-0.5] * len(tokens), spans, finish, 0)
 
 
 @dataclass
@@ -76,11 +55,10 @@ async def rig(
         leases = await stack.enter_async_context(serving(broker(box.url)))
         http = await stack.enter_async_context(aiohttp.ClientSession())
         speaker = Speaker(tok, texts)
-        rules = Rules(timeout, 60, (0.0, 1.0), max_turns, system)
-        gateway = Gateway(choose(tok, "qwen3"), speaker, context, timeout)
-        yield Rig(
-            Episodes(rules, gateway, Broker(http, leases.url, "t", "me"), Router()), leases, box, speaker
-        )
+        rules = Rules(timeout, 60, (0.0, 1.0))
+        agent = Builtin(Gateway(choose(tok, "qwen3"), speaker, context, timeout), max_turns, system)
+        episodes = Episodes(rules, agent, Broker(http, leases.url, "t", "me"), Router())
+        yield Rig(episodes, leases, box, speaker)
 
 
 def task(index: int = 0, attempt: int = 0) -> Task:
@@ -244,7 +222,7 @@ def plan(size: int) -> groups.Plan:
 async def test_a_group_retries_what_the_platform_lost_with_fresh_ids(tok: Any) -> None:
     async with rig(tok, ANSWER) as r:
         r.sandbox.faults["POST /reset"] = first(2, drop)
-        group = await groups.run(plan(3), r.episodes.run, asyncio.Semaphore(1), incarnation=2, max_retries=3)
+        group = await groups.run(plan(3), r.episodes.run, Room(1), incarnation=2, max_retries=3)
     assert [e.outcome for e in group.episodes] == [Outcome.COMPLETED] * 3
     assert [e.episode_id for e in group.discarded] == ["t0-000000-0-200", "t0-000000-1-200"]
     assert [e.episode_id for e in group.episodes] == ["t0-000000-0-201", "t0-000000-1-201", "t0-000000-2-200"]
@@ -263,7 +241,7 @@ def test_a_first_attempt_samples_alike_in_every_incarnation_and_a_retry_anew() -
 async def test_a_group_goes_on_without_what_stays_lost(tok: Any) -> None:
     async with rig(tok, ANSWER) as r:
         r.sandbox.faults["POST /reset"] = after(1, fail(500))
-        group = await groups.run(plan(2), r.episodes.run, asyncio.Semaphore(1), incarnation=0, max_retries=1)
+        group = await groups.run(plan(2), r.episodes.run, Room(1), incarnation=0, max_retries=1)
     assert len(group.scored) == 1
     assert len(group.discarded) == 1
     assert group.episodes[1].outcome is Outcome.INFRA_ERROR
@@ -282,5 +260,5 @@ async def test_a_group_never_has_more_in_flight_than_there_is_room(tok: Any) -> 
             finally:
                 running -= 1
 
-        await groups.run(plan(6), counted, asyncio.Semaphore(2), incarnation=0, max_retries=0)
+        await groups.run(plan(6), counted, Room(2), incarnation=0, max_retries=0)
     assert most == 2

@@ -19,6 +19,7 @@ import aiohttp
 import learner_rig
 import pytest
 from a_job import manifest
+from aiohttp import web
 from faulty_servers import Scripted, after, broker, fail, first, sandbox, serving
 from lease_service import free_port
 from prometheus_client import Metric
@@ -31,6 +32,7 @@ from headway_api.metrics import FAMILIES
 from headway_api.records import Batch
 from headway_api.store import FileStore
 from headway_rollout.coordinator import Coordinator
+from headway_rollout.engines import concurrency
 from headway_rollout.engines import fleet as fleets
 from headway_rollout.engines.router import Endpoint
 from headway_sandbox.broker import metrics as broker_metrics
@@ -79,7 +81,11 @@ def speaking_engine(folder: Path) -> Scripted:
         choice = {"finish_reason": "stop", "token_ids": tokens, "logprobs": {"content": content}}
         return {"choices": [choice]}
 
-    return Scripted({"POST /inference/v1/generate": generate})
+    async def metrics(request: web.Request) -> web.StreamResponse:
+        names = ("kv_cache_usage_perc", "num_preemptions_total", "num_requests_waiting")
+        return web.Response(text="".join(f'vllm:{name}{{engine="0"}} 0.5\n' for name in names))
+
+    return Scripted({"POST /inference/v1/generate": generate}, {"GET /metrics": metrics})
 
 
 def weight_agent_that_fails_once() -> Scripted:
@@ -212,6 +218,7 @@ async def test_every_declared_family_is_produced_and_every_produced_one_declared
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fleets, "RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(concurrency, "LOOK_SECONDS", 0.05)
     produced = await coordinators(tmp_path) | the_learners(monkeypatch) | the_brokers()
     declared = {known.name for known in FAMILIES if not known.name.startswith(ELSEWHERE)}
     assert produced == declared
