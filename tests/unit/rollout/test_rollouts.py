@@ -169,7 +169,7 @@ def test_a_token_speaks_for_one_trajectory_of_one_job(
 
 
 def test_tokens_are_long_distinct_and_free_of_digits() -> None:
-    """The SDK takes an error with "404" in its text for a trajectory that is gone, and URLs are in the text."""
+    """The SDK takes an error with "404" in its text for a trajectory that is gone, and URLs are in it."""
     tokens = {rollout().token for _ in range(100)}
     assert len(tokens) == 100
     assert all(len(token) == 43 and token.isalpha() and token.isascii() for token in tokens)
