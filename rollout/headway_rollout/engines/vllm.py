@@ -62,7 +62,7 @@ async def generate(
     """
     try:
         answer = await call(
-            http, "POST", f"{url}/inference/v1/generate", timeout=timeout, body=_body(model, request)
+            http, "POST", f"{url}/inference/v1/generate", timeout=timeout, body=_body(model, version, request)
         )
     except Unreachable as error:
         raise ServerLost(str(error)) from error
@@ -78,9 +78,12 @@ async def generate(
         ) from error
 
 
-def _body(model: str, request: Request) -> dict[str, Any]:
+def _body(model: str, version: PolicyVersion, request: Request) -> dict[str, Any]:
     return {
         "model": model,
+        # Nothing that was computed for another version is ever found in the prefix cache, whatever was done
+        # to the cache when the weights changed.
+        "cache_salt": str(version),
         "token_ids": list(request.prompt),
         "sampling_params": {
             "max_tokens": request.max_tokens,

@@ -53,6 +53,9 @@ class Engine:
     async def next_logprob(self, model: str, context: list[int], token: int) -> float:
         """Log-probability of `token` after `context`, by the very path that samples.
 
+        Unsalted, unlike what the coordinator asks for: keys and values of older weights that outlived a swap
+        in the prefix cache would be found here again, and the canary would differ.
+
         Not `prompt_logprobs`: with adapters, vLLM scores a prompt's tokens with the indices of the tokens it
         is about to sample, which kills the engine as soon as another request shares the batch.
         """

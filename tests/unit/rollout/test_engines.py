@@ -100,6 +100,8 @@ async def test_every_server_is_given_a_new_version_and_then_sampled_from() -> No
                 await asyncio.sleep(0.01)
         models = {body["model"] for server in servers.engines for _, body in server.asked}
         assert models == {"policy-0.1"}
+        salts = {body["cache_salt"] for server in servers.engines for _, body in server.asked}
+        assert salts == {"0.1"}, "keys and values of other weights are not found in the cache"
 
 
 @pytest.mark.parametrize("fault", [drop, fail(500), fail(503), fail(404), hang])
