@@ -177,7 +177,7 @@ class Coordinator:
             reward_range=(spec.reward.range[0], spec.reward.range[1]),
         )
         gateway = Gateway(ready.renderer, fleet, ready.context_length, rollout.timeout_seconds)
-        server = GatewayServer(gateway, Places(lambda: rollout.max_concurrency))
+        server = GatewayServer(gateway, Places(lambda: room.limit))
         if not spec.agent.is_builtin:
             await self._listen(stack, server.app(), self._gateway_port, leave_with_client=True)
         agent = agent_of(self.job, gateway, server, self._where, http)

@@ -277,10 +277,14 @@ def _require_text(body: dict[str, Any]) -> None:
 
 
 def _refuse(error: ValidationError) -> NoReturn:
-    first = error.errors(include_url=False)[0]
-    path = ".".join(
-        str(part) for part in first["loc"] if not str(part).startswith(("_", "list[", "literal["))
-    )
-    if first["loc"][-1] == "type" and "content" in path:
+    # Of the ways to read a field, the one that came furthest says best what is wrong with it.
+    furthest = max(error.errors(include_url=False), key=lambda found: len(found["loc"]))
+    path = ".".join(str(part) for part in furthest["loc"] if not _is_tag(part))
+    if ".content." in path:
         raise bad(path, "only text can be shown to this model", "unsupported_content") from error
-    raise bad(path or "body", f"{first['msg']} (got {str(first['input'])[:100]!r})") from error
+    raise bad(path or "body", f"{furthest['msg']} (got {str(furthest['input'])[:100]!r})") from error
+
+
+def _is_tag(part: str | int) -> bool:
+    """Whether a part of an error's path names an alternative of a union, and no field."""
+    return isinstance(part, str) and (part == "str" or not part.isidentifier() or part.startswith("_"))

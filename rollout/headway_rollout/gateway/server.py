@@ -69,6 +69,8 @@ class GatewayServer:
         app = web.Application(middlewares=[_answer_refusals], client_max_size=MAX_BODY)
         for base in ("", "/e/{token}"):
             app.router.add_post(f"{base}/v1/chat/completions", self._chat)
+            # Agents that take the endpoint itself for the client's base URL, as the SDK's docs do.
+            app.router.add_post(f"{base}/chat/completions", self._chat)
             app.router.add_get(f"{base}/v1/models", self._models)
             app.router.add_get(f"{base}/v1/tools", self._tools)
             app.router.add_post(f"{base}/v1/tools/{{name}}", self._tool)
