@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import aiohttp
-from aiohttp import web
 
 from headway_api import config, names, prices
 from headway_api import status as st
@@ -29,7 +28,7 @@ from headway_api.records import EpisodeRecord, GroupRecord
 from headway_api.store import Store, open_store
 from headway_rollout import conditions, logs, view
 from headway_rollout import status as status_writer
-from headway_rollout.agents.choice import Where, agent_of, where
+from headway_rollout.agents.choice import Where, agent_of, agent_url, where
 from headway_rollout.engines.concurrency import Concurrency
 from headway_rollout.engines.fleet import Discover, Fleet, by_dns
 from headway_rollout.engines.router import Router
@@ -37,6 +36,7 @@ from headway_rollout.episode import Episodes, Rules
 from headway_rollout.gateway.core import Gateway
 from headway_rollout.gateway.server import GatewayServer
 from headway_rollout.gateway.turns import Places
+from headway_rollout.http import listen
 from headway_rollout.learner_api import LearnerApi
 from headway_rollout.ledger.segments import Ledger
 from headway_rollout.ledger.usage import usage
@@ -125,7 +125,7 @@ class Coordinator:
             # Episodes bound the calls in flight, not the connector.
             connector = aiohttp.TCPConnector(limit=0)
             http = await stack.enter_async_context(aiohttp.ClientSession(connector=connector))
-            await self._serve(stack)
+            await listen(stack, self._api.app(), self._port)
             writer = self._background(stack, self._status.run())
             try:
                 await self._work(stack, http)
@@ -142,6 +142,8 @@ class Coordinator:
         on_tool = partial(self._exporter.observe, "sandbox/tool_call_seconds")
         broker = Broker(http, self._broker_url, self._token, owner, on_tool)
         await broker.claim(CLAIM_SECONDS)
+        if self.spec.agent.http is not None:
+            await runner.agent(http, agent_url(self.job, self.spec.agent.http))
         await runner.environment(ready, broker, incarnation)
         await self._blocking(self._ledger.load)
         replay = await self._blocking(self._spool.replay)
@@ -179,7 +181,7 @@ class Coordinator:
         gateway = Gateway(ready.renderer, fleet, ready.context_length, rollout.timeout_seconds)
         server = GatewayServer(gateway, Places(lambda: room.limit))
         if not spec.agent.is_builtin:
-            await self._listen(stack, server.app(), self._gateway_port, leave_with_client=True)
+            await listen(stack, server.app(), self._gateway_port, leave_with_client=True)
         agent = agent_of(self.job, gateway, server, self._where, http)
         episodes = Episodes(rules, agent, broker, fleet.router)
         training = self._training = Training(
@@ -301,21 +303,6 @@ class Coordinator:
         self._tracker = mlflow.connect(wanted.uri, self._store, self.layout, experiment, name)
         self._tracker.start()
         stack.push_async_callback(asyncio.to_thread, self._tracker.close)
-
-    async def _serve(self, stack: AsyncExitStack) -> None:
-        """Answer learner, probes and Prometheus."""
-        await self._listen(stack, self._api.app(), self._port)
-
-    async def _listen(
-        self, stack: AsyncExitStack, app: web.Application, port: int, *, leave_with_client: bool = False
-    ) -> None:
-        """Serve until the end. With `leave_with_client` a request ends when its client has gone."""
-        runner = web.AppRunner(
-            app, access_log=None, shutdown_timeout=2.0, handler_cancellation=leave_with_client
-        )
-        await runner.setup()
-        stack.push_async_callback(runner.cleanup)
-        await web.TCPSite(runner, port=port).start()
 
     def _background(self, stack: AsyncExitStack, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run `work` until the end; if it fails before, the whole process fails."""

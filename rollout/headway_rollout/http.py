@@ -1,11 +1,13 @@
-"""One way to call another process of the job: JSON both ways, a deadline, typed failures."""
+"""One way to call another process of the job (JSON both ways, a deadline, typed failures), and to listen."""
 
 from __future__ import annotations
 
 import json
+from contextlib import AsyncExitStack
 from typing import Any
 
 import aiohttp
+from aiohttp import web
 from pydantic import ValidationError
 
 from headway_api.sandbox_api import Problem
@@ -72,6 +74,17 @@ async def call(
         raise Unreachable(f"{method} {url}: {type(error).__name__}: {error}") from error
     except (ValueError, RecursionError) as error:
         raise Unreachable(f"{method} {url}: the answer is not JSON: {error}", answered=True) from error
+
+
+async def listen(
+    stack: AsyncExitStack, app: web.Application, port: int, *, leave_with_client: bool = False
+) -> None:
+    """Serve on every address until `stack` ends. With `leave_with_client` a request ends when its client has
+    gone; without, it is carried through."""
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0, handler_cancellation=leave_with_client)
+    await runner.setup()
+    stack.push_async_callback(runner.cleanup)
+    await web.TCPSite(runner, port=port).start()
 
 
 async def _json(response: aiohttp.ClientResponse) -> Any:

@@ -76,6 +76,12 @@ def renderer(chosen: Renderer) -> str:
     return f"messages are rendered by {chosen.name}, {len(chosen.stop_token_ids)} stop tokens"
 
 
+def lowest_report(spec: RLTrainingJobSpec) -> list[float] | None:
+    """What an agent that reports its reward would say of an episode it did not play."""
+    agent = spec.agent.http
+    return [spec.reward.range[0]] if agent is not None and agent.reports_reward else None
+
+
 def reward(reply: FinishReply, spec: RLTrainingJobSpec) -> str:
     """The reward of an episode without a single turn is a number in range."""
     low, high = spec.reward.range

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+import aiohttp
 from pydantic import ValidationError
 
 from headway_api.base_model import fetch
@@ -30,7 +31,10 @@ from headway_rollout.seeds import seed
 from headway_rollout.trajectory import render
 
 LEASE_ID = "preflight"
+NOWHERE = {"base_url": "http://127.0.0.1:9/v1", "api_key": "none", "prompt": "", "messages": [], "tools": []}
+"""An episode for a program of which only its start is checked: nobody answers there."""
 TEXT_LIMIT = 1024
+ANSWER_SECONDS, PAUSE_SECONDS = 5.0, 1.0
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -80,6 +84,23 @@ class Runner:
         chosen = self._need("Tokenizer", lambda: render.load(folder, parser)[0], checks.renderer)
         return Ready(Data(train=train, validation=validation), chosen, length)
 
+    async def agent(self, http: aiohttp.ClientSession, url: str) -> None:
+        """The agent's service answers: anything at all, for it is not known what it takes but prompts.
+
+        Raises:
+            JobError: `AgentUnreachable`, retriable: it may only be late.
+        """
+        field = "spec.agent.http." + (
+            "url" if self.spec.agent.http and self.spec.agent.http.url else "service"
+        )
+        deadline = self.spec.pending_deadline_seconds
+        try:
+            await until_answered(http, url, deadline)
+        except TimeoutError as error:
+            what = f"{url} did not answer within {deadline} s; is the agent deployed, and listening there?"
+            raise JobError("AgentUnreachable", what, field=field, permanent=False) from error
+        self._passed("Agent", f"{url} answers")
+
     async def environment(self, ready: Ready, broker: Broker, incarnation: int) -> None:
         """One real sandbox: import, reset and judgement, then the arithmetic that needs its prompt.
 
@@ -111,8 +132,10 @@ class Runner:
                 )
                 async with leased as sandbox:
                     first = await sandbox.reset(row, seed(spec.seed, LEASE_ID))
+                    if (program := spec.agent.sandboxed) is not None:
+                        await sandbox.agent(program.command, NOWHERE, {})
                     messages = opening(first.messages, spec.agent.effective_builtin.system_prompt)
-                    reply = await sandbox.finish(messages, truncated=True)
+                    reply = await sandbox.finish(messages, True, checks.lowest_report(spec))
         except ValidationError as error:
             what = f"the environment answered what it must not: {error}"
             self._failed("Environment", JobError("AnswerUnusable", what, field="spec.environment.entrypoint"))
@@ -170,6 +193,22 @@ class Runner:
         if failed and enforce:
             reason, _, message = failed[0].message.partition(": ")
             raise JobError(reason, message, field=failed[0].field)
+
+
+async def until_answered(http: aiohttp.ClientSession, url: str, deadline: float) -> None:
+    """Return once `url` answers, whatever it says.
+
+    Raises:
+        TimeoutError: it did not within `deadline` seconds.
+    """
+    async with asyncio.timeout(deadline):
+        while True:
+            try:
+                async with http.get(url, timeout=aiohttp.ClientTimeout(total=ANSWER_SECONDS)):
+                    return
+            except (aiohttp.ClientError, TimeoutError) as error:
+                logs.event(_log, "agent-unreachable", level=logging.WARNING, error=str(error))
+            await asyncio.sleep(PAUSE_SECONDS)
 
 
 def _rows(rows: list[dataset.Row]) -> str:

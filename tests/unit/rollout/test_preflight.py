@@ -10,7 +10,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from faulty_servers import Scripted, broker, drop, fail, sandbox, serving
+from faulty_servers import Scripted, broker, drop, fail, first, sandbox, serving
 from refusing_bucket import refusing_store
 from toy_tokenizer import tokenizer
 
@@ -215,3 +215,46 @@ async def test_a_platform_that_fails_is_no_fault_of_the_job(folder: Path, where:
             await bench.environment(folder, leases)
     assert caught.value.termination.reason == "SandboxUnavailable"
     assert not caught.value.permanent
+
+
+HTTP = {"http": {"url": "http://agent.example/"}}
+
+
+async def test_a_service_that_answers_anything_is_there(folder: Path) -> None:
+    async with AsyncExitStack() as stack:
+        service = await stack.enter_async_context(serving(Scripted({})))
+        service.faults["GET /play"] = first(1, drop)
+        http = await stack.enter_async_context(aiohttp.ClientSession())
+        bench = Bench(spec(folder, agent=HTTP, pendingDeadlineSeconds=30))
+        await bench.runner.agent(http, f"{service.url}/play")
+    assert service.count("GET /play") == 2
+    assert [(check.name, check.passed) for check in bench.runner.results] == [("Agent", True)]
+
+
+async def test_a_service_that_is_not_there_is_named_and_asked_for_again_later(folder: Path) -> None:
+    async with aiohttp.ClientSession() as http:
+        with pytest.raises(JobError) as caught:
+            await Bench(spec(folder, agent=HTTP)).runner.agent(http, "http://127.0.0.1:1/")
+    found = caught.value.termination
+    assert (found.reason, found.field, caught.value.permanent) == (
+        "AgentUnreachable",
+        "spec.agent.http.url",
+        False,
+    )
+
+
+async def test_an_environment_that_judges_by_report_is_given_one(folder: Path) -> None:
+    async with serving(sandbox(0.0)) as box, serving(broker(box.url)) as leases:
+        await Bench(spec(folder, agent=HTTP, reward={"range": [-2, 1]})).environment(folder, leases)
+    assert box.asked[-1][1]["reported"] == [-2.0]
+
+
+async def test_a_program_that_cannot_be_started_fails_the_preflight(folder: Path) -> None:
+    async with serving(sandbox(0.0)) as box, serving(broker(box.url)) as leases:
+        box.faults["POST /agent"] = fail(400, "AgentNotStarted", permanent=True)
+        with pytest.raises(JobError) as caught:
+            await Bench(spec(folder, agent={"sandboxed": {"command": ["nothing"]}})).environment(
+                folder, leases
+            )
+    assert caught.value.termination.reason == "AgentNotStarted"
+    assert ("POST /agent", ["nothing"]) in [(path, (body or {}).get("command")) for path, body in box.asked]
