@@ -1,20 +1,17 @@
 """What a sampled turn says: its text, and the tool calls in it, the unreadable ones included.
 
-A model may write anything, and while it collapses it does. Whatever the text, reading it never fails: what
-cannot be carried out, or could not be written down again as JSON, is a call with a `problem`.
+A model may write anything, and while it collapses it does. What cannot be carried out, or could not be
+written down again as JSON, is a call with a `problem`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 Message = dict[str, Any]
 Tool = dict[str, Any]
-
-OPEN, CLOSE = "<tool_call>", "</tool_call>"
 
 
 @dataclass(frozen=True)
@@ -38,40 +35,25 @@ class Parsed:
     calls: list[Call] = field(default_factory=list)
 
 
-def read(
-    inner: Any, tokenizer: Any, sampled: Sequence[int], prompt: Sequence[int], tools: Sequence[Tool]
-) -> Parsed:
-    """Read a turn with a renderer of the `renderers` package."""
-    try:
-        response = inner.parse_response(list(sampled), tools=list(tools) or None, prompt_ids=list(prompt))
-    except (ValueError, RecursionError) as error:  # brackets without end, a number of thousands of digits
-        return _unreadable(str(tokenizer.decode(list(sampled), skip_special_tokens=True)), error)
-    return Parsed(
-        content=response.content,
-        reasoning=response.reasoning_content,
-        calls=[_call(call) for call in response.tool_calls],
-    )
+def malformed(raw: str, problem: object) -> Call:
+    """An attempt at a call that nobody can read."""
+    shown = f"{type(problem).__name__}: {problem}" if isinstance(problem, Exception) else str(problem)
+    return Call(raw, None, None, shown)
 
 
-def _unreadable(text: str, error: Exception) -> Parsed:
-    """All from the first opening tag on as one call that nobody can read."""
-    content, tag, rest = text.partition(OPEN)
-    raw = rest.removesuffix("\n").removesuffix(CLOSE) if tag else text
-    problem = f"{type(error).__name__}: {error}"
-    return Parsed(content=content if tag else "", calls=[Call(raw, None, None, problem)])
-
-
-def _call(call: Any) -> Call:
-    arguments, problem = call.arguments, None
-    if str(call.status) != "ok":
-        problem = str(call.status).replace("_", " ")
+def judged(found: Any) -> Call:
+    """A call that the `renderers` package found, with what keeps it from being carried out."""
+    arguments, problem = found.arguments, None
+    if str(found.status) != "ok":
+        problem = str(found.status).replace("_", " ")
     elif isinstance(arguments, str):
         try:
             arguments = json.loads(arguments)
         except (ValueError, RecursionError) as error:
             problem = f"arguments are not JSON: {error}"
-    problem = problem or _unusable(call.name, arguments)
-    return Call(raw=call.raw, name=call.name, arguments=None if problem else arguments, problem=problem)
+    problem = problem or _unusable(found.name, arguments)
+    name = found.name if isinstance(found.name, str) else None
+    return Call(raw=found.raw, name=name, arguments=None if problem else arguments, problem=problem)
 
 
 def _unusable(name: object, arguments: object) -> str | None:

@@ -3,6 +3,7 @@
 Two ways, one contract. A *typed* renderer (PyPI `renderers`) knows a model family's template by heart; it is
 taken only where it says what the model's own chat template says for a set of probe
 conversations. Otherwise the model's chat template itself is rendered, and extended by the text it adds.
+Either way the turns are read in the model's own style (`readers.py`).
 
 `extend` never re-tokenizes what the model sampled: the ids it returns begin with exactly the ids given, or
 it returns None, and the caller renders afresh and forks.
@@ -12,11 +13,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
 from headway_api.exits import JobError
-from headway_rollout.trajectory.calls import Message, Parsed, Tool, read
+from headway_rollout.trajectory.calls import Message, Parsed, Tool
+from headway_rollout.trajectory.harmony import HarmonyRenderer
+from headway_rollout.trajectory.readers import (
+    GPT_OSS,
+    HERMES,
+    LLAMA,
+    TOKENS,
+    Harmony,
+    Llama,
+    Reader,
+    Tagged,
+    end_of_last,
+    forced,
+    kept,
+    token_id,
+)
 
 FAMILIES: dict[str, tuple[str, ...]] = {
     "qwen2": ("qwen3",),
@@ -24,16 +41,19 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "qwen3_moe": ("qwen3",),
     "qwen3_5": ("qwen3.5", "qwen3.6"),
     "qwen3_5_moe": ("qwen3.5", "qwen3.6"),
-    "llama": ("llama-3",),
+    "llama": (LLAMA,),
     "glm4_moe": ("glm-4.5",),
-    "gpt_oss": ("gpt-oss",),
+    "gpt_oss": (GPT_OSS,),
     "deepseek_v3": ("deepseek-v3", "deepseek-r1", "kimi-k2"),
     "minimax_m2": ("minimax-m2",),
 }
 """`model_type` -> renderers that may fit it; the first that agrees with its chat template is taken."""
 
-HERMES = "qwen3"
-"""The renderer, and the parser, of JSON between <tool_call> tags."""
+STYLES = {"hermes": HERMES, "llama": LLAMA, "gpt-oss": GPT_OSS}
+"""`toolCallParser` -> the style it asks for."""
+
+TODAY = datetime(2024, 7, 26)
+"""The day that templates which state it are told: a prompt must not depend on when it is rendered."""
 
 PROBE_TOOLS: list[Tool] = [
     {
@@ -94,17 +114,27 @@ class Renderer(Protocol):
         """
 
     def parse(self, sampled: Sequence[int], prompt: Sequence[int], tools: Sequence[Tool]) -> Parsed:
-        """Read a sampled turn."""
+        """Read a sampled turn; never fails."""
+
+    def force(self, tool: str | None) -> list[int] | None:
+        """Ids with which a turn begins that is calling `tool`, or any: for the end of a prompt.
+
+        None where the family has no known way. Such a turn is read as `parse([*forced, *sampled], prompt)`
+        and extended as `extend([*prompt, *forced], sampled)`, since the model did not sample them.
+        """
 
 
 class Typed:
     """A renderer of the `renderers` package."""
 
-    def __init__(self, name: str, tokenizer: Any, inner: Any) -> None:
+    def __init__(self, name: str, tokenizer: Any, inner: Any, reader: Reader) -> None:
         self.name = name
         self._tokenizer = tokenizer
         self._inner = inner
+        self._reader = reader
         self.stop_token_ids = list(inner.get_stop_token_ids())
+        closed = inner.render_ids(PROBES[0])
+        self._opening = list(inner.render_ids(PROBES[0], add_generation_prompt=True)[len(closed) :])
 
     def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
         return list(
@@ -119,13 +149,18 @@ class Typed:
         new: Sequence[Message],
         tools: Sequence[Tool],
     ) -> list[int] | None:
+        said = [*prompt, *sampled]
+        turn = end_of_last(self._opening, prompt)
         rendered = self._inner.bridge_to_next_turn(
-            list(prompt), list(sampled), list(new), tools=list(tools) or None
+            said[:turn], said[turn:], list(new), tools=list(tools) or None
         )
-        return None if rendered is None else _kept([*prompt, *sampled], list(rendered.token_ids))
+        return None if rendered is None else kept(said, list(rendered.token_ids))
 
     def parse(self, sampled: Sequence[int], prompt: Sequence[int], tools: Sequence[Tool]) -> Parsed:
-        return read(self._inner, self._tokenizer, sampled, prompt, tools)
+        return self._reader.read(sampled, prompt, tools)
+
+    def force(self, tool: str | None) -> list[int] | None:
+        return forced(self._tokenizer, self.name, tool)
 
 
 class Template:
@@ -135,11 +170,12 @@ class Template:
     beginning. It is checked at every extension; where it does not hold, the episode forks.
     """
 
-    def __init__(self, tokenizer: Any, inner: Any) -> None:
+    def __init__(self, tokenizer: Any, style: str | None, reader: Reader) -> None:
         self.name = "chat-template"
         self._tokenizer = tokenizer
-        self._inner = inner
-        self.stop_token_ids = list(inner.get_stop_token_ids())
+        self._style = style
+        self._reader = reader
+        self.stop_token_ids = reader.stop_token_ids
 
     def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
         return self._ids(self._text(messages, tools, generate=True))
@@ -156,14 +192,18 @@ class Template:
             return None
         before = self._text(history, tools, generate=False)
         after = self._text([*history, *new], tools, generate=True)
-        stop = self._tokenizer.decode([sampled[-1]], skip_special_tokens=False)
-        if not after.startswith(before) or stop not in before:
+        # The template may close a turn with another of the family's stops than the model did.
+        stops = [_decoded(self._tokenizer, [token]) for token in self.stop_token_ids]
+        end = max((before.rfind(stop) + len(stop) for stop in stops if stop in before), default=None)
+        if end is None or not after.startswith(before):
             return None
-        closing = before.rpartition(stop)[2]
-        return [*prompt, *sampled, *self._ids(closing + after[len(before) :])]
+        return [*prompt, *sampled, *self._ids(after[end:])]
 
     def parse(self, sampled: Sequence[int], prompt: Sequence[int], tools: Sequence[Tool]) -> Parsed:
-        return read(self._inner, self._tokenizer, sampled, prompt, tools)
+        return self._reader.read(sampled, prompt, tools)
+
+    def force(self, tool: str | None) -> list[int] | None:
+        return forced(self._tokenizer, self._style, tool)
 
     def _text(self, messages: Sequence[Message], tools: Sequence[Tool], *, generate: bool) -> str:
         return template_text(self._tokenizer, messages, tools, generate=generate)
@@ -182,6 +222,7 @@ def template_text(
             tools=list(tools) or None,
             add_generation_prompt=generate,
             tokenize=False,
+            strftime_now=TODAY.strftime,
         )
     )
 
@@ -223,41 +264,72 @@ def model_type(folder: Path) -> str:
 def choose(tokenizer: Any, family: str, tool_call_parser: str = "auto") -> Renderer:
     """The renderer of a model's family where it agrees with the model's chat template, else the template.
 
-    `hermes` is a wish for how calls are read: a renderer that reads them otherwise is passed over.
+    A parser other than `auto` is a wish for how calls are read: a renderer that reads them otherwise is
+    passed over.
 
     Raises:
-        JobError: `ToolCallParserUnusable`, where `hermes` could never find a call.
+        JobError: `ToolCallParserUnusable`, where the parser could never find a call.
     """
-    from renderers import DefaultRendererConfig, config_from_name, create_renderer
-
-    has_tags = tokenizer.convert_tokens_to_ids("<tool_call>") not in (None, tokenizer.unk_token_id)
-    hermes = tool_call_parser == "hermes"
-    if hermes and not has_tags:
+    wish = STYLES.get(tool_call_parser)
+    if wish in (HERMES, GPT_OSS) and not _has(tokenizer, wish):
         raise JobError(
             "ToolCallParserUnusable",
-            "hermes finds a call by the token <tool_call>, which the base model's tokenizer lacks; use auto, "
-            "or a model that was trained with it",
+            f"{tool_call_parser} finds a call by the tokens {' '.join(TOKENS[wish])}, which the base model's "
+            "tokenizer lacks; use auto, or a model that was trained with them",
             field="spec.agent.builtin.toolCallParser",
         )
     for name in FAMILIES.get(family, ()):
-        if hermes and name != HERMES:
+        if wish not in (None, name):
             continue
         try:
-            typed = Typed(name, tokenizer, create_renderer(tokenizer, config_from_name(name)))
-            if agrees(typed, tokenizer):
-                return typed
+            found = typed(name, tokenizer)
+            if agrees(found, tokenizer):
+                return found
         except (AssertionError, ValueError, KeyError):
             continue  # the tokenizer lacks the family's special tokens: its template decides
-    parser = HERMES if has_tags else None
-    return Template(tokenizer, create_renderer(tokenizer, DefaultRendererConfig(tool_parser=parser)))
+    style = wish or next((style for style in TOKENS if _has(tokenizer, style)), None)
+    return Template(tokenizer, style, _reader(style, tokenizer))
 
 
-def agrees(typed: Typed, tokenizer: Any) -> bool:
+def typed(name: str, tokenizer: Any) -> Renderer:
+    """The `renderers` package's renderer of that name."""
+    from renderers import GptOssRendererConfig, config_from_name, create_renderer
+
+    if name == GPT_OSS:
+        config = GptOssRendererConfig(conversation_start_date=f"{TODAY:%Y-%m-%d}")
+        return HarmonyRenderer(tokenizer, create_renderer(tokenizer, config), Harmony(tokenizer))
+    inner = create_renderer(tokenizer, config_from_name(name))
+    reader = Llama(tokenizer) if name == LLAMA else Tagged(name, tokenizer, inner)
+    return Typed(name, tokenizer, inner, reader)
+
+
+def _reader(style: str | None, tokenizer: Any) -> Reader:
+    """What reads a style on a template of its own; None finds no calls."""
+    from renderers import DefaultRendererConfig, create_renderer
+
+    if style == LLAMA:
+        return Llama(tokenizer)
+    if style == GPT_OSS:
+        return Harmony(tokenizer)
+    inner = create_renderer(tokenizer, DefaultRendererConfig(tool_parser=style))
+    return Tagged(style or "", tokenizer, inner)
+
+
+def _has(tokenizer: Any, style: str) -> bool:
+    return all(token_id(tokenizer, token) is not None for token in TOKENS[style])
+
+
+def agrees(typed: Renderer, tokenizer: Any) -> bool:
     """Whether a typed renderer says what the model's own template says, first prompts and tool turns.
 
     Texts are compared, not ids: a renderer encodes a turn piece by piece, and a tokenizer that would merge
-    across two pieces gives other ids for the same text.
+    across two pieces gives other ids for the same text. Harmony's encoder is the family's reference in tool
+    turns, its template an approximation: there a first prompt has to do.
     """
+    if isinstance(typed, HarmonyRenderer):
+        return _decoded(tokenizer, typed.render(PROBES[0], [])) == template_text(
+            tokenizer, PROBES[0], [], generate=True
+        )
     for probe in PROBES:
         for tools in ([], PROBE_TOOLS):
             conversation = [*probe, _PROBE_CALL, _PROBE_RESULT] if tools else probe
@@ -270,10 +342,6 @@ def agrees(typed: Typed, tokenizer: Any) -> bool:
 
 def _decoded(tokenizer: Any, ids: list[int]) -> str:
     return str(tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
-
-
-def _kept(prefix: list[int], extended: list[int]) -> list[int] | None:
-    return extended if extended[: len(prefix)] == prefix else None
 
 
 def _with_object_arguments(message: Message) -> Message:
