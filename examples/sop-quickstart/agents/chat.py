@@ -1,0 +1,76 @@
+"""As much of an OpenAI client as the two agents need: one tool loop. Standard library only.
+
+With OpenAI's own client it is `OpenAI(base_url=endpoint + "/v1", api_key=...)` and the same loop.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import ProxyHandler, Request, build_opener
+
+TIMEOUT_SECONDS = 600
+LATER = (429, 502, 503)
+"""The platform asks to come back: its servers are full, or one was lost."""
+TRIES = 5
+
+_open = build_opener(ProxyHandler({})).open
+
+Json = dict[str, Any]
+
+
+class Ended(Exception):
+    """The conversation cannot go on: the context is full, or the episode is over."""
+
+
+def post(url: str, body: Json) -> Json:
+    """Post JSON and return the answer's; comes back where the platform asks for it.
+
+    Raises:
+        Ended: the platform refuses the request for good.
+    """
+    request = Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    for left in reversed(range(TRIES)):
+        try:
+            with _open(request, timeout=TIMEOUT_SECONDS) as answer:
+                found: Json = json.load(answer)
+                return found
+        except HTTPError as error:
+            message = error.read().decode(errors="replace")
+            if error.code not in LATER or not left:
+                raise Ended(f"{error.code}: {message}") from error
+            time.sleep(float(error.headers.get("Retry-After") or 1))
+    raise AssertionError("the last try answers or raises")
+
+
+def converse(
+    endpoint: str,
+    messages: list[Json],
+    tools: list[Json],
+    call: Callable[[str, Json], str],
+    max_turns: int = 6,
+) -> list[Json]:
+    """Let the model speak and call tools until it answers; returns the whole conversation.
+
+    Args:
+        endpoint: base URL of this episode.
+        messages: what the model is shown first.
+        tools: OpenAI tool specs.
+        call: carries out one tool call; returns what the model is shown.
+        max_turns: turns after which the agent gives up.
+    """
+    conversation = list(messages)
+    for _ in range(max_turns):
+        body = {"model": "default", "messages": conversation, "tools": tools}
+        said = post(f"{endpoint}/v1/chat/completions", body)["choices"][0]["message"]
+        conversation.append(said)
+        if not said.get("tool_calls"):
+            break
+        for wanted in said["tool_calls"]:
+            function = wanted["function"]
+            content = call(function["name"], json.loads(function["arguments"]))
+            conversation.append({"role": "tool", "tool_call_id": wanted["id"], "content": content})
+    return conversation

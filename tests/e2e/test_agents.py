@@ -1,0 +1,111 @@
+"""Agents of the user's own on a cluster: the example's service, redeployed while it works, and its program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from live_job import look, pods, sandbox_in_use
+
+from headway_demo import quickstart
+from headway_demo.bill import recount, status_tokens
+from headway_demo.objects import read_group
+from headway_demo.settings import NAMESPACE
+
+STEPS = 4
+SMALL: dict[str, Any] = {
+    "algorithm": {"batchSize": 2, "groupSize": 4},
+    "evaluation": {"everySteps": 0, "atStart": False},
+    "schedule": {"maxSteps": STEPS},
+}
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+
+def documents(bench: Any, file: str, changes: dict[str, Any]) -> list[dict[str, Any]]:
+    """The example's objects, with this run's image and a small job."""
+    image = bench.platform.environment_image
+    found = list(yaml.safe_load_all((quickstart.EXAMPLE / file).read_text()))
+    for document in found:
+        if document["kind"] == "Deployment":
+            for container in document["spec"]["template"]["spec"]["containers"]:
+                container |= {"image": image, "imagePullPolicy": "IfNotPresent"}
+        if document["kind"] == "RLTrainingJob":
+            environment = {"environment": {"image": image}}
+            spec = quickstart.merged(document["spec"], quickstart.merged(environment, SMALL))
+            document["spec"] = quickstart.merged(spec, changes)
+    return found
+
+
+@contextmanager
+def applied(bench: Any, file: str, changes: dict[str, Any] | None = None) -> Iterator[str]:
+    """The example's objects on the cluster; gives the job's name, and takes everything away again."""
+    objects = documents(bench, file, changes or {})
+    [name] = [o["metadata"]["name"] for o in objects if o["kind"] == "RLTrainingJob"]
+    try:
+        bench.kube.apply(*objects)
+        yield name
+    finally:
+        bench.delete(name)
+        for kind in ("deployment", "service"):
+            bench.kube.run("delete", kind, "desk-agent", "-n", NAMESPACE, "--ignore-not-found")
+
+
+def trained(bench: Any, name: str, folder: Path) -> list[dict[str, Any]]:
+    """Episodes of a complete job, whose bill is what was recounted."""
+    job = bench.get(name)
+    with bench.platform.bucket() as bucket:
+        bucket.download(job["status"]["artifacts"]["uri"], folder)
+    counted = recount(folder).tokens
+    assert counted == status_tokens(job, counted)
+    groups = [read_group(path) for path in (folder / "trajectories/train").iterdir()]
+    return [episode for group in groups for episode in group["episodes"]]
+
+
+def token_true(episode: dict[str, Any]) -> bool:
+    """One row, which ends where the last turn ended, and every sampled token is trained once."""
+    [row], last = episode["rows"], episode["turns"][-1]
+    whole = len(row["tokens"]) == last["prompt_tokens"] + last["sampled_tokens"]
+    return whole and sum(row["mask"]) == sum(turn["sampled_tokens"] for turn in episode["turns"])
+
+
+def test_a_service_works_the_desk_and_is_redeployed_meanwhile(bench: Any, tmp_path: Path) -> None:
+    with applied(bench, "job-http.yaml") as name:
+        bench.wait_step(name, 1)
+        bench.kube.run("rollout", "restart", "deployment/desk-agent", "-n", NAMESPACE)
+        bench.wait_condition(name, "Complete", deadline_s=400)
+        assert bench.step(name) == STEPS
+        episodes = trained(bench, name, tmp_path)
+    scored = [e for e in episodes if e["outcome"] != "InfraError"]
+    assert {e["outcome"] for e in scored} <= {"Completed", "Truncated"}
+    assert all(token_true(e) for e in scored)
+    assert max(len(e["turns"]) for e in scored) >= 3, "the agent's tools were never used"
+    assert all("well_formed" in e["metrics"] for e in scored), "the agent's own metrics came along"
+    assert all(e["score"] == e["reward"] for e in scored), "what it reported was judged"
+    assert all(e["reward"] is None for e in episodes if e["outcome"] == "InfraError")
+
+
+def test_a_program_works_the_desk_and_reaches_the_gateway_alone(bench: Any, tmp_path: Path) -> None:
+    with applied(bench, "job-sandboxed.yaml") as name:
+        bench.wait_step(name, 1)
+        with sandbox_in_use(bench.kube, name) as sandbox:
+            [coordinator] = pods(bench.kube, name, "coordinator")
+            address = coordinator["status"]["podIP"]
+            [server] = pods(bench.kube, name, "rollout")
+            targets = {
+                "gateway": ("tcp", address, 8110),
+                "learner-api": ("tcp", address, 8100),
+                "engine": ("tcp", server["status"]["podIP"], 8000),
+            }
+            seen = look(bench.kube, sandbox.pod, targets)
+        assert seen["reached"] == ["gateway"]
+        assert not seen["resolves"]
+        bench.wait_condition(name, "Complete", deadline_s=400)
+        episodes = trained(bench, name, tmp_path)
+    scored = [e for e in episodes if e["outcome"] != "InfraError"]
+    assert {e["outcome"] for e in scored} <= {"Completed", "Truncated"}
+    assert all(token_true(e) for e in scored)
+    assert max(e["metrics"]["procedure"] for e in scored) == 1.0, "the environment saw its tools used"
