@@ -1,4 +1,4 @@
-"""Agents of the user's own on a cluster: the example's service, redeployed while it works, and its program."""
+"""Agents of the user on a cluster: the example's service, redeployed while it works, and its program."""
 
 from __future__ import annotations
 
