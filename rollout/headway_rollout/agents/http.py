@@ -72,10 +72,7 @@ class HttpAgent:
                 async with asyncio.timeout(REWARD_SECONDS):
                     await rollout.until(Status.REWARD_RECEIVED)
             except TimeoutError as error:
-                raise InfraFault(
-                    f"the agent completed its rollout and sent no reward within {REWARD_SECONDS:g} s; send "
-                    "one with /update-reward, or set spec.agent.http.reportsReward to false"
-                ) from error
+                raise InfraFault(_without_reward(rollout)) from error
         return played(rollout)
 
     async def _watched(self, rollout: Rollout, document: dict[str, Any]) -> Played:
@@ -121,3 +118,10 @@ class HttpAgent:
             logs.event(_log, "agent-unreachable", level=logging.WARNING, error=str(problem), pause=pause)
             await asyncio.sleep(pause)
             pause = min(2 * pause, LAST_PAUSE_SECONDS)
+
+
+def _without_reward(rollout: Rollout) -> str:
+    sent = f"{REWARD_SECONDS:g} s after the agent completed its rollout"
+    if rollout.refused is not None:
+        return f"no reward that can be taken {sent}; the one it sent was refused: {rollout.refused}"
+    return f"no reward {sent}; send one with /update-reward, or set spec.agent.http.reportsReward to false"

@@ -65,6 +65,8 @@ class Rollout:
     """Why the agent gave up, where it said so."""
     rewards: list[float] | None = None
     metrics: dict[str, float] = field(default_factory=dict)
+    refused: str | None = None
+    """What was wrong with the last reward that the agent sent."""
     truncated: str | None = None
     """Why the model could not go on: the context, or a turn's most tokens."""
     fault: str | None = None
@@ -146,7 +148,11 @@ class Rollout:
                 "spec.agent.http with reportsReward: true",
                 param="Rewards",
             )
-        found, named = _rewards(values, len(self.session.turns), self.reward_range), _metrics(metrics)
+        try:
+            found, named = _rewards(values, len(self.session.turns), self.reward_range), _metrics(metrics)
+        except Refusal as refusal:
+            self.refused = str(refusal)
+            raise
         if self.closed or self.status is not Status.READY:
             raise not_in_valid_status(
                 f"Cannot transition trajectory {self.trajectory_id} to {Status.REWARD_RECEIVED}: "

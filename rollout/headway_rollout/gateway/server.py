@@ -244,6 +244,8 @@ async def _answer_refusals(request: web.Request, handler: Handler) -> web.Stream
         return await handler(request)
     except Refusal as refusal:
         headers = {"Retry-After": str(refusal.retry_after)} if refusal.retry_after else {}
+        if refusal.status == 409:  # OpenAI's clients would send it again: what is over stays over
+            headers["X-Should-Retry"] = "false"
         return web.json_response(refusal.body, status=refusal.status, reason=refusal.reason, headers=headers)
     except web.HTTPException as error:
         message = f"{error.reason}: {request.method} {request.path}; agents use POST /v1/chat/completions"

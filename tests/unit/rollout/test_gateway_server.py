@@ -359,6 +359,10 @@ async def test_the_end_of_an_episode_ends_its_turns(tok: Any) -> None:
         status, answer = await r.post("/complete-rollout", {"Status": "ready"})
         assert (status, answer["error"]["code"]) == (409, "trajectory_status")
         assert other.status is Status.PENDING
+        body = {"messages": [USER]}
+        async with r.http.post(r.base + "/v1/chat/completions", json=body) as answered:
+            # OpenAI's clients send a conflict again where they are not told otherwise.
+            assert (answered.status, answered.headers["X-Should-Retry"]) == (409, "false")
 
 
 async def test_forced_calls_are_given_and_not_trained(tok: Any) -> None:
