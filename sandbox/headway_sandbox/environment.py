@@ -98,14 +98,26 @@ class Call:
 class Transcript:
     """A finished episode: `calls` is the pod's own record, `messages` is the conversation around it."""
 
-    __slots__ = ("calls", "messages", "truncated")
+    __slots__ = ("calls", "messages", "reported", "reported_metrics", "truncated")
 
-    def __init__(self, messages: Sequence[Message], calls: Sequence[Call], truncated: bool) -> None:
+    def __init__(
+        self,
+        messages: Sequence[Message],
+        calls: Sequence[Call],
+        truncated: bool,
+        reported: Sequence[float] | None = None,
+        reported_metrics: Mapping[str, float] | None = None,
+    ) -> None:
         self.messages = messages
         self.calls = calls
         """Only what was really called: text in which the model merely claims a call adds nothing here."""
         self.truncated = truncated
         """The episode ran out of turns, tokens or context before the agent ended it."""
+        self.reported = None if reported is None else tuple(reported)
+        """What an `http` agent says its episode is worth, one value or one a turn; None where it said
+        nothing. It is the word of whoever runs that agent: use it, check it against what happened, or not."""
+        self.reported_metrics = dict(reported_metrics or {})
+        """The parts of it that the agent sent along."""
 
     @property
     def answer(self) -> str:

@@ -70,7 +70,13 @@ def routes(session: Session) -> Handler:
         if (method, path) == ("POST", "/lease"):
             session.bind(body)
             return 204, None
-        steps = {"/reset": session.reset, "/tool": session.call, "/finish": session.finish}
+        steps = {
+            "/reset": session.reset,
+            "/tool": session.call,
+            "/agent": session.start_agent,
+            "/agent/wait": session.wait_for_agent,
+            "/finish": session.finish,
+        }
         if method != "POST" or path not in steps:
             raise Refusal(404, "NotFound", f"there is no {method} {path}")
         if not session.knows(token):

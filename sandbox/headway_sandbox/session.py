@@ -22,10 +22,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
+    from headway_sandbox.agent import Agent
     from headway_sandbox.environment import Environment
     from headway_sandbox.tools import Tool
 
 ENTRYPOINT_FIELD = "spec.environment.entrypoint"
+MAX_AGENT_WAIT = 60
+"""Equal to `headway_api.sandbox_api.MAX_AGENT_WAIT`."""
 
 
 class Session:
@@ -39,6 +42,7 @@ class Session:
         self._deadline: float | None = None
         self._tools: dict[str, Tool] = {}
         self._calls: list[Call] = []
+        self._agent: Agent | None = None
         self._begun = False
         self._finished = False
 
@@ -99,16 +103,49 @@ class Session:
             self._calls.append(Call(name, arguments, content, failed))
             return {"content": content, "done": done}
 
+    def start_agent(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Start the episode's agent as a program, once; how it fares."""
+        command, episode, variables = body.get("command"), body.get("episode"), body.get("environment", {})
+        if not is_list_of(command, str) or not command or not isinstance(episode, dict):
+            message = "an agent takes a command (list of strings) and an episode (object)"
+            raise Refusal(400, "MalformedRequest", message)
+        if not isinstance(variables, dict) or not is_list_of([*variables.values()], str):
+            raise Refusal(400, "MalformedRequest", "environment must be an object of strings")
+        with self._busy:
+            self._require_open()
+            if self._agent is None:
+                from headway_sandbox.agent import start  # other episodes start without what it imports
+
+                self._agent = start(command, episode, variables)
+            return self._agent.state()
+
+    def wait_for_agent(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Wait for the agent's end, but no longer than asked; how it fares then."""
+        seconds, agent = number_in(body, "seconds"), self._agent
+        if not 0 <= seconds <= MAX_AGENT_WAIT:
+            raise Refusal(400, "MalformedRequest", f"seconds must be between 0 and {MAX_AGENT_WAIT}")
+        if agent is None:
+            raise Refusal(409, "NoAgent", "no agent was started here")
+        agent.wait(seconds)
+        return agent.state()
+
     def finish(self, body: dict[str, Any]) -> dict[str, Any]:
         """Judge the episode. Its state stays as it is, so asking again gives the same answer."""
         messages, truncated = body.get("messages"), body.get("truncated")
         if not isinstance(messages, list) or not isinstance(truncated, bool):
             raise Refusal(400, "MalformedRequest", "finish takes messages (list) and truncated (boolean)")
+        reported, parts = body.get("reported"), body.get("reported_metrics", {})
+        if not (reported is None or (reported and is_list_of(reported, int, float))):
+            raise Refusal(400, "MalformedRequest", "reported must be absent or a list of finite numbers")
+        if not isinstance(parts, dict) or not is_list_of([*parts.values()], int, float):
+            raise Refusal(400, "MalformedRequest", "reported_metrics must be an object of finite numbers")
         with self._busy:
             if not self._begun:
                 raise Refusal(409, "NotReset", "reset comes first")
             self._finished = True
-            transcript = Transcript(messages, tuple(self._calls), truncated)
+            if self._agent is not None:
+                self._agent.end()
+            transcript = Transcript(messages, tuple(self._calls), truncated, reported, parts)
             try:
                 judged = self._environment.reward(transcript)
                 score = float(self._environment.score(transcript))
@@ -126,7 +163,7 @@ class Session:
 
     def _require_open(self) -> None:
         if not self._begun or self._finished:
-            raise Refusal(409, "EpisodeNotOpen", "tools answer between reset and finish")
+            raise Refusal(409, "EpisodeNotOpen", "tools and agents run between reset and finish")
 
 
 def fault(reason: str, where: str, error: Exception) -> Refusal:
@@ -141,6 +178,16 @@ def text_in(body: Mapping[str, Any], name: str) -> str:
     if not isinstance(value, str) or not value:
         raise Refusal(400, "MalformedRequest", f"{name} must be a string")
     return value
+
+
+def is_list_of(value: object, *kinds: type) -> bool:
+    """Whether `value` is a list of these; numbers are finite, and true and false are none."""
+    return isinstance(value, list) and all(
+        isinstance(item, kinds)
+        and not isinstance(item, bool)
+        and (not isinstance(item, float) or math.isfinite(item))
+        for item in value
+    )
 
 
 def number_in(body: Mapping[str, Any], name: str) -> float:

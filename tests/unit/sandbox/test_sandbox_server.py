@@ -4,141 +4,23 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import signal
 import socket
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from sandbox_server import Server
 
 from headway_api.exits import PERMANENT
-from headway_api.sandbox_api import (
-    FinishReply,
-    FinishRequest,
-    Problem,
-    ResetReply,
-    ResetRequest,
-    ToolCall,
-    ToolReply,
-)
-
-ROOT = Path(__file__).resolve().parents[3]
-ENVIRONMENT = '''
-import time
-from headway_sandbox.environment import Done, Environment, Observation, Reward, tool, user
-
-class Counter(Environment):
-    """Counts; knows how to misbehave."""
-
-    def reset(self, row, seed):
-        if row.get("break"):
-            raise RuntimeError("cannot reset")
-        self.total, self.row = seed, row
-        return Observation([user(row["prompt"])])
-
-    @tool
-    def add(self, amount: int) -> dict:
-        """Add."""
-        self.total += amount
-        return {"total": self.total}
-
-    @tool
-    def stop(self) -> str:
-        """Stop."""
-        return Done("stopped")
-
-    @tool
-    def crash(self) -> str:
-        """Crash."""
-        raise KeyError("bug")
-
-    @tool
-    def sleep(self, seconds: float) -> str:
-        """Sleep."""
-        time.sleep(seconds)
-        return "slept"
-
-    def reward(self, transcript):
-        if self.row.get("nan"):
-            return float("nan")
-        return Reward(self.total / 10, {"calls": len(transcript.calls)})
-
-    def score(self, transcript):
-        return float(transcript.answer == str(self.total))
-'''
-
-
-class Server:
-    def __init__(self, folder: Path, entrypoint: str = "counter:Counter") -> None:
-        (folder / "counter.py").write_text(ENVIRONMENT)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
-        env = {
-            "PATH": os.environ["PATH"],
-            "PYTHONPATH": f"{ROOT / 'sandbox'}:{folder}",
-            "HEADWAY_ENTRYPOINT": entrypoint,
-            "HEADWAY_SANDBOX_PORT": str(self.port),
-        }
-        # -S: no site-packages, so that nothing but the standard library can be imported.
-        command = [sys.executable, "-S", "-m", "headway_sandbox.server"]
-        self.process = subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True)
-
-    def start(self) -> Server:
-        deadline = time.monotonic() + 30
-        while time.monotonic() < deadline:
-            try:
-                assert self.get("/healthz")[0] == 200
-                return self
-            except ConnectionError:
-                time.sleep(0.02)
-        raise TimeoutError(self.process.stderr)
-
-    def get(self, path: str) -> tuple[int, Any]:
-        return self.ask("GET", path)
-
-    def post(self, path: str, body: Any = None, token: str | None = "secret") -> tuple[int, Any]:
-        return self.ask("POST", path, body, token)
-
-    def ask(self, method: str, path: str, body: Any = None, token: str | None = None) -> tuple[int, Any]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
-        connection.request(method, path, None if body is None else json.dumps(body), headers)
-        response = connection.getresponse()
-        text = response.read()
-        connection.close()
-        return response.status, json.loads(text) if text else None
-
-    def lease(self, name: str = "e1", token: str = "secret", seconds: float = 300.0) -> tuple[int, Any]:
-        return self.post("/lease", {"lease": name, "token": token, "deadline": time.time() + seconds}, None)
-
-    def begin(self, **row: Any) -> ResetReply:
-        assert self.lease()[0] == 204
-        request = ResetRequest(row={"prompt": "count", **row}, seed=3)
-        status, body = self.post("/reset", request.model_dump())
-        assert status == 200, body
-        return ResetReply.model_validate(body)
-
-    def tool(self, name: str, **arguments: Any) -> ToolReply:
-        status, body = self.post("/tool", ToolCall(name=name, arguments=arguments).model_dump())
-        assert status == 200, body
-        return ToolReply.model_validate(body)
-
-    def finish(self, *messages: dict[str, Any]) -> tuple[int, Any]:
-        return self.post("/finish", FinishRequest(messages=list(messages), truncated=False).model_dump())
+from headway_api.sandbox_api import FinishReply, Problem, ToolReply
 
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
     running = Server(tmp_path).start()
     yield running
-    running.process.kill()
-    running.process.communicate(timeout=10)
+    running.close()
 
 
 def test_an_episode_speaks_the_documents_of_the_contract(server: Server) -> None:
@@ -276,7 +158,6 @@ def test_sigterm_ends_it(server: Server) -> None:
 def test_an_environment_that_does_not_import_ends_with_the_permanent_code(
     tmp_path: Path, entrypoint: str
 ) -> None:
-    process = Server(tmp_path, entrypoint).process
-    _, errors = process.communicate(timeout=30)
-    assert process.returncode == PERMANENT
-    assert f"{entrypoint} cannot be imported" in errors
+    server = Server(tmp_path, entrypoint)
+    assert server.process.wait(timeout=30) == PERMANENT
+    assert f"{entrypoint} cannot be imported" in server.log
