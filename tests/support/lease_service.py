@@ -40,6 +40,8 @@ class LeaseService:
     url: str = ""
     owners: list[str] = field(default_factory=list)
     leased: dict[str, asyncio.subprocess.Process] = field(default_factory=dict)
+    bound: set[str] = field(default_factory=set)
+    """Leases whose sandbox serves."""
     total: int = 0
     most: int = 0
 
@@ -52,6 +54,7 @@ class LeaseService:
         return app
 
     async def kill(self, lease: str) -> None:
+        self.bound.discard(lease)
         self.leased[lease].kill()
         await self.leased[lease].wait()
 
@@ -76,6 +79,7 @@ class LeaseService:
         self.most = max(self.most, len(self.leased))
         url = f"http://127.0.0.1:{port}"
         await self._bind(url, lease, token, time.time() + body["deadline_seconds"])
+        self.bound.add(lease)
         waited = time.monotonic() - asked
         return web.json_response(
             {
@@ -105,6 +109,7 @@ class LeaseService:
         return web.Response(status=204)
 
     async def _end(self, lease: str) -> None:
+        self.bound.discard(lease)
         process = self.leased.pop(lease, None)
         if process is not None:
             if process.returncode is None:

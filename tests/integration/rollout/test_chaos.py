@@ -1,0 +1,144 @@
+"""Twenty deaths of each kind, at random moments: nothing acknowledged is lost, and no zero is made up."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import random
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from books import counted_twice, events, faults, tokens
+from chaos import EXAMPLE, ROOT, ChaosJob, chaos_job, judged_anew
+from lease_service import free_port, lease_service
+from rollout_server import TOKEN
+
+from headway_api.records import Outcome
+
+sys.path.insert(0, str(ROOT / "hack" / "demo"))
+from headway_demo import quickstart
+from headway_demo.settings import Settings
+
+KILLS = 20
+SHARE = 0.15
+"""Of the sandboxes in use that die at once."""
+SEED = 20
+MORE_STEPS = 3
+"""Steps that are taken after the last death."""
+pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(1500)]
+
+
+@pytest.fixture(scope="module")
+def inputs() -> Path:
+    """The example's base model and rows."""
+    return quickstart.inputs(Settings.from_environ({}).cache, 0)
+
+
+async def suffer(job: ChaosJob, strike: Callable[[random.Random], Any], pause: tuple[float, float]) -> None:
+    """Strike KILLS times, at random moments of a job that goes on, and hold what must hold."""
+    chance = random.Random(SEED)
+    learning = asyncio.create_task(job.learner.run())
+    seen = []
+    try:
+        await job.until_step(1)
+        for _ in range(KILLS):
+            await asyncio.sleep(chance.uniform(*pause))
+            assert not learning.done(), learning.exception()
+            seen.append(job.books())
+            found = strike(chance)
+            if asyncio.iscoroutine(found):
+                await found
+        await job.until_step(job.step() + MORE_STEPS)
+    finally:
+        learning.cancel()
+        await asyncio.gather(learning, return_exceptions=True)
+    job.coordinator.terminate()
+    job.coordinator.wait(30)
+    final = job.books()
+    assert [faults(earlier, final) for earlier in seen] == [[]] * KILLS
+    hold(job)
+
+
+def hold(job: ChaosJob) -> None:
+    """What is true of a job whatever died in it."""
+    root = Path(job.layout.root.removeprefix("file://"))
+    reports = [json.loads(path.read_text()) for path in sorted((root / "steps").glob("*.json"))]
+    assert [report["step"] for report in reports] == list(range(len(reports)))
+    acknowledged = [group for report in reports for group in report["groups"]]
+    assert len(acknowledged) == len(set(acknowledged)), "a group was trained twice"
+
+    groups = {group.group_id: group for group in job.groups()}
+    assert set(acknowledged) <= groups.keys(), "an acknowledged group was lost"
+    for batch in job.learner.batches:
+        for group in batch.groups:
+            assert group == groups[group.group_id], "what was trained is not what is kept"
+
+    rows = [json.loads(line) for line in (job.base.parent / "train.jsonl").open()]
+    scored = 0
+    for group in groups.values():
+        for episode in [*group.episodes, *group.discarded]:
+            assert (episode.reward is None) == (episode.outcome is Outcome.INFRA_ERROR)
+            if episode.reward is not None:
+                scored += 1
+                truth = judged_anew(episode, rows[group.row]["case_id"])
+                assert math.isclose(episode.reward, truth), f"{episode.episode_id}: a reward was made up"
+                assert sum(row.action_tokens for row in episode.rows) == sum(
+                    turn.sampled_tokens for turn in episode.turns
+                )
+    assert scored >= 8 * len(acknowledged) // 2
+
+    ledger = events(root)
+    assert counted_twice(ledger) == []
+    assert tokens(ledger) == job.recount()["tokens"]
+
+
+async def test_the_coordinator_dies(inputs: Path, tmp_path: Path) -> None:
+    async with lease_service(EXAMPLE, "environment:RefundDesk", TOKEN) as leases:
+        with chaos_job(tmp_path / "job", inputs, leases) as job:
+            await suffer(job, lambda chance: job.kill_coordinator(), pause=(2.0, 9.0))
+            assert job.starts == KILLS + 1
+
+
+async def test_a_rollout_server_dies(inputs: Path, tmp_path: Path) -> None:
+    async with lease_service(EXAMPLE, "environment:RefundDesk", TOKEN) as leases:
+        with chaos_job(tmp_path / "job", inputs, leases, servers=2) as job:
+            served = job.step
+
+            async def strike(chance: random.Random) -> None:
+                before = served()
+                job.kill_server()
+                await job.until_step(before + 1)
+
+            await suffer(job, strike, pause=(0.5, 4.0))
+
+
+async def test_sandboxes_die(inputs: Path, tmp_path: Path) -> None:
+    async with lease_service(EXAMPLE, "environment:RefundDesk", TOKEN) as leases:
+        with chaos_job(tmp_path / "job", inputs, leases) as job:
+            killed: list[str] = []
+
+            async def strike(chance: random.Random) -> None:
+                while not leases.bound:
+                    await asyncio.sleep(0.01)
+                names = sorted(leases.bound)
+                for lease in chance.sample(names, math.ceil(SHARE * len(names))):
+                    if lease in leases.bound:  # its episode may end while another's sandbox is killed
+                        killed.append(lease)
+                        await leases.kill(lease)
+
+            await suffer(job, strike, pause=(0.5, 2.0))
+            assert len(killed) >= KILLS
+
+
+async def test_the_agent_dies(inputs: Path, tmp_path: Path) -> None:
+    port = free_port()
+    agent = {"http": {"url": f"http://127.0.0.1:{port}/", "idleSeconds": 5}}
+    environment = {"image": "environment", "entrypoint": "headway_sandbox.reported:ReportedReward"}
+    async with lease_service(EXAMPLE, environment["entrypoint"], TOKEN) as leases:
+        with chaos_job(tmp_path / "job", inputs, leases, agent=agent, environment=environment) as job:
+            job.start_agent(port)
+            await suffer(job, lambda chance: job.kill_agent(port), pause=(0.5, 4.0))

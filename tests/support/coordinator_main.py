@@ -1,0 +1,60 @@
+"""The coordinator as a process without a cluster: `python coordinator_main.py FOLDER`.
+
+FOLDER holds what a cluster would tell it: `run.json` (ports and addresses), `job.json`, `endpoints.json` (the
+rollout servers there are now, read again and again), and `status.json`, its last status, which the next
+process is told. Killed without notice and started again, it is what a restarted pod is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from headway_api import status as st
+from headway_api.config import JobConfig
+from headway_api.store import open_store
+from headway_rollout import logs
+from headway_rollout.agents.choice import where
+from headway_rollout.coordinator import Coordinator, serve
+from headway_rollout.engines.router import Endpoint
+
+
+def main(folder: Path) -> None:
+    logs.setup()
+    run = json.loads((folder / "run.json").read_text())
+    job = JobConfig.model_validate_json((folder / "job.json").read_text())
+    status = folder / "status.json"
+
+    async def discover() -> set[Endpoint]:
+        found = json.loads((folder / "endpoints.json").read_text())
+        return {Endpoint(engine, weights) for engine, weights in found}
+
+    def sink(document: dict[str, Any]) -> None:
+        whole = folder / "status.new"
+        whole.write_text(json.dumps(document))
+        os.replace(whole, status)
+
+    told = st.RLTrainingJobStatus.model_validate_json(status.read_text()) if status.exists() else None
+    at = where(job, "127.0.0.1", run["gateway_port"])
+    coordinator = Coordinator(
+        job,
+        run["token"],
+        open_store(job.spec.output),
+        folder / "cache",
+        sink,
+        told=told,
+        broker_url=run["broker_url"],
+        discover=discover,
+        port=run["port"],
+        gateway_port=run["gateway_port"],
+        at=type(at)(service=at.pod, pod=at.pod),
+    )
+    asyncio.run(serve(coordinator))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
