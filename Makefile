@@ -57,6 +57,10 @@ test-e2e: venv ## jobs from apply to their end on a real cluster, started and st
 test-long: venv ## the rest: processes killed in a job, full weights in vLLM, learner and vLLM together, clusters killed
 	$(PYTEST) -m long $(LONG)
 
+.PHONY: bench-rollout
+bench-rollout: venv ## what the gateway, asynchrony and weight updates cost and gain: bench/results/rollout.md (15 minutes; ONLY=gateway: a section)
+	PYTHONPATH=.:tests/support $(PY) -m bench.rollout $(if $(ONLY),--only $(ONLY))
+
 .PHONY: demo images image-base cluster-up cluster-down
 demo: export DEMO_BEGUN := $(shell date +%s)
 demo: venv ## a model learns on a cluster on this machine, from apply to bill

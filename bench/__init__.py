@@ -1,0 +1,1 @@
+"""Benchmarks: each writes its tables to `bench/results/`, with the command that makes them again."""

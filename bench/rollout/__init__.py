@@ -1,0 +1,1 @@
+"""What the coordinator costs and gains: `make bench-rollout`."""

@@ -1,0 +1,279 @@
+"""Tokens through the gateway over tokens from vLLM itself: the same prompts, seeds and turns, in turns.
+
+The gateway's side goes first: agents speak OpenAI's chat completions to it over HTTP. What it asked vLLM for
+is then asked of vLLM directly, token ids in, by as many clients at once: equal prompts, equal seeds, equal
+prefixes cached. A pair of sides is repeated, and the ratios of the pairs have a median.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from rollout_server import TOKEN, free_port
+
+from bench.support.engine import Server, running
+from bench.support.model import SMALL
+from bench.support.report import Goal, Row, Section, Table
+from bench.support.stats import shown
+from headway_rollout.engines.vllm import Request
+from headway_rollout.model_names import name_of
+
+CONTEXT = 2048
+TOKENS = 32
+"""Sampled in each turn."""
+CELLS = {
+    (1, 1): 30,
+    (1, 4): 8,
+    (1, 16): 4,
+    (16, 1): 8,
+    (16, 4): 4,
+    (16, 16): 3,
+    (64, 1): 5,
+    (64, 4): 3,
+    (64, 16): 3,
+}
+"""(episodes at once, turns) -> pairs of sides."""
+OF_DIRECT, MILLISECONDS = 0.97, 3.0
+START_SECONDS = 120.0
+
+SYSTEM = "You are the clerk of a refund desk. Use the tools to look each case up, then answer in one line."
+RESULT = '{"case_id": "brave-otter", "tier": "gold", "reason": "late", "item": "lamp", "amount": %d.5}'
+TOOLS: list[dict[str, Any]] = [
+    {
+        "type": "function",
+        "function": {
+            "name": name,
+            "description": f"Look a {noun} up.",
+            "parameters": {
+                "type": "object",
+                "properties": {f"{noun}_id": {"type": "string"}},
+                "required": [f"{noun}_id"],
+            },
+        },
+    }
+    for name, noun in (("get_case", "case"), ("get_credit", "customer"), ("get_stock", "item"))
+]
+
+READ = [
+    f"Episodes of 1, 4 and 16 turns, {TOKENS} sampled tokens each, a tool's result between two turns. The "
+    "gateway runs in a process of its own; agents speak OpenAI's chat completions to it over HTTP, each turn "
+    "with the whole history and three tools. *Direct* sends what the gateway sent to `/inference/v1/generate`"
+    " again, with the same prompts and seeds. A pair is one after the other; the ratio is the median over "
+    "the pairs.",
+    f"The model has {SMALL.parameters / 1e6:.0f} M parameters: a token takes about as long as one of a 7 B "
+    "model takes a GPU, and vLLM computes on one core: it, not the client, is the limit. *Added* is the "
+    "difference of the times of a turn; it says something with one episode at a time. With more, the turns "
+    "queue for the engine, and the gateway's own CPU time a turn says what it takes.",
+]
+
+
+@dataclass
+class Side:
+    """One side of a pair."""
+
+    seconds: float = 0.0
+    tokens: int = 0
+    turns: list[float] = field(default_factory=list)
+    """Seconds of each."""
+    cpu: float = 0.0
+    """Of the gateway's process, a turn."""
+    output: list[list[list[int]]] = field(default_factory=list)
+    """By episode and turn."""
+
+    @property
+    def rate(self) -> float:
+        return self.tokens / self.seconds
+
+
+class Rig:
+    """A gateway's process, vLLM, and a client of both."""
+
+    def __init__(self, http: aiohttp.ClientSession, gateway: str, server: Server) -> None:
+        self._http = http
+        self._gateway = gateway
+        self._engine = f"{server.process.url}/inference/v1/generate"
+        self._model = name_of(server.weights(1))
+
+    async def through(self, name: str, ways: int, turns: int) -> tuple[Side, list[Any]]:
+        """Episodes through the gateway; with what it asked for."""
+        asked = {"name": name, "episodes": ways, "max_tokens": TOKENS}
+        urls = await self._ask("POST", f"{self._gateway}/bench/open", asked)
+        side, before = Side(), await self._ask("GET", f"{self._gateway}/bench/cpu")
+        started = time.monotonic()
+        episodes = [self._agent(url, f"{name}-{i}", turns, side) for i, url in enumerate(urls)]
+        await asyncio.gather(*episodes)
+        side.seconds = time.monotonic() - started
+        side.cpu = (await self._ask("GET", f"{self._gateway}/bench/cpu") - before) / (ways * turns)
+        found = await self._ask("POST", f"{self._gateway}/bench/close")
+        assert not any(episode["forks"] for episode in found), "an episode was rendered anew"
+        side.output = [[turn["sampled"] for turn in episode["turns"]] for episode in found]
+        side.tokens = sum(len(turn) for episode in side.output for turn in episode)
+        return side, found
+
+    async def _agent(self, url: str, name: str, turns: int, side: Side) -> None:
+        messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": f"Handle {name}."}]
+        for turn in range(turns):
+            started = time.monotonic()
+            body = {"model": "default", "messages": messages, "tools": TOOLS}
+            answer = await self._ask("POST", f"{url}/v1/chat/completions", body)
+            side.turns.append(time.monotonic() - started)
+            messages.append(answer["choices"][0]["message"])
+            messages.append({"role": "tool", "tool_call_id": f"call-{turn}-0", "content": RESULT % turn})
+
+    async def direct(self, asked: list[Any]) -> Side:
+        """The same of vLLM itself."""
+        side = Side()
+        started = time.monotonic()
+        side.output = await asyncio.gather(*(self._replay(episode, side) for episode in asked))
+        side.seconds = time.monotonic() - started
+        side.tokens = sum(len(turn) for episode in side.output for turn in episode)
+        return side
+
+    async def _replay(self, episode: Any, side: Side) -> list[list[int]]:
+        output = []
+        for turn in episode["turns"]:
+            started = time.monotonic()
+            request = Request(turn["prompt"], TOKENS, 1.0, 1.0, turn["seed"], [])
+            answer = await self._ask("POST", self._engine, self._body(request))
+            side.turns.append(time.monotonic() - started)
+            output.append(answer["choices"][0]["token_ids"])
+        return output
+
+    def _body(self, request: Request) -> dict[str, Any]:
+        """What the gateway's fleet sends, but for the salt: neither side finds the other's prefixes."""
+        return {
+            "model": self._model,
+            "cache_salt": "direct",
+            "token_ids": request.prompt,
+            "sampling_params": {
+                "max_tokens": request.max_tokens,
+                "temperature": request.temperature,
+                "top_p": request.top_p,
+                "seed": request.seed,
+                "logprobs": 0,
+                "skip_special_tokens": False,
+                "detokenize": False,
+            },
+        }
+
+    async def _ask(self, method: str, url: str, body: Any = None) -> Any:
+        async with self._http.request(method, url, json=body) as answer:
+            assert answer.status == 200, await answer.text()
+            return await answer.json()
+
+
+@asynccontextmanager
+async def rig(server: Server, profile: Path | None = None) -> AsyncIterator[Rig]:
+    """With `profile` the gateway's process is profiled into that file."""
+    settings = {
+        "model": str(server.base),
+        "engine": server.process.url,
+        "agent": server.process.agent_url,
+        "token": TOKEN,
+        "manifest": server.weights(1).model_dump(mode="json"),
+        "port": free_port(),
+        "context": CONTEXT,
+        "profile": str(profile) if profile else None,
+    }
+    command = [sys.executable, "-m", "bench.rollout.gateway_process", json.dumps(settings)]
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(START_SECONDS):
+            assert await process.stdout.readline(), "the gateway's process ended"
+        limit = aiohttp.ClientTimeout(total=None)
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=limit) as http:
+            yield Rig(http, f"http://127.0.0.1:{settings['port']}", server)
+    finally:
+        process.stdin.close()
+        await process.wait()
+
+
+async def pairs(rig: Rig, ways: int, turns: int, count: int) -> list[tuple[Side, Side]]:
+    """Pairs of sides, one after the other."""
+    found = []
+    for number in range(count):
+        through, asked = await rig.through(f"{ways}x{turns}-{number}", ways, turns)
+        found.append((through, await rig.direct(asked)))
+    return found
+
+
+def row(ways: int, turns: int, found: list[tuple[Side, Side]]) -> Row:
+    """A cell of the table."""
+    ratios = [through.rate / direct.rate for through, direct in found]
+    same = [
+        a == b
+        for t, d in found
+        for one, two in zip(t.output, d.output, strict=True)
+        for a, b in zip(one, two, strict=True)
+    ]
+    return {
+        "episodes at once": ways,
+        "turns": turns,
+        "pairs": len(found),
+        "gateway / direct": shown(statistics.median(ratios), 4),
+        "least .. most": f"{min(ratios):.3f} .. {max(ratios):.3f}",
+        "gateway tokens/s": shown(statistics.median(t.rate for t, _ in found)),
+        "direct tokens/s": shown(statistics.median(d.rate for _, d in found)),
+        "added ms a turn, mean": _added(found, statistics.fmean),
+        "added ms a turn, p50": _added(found, statistics.median),
+        "turn, direct ms": shown(1000 * statistics.median(s for _, d in found for s in d.turns)),
+        "gateway CPU ms a turn": shown(1000 * statistics.median(t.cpu for t, _ in found)),
+        "same tokens": f"{sum(same)}/{len(same)}",
+    }
+
+
+def _added(found: list[tuple[Side, Side]], of: Any) -> float:
+    """Milliseconds a turn takes longer through the gateway: the median over the pairs."""
+    return shown(1000 * statistics.median(of(t.turns) - of(d.turns) for t, d in found))
+
+
+def section(rows: list[Row]) -> Section:
+    """Table and goals."""
+    alone = [r for r in rows if r["episodes at once"] == 1]
+    lowest = min(r["gateway / direct"] for r in rows)
+    added = max(r["added ms a turn, mean"] for r in alone)
+    cpu = max(r["gateway CPU ms a turn"] for r in rows)
+    return Section(
+        title="Gateway over vLLM alone",
+        read=READ,
+        tables=[Table("Tokens a second, and what a turn takes longer", rows)],
+        goals=[
+            Goal(f"gateway at least {OF_DIRECT} of direct, every cell", f"{lowest}", lowest >= OF_DIRECT),
+            Goal(
+                f"adds less than {MILLISECONDS:g} ms a turn",
+                f"{added} ms (mean, one episode at once)",
+                added < MILLISECONDS,
+            ),
+            Goal(
+                f"takes less than {MILLISECONDS:g} ms of CPU a turn", f"{cpu} ms at most", cpu < MILLISECONDS
+            ),
+        ],
+    )
+
+
+def measure(folder: Path) -> Section:
+    """All cells."""
+    return section(asyncio.run(_measure(folder)))
+
+
+async def _measure(folder: Path) -> list[Row]:
+    only = os.environ.get("BENCH_CELLS")
+    cells = {tuple(map(int, cell.split("x"))) for cell in only.split(",")} if only else CELLS.keys()
+    with running(folder, SMALL, context=CONTEXT, concurrency=64) as server:
+        async with rig(server) as at:
+            await pairs(at, 4, 4, 1)
+            return [row(*cell, await pairs(at, *cell, CELLS[cell])) for cell in CELLS if cell in cells]

@@ -1,0 +1,132 @@
+"""The gateway as a process of its own, as in the coordinator's pod: started by `gateway.py`.
+
+    python -m bench.rollout.gateway_process JSON     prints one line once it listens
+
+Besides the agents' routes it opens and closes episodes, and says what they sampled and what that took.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import cProfile
+import json
+import sys
+import time
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+
+from headway_api.records import WeightsManifest
+from headway_api.sandbox_api import ToolReply
+from headway_rollout.engines.fleet import Fleet
+from headway_rollout.engines.router import Endpoint
+from headway_rollout.gateway.core import Gateway, Sampling, Session
+from headway_rollout.gateway.rollouts import Rollout
+from headway_rollout.gateway.server import GatewayServer
+from headway_rollout.gateway.turns import Places
+from headway_rollout.seeds import seed
+from headway_rollout.trajectory.render import load
+
+EPISODE_SECONDS = 600.0
+
+
+class NoSandbox:
+    """These agents bring their own tools."""
+
+    async def tool(self, name: str, arguments: dict[str, Any]) -> ToolReply:
+        raise NotImplementedError(name)
+
+
+class Desk:
+    """Opens episodes, and closes them all."""
+
+    def __init__(self, server: GatewayServer, url: str) -> None:
+        self._server = server
+        self._url = url
+        self._open = AsyncExitStack()
+        self._rollouts: list[Rollout] = []
+
+    async def open(self, request: web.Request) -> web.Response:
+        asked = await request.json()
+        for number in range(asked["episodes"]):
+            name = f"{asked['name']}-{number}"
+            rollout = Rollout(
+                session=Session(name, seed("bench", name), Sampling(1.0, 1.0, asked["max_tokens"])),
+                job_arn="bench",
+                sandbox=NoSandbox(),
+                tools=[],
+                reward_range=(0.0, 1.0),
+                takes_reward=True,
+                expires_at=time.monotonic() + EPISODE_SECONDS,
+            )
+            self._rollouts.append(await self._open.enter_async_context(self._server.open(rollout)))
+        return web.json_response([f"{self._url}/e/{rollout.token}" for rollout in self._rollouts])
+
+    async def close(self, _request: web.Request) -> web.Response:
+        """What the engine was asked and answered, by episode and turn."""
+        sessions = [rollout.session for rollout in self._rollouts]
+        await self._open.aclose()
+        self._open, self._rollouts = AsyncExitStack(), []
+        found = [
+            {
+                "turns": [
+                    {"prompt": said.prompt, "sampled": said.sampled, "seed": seed(session.seed, number)}
+                    for number, said in enumerate(session.said)
+                ],
+                "forks": session.forks,
+            }
+            for session in sessions
+        ]
+        return web.json_response(found)
+
+    async def cpu(self, _request: web.Request) -> web.Response:
+        return web.json_response(time.process_time())
+
+
+async def serve(settings: dict[str, Any]) -> None:
+    """Until the process is killed."""
+    manifest = WeightsManifest.model_validate(settings["manifest"])
+    renderer, _ = load(Path(settings["model"]))
+
+    async def discover() -> set[Endpoint]:
+        return {Endpoint(settings["engine"], settings["agent"])}
+
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
+        fleet = Fleet(http, settings["token"], discover)
+        keeping = asyncio.create_task(fleet.run())
+        await fleet.want(manifest)
+        await fleet.ready()
+        gateway = Gateway(renderer, fleet, settings["context"], EPISODE_SECONDS)
+        server = GatewayServer(gateway, Places(lambda: 1024))
+        desk = Desk(server, f"http://127.0.0.1:{settings['port']}")
+        app = server.app()
+        app.router.add_post("/bench/open", desk.open)
+        app.router.add_post("/bench/close", desk.close)
+        app.router.add_get("/bench/cpu", desk.cpu)
+        # As the coordinator serves it.
+        runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", settings["port"]).start()
+        print(json.dumps({"renderer": renderer.name}), flush=True)
+        # Until whoever started this closes the pipe.
+        await asyncio.to_thread(sys.stdin.read)
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+        await runner.cleanup()
+
+
+def main() -> None:
+    settings = json.loads(sys.argv[1])
+    if settings.get("profile") is None:
+        asyncio.run(serve(settings))
+        return
+    with cProfile.Profile() as profile:
+        asyncio.run(serve(settings))
+    profile.dump_stats(settings["profile"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""Models of random weights for benchmarks: Qwen3's shape and template, and turns of a known length.
+
+They never end a turn by themselves and write nothing but printable text: every turn has exactly as many
+tokens as it may have, so two sides of a comparison do the same work. All embeddings share a direction, which
+the residual stream therefore keeps, and the output rows of the tokens that must not come point against it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tiny_model import VOCABULARY
+from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
+
+SHARED = 4.0
+"""Length of the shared direction, in units of an embedding's own."""
+AGAINST = 4.0
+
+
+@dataclass(frozen=True)
+class Size:
+    """A shape."""
+
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    inner: int
+
+    @property
+    def parameters(self) -> int:
+        """Weights of the matrices."""
+        attention = self.hidden * self.head_dim * 2 * (self.heads + self.kv_heads)
+        return self.layers * (attention + 3 * self.hidden * self.inner) + 2 * VOCABULARY * self.hidden
+
+
+TINY = Size(hidden=128, layers=2, heads=4, kv_heads=2, head_dim=32, inner=256)
+SMALL = Size(hidden=384, layers=6, heads=6, kv_heads=2, head_dim=64, inner=1024)
+
+
+def write_model(folder: Path, size: Size, *, seed: int = 0) -> Path:
+    """Write config, weights (float32, untied) and tokenizer; returns `folder`."""
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    folder.mkdir(parents=True, exist_ok=True)
+    tok = tokenizer(folder, QWEN3_TEMPLATE)
+    tok.save_pretrained(folder)
+    config = Qwen3Config(
+        vocab_size=VOCABULARY,
+        hidden_size=size.hidden,
+        intermediate_size=size.inner,
+        num_hidden_layers=size.layers,
+        num_attention_heads=size.heads,
+        num_key_value_heads=size.kv_heads,
+        head_dim=size.head_dim,
+        max_position_embeddings=8192,
+        tie_word_embeddings=False,
+        bos_token_id=None,
+        eos_token_id=tok.eos_token_id,
+        pad_token_id=tok.pad_token_id,
+        dtype="float32",
+    )
+    torch.manual_seed(seed)
+    model = Qwen3ForCausalLM(config)
+    direction = torch.ones(size.hidden) / size.hidden**0.5
+    embeddings, head = model.get_input_embeddings().weight.data, model.get_output_embeddings().weight.data
+    embeddings += SHARED * embeddings.norm(dim=1).mean() * direction
+    banned = [i for i in range(VOCABULARY) if not _printable(tok.decode([i]))]
+    banned += list(tok.all_special_ids) + [i for token, i in tok.get_added_vocab().items() if token]
+    head[banned] = -AGAINST * direction
+    model.save_pretrained(folder)
+    return folder
+
+
+def _printable(text: str) -> bool:
+    return bool(text) and text.isascii() and text.isprintable()

@@ -1,0 +1,87 @@
+"""Results as JSON, and the JSON as a page of tables."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+Row = dict[str, Any]
+
+
+@dataclass
+class Goal:
+    """What was wanted, and what came."""
+
+    what: str
+    found: str
+    met: bool
+
+
+@dataclass
+class Table:
+    """Rows with the same columns."""
+
+    caption: str
+    rows: list[Row]
+
+
+@dataclass
+class Section:
+    """One benchmark's results."""
+
+    title: str
+    read: list[str]
+    """How to read it: a paragraph each."""
+    tables: list[Table] = field(default_factory=list)
+    goals: list[Goal] = field(default_factory=list)
+    measured: dict[str, Any] = field(default_factory=dict)
+    """When, where and of what code; and how long it took."""
+
+
+def merge(path: Path, found: Mapping[str, Section], order: Sequence[str]) -> dict[str, Any]:
+    """Results of this run, and of earlier ones for the sections that were not run."""
+    old = json.loads(path.read_text()) if path.exists() else {}
+    new = old | {name: asdict(section) for name, section in found.items()}
+    return {name: new[name] for name in order if name in new}
+
+
+def page(title: str, intro: Sequence[str], results: Mapping[str, Any]) -> str:
+    """The results as Markdown."""
+    lines = [f"# {title}", "", *_paragraphs(intro)]
+    goals = [(name, goal) for name, section in results.items() for goal in section["goals"]]
+    lines += _table(
+        [
+            {"goal": g["what"], "found": g["found"], "met": "yes" if g["met"] else "**no**", "section": name}
+            for name, g in goals
+        ]
+    )
+    for section in results.values():
+        measured = section["measured"]
+        lines += [f"## {section['title']}", ""]
+        lines += _paragraphs(section["read"])
+        for table in section["tables"]:
+            lines += [f"**{table['caption']}**", "", *_table(table["rows"])]
+        lines += _paragraphs(["Measured: " + "; ".join(f"{k} {v}" for k, v in measured.items()) + "."])
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _paragraphs(texts: Sequence[str]) -> list[str]:
+    return [line for text in texts for line in (text, "")]
+
+
+def _table(rows: Sequence[Row]) -> list[str]:
+    if not rows:
+        return []
+    columns = list(rows[0])
+    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+    lines += ["| " + " | ".join(_cell(row[column]) for column in columns) + " |" for row in rows]
+    return [*lines, ""]
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
