@@ -80,20 +80,35 @@ class Graph:
         return self._add(Node(parent, tuple(tokens), tuple(logprobs), tuple(versions)))
 
     def place(self, prompt: Sequence[int]) -> int:
-        """Node whose path is exactly `prompt`, sharing every leading node that matches token by token.
+        """Node whose path is exactly `prompt`, going on from the longest sampled sequence it begins with.
 
         Extending an episode adds one node; a history that drifted forks at the last node it agrees with.
         """
-        at: int | None = None
-        rest = tuple(prompt)
-        while rest:
-            shared = next((c for c in self.children(at) if _starts(rest, self.nodes[c].tokens)), None)
-            if shared is None:
-                return self.add_prompt(at, rest)
-            at, rest = shared, rest[len(self.nodes[shared].tokens) :]
+        whole = tuple(prompt)
+        at, shared = self._deepest(whole)
+        if shared < len(whole):
+            return self.add_prompt(at, whole[shared:])
         if at is None:
             raise ValueError("a prompt has at least one token")
         return at
+
+    def _deepest(self, tokens: tuple[int, ...]) -> tuple[int | None, int]:
+        """A node whose path `tokens` begin with, and the path's length.
+
+        Of several the one after the longest sampled sequence, then after the newest, then the longest itself.
+        """
+        best = (0, -1, 0, -1)
+        reached: list[tuple[int, int, int, int]] = [best]
+        while reached:
+            sampled, newest, shared, at = reached.pop()
+            for child in self.children(None if at < 0 else at):
+                node = self.nodes[child]
+                end = shared + len(node.tokens)
+                if tokens[shared:end] == node.tokens:
+                    mark = (end, child) if node.sampled else (sampled, newest)
+                    reached.append((*mark, end, child))
+                    best = max(best, reached[-1])
+        return (None if best[3] < 0 else best[3]), best[2]
 
     def _add(self, node: Node) -> int:
         if not node.tokens:
@@ -110,7 +125,3 @@ def covers(versions: Sequence[VersionSpan], length: int) -> bool:
             return False
         position = span.end
     return position == length and bool(versions)
-
-
-def _starts(tokens: tuple[int, ...], prefix: tuple[int, ...]) -> bool:
-    return tokens[: len(prefix)] == prefix

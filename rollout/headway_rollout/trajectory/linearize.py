@@ -3,6 +3,9 @@
 A linear episode of T turns has one leaf, so it is one row, (T+1)/2 times fewer tokens than a row a turn.
 Where the graph forked, the branches share a prefix; its sampled tokens are trained in the oldest branch
 and are context in the others.
+
+tinker-cookbook's merge makes the same rows, in the same order, of an episode whose turns never come back to a
+conversation they had left; where they do, it makes a row for each visit, and here the row goes on.
 """
 
 from __future__ import annotations

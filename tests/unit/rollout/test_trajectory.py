@@ -88,6 +88,29 @@ def test_a_drifted_history_forks_and_shares_what_still_agrees() -> None:
     assert [row.mask for row in rows] == [[0, 0, 1, 1, 0, 1], [0, 0, 0, 0, 0, 1], [0, 0, 0, 1]]
 
 
+def test_of_turns_that_begin_alike_the_one_that_was_meant_goes_on() -> None:
+    graph = Graph()
+    sample(graph, [1], [2])  # cut off by length, then asked again
+    again = sample(graph, [1], [2, 3])
+    sample(graph, [*again, 4], [5])
+    assert [row.mask for row in linearize(graph)] == [[0, 1], [0, 1, 1, 0, 1]]
+    graph = Graph()
+    sample(graph, [1], [2])
+    again = sample(graph, [1], [2])  # the same answer twice: the newer one is what the agent holds
+    sample(graph, [*again, 4], [5])
+    assert [row.logprobs[1] for row in linearize(graph)] == [-1.0, -2.0]
+    assert [row.action_tokens for row in linearize(graph)] == [1, 2]
+
+
+def test_an_agent_that_comes_back_to_a_conversation_it_left_goes_on_in_its_row() -> None:
+    graph = Graph()
+    first, second = sample(graph, [1, 2], [3]), sample(graph, [1, 4], [5])
+    sample(graph, [*first, 6], [7])
+    sample(graph, [*second, 8], [9])
+    assert [row.tokens for row in linearize(graph)] == [[1, 2, 3, 6, 7], [1, 4, 5, 8, 9]]
+    assert [row.mask for row in linearize(graph)] == [[0, 0, 1, 0, 1]] * 2
+
+
 def test_an_episode_without_a_turn_has_no_rows() -> None:
     assert linearize(Graph()) == []
 

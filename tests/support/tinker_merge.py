@@ -1,0 +1,46 @@
+"""tinker-cookbook's merge of turns into rows, as a program: an episode a line in, its rows a line out.
+
+    PYTHON tests/support/tinker_merge.py     (PYTHON: `hack/python/env.py guest tinker`)
+
+An episode is a list of turns [prompt ids, sampled ids, log-probabilities]; a row is {tokens, mask, logprobs}.
+Tinker trains on (input, next token) pairs: a row here is the sequence that they came from.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import tinker
+from tinker_cookbook.completers import TokensWithLogprobs
+from tinker_cookbook.rl.data_processing import trajectory_to_data
+from tinker_cookbook.rl.types import Trajectory, Transition
+
+
+def rows(turns: list[tuple[list[int], list[int], list[float]]]) -> list[dict[str, list[Any]]]:
+    transitions = [
+        Transition(
+            ob=tinker.ModelInput.from_ints(prompt),
+            ac=TokensWithLogprobs(tokens=sampled, maybe_logprobs=logprobs),
+            reward=0.0,
+            episode_done=False,
+        )
+        for prompt, sampled, logprobs in turns
+    ]
+    episode = Trajectory(transitions=transitions, final_ob=tinker.ModelInput.empty())
+    return [_row(datum) for datum in trajectory_to_data(episode, traj_advantage=1.0)]
+
+
+def _row(datum: tinker.Datum) -> dict[str, list[Any]]:
+    """The first token of a sequence is never a target, and is always given."""
+    targets, mask, logprobs = (
+        datum.loss_fn_inputs[name].to_torch().tolist() for name in ("target_tokens", "mask", "logprobs")
+    )
+    first = datum.model_input.to_ints()[0]
+    return {"tokens": [first, *targets], "mask": [0, *map(int, mask)], "logprobs": [0.0, *logprobs]}
+
+
+if __name__ == "__main__":
+    for line in sys.stdin:
+        print(json.dumps(rows(json.loads(line))), flush=True)
