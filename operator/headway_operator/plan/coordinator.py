@@ -1,4 +1,4 @@
-"""The coordinator: one pod that must end by itself, so a Job; and the Service the learner finds it by."""
+"""The coordinator: one pod that must end by itself, so a Job; and the Service that others find it by."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def objects(context: Context) -> list[Wanted]:
     role = names.COORDINATOR
     service = {
         "selector": context.selector(role),
-        "ports": [{"name": "http", "port": names.PORT_COORDINATOR, "targetPort": "http"}],
+        "ports": [{"name": name, "port": port, "targetPort": name} for name, port in _ports(context).items()],
     }
     return [
         Wanted(context.object("v1", "Service", context.child(role), role, spec=service)),
@@ -31,6 +31,11 @@ def _job(context: Context) -> Json:
     }
 
 
+def _ports(context: Context) -> dict[str, int]:
+    ports = {"http": names.PORT_COORDINATOR}
+    return ports if context.spec.agent.is_builtin else {**ports, "gateway": names.PORT_GATEWAY}
+
+
 def failure_policy(container: str) -> Json:
     """A fault that only a change can mend fails the Job at once; a disruption is not counted."""
     permanent = {"containerName": container, "operator": "In", "values": [exits.PERMANENT]}
@@ -47,7 +52,7 @@ def _process(context: Context) -> pods.Process:
         role=names.COORDINATOR,
         module="headway_rollout.coordinator",
         image=context.platform.images.coordinator,
-        ports={"http": names.PORT_COORDINATOR},
+        ports=_ports(context),
         probes={
             "readinessProbe": pods.http_probe("/readyz", "http", period=2, failures=3),
             "livenessProbe": pods.http_probe("/healthz", "http", period=10, failures=18, timeout=10),

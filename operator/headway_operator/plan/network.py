@@ -6,6 +6,13 @@
     coordinator  from learner; scrapers
     learner      from learner
 
+The coordinator's gateway, where an agent asks for its turns, has a port of its own. Who reaches it depends on
+spec.agent; whoever does needs the token of an episode that runs.
+
+    builtin      nobody: the agent is a part of the coordinator
+    http         anybody: the agent may be of another team, another cluster or another cloud
+    sandboxed    sandbox; it is then the one thing a sandbox reaches, by address, for names stay shut
+
 Kubelet probes come from the node, which policies do not hold back. Egress of the other roles is open: the
 model hub, the artifact store and the tracking server are wherever the user says. Scrapers are whom the
 operator's configuration names (metricsFrom); they reach the port, and with it only what needs no token.
@@ -21,12 +28,13 @@ def objects(context: Context) -> list[Wanted]:
     """One policy for each role."""
     coordinator, learner = _role(context, names.COORDINATOR), _role(context, names.LEARNER)
     broker, scrapers = _role(context, names.BROKER), list(context.platform.metrics_from)
+    inward, outward = _gateway(context)
     return [
         _policy(
             context,
             names.SANDBOX,
             [_allow([coordinator, broker], names.PORT_SANDBOX)],
-            isolate_egress=True,
+            egress=outward,
         ),
         _policy(
             context,
@@ -34,10 +42,21 @@ def objects(context: Context) -> list[Wanted]:
             [_allow([coordinator], names.PORT_ENGINE, names.PORT_WEIGHTS)],
         ),
         _policy(context, names.BROKER, [_allow([coordinator, *scrapers], names.PORT_BROKER)]),
-        _policy(context, names.COORDINATOR, [_allow([learner, *scrapers], names.PORT_COORDINATOR)]),
+        _policy(context, names.COORDINATOR, [_allow([learner, *scrapers], names.PORT_COORDINATOR), *inward]),
         # Collectives open ports of their own choice.
         _policy(context, names.LEARNER, [_allow([learner])]),
     ]
+
+
+def _gateway(context: Context) -> tuple[list[Json], list[Json]]:
+    """What its port adds to the coordinator's ingress and to the sandboxes' egress."""
+    ports = _ports(names.PORT_GATEWAY)
+    if context.spec.agent.http:
+        return [ports], []
+    if context.spec.agent.sandboxed:
+        coordinator = {"to": [_role(context, names.COORDINATOR)], **ports}
+        return [_allow([_role(context, names.SANDBOX)], names.PORT_GATEWAY)], [coordinator]
+    return [], []
 
 
 def _role(context: Context, role: str) -> Json:
@@ -45,17 +64,21 @@ def _role(context: Context, role: str) -> Json:
 
 
 def _allow(peers: list[Json], *ports: int) -> Json:
-    rule: Json = {"from": peers}
-    if ports:
-        rule["ports"] = [{"protocol": "TCP", "port": port} for port in ports]
-    return rule
+    return {"from": peers, **_ports(*ports)}
 
 
-def _policy(context: Context, role: str, ingress: list[Json], *, isolate_egress: bool = False) -> Wanted:
+def _ports(*ports: int) -> Json:
+    return {"ports": [{"protocol": "TCP", "port": port} for port in ports]} if ports else {}
+
+
+def _policy(context: Context, role: str, ingress: list[Json], *, egress: list[Json] | None = None) -> Wanted:
+    """`egress` lists all that the role reaches; None leaves it open."""
     spec: Json = {
         "podSelector": {"matchLabels": context.selector(role)},
-        "policyTypes": ["Ingress", "Egress"] if isolate_egress else ["Ingress"],
+        "policyTypes": ["Ingress"] if egress is None else ["Ingress", "Egress"],
         "ingress": ingress,
     }
+    if egress:
+        spec["egress"] = egress
     policy = context.object("networking.k8s.io/v1", "NetworkPolicy", context.child(role), role, spec=spec)
     return Wanted(policy)

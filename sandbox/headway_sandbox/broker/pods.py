@@ -1,8 +1,8 @@
 """What a sandbox pod looks like, and what its status says. Pure.
 
-Everything that costs the node time at each start and is not needed is left out: volumes, probes, service
-links, a second container. What isolates the pod is laid over whatever a template says, and a container that
-a template adds has requests and limits too.
+Everything that costs the node time at each start and is not needed is left out: volumes (but for the one that
+a sandboxed agent writes to), probes, service links, a second container. What isolates the pod is laid over
+whatever a template says, and a container that a template adds has requests and limits too.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ IDLE_SECONDS: Final = 1800
 DEFAULT_RESOURCES: Final = {"cpu": "250m", "memory": "512Mi"}
 EPHEMERAL_STORAGE: Final = "256Mi"
 USER: Final = 65532
+AGENT_VOLUME: Final = "headway-agent"
 
 Json = dict[str, Any]
 
@@ -91,6 +92,10 @@ def _wanted(config: JobConfig, platform: Platform) -> Json:
     if environment.image_pull_policy:
         container["imagePullPolicy"] = environment.image_pull_policy
     spec: Json = {"containers": [container]}
+    if config.spec.agent.sandboxed:
+        container["volumeMounts"] = [{"name": AGENT_VOLUME, "mountPath": names.EPISODE_DIR}]
+        limit = container["resources"]["limits"]["ephemeral-storage"]
+        spec["volumes"] = [{"name": AGENT_VOLUME, "emptyDir": {"sizeLimit": limit}}]
     if platform.image_pull_secrets:
         spec["imagePullSecrets"] = platform.image_pull_secrets
     if sandbox.runtime_class_name:

@@ -242,13 +242,17 @@ def test_credentials_of_the_store_reach_those_who_use_it_and_no_one_else() -> No
 class TestNetworkPolicies:
     """Who may speak to whom."""
 
-    @pytest.fixture
-    def policies(self) -> dict[str, Json]:
+    @staticmethod
+    def of(**spec: Any) -> dict[str, Json]:
         return {
             item.ref[2].removeprefix("refunds-"): item.body["spec"]
-            for item in wanted(job())
+            for item in wanted(job(**spec))
             if item.ref[0] == "NetworkPolicy"
         }
+
+    @pytest.fixture
+    def policies(self) -> dict[str, Json]:
+        return self.of()
 
     def test_every_role_has_one_from_the_start(self, policies: dict[str, Json]) -> None:
         assert set(policies) == set(names.ROLES)
@@ -283,6 +287,40 @@ class TestNetworkPolicies:
                 found.add("scrapers")
         assert found == peers
         assert {port["port"] for port in rule.get("ports", [])} == ports
+
+    def test_an_agent_anywhere_reaches_the_gateway_and_changes_nothing_else(
+        self, policies: dict[str, Json]
+    ) -> None:
+        found = self.of(agent={"http": {"url": "http://agent"}})
+        opened = found["coordinator"]["ingress"].pop()
+        assert opened == {"ports": [{"protocol": "TCP", "port": 8110}]}, "without `from`: from anywhere"
+        assert found == policies
+
+    def test_a_sandboxed_agent_reaches_the_gateway_of_its_job_and_changes_nothing_else(
+        self, policies: dict[str, Json]
+    ) -> None:
+        def pods(role: str) -> list[Json]:
+            labels = {names.LABEL_JOB_UID: UID, names.LABEL_COMPONENT: role}
+            return [{"podSelector": {"matchLabels": labels}}]
+
+        found = self.of(agent=SANDBOXED)
+        ports = [{"protocol": "TCP", "port": 8110}]
+        assert found["sandbox"].pop("egress") == [{"to": pods("coordinator"), "ports": ports}]
+        assert found["coordinator"]["ingress"].pop() == {"from": pods("sandbox"), "ports": ports}
+        assert found == policies
+
+
+SANDBOXED = {"sandboxed": {"command": ["python3", "agent.py"]}}
+
+
+@pytest.mark.parametrize("agent", [{"http": {"url": "http://agent"}}, SANDBOXED])
+def test_the_gateways_port_is_there_for_agents_of_ones_own(agent: Json) -> None:
+    for asked, ports in ({}, {"http": 8100}), (agent, {"http": 8100, "gateway": 8110}):
+        items = everything(agent=asked)
+        service = named(items, "Service", "refunds-coordinator")["spec"]["ports"]
+        assert {port["targetPort"]: port["port"] for port in service} == ports
+        container = templates(items)["coordinator"]["spec"]["containers"][0]
+        assert {port["name"]: port["containerPort"] for port in container["ports"]} == ports
 
 
 def test_ranks_find_one_another_by_a_stable_name() -> None:

@@ -31,7 +31,7 @@ def test_the_question_may_have_another_column_and_a_system_message() -> None:
 
 @pytest.mark.parametrize("row", [{"question": "Why?"}, {"prompt": 3, "question": "Why?"}])
 def test_a_row_without_the_question_is_told_what_there_is(row: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=r"column prompt; name one of .*question in spec\.environment\.config"):
+    with pytest.raises(ValueError, match=r"column prompt; name one of .*question in spec\.environment"):
         ReportedReward({}).reset(row, 0)
 
 

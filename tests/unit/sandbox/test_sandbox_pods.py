@@ -12,8 +12,9 @@ from headway_sandbox.broker import pods
 PLATFORM = pods.Platform({}, {"requests": {"cpu": "10m"}, "limits": {"cpu": "500m", "memory": "64Mi"}}, [])
 
 
-def job(**sandbox: Any) -> JobConfig:
+def job(agent: dict[str, Any] | None = None, **sandbox: Any) -> JobConfig:
     spec = {
+        "agent": agent or {},
         "model": {"base": "s3://bucket/model"},
         "data": {"train": {"uri": "s3://bucket/train.jsonl"}},
         "evaluation": {"everySteps": 0, "atStart": False},
@@ -101,6 +102,21 @@ def test_a_plain_pod_has_one_container_no_volumes_and_a_deadline() -> None:
     }
     [owner] = pod["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["name"], owner["uid"]) == ("RLTrainingJob", "refunds", "u-1")
+
+
+def test_a_sandboxed_agent_has_one_folder_to_write_to() -> None:
+    agent, resources = {"sandboxed": {"command": ["agent"]}}, {"limits": {"ephemeral-storage": "1Gi"}}
+    mine = {"volumes": [{"name": "data", "configMap": {"name": "data"}}]}
+    spec = pods.manifest(job(agent, resources=resources, podTemplate={"spec": mine}), PLATFORM, "p")["spec"]
+    volumes = {volume.pop("name"): volume for volume in spec["volumes"]}
+    assert volumes == {
+        pods.AGENT_VOLUME: {"emptyDir": {"sizeLimit": "1Gi"}},
+        "data": {"configMap": {"name": "data"}},
+    }
+    container = spec["containers"][0]
+    assert container["volumeMounts"] == [{"name": pods.AGENT_VOLUME, "mountPath": names.EPISODE_DIR}]
+    assert names.EPISODE_FILE.startswith(f"{names.EPISODE_DIR}/")
+    assert container["securityContext"]["readOnlyRootFilesystem"]
 
 
 def test_a_jobs_own_resources_are_requests_and_limits_alike() -> None:
