@@ -60,6 +60,9 @@ class Ask:
 
     messages: list[Message]
     tools: list[Tool] = field(default_factory=list)
+    may_call: bool = True
+    """OpenAI's tool_choice `none` is False: the tools are shown all the same, since a conversation that hides
+    them is another one from its first token on; a call that the model makes anyway is text."""
     max_tokens: int | None = None
     """A bound of the agent's own; the job's holds anyway."""
     force: Force | None = None
@@ -190,7 +193,7 @@ class Gateway:
         parsed = self._renderer.parse(
             [*forced, *sampled.tokens], prompt[: len(prompt) - len(forced)], ask.tools
         )
-        message, called = _message(parsed, number), any(call.problem is None for call in parsed.calls)
+        message = _message(parsed, number, ask.may_call)
         turn = Turn(
             index=len(session.turns),
             prompt_tokens=len(prompt),
@@ -206,7 +209,8 @@ class Gateway:
             _Said([*ask.messages, message], [*meaning, _meaning(message)], ask.tools, prompt, sampled.tokens)
         )
         session.turns.append(turn)
-        finish = "tool_calls" if called and sampled.finish_reason == "stop" else sampled.finish_reason
+        called = "tool_calls" in message and sampled.finish_reason == "stop"
+        finish = "tool_calls" if called else sampled.finish_reason
         return Completion(number, message, parsed.calls, finish, turn)
 
 
@@ -215,16 +219,17 @@ def call_id(turn: int, index: int) -> str:
     return f"call-{turn}-{index}"
 
 
-def _message(parsed: Parsed, turn: int) -> Message:
+def _message(parsed: Parsed, turn: int, may_call: bool) -> Message:
     """A sampled turn in OpenAI's form."""
+    good = [(i, call) for i, call in enumerate(parsed.calls) if may_call and call.problem is None]
     content = parsed.content
     for call in parsed.calls:
-        if call.problem is not None:
+        if not may_call or call.problem is not None:
             content = f"{content}\n<tool_call>{call.raw}</tool_call>".strip()
     message: Message = {"role": "assistant", "content": content}
     if parsed.reasoning:
         message["reasoning_content"] = parsed.reasoning
-    if good := [(i, call) for i, call in enumerate(parsed.calls) if call.problem is None]:
+    if good:
         message["tool_calls"] = [_openai(call, call_id(turn, i)) for i, call in good]
     return message
 

@@ -139,7 +139,8 @@ def read(body: object) -> ChatRequest:
     bounds = [bound for bound in (asked.max_tokens, asked.max_completion_tokens) if bound is not None]
     ask = Ask(
         messages=[_message(message, at) for at, message in enumerate(asked.messages)],
-        tools=[] if asked.tool_choice == "none" else tools,
+        tools=tools,
+        may_call=asked.tool_choice != "none",
         max_tokens=min(bounds, default=None),
         force=force,
     )

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -80,7 +81,7 @@ class Turns:
     gateway: Gateway
     rollout: Rollout
     places: Places
-    _by_request: dict[str, _Turn] = field(default_factory=dict)
+    _by_request: defaultdict[str, list[_Turn]] = field(default_factory=lambda: defaultdict(list))
 
     @asynccontextmanager
     async def turn(self, ask: Ask, *, retry: bool) -> AsyncIterator[asyncio.Task[Completion]]:
@@ -90,13 +91,15 @@ class Turns:
             ask: what is asked for.
             retry: the client says that it sends this again.
         """
-        key = json.dumps([ask.messages, ask.tools, ask.max_tokens, repr(ask.force)], sort_keys=True)
-        turn = self._by_request.get(key)
-        if turn is None or not _again(turn, retry):
-            running = sum(not turn.task.done() for turn in self._by_request.values())
+        asked = [ask.messages, ask.tools, ask.may_call, ask.max_tokens, repr(ask.force)]
+        key = json.dumps(asked, sort_keys=True)
+        turn = _same(self._by_request[key], retry)
+        if turn is None:
+            running = sum(not task.done() for task in self._tasks())
             if running >= AT_ONCE:
                 raise busy(f"{running} turns of this episode are running")
-            turn = self._by_request[key] = _Turn(asyncio.create_task(self._sample(ask)))
+            turn = _Turn(asyncio.create_task(self._sample(ask)))
+            self._by_request[key].append(turn)
             turn.task.add_done_callback(_seen)
         turn.waiting += 1
         try:
@@ -107,10 +110,13 @@ class Turns:
 
     async def close(self) -> None:
         """End what still runs."""
-        tasks = [turn.task for turn in self._by_request.values()]
+        tasks = self._tasks()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _tasks(self) -> list[asyncio.Task[Completion]]:
+        return [turn.task for turns in self._by_request.values() for turn in turns]
 
     async def _sample(self, ask: Ask) -> Completion:
         async with self.places.place():
@@ -118,11 +124,15 @@ class Turns:
             return await self.gateway.chat(self.rollout.session, ask)
 
 
-def _again(turn: _Turn, retry: bool) -> bool:
-    """Whether the same request is the same turn, and not another sample of it that is wanted."""
-    if turn.task.done() and (turn.task.cancelled() or turn.task.exception() is not None):
-        return False
-    return retry or (turn.waiting == 0 and not turn.delivered)
+def _same(turns: Sequence[_Turn], retry: bool) -> _Turn | None:
+    """The turn that the same request is, where it is not another sample of it that is wanted."""
+    good = [turn for turn in turns if not _failed(turn.task)]
+    lost = [turn for turn in good if turn.waiting == 0 and not turn.delivered]
+    return next(iter(lost), good[-1] if good and retry else None)
+
+
+def _failed(task: asyncio.Task[Completion]) -> bool:
+    return task.done() and (task.cancelled() or task.exception() is not None)
 
 
 def _seen(task: asyncio.Task[Completion]) -> None:

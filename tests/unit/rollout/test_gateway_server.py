@@ -286,6 +286,20 @@ async def test_two_clients_that_ask_alike_get_a_sample_each(tok: Any) -> None:
     assert len({request.seed for request in r.speaker.requests}) == 2
 
 
+async def test_two_clients_that_asked_alike_and_left_get_a_sample_each_again(tok: Any) -> None:
+    async with rig(tok) as r:
+        r.speaker.gate.clear()
+        left = [asyncio.create_task(r.chat()) for _ in range(2)]
+        await until(lambda: len(r.speaker.requests) == 2)
+        for one in left:
+            one.cancel()
+        await until(lambda: r.rollout.calls == 0)
+        r.speaker.gate.set()
+        ids = {(await r.chat())[1]["id"] for _ in range(2)}
+        assert len(ids) == 2
+        assert len(r.speaker.requests) == 2
+
+
 async def test_a_turn_that_failed_is_sampled_anew_and_not_held_against_the_agent(tok: Any) -> None:
     async with rig(tok) as r:
         r.speaker.fault = InfraFault("no server")
@@ -335,11 +349,13 @@ async def test_servers_that_are_full_push_back(tok: Any, monkeypatch: pytest.Mon
         assert (await r.chat(USER, USER))[0] == 200
 
 
-async def test_an_agent_that_runs_wild_is_bounded(tok: Any) -> None:
+@pytest.mark.parametrize("alike", [False, True])
+async def test_an_agent_that_runs_wild_is_bounded(tok: Any, alike: bool) -> None:
     async with rig(tok, limit=100) as r:
         r.speaker.gate.clear()
         many = [
-            asyncio.create_task(r.chat({"role": "user", "content": str(n)})) for n in range(turns.AT_ONCE)
+            asyncio.create_task(r.chat({"role": "user", "content": "0" if alike else str(n)}))
+            for n in range(turns.AT_ONCE)
         ]
         await until(lambda: len(r.speaker.requests) == turns.AT_ONCE)
         assert (await r.chat())[0] == 429
@@ -363,6 +379,31 @@ async def test_the_end_of_an_episode_ends_its_turns(tok: Any) -> None:
         async with r.http.post(r.base + "/v1/chat/completions", json=body) as answered:
             # OpenAI's clients send a conflict again where they are not told otherwise.
             assert (answered.status, answered.headers["X-Should-Retry"]) == (409, "false")
+
+
+async def test_the_end_of_an_episode_ends_turns_that_were_asked_for_alike(tok: Any) -> None:
+    async with rig(tok) as r:
+        r.speaker.gate.clear()
+        async with r.server.open(a_rollout("t0-000009-0-0")) as other:
+            r.rollout = other
+            asked = [asyncio.create_task(r.chat()) for _ in range(2)]
+            await until(lambda: len(r.speaker.requests) == 2)
+        assert [status for status, _ in await asyncio.gather(*asked)] == [409, 409]
+
+
+async def test_a_call_against_the_agents_choice_is_text_and_the_history_is_kept(tok: Any) -> None:
+    async with rig(tok, CALL) as r:
+        _, first = await r.chat(tools=TOOLS)
+        said = first["choices"][0]["message"]
+        result = {"role": "tool", "tool_call_id": said["tool_calls"][0]["id"], "content": "gold"}
+        status, second = await r.chat(USER, said, result, tools=TOOLS, tool_choice="none")
+        [choice] = second["choices"]
+        assert (status, choice["finish_reason"]) == (200, "stop")
+        assert "tool_calls" not in choice["message"]
+        assert '{"name": "look_up", "arguments": {"key": "x"}}' in choice["message"]["content"]
+    assert r.rollout.session.forks == 0
+    assert [turn.malformed_tool_calls for turn in r.rollout.session.turns] == [0, 0]
+    assert len(linearize(r.rollout.session.graph)) == 1
 
 
 async def test_forced_calls_are_given_and_not_trained(tok: Any) -> None:

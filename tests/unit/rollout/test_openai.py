@@ -66,20 +66,20 @@ def test_the_smaller_of_two_bounds_holds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("choice", "tools", "offered", "force"),
+    ("choice", "tools", "may_call", "force"),
     [
-        ("auto", [TOOL], 1, None),
-        (None, [TOOL], 1, None),
-        ("none", [TOOL], 0, None),
-        ("required", [TOOL], 1, Force("look_up")),
-        ("required", [TOOL, OTHER], 2, Force(None)),
-        ({"type": "function", "function": {"name": "other"}}, [TOOL, OTHER], 2, Force("other")),
+        ("auto", [TOOL], True, None),
+        (None, [TOOL], True, None),
+        ("none", [TOOL], False, None),
+        ("required", [TOOL], True, Force("look_up")),
+        ("required", [TOOL, OTHER], True, Force(None)),
+        ({"type": "function", "function": {"name": "other"}}, [TOOL, OTHER], True, Force("other")),
     ],
 )
-def test_tool_choice(choice: Any, tools: list[Any], offered: int, force: Force | None) -> None:
+def test_tool_choice(choice: Any, tools: list[Any], may_call: bool, force: Force | None) -> None:
     found = openai.read(body(tools=tools, tool_choice=choice))
-    assert len(found.ask.tools) == offered
-    assert found.ask.force == force
+    assert len(found.ask.tools) == len(tools)
+    assert (found.ask.may_call, found.ask.force) == (may_call, force)
 
 
 @pytest.mark.parametrize(
