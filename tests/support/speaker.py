@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from episodes import version
@@ -16,27 +18,41 @@ ANSWER = "It is gold.<|im_end|>"
 MALFORMED = "<tool_call>{oops}</tool_call><|im_end|>"
 
 
+@dataclass(frozen=True)
+class Spoken:
+    """One turn as the engine saw it."""
+
+    prompt: list[int]
+    sampled: list[int]
+
+
 class Speaker:
-    """Says what the test has written, the last of it again and again, and remembers what it was asked."""
+    """Says in each episode what the test has written, the last of it again and again."""
 
     def __init__(self, tok: Any, texts: Sequence[str]) -> None:
         self._tok = tok
+        self._begun: Counter[str] = Counter()
         self.texts = list(texts)
         self.requests: list[Request] = []
+        self.spoken: defaultdict[str, list[Spoken]] = defaultdict(list)
+        """Of each episode, in the order in which they were answered."""
         self.fault: Exception | None = None
-        """Raised instead of an answer, while it is there."""
+        """Raised instead of an answer, while it is there; what was to be said is said the next time."""
         self.gate = asyncio.Event()
         """Answers come while it is set."""
         self.gate.set()
 
     async def generate(self, session: str, request: Request, timeout: float) -> Sampled:
-        text = self.texts[min(len(self.requests), len(self.texts) - 1)]
+        text = self.texts[min(self._begun[session], len(self.texts) - 1)]
+        self._begun[session] += 1
         self.requests.append(request)
         await self.gate.wait()
         if self.fault is not None:
+            self._begun[session] -= 1
             raise self.fault
         tokens = self._tok.encode(text, add_special_tokens=False)[: request.max_tokens]
         ended = text.endswith("<|im_end|>") and len(tokens) <= request.max_tokens
         finish = "stop" if ended and tokens[-1] in request.stop_token_ids else "length"
         spans = [VersionSpan(start=0, end=len(tokens), version=version(0))]
+        self.spoken[session].append(Spoken(request.prompt, tokens))
         return Sampled(tokens, [-0.5] * len(tokens), spans, finish, 0)

@@ -1,0 +1,150 @@
+"""An agent of the OpenAI SDK: the tool loop that everybody has written once.
+
+`row.style`: `create`, `events` (a stream read by hand), `stream` (the SDK's helper) or `parse`, each with
+`sync` or not. `row.choices` are the turns' tool_choice, `row.patience` the client's timeout in seconds,
+`row.wait` how long the agent sleeps before its first turn, `row.between` before the second, and `row.crowd`
+how many first turns it asks for at once, each of its own; `row.retries` is the client's max_retries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import openai
+from openai import AsyncOpenAI, OpenAI
+from service import serve
+
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": name,
+            "description": "Look a thing up.",
+            "parameters": {
+                "type": "object",
+                "properties": {"key": {"type": "string"}},
+                "required": ["key"],
+                "additionalProperties": False,
+            },
+            "strict": True,
+        },
+    }
+    for name in ("look_up", "find")
+]
+
+
+def run_tool(call: Any) -> dict[str, Any]:
+    key = json.loads(call.function.arguments)["key"]
+    return {"role": "tool", "tool_call_id": call.id, "content": f"{key} is gold"}
+
+
+def joined(chunks: list[Any]) -> dict[str, Any]:
+    """A streamed message, put together by hand."""
+    text, calls = "", {}
+    for chunk in chunks:
+        for choice in chunk.choices:
+            text += choice.delta.content or ""
+            for part in choice.delta.tool_calls or []:
+                call = calls.setdefault(part.index, {"id": "", "name": "", "arguments": ""})
+                call["id"] += part.id or ""
+                call["name"] += part.function.name or ""
+                call["arguments"] += part.function.arguments or ""
+    assert chunks[-1].usage.completion_tokens > 0
+    made = [
+        {"id": c["id"], "type": "function", "function": {"name": c["name"], "arguments": c["arguments"]}}
+        for c in calls.values()
+    ]
+    return {"role": "assistant", "content": text or None} | ({"tool_calls": made} if made else {})
+
+
+EVENTS = {"stream": True, "stream_options": {"include_usage": True}}
+
+
+def ask(client: OpenAI, style: str, body: dict[str, Any]) -> Any:
+    """One turn, with the client that blocks."""
+    completions = client.chat.completions
+    if style == "events":
+        return joined(list(completions.create(**body, **EVENTS)))
+    if style == "stream":
+        with completions.stream(**body) as events:
+            for _ in events:
+                pass
+            return events.get_final_completion().choices[0].message
+    found = (completions.parse if style == "parse" else completions.create)(**body)
+    return found.choices[0].message
+
+
+async def ask_async(client: AsyncOpenAI, style: str, body: dict[str, Any]) -> Any:
+    """One turn, with the client that does not."""
+    completions = client.chat.completions
+    if style == "events":
+        return joined([chunk async for chunk in await completions.create(**body, **EVENTS)])
+    if style == "stream":
+        async with completions.stream(**body) as events:
+            async for _ in events:
+                pass
+            return (await events.get_final_completion()).choices[0].message
+    found = await (completions.parse if style == "parse" else completions.create)(**body)
+    return found.choices[0].message
+
+
+async def play(payload: dict[str, Any]) -> str:
+    instance, endpoint = payload["instance"], payload["metadata"]["endpoint"]
+    style, choices = instance.get("style", "create"), list(instance.get("choices", []))
+    settings = {
+        "base_url": f"{endpoint}/v1",
+        "api_key": endpoint.rpartition("/")[2],
+        "timeout": instance.get("patience", 30.0),
+        "max_retries": instance.get("retries", 2),
+    }
+    client, messages = AsyncOpenAI(**settings), [{"role": "user", "content": payload["prompt"]}]
+    await asyncio.sleep(instance.get("wait", 0.0))
+    crowd = [
+        client.chat.completions.create(
+            model="default", messages=[{"role": "user", "content": f"Helper {n}, look it up."}]
+        )
+        for n in range(instance.get("crowd", 0))
+    ]
+    await asyncio.gather(*crowd)
+    for turn in range(8):
+        if turn == 1:
+            await asyncio.sleep(instance.get("between", 0.0))
+        body: dict[str, Any] = {"model": "default", "messages": messages, "tools": TOOLS}
+        if choices:
+            body["tool_choice"] = choices[min(turn, len(choices) - 1)]
+        if instance.get("sync"):
+            said = await asyncio.to_thread(ask, OpenAI(**settings), style, body)
+        else:
+            said = await ask_async(client, style, body)
+        if isinstance(said, dict):
+            messages.append(said)
+            said = openai.types.chat.ChatCompletionMessage.model_validate(said)
+        else:
+            messages.append(said)  # the SDK's own object, with whatever fields it has
+        if not said.tool_calls:
+            return said.content or ""
+        messages += [run_tool(call) for call in said.tool_calls]
+    return ""
+
+
+async def act(payload: dict[str, Any]) -> Any:
+    metadata = payload["metadata"]
+    told = {"JobArn": metadata["jobArn"], "TrajectoryId": metadata["rolloutId"]}
+    # The SDK's own HTTP client serves for MTRL's two calls, too.
+    async with AsyncOpenAI(base_url=metadata["endpoint"], api_key="unused", max_retries=0) as client:
+        try:
+            answer = await play(payload)
+        except openai.APIError as error:
+            body = told | {"Status": "failed", "ErrorMessage": str(error)}
+            await client.post("/complete-rollout", body=body, cast_to=object)
+            raise
+        await client.post("/complete-rollout", body=told | {"Status": "ready"}, cast_to=object)
+        reward = told | {"Rewards": [1.0 if "gold" in answer else 0.0]}
+        await client.post("/update-reward", body=reward, cast_to=object)
+    return {"answer": answer}
+
+
+if __name__ == "__main__":
+    serve(act)

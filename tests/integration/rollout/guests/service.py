@@ -1,0 +1,58 @@
+"""What the agents here share: a port, and the routes their platform knows. Run by their own pythons."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import inspect
+import logging
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+Act = Callable[[dict[str, Any]], Any]
+"""The agent: takes the platform's document, plays the episode; a coroutine function or a plain one."""
+
+_running: set[asyncio.Task[Any]] = set()
+
+
+def serve(act: Act) -> None:
+    """Serve `act` on the port that the command line names.
+
+    POST /at-once is answered before the work begins, POST /at-end when it is done (500 where it failed).
+    """
+
+    async def run(payload: dict[str, Any]) -> Any:
+        if inspect.iscoroutinefunction(act):
+            return await act(payload)
+        return await run_in_threadpool(act, payload)
+
+    async def at_end(request: Request) -> JSONResponse:
+        return JSONResponse(await run(await request.json()))
+
+    async def at_once(request: Request) -> JSONResponse:
+        task = asyncio.create_task(run(await request.json()))
+        _running.add(task)
+        task.add_done_callback(_running.discard)
+        return JSONResponse({"status": "accepted"})
+
+    async def health(request: Request) -> JSONResponse:
+        return JSONResponse({"status": "healthy"})
+
+    logging.basicConfig(level=logging.INFO, stream=sys.stdout)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int, required=True)
+    routes = [
+        Route("/at-end", at_end, methods=["POST"]),
+        Route("/at-once", at_once, methods=["POST"]),
+        Route("/health", health),
+    ]
+    port = parser.parse_args().port
+    uvicorn.run(Starlette(routes=routes), host="127.0.0.1", port=port, log_level="warning")

@@ -1,0 +1,61 @@
+"""A Strands agent as its users write them, and MTRL's two calls without any SDK.
+
+`row.style`: `stream` (with stream_options, as Strands sends them by itself) or `whole`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+from service import serve
+from strands import Agent, tool
+from strands.models.openai import OpenAIModel
+
+
+@tool
+def look_up(key: str) -> dict[str, Any]:
+    """Look a thing up.
+
+    Args:
+        key: Name of the thing.
+    """
+    # Two blocks: Strands joins them.
+    return {"status": "success", "content": [{"text": f"{key} is"}, {"json": {"metal": "gold"}}]}
+
+
+async def act(payload: dict[str, Any]) -> Any:
+    metadata, instance = payload["metadata"], payload["instance"]
+    model = OpenAIModel(
+        client_args={"api_key": "unused", "base_url": f"{metadata['endpoint']}/v1"},
+        model_id="default",
+        params={"max_tokens": payload["inferenceParams"]["maxTokens"], "temperature": 0.7},
+        stream=instance["style"] == "stream",
+    )
+    agent = Agent(
+        model=model,
+        tools=[look_up],
+        system_prompt="Use the tool, then answer.",
+        callback_handler=None,
+    )
+    status, answer = "ready", ""
+    try:
+        # Text blocks, as Strands writes every message.
+        answer = str(await agent.invoke_async([{"text": "Here is the task."}, {"text": payload["prompt"]}]))
+    except Exception as error:
+        status, answer = "failed", f"{type(error).__name__}: {error}"
+    told = {"JobArn": metadata["jobArn"], "TrajectoryId": metadata["rolloutId"]}
+    async with httpx.AsyncClient() as client:
+        done = {"Status": status} if status == "ready" else {"Status": status, "ErrorMessage": answer}
+        await client.post(f"{metadata['endpoint']}/complete-rollout", json=told | done)
+        if status == "ready":
+            reward = {
+                "Rewards": [1.0 if "gold" in answer else 0.0],
+                "Metrics": {"words": len(answer.split())},
+            }
+            await client.post(f"{metadata['endpoint']}/update-reward", json=told | reward)
+    return {"answer": answer}
+
+
+if __name__ == "__main__":
+    serve(act)

@@ -1,0 +1,211 @@
+"""The gateway on a port of this machine, as the coordinator serves it, and whole episodes through it.
+
+What a model would say is written by the test (`Speaker`); everything else is the platform's own.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+from lease_service import LeaseService, free_port, lease_service
+from speaker import Speaker
+
+from headway_api.records import EpisodeRecord, Purpose, Row
+from headway_api.sandbox_api import ToolReply
+from headway_rollout.agents.agent import Agent
+from headway_rollout.agents.builtin import Builtin
+from headway_rollout.agents.http import HttpAgent
+from headway_rollout.agents.remote import Desk, prompt_of
+from headway_rollout.agents.sandboxed import SandboxedAgent
+from headway_rollout.engines.router import Router
+from headway_rollout.episode import Episodes, Rules, Task
+from headway_rollout.gateway.core import Gateway, Sampling, Session
+from headway_rollout.gateway.rollouts import Rollout
+from headway_rollout.gateway.server import RETRIES, GatewayServer
+from headway_rollout.gateway.turns import Places
+from headway_rollout.sandboxes import Broker
+from headway_rollout.trajectory.render import choose
+
+ARN = "arn:headway:rltrainingjob::tests:job/uid"
+TOKEN = "broker-token"
+MAX_TOKENS = 200
+
+
+@dataclass(frozen=True)
+class Answered:
+    """One call of an agent, as the gateway answered it; status 0 where the client left before."""
+
+    method: str
+    path: str
+    """Below the episode's base URL."""
+    status: int
+    retries: int
+    """As the client counts them."""
+    at: float
+    """Monotonic: when it came."""
+
+
+class NoTools:
+    """Of an environment whose agents bring their own."""
+
+    async def tool(self, name: str, arguments: dict[str, Any]) -> ToolReply:
+        raise AssertionError(name)
+
+
+@dataclass
+class GatewayRig:
+    """A gateway that is served, and the engine behind it."""
+
+    server: GatewayServer
+    gateway: Gateway
+    speaker: Speaker
+    http: aiohttp.ClientSession
+    url: str
+    answered: list[Answered] = field(default_factory=list)
+
+    def statuses(self, path: str) -> list[int]:
+        """Of all calls of one route, in the order in which they were answered."""
+        return [one.status for one in self.answered if one.path == path]
+
+    def desk(self) -> Desk:
+        return Desk(
+            server=self.server,
+            base_url=self.url,
+            job_arn=ARN,
+            reward_range=(0.0, 1.0),
+            seconds=60.0,
+            prompt=lambda purpose, row: prompt_of(row, None),
+        )
+
+    def http_agent(self, url: str, *, idle_seconds: float = 20.0, reports_reward: bool = True) -> HttpAgent:
+        return HttpAgent(self.http, self.desk(), url, idle_seconds, reports_reward)
+
+    def sandboxed_agent(self, *command: str) -> SandboxedAgent:
+        return SandboxedAgent(self.desk(), command)
+
+    def builtin_agent(self, max_turns: int = 8) -> Builtin:
+        return Builtin(self.gateway, max_turns)
+
+    def episodes(self, agent: Agent, leases: LeaseService, timeout: float = 40.0) -> Episodes:
+        broker = Broker(self.http, leases.url, TOKEN, "me")
+        return Episodes(Rules(timeout, 120.0, (0.0, 1.0)), agent, broker, Router())
+
+    @asynccontextmanager
+    async def rollout(self, *, takes_reward: bool = True) -> AsyncIterator[tuple[Rollout, str]]:
+        """An open rollout without an agent or a sandbox, and its base URL."""
+        rollout = Rollout(
+            session=Session(episode_id="t0-000009-0-0", seed=3, sampling=Sampling(1.0, 1.0, MAX_TOKENS)),
+            job_arn=ARN,
+            sandbox=NoTools(),
+            tools=[],
+            reward_range=(0.0, 1.0),
+            takes_reward=takes_reward,
+            expires_at=math.inf,
+        )
+        async with self.server.open(rollout):
+            yield rollout, f"{self.url}/e/{rollout.token}"
+
+
+@asynccontextmanager
+async def gateway_rig(
+    tok: Any, *texts: str, context: int = 4000, places: int = 32
+) -> AsyncIterator[GatewayRig]:
+    """A gateway whose model says `texts` in each episode."""
+    speaker = Speaker(tok, texts)
+    gateway = Gateway(choose(tok, "qwen3"), speaker, context, 30.0)
+    server = GatewayServer(gateway, Places(lambda: places))
+    async with AsyncExitStack() as stack:
+        http = await stack.enter_async_context(aiohttp.ClientSession())
+        port = _port()
+        rig = GatewayRig(server, gateway, speaker, http, f"http://127.0.0.1:{port}")
+        app = server.app()
+        app.middlewares.insert(0, _recording(rig))
+        runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
+        await runner.setup()
+        stack.push_async_callback(runner.cleanup)
+        await web.TCPSite(runner, "127.0.0.1", port).start()
+        yield rig
+
+
+@asynccontextmanager
+async def sandboxes(folder: Path, entrypoint: str) -> AsyncIterator[LeaseService]:
+    """Sandboxes with the environment `entrypoint` of `folder`."""
+    async with lease_service(folder, entrypoint, TOKEN) as leases:
+        yield leases
+
+
+def a_task(row: dict[str, Any], *, index: int = 0, attempt: int = 0, max_tokens: int = MAX_TOKENS) -> Task:
+    return Task(
+        group_id="t0-000000",
+        purpose=Purpose.TRAIN,
+        index=index,
+        attempt=attempt,
+        row=row,
+        environment_seed=11,
+        sampling_seed=12,
+        sampling=Sampling(1.0, 1.0, max_tokens),
+    )
+
+
+def token_truth(rig: GatewayRig, record: EpisodeRecord) -> Row:
+    """The episode's only row, after checks against what the engine saw and said.
+
+    Every turn's prompt begins with all of the turn before it, the row is the last turn whole, and trains
+    exactly the tokens that were sampled.
+    """
+    spoken = rig.speaker.spoken[record.episode_id]
+    for before, after in pairwise(spoken):
+        so_far = before.prompt + before.sampled
+        assert after.prompt[: len(so_far)] == so_far
+        assert len(after.prompt) > len(so_far)
+    [row] = record.rows
+    assert row.tokens == spoken[-1].prompt + spoken[-1].sampled
+    mask = [0] * len(row.tokens)
+    for turn in spoken:
+        start = len(turn.prompt)
+        mask[start : start + len(turn.sampled)] = [1] * len(turn.sampled)
+    assert row.mask == mask
+    assert row.logprobs == [-0.5 if trained else 0.0 for trained in mask]
+    assert [turn.sampled_tokens for turn in record.turns] == [len(turn.sampled) for turn in spoken]
+    assert [turn.prompt_tokens for turn in record.turns] == [len(turn.prompt) for turn in spoken]
+    return row
+
+
+def sampled_texts(tok: Any, rig: GatewayRig, episode_id: str) -> Sequence[str]:
+    """What the model said in an episode, turn by turn."""
+    return [tok.decode(turn.sampled) for turn in rig.speaker.spoken[episode_id]]
+
+
+def _port() -> int:
+    """One without 404 in it: SageMaker's SDK looks for that in error texts, and they hold the URL."""
+    while "404" in str(port := free_port()):
+        pass
+    return port
+
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def _recording(rig: GatewayRig) -> Any:
+    @web.middleware
+    async def record(request: web.Request, handler: Handler) -> web.StreamResponse:
+        at, status = time.monotonic(), 0
+        try:
+            answer = await handler(request)
+            status = answer.status
+            return answer
+        finally:
+            path = request.path.removeprefix(f"/e/{request.match_info.get('token')}")
+            retries = int(request.headers.get(RETRIES, "0"))
+            rig.answered.append(Answered(request.method, path, status, retries, at))
+
+    return record
