@@ -17,10 +17,11 @@ class BuiltinAgent(SpecModel):
     the turns a person needs; under a tenth of the episodes should reach it."""
     system_prompt: Annotated[str, Field(max_length=32768)] | None = None
     """System message put before the row's prompt. Absent: the environment's own, if it has one."""
-    tool_call_parser: Literal["auto", "hermes"] = "auto"
-    """How tool calls are read from the model's text. auto picks by the model's family and chat template;
-    hermes reads JSON between <tool_call> tags (Qwen3 and many others), whatever the family writes, and the
-    preflight fails where the model's tokenizer has no such tag."""
+    tool_call_parser: Literal["auto", "hermes", "llama"] = "auto"
+    """How tool calls are read from the model's text. auto picks by the model's family, chat template and
+    tokens (Hermes and Qwen, Llama, gpt-oss and more); hermes reads JSON between <tool_call> tags, whatever
+    the family writes, and the preflight fails where the model's tokenizer has no such tag; llama reads a turn
+    that is one JSON object with name and parameters."""
 
 
 class AgentService(SpecModel):

@@ -49,7 +49,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
 }
 """`model_type` -> renderers that may fit it; the first that agrees with its chat template is taken."""
 
-STYLES = {"hermes": HERMES, "llama": LLAMA, "gpt-oss": GPT_OSS}
+STYLES = {"hermes": HERMES, "llama": LLAMA}
 """`toolCallParser` -> the style it asks for."""
 
 TODAY = datetime(2024, 7, 26)
@@ -268,14 +268,14 @@ def choose(tokenizer: Any, family: str, tool_call_parser: str = "auto") -> Rende
     passed over.
 
     Raises:
-        JobError: `ToolCallParserUnusable`, where the parser could never find a call.
+        JobError: `ToolCallParserUnusable`, where `hermes` could never find a call.
     """
     wish = STYLES.get(tool_call_parser)
-    if wish in (HERMES, GPT_OSS) and not _has(tokenizer, wish):
+    if wish == HERMES and not _has(tokenizer, wish):
         raise JobError(
             "ToolCallParserUnusable",
-            f"{tool_call_parser} finds a call by the tokens {' '.join(TOKENS[wish])}, which the base model's "
-            "tokenizer lacks; use auto, or a model that was trained with them",
+            "hermes finds a call by the token <tool_call>, which the base model's tokenizer lacks; use auto, "
+            "or a model that was trained with it",
             field="spec.agent.builtin.toolCallParser",
         )
     for name in FAMILIES.get(family, ()):

@@ -303,6 +303,15 @@ def test_a_turn_closed_otherwise_than_the_template_closes_it_is_extended() -> No
     assert added.startswith("<|start_header_id|>ipython")
 
 
+def test_llama_is_read_where_it_is_asked_for_whatever_the_tokens_say() -> None:
+    tok = qwen()
+    chosen = choose(tok, "qwen3", "llama")
+    assert isinstance(chosen, Template)
+    said = f'{{"name": "look_up", "parameters": {JSON}}}<|im_end|>'
+    assert is_good(chosen.parse(tok.encode(said, add_special_tokens=False), [], PROBE_TOOLS).calls[0])
+    assert choose(llama_tokenizer(), "llama", "llama").name == "llama-3"
+
+
 @pytest.mark.parametrize("tool", [None, "look_up"])
 def test_a_call_in_xml_can_be_begun_too(tool: str | None) -> None:
     tok = qwen()
