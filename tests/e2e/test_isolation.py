@@ -2,7 +2,7 @@
 
 The same look is taken from three pods at one moment, while the engines are held so that no episode ends: from
 a leased sandbox, from a pod of the same image that no policy covers (what it reaches, the sandbox could, were
-the wall not there), and from the job's coordinator.
+the wall not there), and from the job's coordinator. A sandbox with an agent in it reaches one port more.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from limits import pods_to_hold, unheld
 from live_job import Sandbox, Target, look, pods, sandbox_in_use
 from outside_host import outside_host
 
+from headway_api import names
 from headway_demo.objects import read_group
 from headway_demo.settings import NAMESPACE
 
@@ -182,6 +183,7 @@ def test_a_sandbox_holds_no_rights_and_no_credentials(scene: Scene) -> None:
     }
     assert scene.inside["read_only_root"]
     assert scene.inside["writable"] == []
+    assert "environ" in scene.inside["readable"], "there is no agent to hide the server from"
     assert not [place for place in scene.inside["mounts"] if "secrets" in place]
     assert [place for place in scene.stranger["mounts"] if "secrets" in place], "a token would look otherwise"
     named = [name for name in scene.inside["environment"] if name.startswith(("AWS_", "HEADWAY_"))]
@@ -206,3 +208,26 @@ def test_the_episode_in_that_sandbox_ends_well_and_the_job_goes_on(
     groups = [read_group(path) for path in tmp_path.rglob("*.json.gz")]
     outcomes = {e["episode_id"]: e["outcome"] for group in groups for e in group["episodes"]}
     assert outcomes[scene.sandbox.episode] in ("Completed", "Truncated")
+
+
+@pytest.mark.long
+def test_a_sandbox_with_an_agent_reaches_its_gateway_and_cannot_read_its_server(bench: Any) -> None:
+    name = "walled-agent"
+    job = bench.job(name, {"schedule": {"maxSteps": STEPS}})
+    job["spec"]["agent"] = {"sandboxed": {"command": ["python3", "/environment/program.py"]}}
+    try:
+        bench.kube.apply(job)
+        bench.wait_step(name, 1)
+        with sandbox_in_use(bench.kube, name) as sandbox:
+            found = targets(bench.kube, sandbox.pod["metadata"]["name"])
+            seen = look(bench.kube, sandbox.pod, found)
+            [coordinator] = pods(bench.kube, name, "coordinator")
+    finally:
+        bench.delete(name)
+    assert seen["lease"] == sandbox.episode, "the sandbox changed hands while it was looked into"
+    gateway = f"coordinator/{coordinator['metadata']['name']}:{names.PORT_GATEWAY}"
+    assert gateway in seen["reached"]
+    assert set(seen["reached"]) <= {gateway, f"service/{name}-coordinator:{names.PORT_GATEWAY}"}
+    assert not seen["resolves"]
+    assert seen["readable"] == []
+    assert seen["writable"] == [names.EPISODE_DIR]

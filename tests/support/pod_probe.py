@@ -18,7 +18,7 @@ import time
 PATIENCE_S = 3.0
 """Dropped packets are never answered, so this is what a whole look costs where everything is refused."""
 NAME = "kubernetes.default.svc.cluster.local"
-FOLDERS = ("/", "/tmp", "/etc", "/environment", "/opt/headway", "/var", "/root")
+FOLDERS = ("/", "/tmp", "/etc", "/environment", "/opt/headway", "/var", "/root", "/run/headway")
 SANDBOX = ("127.0.0.1", 8080)
 
 
@@ -88,6 +88,18 @@ def rights() -> dict[str, str]:
     return {name: " ".join(lines[name].split()) for name in wanted}
 
 
+def readable() -> list[str]:
+    """What this process can open of the pod's first: the variables it was given, and its memory."""
+    found = []
+    for part in ("environ", "mem"):
+        try:
+            os.close(os.open(f"/proc/1/{part}", os.O_RDONLY))
+            found.append(part)
+        except OSError:
+            pass
+    return found
+
+
 def lease() -> str | None:
     """The episode that holds this sandbox, in its own server's words; None in any other pod."""
     try:
@@ -111,6 +123,7 @@ def look(targets: dict[str, list[object]]) -> dict[str, object]:
         "rights": rights(),
         "read_only_root": bool(os.statvfs("/").f_flag & os.ST_RDONLY),
         "writable": [folder for folder in FOLDERS if os.path.isdir(folder) and writable(folder)],
+        "readable": readable(),
         "mounts": places,
         "environment": sorted(os.environ),
     }

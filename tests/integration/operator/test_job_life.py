@@ -33,6 +33,28 @@ def test_pods_come_in_two_stages_and_the_status_follows(rig: Rig) -> None:
     assert {role["name"]: role["ready"] for role in status["roles"]} == dict.fromkeys(FOUR, 1)
 
 
+def test_the_gateway_is_opened_to_whom_the_agent_needs_it_for(rig: Rig) -> None:
+    rig.start()
+    kinds = {
+        "inside": {"sandboxed": {"command": ["agent"]}},
+        "outside": {"http": {"url": "http://agent.acme.dev"}},
+    }
+    found = {}
+    for name, agent in kinds.items():
+        rig.apply(name, agent=agent)
+        rig.first_pods(name)
+        found[name] = children = rig.children(name)
+        service = children[f"Service/{name}-coordinator"]["spec"]["ports"]
+        assert {port["name"]: port["port"] for port in service} == {"http": 8100, "gateway": 8110}
+    (way,) = found["inside"]["NetworkPolicy/inside-sandbox"]["spec"]["egress"]
+    (peer,), (port,) = way["to"], way["ports"]
+    assert peer["podSelector"]["matchLabels"][names.LABEL_COMPONENT] == names.COORDINATOR
+    assert (port["protocol"], port["port"]) == ("TCP", 8110)
+    assert "egress" not in found["outside"]["NetworkPolicy/outside-sandbox"]["spec"]
+    opened = found["outside"]["NetworkPolicy/outside-coordinator"]["spec"]["ingress"][-1]
+    assert opened == {"ports": [port]}
+
+
 def test_looking_again_writes_nothing(rig: Rig) -> None:
     rig.start()
     rig.run("still")
