@@ -8,7 +8,7 @@ VENV = $(shell $(SYSTEM_PYTHON) hack/python/env.py path)
 PY = $(VENV)/bin/python
 PYTEST = $(PY) -m pytest --durations=10 $(PYTEST_ARGS)
 UNIT = $(PYTEST) tests/unit
-INTEGRATION = $(PYTEST) -m "not long" tests/integration
+INTEGRATION = $(PYTEST) -m "not long and not chaos" tests/integration
 E2E = $(PYTEST) -m "not long" tests/e2e
 # A folder of them, for `make test-long`.
 LONG ?= tests
@@ -44,7 +44,7 @@ crds: venv ## write crds/, the chart's copy and the reference page from the mode
 	$(PY) -m headway_api.crd charts/headway/files/crds
 	$(PY) -m headway_api.docs docs/reference/crds.md
 
-.PHONY: test test-unit test-integration test-e2e test-long
+.PHONY: test test-unit test-integration test-e2e test-long test-chaos
 test: venv ## unit, integration, end to end; one cluster for all, stopped again if it was started here
 	@if $(LOCAL_CLUSTER) status >/dev/null 2>&1; then :; else trap '$(LOCAL_CLUSTER) down --keep-images' EXIT; $(LOCAL_CLUSTER) up; fi \
 	  && $(UNIT) && $(INTEGRATION) && $(E2E)
@@ -56,6 +56,9 @@ test-e2e: venv ## jobs from apply to their end on a real cluster, started and st
 	$(E2E)
 test-long: venv ## the rest: processes killed in a job, full weights in vLLM, learner and vLLM together, clusters killed
 	$(PYTEST) -m long $(LONG)
+test-chaos: export CHAOS_KILLS ?= 20
+test-chaos: venv ## coordinator, servers, agents and sandboxes killed at random, CHAOS_KILLS times each (20: 20 minutes)
+	$(PYTEST) -m chaos tests/integration
 
 .PHONY: bench-rollout
 bench-rollout: venv ## what the gateway, asynchrony and weight updates cost and gain: bench/results/rollout.md (15 minutes; ONLY=gateway: a section)
