@@ -117,7 +117,7 @@ class GatewayRig:
 
 @asynccontextmanager
 async def gateway_rig(
-    tok: Any, *texts: str, context: int = 4000, places: int = 32
+    tok: Any, *texts: str | Exception, context: int = 4000, places: int = 32
 ) -> AsyncIterator[GatewayRig]:
     """A gateway whose model says `texts` in each episode."""
     speaker = Speaker(tok, texts)

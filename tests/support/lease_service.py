@@ -69,6 +69,8 @@ class LeaseService:
         environment = os.environ | {
             "HEADWAY_ENTRYPOINT": self.entrypoint,
             "HEADWAY_SANDBOX_PORT": str(port),
+            # Sandboxes share this machine's files.
+            "HEADWAY_EPISODE_FILE": str(self.folder / f"{lease}.json"),
             "PYTHONPATH": os.pathsep.join([str(self.folder), *filter(None, [os.environ.get("PYTHONPATH")])]),
         }
         process = await asyncio.create_subprocess_exec(

@@ -27,9 +27,9 @@ class Spoken:
 
 
 class Speaker:
-    """Says in each episode what the test has written, the last of it again and again."""
+    """Says in each episode what the test has written, the last of it again and again; raises an exception."""
 
-    def __init__(self, tok: Any, texts: Sequence[str]) -> None:
+    def __init__(self, tok: Any, texts: Sequence[str | Exception]) -> None:
         self._tok = tok
         self._begun: Counter[str] = Counter()
         self.texts = list(texts)
@@ -50,6 +50,8 @@ class Speaker:
         if self.fault is not None:
             self._begun[session] -= 1
             raise self.fault
+        if isinstance(text, Exception):
+            raise text
         tokens = self._tok.encode(text, add_special_tokens=False)[: request.max_tokens]
         ended = text.endswith("<|im_end|>") and len(tokens) <= request.max_tokens
         finish = "stop" if ended and tokens[-1] in request.stop_token_ids else "length"

@@ -83,7 +83,14 @@ def prompt_of(row: dict[str, Any], column: str | None) -> str:
 
 
 def played(rollout: Rollout) -> Played:
-    """How a rollout whose agent is done ended."""
+    """How a rollout whose agent is done ended.
+
+    Raises:
+        InfraFault: a fault of the platform was the last that it was told: whatever the agent made of that,
+            it is not what the model is worth.
+    """
+    if rollout.fault is not None:
+        raise InfraFault(f"the agent ended its work after a fault of the platform: {rollout.fault}")
     return Played(
         truncated=rollout.truncated is not None,
         why=rollout.truncated,

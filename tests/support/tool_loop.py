@@ -1,0 +1,74 @@
+"""An agent of a few lines: OpenAI's tool loop over the environment's own tools. Standard library only.
+
+As a program it is a sandboxed agent; a service may run `play` as well. `mood` of the row is how it
+misbehaves: `crash` after its first turn, `linger` there for ever, or `shrug`, which takes any refusal for its
+end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import ProxyHandler, Request, build_opener
+
+Json = dict[str, Any]
+TURNS = 8
+_open = build_opener(ProxyHandler({})).open
+
+
+class Refused(Exception):
+    """The platform said no."""
+
+
+def ask(url: str, body: Json | None = None) -> Json:
+    """GET, or POST `body`; the answer's JSON."""
+    data = None if body is None else json.dumps(body).encode()
+    try:
+        with _open(Request(url, data, {"Content-Type": "application/json"}), timeout=60) as answer:
+            found: Json = json.load(answer)
+            return found
+    except HTTPError as error:
+        raise Refused(f"{error.code} {error.read().decode()}") from error
+
+
+def play(endpoint: str, messages: list[Json], mood: str | None) -> None:
+    """Let the model speak and call the environment's tools until it calls none."""
+    try:
+        _play(endpoint, list(messages), mood)
+    except Refused:
+        if mood != "shrug":
+            raise
+
+
+def _play(endpoint: str, messages: list[Json], mood: str | None) -> None:
+    tools = ask(f"{endpoint}/v1/tools")["tools"]
+    for _ in range(TURNS):
+        body = {"model": "default", "messages": messages, "tools": tools}
+        choice = ask(f"{endpoint}/v1/chat/completions", body)["choices"][0]
+        messages.append(choice["message"])
+        if choice["finish_reason"] == "length" or not choice["message"].get("tool_calls"):
+            return
+        if mood == "crash":
+            raise ValueError("the agent lost its mind")
+        if mood == "linger":
+            time.sleep(600)
+        for call in choice["message"]["tool_calls"]:
+            function = call["function"]
+            reply = ask(f"{endpoint}/v1/tools/{function['name']}", json.loads(function["arguments"]))
+            messages.append({"role": "tool", "tool_call_id": call["id"], "content": reply["content"]})
+
+
+def main() -> None:
+    episode = json.loads(Path(os.environ["HEADWAY_EPISODE_FILE"]).read_text())
+    (Path(os.environ["TMPDIR"]) / "pid").write_text(str(os.getpid()))
+    # The client's way to the endpoint, less the suffix that only it needs.
+    endpoint = os.environ["OPENAI_BASE_URL"].removesuffix("/v1")
+    play(endpoint, episode["messages"], episode["instance"].get("mood"))
+
+
+if __name__ == "__main__":
+    main()
