@@ -225,7 +225,7 @@ def _message(parsed: Parsed, turn: int, may_call: bool) -> Message:
     content = parsed.content
     for call in parsed.calls:
         if not may_call or call.problem is not None:
-            content = f"{content}\n<tool_call>{call.raw}</tool_call>".strip()
+            content = f"{content}\n{call.written}".strip()
     message: Message = {"role": "assistant", "content": content}
     if parsed.reasoning:
         message["reasoning_content"] = parsed.reasoning

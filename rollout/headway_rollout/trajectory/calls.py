@@ -24,6 +24,13 @@ class Call:
     arguments: dict[str, Any] | None
     problem: str | None = None
     """Why it cannot be carried out; None where it can."""
+    tags: tuple[str, str] = ("", "")
+    """What stood around `raw`; the second is empty where the call was cut off."""
+
+    @property
+    def written(self) -> str:
+        """The call as part of the turn's text."""
+        return self.tags[0] + self.raw + self.tags[1]
 
 
 @dataclass(frozen=True)
@@ -35,17 +42,18 @@ class Parsed:
     calls: list[Call] = field(default_factory=list)
 
 
-def malformed(raw: str, problem: object) -> Call:
+def malformed(raw: str, problem: object, tags: tuple[str, str] = ("", "")) -> Call:
     """An attempt at a call that nobody can read."""
     shown = f"{type(problem).__name__}: {problem}" if isinstance(problem, Exception) else str(problem)
-    return Call(raw, None, None, shown)
+    return Call(raw, None, None, shown, tags)
 
 
-def judged(found: Any) -> Call:
+def judged(found: Any, tags: tuple[str, str] = ("", "")) -> Call:
     """A call that the `renderers` package found, with what keeps it from being carried out."""
     arguments, problem = found.arguments, None
     if str(found.status) != "ok":
         problem = str(found.status).replace("_", " ")
+        tags = (tags[0], "" if str(found.status) == "unclosed_block" else tags[1])
     elif isinstance(arguments, str):
         try:
             arguments = json.loads(arguments)
@@ -53,7 +61,7 @@ def judged(found: Any) -> Call:
             problem = f"arguments are not JSON: {error}"
     problem = problem or _unusable(found.name, arguments)
     name = found.name if isinstance(found.name, str) else None
-    return Call(raw=found.raw, name=name, arguments=None if problem else arguments, problem=problem)
+    return Call(found.raw, name, None if problem else arguments, problem, tags)
 
 
 def _unusable(name: object, arguments: object) -> str | None:

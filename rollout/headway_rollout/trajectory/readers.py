@@ -92,13 +92,18 @@ class Tagged:
             )
         except (ValueError, RecursionError) as error:  # brackets without end, a number of thousands of digits
             return self._unreadable(text(self._tokenizer, sampled, self.stop_token_ids), error)
-        return Parsed(found.content, found.reasoning_content, [judged(call) for call in found.tool_calls])
+        tags = (self._form.opening, self._form.closing)
+        calls = [judged(call, tags) for call in found.tool_calls]
+        return Parsed(found.content, found.reasoning_content, calls)
 
     def _unreadable(self, written: str, error: Exception) -> Parsed:
         """All from the first opening tag on as one call."""
-        content, tag, rest = written.partition(self._form.opening)
-        raw = rest.removesuffix("\n").removesuffix(self._form.closing) if tag else written
-        return Parsed(content if tag else "", calls=[malformed(raw, error)])
+        content, opening, rest = written.partition(self._form.opening)
+        if not opening:
+            return Parsed("", calls=[malformed(written, error)])
+        closing = self._form.closing if rest.rstrip().endswith(self._form.closing) else ""
+        raw = rest.rstrip().removesuffix(closing)
+        return Parsed(content, calls=[malformed(raw, error, (opening, closing))])
 
 
 class Llama:
