@@ -17,7 +17,7 @@ from pathlib import Path
 
 from bench.rollout import asynchrony, cost, gateway, pause
 from bench.support import machine
-from bench.support.report import Section, merge, page
+from bench.support.report import Section, merge, page, prose
 
 SECTIONS: dict[str, Callable[[Path], Section]] = {
     "gateway": gateway.measure,
@@ -25,13 +25,13 @@ SECTIONS: dict[str, Callable[[Path], Section]] = {
     "pause": pause.measure,
     "cost": cost.measure,
 }
-INTRO = [
-    "Made by `make bench-rollout` (one section: `make bench-rollout ONLY=gateway`). Every figure that is "
-    "judged is a ratio of two sides measured in one run on one machine, with the absolute values beside it; "
-    "the absolute values say nothing of other machines. All parts are the product's own (coordinator, "
-    "gateway, sampler, fleet, weight agent, ledger, sandbox server) over vLLM's CPU build and models of "
-    "random weights; the learner is scripted, since none of this depends on what it computes.",
-]
+INTRO = prose("""
+    Made by `make bench-rollout` (one section: `make bench-rollout ONLY=gateway`). Every figure that is judged
+    is a ratio of two sides measured in one run on one machine, with the absolute values beside it; the
+    absolute values say nothing of other machines. All parts are the product's own (coordinator, gateway,
+    sampler, fleet, weight agent, ledger, sandbox server) over vLLM's CPU build and models of random weights;
+    the learner is scripted, since none of this depends on what it computes.
+""")
 
 
 def main() -> None:

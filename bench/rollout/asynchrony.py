@@ -1,9 +1,147 @@
-"""Placeholder."""
+"""Wall clock of equal steps by how far rollouts may run ahead, for each sampler, with log-normal tools."""
 
+from __future__ import annotations
+
+import asyncio
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bench.support.report import Section
+from bench.rollout.simulated import seconds as simulated
+from bench.support.agent import Latency
+from bench.support.engine import Server, running
+from bench.support.job import Plan, Ran, run
+from bench.support.model import TINY
+from bench.support.report import Goal, Row, Section, Table, prose
+from bench.support.stats import shown
+
+SAMPLERS = ("in_order", "windowed", "ready_first")
+SIGMAS = (0.5, 0.75, 1.0, 1.25, 1.5)
+SPEED_UP = 2.5
+LATENCY = Latency(mean=0.35, sigma=1.0)
+PLAN = Plan(steps=16, batch_size=8, group_size=2, turns=4, tokens=8, latency=LATENCY)
+CALIBRATION_STEPS = 2
+SIMULATED_STEPS = 100
+
+READ = prose(f"""
+    {PLAN.steps} steps of {PLAN.batch_size} groups of {PLAN.group_size} episodes. An episode has {PLAN.turns}
+    turns of {PLAN.tokens} tokens, sampled by vLLM, and between two turns a tool that sleeps in the sandbox's
+    own process: log-normal, {LATENCY.mean:g} s on average, sigma {LATENCY.sigma:g}, drawn by the group's
+    position, so that every run has the same latencies. The agent is a service (`spec.agent.http`). The
+    learner takes a fixed time a step: the mean length of an episode, measured first. That is the useful part
+    of a synchronous rollout phase; the rest of it is waiting for the slowest.
+
+    *Speed-up* is the seconds of lag 0 over the row's; with lag 0 all samplers are one, since a batch is all
+    there is. *By latencies alone* is the same of a simulation with the product's sampler, the same latencies
+    and a fixed time a turn: what differs is what two cores cannot give so many episodes at once. *Largest
+    lag* is read from the records: the learner's step less the oldest token's, over all groups trained.
+    *Places* is `rollout.maxConcurrency`; the last row has as many sandboxes as lag 0 can use. Nothing is ever
+    discarded for its age: a group is started only where it can be trained in time.
+""")
+SWEEP = (
+    "By latencies alone: speed-up over lag 0 by sigma (means kept), "
+    f"{SIMULATED_STEPS} steps; at 16 places: no more sandboxes than lag 0 uses"
+)
+
+
+@dataclass
+class Calibration:
+    """What an undisturbed synchronous job shows."""
+
+    episode: float
+    """Mean seconds."""
+    turn: float
+    """Seconds of an episode that are not tools, by its turns."""
 
 
 def measure(folder: Path) -> Section:
-    return Section("none", [])
+    """All runs."""
+    return asyncio.run(_measure(folder))
+
+
+async def _measure(folder: Path) -> Section:
+    with running(folder, TINY, context=4096, concurrency=64) as server:
+        found = await _calibrated(folder, server)
+        plan = replace(PLAN, train_seconds=found.episode)
+        ran = [(wanted, await run(folder, server, wanted)) for wanted in plans(plan)]
+    return section(found, ran)
+
+
+async def _calibrated(folder: Path, server: Server) -> Calibration:
+    plan = replace(PLAN, steps=CALIBRATION_STEPS)
+    ran = await run(folder, server, plan)
+    tools = [
+        sum(LATENCY.draw(episode.episode_id, call) for call in range(plan.turns - 1))
+        for group in ran.groups
+        for episode in group.episodes
+    ]
+    mean = statistics.fmean(ran.episode_seconds)
+    return Calibration(episode=mean, turn=(mean - statistics.fmean(tools)) / plan.turns)
+
+
+def plans(plan: Plan) -> Iterator[Plan]:
+    """The runs, the one that all are held against first."""
+    yield plan
+    for lag in (1, 3):
+        for sampler in SAMPLERS:
+            yield replace(plan, lag=lag, sampler=sampler)
+    yield replace(plan, lag=3, sampler="windowed", concurrency=plan.batch_size * plan.group_size)
+
+
+def section(found: Calibration, ran: Sequence[tuple[Plan, Ran]]) -> Section:
+    """Tables and goals."""
+    (base, synchronous), *others = ran
+    alone = simulated(base, found.turn)
+    rows = [
+        {
+            "lag allowed": plan.lag,
+            "sampler": plan.sampler if plan.lag else "any",
+            "places": plan.concurrency,
+            "seconds": shown(one.seconds),
+            "speed-up": shown(synchronous.seconds / one.seconds),
+            "by latencies alone": shown(alone / simulated(plan, found.turn)),
+            "learner waited": f"{one.waited / one.seconds:.0%}",
+            "episode, mean s": shown(statistics.fmean(one.episode_seconds)),
+            "most sandboxes": one.most_sandboxes,
+            "largest lag": max(one.lags),
+            "mean lag": shown(statistics.fmean(one.lags)),
+            "discarded tokens": one.usage["discardedTokens"],
+        }
+        for plan, one in ran
+    ]
+    best = max(synchronous.seconds / one.seconds for plan, one in others if plan.lag == 3)
+    over = [row for row in rows if row["largest lag"] > row["lag allowed"]]
+    caption = (
+        f"Measured; a step takes the learner {base.train_seconds:.2f} s, a turn {found.turn:.2f} s on average"
+    )
+    return Section(
+        title="Asynchrony",
+        read=READ,
+        tables=[Table(caption, rows), Table(SWEEP, [sweep(base, found.turn, sigma) for sigma in SIGMAS])],
+        goals=[
+            Goal(
+                f"lag 3 at least {SPEED_UP} times as fast as lag 0",
+                f"{best:.2f} (best sampler)",
+                best >= SPEED_UP,
+            ),
+            Goal("lag never over the bound", f"{len(over)} of {len(rows)} runs over it", not over),
+        ],
+    )
+
+
+def sweep(plan: Plan, turn: float, sigma: float) -> Row:
+    """A row of the simulated table."""
+    base = replace(plan, steps=SIMULATED_STEPS, latency=replace(LATENCY, sigma=sigma))
+    synchronous = simulated(base, turn)
+    row: Row = {"sigma": sigma, "lag 0, s a step": shown(synchronous / base.steps)}
+    for lag in (1, 3):
+        for sampler in SAMPLERS:
+            one = simulated(replace(base, lag=lag, sampler=sampler), turn)
+            row[f"lag {lag}, {sampler}"] = shown(synchronous / one)
+    few = replace(base, lag=3, concurrency=base.batch_size * base.group_size)
+    for sampler in SAMPLERS:
+        row[f"lag 3, {sampler}, 16 places"] = shown(
+            synchronous / simulated(replace(few, sampler=sampler), turn)
+        )
+    return row

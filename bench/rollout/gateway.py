@@ -24,7 +24,7 @@ from rollout_server import TOKEN, free_port
 
 from bench.support.engine import Server, running
 from bench.support.model import SMALL
-from bench.support.report import Goal, Row, Section, Table
+from bench.support.report import Goal, Row, Section, Table, prose
 from bench.support.stats import shown
 from headway_rollout.engines.vllm import Request
 from headway_rollout.model_names import name_of
@@ -65,17 +65,18 @@ TOOLS: list[dict[str, Any]] = [
     for name, noun in (("get_case", "case"), ("get_credit", "customer"), ("get_stock", "item"))
 ]
 
-READ = [
-    f"Episodes of 1, 4 and 16 turns, {TOKENS} sampled tokens each, a tool's result between two turns. The "
-    "gateway runs in a process of its own; agents speak OpenAI's chat completions to it over HTTP, each turn "
-    "with the whole history and three tools. *Direct* sends what the gateway sent to `/inference/v1/generate`"
-    " again, with the same prompts and seeds. A pair is one after the other; the ratio is the median over "
-    "the pairs.",
-    f"The model has {SMALL.parameters / 1e6:.0f} M parameters: a token takes about as long as one of a 7 B "
-    "model takes a GPU, and vLLM computes on one core: it, not the client, is the limit. *Added* is the "
-    "difference of the times of a turn; it says something with one episode at a time. With more, the turns "
-    "queue for the engine, and the gateway's own CPU time a turn says what it takes.",
-]
+READ = prose(f"""
+    Episodes of 1, 4 and 16 turns, {TOKENS} sampled tokens each, a tool's result between two turns. The
+    gateway runs in a process of its own; agents speak OpenAI's chat completions to it over HTTP, each turn
+    with the whole history and three tools. *Direct* sends what the gateway sent to `/inference/v1/generate`
+    again, with the same prompts and seeds. A pair is one after the other; the ratio is the median over the
+    pairs.
+
+    The model has {SMALL.parameters / 1e6:.0f} M parameters: a token takes about as long as one of a 7 B model
+    takes a GPU, and vLLM computes on one core: it, not the client, is the limit. *Added* is the difference of
+    the times of a turn; it says something with one episode at a time. With more, the turns queue for the
+    engine, and the gateway's own CPU time a turn says what it takes.
+""")
 
 
 @dataclass

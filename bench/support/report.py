@@ -41,6 +41,11 @@ class Section:
     """When, where and of what code; and how long it took."""
 
 
+def prose(text: str) -> list[str]:
+    """Paragraphs, each one line, of text that is broken and set in as code is."""
+    return [" ".join(paragraph.split()) for paragraph in text.strip().split("\n\n")]
+
+
 def merge(path: Path, found: Mapping[str, Section], order: Sequence[str]) -> dict[str, Any]:
     """Results of this run, and of earlier ones for the sections that were not run."""
     old = json.loads(path.read_text()) if path.exists() else {}

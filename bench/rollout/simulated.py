@@ -1,0 +1,74 @@
+"""A job as its latencies alone make it: the product's own Sampler, and nothing else that takes time.
+
+Episodes last as long as their tool calls and a fixed time a turn; everything between is free. What real runs
+lose against it is what a machine of two cores cannot give to so many episodes at once.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from dataclasses import dataclass, field
+
+from bench.support.job import Plan
+from headway_rollout.sampler.slots import Sampler
+
+
+def episode_seconds(plan: Plan, position: int, index: int, turn_seconds: float) -> float:
+    """An episode's length; its tool calls are those of the real one."""
+    name = f"t0-{position:06d}-{index}-0"
+    calls = sum(plan.latency.draw(name, call) for call in range(plan.turns - 1))
+    return calls + plan.turns * turn_seconds
+
+
+@dataclass
+class Simulation:
+    """Events in the order of their time."""
+
+    plan: Plan
+    turn_seconds: float
+    now: float = 0.0
+    _events: list[tuple[float, int, int | None]] = field(default_factory=list)
+    """(when, tie-breaker, position of an episode that ends; None: the learner is done)."""
+    _queue: deque[tuple[int, int]] = field(default_factory=deque)
+    _left: dict[int, int] = field(default_factory=dict)
+    _running: int = 0
+    _batch: list[int] | None = None
+
+    def run(self) -> float:
+        """Seconds that the job takes."""
+        plan = self.plan
+        total = plan.steps * plan.batch_size
+        sampler = Sampler(plan.batch_size, plan.lag, plan.steps, total, order=plan.sampler)  # type: ignore[arg-type]
+        while not sampler.done:
+            self._start(sampler)
+            self.now, _, position = heapq.heappop(self._events)
+            if position is None:
+                sampler.acknowledged(sampler.step + 1, self._batch or [])
+                self._batch = None
+                continue
+            self._running -= 1
+            self._left[position] -= 1
+            if self._left[position] == 0:
+                sampler.finished(position)
+        return self.now
+
+    def _start(self, sampler: Sampler) -> None:
+        while (position := sampler.start()) is not None:
+            self._left[position] = self.plan.group_size
+            self._queue.extend((position, index) for index in range(self.plan.group_size))
+        while self._queue and self._running < self.plan.concurrency:
+            position, index = self._queue.popleft()
+            self._running += 1
+            self._after(episode_seconds(self.plan, position, index, self.turn_seconds), position)
+        if self._batch is None and (batch := sampler.take()) is not None:
+            self._batch = batch
+            self._after(self.plan.train_seconds, None)
+
+    def _after(self, seconds: float, what: int | None) -> None:
+        heapq.heappush(self._events, (self.now + seconds, len(self._left) * 1000 + len(self._events), what))
+
+
+def seconds(plan: Plan, turn_seconds: float) -> float:
+    """Seconds that a job takes by its latencies alone."""
+    return Simulation(plan, turn_seconds).run()

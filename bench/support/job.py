@@ -1,0 +1,188 @@
+"""A whole job without Kubernetes: coordinator, gateway, vLLM, sandboxes, an agent; and a scripted learner."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import time
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from rollout_server import TOKEN, free_port, job_config, version
+from scripted_learner import ScriptedLearner
+
+from bench.support.agent import AT_ONCE, Latency, agent_service
+from bench.support.engine import LORA, Server
+from bench.support.sandboxes import ENTRYPOINT, warm_pool
+from headway_api.artifacts import Layout
+from headway_api.records import Batch, Finished, GroupRecord, WeightsManifest
+from headway_api.store import FileStore
+from headway_rollout.agents.choice import Where
+from headway_rollout.bounds import oldest_step
+from headway_rollout.coordinator import Coordinator
+from headway_rollout.engines.router import Endpoint
+
+READY_SECONDS = 60
+_runs = itertools.count()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is run."""
+
+    steps: int
+    batch_size: int
+    group_size: int
+    turns: int
+    tokens: int
+    """Sampled a turn."""
+    latency: Latency = AT_ONCE
+    train_seconds: float = 0.0
+    """What the learner takes for a step."""
+    lag: int = 0
+    sampler: str = "in_order"
+    concurrency: int = 256
+
+    @property
+    def episodes(self) -> int:
+        return self.steps * self.batch_size * self.group_size
+
+
+@dataclass
+class Ran:
+    """What came of it."""
+
+    seconds: float
+    """From the first announcement of weights to the last step."""
+    waited: float
+    """Of these, the learner without a batch."""
+    batches: list[Batch]
+    usage: dict[str, Any]
+    most_sandboxes: int
+
+    @property
+    def groups(self) -> list[GroupRecord]:
+        return [group for batch in self.batches for group in batch.groups]
+
+    @property
+    def episode_seconds(self) -> list[float]:
+        """Length of each trained episode, from its sandbox's lease to its judgement."""
+        return [e.finished_at - e.started_at for group in self.groups for e in group.episodes]
+
+    @property
+    def lags(self) -> list[int]:
+        """Of each trained group: how many steps its oldest token is behind the learner that takes it."""
+        found = [(batch.step - 1, oldest_step(group)) for batch in self.batches for group in batch.groups]
+        return [step - oldest for step, oldest in found if oldest is not None]
+
+
+class TimedLearner(ScriptedLearner):
+    """Takes its time for each batch."""
+
+    def __init__(self, *arguments: Any, seconds: float) -> None:
+        super().__init__(*arguments)
+        self._seconds = seconds
+        self.waited = 0.0
+        self.last = 0.0
+
+    async def take(self, http: aiohttp.ClientSession, step: int) -> Batch | Finished:
+        """A batch, once it is trained."""
+        asked = time.monotonic()
+        found = await super().take(http, step)
+        if isinstance(found, Batch):
+            self.waited += time.monotonic() - asked
+            await asyncio.sleep(self._seconds)
+        return found
+
+    async def announce(self, http: aiohttp.ClientSession, report: Any) -> None:
+        await super().announce(http, report)
+        self.last = time.monotonic()
+
+
+async def run(folder: Path, server: Server, plan: Plan) -> Ran:
+    """One job, from the first weights to the last step."""
+    number = next(_runs)
+    folder = folder / f"job-{number}"
+    folder.mkdir(parents=True)
+    rows = [{"prompt": f"Handle case {i:06d}."} for i in range(plan.steps * plan.batch_size)]
+    (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    async with AsyncExitStack() as stack:
+        sandboxes = await stack.enter_async_context(warm_pool(TOKEN, size=16))
+        agent = await stack.enter_async_context(agent_service(plan.turns, plan.latency))
+        config = job_config(folder, server.base, **spec(plan, agent)).model_copy(
+            update={"uid": f"run-{number}"}
+        )
+        statuses: list[dict[str, Any]] = []
+        port, gateway = free_port(), free_port()
+        store, base = FileStore(), f"http://127.0.0.1:{gateway}"
+
+        async def discover() -> set[Endpoint]:
+            return {Endpoint(server.process.url, server.process.agent_url)}
+
+        coordinator = Coordinator(
+            config,
+            TOKEN,
+            store,
+            folder / "cache",
+            statuses.append,
+            broker_url=sandboxes.url,
+            discover=discover,
+            port=port,
+            gateway_port=gateway,
+            at=Where(base, base),
+        )
+
+        def publish(step: int) -> WeightsManifest:
+            # A version of this run's own: nothing is found in a cache that another run filled.
+            return server.weights(0).model_copy(update={"version": version(step, incarnation=number)})
+
+        layout = Layout(config.spec.output.uri, config.namespace, config.name, config.uid)
+        url = f"http://127.0.0.1:{port}"
+        learner = TimedLearner(url, TOKEN, store, layout, publish, seconds=plan.train_seconds)
+        running = asyncio.create_task(coordinator.run())
+        await _ready(url, running)
+        started = time.monotonic()
+        await asyncio.gather(learner.run(), running)
+        return Ran(
+            seconds=learner.last - started,
+            waited=learner.waited,
+            batches=learner.batches,
+            usage=statuses[-1]["usage"],
+            most_sandboxes=sandboxes.most,
+        )
+
+
+def spec(plan: Plan, agent_url: str) -> dict[str, Any]:
+    """The job's spec."""
+    return {
+        "environment": {"image": "none", "entrypoint": ENTRYPOINT},
+        "model": {"contextLength": 4096, "lora": LORA},
+        "algorithm": {
+            "batchSize": plan.batch_size,
+            "groupSize": plan.group_size,
+            "maxStepsOffPolicy": plan.lag,
+            "sampler": plan.sampler,
+        },
+        "schedule": {"maxSteps": plan.steps, "maxEpochs": 1},
+        "rollout": {"sampling": {"maxTokens": plan.tokens}, "maxConcurrency": plan.concurrency},
+        "agent": {"http": {"url": agent_url, "reportsReward": False}},
+        "preflight": {"policy": "Off"},
+    }
+
+
+async def _ready(url: str, running: asyncio.Task[None]) -> None:
+    async with asyncio.timeout(READY_SECONDS), aiohttp.ClientSession() as http:
+        while True:
+            if running.done():
+                running.result()
+            try:
+                async with http.get(f"{url}/readyz") as answer:
+                    if answer.status == 200:
+                        return
+            except aiohttp.ClientConnectionError:
+                pass
+            await asyncio.sleep(0.05)

@@ -1,0 +1,115 @@
+"""A broker with a warm pool, without Kubernetes: real sandbox servers, one process an episode.
+
+As in the product a lease takes a server that is up already, and another one is started in its place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import aiohttp
+from aiohttp import web
+from lease_service import START_SECONDS, LeaseService, free_port
+
+ENVIRONMENT = Path(__file__).resolve().parent / "environment"
+ENTRYPOINT = "work:Work"
+SANDBOX = Path(__file__).resolve().parents[2] / "sandbox"
+# -S: no site-packages, as in the sandbox's image.
+COMMAND = [os.path.realpath(sys.executable), "-S", "-m", "headway_sandbox.server"]
+
+
+@dataclass
+class Started:
+    """A server that nobody has leased."""
+
+    process: asyncio.subprocess.Process
+    url: str
+
+
+@dataclass
+class WarmPool(LeaseService):
+    """Leases from a queue of servers that are up."""
+
+    size: int = 16
+    _ready: asyncio.Queue[Started] = field(default_factory=asyncio.Queue)
+    _starting: set[asyncio.Task[None]] = field(default_factory=set)
+    _http: aiohttp.ClientSession = field(default_factory=aiohttp.ClientSession)
+
+    async def fill(self) -> None:
+        """Start as many as there should be, and wait for them."""
+        for _ in range(self.size):
+            self._start()
+        await asyncio.gather(*self._starting)
+
+    async def close(self) -> None:
+        """End all of them."""
+        await asyncio.gather(*self._starting)
+        while not self._ready.empty():
+            started = self._ready.get_nowait()
+            started.process.kill()
+            await started.process.wait()
+        for lease in list(self.leased):
+            await self._end(lease)
+        await self._http.close()
+
+    def _start(self) -> None:
+        task = asyncio.create_task(self._started())
+        self._starting.add(task)
+        task.add_done_callback(self._starting.discard)
+
+    async def _started(self) -> None:
+        port = free_port()
+        environment = {
+            "PATH": os.environ["PATH"],
+            "HEADWAY_ENTRYPOINT": self.entrypoint,
+            "HEADWAY_SANDBOX_PORT": str(port),
+            "PYTHONPATH": f"{SANDBOX}:{self.folder}",
+        }
+        process = await asyncio.create_subprocess_exec(*COMMAND, env=environment, cwd=self.folder)
+        url = f"http://127.0.0.1:{port}"
+        async with asyncio.timeout(START_SECONDS):
+            while True:
+                try:
+                    async with self._http.get(f"{url}/healthz"):
+                        break
+                except aiohttp.ClientConnectionError:
+                    assert process.returncode is None, "the sandbox's server ended"
+                    await asyncio.sleep(0.05)
+        self._ready.put_nowait(Started(process, url))
+
+    async def _lease(self, request: web.Request) -> web.Response:
+        assert self._allowed(request)
+        body = await request.json()
+        lease, token, asked = body["lease"], secrets.token_hex(8), time.monotonic()
+        self._start()
+        started = await self._ready.get()
+        self.leased[lease] = started.process
+        self.total += 1
+        self.most = max(self.most, len(self.leased))
+        await self._bind(started.url, lease, token, time.time() + body["deadline_seconds"])
+        answer = {"lease": lease, "pod": f"process-{started.process.pid}", "url": started.url, "token": token}
+        return web.json_response(answer | {"waited_seconds": time.monotonic() - asked}, status=201)
+
+
+@asynccontextmanager
+async def warm_pool(token: str, size: int) -> AsyncIterator[WarmPool]:
+    """A broker that listens; every sandbox it started is gone afterwards."""
+    pool = WarmPool(folder=ENVIRONMENT, entrypoint=ENTRYPOINT, token=token, size=size)
+    runner = web.AppRunner(pool.app(), access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    pool.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    try:
+        await pool.fill()
+        yield pool
+    finally:
+        await runner.cleanup()
+        await pool.close()
