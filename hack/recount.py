@@ -90,7 +90,7 @@ def count_group(group: dict[str, Any], counted: Counter[str]) -> None:
     """Add one group's turns."""
     evaluation = group["purpose"] == "validation"
     scored = [episode for episode in group["episodes"] if episode["outcome"] != INFRA_ERROR]
-    kept = evaluation or len(scored) >= 2
+    kept = evaluation or (len(scored) >= 2 and not group.get("abandoned"))
     for episode in group["episodes"]:
         billed = kept and episode["outcome"] != INFRA_ERROR
         count_episode(episode, counted, billed=billed, evaluation=evaluation)

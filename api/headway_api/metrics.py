@@ -89,6 +89,16 @@ ROLLOUT: Final = (
     Family("rollout/advantage/n_positive", "Episodes with an advantage above 0."),
     Family("rollout/advantage/n_negative", "Episodes with an advantage below 0."),
 )
+GIVEN_UP: Final = (
+    Family("rollout/abandoned_groups", "Groups given up.", kind="counter", labels=("reason",)),
+    Family(
+        "rollout/discarded_tokens",
+        "Tokens computed or sampled for nothing, by why.",
+        "tokens",
+        "counter",
+        ("reason",),
+    ),
+)
 CONCURRENCY: Final = (
     Family("rollout/concurrency_limit", "Episodes that may run at once now; at most maxConcurrency."),
     Family("rollout/kv_cache_use", "Share of its KV cache that a server uses.", "ratio", labels=("server",)),
@@ -232,6 +242,7 @@ FAMILIES: Final = (
     *TRAINING,
     *TIMING,
     *ROLLOUT,
+    *GIVEN_UP,
     *CONCURRENCY,
     *ANALYSIS,
     *measured("val", "in validation"),

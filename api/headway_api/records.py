@@ -140,6 +140,18 @@ class EpisodeRecord(Record):
     finished_at: float
 
 
+AbandonReason = Literal["TooFewScored", "NoStepLeft"]
+"""Why a training group is not trained: too many of its episodes failed for good, or no step can take it."""
+
+
+class Abandoned(Record):
+    """A training group left the order: its slot returned, and all its tokens are discarded."""
+
+    reason: AbandonReason
+    message: str
+    """For a person; of failed episodes, what the last one said."""
+
+
 class GroupRecord(Record):
     """`groupSize` episodes on one prompt: the unit of work, of retry, of delivery and of acknowledgement."""
 
@@ -152,9 +164,12 @@ class GroupRecord(Record):
     step: int = Field(ge=0)
     """Training: learner step when the group started. Validation: the step that was evaluated."""
     episodes: list[EpisodeRecord]
-    """The final attempt at each index; an index that stayed InfraError is present with that outcome."""
+    """The final attempt at each index; an index that stayed InfraError is present with that outcome. Only an
+    abandoned group may lack some: it had not begun them."""
     discarded: list[EpisodeRecord] = Field(default_factory=list)
     """Earlier attempts that were retried: counted as discarded, never scored or trained."""
+    abandoned: Abandoned | None = None
+    """Why nothing of it is trained, where that is so."""
 
     @property
     def scored(self) -> list[EpisodeRecord]:

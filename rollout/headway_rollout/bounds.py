@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from headway_api.exits import JobError
-from headway_api.records import Batch, GroupRecord, StepReport
+from headway_api.records import Abandoned, Batch, GroupRecord, StepReport
 from headway_api.spec.training import RLTrainingJobSpec
 
+MIN_SCORED = 2
+"""A training group with fewer scored episodes has nothing to compare: it is abandoned."""
+NO_STEP_LEFT: Final = Abandoned(reason="NoStepLeft", message="too few groups are left to fill another batch")
 LOST_LIMIT = 8
 """Groups that may be abandoned one after the other before the job gives up for now."""
+
+
+def doomed(size: int, lost: int) -> bool:
+    """Whether a training group cannot get the scored episodes it needs, `lost` of its `size` having failed
+    for good."""
+    return size - lost < MIN_SCORED
 
 
 def lost(group: GroupRecord) -> JobError:
     """Why a job whose episodes all fail cannot go on: in the words of the last failure."""
     errors = [episode.error for episode in group.episodes if episode.error]
+    said = group.abandoned.message if group.abandoned else errors[-1] if errors else "unknown"
     return JobError(
         "EpisodesFailing",
-        f"all episodes of one group after the other failed; at last: {errors[-1] if errors else 'unknown'}",
+        f"all episodes of one group after the other failed; at last: {said}",
         permanent=False,
     )
 

@@ -23,6 +23,7 @@ from headway_rollout.agents.agent import Agent, Played, Stage
 from headway_rollout.faults import AgentFault, InfraFault
 from headway_rollout.gateway.core import Sampling, Session
 from headway_rollout.sandboxes import Broker, Sandbox
+from headway_rollout.stop import Stop
 from headway_rollout.trajectory.linearize import linearize
 
 _log = logging.getLogger(__name__)
@@ -57,6 +58,8 @@ class Task:
     """The same for every episode of a group: they differ only in what the model does."""
     sampling_seed: int
     sampling: Sampling
+    stop: Stop = field(default_factory=Stop, compare=False)
+    """Its group's."""
 
     @property
     def episode_id(self) -> str:
@@ -98,7 +101,8 @@ class Episodes:
         session = Session(episode_id=task.episode_id, seed=task.sampling_seed, sampling=task.sampling)
         progress = _Progress(session=session, started_at=time.time())
         try:
-            ending = await self._live(task, progress)
+            async with task.stop.guard():
+                ending = await self._live(task, progress)
         except TimeoutError:
             limit = self._rules.timeout_seconds
             ending = _Ending(

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
 from typing import Any
 
-from headway_api.records import EpisodeRecord, GroupRecord, Outcome, Purpose
+from headway_api.records import Abandoned, EpisodeRecord, GroupRecord, Outcome, Purpose
+from headway_rollout.bounds import doomed
 from headway_rollout.dataset import Slot
 from headway_rollout.episode import Task
 from headway_rollout.gateway.core import Sampling
 from headway_rollout.room import Room
 from headway_rollout.seeds import seed
+from headway_rollout.stop import Stop, Stopped
 
 ATTEMPTS_PER_INCARNATION = 100
 """A restarted coordinator counts attempts from the next hundred, so that no episode id is ever used twice."""
@@ -32,6 +35,8 @@ class Plan:
     size: int
     sampling: Sampling
     job_seed: int
+    stop: Stop = field(default_factory=Stop, compare=False)
+    """Ends its episodes, whatever they wait for, once nothing can be trained on them."""
 
     @property
     def group_id(self) -> str:
@@ -54,6 +59,7 @@ class Plan:
             environment_seed=seed(self.job_seed, "environment", self.purpose, self.slot.position),
             sampling_seed=seed(self.job_seed, "sampling", self.group_id, index, *retry),
             sampling=self.sampling,
+            stop=self.stop,
         )
 
 
@@ -63,16 +69,29 @@ def is_retry(attempt: int) -> bool:
 
 
 async def run(plan: Plan, episode: Run, room: Room, *, incarnation: int, max_retries: int) -> GroupRecord:
-    """Run every episode of a group, `room` at a time over all groups, and seal it."""
+    """Run every episode of a group, `room` at a time over all groups, and seal it.
+
+    A training group that is doomed by what it has lost stops there and then, as it does by `plan.stop`.
+    """
     first = ATTEMPTS_PER_INCARNATION * incarnation
+    lost = 0
 
     async def tries(index: int) -> list[EpisodeRecord]:
+        nonlocal lost
         records: list[EpisodeRecord] = []
         for attempt in range(first, first + max_retries + 1):
-            async with room:
+            async with AsyncExitStack() as place:
+                try:
+                    async with plan.stop.guard():
+                        await place.enter_async_context(room)
+                except Stopped:
+                    return records
                 records.append(await episode(plan.task(index, attempt)))
             if records[-1].outcome is not Outcome.INFRA_ERROR:
-                break
+                return records
+        lost += 1
+        if plan.purpose is Purpose.TRAIN and doomed(plan.size, lost):
+            plan.stop.now(Abandoned(reason="TooFewScored", message=records[-1].error or "unknown"))
         return records
 
     async with asyncio.TaskGroup() as tasks:
@@ -84,6 +103,7 @@ async def run(plan: Plan, episode: Run, room: Room, *, incarnation: int, max_ret
         row=plan.slot.row,
         epoch=plan.slot.epoch,
         step=plan.step,
-        episodes=[records[-1] for records in attempts],
+        episodes=[records[-1] for records in attempts if records],
         discarded=[record for records in attempts for record in records[:-1]],
+        abandoned=plan.stop.why,
     )

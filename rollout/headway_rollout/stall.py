@@ -48,7 +48,7 @@ def culprit(training: Training, router: Router, pool: PoolState | str, episode_s
         return Culprit(f"sandbox broker: {pool}", AFTER_SECONDS)
     if pool.problem is not None:
         return Culprit(f"sandboxes: {pool.problem.reason}: {pool.problem.message}", AFTER_SECONDS)
-    running = sum(training.in_flight.values())
+    running = sum(training.state.in_flight.values())
     words = f"{running} episodes are running and none has ended; {pool.leased} sandboxes are leased"
     return Culprit(words, AFTER_SECONDS + (episode_seconds if pool.leased else 0.0))
 

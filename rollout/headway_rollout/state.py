@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Literal
@@ -30,6 +31,17 @@ class State:
     def moved(self) -> None:
         """Something went forward."""
         self.updated_at, self.moved_at = datetime.now(UTC), time.monotonic()
+
+    in_flight: Counter[str] = field(default_factory=Counter)
+    """Episodes that hold a place now, by purpose."""
+    ended: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Episodes of this process that ended, by outcome and purpose."""
+    retried: Counter[str] = field(default_factory=Counter)
+    """Those of them that were started again after an InfraError, by purpose."""
+    abandoned: Counter[str] = field(default_factory=Counter)
+    """Groups that this process gave up, by reason."""
+    discarded: Counter[str] = field(default_factory=Counter)
+    """Tokens of this process's groups that were used for nothing, by why."""
 
     @property
     def step(self) -> int:

@@ -14,29 +14,37 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 
 from headway_api.exits import JobError
-from headway_api.records import Batch, EpisodeRecord, Finished, GroupRecord, Purpose, StepReport
+from headway_api.records import Abandoned, Batch, EpisodeRecord, Finished, GroupRecord, Purpose, StepReport
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_rollout import group as groups
 from headway_rollout import logs
-from headway_rollout.bounds import LOST_LIMIT, check_lag, lost, oldest_step, rollback, steps_in
+from headway_rollout.bounds import (
+    LOST_LIMIT,
+    NO_STEP_LEFT,
+    check_lag,
+    lost,
+    oldest_step,
+    rollback,
+    steps_in,
+)
 from headway_rollout.dataset import Data, Order, position_of
 from headway_rollout.engines.fleet import Fleet
 from headway_rollout.episode import Task
 from headway_rollout.evaluation import driver
 from headway_rollout.evaluation.measures import summarize
 from headway_rollout.gateway.core import Sampling
-from headway_rollout.ledger.events import abandoned
+from headway_rollout.ledger.events import discarded_tokens
 from headway_rollout.ledger.segments import Ledger
 from headway_rollout.one_at_a_time import OneAtATime
 from headway_rollout.room import Room
 from headway_rollout.sampler.slots import Sampler
 from headway_rollout.spool import Replay, Spool
 from headway_rollout.state import State
+from headway_rollout.stop import Stop
 
 _log = logging.getLogger(__name__)
 
@@ -78,6 +86,7 @@ class Training:
         self._store = OneAtATime()
         self._reporting = asyncio.Lock()
         self._changed = asyncio.Condition()
+        self._running: dict[int, Stop] = {}
         self._waiting: dict[int, GroupRecord] = {}
         self._validated: dict[int, list[GroupRecord]] = {}
         """Answered groups of validations that a predecessor began, or made at steps that are taken anew."""
@@ -85,12 +94,6 @@ class Training:
         self._fault: JobError | None = None
         """What `run` ends with: it came up in a call of the learner's."""
         self.state = State()
-        self.in_flight: Counter[str] = Counter()
-        """Episodes that hold a place now, by purpose."""
-        self.ended: Counter[tuple[str, str]] = Counter()
-        """Episodes of this process that ended, by outcome and purpose."""
-        self.retried: Counter[str] = Counter()
-        """Those of them that were started again after an InfraError, by purpose."""
         self.sampler = Sampler(
             batch_size=algorithm.batch_size,
             max_lag=algorithm.max_steps_off_policy,
@@ -121,8 +124,8 @@ class Training:
 
     async def restore(self, replay: Replay) -> None:
         """Take up what a predecessor left: nothing spooled is sampled again."""
-        kept = [group for group in replay.waiting if not abandoned(group)]
-        gone = [group for group in replay.waiting if abandoned(group)]
+        kept = [group for group in replay.waiting if group.abandoned is None]
+        gone = [group for group in replay.waiting if group.abandoned is not None]
         for group in replay.waiting + [g for found in replay.validations.values() for g in found]:
             await self._store(self._ledger.group, group)
         for report in replay.reports[1:]:
@@ -190,6 +193,7 @@ class Training:
         if step != self.state.step + 1 or self.state.step < 0:
             raise Conflict(f"step {step} was asked for, but step {self.state.step} is the last one reported")
         positions = None if self._validation_due() else self.sampler.take()
+        self._stop_doomed()
         if positions is None or self.sampler.step >= self.steps:
             return None
         batch = Batch(
@@ -264,6 +268,7 @@ class Training:
         await self._store(self._ledger.step, report, time.time())
         if report.step > 0:
             self.sampler.acknowledged(report.step, positions)
+            self._stop_doomed()
             self.state.last_batch = [self._waiting.pop(position) for position in positions]
         self.state.reports.append(report)
         await self._want(report, reported)
@@ -324,18 +329,34 @@ class Training:
             sampling=Sampling(sampling.temperature, sampling.top_p, sampling.max_tokens),
             job_seed=self._spec.seed,
         )
+        self._running[position] = plan.stop
+        self._stop_doomed()
         group = await self._run(plan)
-        if abandoned(group):
-            logs.event(_log, "group-abandoned", level=logging.WARNING, group=group.group_id)
-            self.sampler.abandoned(position)
-            self._lost_in_a_row += 1
-            if self._lost_in_a_row >= max(LOST_LIMIT, self.sampler.slots):
-                raise lost(group)
+        del self._running[position]
+        if group.abandoned is not None:
+            self._abandoned(position, group, group.abandoned)
         else:
             self._lost_in_a_row = 0
             self._waiting[position] = group
             self.sampler.finished(position)
         await self._notify()
+
+    def _abandoned(self, position: int, group: GroupRecord, why: Abandoned) -> None:
+        said = why.model_dump()
+        logs.event(_log, "group-abandoned", level=logging.WARNING, group=group.group_id, **said)
+        self.state.abandoned[why.reason] += 1
+        self.sampler.abandoned(position)
+        self._stop_doomed()
+        if why.reason == "TooFewScored":
+            self._lost_in_a_row += 1
+            if self._lost_in_a_row >= max(LOST_LIMIT, self.sampler.slots):
+                raise lost(group)
+
+    def _stop_doomed(self) -> None:
+        """Cancel what runs, once nothing can train it: called wherever that may have come true."""
+        if self.sampler.over:
+            for stop in self._running.values():
+                stop.now(NO_STEP_LEFT)
 
     async def _run(self, plan: groups.Plan) -> GroupRecord:
         """Run a group, make it and its usage durable."""
@@ -348,16 +369,18 @@ class Training:
         )
         group = await self._store(self._spool.put, group)
         await self._store(self._ledger.group, group)
+        self.state.discarded += discarded_tokens(group)
         return group
 
     async def _counted(self, task: Task) -> EpisodeRecord:
-        self.in_flight[task.purpose] += 1
-        self.retried[task.purpose] += groups.is_retry(task.attempt)
+        counts = self.state
+        counts.in_flight[task.purpose] += 1
+        counts.retried[task.purpose] += groups.is_retry(task.attempt)
         try:
             record = await self._episode(task)
         finally:
-            self.in_flight[task.purpose] -= 1
-        self.ended[record.outcome.value, task.purpose] += 1
+            counts.in_flight[task.purpose] -= 1
+        counts.ended[record.outcome.value, task.purpose] += 1
         if record.reward is not None:
             self.state.moved()
         self._on_episode(record)

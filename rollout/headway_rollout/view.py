@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, get_args
 
 from headway_api import status as st
 from headway_api.artifacts import Layout
 from headway_api.prices import PriceBook
-from headway_api.records import GroupRecord, PolicyVersion, Purpose, UsageClass
+from headway_api.records import AbandonReason, GroupRecord, PolicyVersion, Purpose, UsageClass
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_rollout.engines.fleet import Fleet
 from headway_rollout.evaluation.measures import Evaluation, rewards, scored, spread
+from headway_rollout.ledger.events import DISCARDS
 from headway_rollout.ledger.segments import Days, total
 from headway_rollout.ledger.usage import usage
 from headway_rollout.metrics.figures import Figures, valid_mean
@@ -184,8 +185,12 @@ def _servers(fleet: Fleet) -> Iterator[Sample]:
 def _episodes(training: Training) -> Iterator[Sample]:
     yield Sample("spool/groups", training.spooled)
     yield Sample("rollout/concurrency_limit", training.room.limit)
+    for reason in get_args(AbandonReason):
+        yield Sample("rollout/abandoned_groups", training.state.abandoned[reason], {"reason": reason})
+    for why in DISCARDS:
+        yield Sample("rollout/discarded_tokens", training.state.discarded[why], {"reason": why})
     for purpose in Purpose:
-        yield Sample("episodes/in_flight", training.in_flight[purpose], {"purpose": purpose})
-        yield Sample("episodes/retried", training.retried[purpose], {"purpose": purpose})
-    for (outcome, of), count in training.ended.items():
+        yield Sample("episodes/in_flight", training.state.in_flight[purpose], {"purpose": purpose})
+        yield Sample("episodes/retried", training.state.retried[purpose], {"purpose": purpose})
+    for (outcome, of), count in training.state.ended.items():
         yield Sample("episodes/finished", count, {"outcome": outcome, "purpose": of})

@@ -28,6 +28,7 @@ from headway_rollout.ledger import events
 from headway_rollout.ledger.segments import Ledger, fold, total
 from headway_rollout.room import Room
 from headway_rollout.spool import Spool, decode
+from headway_rollout.stop import Stopped
 from headway_rollout.training import Training
 
 TOKEN = "secret"
@@ -86,9 +87,13 @@ class Job:
 
     async def episode(self, task: Task) -> EpisodeRecord:
         self.tasks.append(task)
-        await asyncio.sleep(self.pause(task))
-        step = self.rotation.wanted[-1]
         reward = None if self.fails(task) else float(random.Random(task.sampling_seed).random() < 0.5)
+        try:
+            async with task.stop.guard():
+                await asyncio.sleep(self.pause(task))
+        except Stopped:
+            reward = None
+        step = self.rotation.wanted[-1]
         return sealed(task.group_id, task.index, reward=reward, attempt=task.attempt, step=step)
 
     @asynccontextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headway_api.records import (
+    Abandoned,
     EpisodeRecord,
     GroupRecord,
     Outcome,
@@ -14,6 +15,7 @@ from headway_api.records import (
     Turn,
     VersionSpan,
 )
+from headway_rollout.bounds import doomed
 
 PROMPT, SAMPLED, CACHED = 10, 4, 3
 
@@ -81,6 +83,7 @@ def a_group(
     retried: int = 0,
 ) -> GroupRecord:
     """One episode for each reward, and `retried` earlier attempts of the first."""
+    gone = purpose is Purpose.TRAIN and doomed(len(rewards), sum(reward is None for reward in rewards))
     return GroupRecord(
         group_id=group_id,
         purpose=purpose,
@@ -89,4 +92,5 @@ def a_group(
         step=step,
         episodes=[sealed(group_id, i, reward=r, step=step, attempt=retried) for i, r in enumerate(rewards)],
         discarded=[sealed(group_id, 0, reward=None, step=step, attempt=a) for a in range(retried)],
+        abandoned=Abandoned(reason="TooFewScored", message="lost") if gone else None,
     )

@@ -5,15 +5,18 @@ An event's id is a function of what it counts, so a replay yields the same ids a
 * training episodes: `prefill`, `cachedPrefill` and `sample` a turn, `sandboxSeconds` an episode;
 * validation episodes: the evaluation classes;
 * episodes that were retried, that stayed InfraError, or whose group was abandoned: every token they used is
-  `discarded`, and nothing else is counted of them;
+  `discarded`, and nothing else is counted of them. Why is in the group's record, and so in `discarded`;
 * a step: `train`, the tokens of each group that went through forward and backward.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from typing import Final, get_args
 
 from headway_api.records import (
+    AbandonReason,
     EpisodeRecord,
     GroupRecord,
     Outcome,
@@ -23,8 +26,8 @@ from headway_api.records import (
     UsageEvent,
 )
 
-MIN_SCORED = 2
-"""A training group with fewer scored episodes has nothing to compare: it is abandoned."""
+DISCARDS: Final = ("Retried", "InfraError", *get_args(AbandonReason))
+"""Why tokens are discarded: their episode was run again, stayed lost, or its group was abandoned."""
 
 _CLASSES = {
     Purpose.TRAIN: (UsageClass.PREFILL, UsageClass.CACHED_PREFILL, UsageClass.SAMPLE),
@@ -36,20 +39,30 @@ _CLASSES = {
 }
 
 
-def abandoned(group: GroupRecord) -> bool:
-    """Whether a training group has too few scored episodes to train on."""
-    return group.purpose is Purpose.TRAIN and len(group.scored) < MIN_SCORED
-
-
 def of_group(group: GroupRecord) -> list[UsageEvent]:
     """Every event of a finished group, its retried attempts included."""
     events: list[UsageEvent] = []
-    for episode in group.episodes:
-        counted = episode.outcome is not Outcome.INFRA_ERROR and not abandoned(group)
-        events += _billed(episode, group.purpose) if counted else _discarded(episode)
-    for episode in group.discarded:
-        events += _discarded(episode)
+    for episode, why in _fates(group):
+        events += _billed(episode, group.purpose) if why is None else _discarded(episode)
     return events
+
+
+def discarded_tokens(group: GroupRecord) -> Counter[str]:
+    """What a group adds to the discarded tokens, by why (`DISCARDS`)."""
+    found: Counter[str] = Counter()
+    for episode, why in _fates(group):
+        if why is not None:
+            found[why] += round(sum(event.quantity for event in _discarded(episode)))
+    return found
+
+
+def _fates(group: GroupRecord) -> Iterator[tuple[EpisodeRecord, str | None]]:
+    """Every episode, and why its tokens are discarded; None where they are billed."""
+    whole = group.abandoned.reason if group.abandoned is not None else None
+    for episode in group.episodes:
+        yield episode, whole or ("InfraError" if episode.outcome is Outcome.INFRA_ERROR else None)
+    for episode in group.discarded:
+        yield episode, whole or "Retried"
 
 
 def is_training_episode(event: UsageEvent) -> bool:

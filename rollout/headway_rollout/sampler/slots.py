@@ -69,6 +69,8 @@ class Sampler:
     @property
     def free(self) -> int:
         """How many groups may start now."""
+        if self.over:
+            return 0
         wanted = (self.steps - self.step) * self.batch_size
         return max(0, min(self.slots, wanted) - len(self.active))
 
@@ -79,11 +81,21 @@ class Sampler:
         return self.cursor >= self.positions
 
     @property
+    def left(self) -> int:
+        """Groups that are neither acknowledged nor abandoned, started or not."""
+        return self.positions - len(self.settled)
+
+    @property
     def done(self) -> bool:
         """Whether no further batch can be cut: every step is taken, or the data cannot fill another."""
-        if self.step >= self.steps:
-            return True
-        return self.exhausted and len(self.active) < self.batch_size
+        return self._last(self.step, self.left)
+
+    @property
+    def over(self) -> bool:
+        """Whether no further batch can be cut but the one that stands: nothing can train what still runs."""
+        if self.cut is None:
+            return self.done
+        return self._last(self.step + 1, self.left - self.batch_size)
 
     def start(self) -> int | None:
         """Take a slot for the next position in data order; None while no slot or no data is left."""
@@ -100,7 +112,7 @@ class Sampler:
         self._finished += 1
 
     def abandoned(self, position: int) -> None:
-        """A running group has too few scored episodes: it leaves the order and returns its slot."""
+        """Nothing can be trained on a running group: it leaves the order and returns its slot."""
         self._running(position)
         del self.active[position]
         self.settled.add(position)
@@ -170,6 +182,9 @@ class Sampler:
             if finished.keys() >= set(positions)
         }
         self._advance()
+
+    def _last(self, step: int, left: int) -> bool:
+        return step >= self.steps or left < self.batch_size
 
     def _groups(self) -> list[Group]:
         return [Group(p, a.since + self.max_lag - self.step, a.ended) for p, a in self.active.items()]

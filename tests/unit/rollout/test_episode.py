@@ -18,6 +18,7 @@ from headway_api.records import EpisodeRecord, Outcome, Purpose
 from headway_rollout import episode
 from headway_rollout import group as groups
 from headway_rollout.agents.builtin import Builtin
+from headway_rollout.bounds import NO_STEP_LEFT
 from headway_rollout.dataset import Slot
 from headway_rollout.engines.router import Router
 from headway_rollout.episode import Episodes, Rules, Task
@@ -245,6 +246,23 @@ async def test_a_group_goes_on_without_what_stays_lost(tok: Any) -> None:
     assert len(group.scored) == 1
     assert len(group.discarded) == 1
     assert group.episodes[1].outcome is Outcome.INFRA_ERROR
+
+
+async def test_an_episode_that_is_cancelled_with_its_group_keeps_what_it_sampled(tok: Any) -> None:
+    async with rig(tok, CALL, ANSWER) as r:
+        r.sandbox.faults["POST /tool"] = hang
+        one = task()
+        running = asyncio.create_task(r.episodes.run(one))
+        async with asyncio.timeout(5):
+            while not r.sandbox.count("POST /tool"):
+                await asyncio.sleep(0.01)
+            one.stop.now(NO_STEP_LEFT)
+            record = await running
+    assert (record.outcome, record.reward) == (Outcome.INFRA_ERROR, None)
+    assert "NoStepLeft" in (record.error or "")
+    assert [turn.sampled_tokens for turn in record.turns] == [sum(record.rows[0].mask)]
+    assert r.broker.count("DELETE /v1/leases/t0-000000-0-0") == 1
+    assert r.sandbox.count("POST /finish") == 0
 
 
 async def test_a_group_never_has_more_in_flight_than_there_is_room(tok: Any) -> None:

@@ -52,7 +52,7 @@ def test_every_token_is_counted_once_and_in_one_class(
         for episode in group.episodes + group.discarded
         for turn in episode.turns
     )
-    thrown_away = [e for e in group.episodes if e.reward is None or events.abandoned(group)] + group.discarded
+    thrown_away = [e for e in group.episodes if e.reward is None or group.abandoned] + group.discarded
     cached = sum(turn.cached_tokens for episode in thrown_away for turn in episode.turns)
     tokens = sum(n for name, n in counted.items() if name is not UsageClass.SANDBOX_SECONDS)
     assert tokens + cached == used

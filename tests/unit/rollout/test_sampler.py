@@ -27,9 +27,14 @@ def started(order: Order, size: int, lag: int, *, steps: int = 10) -> Sampler:
 class Schedule(RuleBasedStateMachine):
     """Starts, finishes, abandons, cuts and acknowledges in any order the rule allows, with restarts."""
 
-    @initialize(order=st.sampled_from(ORDERS), size=st.integers(1, 4), lag=st.integers(0, 3))
-    def begin(self, order: Order, size: int, lag: int) -> None:
-        self.sampler = Sampler(size, lag, steps=12, positions=60, order=order)
+    @initialize(
+        order=st.sampled_from(ORDERS),
+        size=st.integers(1, 4),
+        lag=st.integers(0, 3),
+        positions=st.integers(4, 60),
+    )
+    def begin(self, order: Order, size: int, lag: int, positions: int) -> None:
+        self.sampler = Sampler(size, lag, min(12, positions // size), positions, order)
         self.since: dict[int, int] = {}
         self.returned: dict[int, int] = {}
         self.trained: list[int] = []
@@ -54,13 +59,13 @@ class Schedule(RuleBasedStateMachine):
         if data.draw(st.integers(0, 3)):
             self.sampler.finished(position)
         else:
-            self.sampler.abandoned(position)
-            self.returned[position] = self.returned.get(position, 0) + 1
+            self.abandon(position)
 
     @precondition(lambda self: self.sampler.batch() is not None)
     @rule()
     def ask(self) -> None:
         self.given = self.sampler.take()
+        self.stop_doomed()
 
     @precondition(lambda self: self.given is not None)
     @rule()
@@ -77,6 +82,17 @@ class Schedule(RuleBasedStateMachine):
         self.sampler.acknowledged(step, self.given)
         self.trained += self.given
         self.given = None
+        self.stop_doomed()
+
+    def abandon(self, position: int) -> None:
+        self.sampler.abandoned(position)
+        self.returned[position] = self.returned.get(position, 0) + 1
+        self.stop_doomed()
+
+    def stop_doomed(self) -> None:
+        """As the job does, in the same moment: what no step can train any more is ended."""
+        if self.sampler.over and self.running():
+            self.abandon(self.running()[0])
 
     @rule(learner_too=st.booleans())
     def restart(self, learner_too: bool) -> None:
@@ -117,6 +133,20 @@ class Schedule(RuleBasedStateMachine):
     @invariant()
     def nothing_is_started_that_no_step_can_train(self) -> None:
         assert len(self.sampler.active) <= (self.sampler.steps - self.sampler.step) * self.sampler.batch_size
+
+    @invariant()
+    def for_what_runs_there_is_a_batch_to_come(self) -> None:
+        if self.running():
+            given = 0 if self.sampler.cut is None else 1
+            assert self.sampler.step + given < self.sampler.steps
+            assert self.sampler.left - given * self.sampler.batch_size >= self.sampler.batch_size
+
+    @invariant()
+    def where_no_batch_can_be_cut_nothing_begins(self) -> None:
+        if self.sampler.over:
+            assert copy.deepcopy(self.sampler).start() is None
+        if self.sampler.done:
+            assert self.sampler.batch() is None
 
     @invariant()
     def what_the_learner_works_on_is_accepted(self) -> None:
@@ -177,7 +207,7 @@ def test_slow_groups_are_trained_in_time(order: Order, seed: int, size: int, lag
         position = min(ends, key=ends.__getitem__)
         now = ends.pop(position)
         (sampler.abandoned if chance.random() < 0.1 else sampler.finished)(position)
-    assert sampler.step == 12 or sampler.exhausted
+    assert sampler.step == 12 or sampler.left < size
 
 
 @pytest.mark.parametrize("order", ORDERS)

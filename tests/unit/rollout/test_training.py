@@ -15,14 +15,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway_api.exits import JobError
-from headway_api.records import Batch, Finished, StepReport
+from headway_api.records import Abandoned, Batch, EpisodeRecord, Finished, StepReport, UsageClass
 from headway_api.sandbox_api import PoolState, Problem
 from headway_rollout import stall
 from headway_rollout import training as training_module
-from headway_rollout.bounds import check_lag, steps_in
+from headway_rollout.bounds import NO_STEP_LEFT, check_lag, steps_in
 from headway_rollout.engines.router import Endpoint, Router
+from headway_rollout.episode import Task
 from headway_rollout.ledger.segments import Ledger, total
 from headway_rollout.sampler.choice import CHOICES, Order
+from headway_rollout.spool import decode
 from headway_rollout.stall import AFTER_SECONDS, LEARNER_SECONDS, Watch, culprit
 from headway_rollout.training import Conflict
 
@@ -45,7 +47,7 @@ async def test_a_job_takes_its_steps_in_data_order_and_ends(tmp_path: Path) -> N
     assert learner.finished == Finished(reason="MaxSteps")
     assert sorted(training.state.evaluations) == [0, 2, 4]
     assert job.rotation.wanted == [0, 1, 2, 3, 4]
-    assert training.ended["Completed", "train"] == 16
+    assert training.state.ended["Completed", "train"] == 16
     assert job.ledger.episodes == 16
 
 
@@ -88,7 +90,53 @@ async def test_an_abandoned_group_leaves_the_order_and_returns_its_slot(tmp_path
     assert "t0-000001" not in trained
     assert len(trained) == 8
     assert len([task for task in job.tasks if task.group_id == "t0-000001"]) == 4
-    assert training.retried == {"train": 2, "validation": 0}
+    assert training.state.retried == {"train": 2, "validation": 0}
+
+
+async def test_a_group_is_given_up_with_its_reason_and_its_other_episodes_are_ended(tmp_path: Path) -> None:
+    job = Job(tmp_path, spec(groupSize=3))
+    job.fails = lambda task: task.group_id == "t0-000001" and task.index > 0
+    job.pause = lambda task: 1000.0 if (task.group_id, task.index) == ("t0-000001", 0) else 0.0
+    async with job.coordinator() as (training, learner, running):
+        await asyncio.gather(learner.run(), running)
+    assert training.state.abandoned == {"TooFewScored": 1}
+    group = decode(job.store.get(job.layout.train_group("t0-000001")))
+    assert group.abandoned == Abandoned(reason="TooFewScored", message="lost")
+    counted = job.ledger.days
+    assert training.state.discarded["TooFewScored"] == total(counted)[UsageClass.DISCARDED] > 0
+    assert total(counted) == job.recounted()
+
+
+@pytest.mark.parametrize("order", CHOICES)
+async def test_what_no_step_can_train_is_not_sampled_to_its_end(tmp_path: Path, order: Order) -> None:
+    """Five groups for two steps of two: with two lost one step is left, and one group too many for it."""
+    of = spec(sampler=order)
+    once = of.schedule.model_copy(update={"max_epochs": 1})
+    wide = of.rollout.model_copy(update={"max_concurrency": 10})
+    job = Job(tmp_path, of.model_copy(update={"schedule": once, "rollout": wide}))
+    job.fails = lambda task: task.group_id in ("t0-000000", "t0-000001")
+    job.pause = lambda task: 1000.0 if task.group_id == "t0-000004" else 0.0
+    all_begun, plain = asyncio.Event(), job.episode
+
+    async def episode(task: Task) -> EpisodeRecord:
+        if task.group_id == "t0-000004":
+            all_begun.set()
+        if task.group_id in ("t0-000002", "t0-000003"):
+            await all_begun.wait()
+        return await plain(task)
+
+    job.episode = episode  # type: ignore[method-assign]
+    async with job.coordinator() as (training, learner, running):
+        await asyncio.gather(learner.run(), running)
+    assert ids(learner.batches) == [["t0-000002", "t0-000003"]]
+    assert learner.finished == Finished(reason="MaxEpochs")
+    assert training.state.abandoned == {"TooFewScored": 2, "NoStepLeft": 1}
+    assert training.sampler.active == {}
+    assert decode(job.store.get(job.layout.train_group("t0-000004"))).abandoned == NO_STEP_LEFT
+    assert total(job.ledger.days) == job.recounted()
+    async with job.coordinator() as (training, learner, running):
+        await running
+        assert training.state.finished == "MaxEpochs", "a successor knows that as well"
 
 
 @settings(max_examples=12, deadline=None)
@@ -245,7 +293,7 @@ async def test_slow_work_is_no_stall_until_nothing_can_take_so_long(
 
     async with job.coordinator() as (training, learner, _):
         await training.report(learner.commit(0, []))
-        while not training.in_flight["validation"]:
+        while not training.state.in_flight["validation"]:
             await asyncio.sleep(0.001)
         watch = Watch(training, router, asked, lambda: None, episode_seconds=600.0)
 

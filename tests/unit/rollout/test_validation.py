@@ -43,7 +43,7 @@ async def test_every_episode_of_a_validation_is_progress(tmp_path: Path) -> None
     async with job.coordinator() as (training, learner, _):
         await training.report(learner.commit(0, []))
         reported = view.progress(training, 0, version(0), None).updated_time
-        while training.ended["Completed", "validation"] < 2:
+        while training.state.ended["Completed", "validation"] < 2:
             await asyncio.sleep(0.001)
         moved = view.progress(training, 0, version(0), None).updated_time
         assert training.state.evaluating == 0
