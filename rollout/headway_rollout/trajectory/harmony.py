@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from renderers import extract_message_tool_names
-
 from headway_rollout.trajectory.calls import Message, Parsed, Tool
 from headway_rollout.trajectory.readers import GPT_OSS, Reader, forced, kept, last
 
@@ -62,5 +60,7 @@ class HarmonyRenderer:
 
 def signed(history: Sequence[Message], new: Sequence[Message]) -> list[Message]:
     """`new`, its tool messages with the names of the tools that were called."""
+    from renderers import extract_message_tool_names
+
     names = extract_message_tool_names([*history, *new])[len(history) :]
     return [{**message, "name": name} if name else message for message, name in zip(new, names, strict=True)]
