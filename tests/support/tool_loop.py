@@ -1,14 +1,15 @@
 """An agent of a few lines: OpenAI's tool loop over the environment's own tools. Standard library only.
 
-As a program it is a sandboxed agent; a service may run `play` as well. `mood` of the row is how it
-misbehaves: `crash` after its first turn, `linger` there for ever, or `shrug`, which takes any refusal for its
-end.
+As a program it is a sandboxed agent; a service may run `play` as well. A mood (the program's argument) is how
+it misbehaves: `crash` after its first turn, `linger` there for ever, or `shrug`, which takes any refusal for
+its end.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,7 @@ def main() -> None:
     (Path(os.environ["TMPDIR"]) / "pid").write_text(str(os.getpid()))
     # The client's way to the endpoint, less the suffix that only it needs.
     endpoint = os.environ["OPENAI_BASE_URL"].removesuffix("/v1")
-    play(endpoint, episode["messages"], episode["instance"].get("mood"))
+    play(endpoint, episode["messages"], sys.argv[1] if len(sys.argv) > 1 else None)
 
 
 if __name__ == "__main__":

@@ -43,7 +43,10 @@ class SandboxedAgent:
         return failed(rollout, rollout.error or _last_words(state))
 
     def _document(self, stage: Stage, rollout: Rollout) -> dict[str, Any]:
-        return self.desk.document(stage, rollout) | {
+        """What the model may come to read: the row, with its answers, is the environment's to show."""
+        document = self.desk.document(stage, rollout)
+        del document["instance"]
+        return document | {
             "base_url": f"{self.desk.endpoint(rollout)}/v1",
             "api_key": rollout.token,
             "messages": list(stage.first),

@@ -11,7 +11,7 @@ import shutil
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
 from headway_api.records import EpisodeRecord, Outcome
 from headway_rollout.agents.agent import Agent
+from headway_rollout.agents.sandboxed import SandboxedAgent
 from headway_rollout.faults import InfraFault
 
 pytestmark = [pytest.mark.integration]
@@ -57,11 +58,13 @@ class Stage:
     ends: list[Exception | None]
     """Of the http agent's work."""
 
-    async def play(self, *, timeout: float = 30.0, max_tokens: int = 200, **row: Any) -> EpisodeRecord:
-        row = {"prompt": "Which metal is x?"} | row
-        return await self.rig.episodes(self.agent, self.leases, timeout).run(
-            a_task(row, max_tokens=max_tokens)
-        )
+    async def play(
+        self, *, timeout: float = 30.0, max_tokens: int = 200, mood: str | None = None
+    ) -> EpisodeRecord:
+        row, agent = {"prompt": "Which metal is x?", "mood": mood}, self.agent
+        if mood and isinstance(agent, SandboxedAgent):  # which is shown nothing of the row
+            agent = replace(agent, command=(*agent.command, mood))
+        return await self.rig.episodes(agent, self.leases, timeout).run(a_task(row, max_tokens=max_tokens))
 
 
 @dataclass
@@ -113,7 +116,7 @@ async def stage(
         assert leases.leased == {}  # whatever happened, the sandbox was given back
 
 
-async def until(holds: Callable[[], bool], seconds: float = 10.0) -> None:
+async def until(holds: Callable[[], bool], seconds: float = 30.0) -> None:
     async with asyncio.timeout(seconds):
         while not holds():
             await asyncio.sleep(0.02)
