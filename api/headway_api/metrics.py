@@ -100,6 +100,12 @@ GIVEN_UP: Final = (
     ),
 )
 CONCURRENCY: Final = (
+    Family("rollout/turns_in_flight", "Turns that http and sandboxed agents wait for now."),
+    Family(
+        "rollout/refused_turns",
+        "Turns whose agent was told to come back: the servers are full.",
+        kind="counter",
+    ),
     Family("rollout/concurrency_limit", "Episodes that may run at once now; at most maxConcurrency."),
     Family("rollout/kv_cache_use", "Share of its KV cache that a server uses.", "ratio", labels=("server",)),
     Family(
@@ -176,6 +182,7 @@ EPISODES: Final = (
     Family("episodes/in_flight", "Episodes running now.", labels=("purpose",)),
     Family("episodes/seconds", "How long episodes took.", "seconds", "histogram", ("outcome",)),
     Family("episodes/malformed_tool_call_rate", "Share of turns whose tool call could not be read.", "ratio"),
+    Family("episodes/fork_rate", "Share of turns whose history drifted from what was sampled.", "ratio"),
     Family("episodes/turn_limit_rate", "Share of episodes cut off at maxTurns.", "ratio"),
     Family("episodes/token_limit_rate", "Share of turns cut off at maxTokens.", "ratio"),
     Family("episodes/outcome_{name}_rate", "Share of the step's episodes with an outcome.", "ratio"),

@@ -135,6 +135,8 @@ class EpisodeRecord(Record):
     """The conversation as a person reads it (OpenAI chat form)."""
     turns: list[Turn]
     rows: list[Row]
+    forks: int = Field(default=0, ge=0)
+    """Turns whose history was not one that had been sampled: each makes a row more."""
     sandbox_seconds: float = Field(ge=0)
     started_at: float
     finished_at: float

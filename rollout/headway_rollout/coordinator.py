@@ -109,6 +109,7 @@ class Coordinator:
         self._training: Training | None = None
         self._watch: Watch | None = None
         self._fleet: Fleet | None = None
+        self._places: Places | None = None
         self._restoring = True
         """What a predecessor saw is shown again, and tracked where it could not be any more."""
         self.fault: BaseException | None = None
@@ -179,7 +180,8 @@ class Coordinator:
             reward_range=(spec.reward.range[0], spec.reward.range[1]),
         )
         gateway = Gateway(ready.renderer, fleet, ready.context_length, rollout.timeout_seconds)
-        server = GatewayServer(gateway, Places(lambda: room.limit))
+        self._places = Places(lambda: room.limit)
+        server = GatewayServer(gateway, self._places)
         if not spec.agent.is_builtin:
             await listen(stack, server.app(), self._gateway_port, leave_with_client=True)
         agent = agent_of(self.job, gateway, server, self._where, http)
@@ -270,7 +272,7 @@ class Coordinator:
                 state.last_batch,
                 state.step,
                 normalize=spec.algorithm.advantage.normalize == "std",
-                max_turns=spec.agent.effective_builtin.max_turns,
+                max_turns=spec.agent.effective_builtin.max_turns if spec.agent.is_builtin else None,
             )
             self._figure("step", state.step, state.reports[-1].metrics | found)
 
@@ -286,7 +288,7 @@ class Coordinator:
         known = {name: value for name, value in self._figures.items() if is_metric(name)}
         # Counters that began at 0 again would have Prometheus count a predecessor's bill twice.
         days = None if self._restoring else self._ledger.days
-        return view.samples(known, self._training, days, cost, self._fleet)
+        return view.samples(known, self._training, days, cost, self._fleet, self._places)
 
     def _checked(self, preflight: st.Preflight) -> None:
         """A check is over. May be called from another thread."""

@@ -13,6 +13,7 @@ from headway_api.records import AbandonReason, GroupRecord, PolicyVersion, Purpo
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_rollout.engines.fleet import Fleet
 from headway_rollout.evaluation.measures import Evaluation, rewards, scored, spread
+from headway_rollout.gateway.turns import Places
 from headway_rollout.ledger.events import DISCARDS
 from headway_rollout.ledger.segments import Days, total
 from headway_rollout.ledger.usage import usage
@@ -146,7 +147,12 @@ def report(
 
 
 def samples(
-    figures: Figures, training: Training | None, days: Days | None, cost: float, fleet: Fleet | None
+    figures: Figures,
+    training: Training | None,
+    days: Days | None,
+    cost: float,
+    fleet: Fleet | None,
+    places: Places | None,
 ) -> Iterator[Sample]:
     """Everything `/metrics` shows but histograms; no bill while `days` is not known."""
     yield from (Sample(name, value) for name, value in figures.items())
@@ -156,6 +162,9 @@ def samples(
         yield from _servers(fleet)
     if training is not None:
         yield from _episodes(training)
+    if places is not None:
+        yield Sample("rollout/turns_in_flight", places.taken)
+        yield Sample("rollout/refused_turns", places.refused)
 
 
 def _bill(days: Days, cost: float) -> Iterator[Sample]:

@@ -12,7 +12,7 @@ Figures = dict[str, float]
 ADVANTAGE_EPS = 1e-6
 
 
-def batch(groups: Sequence[GroupRecord], step: int, *, normalize: bool, max_turns: int) -> Figures:
+def batch(groups: Sequence[GroupRecord], step: int, *, normalize: bool, max_turns: int | None) -> Figures:
     """What is reported of the batch that made `step`, besides what the learner itself reports."""
     return {
         **_rollout(groups, normalize),
@@ -117,13 +117,16 @@ def _staleness(groups: Sequence[GroupRecord], step: int) -> Figures:
     }
 
 
-def _episodes(groups: Sequence[GroupRecord], max_turns: int) -> Figures:
+def _episodes(groups: Sequence[GroupRecord], max_turns: int | None) -> Figures:
+    """Shares of episodes and turns; `max_turns` is None for an agent whose loop is its own."""
     episodes = [episode for group in groups for episode in group.episodes]
     turns = [turn for episode in episodes for turn in episode.turns]
-    limit = [e.outcome is Outcome.TRUNCATED and len(e.turns) >= max_turns for e in episodes]
+    truncated = [len(e.turns) for e in episodes if e.outcome is Outcome.TRUNCATED]
+    at_limit = [max_turns is not None and turns >= max_turns for turns in truncated]
     return {
         "episodes/malformed_tool_call_rate": _share(turn.malformed_tool_calls > 0 for turn in turns),
-        "episodes/turn_limit_rate": _share(limit),
+        "episodes/fork_rate": sum(e.forks for e in episodes) / len(turns) if turns else 0.0,
+        "episodes/turn_limit_rate": sum(at_limit) / len(episodes) if episodes else 0.0,
         "episodes/token_limit_rate": _share(turn.finish_reason == "length" for turn in turns),
         **{f"episodes/outcome_{o.value}_rate": _share(e.outcome is o for e in episodes) for o in Outcome},
     }
