@@ -132,9 +132,11 @@ class Concurrency:
         """Ask every server in rotation how full it is, and decide."""
         servers = self._router.in_rotation()
         found = await asyncio.gather(*map(self._read, servers))
-        pairs = zip([server.reading for server in servers], found, strict=True)
-        looks = [Look(before, now) for before, now in pairs if now is not None]
-        for server, now in zip(servers, found, strict=True):
+        heard = list(zip(servers, found, strict=True))
+        looks = [Look(server.reading, now) for server, now in heard if now is not None]
+        for server in self._router.servers.values():
+            server.reading = None
+        for server, now in heard:
             server.reading = now
         self._router.preemptions += round(sum(look.preempted for look in looks))
         room, (most, wanted) = self._room, self._room.demand()

@@ -60,7 +60,7 @@ class Server:
     canary_error: float | None = None
     """Mean absolute difference to the manifest's canary, as measured when `version` was loaded."""
     reading: Reading | None = None
-    """As of the last look; None where it did not answer then."""
+    """As of the last look; None where it was not in rotation, or did not answer."""
 
 
 @dataclass

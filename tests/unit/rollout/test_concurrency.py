@@ -243,6 +243,16 @@ async def test_a_server_that_takes_weights_meanwhile_is_not_heard() -> None:
         assert await r.look() == 6
 
 
+async def test_what_a_server_said_is_forgotten_when_it_leaves_the_rotation() -> None:
+    async with rig(servers=1) as r:
+        [server] = r.router.servers.values()
+        await r.look()
+        assert server.reading == Reading(version(1), 0.5, 4.0, 0.0)
+        r.router.wanted = version(2)
+        await r.look()
+        assert server.reading is None
+
+
 async def test_it_looks_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(concurrency, "LOOK_SECONDS", 0.01)
     async with rig(servers=1) as r:
