@@ -89,7 +89,7 @@ async def listen(
 
 async def _json(response: aiohttp.ClientResponse) -> Any:
     """The answer, all of which can be written down again."""
-    answer = await response.json()
+    answer = await response.json(content_type=None)  # what it is called does not matter
     if b"\\ud" in (await response.read()).lower():
         # Half a surrogate pair is valid JSON and no text: nothing that holds it could be stored.
         json.dumps(answer, ensure_ascii=False).encode()

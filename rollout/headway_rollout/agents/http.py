@@ -81,7 +81,10 @@ class HttpAgent:
         limit = min(self.idle_seconds, BROKEN_SECONDS) if broken else self.idle_seconds
         since = time.monotonic()
         while True:
-            silent = 0.0 if rollout.calls else time.monotonic() - max(since, rollout.called_at)
+            busy = (
+                rollout.calls or rollout.status is not Status.PENDING
+            )  # then its word has a limit of its own
+            silent = 0.0 if busy else time.monotonic() - max(since, rollout.called_at)
             if silent > limit:
                 hint = ", since its connection broke" if broken else "; see spec.agent.http.idleSeconds"
                 raise InfraFault(

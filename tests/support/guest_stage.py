@@ -1,0 +1,78 @@
+"""Episodes of other people's agents: a service of each guest, and the platform's side of its episodes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from agent_service import AgentService
+from gateway_rig import GatewayRig, a_task, gateway_rig, sandboxes
+from guests import ROOT, guest
+from lease_service import LeaseService
+
+from headway_api.records import EpisodeRecord
+from headway_rollout.agents.http import HttpAgent
+
+GUESTS = ROOT / "tests" / "integration" / "rollout" / "guests"
+PROGRAMS = {
+    "sagemaker_agent": "sagemaker",
+    "strands_agent": "strands",
+    "openai_agent": "openai",
+    "openai_agents_agent": "openai",
+}
+"""Program -> the environment that it runs in."""
+NO_CLOUD = {
+    "AWS_ACCESS_KEY_ID": "nobody",
+    "AWS_SECRET_ACCESS_KEY": "nothing",
+    "AWS_REGION": "us-west-2",
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
+"""The SDK signs a token for every call; the gateway knows the episode by its address."""
+REPORTED = "headway_sandbox.reported:ReportedReward"
+
+
+class Agents:
+    """The guests' services, each started when a test first wants it."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self._folder, self._stack = folder, stack
+        self._running: dict[str, AgentService] = {}
+
+    def get(self, program: str) -> AgentService:
+        if program not in self._running:
+            self._running[program] = self.fresh(program)
+        return self._running[program]
+
+    def fresh(self, program: str) -> AgentService:
+        """One of a test's own, that it may kill."""
+        folder = self._folder / f"{program}-{len(list(self._folder.iterdir()))}"
+        folder.mkdir()
+        service = AgentService([guest(PROGRAMS[program]), GUESTS / f"{program}.py"], folder, NO_CLOUD)
+        self._stack.callback(service.kill)
+        service.start()
+        return service
+
+
+@asynccontextmanager
+async def stage(
+    tok: Any, folder: Path, *texts: str, **settings: Any
+) -> AsyncIterator[tuple[GatewayRig, LeaseService]]:
+    async with gateway_rig(tok, *texts, **settings) as rig, sandboxes(folder, REPORTED) as leases:
+        yield rig, leases
+
+
+async def until(holds: Callable[[], bool], seconds: float = 30.0) -> None:
+    """Wait for what an agent does in its own time."""
+    async with asyncio.timeout(seconds):
+        while not holds():
+            await asyncio.sleep(0.02)
+
+
+async def play(
+    rig: GatewayRig, leases: LeaseService, agent: HttpAgent, attempt: int = 0, **row: Any
+) -> EpisodeRecord:
+    row = {"prompt": "Which metal is x?"} | row
+    return await rig.episodes(agent, leases).run(a_task(row, attempt=attempt))
