@@ -234,7 +234,8 @@ def _force(asked: _Body, tools: list[Tool]) -> Force | None:
 def _message(message: _Message, at: int) -> Message:
     content = message.content
     if isinstance(content, list):
-        content = "".join(part.text for part in content)
+        # Blocks are lines, as vLLM takes them where the model is served; what it said is one text again.
+        content = ("" if message.role == "assistant" else "\n").join(part.text for part in content)
     found: Message = {
         "role": "system" if message.role == "developer" else message.role,
         "content": content or "",

@@ -41,10 +41,13 @@ def test_the_smallest_request() -> None:
 
 def test_content_may_come_in_blocks_and_developers_are_the_system() -> None:
     blocks = [{"type": "text", "text": "hel"}, {"type": "text", "text": "lo"}]
-    found = openai.read(
-        body(messages=[{"role": "developer", "content": "Be kind."}, {"role": "user", "content": blocks}])
-    )
-    assert found.ask.messages == [{"role": "system", "content": "Be kind."}, USER]
+    roles = ("developer", "user", "assistant")
+    found = openai.read(body(messages=[{"role": role, "content": blocks} for role in roles]))
+    assert found.ask.messages == [
+        {"role": "system", "content": "hel\nlo"},
+        {"role": "user", "content": "hel\nlo"},
+        {"role": "assistant", "content": "hello"},
+    ]
 
 
 def test_a_conversation_with_calls() -> None:
