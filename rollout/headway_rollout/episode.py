@@ -140,6 +140,8 @@ class Episodes:
                 messages=progress.messages,
             )
             outcome, played = await self._act(stage)
+            if not progress.session.turns and outcome is not Outcome.TRUNCATED:
+                raise InfraFault(f"the agent ended without a single turn: {played.why or 'it said nothing'}")
             progress.stage, progress.why = "the environment's judgement", played.why
             unfinished = outcome is not Outcome.COMPLETED
             reply = await sandbox.finish(progress.messages, unfinished, played.reported, played.metrics)
@@ -181,6 +183,7 @@ class Episodes:
             messages=progress.messages,
             turns=progress.session.turns,
             rows=linearize(progress.session.graph),
+            forks=progress.session.forks,
             sandbox_seconds=progress.sandbox_seconds,
             started_at=progress.started_at,
             finished_at=time.time(),

@@ -17,11 +17,13 @@ from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 from headway_api.records import EpisodeRecord, Outcome, Purpose
 from headway_rollout import episode
 from headway_rollout import group as groups
+from headway_rollout.agents.agent import Played, Stage
 from headway_rollout.agents.builtin import Builtin
 from headway_rollout.bounds import NO_STEP_LEFT
 from headway_rollout.dataset import Slot
 from headway_rollout.engines.router import Router
 from headway_rollout.episode import Episodes, Rules, Task
+from headway_rollout.faults import AgentFault
 from headway_rollout.gateway.core import Gateway, Sampling
 from headway_rollout.room import Room
 from headway_rollout.sandboxes import Broker
@@ -89,6 +91,25 @@ async def test_an_episode_that_goes_well(tok: Any) -> None:
     assert r.broker.count("DELETE /v1/leases/t0-000000-0-0") == 1
     seeds = [request.seed for request in r.speaker.requests]
     assert len(set(seeds)) == 2
+
+
+@pytest.mark.parametrize("fault", [None, AgentFault("no such module")])
+async def test_an_agent_that_takes_no_turn_is_not_scored(tok: Any, fault: Exception | None) -> None:
+    """Its reward would be none of the model's doing."""
+
+    class Mute:
+        async def play(self, stage: Stage) -> Played:
+            if fault is not None:
+                raise fault
+            return Played(truncated=False)
+
+    async with rig(tok, ANSWER) as r:
+        r.episodes._agent = Mute()
+        record = await r.episodes.run(task())
+    assert (record.outcome, record.reward) == (Outcome.INFRA_ERROR, None)
+    assert "without a single turn" in str(record.error)
+    assert str(fault or "") in str(record.error)
+    assert r.sandbox.count("POST /finish") == 0
 
 
 async def test_a_malformed_call_is_kept_counted_and_answered(tok: Any) -> None:
