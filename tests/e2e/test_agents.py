@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 import yaml
-from live_job import look, pods, sandbox_in_use
 
 from headway_demo import quickstart
 from headway_demo.bill import recount, status_tokens
 from headway_demo.objects import read_group
 from headway_demo.settings import NAMESPACE
 
-STEPS = 4
+STEPS = 3
 SMALL: dict[str, Any] = {
     "algorithm": {"batchSize": 2, "groupSize": 4},
     "evaluation": {"everySteps": 0, "atStart": False},
@@ -88,21 +87,8 @@ def test_a_service_works_the_desk_and_is_redeployed_meanwhile(bench: Any, tmp_pa
     assert all(e["reward"] is None for e in episodes if e["outcome"] == "InfraError")
 
 
-def test_a_program_works_the_desk_and_reaches_the_gateway_alone(bench: Any, tmp_path: Path) -> None:
+def test_a_program_works_the_desk(bench: Any, tmp_path: Path) -> None:
     with applied(bench, "job-sandboxed.yaml") as name:
-        bench.wait_step(name, 1)
-        with sandbox_in_use(bench.kube, name) as sandbox:
-            [coordinator] = pods(bench.kube, name, "coordinator")
-            address = coordinator["status"]["podIP"]
-            [server] = pods(bench.kube, name, "rollout")
-            targets = {
-                "gateway": ("tcp", address, 8110),
-                "learner-api": ("tcp", address, 8100),
-                "engine": ("tcp", server["status"]["podIP"], 8000),
-            }
-            seen = look(bench.kube, sandbox.pod, targets)
-        assert seen["reached"] == ["gateway"]
-        assert not seen["resolves"]
         bench.wait_condition(name, "Complete", deadline_s=400)
         episodes = trained(bench, name, tmp_path)
     scored = [e for e in episodes if e["outcome"] != "InfraError"]
