@@ -10,42 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_service import AgentService
-from gateway_rig import ARN, GatewayRig, a_task, gateway_rig, sandboxes, token_truth
-from guests import guest
-from lease_service import LeaseService
+from gateway_rig import ARN, a_task, gateway_rig, token_truth
+from guest_stage import Agents, play, stage, until
 from speaker import ANSWER, CALL
-from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
-from headway_api.records import EpisodeRecord, Outcome
-from headway_rollout.agents.http import HttpAgent
-from headway_rollout.gateway import turns
+from headway_api.records import Outcome
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
-GUESTS = Path(__file__).parent / "guests"
-PROGRAMS = {
-    "sagemaker_agent": "sagemaker",
-    "strands_agent": "strands",
-    "openai_agent": "openai",
-    "openai_agents_agent": "openai",
-}
-"""Program -> the environment that it runs in."""
-NO_CLOUD = {
-    "AWS_ACCESS_KEY_ID": "nobody",
-    "AWS_SECRET_ACCESS_KEY": "nothing",
-    "AWS_REGION": "us-west-2",
-    "AWS_EC2_METADATA_DISABLED": "true",
-}
-"""The SDK signs a token for every call; the gateway knows the episode by its address."""
-REPORTED = "headway_sandbox.reported:ReportedReward"
-
 THINKING = "<think>\nWhich metal?\n</think>\n\nLet me see.\n\n" + CALL
 TWO_CALLS = (
     '<tool_call>\n{"name": "look_up", "arguments": {"key": "schöner Fuchs 🦊"}}\n</tool_call>\n'
@@ -53,61 +28,6 @@ TWO_CALLS = (
 )
 PADDED = "\n It is gold, I am sure. \n\n<|im_end|>"
 """Text that clients strip."""
-
-
-@pytest.fixture(scope="module")
-def tok(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return tokenizer(tmp_path_factory.mktemp("tok"), QWEN3_TEMPLATE)
-
-
-class Agents:
-    """The guests' services, each started when a test first wants it."""
-
-    def __init__(self, folder: Path, stack: ExitStack) -> None:
-        self._folder, self._stack = folder, stack
-        self._running: dict[str, AgentService] = {}
-
-    def get(self, program: str) -> AgentService:
-        if program not in self._running:
-            self._running[program] = self.fresh(program)
-        return self._running[program]
-
-    def fresh(self, program: str) -> AgentService:
-        """One of a test's own, that it may kill."""
-        folder = self._folder / f"{program}-{len(list(self._folder.iterdir()))}"
-        folder.mkdir()
-        service = AgentService([guest(PROGRAMS[program]), GUESTS / f"{program}.py"], folder, NO_CLOUD)
-        self._stack.callback(service.kill)
-        service.start()
-        return service
-
-
-@pytest.fixture(scope="module")
-def agents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agents]:
-    with ExitStack() as stack:
-        yield Agents(tmp_path_factory.mktemp("agents"), stack)
-
-
-@asynccontextmanager
-async def stage(
-    tok: Any, folder: Path, *texts: str, **settings: Any
-) -> AsyncIterator[tuple[GatewayRig, LeaseService]]:
-    async with gateway_rig(tok, *texts, **settings) as rig, sandboxes(folder, REPORTED) as leases:
-        yield rig, leases
-
-
-async def until(holds: Callable[[], bool], seconds: float = 10.0) -> None:
-    """Wait for what an agent does in its own time."""
-    async with asyncio.timeout(seconds):
-        while not holds():
-            await asyncio.sleep(0.02)
-
-
-async def play(
-    rig: GatewayRig, leases: LeaseService, agent: HttpAgent, attempt: int = 0, **row: Any
-) -> EpisodeRecord:
-    row = {"prompt": "Which metal is x?"} | row
-    return await rig.episodes(agent, leases).run(a_task(row, attempt=attempt))
 
 
 SCRIPTS = {
@@ -277,111 +197,6 @@ async def test_the_same_refusals_over_plain_http(tok: Any) -> None:
         assert rollout.rewards == [1.0]
 
 
-@pytest.mark.parametrize("style", ["create", "events"])
-async def test_a_client_that_loses_patience_gets_the_same_turn(
-    tok: Any, agents: Agents, tmp_path: Path, style: str
-) -> None:
-    service = agents.get("openai_agent")
-    async with stage(tok, tmp_path, CALL, ANSWER) as (rig, leases):
-        rig.speaker.gate.clear()
-        agent = rig.http_agent(f"{service.url}/at-once")
-        playing = asyncio.create_task(play(rig, leases, agent, style=style, patience=0.4, retries=9))
-        await until(lambda: rig.statuses("/v1/chat/completions") == [0, 0])  # it left twice
-        rig.speaker.gate.set()
-        record = await playing
-    assert (record.outcome, record.reward) == (Outcome.COMPLETED, 1.0), service.log[-3000:]
-    assert len(rig.speaker.requests) == 2
-    token_truth(rig, record)
-
-
-async def test_a_full_gateway_is_asked_again_when_it_says(
-    tok: Any, agents: Agents, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(turns, "RETRY_AFTER_SECONDS", 2)
-    service = agents.get("openai_agent")
-    async with stage(tok, tmp_path, ANSWER) as (rig, leases):
-        rig.speaker.gate.clear()
-        agent = rig.http_agent(f"{service.url}/at-once")
-        playing = asyncio.create_task(play(rig, leases, agent, crowd=turns.AT_ONCE + 2))
-        await until(lambda: rig.statuses("/v1/chat/completions") == [429, 429])
-        rig.speaker.gate.set()
-        record = await playing
-    assert (record.outcome, record.reward) == (Outcome.COMPLETED, 1.0), service.log[-3000:]
-    assert len(record.turns) == turns.AT_ONCE + 2 + 1
-    assert len(record.rows) == len(record.turns)
-    told = [one.at for one in rig.answered if one.status == 429]
-    came_back = [one.at for one in rig.answered if one.retries == 1]
-    assert len(came_back) == 2
-    assert min(came_back) - max(told) > 1.5  # without a word its first pause is half a second
-
-
-async def test_an_agent_that_is_killed_mid_episode_loses_it_and_its_successor_plays_the_retry(
-    tok: Any, agents: Agents, tmp_path: Path
-) -> None:
-    service = agents.fresh("openai_agent")
-    async with stage(tok, tmp_path, CALL, ANSWER) as (rig, leases):
-        agent = rig.http_agent(f"{service.url}/at-once", idle_seconds=1.5)
-        playing = asyncio.create_task(play(rig, leases, agent, between=60.0))
-        await until(lambda: rig.statuses("/v1/chat/completions") == [200])
-        service.kill()
-        killed = time.monotonic()
-        service.start()
-        lost = await playing
-        took = time.monotonic() - killed
-        again = await play(rig, leases, agent, attempt=1)
-    assert (lost.outcome, lost.reward) == (Outcome.INFRA_ERROR, None)
-    assert "has been silent for" in str(lost.error)
-    assert took < 1.5 + 2.0
-    token_truth(rig, lost)
-    assert (again.outcome, again.reward) == (Outcome.COMPLETED, 1.0), service.log[-3000:]
-    token_truth(rig, again)
-
-
-async def test_a_broken_connection_is_an_earlier_sign_of_it(
-    tok: Any, agents: Agents, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("headway_rollout.agents.http.BROKEN_SECONDS", 0.5)
-    service = agents.fresh("openai_agent")
-    async with stage(tok, tmp_path, CALL, ANSWER) as (rig, leases):
-        agent = rig.http_agent(f"{service.url}/at-end", idle_seconds=60.0)
-        playing = asyncio.create_task(play(rig, leases, agent, between=60.0))
-        await until(lambda: rig.statuses("/v1/chat/completions") == [200])
-        service.kill()
-        lost = await asyncio.wait_for(playing, 5.0)
-    assert lost.outcome is Outcome.INFRA_ERROR
-    assert "since its connection broke" in str(lost.error)
-
-
-async def test_an_agent_that_is_killed_before_it_began_is_sent_the_prompt_again(
-    tok: Any, agents: Agents, tmp_path: Path
-) -> None:
-    service = agents.fresh("openai_agent")
-    async with stage(tok, tmp_path, CALL, ANSWER) as (rig, leases):
-        agent = rig.http_agent(f"{service.url}/at-end")
-        playing = asyncio.create_task(play(rig, leases, agent, wait=1.0))
-        await asyncio.sleep(0.7)
-        assert leases.total == 1
-        service.kill()
-        assert rig.answered == []
-        await asyncio.sleep(0.5)  # nobody answers the next one
-        service.start()
-        record = await playing
-    assert (record.outcome, record.reward, record.attempt) == (Outcome.COMPLETED, 1.0, 0), service.log[-3000:]
-    assert all(one.status == 200 for one in rig.answered)
-    token_truth(rig, record)
-
-
-async def test_an_agent_that_is_not_there_is_waited_for(tok: Any, agents: Agents, tmp_path: Path) -> None:
-    service = agents.fresh("openai_agent")
-    service.kill()
-    async with stage(tok, tmp_path, ANSWER) as (rig, leases):
-        playing = asyncio.create_task(play(rig, leases, rig.http_agent(f"{service.url}/at-once")))
-        await asyncio.sleep(1.0)
-        service.start()
-        record = await playing
-    assert (record.outcome, record.reward) == (Outcome.COMPLETED, 1.0), service.log[-3000:]
-
-
 FIND = CALL.replace("look_up", "find")
 
 
@@ -418,3 +233,41 @@ async def test_a_last_turn_without_tools_keeps_its_history(tok: Any, agents: Age
         record = await play(rig, leases, rig.http_agent(f"{service.url}/at-once"), choices=["auto", "none"])
     assert (record.outcome, record.reward) == (Outcome.COMPLETED, 1.0), service.log[-3000:]
     token_truth(rig, record)
+
+
+async def test_a_whole_group_at_once(tok: Any, agents: Agents, tmp_path: Path) -> None:
+    """Episodes of one service at the same time: every turn and reward goes to its own."""
+    service = agents.get("sagemaker_agent")
+    size = 6
+    async with stage(tok, tmp_path, TWO_CALLS, ANSWER) as (rig, leases):
+        episodes = rig.episodes(rig.http_agent(f"{service.url}/at-once"), leases)
+        rows = [{"prompt": f"Which metal is thing {n}?", "style": "handler"} for n in range(size)]
+        records = await asyncio.gather(
+            *(
+                episodes.run(a_task(row | {"say": "each" if n else "one"}, index=n))
+                for n, row in enumerate(rows)
+            )
+        )
+    for n, record in enumerate(records):
+        assert (record.outcome, record.episode_id) == (Outcome.COMPLETED, f"t0-000000-{n}-0"), record.error
+        assert record.messages[0]["content"] == rows[n]["prompt"]
+        assert record.reward == (0.75 if n else 1.0)
+        token_truth(rig, record)
+
+
+async def test_a_client_that_sheds_its_history_forks_and_trains_every_token_once(
+    tok: Any, agents: Agents, tmp_path: Path
+) -> None:
+    """Strands drops its oldest messages when it is told that the context is full, and goes on."""
+    service = agents.get("strands_agent")
+    texts = [CALL, CALL, CALL, ANSWER]
+    async with stage(tok, tmp_path, *texts, context=370) as (rig, leases):
+        record = await play(rig, leases, rig.http_agent(f"{service.url}/at-once"), style="stream")
+    assert rig.statuses("/v1/chat/completions") == [200, 200, 400, 200, 200]
+    assert (record.outcome, record.reward) == (Outcome.COMPLETED, 1.0), service.log[-3000:]
+    assert [sum(row.mask) for row in record.rows] == [
+        len(tok.encode("".join(part), add_special_tokens=False)) for part in (texts[:2], texts[2:])
+    ]
+    spoken = rig.speaker.spoken[record.episode_id]
+    assert record.rows[0].tokens == spoken[1].prompt + spoken[1].sampled
+    assert record.rows[1].tokens == spoken[3].prompt + spoken[3].sampled

@@ -34,11 +34,16 @@ def serve(act: Act) -> None:
             return await act(payload)
         return await run_in_threadpool(act, payload)
 
+    async def taken(request: Request) -> dict[str, Any]:
+        payload: dict[str, Any] = await request.json()
+        print("rollout taken", payload["metadata"]["rolloutId"], flush=True)
+        return payload
+
     async def at_end(request: Request) -> JSONResponse:
-        return JSONResponse(await run(await request.json()))
+        return JSONResponse(await run(await taken(request)))
 
     async def at_once(request: Request) -> JSONResponse:
-        task = asyncio.create_task(run(await request.json()))
+        task = asyncio.create_task(run(await taken(request)))
         _running.add(task)
         task.add_done_callback(_running.discard)
         return JSONResponse({"status": "accepted"})
