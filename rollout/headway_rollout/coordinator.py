@@ -23,7 +23,6 @@ from headway_api import status as st
 from headway_api.artifacts import Layout
 from headway_api.config import JobConfig
 from headway_api.exits import JobError, leave, not_final
-from headway_api.metrics import UnknownMetricError, family
 from headway_api.records import EpisodeRecord, GroupRecord
 from headway_api.store import Store, open_store
 from headway_rollout import conditions, logs, view
@@ -41,7 +40,7 @@ from headway_rollout.learner_api import LearnerApi
 from headway_rollout.ledger.segments import Ledger
 from headway_rollout.ledger.usage import usage
 from headway_rollout.metrics import figures, mlflow
-from headway_rollout.metrics.prometheus import Exporter, Sample
+from headway_rollout.metrics.prometheus import Exporter, Sample, is_metric
 from headway_rollout.preflight.run import Ready, Runner
 from headway_rollout.room import Room
 from headway_rollout.sandboxes import Broker
@@ -327,15 +326,6 @@ class Coordinator:
     async def _blocking(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         async with asyncio.timeout(STORE_SECONDS):
             return await asyncio.to_thread(call, *args, **kwargs)
-
-
-def is_metric(name: str) -> bool:
-    """Whether a number the learner sent is one that `/metrics` may show; MLflow gets all of them."""
-    try:
-        family(name)
-    except UnknownMetricError:
-        return False
-    return True
 
 
 async def serve(coordinator: Coordinator) -> None:

@@ -87,6 +87,7 @@ def test_a_service_works_the_desk_and_is_redeployed_meanwhile(bench: Any, tmp_pa
     assert all(e["reward"] is None for e in episodes if e["outcome"] == "InfraError")
 
 
+@pytest.mark.long
 def test_a_program_works_the_desk(bench: Any, tmp_path: Path) -> None:
     with applied(bench, "job-sandboxed.yaml") as name:
         bench.wait_condition(name, "Complete", deadline_s=400)

@@ -56,7 +56,7 @@ class ServersSpec(SpecModel):
     replicas: Annotated[int, Field(ge=1, le=256)] = 1
     """Rollout servers. May be changed while the job runs, also with kubectl scale."""
     max_concurrency: Annotated[int, Field(ge=1, le=4096)] = 96
-    """Episodes in flight at once, over all servers."""
+    """Most episodes in flight at once, over all servers; fewer while the servers' KV caches are full."""
     timeout_seconds: Annotated[int, Field(ge=10, le=86400)] = 600
     """Longest an episode may take, in seconds, before it is ended and counted as an InfraError; at most
     spec.environment.sandbox.deadlineSeconds."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from headway_api.metrics import JOB_LABELS, family, prometheus_name
+from headway_api.metrics import JOB_LABELS, UnknownMetricError, family, prometheus_name
 
 Labels = Mapping[str, str]
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
@@ -75,3 +75,12 @@ class Exporter:
             buckets=SECONDS,
             registry=self._registry,
         )
+
+
+def is_metric(name: str) -> bool:
+    """Whether a number the learner sent is one that `/metrics` may show; MLflow gets all of them."""
+    try:
+        family(name)
+    except UnknownMetricError:
+        return False
+    return True
