@@ -14,7 +14,6 @@ import asyncio
 import logging
 import time
 from dataclasses import dataclass
-from typing import Any
 
 import aiohttp
 
@@ -32,7 +31,8 @@ BROKEN_SECONDS = 15.0
 FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS = 0.25, 5.0
 """Between two attempts to have the prompt taken: doubled each time."""
 LOOK_SECONDS = 0.25
-LATER = frozenset({408, 425, 429, 500, 502, 503, 504})
+GATEWAY_TIMEOUT = 504
+LATER = frozenset({408, 425, 429, 500, 502, 503, GATEWAY_TIMEOUT})
 """Statuses of an agent that cannot take the prompt now; any other refusal is its answer."""
 
 _log = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class HttpAgent:
     async def play(self, stage: Stage) -> Played:
         """Have the service act, and wait for its word."""
         async with self.desk.open(stage, takes_reward=self.reports_reward) as rollout:
-            work = asyncio.create_task(self._watched(rollout, self.desk.document(stage, rollout)))
+            work = asyncio.create_task(self._watched(stage, rollout))
             word = asyncio.create_task(self._word(rollout))
             try:
                 await asyncio.wait({work, word}, return_when=asyncio.FIRST_COMPLETED)
@@ -75,15 +75,14 @@ class HttpAgent:
                 raise InfraFault(_without_reward(rollout)) from error
         return played(rollout)
 
-    async def _watched(self, rollout: Rollout, document: dict[str, Any]) -> Played:
+    async def _watched(self, stage: Stage, rollout: Rollout) -> Played:
         """Have the prompt taken, then raise once the agent must have lost it. Ends by no other way."""
-        broken = await self._deliver(rollout, document)
+        broken = await self._deliver(stage, rollout)
         limit = min(self.idle_seconds, BROKEN_SECONDS) if broken else self.idle_seconds
         since = time.monotonic()
         while True:
-            busy = (
-                rollout.calls or rollout.status is not Status.PENDING
-            )  # then its word has a limit of its own
+            # Once it has said that it is done, its reward has a limit of its own.
+            busy = rollout.calls or rollout.status is not Status.PENDING
             silent = 0.0 if busy else time.monotonic() - max(since, rollout.called_at)
             if silent > limit:
                 hint = ", since its connection broke" if broken else "; see spec.agent.http.idleSeconds"
@@ -93,27 +92,32 @@ class HttpAgent:
                 )
             await asyncio.sleep(LOOK_SECONDS)
 
-    async def _deliver(self, rollout: Rollout, document: dict[str, Any]) -> bool:
+    async def _deliver(self, stage: Stage, rollout: Rollout) -> bool:
         """Post the prompt until it is taken; says whether the connection broke after the agent had begun.
+
+        Each time with another address: where an earlier one did arrive, one of the two runs acts.
 
         Raises:
             AgentFault: the agent refuses this prompt.
         """
         pause = FIRST_PAUSE_SECONDS
         while True:
+            document = self.desk.document(stage, rollout)
             try:
                 answer = await call(self.http, "POST", self.url, timeout=self.desk.seconds, body=document)
                 if isinstance(answer, dict) and (kind := answer.get("errorType")):
                     return bool(failed(rollout, f"{self.url}: {kind}: {answer.get('errorMessage')}"))
                 return False
             except Refused as error:
-                if rollout.session.begun:
-                    return True  # it says how its work ended: the rollout's status does, too, or nobody does
+                if rollout.begun:
+                    # It says how its work ended: so does the rollout's status, or nobody does. A gateway on
+                    # the way that lost patience says nothing of the agent.
+                    return error.status != GATEWAY_TIMEOUT
                 if error.status not in LATER:
                     raise AgentFault(str(error)) from error
                 problem: Exception = error
             except Unreachable as error:
-                if rollout.session.begun:
+                if rollout.begun:
                     return True
                 if error.answered:
                     return False
@@ -121,6 +125,8 @@ class HttpAgent:
             logs.event(_log, "agent-unreachable", level=logging.WARNING, error=str(problem), pause=pause)
             await asyncio.sleep(pause)
             pause = min(2 * pause, LAST_PAUSE_SECONDS)
+            if not self.desk.server.renew(rollout):
+                return False  # it had arrived
 
 
 def _without_reward(rollout: Rollout) -> str:

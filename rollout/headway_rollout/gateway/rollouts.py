@@ -17,7 +17,7 @@ import string
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from headway_rollout.gateway.core import Session
@@ -28,7 +28,7 @@ from headway_rollout.trajectory.calls import Tool
 TOKEN_LENGTH = 43
 """Letters of a token: 245 bits. No digits: clients look for status codes in error texts that hold the URL."""
 REMEMBERED = 4096
-"""Rollouts that are over and still known, for an answer that says so."""
+"""Addresses that are over and still known, for an answer that says so."""
 
 
 class Status(StrEnum):
@@ -53,9 +53,12 @@ class Rollout:
     takes_reward: bool
     expires_at: float
     """Monotonic."""
-    token: str = field(
-        default_factory=lambda: "".join(secrets.choice(string.ascii_letters) for _ in range(TOKEN_LENGTH))
-    )
+    token: str = field(default_factory=lambda: new_token())
+    """Its address. A prompt that is sent again comes with another."""
+    former: list[str] = field(default_factory=list)
+    """Those that it came with before."""
+    holder: str | None = None
+    """The one by which the agent acts."""
     status: Status = Status.PENDING
     closed: bool = False
     """The episode is over, whatever the agent still wants."""
@@ -107,6 +110,25 @@ class Rollout:
                     param=name,
                 )
 
+    @property
+    def begun(self) -> bool:
+        """Whether the agent acts already."""
+        return self.holder is not None
+
+    def hold(self, token: str) -> None:
+        """Let one run of the agent act, the first that does.
+
+        A prompt is sent again where nobody knows whether it arrived, so two may be at work. Turns of both in
+        one episode would be trained with the reward of one.
+        """
+        if self.holder is None:
+            self.holder = token
+        elif self.holder != token:
+            raise not_in_valid_status(
+                f"trajectory {self.trajectory_id} is not in valid status for this address: its prompt was "
+                "sent again, and another run of the agent acts in it"
+            )
+
     def require_open(self, what: str) -> None:
         """Refuse a turn or a tool call when the rollout is over."""
         if self.closed or self.status is not Status.PENDING:
@@ -126,9 +148,7 @@ class Rollout:
         if wanted is None:
             raise bad("Status", f"{status!r} is neither 'ready' nor 'failed'")
         if self.closed or self.status is not Status.PENDING:
-            raise not_in_valid_status(
-                f"Cannot transition trajectory {self.trajectory_id} to {wanted}: {self._described}"
-            )
+            raise self._cannot(wanted)
         self.status, self.error = wanted, error
         self._done("complete", client_token)
 
@@ -148,16 +168,15 @@ class Rollout:
                 "spec.agent.http with reportsReward: true",
                 param="Rewards",
             )
+        if self.closed:
+            raise self._cannot(Status.REWARD_RECEIVED)
         try:
             found, named = _rewards(values, len(self.session.turns), self.reward_range), _metrics(metrics)
         except Refusal as refusal:
             self.refused = str(refusal)
             raise
-        if self.closed or self.status is not Status.READY:
-            raise not_in_valid_status(
-                f"Cannot transition trajectory {self.trajectory_id} to {Status.REWARD_RECEIVED}: "
-                f"{self._described}; complete-rollout with status ready comes first"
-            )
+        if self.status is not Status.READY:
+            raise self._cannot(Status.REWARD_RECEIVED, "; complete-rollout with status ready comes first")
         self.status, self.rewards, self.metrics = Status.REWARD_RECEIVED, found, named
         self._done("reward", client_token)
 
@@ -166,11 +185,22 @@ class Rollout:
         self.closed = True
         self._changed.set()
 
+    def remains(self) -> Rollout:
+        """What late calls are answered by, without what was said."""
+        session = self.session
+        empty = Session(episode_id=session.episode_id, seed=session.seed, sampling=session.sampling)
+        return replace(self, session=empty, tools=())
+
     async def until(self, *wanted: Status) -> None:
         """Return once the status is one of those. The caller sets the deadline."""
         while self.status not in wanted:
             self._changed.clear()
             await self._changed.wait()
+
+    def _cannot(self, wanted: Status, hint: str = "") -> Refusal:
+        return not_in_valid_status(
+            f"Cannot transition trajectory {self.trajectory_id} to {wanted}: {self._described}{hint}"
+        )
 
     @property
     def _described(self) -> str:
@@ -201,9 +231,23 @@ class Rollouts:
             yield rollout
         finally:
             rollout.close()
-            self._over.append(rollout.token)
+            tokens = [*rollout.former, rollout.token]
+            self._by_token |= dict.fromkeys(tokens, rollout.remains())
+            self._over += tokens
             while len(self._over) > REMEMBERED:
                 del self._by_token[self._over.pop(0)]
+
+    def renew(self, rollout: Rollout) -> bool:
+        """Give an open rollout another address, unless an agent acts in it already; whether it has one now.
+
+        The former ones are good as well, until somebody acts: see `Rollout.hold`.
+        """
+        if rollout.begun:
+            return False
+        rollout.former.append(rollout.token)
+        rollout.token = new_token()
+        self._by_token[rollout.token] = rollout
+        return True
 
     def find(self, token: str) -> Rollout:
         """The rollout whose token it is.
@@ -224,6 +268,11 @@ class Rollouts:
                 401, "token_expired", f"the token of trajectory {rollout.trajectory_id} has expired"
             )
         return rollout
+
+
+def new_token() -> str:
+    """A secret that nobody can guess."""
+    return "".join(secrets.choice(string.ascii_letters) for _ in range(TOKEN_LENGTH))
 
 
 def _rewards(values: object, turns: int, bounds: tuple[float, float]) -> list[float]:

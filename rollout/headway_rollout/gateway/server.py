@@ -55,14 +55,18 @@ class GatewayServer:
     @asynccontextmanager
     async def open(self, rollout: Rollout) -> AsyncIterator[Rollout]:
         """Let an episode's agent in until the block ends."""
-        turns = self._turns[rollout.token] = Turns(self._gateway, rollout, self.places)
+        turns = self._turns[rollout.trajectory_id] = Turns(self._gateway, rollout, self.places)
         with self._rollouts.open(rollout):
             try:
                 yield rollout
             finally:
                 rollout.close()
-                del self._turns[rollout.token]
+                del self._turns[rollout.trajectory_id]
                 await turns.close()
+
+    def renew(self, rollout: Rollout) -> bool:
+        """Give an open episode another address, for a prompt that is sent again; see `Rollouts.renew`."""
+        return self._rollouts.renew(rollout)
 
     def app(self) -> web.Application:
         """The application to serve; run it with handler_cancellation, to know of clients that leave."""
@@ -78,7 +82,7 @@ class GatewayServer:
             app.router.add_post(f"{base}/update-reward", self._reward)
         return app
 
-    def _rollout(self, request: web.Request) -> Rollout:
+    def _rollout(self, request: web.Request, *, acts: bool = False) -> Rollout:
         scheme, _, bearer = request.headers.get("Authorization", "").partition(" ")
         token = request.match_info.get("token") or (bearer.strip() if scheme.lower() == "bearer" else "")
         if not token:
@@ -89,14 +93,16 @@ class GatewayServer:
             )
         rollout = self._rollouts.find(token)
         rollout.check(request.headers.get(JOB_ARN), request.headers.get(TRAJECTORY_ID))
+        if acts:
+            rollout.hold(token)
         return rollout
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
-        rollout = self._rollout(request)
+        rollout = self._rollout(request, acts=True)
         asked = openai.read(await _json(request))
         rollout.require_open("a turn")
         with rollout.call():
-            turns = self._turns[rollout.token]
+            turns = self._turns[rollout.trajectory_id]
             async with turns.turn(asked.ask, retry=_retries(request) > 0) as task:
                 if asked.stream:
                     return await self._stream(request, rollout, asked, task)
@@ -144,7 +150,7 @@ class GatewayServer:
         return web.json_response({"tools": list(self._rollout(request).tools)})
 
     async def _tool(self, request: web.Request) -> web.StreamResponse:
-        rollout = self._rollout(request)
+        rollout = self._rollout(request, acts=True)
         arguments = await _json(request)
         if not isinstance(arguments, dict):
             raise bad("body", "must be a JSON object, the tool's arguments")
@@ -172,7 +178,7 @@ class GatewayServer:
 
     async def _told(self, request: web.Request) -> tuple[Rollout, dict[str, Any]]:
         """The rollout and the body of one of MTRL's own calls."""
-        rollout, body = self._rollout(request), await _json(request)
+        rollout, body = self._rollout(request, acts=True), await _json(request)
         if not isinstance(body, dict):
             raise bad("body", "must be a JSON object")
         for name in ("JobArn", "TrajectoryId"):

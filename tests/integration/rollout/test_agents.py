@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 import tool_loop
 from aiohttp import web
-from faulty_servers import Fault, Scripted, drop, fail, first, say, serving
 from gateway_rig import GatewayRig, a_task, gateway_rig, sandboxes, token_truth
 from lease_service import LeaseService
 from metal_desk import UNFINISHED
@@ -277,63 +276,3 @@ async def test_a_sandboxed_agent_may_not_reward_itself(tok: Any, tmp_path: Path)
     assert (record.outcome, record.reward) == (Outcome.AGENT_ERROR, UNFINISHED)
     assert "reward_not_accepted" in str(record.error)
     assert s.rig.statuses("/update-reward") == [403]
-
-
-async def not_json(request: web.Request) -> web.Response:
-    return web.Response(text="OK")
-
-
-@pytest.mark.parametrize(
-    "fault", [fail(400, "NoSuchCase"), say({"errorType": "NoSuchCase", "errorMessage": "which one?"})]
-)
-async def test_a_service_may_refuse_its_prompt(tok: Any, tmp_path: Path, fault: Fault) -> None:
-    service = Scripted({}, {"POST /": fault})
-    async with stage("http", tok, tmp_path, [ANSWER]) as s, serving(service):
-        s.agent = s.rig.http_agent(f"{service.url}/", reports_reward=False)
-        record = await s.play()
-    assert (record.outcome, record.reward) == (Outcome.AGENT_ERROR, UNFINISHED)
-    assert "NoSuchCase" in str(record.error)
-    assert service.count("POST /") == 1
-
-
-@pytest.mark.parametrize(
-    ("fault", "asked"), [(not_json, 1), (first(2, fail(503)), 3), (first(2, drop), 3), (None, 1)]
-)
-async def test_a_service_that_took_its_prompt_and_is_silent_has_lost_it(
-    tok: Any, tmp_path: Path, fault: Fault | None, asked: int
-) -> None:
-    """Whatever it answered; what it did not take, it is sent again."""
-    service = Scripted({"POST /": lambda body: {}}, {"POST /": fault} if fault else {})
-    async with stage("http", tok, tmp_path, [ANSWER]) as s, serving(service):
-        s.agent = s.rig.http_agent(f"{service.url}/", idle_seconds=0.5)
-        record = await s.play()
-    assert (record.outcome, record.reward) == (Outcome.INFRA_ERROR, None)
-    assert "has been silent for" in str(record.error)
-    assert service.count("POST /") == asked
-
-
-async def test_a_service_may_think_about_its_reward_for_longer_than_it_may_be_silent(
-    tok: Any, tmp_path: Path
-) -> None:
-    work: list[asyncio.Task[None]] = []
-
-    async with stage("http", tok, tmp_path, [ANSWER]) as s:
-
-        async def act(told: dict[str, Any]) -> None:
-            endpoint = told["metadata"]["endpoint"]
-            turn = {"messages": [{"role": "user", "content": told["prompt"]}]}
-            await s.rig.http.post(f"{endpoint}/v1/chat/completions", json=turn)
-            await s.rig.http.post(f"{endpoint}/complete-rollout", json={})
-            await asyncio.sleep(1.5)
-            await s.rig.http.post(f"{endpoint}/update-reward", json={"Rewards": [0.5]})
-
-        def take(told: dict[str, Any]) -> dict[str, Any]:
-            work.append(asyncio.create_task(act(told)))
-            return {}
-
-        async with serving(Scripted({"POST /": take})) as service:
-            s.agent = s.rig.http_agent(f"{service.url}/", idle_seconds=0.5)
-            record = await s.play()
-            await asyncio.gather(*work)
-    assert (record.outcome, record.reward) == (Outcome.COMPLETED, UNFINISHED)
-    assert s.rig.statuses("/update-reward") == [200]

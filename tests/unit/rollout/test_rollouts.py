@@ -232,3 +232,32 @@ def test_whatever_comes_a_reward_is_only_ever_that_of_a_rollout_which_was_ready(
                 one.complete(word)
                 was_ready = was_ready or word == "ready"
     assert (one.rewards is not None) == (one.status is Status.REWARD_RECEIVED)
+
+
+def test_of_two_runs_of_an_agent_the_first_that_acts_plays() -> None:
+    rollouts = Rollouts()
+    with rollouts.open(rollout()) as one:
+        first = one.token
+        assert rollouts.renew(one)
+        second = one.token
+        assert first != second
+        assert rollouts.find(first) is rollouts.find(second) is one
+        one.hold(first)
+        one.hold(first)
+        with refused("trajectory_status", 409) as caught:
+            one.hold(second)
+        assert "not in valid status" in str(caught.value)
+        assert not rollouts.renew(one)
+        assert one.token == second
+    assert rollouts.find(first).closed
+    assert rollouts.find(second).closed
+
+
+def test_what_was_said_is_not_kept_for_late_calls() -> None:
+    rollouts = Rollouts()
+    with rollouts.open(rollout(turns=3)) as one:
+        one.complete("ready")
+    late = rollouts.find(one.token)
+    assert (late.trajectory_id, late.status, late.session.turns) == (one.trajectory_id, Status.READY, [])
+    with refused("trajectory_status", 409):
+        late.reward([0.1, 0.2, 0.3])
