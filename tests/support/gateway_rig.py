@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -162,6 +162,7 @@ def token_truth(rig: GatewayRig, record: EpisodeRecord) -> Row:
     Every turn's prompt begins with all of the turn before it, the row is the last turn whole, and trains
     exactly the tokens that were sampled.
     """
+    assert record.forks == 0
     spoken = rig.speaker.spoken[record.episode_id]
     for before, after in pairwise(spoken):
         so_far = before.prompt + before.sampled
@@ -178,11 +179,6 @@ def token_truth(rig: GatewayRig, record: EpisodeRecord) -> Row:
     assert [turn.sampled_tokens for turn in record.turns] == [len(turn.sampled) for turn in spoken]
     assert [turn.prompt_tokens for turn in record.turns] == [len(turn.prompt) for turn in spoken]
     return row
-
-
-def sampled_texts(tok: Any, rig: GatewayRig, episode_id: str) -> Sequence[str]:
-    """What the model said in an episode, turn by turn."""
-    return [tok.decode(turn.sampled) for turn in rig.speaker.spoken[episode_id]]
 
 
 def _port() -> int:

@@ -265,7 +265,9 @@ async def test_a_sandboxed_agent_may_not_reward_itself(tok: Any, tmp_path: Path)
     program = tmp_path / "greedy.py"
     program.write_text(
         "import json, os, tool_loop\n"
-        "told = json.load(open(os.environ['HEADWAY_EPISODE_FILE']))['metadata']\n"
+        "episode = json.load(open(os.environ['HEADWAY_EPISODE_FILE']))\n"
+        "told = episode['metadata']\n"
+        "tool_loop.play(told['endpoint'], episode['messages'], None)\n"
         "own = {'JobArn': told['jobArn'], 'TrajectoryId': told['rolloutId']}\n"
         "tool_loop.ask(told['endpoint'] + '/complete-rollout', own)\n"
         "tool_loop.ask(told['endpoint'] + '/update-reward', own | {'Rewards': [1.0]})\n"

@@ -268,6 +268,7 @@ async def test_a_client_that_sheds_its_history_forks_and_trains_every_token_once
     assert [sum(row.mask) for row in record.rows] == [
         len(tok.encode("".join(part), add_special_tokens=False)) for part in (texts[:2], texts[2:])
     ]
+    assert record.forks == 1
     spoken = rig.speaker.spoken[record.episode_id]
     assert record.rows[0].tokens == spoken[1].prompt + spoken[1].sampled
     assert record.rows[1].tokens == spoken[3].prompt + spoken[3].sampled
