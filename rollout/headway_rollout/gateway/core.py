@@ -79,6 +79,11 @@ class _Said:
     prompt: list[int]
     sampled: list[int]
 
+    def goes_on_in(self, prompt: list[int]) -> bool:
+        """Whether a prompt begins with exactly this turn: rendered afresh, it may all the same."""
+        whole = len(self.prompt) + len(self.sampled)
+        return prompt[:whole] == [*self.prompt, *self.sampled]
+
 
 @dataclass
 class Session:
@@ -176,8 +181,9 @@ class Gateway:
                 if extended is not None:
                     return extended
                 break
-        session.forks += bool(session.said)
-        return self._renderer.render(ask.messages, ask.tools)
+        rendered = self._renderer.render(ask.messages, ask.tools)
+        session.forks += bool(session.said) and not any(said.goes_on_in(rendered) for said in session.said)
+        return rendered
 
     def _record(
         self,

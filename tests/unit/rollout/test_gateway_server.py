@@ -121,6 +121,15 @@ async def test_a_conversation_is_one_row_of_exactly_what_was_sampled(tok: Any) -
     assert first_request.seed != second_request.seed
 
 
+async def test_a_history_that_is_rendered_afresh_to_the_same_tokens_is_no_fork(tok: Any) -> None:
+    """Qwen's template is asked again at every word of the user, since it may drop what was thought before."""
+    async with rig(tok) as r:
+        _, first = await r.chat(USER)
+        await r.chat(USER, first["choices"][0]["message"], USER)
+        assert r.rollout.session.forks == 0
+        assert len(linearize(r.rollout.session.graph)) == 1
+
+
 async def test_a_history_that_drifted_forks_and_is_counted(tok: Any) -> None:
     async with rig(tok, ANSWER) as r:
         await r.chat(USER)
