@@ -113,6 +113,9 @@ def _cpu(spec: RLTrainingJobSpec, config: Mapping[str, Any]) -> list[str]:
     argv = ["--enforce-eager", "--kv-cache-memory-bytes", str(cache_bytes(spec, config))]
     # Whole blocks are cached; the default of 128 tokens would find nothing in short conversations.
     argv += ["--block-size", "32"]
+    # A prompt computed in parts kills vLLM's CPU engine where the request has a seed, as all of ours do: it
+    # would set back a generator that has no offset. So do turns computed anew after full weights were taken.
+    argv += ["--no-enable-chunked-prefill"]
     if spec.rollout.engine.tensor_parallel_size == 1:
         argv += ["--distributed-executor-backend", "uni"]
     return argv

@@ -99,6 +99,7 @@ def test_what_a_cpu_needs_is_not_asked_of_a_gpu() -> None:
         "--enforce-eager",
         "--kv-cache-memory-bytes",
         "--block-size",
+        "--no-enable-chunked-prefill",
         "--distributed-executor-backend",
     }
     assert flags(cpu.argv).keys() - flags(gpu.argv).keys() == only_cpu
