@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import signal
 import tempfile
 import time
 from collections.abc import Callable
@@ -41,7 +42,9 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(SECTIONS), help="sections, by comma")
     parser.add_argument("--out", type=Path, default=machine.ROOT / "bench" / "results")
     options = parser.parse_args()
-    logging.disable(logging.WARNING)
+    logging.disable(logging.ERROR)
+    # Ended by a signal it still ends what it started.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     found: dict[str, Section] = {}
     for name in filter(None, options.only.split(",")):
         print(f"{name} ...", flush=True)

@@ -1,9 +1,114 @@
-"""Placeholder."""
+"""How tokens and the bill grow with episodes and with turns: exponents, of whole jobs and their ledgers."""
 
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from bench.support.report import Section
+from bench.support.engine import running
+from bench.support.job import Plan, Ran, run
+from bench.support.model import TINY
+from bench.support.report import Goal, Row, Section, Table, prose
+from bench.support.stats import shown, slope
+from headway_api.prices import DEFAULT
+
+STEPS = (1, 2, 4, 8)
+TURNS = (1, 2, 4, 8, 16)
+PLAN = Plan(steps=1, batch_size=4, group_size=2, turns=4, tokens=16)
+PRICED = ("prefill", "cachedPrefill", "sample", "train")
+GROWN = ("prompt", "prefill", "sample", "train", "a row a turn", "cost, USD")
+LINEAR = ("prompt", "sample", "train", "cost, USD")
+"""Over episodes."""
+WITHIN = 0.05
+"""How far from 1 an exponent may be."""
+
+READ = prose(f"""
+    Whole jobs on one server, each with a ledger of its own: {PLAN.batch_size} groups of {PLAN.group_size}
+    episodes a step, {PLAN.tokens} sampled tokens a turn, a tool's result between two. The usage is what the
+    job's status says, the cost is by the default price book. An exponent is the slope of a straight line
+    through the logarithms: 1 is linear, 2 quadratic.
+
+    *Prompt* is what the engine was sent, *cached* the part it had; what it had to compute is *prefill*.
+    *Train* is what a step trains on. An episode is one row, in which each sampled token is trained once; *a
+    row a turn* is what training each turn with its own prompt would take, counted from the same records. The
+    prompt of each turn holds all before it, so prompts grow as the square of the turns, and nearly all of
+    that is cached. Exponents over turns are of what the turns after the first add to an episode of one turn:
+    its prompt is there whatever follows.
+""")
 
 
 def measure(folder: Path) -> Section:
-    return Section("none", [])
+    """All jobs."""
+    return asyncio.run(_measure(folder))
+
+
+async def _measure(folder: Path) -> Section:
+    with running(folder, TINY, context=4096, concurrency=16) as server:
+        await run(folder, server, PLAN)
+        episodes = [row(await run(folder, server, replace(PLAN, steps=steps)), steps) for steps in STEPS]
+        turns = [row(await run(folder, server, replace(PLAN, turns=number)), 1) for number in TURNS]
+    return section(episodes, turns)
+
+
+def row(ran: Ran, steps: int) -> Row:
+    """One job."""
+    usage, episodes = ran.usage, [episode for group in ran.groups for episode in group.episodes]
+    prefill, cached = usage["prefillTokens"], usage["cachedPrefillTokens"]
+    rows = sum(len(episode.rows) for episode in episodes)
+    return {
+        "episodes": len(episodes),
+        "turns": len(episodes[0].turns),
+        "prompt": prefill + cached,
+        "cached": cached,
+        "prefill": prefill,
+        "sample": usage["sampleTokens"],
+        "train": usage["trainTokens"],
+        "a row a turn": sum(t.prompt_tokens + t.sampled_tokens for e in episodes for t in e.turns),
+        "rows an episode": rows / len(episodes),
+        "cost, USD": _cost(usage),
+    }
+
+
+def _cost(usage: dict[str, Any]) -> float:
+    """By the default price book, to more digits than a status shows."""
+    prices = DEFAULT.entries[-1].prices.by_class()
+    return float(sum(prices[name] * usage[f"{name}Tokens"] for name in PRICED))
+
+
+def section(episodes: list[Row], turns: list[Row]) -> Section:
+    """Tables and goals."""
+    by_episodes = exponents("episodes", episodes)
+    first, *longer = turns
+    added = [{name: row[name] - first[name] for name in ("turns", *GROWN)} for row in longer]
+    by_turns = exponents("turns", added)
+    worst = max(abs(by_episodes[name] - 1) for name in LINEAR)
+    trained, otherwise = by_turns["train"], by_turns["a row a turn"]
+    return Section(
+        title="Cost",
+        read=READ,
+        tables=[
+            Table("Jobs of more and more episodes", episodes),
+            Table("Jobs of longer and longer episodes", turns),
+            Table("Exponents", [{"over": "episodes"} | by_episodes, {"over": "turns"} | by_turns]),
+        ],
+        goals=[
+            Goal(
+                "tokens and cost linear in episodes",
+                f"exponents at most {worst:.3f} from 1",
+                worst <= WITHIN,
+            ),
+            Goal(
+                "trained tokens linear in turns",
+                f"exponent {trained} (a row a turn: {otherwise})",
+                abs(trained - 1) <= WITHIN,
+            ),
+        ],
+    )
+
+
+def exponents(over: str, rows: list[Row]) -> Row:
+    """Of each column."""
+    x = [row[over] for row in rows]
+    return {name: shown(slope(x, [row[name] for row in rows])) for name in GROWN}

@@ -1,9 +1,222 @@
-"""Placeholder."""
+"""What new weights cost a server that samples: how long it stands still, and what becomes of its turns."""
 
+from __future__ import annotations
+
+import asyncio
+import itertools
+import statistics
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.support.report import Section
+import aiohttp
+from rollout_server import TOKEN
+
+from bench.support.engine import Server, running
+from bench.support.model import SMALL
+from bench.support.report import Goal, Row, Section, Table, prose
+from bench.support.stats import shown
+from headway_rollout.engines.fleet import Fleet
+from headway_rollout.engines.vllm import Request
+from headway_rollout.model_names import name_of
+
+CONTEXT = 1024
+WAYS = 8
+TOKENS = 48
+STREAMED = 256
+"""Tokens of a request that is watched: few, since with full weights they are all computed anew."""
+STEP_SECONDS = 3.0
+UPDATES = 3
+"""In a phase; a phase with updates follows each without."""
+PHASES = 2
+
+READ = prose(f"""
+    {WAYS} sessions sample turns of {TOKENS} tokens through the fleet without a break, from a model of
+    {SMALL.parameters / 1e6:.0f} M parameters in float32, and one more request streams its tokens for as long
+    as it is measured. In every other phase the fleet is told of new weights each {STEP_SECONDS:g} s, a very
+    short step; each time the server fetches, checks, loads and proves them by the canary.
+
+    *Stands still* is the longest time between two tokens of the stream around an update, less the usual one:
+    no request gets a token meanwhile. *New turns wait* is from the word to the fleet until the server is in
+    rotation again with the weights proven; turns that run go on. *Of a step* is the first over
+    {STEP_SECONDS:g} s. *Rate* is tokens a second in phases with updates over those without.
+""")
+
+
+@dataclass
+class Load:
+    """Turns that run one after the other in every session."""
+
+    fleet: Fleet
+    tokens: int = 0
+    running: set[str] = field(default_factory=set)
+    done: set[str] = field(default_factory=set)
+    """Turns that ended with all their tokens."""
+    mixed: int = 0
+    """Of those, sampled by more than one version."""
+
+    async def session(self, number: int) -> None:
+        for turn in itertools.count():
+            name = f"{number}-{turn}"
+            prompt = [20 + (7 * number + 3 * turn + i) % 200 for i in range(64)]
+            self.running.add(name)
+            sampled = await self.fleet.generate(
+                str(number), Request(prompt, TOKENS, 1.0, 1.0, turn, []), 120.0
+            )
+            self.running.discard(name)
+            self.tokens += len(sampled.tokens)
+            if len(sampled.tokens) == TOKENS:
+                self.done.add(name)
+                self.mixed += len(sampled.versions) > 1
+
+
+@dataclass
+class Update:
+    """One."""
+
+    began: float
+    in_flight: set[str]
+    seconds: float = 0.0
+    """Until the server was in rotation again."""
+
+
+@dataclass
+class Found:
+    """Of one kind of weights."""
+
+    load: Load
+    updates: list[Update] = field(default_factory=list)
+    tokens_at: list[float] = field(default_factory=list)
+    """When the stream had a token."""
+    rates: dict[bool, list[float]] = field(default_factory=lambda: {False: [], True: []})
+    """Tokens a second, in phases without and with updates."""
+    reroutes: int = 0
 
 
 def measure(folder: Path) -> Section:
-    return Section("none", [])
+    """Adapters and full weights."""
+    found = {}
+    for kind in ("lora", "full"):
+        with running(folder / kind, SMALL, context=CONTEXT, concurrency=WAYS, lora=kind == "lora") as server:
+            found[kind] = asyncio.run(_measure(server))
+    return section({kind: row(one) for kind, one in found.items()}, found)
+
+
+async def _measure(server: Server) -> Found:
+    limit = aiohttp.ClientTimeout(total=None)
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=limit) as http:
+        fleet = Fleet(http, TOKEN, server.discover)
+        found = Found(Load(fleet))
+        async with _background(fleet.run()):
+            await fleet.want(server.weights(1))
+            await fleet.ready()
+            sessions = [found.load.session(number) for number in range(WAYS)]
+            async with _background(*sessions, _stream(http, server, found)):
+                await asyncio.sleep(STEP_SECONDS)
+                for step in range(PHASES):
+                    await _phase(found, server, None)
+                    await _phase(found, server, 2 + step * UPDATES)
+                await asyncio.sleep(STEP_SECONDS)
+        found.reroutes = fleet.reroutes
+    return found
+
+
+async def _phase(found: Found, server: Server, first: int | None) -> None:
+    """Some steps, with an update in each where there is a first version."""
+    began, tokens = time.monotonic(), found.load.tokens
+    for number in range(UPDATES):
+        due = began + (number + 1) * STEP_SECONDS
+        if first is not None:
+            await _update(found, server, first + number)
+        await asyncio.sleep(due - time.monotonic())
+    found.rates[first is not None].append((found.load.tokens - tokens) / (time.monotonic() - began))
+
+
+async def _update(found: Found, server: Server, step: int) -> None:
+    update = Update(time.monotonic(), set(found.load.running))
+    await found.load.fleet.want(server.weights(step))
+    await found.load.fleet.ready()
+    update.seconds = time.monotonic() - update.began
+    found.updates.append(update)
+
+
+async def _stream(http: aiohttp.ClientSession, server: Server, found: Found) -> None:
+    """Tokens of one request, as they come; another one where it has reached its end."""
+    body = {
+        "model": name_of(server.weights(1)),
+        "prompt": list(range(20, 60)),
+        "max_tokens": STREAMED,
+        "ignore_eos": True,
+        "stream": True,
+    }
+    while True:
+        async with http.post(f"{server.process.url}/v1/completions", json=body) as answer:
+            assert answer.status == 200, await answer.text()
+            async for line in answer.content:
+                if line.startswith(b"data: {"):
+                    found.tokens_at.append(time.monotonic())
+
+
+@asynccontextmanager
+async def _background(*work: object) -> AsyncIterator[None]:
+    """Run all of it until the block ends; what fails in it fails the block's end."""
+    tasks = [asyncio.ensure_future(one) for one in work]  # type: ignore[call-overload]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+    for error in ended:
+        if isinstance(error, Exception):
+            raise error
+
+
+def stand_still(at: list[float], update: Update, usual: float) -> float:
+    """Longest time without a token around an update, less the usual."""
+    end = update.began + update.seconds + STEP_SECONDS / 4
+    gaps = [b - a for a, b in itertools.pairwise(at) if b >= update.began and a <= end]
+    return max(0.0, max(gaps) - usual)
+
+
+def row(found: Found) -> Row:
+    """Of one kind of weights."""
+    usual = statistics.median(b - a for a, b in itertools.pairwise(found.tokens_at))
+    still = [stand_still(found.tokens_at, update, usual) for update in found.updates]
+    in_flight = [name for update in found.updates for name in update.in_flight]
+    kept = [name for name in in_flight if name in found.load.done]
+    rates = {with_updates: statistics.median(of) for with_updates, of in found.rates.items()}
+    return {
+        "updates": len(found.updates),
+        "usual ms a token": shown(1000 * usual),
+        "stands still, median ms": shown(1000 * statistics.median(still)),
+        "most ms": shown(1000 * max(still)),
+        "of a step": f"{statistics.median(still) / STEP_SECONDS:.2%}",
+        "new turns wait, median ms": shown(1000 * statistics.median(u.seconds for u in found.updates)),
+        "turns in flight": len(in_flight),
+        "kept": len(kept),
+        "of two versions": found.load.mixed,
+        "rate": shown(rates[True] / rates[False]),
+        "tokens/s without": shown(rates[False]),
+        "tokens/s with": shown(rates[True]),
+    }
+
+
+def section(rows: dict[str, Row], found: dict[str, Found]) -> Section:
+    """Table and goals."""
+    lost = sum(one["turns in flight"] - one["kept"] for one in rows.values())
+    rerouted = sum(one.reroutes for one in found.values())
+    return Section(
+        title="Pause for new weights",
+        read=READ,
+        tables=[Table("An update of one server", [{"weights": kind} | one for kind, one in rows.items()])],
+        goals=[
+            Goal(
+                "no turn in flight lost to new weights",
+                f"{lost} lost, {rerouted} asked again",
+                not lost + rerouted,
+            )
+        ],
+    )

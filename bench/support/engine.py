@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rollout_server import RolloutServer, publish_adapter, publish_full, version
+from rollout_server import CANARY_TOKENS, TOLERANCE, RolloutServer, publish_adapter, score, version
 
 from bench.support.model import Size, write_model
-from headway_api.records import WeightsManifest
+from headway_api.records import Canary, WeightsManifest
+from headway_api.store import digest
+from headway_rollout.engines.router import Endpoint
 
 START_SECONDS = 300
 LORA: dict[str, Any] = {"rank": 8, "alpha": 16}
 EFFECT = 0.02
-"""Standard deviation of an adapter's weights: enough for the canary to tell two apart."""
+"""Standard deviation of an adapter's weights."""
 
 
 class Server:
@@ -26,20 +29,35 @@ class Server:
         self.base = base
         self._store = store
         self._lora = lora
-        self._made: dict[int, WeightsManifest] = {}
 
-    def weights(self, step: int) -> WeightsManifest:
-        """Weights of a step; the same files for all adapters, under versions of their own."""
-        if step not in self._made:
-            self._made[step] = self._publish(step)
-        return self._made[step]
+    def weights(self, step: int, incarnation: int = 0) -> WeightsManifest:
+        """Weights under a version of their own; the files are always the same."""
+        return self._published.model_copy(update={"version": version(step, incarnation)})
 
-    def _publish(self, step: int) -> WeightsManifest:
-        if not self._lora:
-            return publish_full(self._store, version(step), seed=0, tied=False)
-        if 0 in self._made:
-            return self._made[0].model_copy(update={"version": version(step)})
-        return publish_adapter(self._store, self.base, version(step), seed=1, scale=EFFECT)
+    async def discover(self) -> set[Endpoint]:
+        """The only server there is."""
+        return {Endpoint(self.process.url, self.process.agent_url)}
+
+    @cached_property
+    def _published(self) -> WeightsManifest:
+        if self._lora:
+            return publish_adapter(self._store, self.base, version(0), seed=1, scale=EFFECT)
+        return _whole(self.base)
+
+
+def _whole(base: Path) -> WeightsManifest:
+    """The base model as weights to be published."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    logprobs = score(AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), CANARY_TOKENS)
+    return WeightsManifest(
+        version=version(0),
+        kind="full",
+        uri=f"file://{base}",
+        files=[digest(path) for path in sorted(base.glob("*")) if path.suffix in (".json", ".safetensors")],
+        canary=Canary(tokens=CANARY_TOKENS, logprobs=logprobs, tolerance=TOLERANCE),
+    )
 
 
 @contextmanager
@@ -48,7 +66,7 @@ def running(
 ) -> Iterator[Server]:
     """A server over a model of `size`, ready for weights."""
     base = write_model(folder / "base", size)
-    how = {"lora": LORA} if lora else {"full": {}}
+    how: dict[str, Any] = {"lora": LORA} if lora else {"full": {}}
     spec: dict[str, Any] = {
         "model": {"contextLength": context} | how,
         "rollout": {"maxConcurrency": concurrency, "sampling": {"maxTokens": 64}},

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-from rollout_server import TOKEN, free_port, job_config, version
+from rollout_server import TOKEN, free_port, job_config
 from scripted_learner import ScriptedLearner
 
 from bench.support.agent import AT_ONCE, Latency, agent_service
@@ -24,9 +24,10 @@ from headway_api.store import FileStore
 from headway_rollout.agents.choice import Where
 from headway_rollout.bounds import oldest_step
 from headway_rollout.coordinator import Coordinator
-from headway_rollout.engines.router import Endpoint
 
 READY_SECONDS = 60
+RUN_SECONDS = 900
+"""Longest a job may take before the benchmark gives up."""
 _runs = itertools.count()
 
 
@@ -120,9 +121,6 @@ async def run(folder: Path, server: Server, plan: Plan) -> Ran:
         port, gateway = free_port(), free_port()
         store, base = FileStore(), f"http://127.0.0.1:{gateway}"
 
-        async def discover() -> set[Endpoint]:
-            return {Endpoint(server.process.url, server.process.agent_url)}
-
         coordinator = Coordinator(
             config,
             TOKEN,
@@ -130,7 +128,7 @@ async def run(folder: Path, server: Server, plan: Plan) -> Ran:
             folder / "cache",
             statuses.append,
             broker_url=sandboxes.url,
-            discover=discover,
+            discover=server.discover,
             port=port,
             gateway_port=gateway,
             at=Where(base, base),
@@ -138,7 +136,7 @@ async def run(folder: Path, server: Server, plan: Plan) -> Ran:
 
         def publish(step: int) -> WeightsManifest:
             # A version of this run's own: nothing is found in a cache that another run filled.
-            return server.weights(0).model_copy(update={"version": version(step, incarnation=number)})
+            return server.weights(step, incarnation=number)
 
         layout = Layout(config.spec.output.uri, config.namespace, config.name, config.uid)
         url = f"http://127.0.0.1:{port}"
@@ -146,7 +144,8 @@ async def run(folder: Path, server: Server, plan: Plan) -> Ran:
         running = asyncio.create_task(coordinator.run())
         await _ready(url, running)
         started = time.monotonic()
-        await asyncio.gather(learner.run(), running)
+        async with asyncio.timeout(RUN_SECONDS):
+            await asyncio.gather(learner.run(), running)
         return Ran(
             seconds=learner.last - started,
             waited=learner.waited,
