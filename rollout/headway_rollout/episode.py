@@ -182,7 +182,7 @@ class Episodes:
             metrics=reply.metrics if reply else {},
             messages=progress.messages,
             turns=progress.session.turns,
-            rows=linearize(progress.session.graph),
+            rows=linearize(progress.session.graph, progress.session.unseen),
             forks=progress.session.forks,
             sandbox_seconds=progress.sandbox_seconds,
             started_at=progress.started_at,

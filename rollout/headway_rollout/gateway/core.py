@@ -99,6 +99,8 @@ class Session:
     """Turns asked for, the running ones included."""
     forks: int = 0
     """Turns whose history did not extend what was sampled."""
+    unseen: set[int] = field(default_factory=set)
+    """Sampled nodes of the graph that never reached the agent: they had no part in its reward."""
     said: list[_Said] = field(default_factory=list)
 
     @property
@@ -121,6 +123,8 @@ class Completion:
     """`stop`, `tool_calls` or `length`."""
     turn: Turn
     """What it cost."""
+    node: int
+    """Its place in the session's graph."""
 
 
 class Gateway:
@@ -209,15 +213,15 @@ class Gateway:
             malformed_tool_calls=sum(call.problem is not None for call in parsed.calls),
             policy_version=min(span.version for span in sampled.versions),
         )
-        node = session.graph.place(prompt)
-        session.graph.add_sampled(node, sampled.tokens, sampled.logprobs, sampled.versions)
+        end = session.graph.place(prompt)
+        node = session.graph.add_sampled(end, sampled.tokens, sampled.logprobs, sampled.versions)
         session.said.append(
             _Said([*ask.messages, message], [*meaning, _meaning(message)], ask.tools, prompt, sampled.tokens)
         )
         session.turns.append(turn)
         called = "tool_calls" in message and sampled.finish_reason == "stop"
         finish = "tool_calls" if called else sampled.finish_reason
-        return Completion(number, message, parsed.calls, finish, turn)
+        return Completion(number, message, parsed.calls, finish, turn, node)
 
 
 def call_id(turn: int, index: int) -> str:

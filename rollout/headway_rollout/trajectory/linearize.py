@@ -10,14 +10,19 @@ conversation they had left; where they do, it makes a row for each visit, and he
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from headway_api.records import Row, VersionSpan
 from headway_rollout.trajectory.graph import Graph, Node
 
 
-def linearize(graph: Graph) -> list[Row]:
-    """Rows of an episode, oldest leaf first. A branch that trains nothing new makes no row."""
+def linearize(graph: Graph, unseen: Collection[int] = ()) -> list[Row]:
+    """Rows of an episode, oldest leaf first. A branch that trains nothing new makes no row.
+
+    What the agent never saw (`unseen`, sampled nodes) had no part in its reward: it is not trained.
+    """
     rows: list[Row] = []
-    trained: set[int] = set()
+    trained: set[int] = set(unseen)
     for leaf in graph.leaves():
         path = graph.path(leaf)
         fresh = {i for i in path if graph.nodes[i].sampled} - trained

@@ -171,7 +171,7 @@ def answered(*, calls: bool) -> Completion:
         finish_reason="stop",
         policy_version=version(5),
     )
-    return Completion(0, message, found, "tool_calls" if calls else "stop", turn)
+    return Completion(0, message, found, "tool_calls" if calls else "stop", turn, 1)
 
 
 def test_an_answer_with_calls() -> None:
