@@ -35,7 +35,9 @@ class Node:
 class Graph:
     """Nodes in the order they were added; a node's parent always comes before it."""
 
-    nodes: list[Node] = field(default_factory=list)
+    nodes: list[Node] = field(default_factory=list, init=False)
+    _children: dict[int | None, list[int]] = field(default_factory=dict, init=False, repr=False)
+    """By parent, None for the roots: sought among all nodes, a turn would cost as the square of the turns."""
 
     def path(self, index: int | None) -> list[int]:
         """Indices of the nodes from the root to `index`, both included."""
@@ -51,12 +53,11 @@ class Graph:
 
     def leaves(self) -> list[int]:
         """Nodes without children, oldest first."""
-        parents = {node.parent for node in self.nodes}
-        return [i for i in range(len(self.nodes)) if i not in parents]
+        return [i for i in range(len(self.nodes)) if i not in self._children]
 
     def children(self, index: int | None) -> list[int]:
         """Direct children of a node, or the roots for None."""
-        return [i for i, node in enumerate(self.nodes) if node.parent == index]
+        return list(self._children.get(index, ()))
 
     def add_prompt(self, parent: int | None, tokens: Sequence[int]) -> int:
         """Append given tokens; returns the new node, or an equal child that is already there."""
@@ -114,7 +115,9 @@ class Graph:
         if not node.tokens:
             raise ValueError("a node adds at least one token")
         self.nodes.append(node)
-        return len(self.nodes) - 1
+        index = len(self.nodes) - 1
+        self._children.setdefault(node.parent, []).append(index)
+        return index
 
 
 def covers(versions: Sequence[VersionSpan], length: int) -> bool:
