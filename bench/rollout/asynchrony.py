@@ -64,7 +64,10 @@ async def _measure(folder: Path) -> Section:
     with running(folder, TINY, context=4096, concurrency=64) as server:
         found = await _calibrated(folder, server)
         plan = replace(PLAN, train_seconds=found.episode)
-        ran = [(wanted, await run(folder, server, wanted)) for wanted in plans(plan)]
+        ran = []
+        for wanted in plans(plan):
+            ran.append((wanted, await run(folder, server, wanted)))
+            print(f"  lag {wanted.lag} {wanted.sampler}: {ran[-1][1].seconds:.1f} s", flush=True)
     return section(found, ran)
 
 
