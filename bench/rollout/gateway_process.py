@@ -27,6 +27,7 @@ from headway_rollout.gateway.core import Gateway, Sampling, Session
 from headway_rollout.gateway.rollouts import Rollout
 from headway_rollout.gateway.server import GatewayServer
 from headway_rollout.gateway.turns import Places
+from headway_rollout.room import Room
 from headway_rollout.seeds import seed
 from headway_rollout.trajectory.render import load
 
@@ -100,7 +101,7 @@ async def serve(settings: dict[str, Any]) -> None:
         await fleet.want(manifest)
         await fleet.ready()
         gateway = Gateway(renderer, fleet, settings["context"], EPISODE_SECONDS)
-        server = GatewayServer(gateway, Places(lambda: 1024))
+        server = GatewayServer(gateway, Places(Room(1024)))
         desk = Desk(server, f"http://127.0.0.1:{settings['port']}")
         app = server.app()
         app.router.add_post("/bench/open", desk.open)

@@ -6,6 +6,7 @@ As in the product a lease takes a server that is up already, and another one is 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import secrets
 import sys
@@ -17,11 +18,13 @@ from pathlib import Path
 
 import aiohttp
 from aiohttp import web
-from lease_service import START_SECONDS, LeaseService, free_port
+from lease_service import START_SECONDS, LeaseService
 
 ENVIRONMENT = Path(__file__).resolve().parent / "environment"
 ENTRYPOINT = "work:Work"
 SANDBOX = Path(__file__).resolve().parents[2] / "sandbox"
+# Below those that the kernel gives to connections, of which there are hundreds meanwhile.
+PORTS = itertools.cycle(range(15000, 32000))
 # -S: no site-packages, as in the sandbox's image.
 COMMAND = [os.path.realpath(sys.executable), "-S", "-m", "headway_sandbox.server"]
 
@@ -66,7 +69,7 @@ class WarmPool(LeaseService):
         task.add_done_callback(self._starting.discard)
 
     async def _started(self) -> None:
-        port = free_port()
+        port = next(PORTS)
         environment = {
             "PATH": os.environ["PATH"],
             "HEADWAY_ENTRYPOINT": self.entrypoint,
