@@ -179,7 +179,7 @@ class Coordinator:
             reward_range=(spec.reward.range[0], spec.reward.range[1]),
         )
         gateway = Gateway(ready.renderer, fleet, ready.context_length, rollout.timeout_seconds)
-        self._places = Places(lambda: room.limit)
+        self._places = Places(room.follower())
         server = GatewayServer(gateway, self._places)
         if not spec.agent.is_builtin:
             await listen(stack, server.app(), self._gateway_port, leave_with_client=True)

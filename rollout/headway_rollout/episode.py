@@ -176,7 +176,7 @@ class Episodes:
             index=task.index,
             attempt=task.attempt,
             outcome=ending.outcome,
-            error=ending.error,
+            error=_storable(ending.error),
             reward=reply.reward if reply else None,
             score=reply.score if reply else None,
             metrics=reply.metrics if reply else {},
@@ -188,6 +188,11 @@ class Episodes:
             started_at=progress.started_at,
             finished_at=time.time(),
         )
+
+
+def _storable(text: str | None) -> str | None:
+    """Text as UTF-8 can hold it: errors quote what others wrote."""
+    return None if text is None else text.encode(errors="replace").decode()
 
 
 def check_reward(reply: FinishReply, bounds: tuple[float, float]) -> None:

@@ -58,13 +58,15 @@ async def call(
     """
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     limit = aiohttp.ClientTimeout(total=timeout, sock_connect=min(CONNECT_SECONDS, timeout))
+    # A redirect would carry what is sent to another host, or leave the body behind.
+    asked = http.request(method, url, json=body, headers=headers, timeout=limit, allow_redirects=False)
     try:
-        async with http.request(method, url, json=body, headers=headers, timeout=limit) as response:
+        async with asked as response:
             if response.status >= 300:
                 raise Refused(
                     f"{method} {url}",
                     response.status,
-                    _problem(await response.text()),
+                    _redirected(response) or _problem(await response.text()),
                     _seconds(response.headers.get("Retry-After")),
                 )
             return await _json(response) if response.status != 204 else None
@@ -94,6 +96,14 @@ async def _json(response: aiohttp.ClientResponse) -> Any:
         # Half a surrogate pair is valid JSON and no text: nothing that holds it could be stored.
         json.dumps(answer, ensure_ascii=False).encode()
     return answer
+
+
+def _redirected(response: aiohttp.ClientResponse) -> Problem | None:
+    """That redirects are not followed, where it is one."""
+    where = response.headers.get("Location")
+    if response.status >= 400 or where is None:
+        return None
+    return Problem(reason="Redirected", message=f"it answers with a redirect to {where}; name that address")
 
 
 def _problem(text: str) -> Problem:

@@ -21,6 +21,7 @@ class Room:
         self.used = 0
         """Places held now; above `limit` for as long as it takes after the limit was lowered."""
         self._limit = ceiling
+        self._followers: list[Room] = []
         self._queue: deque[asyncio.Future[None]] = deque()
         self._most = 0
         self._queued = False
@@ -36,6 +37,15 @@ class Room:
             raise ValueError(f"{places} places of at most {self.ceiling}")
         self._limit = places
         self._admit()
+        for follower in self._followers:
+            follower.limit = places
+
+    def follower(self) -> Room:
+        """Another room of the same size, whose limit is always this one's."""
+        room = Room(self.ceiling)
+        room.limit = self._limit
+        self._followers.append(room)
+        return room
 
     @property
     def waiting(self) -> int:

@@ -32,6 +32,7 @@ from headway_rollout.gateway.core import Gateway, Sampling, Session
 from headway_rollout.gateway.rollouts import Rollout
 from headway_rollout.gateway.server import RETRIES, GatewayServer
 from headway_rollout.gateway.turns import Places
+from headway_rollout.room import Room
 from headway_rollout.sandboxes import Broker
 from headway_rollout.trajectory.render import choose
 
@@ -122,7 +123,7 @@ async def gateway_rig(
     """A gateway whose model says `texts` in each episode."""
     speaker = Speaker(tok, texts)
     gateway = Gateway(choose(tok, "qwen3"), speaker, context, 30.0)
-    server = GatewayServer(gateway, Places(lambda: places))
+    server = GatewayServer(gateway, Places(Room(places)))
     async with AsyncExitStack() as stack:
         http = await stack.enter_async_context(aiohttp.ClientSession())
         port = _port()

@@ -23,7 +23,11 @@ Json = dict[str, Any]
 
 
 class Ended(Exception):
-    """The conversation cannot go on: the context is full, or the episode is over."""
+    """The conversation cannot go on."""
+
+
+class Full(Ended):
+    """The context holds no further turn: what was said so far stands."""
 
 
 def post(url: str, body: Json) -> Json:
@@ -40,6 +44,8 @@ def post(url: str, body: Json) -> Json:
                 return found
         except HTTPError as error:
             message = error.read().decode(errors="replace")
+            if "context_length_exceeded" in message:
+                raise Full(message) from error
             if error.code not in LATER or not left:
                 raise Ended(f"{error.code}: {message}") from error
             time.sleep(float(error.headers.get("Retry-After") or 1))
@@ -65,7 +71,10 @@ def converse(
     conversation = list(messages)
     for _ in range(max_turns):
         body = {"model": "default", "messages": conversation, "tools": tools}
-        said = post(f"{endpoint}/v1/chat/completions", body)["choices"][0]["message"]
+        try:
+            said = post(f"{endpoint}/v1/chat/completions", body)["choices"][0]["message"]
+        except Full:
+            break
         conversation.append(said)
         if not said.get("tool_calls"):
             break

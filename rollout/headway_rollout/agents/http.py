@@ -30,12 +30,26 @@ BROKEN_SECONDS = 15.0
 """Longest silence after the connection of an open post broke: the agent's process is probably gone."""
 FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS = 0.25, 5.0
 """Between two attempts to have the prompt taken: doubled each time."""
+END_SECONDS = 2.0
+"""Longest silence after an agent answered its post with an error, before that is its word."""
 LOOK_SECONDS = 0.25
 GATEWAY_TIMEOUT = 504
 LATER = frozenset({408, 425, 429, 500, 502, 503, GATEWAY_TIMEOUT})
 """Statuses of an agent that cannot take the prompt now; any other refusal is its answer."""
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """What became of a posted prompt."""
+
+    patience: float
+    """Longest silence from now on, in seconds."""
+    broke: bool = False
+    """The connection, after the agent had begun."""
+    failure: str | None = None
+    """How the agent says that its work ended."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +74,7 @@ class HttpAgent:
                 work.cancel()
                 word.cancel()
                 await asyncio.gather(work, word, return_exceptions=True)
-                stage.messages[:] = stage.session.conversation
+                stage.messages[:] = rollout.conversation or stage.session.conversation
 
     async def _word(self, rollout: Rollout) -> Played:
         """What the agent says of its end."""
@@ -76,24 +90,39 @@ class HttpAgent:
         return played(rollout)
 
     async def _watched(self, stage: Stage, rollout: Rollout) -> Played:
-        """Have the prompt taken, then raise once the agent must have lost it. Ends by no other way."""
-        broken = await self._deliver(stage, rollout)
-        limit = min(self.idle_seconds, BROKEN_SECONDS) if broken else self.idle_seconds
+        """Have the prompt taken; ends once the agent must have lost it, or has said that it failed.
+
+        Raises:
+            AgentFault: it failed.
+            InfraFault: it lost the prompt, or failed of the platform.
+        """
+        taken = await self._deliver(stage, rollout)
         since = time.monotonic()
         while True:
             # Once it has said that it is done, its reward has a limit of its own.
             busy = rollout.calls or rollout.status is not Status.PENDING
             silent = 0.0 if busy else time.monotonic() - max(since, rollout.called_at)
-            if silent > limit:
-                hint = ", since its connection broke" if broken else "; see spec.agent.http.idleSeconds"
-                raise InfraFault(
-                    f"{self.url} took the prompt of {rollout.trajectory_id} and has been silent for "
-                    f"{silent:.0f} s{hint}"
-                )
+            if silent > taken.patience:
+                if taken.failure is not None:
+                    return failed(rollout, taken.failure)
+                raise InfraFault(self._silence(rollout, taken, silent))
             await asyncio.sleep(LOOK_SECONDS)
 
-    async def _deliver(self, stage: Stage, rollout: Rollout) -> bool:
-        """Post the prompt until it is taken; says whether the connection broke after the agent had begun.
+    def _silence(self, rollout: Rollout, taken: _Taken, seconds: float) -> str:
+        said = (
+            f"{self.url} took the prompt of {rollout.trajectory_id} and has been silent for {seconds:.0f} s"
+        )
+        if taken.broke:
+            return f"{said}, since its connection broke"
+        if not rollout.begun:
+            return (
+                f"{said}: it never called {self.desk.base_url}; can it reach that address? See "
+                "spec.agent.http.callbackUrl; and idleSeconds, where its first turn takes long"
+            )
+        return f"{said}; see spec.agent.http.idleSeconds"
+
+    async def _deliver(self, stage: Stage, rollout: Rollout) -> _Taken:
+        """Post the prompt until it is taken.
 
         Each time with another address: where an earlier one did arrive, one of the two runs acts.
 
@@ -106,27 +135,31 @@ class HttpAgent:
             try:
                 answer = await call(self.http, "POST", self.url, timeout=self.desk.seconds, body=document)
                 if isinstance(answer, dict) and (kind := answer.get("errorType")):
-                    return bool(failed(rollout, f"{self.url}: {kind}: {answer.get('errorMessage')}"))
-                return False
+                    return self._ended(f"{self.url}: {kind}: {answer.get('errorMessage')}")
+                return _Taken(self.idle_seconds)
             except Refused as error:
+                # A gateway on the way that lost patience says nothing of the agent.
                 if rollout.begun:
-                    # It says how its work ended: so does the rollout's status, or nobody does. A gateway on
-                    # the way that lost patience says nothing of the agent.
-                    return error.status != GATEWAY_TIMEOUT
+                    slow = error.status == GATEWAY_TIMEOUT
+                    return _Taken(self.idle_seconds) if slow else self._ended(str(error))
                 if error.status not in LATER:
                     raise AgentFault(str(error)) from error
                 problem: Exception = error
             except Unreachable as error:
                 if rollout.begun:
-                    return True
+                    return _Taken(min(self.idle_seconds, BROKEN_SECONDS), broke=True)
                 if error.answered:
-                    return False
+                    return _Taken(self.idle_seconds)
                 problem = error
             logs.event(_log, "agent-unreachable", level=logging.WARNING, error=str(problem), pause=pause)
             await asyncio.sleep(pause)
             pause = min(2 * pause, LAST_PAUSE_SECONDS)
             if not self.desk.server.renew(rollout):
-                return False  # it had arrived
+                return _Taken(self.idle_seconds)  # it had arrived
+
+    def _ended(self, failure: str) -> _Taken:
+        """It answered at the end of its work, and with an error: its last calls may be on their way."""
+        return _Taken(min(self.idle_seconds, END_SECONDS), failure=failure)
 
 
 def _without_reward(rollout: Rollout) -> str:

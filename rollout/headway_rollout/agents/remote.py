@@ -103,11 +103,13 @@ def failed(rollout: Rollout, why: str) -> Played:
     """How a rollout whose agent gave up ended: whose fault it was.
 
     Raises:
-        InfraFault: the platform had failed the agent first.
+        InfraFault: the platform had failed the agent first, or kept it waiting for longer than it would.
         AgentFault: it was the agent itself.
     """
     if rollout.fault is not None:
         raise InfraFault(f"the agent gave up ({why}) after a fault of the platform: {rollout.fault}")
+    if rollout.lost:
+        raise InfraFault(f"the agent gave up ({why}) after it had not waited for a turn's answer")
     if rollout.truncated is not None:
         return played(rollout)
     if rollout.status is Status.REWARD_RECEIVED:  # it had finished its work, and was judged

@@ -33,6 +33,21 @@ WITHOUT_EFFECT: dict[str, tuple[object, ...]] = {
     "top_k": (None, -1, 0),
     "min_p": (None, 0),
     "response_format": (None, {"type": "text"}),
+    "best_of": (None, 1),
+    "min_tokens": (None, 0),
+    "ignore_eos": (None, False),
+    "stop_token_ids": (None, []),
+    "bad_words": (None, []),
+    "structured_outputs": (None, {}),
+    "guided_json": (None,),
+    "guided_regex": (None,),
+    "guided_choice": (None,),
+    "guided_grammar": (None,),
+    "reasoning_effort": (None,),
+    "chat_template": (None,),
+    "chat_template_kwargs": (None, {}),
+    "continue_final_message": (None, False),
+    "add_generation_prompt": (None, True),
     "functions": (None, []),
     "function_call": (None,),
     "audio": (None,),
@@ -75,6 +90,8 @@ class _Message(BaseModel):
     tool_calls: list[_Call] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
+    function_call: None = None
+    """The old way to call a tool, which is not read."""
 
 
 class _NamedTool(BaseModel):

@@ -23,7 +23,7 @@ from enum import StrEnum
 from headway_rollout.gateway.core import Session
 from headway_rollout.gateway.refusals import Refusal, bad, not_in_valid_status
 from headway_rollout.sandboxes import Tools
-from headway_rollout.trajectory.calls import Tool
+from headway_rollout.trajectory.calls import Message, Tool
 
 TOKEN_LENGTH = 43
 """Letters of a token: 245 bits. No digits: clients look for status codes in error texts that hold the URL."""
@@ -62,8 +62,6 @@ class Rollout:
     status: Status = Status.PENDING
     closed: bool = False
     """The episode is over, whatever the agent still wants."""
-    done: bool = False
-    """A tool said that the environment has reached its end."""
     error: str | None = None
     """Why the agent gave up, where it said so."""
     rewards: list[float] | None = None
@@ -72,8 +70,12 @@ class Rollout:
     """What was wrong with the last reward that the agent sent."""
     truncated: str | None = None
     """Why the model could not go on: the context, or a turn's most tokens."""
-    fault: str | None = None
-    """A fault of the platform that the agent was told of, and of which it may have failed."""
+    faults: dict[str, str] = field(default_factory=dict)
+    """Faults of the platform, by the request that met them, until that request is answered after all."""
+    lost: set[str] = field(default_factory=set)
+    """Requests for a turn whose client left before its answer came."""
+    conversation: list[Message] = field(default_factory=list)
+    """Of the last turn that reached the agent: the messages, and the model's answer."""
     calls: int = 0
     """Calls of the agent that are running."""
     called_at: float = field(default_factory=time.monotonic)
@@ -111,27 +113,50 @@ class Rollout:
                 )
 
     @property
+    def fault(self) -> str | None:
+        """A fault of the platform that was not made good."""
+        return next(iter(self.faults.values()), None)
+
+    @property
+    def turns(self) -> int:
+        """Turns that reached the agent."""
+        return len(self.session.turns) - len(self.session.unseen)
+
+    def answered(self, request: str) -> None:
+        """A request that met faults, or whose client had left, was answered after all."""
+        self.faults.pop(request, None)
+        self.lost.discard(request)
+
+    @property
     def begun(self) -> bool:
         """Whether the agent acts already."""
         return self.holder is not None
 
     def hold(self, token: str) -> None:
-        """Let one run of the agent act, the first that does.
+        """One run of the agent acts, the first whose call is accepted.
 
         A prompt is sent again where nobody knows whether it arrived, so two may be at work. Turns of both in
         one episode would be trained with the reward of one.
         """
-        if self.holder is None:
-            self.holder = token
-        elif self.holder != token:
+        self.require_holder(token)
+        self.holder = token
+
+    def require_holder(self, token: str) -> None:
+        """Refuse a call of another run than the one that acts."""
+        if self.holder not in (None, token):
             raise not_in_valid_status(
                 f"trajectory {self.trajectory_id} is not in valid status for this address: its prompt was "
                 "sent again, and another run of the agent acts in it"
             )
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the agent may still act."""
+        return not self.closed and self.status is Status.PENDING
+
     def require_open(self, what: str) -> None:
         """Refuse a turn or a tool call when the rollout is over."""
-        if self.closed or self.status is not Status.PENDING:
+        if not self.is_open:
             raise not_in_valid_status(
                 f"trajectory {self.trajectory_id} is not in valid status for {what}: {self._described}"
             )
@@ -147,7 +172,7 @@ class Rollout:
         wanted = {"ready": Status.READY, "failed": Status.FAILED}.get(status.lower())
         if wanted is None:
             raise bad("Status", f"{status!r} is neither 'ready' nor 'failed'")
-        if self.closed or self.status is not Status.PENDING:
+        if not self.is_open:
             raise self._cannot(wanted)
         self.status, self.error = wanted, error
         self._done("complete", client_token)
@@ -171,7 +196,7 @@ class Rollout:
         if self.closed:
             raise self._cannot(Status.REWARD_RECEIVED)
         try:
-            found, named = _rewards(values, len(self.session.turns), self.reward_range), _metrics(metrics)
+            found, named = _rewards(values, self.turns, self.reward_range), _metrics(metrics)
         except Refusal as refusal:
             self.refused = str(refusal)
             raise
@@ -189,7 +214,7 @@ class Rollout:
         """What late calls are answered by, without what was said."""
         session = self.session
         empty = Session(episode_id=session.episode_id, seed=session.seed, sampling=session.sampling)
-        return replace(self, session=empty, tools=())
+        return replace(self, session=empty, tools=(), conversation=[])
 
     async def until(self, *wanted: Status) -> None:
         """Return once the status is one of those. The caller sets the deadline."""

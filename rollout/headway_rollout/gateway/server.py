@@ -1,4 +1,5 @@
-"""The gateway over HTTP, for agents outside this process. Translates; decides nothing.
+"""The gateway over HTTP, for agents outside this process: requests into turns and tool calls, and what
+becomes of those into answers, and into what the episode's end has to know.
 
 Under an episode's own base URL, `/e/{token}`, or with the token as Authorization: Bearer:
 
@@ -18,7 +19,7 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from aiohttp import web
@@ -26,14 +27,16 @@ from aiohttp import web
 from headway_rollout import logs
 from headway_rollout.faults import InfraFault
 from headway_rollout.gateway import openai
-from headway_rollout.gateway.core import CannotForce, CannotRender, Completion, ContextFull, Gateway
+from headway_rollout.gateway.core import Ask, CannotForce, CannotRender, Completion, ContextFull, Gateway
 from headway_rollout.gateway.refusals import Refusal, bad
 from headway_rollout.gateway.rollouts import Rollout, Rollouts
-from headway_rollout.gateway.turns import Places, Turns
+from headway_rollout.gateway.turns import Places, Turn, Turns
 
 MAX_BODY = 64 * 1024 * 1024
 KEEP_ALIVE_SECONDS = 10.0
 """How often a stream whose turn is not complete says so."""
+TOOLS = "tools"
+"""What faults of tool calls are kept under: no later call makes them good."""
 JOB_ARN = "X-Amzn-SageMaker-Job-Arn"
 TRAJECTORY_ID = "X-Amzn-SageMaker-Trajectory-Id"
 RETRIES = "X-Stainless-Retry-Count"
@@ -82,7 +85,8 @@ class GatewayServer:
             app.router.add_post(f"{base}/update-reward", self._reward)
         return app
 
-    def _rollout(self, request: web.Request, *, acts: bool = False) -> Rollout:
+    def _rollout(self, request: web.Request) -> tuple[Rollout, str]:
+        """The episode's rollout, and the address by which it was found."""
         scheme, _, bearer = request.headers.get("Authorization", "").partition(" ")
         token = request.match_info.get("token") or (bearer.strip() if scheme.lower() == "bearer" else "")
         if not token:
@@ -93,21 +97,21 @@ class GatewayServer:
             )
         rollout = self._rollouts.find(token)
         rollout.check(request.headers.get(JOB_ARN), request.headers.get(TRAJECTORY_ID))
-        if acts:
-            rollout.hold(token)
-        return rollout
+        return rollout, token
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
-        rollout = self._rollout(request, acts=True)
+        rollout, token = self._rollout(request)
         asked = openai.read(await _json(request))
         rollout.require_open("a turn")
+        rollout.hold(token)
         with rollout.call():
             turns = self._turns[rollout.trajectory_id]
-            async with turns.turn(asked.ask, retry=_retries(request) > 0) as task:
+            async with turns.turn(asked.ask, retry=_retries(request) > 0) as turn:
                 if asked.stream:
-                    return await self._stream(request, rollout, asked, task)
-                found = await _outcome(rollout, asyncio.shield(task))
+                    return await self._stream(request, turns, asked, turn)
+                found = await _outcome(rollout, asked.ask, turn)
                 answer = web.json_response(openai.completion(asked, found, rollout.trajectory_id))
+                turns.deliver(turn, asked.ask)
                 await answer.prepare(request)
                 await answer.write_eof()
                 return answer
@@ -115,20 +119,21 @@ class GatewayServer:
     async def _stream(
         self,
         request: web.Request,
-        rollout: Rollout,
+        turns: Turns,
         asked: openai.ChatRequest,
-        task: asyncio.Task[Completion],
+        turn: Turn,
     ) -> web.StreamResponse:
-        """Server-sent events; an error before the first comment has a status of its own."""
+        """Server-sent events; an error before the turn is being sampled has a status of its own."""
         response = web.StreamResponse(
             headers={"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
         )
-        while not (await asyncio.wait({task}, timeout=KEEP_ALIVE_SECONDS))[0]:
-            if not response.prepared:
-                await response.prepare(request)
-            await response.write(b": the turn is being sampled\n\n")
+        while not (await asyncio.wait({turn.task}, timeout=KEEP_ALIVE_SECONDS))[0]:
+            if turn.placed.is_set():
+                if not response.prepared:
+                    await response.prepare(request)
+                await response.write(b": the turn is being sampled\n\n")
         try:
-            found = await _outcome(rollout, task)
+            found = await _outcome(turns.rollout, asked.ask, turn)
         except Refusal as refusal:
             if not response.prepared:
                 raise
@@ -137,9 +142,11 @@ class GatewayServer:
             return response
         if not response.prepared:
             await response.prepare(request)
-        events = [_event(chunk) for chunk in openai.chunks(asked, found, rollout.trajectory_id)]
+        events = [_event(chunk) for chunk in openai.chunks(asked, found, turns.rollout.trajectory_id)]
+        turns.deliver(turn, asked.ask)
         await response.write(b"".join(events) + b"data: [DONE]\n\n")
-        await response.write_eof()
+        with suppress(ConnectionError):  # it has all there is
+            await response.write_eof()
         return response
 
     async def _models(self, request: web.Request) -> web.StreamResponse:
@@ -147,52 +154,65 @@ class GatewayServer:
         return web.json_response(openai.models())
 
     async def _tools(self, request: web.Request) -> web.StreamResponse:
-        return web.json_response({"tools": list(self._rollout(request).tools)})
+        rollout, _ = self._rollout(request)
+        return web.json_response({"tools": list(rollout.tools)})
 
     async def _tool(self, request: web.Request) -> web.StreamResponse:
-        rollout = self._rollout(request, acts=True)
+        rollout, token = self._rollout(request)
         arguments = await _json(request)
         if not isinstance(arguments, dict):
             raise bad("body", "must be a JSON object, the tool's arguments")
         rollout.require_open("a tool call")
+        rollout.hold(token)
+        name = request.match_info["name"]
         with rollout.call():
             try:
-                reply = await rollout.sandbox.tool(request.match_info["name"], arguments)
-            except InfraFault as fault:
-                raise _faulted(rollout, fault) from fault
+                reply = await rollout.sandbox.tool(name, arguments)
+            except asyncio.CancelledError:
+                # Nobody knows what the tool did, and asking again would do it twice.
+                rollout.faults[TOOLS] = f"the call of {name} was cut short"
+                raise
+            except Exception as error:
+                raise _faulted(rollout, TOOLS, error) from error
         return web.json_response(reply.model_dump(mode="json"))
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:
-        rollout, body = await self._told(request)
+        rollout, token, body = await self._told(request)
         status, error = body.get("Status", "ready"), body.get("ErrorMessage")
         if not isinstance(status, str):
             raise bad("Status", "must be 'ready' or 'failed'")
-        rollout.complete(status, None if error is None else str(error)[:2000], _client_token(body))
+        with rollout.call():
+            rollout.complete(status, None if error is None else str(error)[:2000], _client_token(body))
+            rollout.hold(token)
+            if (turns := self._turns.get(rollout.trajectory_id)) is not None:
+                await turns.close()  # a turn that ends from now on would have no part in what is judged
         logs.event(_log, "rollout-completed", episode=rollout.trajectory_id, status=rollout.status)
         return web.json_response({"Status": rollout.status})
 
     async def _reward(self, request: web.Request) -> web.StreamResponse:
-        rollout, body = await self._told(request)
-        rollout.reward(body.get("Rewards"), body.get("Metrics"), _client_token(body))
+        rollout, token, body = await self._told(request)
+        with rollout.call():
+            rollout.reward(body.get("Rewards"), body.get("Metrics"), _client_token(body))
+            rollout.hold(token)
         return web.json_response({"Status": rollout.status})
 
-    async def _told(self, request: web.Request) -> tuple[Rollout, dict[str, Any]]:
-        """The rollout and the body of one of MTRL's own calls."""
-        rollout, body = self._rollout(request, acts=True), await _json(request)
+    async def _told(self, request: web.Request) -> tuple[Rollout, str, dict[str, Any]]:
+        """The rollout, the address it was found by and the body of one of MTRL's own calls."""
+        (rollout, token), body = self._rollout(request), await _json(request)
         if not isinstance(body, dict):
             raise bad("body", "must be a JSON object")
         for name in ("JobArn", "TrajectoryId"):
             if not isinstance(body.get(name, ""), str):
                 raise bad(name, "must be a string")
         rollout.check(body.get("JobArn"), body.get("TrajectoryId"))
-        with rollout.call():
-            return rollout, body
+        rollout.require_holder(token)
+        return rollout, token, body
 
 
-async def _outcome(rollout: Rollout, turn: Awaitable[Completion]) -> Completion:
+async def _outcome(rollout: Rollout, ask: Ask, turn: Turn) -> Completion:
     """The turn, and what it means for the episode; its faults as refusals."""
     try:
-        found = await turn
+        found = await asyncio.shield(turn.task)
     except ContextFull as full:
         rollout.truncated = str(full)
         raise Refusal(400, "context_length_exceeded", str(full), param="messages") from full
@@ -202,31 +222,49 @@ async def _outcome(rollout: Rollout, turn: Awaitable[Completion]) -> Completion:
         ) from cannot
     except CannotRender as error:
         raise bad("messages", str(error), "unrenderable") from error
-    except InfraFault as fault:
-        raise _faulted(rollout, fault) from fault
     except Refusal as refusal:
-        if refusal.status == 429:
-            rollout.fault = str(refusal)
+        if refusal.code == "servers_full":
+            rollout.faults[turn.request] = str(refusal)
         raise
     except asyncio.CancelledError:
-        if rollout.closed:
-            raise Refusal(409, "trajectory_status", f"trajectory {rollout.trajectory_id} is over") from None
+        if turn.task.cancelled():
+            rollout.require_open("a turn")
         raise
-    rollout.fault = None
-    rollout.truncated = "a turn reached its most tokens" if found.finish_reason == "length" else None
+    except Exception as error:
+        raise _faulted(rollout, turn.request, error) from error
+    rollout.truncated = "a turn reached its most tokens" if _cut_off(rollout, ask, found) else None
     return found
 
 
-def _faulted(rollout: Rollout, fault: InfraFault) -> Refusal:
-    """A fault of the platform: should the agent fail of it, that is not the agent's fault."""
-    rollout.fault = str(fault)
-    return Refusal(502, "platform_fault", str(fault))
+def _cut_off(rollout: Rollout, ask: Ask, found: Completion) -> bool:
+    """Whether the job, or the context, ended the turn, and not a smaller bound of the agent's own."""
+    own = ask.max_tokens is not None and ask.max_tokens < rollout.session.sampling.max_tokens
+    return found.finish_reason == "length" and not (own and found.turn.sampled_tokens == ask.max_tokens)
+
+
+def _faulted(rollout: Rollout, request: str, error: Exception) -> Refusal:
+    """A fault of the platform: whatever the agent makes of it is not what the model is worth."""
+    if not isinstance(error, InfraFault):
+        _log.exception("a call of %s failed", rollout.trajectory_id)
+    rollout.faults[request] = (
+        str(error) if isinstance(error, InfraFault) else f"{type(error).__name__}: {error}"
+    )
+    return Refusal(502, "platform_fault", rollout.faults[request])
 
 
 async def _json(request: web.Request) -> Any:
+    """The request's JSON, all of which can be written down again.
+
+    Raises:
+        Refusal: 400.
+    """
     try:
-        return await request.json()
-    except (ValueError, RecursionError) as error:
+        body = await request.json()
+        if b"\\ud" in (await request.read()).lower():
+            # Half a surrogate pair is valid JSON and no text: nothing that holds it could be stored.
+            json.dumps(body, ensure_ascii=False).encode()
+        return body
+    except (ValueError, RecursionError, LookupError) as error:
         raise bad("body", f"is not JSON: {error}") from error
 
 

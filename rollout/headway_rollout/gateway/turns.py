@@ -3,6 +3,7 @@
 A client whose connection broke, or that lost patience, sends its request again. Were it sampled again, the
 first answer would be trained with a reward it had no part in. So a turn whose answer was never delivered is
 kept, and the same request gets it; one that was delivered is only repeated to a client that says it retries.
+A turn that nobody ever came back for is not trained.
 """
 
 from __future__ import annotations
@@ -10,13 +11,16 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from hashlib import sha256
 
 from headway_rollout.gateway.core import Ask, Completion, Gateway
 from headway_rollout.gateway.refusals import Refusal
 from headway_rollout.gateway.rollouts import Rollout
+from headway_rollout.room import Room
+from headway_rollout.trajectory.calls import Message
 
 AT_ONCE = 16
 """Turns of one episode that may run at the same time."""
@@ -26,52 +30,57 @@ RETRY_AFTER_SECONDS = 5
 
 
 class Places:
-    """How many turns may be in flight, over all episodes: as many as the servers take episodes now."""
+    """Turns that may be in flight, over all episodes: as many as the servers take episodes now."""
 
-    def __init__(self, limit: Callable[[], int]) -> None:
-        self._limit = limit
-        self._freed = asyncio.Condition()
-        self.taken = 0
+    def __init__(self, room: Room) -> None:
+        self._room = room
         self.refused = 0
         """Turns whose agent was told to come back."""
 
+    @property
+    def taken(self) -> int:
+        """Turns in flight."""
+        return self._room.used
+
     @asynccontextmanager
-    async def place(self, seconds: float = QUEUE_SECONDS) -> AsyncIterator[None]:
+    async def place(self) -> AsyncIterator[None]:
         """One turn's place.
 
         Raises:
             Refusal: 429, with Retry-After, where none became free.
         """
-        try:
-            async with asyncio.timeout(seconds), self._freed:
-                await self._freed.wait_for(lambda: self.taken < self._limit())
-                self.taken += 1
-        except TimeoutError as error:
-            self.refused += 1
-            raise busy(
-                f"{self.taken} turns are in flight, as many as the rollout servers take now"
-            ) from error
-        try:
+        async with AsyncExitStack() as held:
+            try:
+                async with asyncio.timeout(QUEUE_SECONDS):
+                    await held.enter_async_context(self._room)
+            except TimeoutError as error:
+                self.refused += 1
+                why = f"{self.taken} turns are in flight, as many as the rollout servers take now"
+                raise busy("servers_full", why) from error
             yield
-        finally:
-            self.taken -= 1
-            async with self._freed:
-                self._freed.notify()
 
 
-def busy(why: str) -> Refusal:
+def busy(code: str, why: str) -> Refusal:
     """Come back later."""
-    return Refusal(
-        429, "servers_full", f"{why}; ask again after Retry-After seconds", retry_after=RETRY_AFTER_SECONDS
-    )
+    return Refusal(429, code, f"{why}; ask again after Retry-After seconds", retry_after=RETRY_AFTER_SECONDS)
 
 
-@dataclass
-class _Turn:
+@dataclass(eq=False)
+class Turn:
+    """One turn, asked for once or several times."""
+
+    request: str
+    """Equal for the same request."""
     task: asyncio.Task[Completion]
+    placed: asyncio.Event
+    """It is being sampled: no 429 comes any more."""
     waiting: int = 0
     """Clients that are connected and wait for it."""
     delivered: bool = False
+
+    @property
+    def failed(self) -> bool:
+        return self.task.done() and (self.task.cancelled() or self.task.exception() is not None)
 
 
 @dataclass
@@ -81,58 +90,80 @@ class Turns:
     gateway: Gateway
     rollout: Rollout
     places: Places
-    _by_request: defaultdict[str, list[_Turn]] = field(default_factory=lambda: defaultdict(list))
+    _by_request: defaultdict[str, list[Turn]] = field(default_factory=lambda: defaultdict(list))
 
     @asynccontextmanager
-    async def turn(self, ask: Ask, *, retry: bool) -> AsyncIterator[asyncio.Task[Completion]]:
-        """The turn that answers `ask`, running or done; leave the block without an error once delivered.
+    async def turn(self, ask: Ask, *, retry: bool) -> AsyncIterator[Turn]:
+        """The turn that answers `ask`, running or done; `deliver` it before its last bytes are sent.
+
+        A block that ends by the client's leaving takes that back.
 
         Args:
             ask: what is asked for.
             retry: the client says that it sends this again.
         """
         asked = [ask.messages, ask.tools, ask.may_call, ask.max_tokens, repr(ask.force)]
-        key = json.dumps(asked, sort_keys=True)
-        turn = _same(self._by_request[key], retry)
+        request = sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+        turn = _same(self._by_request[request], retry)
         if turn is None:
-            running = sum(not task.done() for task in self._tasks())
-            if running >= AT_ONCE:
-                raise busy(f"{running} turns of this episode are running")
-            turn = _Turn(asyncio.create_task(self._sample(ask)))
-            self._by_request[key].append(turn)
+            placed = asyncio.Event()
+            turn = Turn(request, asyncio.create_task(self._sample(ask, placed)), placed)
+            self._by_request[request].append(turn)
             turn.task.add_done_callback(_seen)
         turn.waiting += 1
+        before = self.rollout.conversation
         try:
-            yield turn.task
-            turn.delivered = True
+            yield turn
+        except (asyncio.CancelledError, ConnectionError):
+            self._lose(turn, before)
+            raise
         finally:
             turn.waiting -= 1
 
+    def deliver(self, turn: Turn, ask: Ask) -> None:
+        """The agent gets its answer. Said before the bytes are, for its next call may overtake their end."""
+        found = turn.task.result()
+        turn.delivered = True
+        self.rollout.session.unseen.discard(found.node)
+        self.rollout.answered(turn.request)
+        if self.rollout.is_open:
+            self.rollout.conversation = [*ask.messages, found.message]
+
+    def _lose(self, turn: Turn, conversation: list[Message]) -> None:
+        """The client left: what it asked for waits for it to come back."""
+        self.rollout.lost.add(turn.request)
+        if turn.delivered and turn.waiting == 1:
+            found, turn.delivered = turn.task.result(), False
+            self.rollout.session.unseen.add(found.node)
+            if self.rollout.conversation[-1:] == [found.message]:
+                self.rollout.conversation = conversation
+
     async def close(self) -> None:
         """End what still runs."""
-        tasks = self._tasks()
+        tasks = [turn.task for turns in self._by_request.values() for turn in turns]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _tasks(self) -> list[asyncio.Task[Completion]]:
-        return [turn.task for turns in self._by_request.values() for turn in turns]
-
-    async def _sample(self, ask: Ask) -> Completion:
+    async def _sample(self, ask: Ask, placed: asyncio.Event) -> Completion:
+        running = sum(not turn.task.done() for turns in self._by_request.values() for turn in turns)
+        if running > AT_ONCE:
+            raise busy("too_many_turns", f"{AT_ONCE} turns of this episode are running")
         async with self.places.place():
+            placed.set()
             self.rollout.require_open("a turn")
-            return await self.gateway.chat(self.rollout.session, ask)
+            found = await self.gateway.chat(self.rollout.session, ask)
+            self.rollout.session.unseen.add(found.node)
+            return found
 
 
-def _same(turns: Sequence[_Turn], retry: bool) -> _Turn | None:
+def _same(turns: Sequence[Turn], retry: bool) -> Turn | None:
     """The turn that the same request is, where it is not another sample of it that is wanted."""
-    good = [turn for turn in turns if not _failed(turn.task)]
-    lost = [turn for turn in good if turn.waiting == 0 and not turn.delivered]
-    return next(iter(lost), good[-1] if good and retry else None)
-
-
-def _failed(task: asyncio.Task[Completion]) -> bool:
-    return task.done() and (task.cancelled() or task.exception() is not None)
+    lost = [turn for turn in turns if not turn.failed and turn.waiting == 0 and not turn.delivered]
+    if lost:
+        return lost[0]
+    # A retry of what was refused, or failed, is still a wish for the sample that did not come of it.
+    return turns[-1] if retry and turns and not turns[-1].failed else None
 
 
 def _seen(task: asyncio.Task[Completion]) -> None:

@@ -24,6 +24,7 @@ from headway_rollout.gateway.core import Gateway, Sampling, Session
 from headway_rollout.gateway.rollouts import Rollout, Status
 from headway_rollout.gateway.server import GatewayServer
 from headway_rollout.gateway.turns import Places
+from headway_rollout.room import Room
 from headway_rollout.trajectory.linearize import linearize
 from headway_rollout.trajectory.render import choose
 
@@ -74,7 +75,7 @@ class Rig:
 async def rig(tok: Any, *texts: str, context: int = 1000, limit: int = 8) -> AsyncIterator[Rig]:
     async with AsyncExitStack() as stack:
         speaker = Speaker(tok, texts or [ANSWER])
-        gateway = GatewayServer(Gateway(choose(tok, "qwen3"), speaker, context, 5.0), Places(lambda: limit))
+        gateway = GatewayServer(Gateway(choose(tok, "qwen3"), speaker, context, 5.0), Places(Room(limit)))
         runner = web.AppRunner(gateway.app(), shutdown_timeout=0.1, handler_cancellation=True)
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
@@ -335,8 +336,6 @@ async def test_running_into_a_limit_is_remembered(tok: Any) -> None:
         status, answer = await r.chat(long)
         assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
         assert "60" in str(r.rollout.truncated)
-        await r.chat(USER, max_tokens=1)
-        assert "most tokens" in str(r.rollout.truncated)
         await r.chat(USER, USER)
         assert r.rollout.truncated is None
 
@@ -367,7 +366,9 @@ async def test_an_agent_that_runs_wild_is_bounded(tok: Any, alike: bool) -> None
             for n in range(turns.AT_ONCE)
         ]
         await until(lambda: len(r.speaker.requests) == turns.AT_ONCE)
-        assert (await r.chat())[0] == 429
+        status, answer = await r.chat()
+        assert (status, answer["error"]["code"]) == (429, "too_many_turns")
+        assert r.rollout.fault is None
         r.speaker.gate.set()
         assert {status for status, _ in await asyncio.gather(*many)} == {200}
 
@@ -426,3 +427,169 @@ async def test_forced_calls_are_given_and_not_trained(tok: Any) -> None:
         trained = [token for token, mask in zip(row.tokens, row.mask, strict=True) if mask]
         assert tok.decode(trained) == ' {"key": "x"}}\n</tool_call><|im_end|>'
         assert tok.decode(row.tokens).endswith('"arguments": {"key": "x"}}\n</tool_call><|im_end|>')
+
+
+async def test_half_a_character_is_refused_wherever_it_stands(tok: Any) -> None:
+    """JSON can spell it, and no record could hold it."""
+    async with rig(tok) as r:
+        await r.chat()
+        for path, field in [
+            ("/complete-rollout", "ErrorMessage"),
+            ("/complete-rollout", "TrajectoryId"),
+            ("/v1/chat/completions", "model"),
+            ("/v1/tools/look_up", "key"),
+        ]:
+            body = {"messages": [USER], "Status": "failed", field: "bad \ud83d"}
+            status, answer = await r.post(path, body)
+            assert (status, answer["error"]["param"]) == (400, "body"), path
+        assert r.rollout.status is Status.PENDING
+
+
+async def test_a_bug_of_ours_is_not_held_against_the_agent(tok: Any) -> None:
+    async with rig(tok) as r:
+        r.speaker.fault = RuntimeError("a bug")
+        status, answer = await r.chat()
+        assert (status, answer["error"]["code"]) == (502, "platform_fault")
+        assert r.rollout.fault == "RuntimeError: a bug"
+        r.rollout.sandbox.fault = RuntimeError("another")  # type: ignore[attr-defined]
+        assert (await r.post("/v1/tools/look_up", {}))[0] == 502
+
+
+async def gone(r: Rig, *messages: Any, path: str = "/v1/chat/completions") -> None:
+    """A client that does not wait for its answer."""
+    body = {"messages": list(messages) or [USER]}
+    with pytest.raises(TimeoutError):
+        await r.post(path, body, timeout=aiohttp.ClientTimeout(total=0.1))
+    await until(lambda: r.rollout.calls == 0)
+
+
+async def test_a_turn_that_nobody_came_back_for_is_not_trained_or_rewarded(tok: Any) -> None:
+    async with rig(tok, "Lost words.<|im_end|>", ANSWER) as r:
+        r.speaker.gate.clear()
+        await gone(r)
+        assert r.rollout.lost
+        r.speaker.gate.set()
+        await until(lambda: r.rollout.session.turns)
+        status, _ = await r.chat({"role": "user", "content": "Something else?"})
+        assert status == 200
+        session = r.rollout.session
+        assert (len(session.turns), r.rollout.turns) == (2, 1)
+        trained = [
+            token
+            for row in linearize(session.graph, session.unseen)
+            for token, mask in zip(row.tokens, row.mask, strict=True)
+            if mask
+        ]
+        assert tok.decode(trained) == ANSWER
+        assert r.rollout.conversation[-1]["content"] == "It is gold."
+        r.rollout.complete("ready")
+        r.rollout.reward([0.5])
+
+
+async def test_a_turn_that_runs_when_the_agent_is_done_has_no_part_in_it(tok: Any) -> None:
+    async with rig(tok) as r:
+        await r.chat()
+        r.speaker.gate.clear()
+        late = asyncio.create_task(r.chat(USER, USER))
+        await until(lambda: len(r.speaker.requests) == 2)
+        assert (await r.post("/complete-rollout", {"Status": "ready"}))[0] == 200
+        status, answer = await late
+        assert (status, answer["error"]["code"]) == (409, "trajectory_status")
+        r.speaker.gate.set()
+        await asyncio.sleep(0.05)
+        assert len(r.rollout.session.turns) == 1
+        assert len(r.rollout.conversation) == 2
+
+
+async def test_a_fault_stands_until_the_same_request_is_answered(tok: Any) -> None:
+    async with rig(tok) as r:
+        r.speaker.fault = InfraFault("no server")
+        await r.chat()
+        r.speaker.fault = None
+        await r.chat(USER, USER)
+        assert r.rollout.fault == "no server"
+        await r.chat()
+        assert r.rollout.fault is None
+
+
+async def test_a_tool_call_that_was_cut_short_cannot_be_made_good(tok: Any) -> None:
+    class Slow:
+        async def tool(self, name: str, arguments: dict[str, Any]) -> ToolReply:
+            await asyncio.sleep(5)
+            raise AssertionError
+
+    async with rig(tok) as r:
+        r.rollout.sandbox = Slow()
+        await gone(r, path="/v1/tools/refund")
+        await r.chat()
+        assert r.rollout.fault == "the call of refund was cut short"
+
+
+async def test_a_stream_is_told_to_come_back_before_it_begins(
+    tok: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "QUEUE_SECONDS", 0.3)
+    monkeypatch.setattr(served, "KEEP_ALIVE_SECONDS", 0.05)
+    async with rig(tok, limit=1) as r:
+        r.speaker.gate.clear()
+        first = asyncio.create_task(r.chat())
+        await until(lambda: len(r.speaker.requests) == 1)
+        body = {"messages": [USER, USER], "stream": True}
+        async with r.http.post(r.base + "/v1/chat/completions", json=body) as answer:
+            assert answer.status == 429
+            assert "Retry-After" in answer.headers
+        r.speaker.gate.set()
+        await first
+
+
+async def test_a_limit_that_rises_lets_in_who_waits(tok: Any) -> None:
+    room = Room(8)
+    places = Places(room.follower())
+    room.limit = 1
+    holding = asyncio.Event()
+
+    async def hold() -> None:
+        async with places.place():
+            await holding.wait()
+
+    tasks = [asyncio.create_task(hold()) for _ in range(8)]
+    await until(lambda: places.taken == 1)
+    room.limit = 8
+    await until(lambda: places.taken == 8)
+    holding.set()
+    await asyncio.gather(*tasks)
+    assert places.refused == 0
+
+
+async def test_a_retry_of_what_was_refused_is_a_sample_of_its_own(
+    tok: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig(tok, "one<|im_end|>", "two<|im_end|>") as r:
+        await r.chat()
+        monkeypatch.setattr(turns, "AT_ONCE", 0)
+        assert (await r.chat())[0] == 429
+        monkeypatch.undo()
+        retry = {"X-Stainless-Retry-Count": "1"}
+        _, answer = await r.post("/v1/chat/completions", {"messages": [USER]}, headers=retry)
+        assert answer["choices"][0]["message"]["content"] == "two"
+
+
+@pytest.mark.parametrize(("own", "cut"), [(2, False), (64, True), (1000, True), (None, True)])
+async def test_a_bound_of_the_agents_own_cuts_nothing_off(tok: Any, own: int | None, cut: bool) -> None:
+    async with rig(tok, "word " * 200) as r:
+        _, answer = await r.chat(max_tokens=own)
+        assert answer["choices"][0]["finish_reason"] == "length"
+        assert (r.rollout.truncated is not None) is cut
+
+
+async def test_a_call_that_is_refused_takes_no_address(tok: Any) -> None:
+    async with rig(tok) as r:
+        former = r.base
+        assert r.server.renew(r.rollout)
+        async with r.http.post(former + "/v1/chat/completions", json={"messages": []}) as answer:
+            assert answer.status == 400
+        async with r.http.post(former + "/complete-rollout", json={"Status": "perhaps"}) as answer:
+            assert answer.status == 400
+        assert (await r.chat())[0] == 200
+        async with r.http.post(former + "/v1/chat/completions", json={"messages": [USER]}) as answer:
+            assert answer.status == 409
