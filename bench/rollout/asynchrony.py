@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from bench.rollout.simulated import seconds as simulated
 from bench.support.agent import Latency
-from bench.support.engine import Server, running
+from bench.support.engine import running
 from bench.support.job import Plan, Ran, run
 from bench.support.model import TINY
 from bench.support.report import Goal, Row, Section, Table, prose
@@ -19,9 +19,17 @@ from bench.support.stats import shown
 SAMPLERS = ("in_order", "windowed", "ready_first")
 SIGMAS = (0.5, 0.75, 1.0, 1.25, 1.5)
 SPEED_UP = 2.5
-LATENCY = Latency(mean=0.35, sigma=1.0)
-PLAN = Plan(steps=16, batch_size=8, group_size=2, turns=4, tokens=8, latency=LATENCY)
-CALIBRATION_STEPS = 2
+LATENCY = Latency(mean=0.5, sigma=1.0)
+TURNS = 4
+PLAN = Plan(
+    steps=16,
+    batch_size=8,
+    group_size=2,
+    turns=TURNS,
+    tokens=8,
+    latency=LATENCY,
+    train_seconds=(TURNS - 1) * LATENCY.mean,
+)
 SIMULATED_STEPS = 100
 
 READ = prose(f"""
@@ -29,8 +37,8 @@ READ = prose(f"""
     turns of {PLAN.tokens} tokens, sampled by vLLM, and between two turns a tool that sleeps in the sandbox's
     own process: log-normal, {LATENCY.mean:g} s on average, sigma {LATENCY.sigma:g}, drawn by the group's
     position, so that every run has the same latencies. The agent is a service (`spec.agent.http`). The
-    learner takes a fixed time a step: the mean length of an episode, measured first. That is the useful part
-    of a synchronous rollout phase; the rest of it is waiting for the slowest.
+    learner takes {PLAN.train_seconds:g} s a step, as long as the tools of an average episode: that is the
+    useful part of a synchronous rollout phase, and the rest of it is waiting for the slowest.
 
     *Speed-up* is the seconds of lag 0 over the row's; with lag 0 all samplers are one, since a batch is all
     there is. *By latencies alone* is the same of a simulation with the product's sampler, the same latencies
@@ -45,42 +53,26 @@ SWEEP = (
 )
 
 
-@dataclass
-class Calibration:
-    """What an undisturbed synchronous job shows."""
-
-    episode: float
-    """Mean seconds."""
-    turn: float
-    """Seconds of an episode that are not tools, by its turns."""
-
-
 def measure(folder: Path) -> Section:
     """All runs."""
     return asyncio.run(_measure(folder))
 
 
 async def _measure(folder: Path) -> Section:
+    ran = []
     with running(folder, TINY, context=4096, concurrency=64) as server:
-        found = await _calibrated(folder, server)
-        plan = replace(PLAN, train_seconds=found.episode)
-        ran = []
-        for wanted in plans(plan):
+        for wanted in plans(PLAN):
             ran.append((wanted, await run(folder, server, wanted)))
             print(f"  lag {wanted.lag} {wanted.sampler}: {ran[-1][1].seconds:.1f} s", flush=True)
-    return section(found, ran)
+    return section(ran)
 
 
-async def _calibrated(folder: Path, server: Server) -> Calibration:
-    plan = replace(PLAN, steps=CALIBRATION_STEPS)
-    ran = await run(folder, server, plan)
-    tools = [
-        sum(LATENCY.draw(episode.episode_id, call) for call in range(plan.turns - 1))
-        for group in ran.groups
-        for episode in group.episodes
-    ]
-    mean = statistics.fmean(ran.episode_seconds)
-    return Calibration(episode=mean, turn=(mean - statistics.fmean(tools)) / plan.turns)
+def turn_seconds(plan: Plan, ran: Ran) -> float:
+    """A turn's length on average: what of an episode is not its tools."""
+    episodes = [episode for group in ran.groups for episode in group.episodes]
+    calls = range(plan.turns - 1)
+    tools = [sum(plan.latency.draw(episode.episode_id, call) for call in calls) for episode in episodes]
+    return (statistics.fmean(ran.episode_seconds) - statistics.fmean(tools)) / plan.turns
 
 
 def plans(plan: Plan) -> Iterator[Plan]:
@@ -92,10 +84,11 @@ def plans(plan: Plan) -> Iterator[Plan]:
     yield replace(plan, lag=3, sampler="windowed", concurrency=plan.batch_size * plan.group_size)
 
 
-def section(found: Calibration, ran: Sequence[tuple[Plan, Ran]]) -> Section:
+def section(ran: Sequence[tuple[Plan, Ran]]) -> Section:
     """Tables and goals."""
     (base, synchronous), *others = ran
-    alone = simulated(base, found.turn)
+    turn = turn_seconds(base, synchronous)
+    alone = simulated(base, turn)
     rows = [
         {
             "lag allowed": plan.lag,
@@ -103,7 +96,7 @@ def section(found: Calibration, ran: Sequence[tuple[Plan, Ran]]) -> Section:
             "places": plan.concurrency,
             "seconds": shown(one.seconds),
             "speed-up": shown(synchronous.seconds / one.seconds),
-            "by latencies alone": shown(alone / simulated(plan, found.turn)),
+            "by latencies alone": shown(alone / simulated(plan, turn)),
             "learner waited": f"{one.waited / one.seconds:.0%}",
             "episode, mean s": shown(statistics.fmean(one.episode_seconds)),
             "most sandboxes": one.most_sandboxes,
@@ -115,13 +108,11 @@ def section(found: Calibration, ran: Sequence[tuple[Plan, Ran]]) -> Section:
     ]
     best = max(synchronous.seconds / one.seconds for plan, one in others if plan.lag == 3)
     over = [row for row in rows if row["largest lag"] > row["lag allowed"]]
-    caption = (
-        f"Measured; a step takes the learner {base.train_seconds:.2f} s, a turn {found.turn:.2f} s on average"
-    )
+    caption = f"Measured; the learner takes {base.train_seconds:g} s a step, a turn {turn:.2f} s at lag 0"
     return Section(
         title="Asynchrony",
         read=READ,
-        tables=[Table(caption, rows), Table(SWEEP, [sweep(base, found.turn, sigma) for sigma in SIGMAS])],
+        tables=[Table(caption, rows), Table(SWEEP, [sweep(base, turn, sigma) for sigma in SIGMAS])],
         goals=[
             Goal(
                 f"lag 3 at least {SPEED_UP} times as fast as lag 0",
