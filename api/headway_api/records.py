@@ -51,7 +51,7 @@ class PolicyVersion(Record):
 
 
 class Outcome(StrEnum):
-    """How an episode ended. Only the first two carry a reward."""
+    """How an episode ended. All but the last carry a reward."""
 
     COMPLETED = "Completed"
     TRUNCATED = "Truncated"

@@ -8,7 +8,7 @@ class InfraFault(Exception):
 
 
 class AgentFault(Exception):
-    """The agent itself failed; the environment scores the episode as unfinished."""
+    """The agent itself failed; the environment scores the episode as unfinished, if the model took a turn."""
 
 
 class PermanentFault(InfraFault):

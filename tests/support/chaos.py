@@ -145,17 +145,18 @@ class ChaosJob:
 
     def start_agent(self, port: int) -> None:
         """Start the example's service, or its next deployment."""
+        self._agent_port = port
         environment = os.environ | {"PORT": str(port), "PYTHONPATH": f"{EXAMPLE}:{ROOT / 'sandbox'}"}
         script = EXAMPLE / "agents" / "service.py"
         self.agent = subprocess.Popen([sys.executable, str(script)], env=environment)
 
-    def kill_agent(self, port: int) -> None:
+    def kill_agent(self) -> None:
         """End it with all its episodes in hand, and deploy it again."""
         assert self.agent is not None
         assert self.agent.poll() is None, f"the agent ended with {self.agent.returncode}"
         self.agent.kill()
         self.agent.wait(30)
-        self.start_agent(port)
+        self.start_agent(self._agent_port)
 
     def why(self) -> str:
         """What the newest coordinator said last."""

@@ -82,7 +82,8 @@ class SandboxedAgent(SpecModel):
     command: Annotated[tuple[Argument, ...], Field(min_length=1, max_length=32)]
     """Program and arguments, run once an episode. It finds an OpenAI-compatible endpoint in OPENAI_BASE_URL
     and OPENAI_API_KEY, and its episode as JSON in the file that HEADWAY_EPISODE_FILE names; it may write to
-    HOME and TMPDIR. Exit status 0 ends the episode; any other makes it an AgentError."""
+    HOME and TMPDIR. Exit status 0 ends the episode; any other makes it an
+    AgentError, and an InfraError where the model had not taken a turn."""
 
 
 class AgentSpec(SpecModel):
