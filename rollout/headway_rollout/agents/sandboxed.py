@@ -1,7 +1,7 @@
 """An agent that is a program in the episode's own sandbox.
 
 It is started once the environment stands, and finds its endpoint in a file and in the variables that OpenAI's
-and SageMaker's clients read. Its end is the episode's: exit status 0, or a fault of its own, with its last words.
+and SageMaker's clients read. Its end is the episode's: exit status 0, or a fault of its own with last words.
 """
 
 from __future__ import annotations
