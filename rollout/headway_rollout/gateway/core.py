@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from headway_api.records import Turn
 from headway_rollout.engines.vllm import Request, Sampled
+from headway_rollout.gateway.conversations import Said, continued, meaning
 from headway_rollout.seeds import seed
 from headway_rollout.trajectory.calls import Call, Message, Parsed, Tool
 from headway_rollout.trajectory.graph import Graph
@@ -68,23 +69,6 @@ class Ask:
     force: Force | None = None
 
 
-@dataclass(frozen=True)
-class _Said:
-    """One recorded turn: the conversation up to and with the model's answer, and its exact tokens."""
-
-    messages: list[Message]
-    meaning: list[object]
-    """Of each message: equal for whatever a client may write to say the same."""
-    tools: list[Tool]
-    prompt: list[int]
-    sampled: list[int]
-
-    def goes_on_in(self, prompt: list[int]) -> bool:
-        """Whether a prompt begins with exactly this turn: rendered afresh, it may all the same."""
-        whole = len(self.prompt) + len(self.sampled)
-        return prompt[:whole] == [*self.prompt, *self.sampled]
-
-
 @dataclass
 class Session:
     """What the gateway knows of one episode."""
@@ -101,12 +85,13 @@ class Session:
     """Turns whose history did not extend what was sampled."""
     unseen: set[int] = field(default_factory=set)
     """Sampled nodes of the graph that never reached the agent: they had no part in its reward."""
-    said: list[_Said] = field(default_factory=list)
+    said: list[Said] = field(default_factory=list)
+    """The recorded turns, in the order in which they were answered."""
 
     @property
     def conversation(self) -> list[Message]:
         """The newest turn's messages and its answer."""
-        return list(self.said[-1].messages) if self.said else []
+        return self.said[-1].messages if self.said else []
 
 
 @dataclass(frozen=True)
@@ -145,10 +130,11 @@ class Gateway:
             CannotRender: nor is this conversation.
             InfraFault: the engine failed.
         """
-        meaning = [_meaning(message) for message in ask.messages]
+        meanings = [meaning(message) for message in ask.messages]
+        before = continued(session.said, ask.messages, meanings, ask.tools)
         forced = self._forced(ask.force)
         try:
-            prompt = self._prompt(session, ask, meaning) + forced
+            prompt = self._prompt(session, ask, before) + forced
         except Exception as error:  # a template raises whatever its author chose
             raise CannotRender(f"the chat template takes no such conversation: {error}") from error
         room = self._context_length - len(prompt)
@@ -164,7 +150,7 @@ class Gateway:
             stop_token_ids=self._renderer.stop_token_ids,
         )
         sampled = await self._engine.generate(session.episode_id, request, self._timeout)
-        return self._record(session, ask, meaning, number, prompt, forced, sampled)
+        return self._record(session, ask, meanings, before, number, prompt, forced, sampled)
 
     def _forced(self, force: Force | None) -> list[int]:
         if force is None:
@@ -174,26 +160,23 @@ class Gateway:
             raise CannotForce(f"{self._renderer.name} knows no way to begin a tool call for the model")
         return tokens
 
-    def _prompt(self, session: Session, ask: Ask, meaning: list[object]) -> list[int]:
-        """Extend the longest recorded conversation that `messages` continues, else render from scratch."""
-        for said in sorted(session.said, key=lambda s: len(s.messages), reverse=True):
-            length = len(said.messages)
-            if length < len(meaning) and said.meaning == meaning[:length] and said.tools == ask.tools:
-                extended = self._renderer.extend(
-                    said.prompt, said.sampled, said.messages, ask.messages[length:], ask.tools
-                )
-                if extended is not None:
-                    return extended
-                break
+    def _prompt(self, session: Session, ask: Ask, before: Said | None) -> list[int]:
+        """Extend the recorded conversation that `ask` continues, else render from scratch."""
+        if before is not None:
+            new = ask.messages[before.length :]
+            extended = self._renderer.extend(before.prompt, before.sampled, before.messages, new, ask.tools)
+            if extended is not None:
+                return extended
         rendered = self._renderer.render(ask.messages, ask.tools)
-        session.forks += bool(session.said) and not any(said.goes_on_in(rendered) for said in session.said)
+        session.forks += bool(session.said) and not session.graph.goes_on_in(rendered)
         return rendered
 
     def _record(
         self,
         session: Session,
         ask: Ask,
-        meaning: list[object],
+        meanings: list[object],
+        before: Said | None,
         number: int,
         prompt: list[int],
         forced: list[int],
@@ -215,9 +198,9 @@ class Gateway:
         )
         end = session.graph.place(prompt)
         node = session.graph.add_sampled(end, sampled.tokens, sampled.logprobs, sampled.versions)
-        session.said.append(
-            _Said([*ask.messages, message], [*meaning, _meaning(message)], ask.tools, prompt, sampled.tokens)
-        )
+        known = before.length if before else 0
+        new, said = [*ask.messages[known:], message], [*meanings[known:], meaning(message)]
+        session.said.append(Said(session.graph, node, before, new, said, ask.tools))
         session.turns.append(turn)
         called = "tool_calls" in message and sampled.finish_reason == "stop"
         finish = "tool_calls" if called else sampled.finish_reason
@@ -247,24 +230,3 @@ def _message(parsed: Parsed, turn: int, may_call: bool) -> Message:
 def _openai(call: Call, identity: str) -> dict[str, Any]:
     arguments = json.dumps(call.arguments, ensure_ascii=False)
     return {"id": identity, "type": "function", "function": {"name": call.name, "arguments": arguments}}
-
-
-def _meaning(message: Message) -> object:
-    """What a message says, whichever of the usual ways a client writes it.
-
-    Clients drop reasoning, write null for empty content, and strip what the model wrote around its text.
-    """
-    content = message.get("content") or ""
-    if isinstance(content, list):
-        content = "".join(part.get("text", "") for part in content)
-    if message.get("role") == "assistant":
-        content = content.strip()
-    calls = [
-        (call["function"]["name"], _arguments(call["function"]["arguments"]))
-        for call in message.get("tool_calls") or []
-    ]
-    return (message.get("role"), content, calls, message.get("tool_call_id"))
-
-
-def _arguments(arguments: Any) -> Any:
-    return json.loads(arguments) if isinstance(arguments, str) else arguments

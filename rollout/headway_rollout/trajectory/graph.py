@@ -93,6 +93,11 @@ class Graph:
             raise ValueError("a prompt has at least one token")
         return at
 
+    def goes_on_in(self, tokens: Sequence[int]) -> bool:
+        """Whether `tokens` begin with all of a sampled sequence."""
+        at, _ = self._deepest(tuple(tokens))
+        return any(self.nodes[i].sampled for i in self.path(at))
+
     def _deepest(self, tokens: tuple[int, ...]) -> tuple[int | None, int]:
         """A node whose path `tokens` begin with, and the path's length.
 
