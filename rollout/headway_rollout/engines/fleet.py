@@ -1,7 +1,8 @@
 """The rollout servers, live: discovered by DNS, given their weights, asked for tokens.
 
-One task a server keeps it holding the wanted version; a request whose server is lost goes to another one, for
-as long as its caller waits. The caller's deadline bounds everything here.
+A server is kept holding the wanted version, and is watched. A request goes to another server when its own
+fails it, leaves discovery or falls silent, and not because its own lacks weights that came to be wanted
+meanwhile. The caller's deadline bounds everything here.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import logging
 import socket
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
 
 import aiohttp
@@ -26,6 +28,9 @@ from headway_rollout.model_names import name_of
 DISCOVER_SECONDS = 1.0
 CHECK_SECONDS = 5.0
 RETRY_SECONDS = 1.0
+SILENT_LOOKS = 2
+"""Looks in a row that a server must leave unanswered before its requests go elsewhere: what they have sampled
+is thrown away then, and a busy machine, this one included, may miss one look."""
 STARTING = 503
 """Status with which a server answers that still loads the base model: no failure, it will take weights."""
 
@@ -35,14 +40,19 @@ _log = logging.getLogger(__name__)
 
 
 def by_dns(host: str) -> Discover:
-    """The addresses behind a headless Service; none while the name does not resolve."""
+    """The addresses behind a headless Service; none while it has none, the last ones while nobody can say."""
+    known: set[Endpoint] = set()
 
     async def discover() -> set[Endpoint]:
+        nonlocal known
         try:
             found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
-        except socket.gaierror:
-            return set()
-        return {_endpoint(str(address[0])) for *_, address in found}
+        except socket.gaierror as error:
+            # A name server that is away says nothing about the servers, and their requests go on.
+            known = known if error.errno == socket.EAI_AGAIN else set()
+        else:
+            known = {_endpoint(str(address[0])) for *_, address in found}
+        return known
 
     return discover
 
@@ -79,6 +89,8 @@ class Fleet:
         self._manifest: WeightsManifest | None = None
         self._changed = asyncio.Condition()
         self._keepers: dict[Endpoint, asyncio.Task[None]] = {}
+        self._asking: defaultdict[Endpoint, set[asyncio.Timeout]] = defaultdict(set)
+        """Of each server the requests in flight, by what ends their patience with it."""
         self.router = Router()
         self.reroutes = 0
         self.verification_failures = 0
@@ -110,37 +122,56 @@ class Fleet:
             server, manifest = self.router.pick(session), self._manifest
             if server is None or manifest is None:
                 continue
-            server.inflight += 1
             try:
-                sampled = await vllm.generate(
-                    self._http, server.endpoint.engine, name_of(manifest), manifest.version, request, timeout
-                )
-                await self._proven(server, manifest.version, sampled.versions[-1].version)
-                return sampled
+                return await self._ask(server, manifest, request, timeout)
             except vllm.ServerLost as error:
                 self.reroutes += 1
                 logs.event(_log, "server-lost", level=logging.WARNING, session=session, error=str(error))
                 if manifest.version == self.router.wanted:
                     self.router.lost(server.endpoint, str(error))
                 await self._notify()
-            finally:
-                server.inflight -= 1
+
+    async def _ask(
+        self, server: Server, manifest: WeightsManifest, request: vllm.Request, timeout: float
+    ) -> vllm.Sampled:
+        """Sample from one server.
+
+        Raises:
+            ServerLost: it failed, went or fell silent.
+            InfraFault: the request itself was refused.
+        """
+        url, version = server.endpoint.engine, manifest.version
+        asking, patience = self._asking[server.endpoint], asyncio.timeout(None)
+        server.inflight += 1
+        asking.add(patience)
+        try:
+            async with patience:
+                sampled = await vllm.generate(self._http, url, name_of(manifest), version, request, timeout)
+                await self._proven(server, version, sampled.versions[-1].version)
+                return sampled
+        except TimeoutError as error:
+            raise vllm.ServerLost(f"{url} went, or fell silent") from error
+        finally:
+            asking.discard(patience)
+            server.inflight -= 1
+
+    def _give_up(self, endpoint: Endpoint) -> None:
+        """Have the requests in flight on a server go elsewhere."""
+        now = asyncio.get_running_loop().time()
+        for patience in self._asking.pop(endpoint, ()):
+            patience.reschedule(now)
 
     async def _proven(self, server: Server, asked: PolicyVersion, newest: PolicyVersion) -> None:
         """A turn that went on under newer weights counts once its server has shown that they are right.
 
         Raises:
-            ServerLost: it has not, or is gone.
+            ServerLost: it has not.
         """
-
-        def gone() -> bool:
-            return self.router.servers.get(server.endpoint) is not server or server.version is None
-
         if newest == asked:
             return
         async with self._changed:
-            await self._changed.wait_for(lambda: gone() or server.version != asked)
-        if gone():
+            await self._changed.wait_for(lambda: server.version != asked)
+        if server.version is None:
             raise vllm.ServerLost(f"weights {newest}, taken during the turn, were not verified")
 
     async def run(self) -> None:
@@ -150,11 +181,12 @@ class Fleet:
                 came, went = self.router.discovered(await self._discover())
                 for endpoint in went:
                     self._keepers.pop(endpoint).cancel()
+                    self._give_up(endpoint)
                 if went:
                     await self._notify()
                 for endpoint in came:
                     logs.event(_log, "server-found", server=endpoint.engine)
-                    self._keepers[endpoint] = asyncio.create_task(self._keep(endpoint))
+                    self._keepers[endpoint] = asyncio.create_task(self._mind(endpoint))
                 for keeper in self._keepers.values():
                     if keeper.done():
                         keeper.result()
@@ -163,6 +195,29 @@ class Fleet:
             for keeper in self._keepers.values():
                 keeper.cancel()
             await asyncio.gather(*self._keepers.values(), return_exceptions=True)
+
+    async def _mind(self, endpoint: Endpoint) -> None:
+        """All that is done for one server."""
+        async with asyncio.TaskGroup() as both:
+            both.create_task(self._keep(endpoint))
+            both.create_task(self._watch(endpoint))
+
+    async def _watch(self, endpoint: Endpoint) -> None:
+        """See whether a server answers at all, be it taking weights; give it up once it is silent."""
+        silent = 0
+        while True:
+            try:
+                await weights.state(self._http, endpoint.weights, self._token)
+                silent = 0
+            except (Refused, ValidationError):
+                silent = 0
+            except Unreachable as error:
+                silent = 0 if error.answered else silent + 1
+                if silent >= SILENT_LOOKS:
+                    self.router.lost(endpoint, str(error))
+                    self._give_up(endpoint)
+                    await self._notify()
+            await asyncio.sleep(RETRY_SECONDS if silent else CHECK_SECONDS)
 
     async def _keep(self, endpoint: Endpoint) -> None:
         """Keep one server holding the wanted weights."""

@@ -4,68 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
-import aiohttp
 import pytest
 from aiohttp import web
 from episodes import version
-from faulty_servers import Scripted, drop, engine, fail, first, hang, serving, weight_agent
+from faulty_servers import drop, engine, fail, first, hang
+from scripted_fleet import REQUEST, a_fleet, manifest, until
 
-from headway_api.records import Canary, VersionSpan, WeightsManifest
+from headway_api.records import VersionSpan
 from headway_rollout.engines import fleet as fleets
 from headway_rollout.engines import vllm
-from headway_rollout.engines.fleet import Fleet
-from headway_rollout.engines.router import Endpoint, Failure
+from headway_rollout.engines.router import Failure
 from headway_rollout.faults import InfraFault
-
-REQUEST = vllm.Request(prompt=[1, 2, 3], max_tokens=5, temperature=1.0, top_p=1.0, seed=7, stop_token_ids=[9])
-
-
-def manifest(step: int) -> WeightsManifest:
-    canary = Canary(tokens=[1, 2], logprobs=[-1.0], tolerance=0.1)
-    return WeightsManifest(version=version(step), kind="lora", uri="file:///w", files=[], canary=canary)
-
-
-class Servers:
-    """Rollout servers that may be told to fail."""
-
-    def __init__(self) -> None:
-        self.engines: list[Scripted] = []
-        self.agents: list[Scripted] = []
-        self.gone: set[int] = set()
-        self.loads: list[float] = []
-        self.syncs: list[tuple[int, float]] = []
-
-    async def discover(self) -> set[Endpoint]:
-        pairs = enumerate(zip(self.engines, self.agents, strict=True))
-        return {Endpoint(e.url, a.url) for i, (e, a) in pairs if i not in self.gone}
-
-
-@asynccontextmanager
-async def a_fleet(number: int) -> AsyncIterator[tuple[Fleet, Servers]]:
-    servers = Servers()
-    async with AsyncExitStack() as stack:
-        for _ in range(number):
-            servers.engines.append(await stack.enter_async_context(serving(engine([4, 9]))))
-            servers.agents.append(await stack.enter_async_context(serving(weight_agent())))
-        http = await stack.enter_async_context(aiohttp.ClientSession())
-        fleet = Fleet(
-            http,
-            "token",
-            servers.discover,
-            on_load=servers.loads.append,
-            on_sync=lambda step, seconds: servers.syncs.append((step, seconds)),
-        )
-        running = asyncio.create_task(fleet.run())
-        try:
-            async with asyncio.timeout(30):
-                yield fleet, servers
-        finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
 
 
 @pytest.fixture(autouse=True)
@@ -138,12 +89,6 @@ async def test_a_server_that_fails_verification_is_never_asked() -> None:
         async with asyncio.timeout(5):
             while "canary off" not in str(fleet.router.problem()):
                 await asyncio.sleep(0.01)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 def swapped(body: Any) -> Any:
