@@ -6,10 +6,16 @@ A server is in rotation exactly when it is healthy and its weights are the versi
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Final
 
 from headway_api.records import LoadFailure, PolicyVersion
+
+SLACK: Final = 2
+"""Episodes that a server may have more than another one, or a quarter of its own where that is more, before
+one of them moves: it leaves its cached prefix behind, which costs the other one a prefill."""
 
 
 @dataclass(frozen=True)
@@ -63,13 +69,26 @@ class Server:
     """As of the last look; None where it was not in rotation, or did not answer."""
 
 
+@dataclass(frozen=True)
+class Home:
+    """Where an episode took its last turn."""
+
+    endpoint: Endpoint
+    version: PolicyVersion
+    """Weights that it was asked of: under others nothing of its prefix is found."""
+
+
 @dataclass
 class Router:
-    """Rotation, least loaded first, and an episode stays where its prefix is cached."""
+    """Rotation, least loaded first, and an episode stays where its prefix is cached.
+
+    Servers come back one after the other: from new weights, from a restart, as one more. Whoever samples
+    before the last of them is back does so on the first ones, and moves over later.
+    """
 
     wanted: PolicyVersion | None = None
     servers: dict[Endpoint, Server] = field(default_factory=dict)
-    sessions: dict[str, Endpoint] = field(default_factory=dict)
+    sessions: dict[str, Home] = field(default_factory=dict)
     preemptions: int = 0
     """Requests that servers took out of a full cache, as far as this process saw."""
 
@@ -106,13 +125,19 @@ class Router:
         return sorted(usable, key=lambda server: server.endpoint.engine)
 
     def pick(self, session: str) -> Server | None:
-        """The server of this episode, else the least loaded; None while none is in rotation."""
+        """The server with the fewest episodes, or this one's own while its prefix is cached there and the
+        server has not too many; None while none is in rotation."""
         usable = self.in_rotation()
-        if not usable:
+        if self.wanted is None or not usable:
             return None
-        server = next((s for s in usable if s.endpoint == self.sessions.get(session)), None)
-        server = server or min(usable, key=lambda s: s.inflight)
-        self.sessions[session] = server.endpoint
+        home = self.sessions.pop(session, None)
+        others = Counter(other.endpoint for other in self.sessions.values())
+        server = min(usable, key=lambda s: (others[s.endpoint], s.inflight))
+        if home is not None and home.version == self.wanted:
+            most = others[server.endpoint] + max(SLACK, others[home.endpoint] // 4)
+            if others[home.endpoint] <= most:
+                server = next((s for s in usable if s.endpoint == home.endpoint), server)
+        self.sessions[session] = Home(server.endpoint, self.wanted)
         return server
 
     def forget(self, session: str) -> None:

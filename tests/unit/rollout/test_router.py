@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from random import Random
+
 from episodes import version
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway_rollout.engines.router import Endpoint, Router
+from headway_rollout.engines.router import SLACK, Endpoint, Router
 
 A, B, C = (Endpoint(f"http://{name}:8000", f"http://{name}:8001") for name in "abc")
 
@@ -17,6 +20,13 @@ def router(*holding: Endpoint, wanted: int = 1) -> Router:
     for endpoint in holding:
         found.holds(endpoint, version(1))
     return found
+
+
+def turn(found: Router, episode: str) -> Endpoint:
+    """Where the next turn of an episode runs."""
+    server = found.pick(episode)
+    assert server is not None
+    return server.endpoint
 
 
 def test_only_servers_with_the_wanted_weights_are_asked() -> None:
@@ -45,6 +55,54 @@ def test_the_least_loaded_is_taken_and_an_episode_stays() -> None:
     assert found.pick("one").endpoint == A  # type: ignore[union-attr]
     found.forget("one")
     assert "one" not in found.sessions
+
+
+def test_an_update_leaves_no_episode_where_it_happened_to_wait() -> None:
+    servers = [Endpoint(f"http://{n}:8000", f"http://{n}:8001") for n in range(4)]
+    episodes = [f"e{i}" for i in range(32)]
+    found = Router(wanted=version(0))
+    found.discovered(servers)
+    for step in range(3):
+        found.wanted = version(step)
+        for endpoint in servers:
+            found.holds(endpoint, version(step))
+            took = Counter(turn(found, episode) for episode in episodes)
+        assert max(took.values()) <= 32 / 4 + SLACK
+        homes = [turn(found, episode) for episode in episodes]
+        assert [turn(found, episode) for episode in episodes] == homes, "each stays where its prefix is"
+
+
+def test_who_waits_for_the_last_server_too_moves_nowhere() -> None:
+    servers = [Endpoint(f"http://{n}:8000", f"http://{n}:8001") for n in range(4)]
+    found = Router(wanted=version(0))
+    found.discovered(servers)
+    homes = []
+    for step in range(2):
+        found.wanted = version(step)
+        for endpoint in servers:
+            found.holds(endpoint, version(step))
+        homes.append([turn(found, f"e{i}") for i in range(30)])
+        assert sorted(Counter(homes[-1]).values()) == [7, 7, 8, 8]
+
+
+@given(st.lists(st.sampled_from(["turn", "end", "holds", "lost"]), max_size=60), st.randoms())
+def test_episodes_spread_over_the_servers_and_then_stay(events: list[str], random: Random) -> None:
+    found = router(A)
+    for what in events:
+        if what == "turn":
+            found.pick(f"e{random.randrange(20)}")
+        elif what == "end":
+            found.forget(f"e{random.randrange(20)}")
+        elif what == "holds":
+            found.holds(random.choice([A, B, C]), version(1))
+        else:
+            found.lost(random.choice([A, B, C]), "refused")
+    for endpoint in (A, B, C):
+        found.holds(endpoint, version(1))
+    for _ in range(2):
+        homes = [turn(found, f"e{i}") for i in range(20)]
+    assert max(Counter(homes).values()) <= 20 / 3 + SLACK
+    assert [turn(found, f"e{i}") for i in range(20)] == homes
 
 
 def test_a_server_that_went_is_forgotten_and_comes_back_empty_handed() -> None:
