@@ -7,17 +7,23 @@ graph.
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from headway_api.records import Turn
 from headway_rollout.engines.vllm import Request, Sampled
-from headway_rollout.gateway.conversations import Said, continued, meaning
+from headway_rollout.gateway.conversations import Said, continued, meaning, text
 from headway_rollout.seeds import seed
 from headway_rollout.trajectory.calls import Call, Message, Parsed, Tool
 from headway_rollout.trajectory.graph import Graph
+from headway_rollout.trajectory.lengths import printing
 from headway_rollout.trajectory.render import Renderer
+
+INLINE_CHARACTERS = 16 * 1024
+"""So many are rendered at once, in some 20 ms: more of them would keep all other episodes waiting."""
 
 
 class Engine(Protocol):
@@ -120,6 +126,8 @@ class Gateway:
         self._engine = engine
         self._context_length = context_length
         self._timeout = timeout
+        longest = renderer.longest_token
+        self._most = None if longest is None else longest * context_length
 
     async def chat(self, session: Session, ask: Ask) -> Completion:
         """Sample the next assistant message.
@@ -130,17 +138,15 @@ class Gateway:
             CannotRender: nor is this conversation.
             InfraFault: the engine failed.
         """
+        self._require_room(ask.messages)
         meanings = [meaning(message) for message in ask.messages]
         before = continued(session.said, ask.messages, meanings, ask.tools)
         forced = self._forced(ask.force)
-        try:
-            prompt = self._prompt(session, ask, before) + forced
-        except Exception as error:  # a template raises whatever its author chose
-            raise CannotRender(f"the chat template takes no such conversation: {error}") from error
+        number, session.begun = session.begun, session.begun + 1
+        prompt = await self._prompt(session, ask, before) + forced
         room = self._context_length - len(prompt)
         if room < 1:
             raise ContextFull(f"{len(prompt)} tokens fill the context of {self._context_length}")
-        number, session.begun = session.begun, session.begun + 1
         request = Request(
             prompt=prompt,
             max_tokens=min(room, session.sampling.max_tokens, ask.max_tokens or room),
@@ -160,16 +166,39 @@ class Gateway:
             raise CannotForce(f"{self._renderer.name} knows no way to begin a tool call for the model")
         return tokens
 
-    def _prompt(self, session: Session, ask: Ask, before: Said | None) -> list[int]:
-        """Extend the recorded conversation that `ask` continues, else render from scratch."""
+    def _require_room(self, messages: Sequence[Message]) -> None:
+        """Refuse at a glance what cannot fit: megabytes take long to render.
+
+        Users' and tools' words are what every template says in full.
+        """
+        said = sum(printing(text(message)) for message in messages if message.get("role") in ("user", "tool"))
+        if self._most is not None and said > self._most:
+            raise ContextFull(f"{said} characters do not fit in the context of {self._context_length} tokens")
+
+    async def _prompt(self, session: Session, ask: Ask, before: Said | None) -> list[int]:
+        """What the engine is asked; a history that goes on from nothing that was sampled is counted.
+
+        Meanwhile another turn may be recorded: all that is there already stays as it is.
+        """
+        had_turns = bool(session.said)
+        try:
+            if len(str(ask.tools)) + sum(len(str(message)) for message in ask.messages) > INLINE_CHARACTERS:
+                prompt, extended = await asyncio.to_thread(self._rendered, ask, before)
+            else:
+                prompt, extended = self._rendered(ask, before)
+        except Exception as error:  # a template raises whatever its author chose
+            raise CannotRender(f"the chat template takes no such conversation: {error}") from error
+        session.forks += had_turns and not extended and not session.graph.goes_on_in(prompt)
+        return prompt
+
+    def _rendered(self, ask: Ask, before: Said | None) -> tuple[list[int], bool]:
+        """Ids that extend the recorded conversation that `ask` continues, else its own; and which it was."""
         if before is not None:
             new = ask.messages[before.length :]
             extended = self._renderer.extend(before.prompt, before.sampled, before.messages, new, ask.tools)
             if extended is not None:
-                return extended
-        rendered = self._renderer.render(ask.messages, ask.tools)
-        session.forks += bool(session.said) and not session.graph.goes_on_in(rendered)
-        return rendered
+                return extended, True
+        return self._renderer.render(ask.messages, ask.tools), False
 
     def _record(
         self,

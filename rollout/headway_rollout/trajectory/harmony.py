@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from headway_rollout.trajectory.calls import Message, Parsed, Tool
+from headway_rollout.trajectory.lengths import Bounded
 from headway_rollout.trajectory.readers import GPT_OSS, Reader, forced, kept, last
 
 
-class HarmonyRenderer:
+class HarmonyRenderer(Bounded):
     """Messages <-> token ids for gpt-oss."""
 
     name = GPT_OSS

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 from headway_api.exits import JobError
 from headway_rollout.trajectory.calls import Message, Parsed, Tool
 from headway_rollout.trajectory.harmony import HarmonyRenderer
+from headway_rollout.trajectory.lengths import Bounded
 from headway_rollout.trajectory.readers import (
     GPT_OSS,
     HERMES,
@@ -97,6 +98,10 @@ class Renderer(Protocol):
     name: str
     stop_token_ids: list[int]
 
+    @property
+    def longest_token(self) -> int | None:
+        """The most characters of ASCII that print (`lengths.printing`) in one token; None: any number."""
+
     def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
         """Ids of the whole conversation, up to where the model begins its next turn."""
 
@@ -124,7 +129,7 @@ class Renderer(Protocol):
         """
 
 
-class Typed:
+class Typed(Bounded):
     """A renderer of the `renderers` package."""
 
     def __init__(self, name: str, tokenizer: Any, inner: Any, reader: Reader) -> None:
@@ -163,7 +168,7 @@ class Typed:
         return forced(self._tokenizer, self.name, tool)
 
 
-class Template:
+class Template(Bounded):
     """The model's own chat template, extended by the text it adds after an assistant's turn.
 
     The template must be prefix-stable for that: the text of a conversation must begin with the text of its

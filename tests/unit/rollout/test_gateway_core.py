@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import pickle
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,11 +17,11 @@ from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
 from headway_api.records import PolicyVersion, VersionSpan
 from headway_rollout.gateway.conversations import Said, continued, meaning
-from headway_rollout.gateway.core import Ask, Gateway, Sampling, Session
+from headway_rollout.gateway.core import INLINE_CHARACTERS, Ask, ContextFull, Gateway, Sampling, Session
 from headway_rollout.trajectory.calls import Message, Tool
 from headway_rollout.trajectory.graph import Graph
 from headway_rollout.trajectory.linearize import linearize
-from headway_rollout.trajectory.render import PROBE_TOOLS, choose
+from headway_rollout.trajectory.render import PROBE_TOOLS, Renderer, choose
 
 USER: Message = {"role": "user", "content": "What is x?"}
 
@@ -127,3 +129,49 @@ def test_what_a_request_continues_is_the_longest_recorded_with_its_tools_then_th
 
 def said(words: Sequence[str]) -> list[Message]:
     return [{"role": "user", "content": word} for word in words]
+
+
+class Watched:
+    """A renderer that notes what it renders, and renders long conversations when it is told to."""
+
+    def __init__(self, inner: Renderer) -> None:
+        self._inner = inner
+        self.rendered = 0
+        self.go_on = threading.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
+        self.rendered += 1
+        if len(str(messages)) > INLINE_CHARACTERS and not self.go_on.wait(timeout=3):
+            raise AssertionError("nothing else ran meanwhile")
+        return self._inner.render(messages, tools)
+
+
+async def test_a_long_conversation_is_rendered_while_other_turns_go_on(tok: Any) -> None:
+    watched, session = Watched(choose(tok, "qwen3")), a_session()
+    core = Gateway(watched, Speaker(tok, [ANSWER]), 100_000, 5.0)
+    long = asyncio.create_task(core.chat(session, Ask([{"role": "user", "content": "word " * 5000}])))
+    async with asyncio.timeout(5):
+        while not watched.rendered:
+            await asyncio.sleep(0.01)
+        short = await core.chat(session, Ask([USER]))
+        assert not long.done()
+        watched.go_on.set()
+        assert (await long).number == 0  # as they were asked for, whichever is answered first
+    assert short.number == 1
+    assert session.forks == 0
+    assert [said.messages[0]["content"][:4] for said in session.said] == ["What", "word"]
+    assert len(linearize(session.graph)) == 2
+
+
+async def test_what_cannot_fit_is_refused_before_it_is_rendered(tok: Any) -> None:
+    watched, session = Watched(choose(tok, "qwen3")), a_session()
+    core = Gateway(watched, Speaker(tok, [ANSWER]), 100, 5.0)
+    for role in ("user", "tool"):
+        with pytest.raises(ContextFull, match="context of 100 tokens"):
+            await core.chat(session, Ask([USER, {"role": role, "content": "word " * 100_000}]))
+    assert watched.rendered == 0
+    await core.chat(session, Ask([USER]))
+    assert watched.rendered == 1

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
+from tokenizers.models import BPE, WordLevel
+from tokenizers.normalizers import NFC
+from toy_tokenizer import QWEN3_TEMPLATE, llama_tokenizer, tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from headway_api.exits import JobError
 from headway_rollout.trajectory import render
+from headway_rollout.trajectory.lengths import longest_token, printing
 from headway_rollout.trajectory.render import PROBE_TOOLS, PROBES, Renderer, Template, Typed, choose
 
 PROMPT = PROBES[1]
@@ -162,6 +166,38 @@ def test_a_malformed_call_is_kept_with_what_is_wrong(
     assert call.arguments is None
     assert call.raw
     assert "<" not in call.raw
+
+
+@cache
+def bounded(name: str) -> Any:
+    """Tokenizers of every kind that has a bound, one of which puts characters together."""
+    if name == "llama":
+        return llama_tokenizer()
+    found = tokenizer(Path(mkdtemp()))
+    if name == "composing":
+        found.backend_tokenizer.normalizer = NFC()
+    return found
+
+
+@pytest.mark.parametrize("name", ["qwen", "llama", "composing"])
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_a_text_has_never_fewer_tokens_than_its_length_says(name: str, data: st.DataObject) -> None:
+    tok = bounded(name)
+    longest = longest_token(tok)
+    assert longest is not None
+    piece = st.one_of(
+        st.text(max_size=20), st.sampled_from([*tok.get_vocab(), " " * 50, "e\u0301", "\u212b"])
+    )
+    text = "".join(data.draw(st.lists(piece, max_size=20)))
+    assert printing(text) <= longest * len(tok.encode(text, add_special_tokens=False))
+
+
+def test_a_token_that_may_stand_for_any_text_bounds_nothing() -> None:
+    words = Tokenizer(WordLevel({"?": 0, "end": 1}, unk_token="?"))
+    assert longest_token(PreTrainedTokenizerFast(tokenizer_object=words, unk_token="?")) is None
+    unknown = Tokenizer(BPE({"?": 0, "a": 1, "b": 2}, [], unk_token="?", fuse_unk=True))
+    assert longest_token(PreTrainedTokenizerFast(tokenizer_object=unknown, unk_token="?")) is None
 
 
 def test_a_turn_cut_off_by_length_cannot_be_extended_by_an_opaque_template(other: Any) -> None:
