@@ -14,8 +14,8 @@ from typing import Final
 from headway_api.records import LoadFailure, PolicyVersion
 
 SLACK: Final = 2
-"""Episodes that a server may have more than another one, or a quarter of its own where that is more, before
-one of them moves: it leaves its cached prefix behind, which costs the other one a prefill."""
+"""Episodes that a server may have, beside one, more than another server has (a quarter of its own where that
+is more) before that one moves: its cached prefix stays behind, which costs the other server a prefill."""
 
 
 @dataclass(frozen=True)
