@@ -59,8 +59,8 @@ class Desk:
             "metadata": {
                 "jobArn": self.job_arn,
                 "job_arn": self.job_arn,
-                "rolloutId": rollout.trajectory_id,
-                "trajectory_id": rollout.trajectory_id,
+                "rolloutId": rollout.rollout_id,
+                "trajectory_id": rollout.rollout_id,
                 "endpoint": self.endpoint(rollout),
             },
             "inferenceParams": {

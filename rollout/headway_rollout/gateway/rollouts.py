@@ -27,6 +27,8 @@ from headway_rollout.trajectory.calls import Message, Tool
 
 TOKEN_LENGTH = 43
 """Letters of a token: 245 bits. No digits: clients look for status codes in error texts that hold the URL."""
+ID_SEPARATOR = "."
+"""Between an episode's id and its address, in the id that its agent is given."""
 REMEMBERED = 4096
 """Addresses that are over and still known, for an answer that says so."""
 
@@ -88,6 +90,11 @@ class Rollout:
         """The episode's id."""
         return self.session.episode_id
 
+    @property
+    def rollout_id(self) -> str:
+        """The same with the address in it: MTRL's agents send it with every call, to whatever base URL."""
+        return f"{self.trajectory_id}{ID_SEPARATOR}{self.token}"
+
     @contextmanager
     def call(self) -> Iterator[None]:
         """A call of the agent is running."""
@@ -101,7 +108,10 @@ class Rollout:
 
     def check(self, job_arn: str | None, trajectory_id: str | None) -> None:
         """Refuse what names another job or trajectory than the token's own."""
-        wanted = (("JobArn", job_arn, self.job_arn), ("TrajectoryId", trajectory_id, self.trajectory_id))
+        trajectory, _, token = (trajectory_id or "").partition(ID_SEPARATOR)
+        if token and token not in (self.token, *self.former):
+            trajectory = f"{trajectory} of another attempt"
+        wanted = (("JobArn", job_arn, self.job_arn), ("TrajectoryId", trajectory, self.trajectory_id))
         for name, given, own in wanted:
             if given and not hmac.compare_digest(given.encode(), own.encode()):
                 raise Refusal(
@@ -293,6 +303,11 @@ class Rollouts:
                 401, "token_expired", f"the token of trajectory {rollout.trajectory_id} has expired"
             )
         return rollout
+
+
+def token_in(rollout_id: object) -> str:
+    """The address in an agent's id of its rollout; empty where there is none."""
+    return rollout_id.partition(ID_SEPARATOR)[2] if isinstance(rollout_id, str) else ""
 
 
 def new_token() -> str:

@@ -1,16 +1,17 @@
 """The gateway over HTTP, for agents outside this process: requests into turns and tool calls, and what
 becomes of those into answers, and into what the episode's end has to know.
 
-Under an episode's own base URL, `/e/{token}`, or with the token as Authorization: Bearer:
+Under an episode's own base URL, `/e/{token}`, or at the root with the episode's rolloutId, which holds the
+token, in MTRL's header or body, or with the token as Authorization: Bearer:
 
 POST /v1/chat/completions   OpenAI's, streamed or not      GET  /v1/models
 GET  /v1/tools              the environment's tools        POST /v1/tools/{name}   its arguments -> ToolReply
 POST /complete-rollout      JobArn, TrajectoryId, Status: ready | failed, ClientToken?, ErrorMessage?
 POST /update-reward         JobArn, TrajectoryId, Rewards: [number], Metrics?, ClientToken?
 
-An agent may send its own Authorization with a base URL that holds the token: the path decides then. A
-streamed answer begins when the turn is complete: a token counts once the weights that sampled it are proven,
-and tool calls are read from whole turns. Until then comments keep the connection alive.
+An agent may send an Authorization of its own as long as one of the others holds the token. A streamed answer
+begins when the turn is complete: a token counts once the weights that sampled it are proven, and tool calls
+are read from whole turns. Until then comments keep the connection alive.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from headway_rollout.faults import InfraFault
 from headway_rollout.gateway import openai
 from headway_rollout.gateway.core import Ask, CannotForce, CannotRender, Completion, ContextFull, Gateway
 from headway_rollout.gateway.refusals import Refusal, bad
-from headway_rollout.gateway.rollouts import Rollout, Rollouts
+from headway_rollout.gateway.rollouts import Rollout, Rollouts, token_in
 from headway_rollout.gateway.turns import Places, Turn, Turns
 
 MAX_BODY = 64 * 1024 * 1024
@@ -85,15 +86,21 @@ class GatewayServer:
             app.router.add_post(f"{base}/update-reward", self._reward)
         return app
 
-    def _rollout(self, request: web.Request) -> tuple[Rollout, str]:
+    def _rollout(self, request: web.Request, body: Any = None) -> tuple[Rollout, str]:
         """The episode's rollout, and the address by which it was found."""
         scheme, _, bearer = request.headers.get("Authorization", "").partition(" ")
-        token = request.match_info.get("token") or (bearer.strip() if scheme.lower() == "bearer" else "")
+        token = (
+            request.match_info.get("token")
+            or token_in(request.headers.get(TRAJECTORY_ID))
+            or (token_in(body.get("TrajectoryId")) if isinstance(body, dict) else "")
+            or (bearer.strip() if scheme.lower() == "bearer" else "")
+        )
         if not token:
             raise Refusal(
                 401,
                 "token_missing",
-                "use the endpoint that came with the episode, or send its token as Authorization: Bearer",
+                "use the endpoint that came with the episode, or send its rolloutId as "
+                f"{TRAJECTORY_ID}, or its token as Authorization: Bearer",
             )
         rollout = self._rollouts.find(token)
         rollout.check(request.headers.get(JOB_ARN), request.headers.get(TRAJECTORY_ID))
@@ -198,7 +205,8 @@ class GatewayServer:
 
     async def _told(self, request: web.Request) -> tuple[Rollout, str, dict[str, Any]]:
         """The rollout, the address it was found by and the body of one of MTRL's own calls."""
-        (rollout, token), body = self._rollout(request), await _json(request)
+        body = await _json(request)
+        rollout, token = self._rollout(request, body)
         if not isinstance(body, dict):
             raise bad("body", "must be a JSON object")
         for name in ("JobArn", "TrajectoryId"):

@@ -139,13 +139,15 @@ async def test_a_history_that_drifted_forks_and_is_counted(tok: Any) -> None:
         assert len(linearize(r.rollout.session.graph)) == 2
 
 
-@pytest.mark.parametrize("where", ["path", "bearer"])
-async def test_the_token_in_the_path_or_as_a_bearer(tok: Any, where: str) -> None:
+@pytest.mark.parametrize("where", ["path", "header", "bearer"])
+async def test_the_token_in_the_path_in_the_id_or_as_a_bearer(tok: Any, where: str) -> None:
     async with rig(tok) as r:
         base = r.base if where == "path" else r.url
         # A client of AWS signs a token of its own, which means nothing here.
-        bearer = "its own" if where == "path" else r.rollout.token
+        bearer = r.rollout.token if where == "bearer" else "its own"
         headers = {"Authorization": f"Bearer {bearer}"}
+        if where == "header":
+            headers["X-Amzn-SageMaker-Trajectory-Id"] = r.rollout.rollout_id
         for path in ("/v1/chat/completions", "/chat/completions"):
             async with r.http.post(base + path, json={"messages": [USER]}, headers=headers) as answer:
                 assert answer.status == 200
@@ -154,6 +156,9 @@ async def test_the_token_in_the_path_or_as_a_bearer(tok: Any, where: str) -> Non
 @pytest.mark.parametrize(
     ("token", "headers", "status", "code"),
     [
+        (None, {"X-Amzn-SageMaker-Trajectory-Id": "t0-000001-0-0"}, 401, "token_missing"),
+        (None, {"X-Amzn-SageMaker-Trajectory-Id": "t0-000001-0-0.guess"}, 404, "trajectory_not_found"),
+        ("own", {"X-Amzn-SageMaker-Trajectory-Id": "t0-000001-0-0.guess"}, 403, "trajectory_mismatch"),
         (None, {}, 401, "token_missing"),
         (None, {"Authorization": "Bearer guess"}, 404, "trajectory_not_found"),
         ("guess", {}, 404, "trajectory_not_found"),
@@ -171,6 +176,21 @@ async def test_who_may_not_come_in(
             found = await answer.json()
     assert (answer.status, found["error"]["code"]) == (status, code)
     assert r.speaker.requests == []
+
+
+async def test_an_agent_with_a_fixed_base_url_is_known_by_its_rollouts_id(tok: Any) -> None:
+    """SageMaker's SDK completes by the body alone."""
+    async with rig(tok) as r:
+        await r.chat()
+        name = {"JobArn": ARN, "TrajectoryId": r.rollout.rollout_id}
+        headers = {"Authorization": "Bearer its own"}
+        for path, more in [
+            ("/complete-rollout", {"Status": "ready"}),
+            ("/update-reward", {"Rewards": [1.0]}),
+        ]:
+            async with r.http.post(r.url + path, json=name | more, headers=headers) as answer:
+                assert answer.status == 200
+    assert r.rollout.rewards == [1.0]
 
 
 async def test_one_episode_cannot_speak_for_another(tok: Any) -> None:
