@@ -7,7 +7,9 @@ lose against it is what a machine of two cores cannot give to so many episodes a
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from bench.support.job import Plan
@@ -30,6 +32,7 @@ class Simulation:
     now: float = 0.0
     _events: list[tuple[float, int, int | None]] = field(default_factory=list)
     """(when, tie-breaker, position of an episode that ends; None: the learner is done)."""
+    _number: Iterator[int] = field(default_factory=itertools.count)
     _queue: deque[tuple[int, int]] = field(default_factory=deque)
     _left: dict[int, int] = field(default_factory=dict)
     _running: int = 0
@@ -66,7 +69,7 @@ class Simulation:
             self._after(self.plan.train_seconds, None)
 
     def _after(self, seconds: float, what: int | None) -> None:
-        heapq.heappush(self._events, (self.now + seconds, len(self._left) * 1000 + len(self._events), what))
+        heapq.heappush(self._events, (self.now + seconds, next(self._number), what))
 
 
 def seconds(plan: Plan, turn_seconds: float) -> float:
