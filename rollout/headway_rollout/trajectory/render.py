@@ -130,12 +130,17 @@ class Renderer(Protocol):
 
 
 class Typed(Bounded):
-    """A renderer of the `renderers` package."""
+    """A renderer of the `renderers` package.
 
-    def __init__(self, name: str, tokenizer: Any, inner: Any, reader: Reader) -> None:
+    `inner` does not bridge where the family's template may drop what the model thought before (a word of the
+    user's); `keeping` does. Where there was nothing to drop, that says what the template says.
+    """
+
+    def __init__(self, name: str, tokenizer: Any, inner: Any, keeping: Any, reader: Reader) -> None:
         self.name = name
         self._tokenizer = tokenizer
         self._inner = inner
+        self._keeping = keeping
         self._reader = reader
         self.stop_token_ids = list(inner.get_stop_token_ids())
         closed = inner.render_ids(PROBES[0])
@@ -154,12 +159,27 @@ class Typed(Bounded):
         new: Sequence[Message],
         tools: Sequence[Tool],
     ) -> list[int] | None:
+        bridged = self._bridged(self._inner, prompt, sampled, new, tools)
+        if bridged is not None:
+            return bridged
+        bridged = self._bridged(self._keeping, prompt, sampled, new, tools)
+        if bridged is None:
+            return None
+        fresh = self.render([*history, *new], tools)
+        return bridged if _decoded(self._tokenizer, bridged) == _decoded(self._tokenizer, fresh) else None
+
+    def _bridged(
+        self,
+        renderer: Any,
+        prompt: Sequence[int],
+        sampled: Sequence[int],
+        new: Sequence[Message],
+        tools: Sequence[Tool],
+    ) -> list[int] | None:
         said = [*prompt, *sampled]
         turn = end_of_last(self._opening, prompt)
-        rendered = self._inner.bridge_to_next_turn(
-            said[:turn], said[turn:], list(new), tools=list(tools) or None
-        )
-        return None if rendered is None else kept(said, list(rendered.token_ids))
+        bridged = renderer.bridge_to_next_turn(said[:turn], said[turn:], list(new), tools=list(tools) or None)
+        return None if bridged is None else kept(said, list(bridged.token_ids))
 
     def parse(self, sampled: Sequence[int], prompt: Sequence[int], tools: Sequence[Tool]) -> Parsed:
         return self._reader.read(sampled, prompt, tools)
@@ -303,9 +323,11 @@ def typed(name: str, tokenizer: Any) -> Renderer:
     if name == GPT_OSS:
         config = GptOssRendererConfig(conversation_start_date=f"{TODAY:%Y-%m-%d}")
         return HarmonyRenderer(tokenizer, create_renderer(tokenizer, config), Harmony(tokenizer))
-    inner = create_renderer(tokenizer, config_from_name(name))
+    config = config_from_name(name)
+    inner = create_renderer(tokenizer, config)
+    keeping = create_renderer(tokenizer, type(config)(thinking_retention="all"))
     reader = Llama(tokenizer) if name == LLAMA else Tagged(name, tokenizer, inner)
-    return Typed(name, tokenizer, inner, reader)
+    return Typed(name, tokenizer, inner, keeping, reader)
 
 
 def _reader(style: str | None, tokenizer: Any) -> Reader:

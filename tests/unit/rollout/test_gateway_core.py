@@ -175,3 +175,16 @@ async def test_what_cannot_fit_is_refused_before_it_is_rendered(tok: Any) -> Non
     assert watched.rendered == 0
     await core.chat(session, Ask([USER]))
     assert watched.rendered == 1
+
+
+@pytest.mark.parametrize(("thought", "rows"), [("", 1), ("<think>\nHm.\n</think>\n\n", 4)])
+async def test_a_users_words_make_a_row_each_only_where_they_make_the_template_drop_thoughts(
+    tok: Any, thought: str, rows: int
+) -> None:
+    core, _ = gateway(tok, f"{thought}{ANSWER}")
+    session, messages = a_session(), [USER]
+    for _ in range(4):
+        messages += [(await core.chat(session, Ask(sent(messages)))).message, USER]
+    assert len(linearize(session.graph)) == rows
+    assert session.forks == rows - 1
+    assert sum(len(said.new) for said in session.said) == 8

@@ -138,6 +138,36 @@ def test_an_extension_is_what_the_template_would_have_said(both: tuple[Renderer,
     assert tok.decode(extended) == whole
 
 
+def spelled(tok: Any, text: str) -> list[int]:
+    """A text as a model may sample it, letter by letter, and its end."""
+    letters = [token for letter in text for token in tok.encode(letter, add_special_tokens=False)]
+    assert letters != tok.encode(text, add_special_tokens=False)
+    return [*letters, tok.convert_tokens_to_ids("<|im_end|>")]
+
+
+def test_a_word_of_the_users_leaves_what_was_sampled_as_it_is(both: tuple[Renderer, Any]) -> None:
+    chosen, tok = both
+    prompt, sampled = chosen.render(PROMPT, []), spelled(tok, "It is gold, as you know.")
+    history = [*PROMPT, {"role": "assistant", "content": chosen.parse(sampled, prompt, []).content}]
+    extended = chosen.extend(prompt, sampled, history, PROBES[0], [])
+    assert extended is not None
+    assert extended[: len(prompt) + len(sampled)] == [*prompt, *sampled]
+    assert tok.decode(extended) == render.template_text(tok, [*history, *PROBES[0]], [], generate=True)
+
+
+def test_a_word_of_the_users_drops_what_was_thought_where_the_template_does(qwen: Any) -> None:
+    """The model is trained on the prompts that it will be served with."""
+    chosen = choose(qwen, "qwen3")
+    prompt = chosen.render(PROMPT, [])
+    sampled = qwen.encode("<think>\nHm.\n</think>\n\nGold.<|im_end|>", add_special_tokens=False)
+    parsed = chosen.parse(sampled, prompt, [])
+    history = [*PROMPT, {"role": "assistant", "content": "Gold.", "reasoning_content": parsed.reasoning}]
+    assert parsed.reasoning == "Hm."
+    assert chosen.extend(prompt, sampled, history, PROBES[0], []) is None
+    assert "Hm." not in qwen.decode(chosen.render([*history, *PROBES[0]], []))
+    assert chosen.extend(prompt, sampled, history, [RESULT], []) is not None
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
