@@ -46,11 +46,13 @@ class Agents:
             self._running[program] = self.fresh(program)
         return self._running[program]
 
-    def fresh(self, program: str) -> AgentService:
+    def fresh(self, program: str, **variables: str) -> AgentService:
         """One of a test's own, that it may kill."""
         folder = self._folder / f"{program}-{len(list(self._folder.iterdir()))}"
         folder.mkdir()
-        service = AgentService([guest(PROGRAMS[program]), GUESTS / f"{program}.py"], folder, NO_CLOUD)
+        service = AgentService(
+            [guest(PROGRAMS[program]), GUESTS / f"{program}.py"], folder, NO_CLOUD | variables
+        )
         self._stack.callback(service.kill)
         service.start()
         return service

@@ -91,6 +91,17 @@ async def test_the_sdks_headers_with_another_client(tok: Any, agents: Agents, tm
     assert rig.statuses("/chat/completions") == [200]
 
 
+async def test_a_model_of_the_module_with_the_runtimes_base_url(
+    tok: Any, agents: Agents, tmp_path: Path
+) -> None:
+    """The SDK names the trajectory in header and body; no address of the episode's own is ever used."""
+    async with stage(tok, tmp_path, CALL, ANSWER) as (rig, leases):
+        service = agents.fresh("sagemaker_agent", RFT_RUNTIME_ENDPOINT=rig.url)
+        record = await play(rig, leases, rig.http_agent(f"{service.url}/at-once"), style="fixed")
+    assert (record.outcome, record.reward) == (Outcome.COMPLETED, 1.0), service.log[-3000:]
+    token_truth(rig, record)
+
+
 async def test_rewards_and_metrics_reach_the_environment(tok: Any, agents: Agents, tmp_path: Path) -> None:
     sdk, by_hand = agents.get("sagemaker_agent"), agents.get("strands_agent")
     async with stage(tok, tmp_path, CALL, ANSWER) as (rig, leases):

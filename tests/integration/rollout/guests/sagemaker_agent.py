@@ -1,13 +1,15 @@
 """An agent made for SageMaker MTRL with its SDK, in the ways that the SDK's own docs show.
 
 The row's `style` says which: `handler` is the decorator around a Strands agent whose model is wrapped,
-`standalone` the same without the decorator, `custom` another client with the SDK's headers. `say` of the row
+`standalone` the same without the decorator, `custom` another client with the SDK's headers, `fixed` the
+decorator around a model of the module, whose base URL is the runtime's, not the episode's. `say` of the row
 is reported instead of the reward; `mood` is how the agent misbehaves.
 """
 
 from __future__ import annotations
 
 import math
+import os
 from typing import Any
 
 from openai import OpenAI
@@ -71,6 +73,18 @@ async def handled(payload: dict[str, Any]) -> Any:
     return {"reward": reward}
 
 
+RUNTIME = os.environ.get("RFT_RUNTIME_ENDPOINT", "http://unset.invalid")
+MODEL = wrap_model(
+    OpenAIModel(client_args={"api_key": "unused", "base_url": f"{RUNTIME}/v1"}, model_id="default")
+)
+
+
+@sagemaker_rft_handler
+async def fixed(payload: dict[str, Any]) -> Any:
+    agent = Agent(model=MODEL, tools=[look_up], callback_handler=None)
+    return {"reward": worth(payload["instance"], str(await agent.invoke_async(payload["prompt"])))}
+
+
 def standalone(payload: dict[str, Any]) -> None:
     metadata = payload["metadata"]
     set_rollout_context(metadata, payload["inference_params"])
@@ -99,6 +113,9 @@ async def act(payload: dict[str, Any]) -> Any:
     style = payload["instance"]["style"]
     if style == "handler":
         return await handled(payload)
+    if style == "fixed":
+        metadata = {name: value for name, value in payload["metadata"].items() if name != "endpoint"}
+        return await fixed(payload | {"metadata": metadata})
     return {"standalone": standalone, "custom": custom}[style](payload)
 
 
