@@ -84,6 +84,11 @@ _PROBE_CALL: Message = {
         {"id": "c0", "type": "function", "function": {"name": "look_up", "arguments": {"key": "brave-otter"}}}
     ],
 }
+_PROBE_THOUGHT: list[Message] = [
+    {"role": "assistant", "content": "4", "reasoning_content": "It is twice 2."},
+    {"role": "user", "content": "And 3 + 3?"},
+]
+"""Whether thoughts of earlier turns are kept or dropped."""
 _PROBE_RESULT: Message = {
     "role": "tool",
     "tool_call_id": "c0",
@@ -347,7 +352,7 @@ def _has(tokenizer: Any, style: str) -> bool:
 
 
 def agrees(typed: Renderer, tokenizer: Any) -> bool:
-    """Whether a typed renderer says what the model's own template says, first prompts and tool turns.
+    """Whether a typed renderer says what the model's own template says: first prompts, tools, old thoughts.
 
     Texts are compared, not ids: a renderer encodes a turn piece by piece, and a tokenizer that would merge
     across two pieces gives other ids for the same text. Harmony's encoder is the family's reference in tool
@@ -359,8 +364,8 @@ def agrees(typed: Renderer, tokenizer: Any) -> bool:
         )
     for probe in PROBES:
         for tools in ([], PROBE_TOOLS):
-            conversation = [*probe, _PROBE_CALL, _PROBE_RESULT] if tools else probe
-            for messages in (probe, conversation):
+            turn = [_PROBE_CALL, _PROBE_RESULT] if tools else _PROBE_THOUGHT
+            for messages in (probe, [*probe, *turn]):
                 text = template_text(tokenizer, messages, tools, generate=True)
                 if _decoded(tokenizer, typed.render(messages, tools)) != text:
                     return False

@@ -138,6 +138,25 @@ def test_an_extension_is_what_the_template_would_have_said(both: tuple[Renderer,
     assert tok.decode(extended) == whole
 
 
+def test_a_template_that_keeps_thoughts_decides_over_a_familys_renderer_that_drops_them(
+    tmp_path: Path,
+) -> None:
+    written, kept = "assistant\\n' + message.content", "<think>' + message.reasoning_content + '</think>'"
+    template = QWEN3_TEMPLATE.replace(
+        written, f"assistant\\n' + ('{kept} if message.reasoning_content else '') + message.content"
+    )
+    assert template != QWEN3_TEMPLATE
+    tok = tokenizer(tmp_path, template)
+    chosen = choose(tok, "qwen3")
+    assert isinstance(chosen, Template)
+    prompt = chosen.render(PROMPT, [])
+    sampled = tok.encode("<think>Hm.</think>Gold.<|im_end|>", add_special_tokens=False)
+    history = [*PROMPT, {"role": "assistant", "content": "Gold.", "reasoning_content": "Hm."}]
+    extended = chosen.extend(prompt, sampled, history, PROBES[0], [])
+    assert extended is not None
+    assert extended[: len(prompt) + len(sampled)] == [*prompt, *sampled]
+
+
 def spelled(tok: Any, text: str) -> list[int]:
     """A text as a model may sample it, letter by letter, and its end."""
     letters = [token for letter in text for token in tok.encode(letter, add_special_tokens=False)]
