@@ -36,7 +36,8 @@ class Guest:
 
 
 async def settle() -> None:
-    for _ in range(5):
+    """Long enough for a row of guests that leave as soon as they are let in."""
+    for _ in range(200):
         await asyncio.sleep(0)
 
 
