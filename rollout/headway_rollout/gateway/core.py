@@ -19,7 +19,7 @@ from headway_rollout.gateway.conversations import Said, continued, meaning, text
 from headway_rollout.seeds import seed
 from headway_rollout.trajectory.calls import Call, Message, Parsed, Tool
 from headway_rollout.trajectory.graph import Graph
-from headway_rollout.trajectory.lengths import printing
+from headway_rollout.trajectory.lengths import extent
 from headway_rollout.trajectory.render import Renderer
 
 INLINE_CHARACTERS = 16 * 1024
@@ -126,8 +126,7 @@ class Gateway:
         self._engine = engine
         self._context_length = context_length
         self._timeout = timeout
-        longest = renderer.longest_token
-        self._most = None if longest is None else longest * context_length
+        self._longest_token = renderer.longest_token
 
     async def chat(self, session: Session, ask: Ask) -> Completion:
         """Sample the next assistant message.
@@ -171,9 +170,11 @@ class Gateway:
 
         Users' and tools' words are what every template says in full.
         """
-        said = sum(printing(text(message)) for message in messages if message.get("role") in ("user", "tool"))
-        if self._most is not None and said > self._most:
-            raise ContextFull(f"{said} characters do not fit in the context of {self._context_length} tokens")
+        if self._longest_token is None:
+            return
+        said = extent(text(message) for message in messages if message.get("role") in ("user", "tool"))
+        if (least := said.tokens(self._longest_token)) > self._context_length:
+            raise ContextFull(f"at least {least} tokens fill the context of {self._context_length}")
 
     async def _prompt(self, session: Session, ask: Ask, before: Said | None) -> list[int]:
         """What the engine is asked; a history that goes on from nothing that was sampled is counted.

@@ -1,16 +1,35 @@
 """How many tokens a text must come to at least, before it is made tokens: that costs seconds for megabytes.
 
-What is counted is ASCII that prints. Templates trim blanks and tokenizers fold them, and Unicode's normal
-forms make several characters one: but never two of these.
+What is counted is ASCII that prints, and words of it. Templates trim blanks and tokenizers fold them, and
+Unicode's normal forms make several characters one: but never two of these, and no two words.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 PRINTING = "".join(map(chr, range(0x21, 0x7F)))
-_OTHERS = bytes(set(range(256)) - set(PRINTING.encode()))
+_OTHERS = bytes(set(range(256)) - set(PRINTING.encode()) - set(b" "))
+
+
+@dataclass(frozen=True)
+class Extent:
+    """What a text, or a token, holds."""
+
+    letters: int
+    """Characters of ASCII that print."""
+    words: int
+    """Runs of them between spaces: other blanks may be written out, as they are in JSON."""
+
+    def __add__(self, other: Extent) -> Extent:
+        return Extent(self.letters + other.letters, self.words + other.words)
+
+    def tokens(self, longest: Extent) -> int:
+        """The fewest tokens that hold this much, where none holds more than `longest`."""
+        return max(-(-self.letters // longest.letters), -(-self.words // longest.words))
 
 
 class Bounded:
@@ -19,18 +38,22 @@ class Bounded:
     _tokenizer: Any
 
     @cached_property
-    def longest_token(self) -> int | None:
+    def longest_token(self) -> Extent | None:
         """See `Renderer`."""
         return longest_token(self._tokenizer)
 
 
-def printing(text: str) -> int:
-    """Characters of ASCII that print."""
-    return len(text.encode("ascii", "ignore").translate(None, _OTHERS))
+def extent(texts: Iterable[str]) -> Extent:
+    """What texts hold together."""
+    total = Extent(0, 0)
+    for text in texts:
+        words = text.encode("ascii", "ignore").translate(None, _OTHERS).split()
+        total += Extent(sum(map(len, words)), len(words))
+    return total
 
 
-def longest_token(tokenizer: Any) -> int | None:
-    """The most printing characters that one token stands for.
+def longest_token(tokenizer: Any) -> Extent | None:
+    """The most that one token stands for.
 
     None where that is not known: a tokenizer by whole words makes any word that it does not know one token,
     and another may drop what it does not like.
@@ -40,9 +63,12 @@ def longest_token(tokenizer: Any) -> int | None:
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None or not isinstance(backend.model, BPE | Unigram):
         return None
-    sample = PRINTING + "".join(2 * letter for letter in PRINTING)
-    kept = tokenizer.decode(tokenizer.encode(sample, add_special_tokens=False), skip_special_tokens=False)
-    if "".join(kept.split()) != sample:
+    sample = PRINTING + "".join(2 * letter for letter in PRINTING) + " a b"
+    ids = tokenizer.encode(sample, add_special_tokens=False)
+    if tokenizer.decode(ids, skip_special_tokens=False).split() != sample.split():
         return None
-    # A token is written with its text's own letters, and with others for bytes that do not print.
-    return max(map(printing, tokenizer.get_vocab()))
+    texts = backend.decode_batch(
+        [[token] for token in tokenizer.get_vocab().values()], skip_special_tokens=False
+    )
+    held = [extent([text]) for text in texts]
+    return Extent(max(one.letters for one in held), max(one.words for one in held))

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from headway_api.exits import JobError
 from headway_rollout.trajectory.calls import Message, Parsed, Tool
 from headway_rollout.trajectory.harmony import HarmonyRenderer
-from headway_rollout.trajectory.lengths import Bounded
+from headway_rollout.trajectory.lengths import Bounded, Extent
 from headway_rollout.trajectory.readers import (
     GPT_OSS,
     HERMES,
@@ -104,8 +104,8 @@ class Renderer(Protocol):
     stop_token_ids: list[int]
 
     @property
-    def longest_token(self) -> int | None:
-        """The most characters of ASCII that print (`lengths.printing`) in one token; None: any number."""
+    def longest_token(self) -> Extent | None:
+        """The most that one token holds; None: any amount."""
 
     def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
         """Ids of the whole conversation, up to where the model begins its next turn."""

@@ -170,8 +170,8 @@ async def test_what_cannot_fit_is_refused_before_it_is_rendered(tok: Any) -> Non
     watched, session = Watched(choose(tok, "qwen3")), a_session()
     core = Gateway(watched, Speaker(tok, [ANSWER]), 100, 5.0)
     for role in ("user", "tool"):
-        with pytest.raises(ContextFull, match="context of 100 tokens"):
-            await core.chat(session, Ask([USER, {"role": role, "content": "word " * 100_000}]))
+        with pytest.raises(ContextFull, match="at least 104 tokens fill the context of 100"):
+            await core.chat(session, Ask([USER, {"role": role, "content": "word " * 101}]))
     assert watched.rendered == 0
     await core.chat(session, Ask([USER]))
     assert watched.rendered == 1

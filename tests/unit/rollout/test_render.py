@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerFast
 
 from headway_api.exits import JobError
 from headway_rollout.trajectory import render
-from headway_rollout.trajectory.lengths import longest_token, printing
+from headway_rollout.trajectory.lengths import extent, longest_token
 from headway_rollout.trajectory.render import PROBE_TOOLS, PROBES, Renderer, Template, Typed, choose
 
 PROMPT = PROBES[1]
@@ -239,7 +239,8 @@ def test_a_text_has_never_fewer_tokens_than_its_length_says(name: str, data: st.
         st.text(max_size=20), st.sampled_from([*tok.get_vocab(), " " * 50, "e\u0301", "\u212b"])
     )
     text = "".join(data.draw(st.lists(piece, max_size=20)))
-    assert printing(text) <= longest * len(tok.encode(text, add_special_tokens=False))
+    assert extent([text]).tokens(longest) <= len(tok.encode(text, add_special_tokens=False))
+    assert extent(["word, " * 100]).tokens(longest) >= 100
 
 
 def test_a_token_that_may_stand_for_any_text_bounds_nothing() -> None:
