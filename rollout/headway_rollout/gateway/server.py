@@ -33,7 +33,8 @@ from headway_rollout.gateway.refusals import Refusal, bad
 from headway_rollout.gateway.rollouts import Rollout, Rollouts, token_in
 from headway_rollout.gateway.turns import Places, Turn, Turns
 
-MAX_BODY = 64 * 1024 * 1024
+MAX_BODY = 16 * 1024 * 1024
+"""Bytes of a request: reading more would hold the other episodes up."""
 KEEP_ALIVE_SECONDS = 10.0
 """How often a stream whose turn is not complete says so."""
 TOOLS = "tools"
