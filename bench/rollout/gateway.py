@@ -47,7 +47,7 @@ OF_DIRECT, MILLISECONDS = 0.97, 3.0
 START_SECONDS = 120.0
 
 SYSTEM = "You are the clerk of a refund desk. Use the tools to look each case up, then answer in one line."
-RESULT = '{"case_id": "brave-otter", "tier": "gold", "reason": "late", "item": "lamp", "amount": %d.5}'
+RESULT = '{"tier": "gold", "reason": "late", "amount": %d.5}'
 TOOLS: list[dict[str, Any]] = [
     {
         "type": "function",

@@ -37,7 +37,7 @@ class Size:
 
 
 TINY = Size(hidden=128, layers=2, heads=4, kv_heads=2, head_dim=32, inner=256)
-SMALL = Size(hidden=384, layers=6, heads=6, kv_heads=2, head_dim=64, inner=1024)
+SMALL = Size(hidden=384, layers=6, heads=6, kv_heads=1, head_dim=64, inner=1024)
 
 
 def write_model(folder: Path, size: Size, *, seed: int = 0) -> Path:
