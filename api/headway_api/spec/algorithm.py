@@ -179,11 +179,11 @@ class AlgorithmSpec(SpecModel):
     max_steps_off_policy: Annotated[int, Field(ge=0, le=10)] = 3
     """How many steps older than the learner the oldest token of a trained group may be. 0 is synchronous
     training: no rollout runs while the learner works. Set 0 while looking into a collapse."""
-    sampler: Literal["in_order", "windowed", "ready_first"] = "in_order"
-    """Which finished group is trained next; none is ever older than maxStepsOffPolicy allows. in_order: that
-    of the earliest row, whichever finished first, so that fast prompts are not preferred. windowed: the
+    sampler: Literal["in_order", "windowed", "ready_first"] = "windowed"
+    """Which finished group is trained next; none is ever older than maxStepsOffPolicy allows. windowed: the
     oldest finished one out of the oldest batchSize * (1 + maxStepsOffPolicy / 2), so that a slow prompt does
-    not hold up the rest. ready_first: whichever finished first; prompts that take long are trained late."""
+    not hold up the rest. in_order: that of the earliest row, whichever finished first, so that two runs have
+    the same batches. ready_first: whichever finished first; prompts that take long are trained late."""
     kl: Kl = Kl()
     """Penalty on moving away from the base model."""
     entropy: Entropy = Entropy()

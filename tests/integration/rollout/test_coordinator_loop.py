@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 STEPS = 3
 SPEC: dict[str, Any] = {
     "environment": {"image": "environment", "entrypoint": "environment:RefundDesk"},
-    "algorithm": {"batchSize": 2, "groupSize": 2, "maxStepsOffPolicy": 1},
+    "algorithm": {"batchSize": 2, "groupSize": 2, "maxStepsOffPolicy": 1, "sampler": "in_order"},
     "schedule": {"maxSteps": STEPS, "maxEpochs": 2},
     "rollout": {"sampling": {"maxTokens": 24}, "maxConcurrency": 8, "timeoutSeconds": 60},
     "agent": {"builtin": {"maxTurns": 3}},
