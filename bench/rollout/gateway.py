@@ -39,8 +39,8 @@ CELLS = {
     (16, 4): 3,
     (16, 16): 3,
     (64, 1): 4,
-    (64, 4): 3,
-    (64, 16): 2,
+    (64, 4): 2,
+    (64, 16): 1,
 }
 """(episodes at once, turns) -> pairs of sides."""
 OF_DIRECT, MILLISECONDS = 0.97, 3.0
