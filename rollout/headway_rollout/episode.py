@@ -26,6 +26,9 @@ from headway_rollout.sandboxes import Broker, Sandbox
 from headway_rollout.stop import Stop
 from headway_rollout.trajectory.linearize import linearize
 
+ERROR_LENGTH = 2000
+"""Characters of an error that are kept."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -140,7 +143,7 @@ class Episodes:
                 messages=progress.messages,
             )
             outcome, played = await self._act(stage)
-            if not progress.session.turns and outcome is not Outcome.TRUNCATED:
+            if not progress.session.taken and outcome is not Outcome.TRUNCATED:
                 raise InfraFault(f"the agent ended without a single turn: {played.why or 'it said nothing'}")
             progress.stage, progress.why = "the environment's judgement", played.why
             unfinished = outcome is not Outcome.COMPLETED
@@ -191,8 +194,8 @@ class Episodes:
 
 
 def _storable(text: str | None) -> str | None:
-    """Text as UTF-8 can hold it: errors quote what others wrote."""
-    return None if text is None else text.encode(errors="replace").decode()
+    """Text as UTF-8 can hold it, and not too much of it: errors quote what others wrote."""
+    return None if text is None else text[:ERROR_LENGTH].encode(errors="replace").decode()
 
 
 def check_reward(reply: FinishReply, bounds: tuple[float, float]) -> None:

@@ -7,6 +7,7 @@ GET  /healthz /readyz /metrics
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import hmac
 from collections.abc import Awaitable, Callable
@@ -15,7 +16,7 @@ from aiohttp import web
 from pydantic import ValidationError
 
 from headway_api.exits import JobError
-from headway_api.records import Finished, StepReport
+from headway_api.records import Batch, Finished, StepReport
 from headway_api.sandbox_api import Problem
 from headway_rollout.training import Conflict, Training
 
@@ -71,7 +72,8 @@ class LearnerApi:
         if isinstance(found, Finished):
             self.told_finished = True
             return web.json_response(text=found.model_dump_json(), status=410)
-        body = gzip.compress(found.model_dump_json().encode(), compresslevel=1)
+        # Megabytes of tokens: episodes go on meanwhile.
+        body = await asyncio.to_thread(_packed, found)
         return web.Response(body=body, content_type="application/json", headers={"Content-Encoding": "gzip"})
 
     async def _steps(self, request: web.Request) -> web.StreamResponse:
@@ -99,6 +101,10 @@ class LearnerApi:
 
     async def _prometheus(self, request: web.Request) -> web.StreamResponse:
         return web.Response(body=self._metrics(), headers={"Content-Type": "text/plain; version=0.0.4"})
+
+
+def _packed(batch: Batch) -> bytes:
+    return gzip.compress(batch.model_dump_json().encode(), compresslevel=1)
 
 
 def problem(status: int, reason: str, message: str) -> web.Response:

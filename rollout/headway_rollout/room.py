@@ -53,10 +53,14 @@ class Room:
         return sum(not turn.done() for turn in self._queue)
 
     def demand(self) -> tuple[int, bool]:
-        """Since the last call: the most places held at once, and whether anybody had to wait for one."""
-        found = max(self._most, self.used), self._queued or self.waiting > 0
+        """Since the last call: the most places held at once, and whether anybody had to wait for one; here
+        or in a follower."""
+        most, wanted = max(self._most, self.used), self._queued or self.waiting > 0
         self._most, self._queued = self.used, False
-        return found
+        for follower in self._followers:
+            also, as_well = follower.demand()
+            most, wanted = max(most, also), wanted or as_well
+        return most, wanted
 
     async def __aenter__(self) -> None:
         if self.used < self._limit:  # then nobody waits: whoever could be let in has been

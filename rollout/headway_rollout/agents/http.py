@@ -33,6 +33,8 @@ FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS = 0.25, 5.0
 END_SECONDS = 2.0
 """Longest silence after an agent answered its post with an error, before that is its word."""
 LOOK_SECONDS = 0.25
+MESSAGE_LENGTH = 1000
+"""Characters of an agent's own words that are kept."""
 GATEWAY_TIMEOUT = 504
 LATER = frozenset({408, 425, 429, 500, 502, 503, GATEWAY_TIMEOUT})
 """Statuses of an agent that cannot take the prompt now; any other refusal is its answer."""
@@ -74,7 +76,7 @@ class HttpAgent:
                 work.cancel()
                 word.cancel()
                 await asyncio.gather(work, word, return_exceptions=True)
-                stage.messages[:] = rollout.conversation or stage.session.conversation
+                stage.messages[:] = rollout.conversation
 
     async def _word(self, rollout: Rollout) -> Played:
         """What the agent says of its end."""
@@ -135,15 +137,15 @@ class HttpAgent:
             try:
                 answer = await call(self.http, "POST", self.url, timeout=self.desk.seconds, body=document)
                 if isinstance(answer, dict) and (kind := answer.get("errorType")):
-                    return self._ended(f"{self.url}: {kind}: {answer.get('errorMessage')}")
+                    return self._ended(rollout, f"{self.url}: {kind}: {answer.get('errorMessage')}")
                 return _Taken(self.idle_seconds)
             except Refused as error:
                 # A gateway on the way that lost patience says nothing of the agent.
                 if rollout.begun:
                     slow = error.status == GATEWAY_TIMEOUT
-                    return _Taken(self.idle_seconds) if slow else self._ended(str(error))
+                    return _Taken(self.idle_seconds) if slow else self._ended(rollout, str(error))
                 if error.status not in LATER:
-                    raise AgentFault(str(error)) from error
+                    raise AgentFault(rollout.redacted(str(error))) from error
                 problem: Exception = error
             except Unreachable as error:
                 if rollout.begun:
@@ -151,15 +153,17 @@ class HttpAgent:
                 if error.answered:
                     return _Taken(self.idle_seconds)
                 problem = error
-            logs.event(_log, "agent-unreachable", level=logging.WARNING, error=str(problem), pause=pause)
+            said = rollout.redacted(str(problem))[:MESSAGE_LENGTH]
+            logs.event(_log, "agent-unreachable", level=logging.WARNING, error=said, pause=pause)
             await asyncio.sleep(pause)
             pause = min(2 * pause, LAST_PAUSE_SECONDS)
             if not self.desk.server.renew(rollout):
                 return _Taken(self.idle_seconds)  # it had arrived
 
-    def _ended(self, failure: str) -> _Taken:
+    def _ended(self, rollout: Rollout, failure: str) -> _Taken:
         """It answered at the end of its work, and with an error: its last calls may be on their way."""
-        return _Taken(min(self.idle_seconds, END_SECONDS), failure=failure)
+        said = rollout.redacted(failure)[:MESSAGE_LENGTH]
+        return _Taken(min(self.idle_seconds, END_SECONDS), failure=said)
 
 
 def _without_reward(rollout: Rollout) -> str:

@@ -37,7 +37,7 @@ class SandboxedAgent:
                 while state.running:
                     state = await stage.sandbox.agent_wait(WAIT_SECONDS)
             finally:
-                stage.messages[:] = rollout.conversation or stage.session.conversation
+                stage.messages[:] = rollout.conversation
         if state.exit_code == 0 and rollout.status is not Status.FAILED:
             return played(rollout)
         return failed(rollout, rollout.error or _last_words(state))

@@ -1,7 +1,7 @@
 """The rollout servers, live: discovered by DNS, given their weights, asked for tokens.
 
 A server is kept holding the wanted version, and is watched. A request goes to another server when its own
-fails it, leaves discovery or falls silent, and not because its own lacks weights that came to be wanted
+fails it or falls silent, and not because its own left discovery, or lacks weights that came to be wanted
 meanwhile. The caller's deadline bounds everything here.
 """
 
@@ -22,6 +22,7 @@ from headway_api.records import PolicyVersion, WeightsManifest, WeightsState
 from headway_rollout import logs
 from headway_rollout.engines import vllm, weights
 from headway_rollout.engines.router import Endpoint, Failure, Router, Server
+from headway_rollout.faults import InfraFault
 from headway_rollout.http import Refused, Unreachable
 from headway_rollout.model_names import name_of
 
@@ -31,6 +32,11 @@ RETRY_SECONDS = 1.0
 SILENT_LOOKS = 2
 """Looks in a row that a server must leave unanswered before its requests go elsewhere: what they have sampled
 is thrown away then, and a busy machine, this one included, may miss one look."""
+FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS = 0.25, 5.0
+"""Before a server is asked again for a turn that it failed: doubled each time, or a request that no server
+can answer would keep them all from answering others."""
+TRIES = 12
+"""Servers that may fail one turn, one after the other, before it is the turn that is taken to be at fault."""
 STARTING = 503
 """Status with which a server answers that still loads the base model: no failure, it will take weights."""
 
@@ -89,6 +95,7 @@ class Fleet:
         self._manifest: WeightsManifest | None = None
         self._changed = asyncio.Condition()
         self._keepers: dict[Endpoint, asyncio.Task[None]] = {}
+        self._leaving: dict[Endpoint, asyncio.Task[None]] = {}
         self._asking: defaultdict[Endpoint, set[asyncio.Timeout]] = defaultdict(set)
         """Of each server the requests in flight, by what ends their patience with it."""
         self.router = Router()
@@ -115,21 +122,28 @@ class Fleet:
         """Sample from the wanted version; `timeout` seconds for each server asked.
 
         Raises:
-            InfraFault: the request itself was refused.
+            InfraFault: the request itself was refused, or failed every server that was asked.
         """
+        failures, failed = 0, set[Endpoint]()
         while True:
             await self.ready()
-            server, manifest = self.router.pick(session), self._manifest
+            server, manifest = self.router.pick(session, failed), self._manifest
             if server is None or manifest is None:
                 continue
             try:
                 return await self._ask(server, manifest, request, timeout)
             except vllm.ServerLost as error:
-                self.reroutes += 1
-                logs.event(_log, "server-lost", level=logging.WARNING, session=session, error=str(error))
-                if manifest.version == self.router.wanted:
-                    self.router.lost(server.endpoint, str(error))
-                await self._notify()
+                failures, lost = failures + 1, error
+            failed.add(server.endpoint)
+            self.reroutes += 1
+            logs.event(_log, "server-lost", level=logging.WARNING, session=session, error=str(lost))
+            if failures == TRIES:
+                raise InfraFault(f"{failures} servers failed this turn, one after the other; at last: {lost}")
+            if manifest.version == self.router.wanted:
+                self.router.lost(server.endpoint, str(lost))
+            await self._notify()
+            if all(other.endpoint in failed for other in self.router.in_rotation()):
+                await asyncio.sleep(min(FIRST_PAUSE_SECONDS * 2 ** (failures - 1), LAST_PAUSE_SECONDS))
 
     async def _ask(
         self, server: Server, manifest: WeightsManifest, request: vllm.Request, timeout: float
@@ -167,11 +181,15 @@ class Fleet:
         Raises:
             ServerLost: it has not.
         """
+
+        def gone() -> bool:
+            return self.router.servers.get(server.endpoint) is not server or server.version is None
+
         if newest == asked:
             return
         async with self._changed:
-            await self._changed.wait_for(lambda: server.version != asked)
-        if server.version is None:
+            await self._changed.wait_for(lambda: gone() or server.version != asked)
+        if gone():
             raise vllm.ServerLost(f"weights {newest}, taken during the turn, were not verified")
 
     async def run(self) -> None:
@@ -181,10 +199,12 @@ class Fleet:
                 came, went = self.router.discovered(await self._discover())
                 for endpoint in went:
                     self._keepers.pop(endpoint).cancel()
-                    self._give_up(endpoint)
+                    self._leaving[endpoint] = asyncio.create_task(self._see_off(endpoint))
                 if went:
                     await self._notify()
                 for endpoint in came:
+                    if (leaving := self._leaving.pop(endpoint, None)) is not None:
+                        leaving.cancel()
                     logs.event(_log, "server-found", server=endpoint.engine)
                     self._keepers[endpoint] = asyncio.create_task(self._mind(endpoint))
                 for keeper in self._keepers.values():
@@ -192,15 +212,29 @@ class Fleet:
                         keeper.result()
                 await asyncio.sleep(DISCOVER_SECONDS)
         finally:
-            for keeper in self._keepers.values():
-                keeper.cancel()
-            await asyncio.gather(*self._keepers.values(), return_exceptions=True)
+            tasks = [*self._keepers.values(), *self._leaving.values()]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _mind(self, endpoint: Endpoint) -> None:
         """All that is done for one server."""
         async with asyncio.TaskGroup() as both:
             both.create_task(self._keep(endpoint))
             both.create_task(self._watch(endpoint))
+
+    async def _see_off(self, endpoint: Endpoint) -> None:
+        """Let a server that left discovery end its requests: it may only have been slow to say that it is
+        ready. They go elsewhere at its first silence."""
+        while self._asking.get(endpoint):
+            try:
+                await weights.state(self._http, endpoint.weights, self._token)
+            except (Refused, ValidationError):
+                pass
+            except Unreachable as error:
+                if not error.answered:
+                    self._give_up(endpoint)
+            await asyncio.sleep(RETRY_SECONDS)
 
     async def _watch(self, endpoint: Endpoint) -> None:
         """See whether a server answers at all, be it taking weights; give it up once it is silent."""

@@ -7,7 +7,7 @@ A server is in rotation exactly when it is healthy and its weights are the versi
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -124,10 +124,11 @@ class Router:
         usable = [s for s in self.servers.values() if self.wanted is not None and s.version == self.wanted]
         return sorted(usable, key=lambda server: server.endpoint.engine)
 
-    def pick(self, session: str) -> Server | None:
+    def pick(self, session: str, failed: Collection[Endpoint] = ()) -> Server | None:
         """The server with the fewest episodes, or this one's own while its prefix is cached there and the
-        server has not too many; None while none is in rotation."""
+        server has not too many; None while none is in rotation. One that `failed` this turn is the last."""
         usable = self.in_rotation()
+        usable = [server for server in usable if server.endpoint not in failed] or usable
         if self.wanted is None or not usable:
             return None
         home = self.sessions.pop(session, None)

@@ -12,6 +12,7 @@ import aiohttp
 from headway_api.records import PolicyVersion, VersionSpan
 from headway_rollout.faults import InfraFault
 from headway_rollout.http import Refused, Unreachable, call
+from headway_rollout.model_names import BASE_MODEL
 
 MISSING_LOGPROB = -9999.0
 """What vLLM writes where it has no log-probability."""
@@ -71,7 +72,7 @@ async def generate(
             raise ServerLost(str(error)) from error
         raise InfraFault(str(error)) from error
     try:
-        return read(answer, version)
+        return read(answer, version, adapter=model != BASE_MODEL)
     except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
         raise InfraFault(
             f"{url} answered what nobody understands: {type(error).__name__}: {error}"
@@ -98,11 +99,11 @@ def _body(model: str, version: PolicyVersion, request: Request) -> dict[str, Any
     }
 
 
-def read(answer: dict[str, Any], version: PolicyVersion) -> Sampled:
+def read(answer: dict[str, Any], version: PolicyVersion, *, adapter: bool = True) -> Sampled:
     """Check an answer: as many log-probabilities as tokens, each one finite and of the token itself.
 
     Raises:
-        ServerLost: the server aborted the request.
+        ServerLost: the server aborted the request, or (without an adapter) has weights that are none of ours.
         InfraFault: evidence for a sampled token is missing.
     """
     choice = answer["choices"][0]
@@ -117,7 +118,7 @@ def read(answer: dict[str, Any], version: PolicyVersion) -> Sampled:
     return Sampled(
         tokens=tokens,
         logprobs=logprobs,
-        versions=_versions(choice.get("weight_versions"), len(tokens), version),
+        versions=_versions(choice.get("weight_versions"), len(tokens), version, adapter),
         finish_reason=choice["finish_reason"],
         cached_tokens=int(details.get("cached_tokens") or 0),
     )
@@ -132,10 +133,16 @@ def _logprob(entry: dict[str, Any], token: int) -> float:
     return value
 
 
-def _versions(spans: list[dict[str, Any]] | None, length: int, version: PolicyVersion) -> list[VersionSpan]:
+def _versions(
+    spans: list[dict[str, Any]] | None, length: int, version: PolicyVersion, adapter: bool
+) -> list[VersionSpan]:
     """Spans as the server reports them where it knows our versions (full weights, swapped even during a
     request); an adapter is of one version, and the server then calls the weights `default`."""
-    if not spans or any("." not in str(span["version"]) for span in spans):
+    known = spans and all("." in str(span["version"]) for span in spans)
+    if spans and not known and not adapter:
+        # It was started again, and nobody has given it weights since.
+        raise ServerLost(f"the server sampled from weights it calls {spans[0]['version']!r}")
+    if not spans or not known:
         return [VersionSpan(start=0, end=length, version=version)]
     return [
         VersionSpan(start=span["start"], end=span["end"], version=PolicyVersion.parse(span["version"]))

@@ -7,7 +7,7 @@ square of its turns; chained, it grows with what was said.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,14 +62,18 @@ class Said:
 
 
 def continued(
-    recorded: Sequence[Said], messages: Sequence[Message], meanings: Sequence[object], tools: Sequence[Tool]
+    recorded: Sequence[Said],
+    messages: Sequence[Message],
+    meanings: Sequence[object],
+    tools: Sequence[Tool],
+    unseen: Collection[int] = (),
 ) -> Said | None:
     """The longest recorded conversation that a request continues, with messages of its own after it.
 
-    Samples of one request may mean the same: of those it is the one whose calls and reasoning the client
-    holds, then the newest.
+    Samples of one request may mean the same: of those it is one that reached the agent (whose node is not
+    `unseen`), then the one whose calls and reasoning the client holds, then the newest.
     """
-    best: tuple[int, int, int] = (0, 0, 0)
+    best: tuple[int, bool, int, int] = (0, False, 0, 0)
     found: Said | None = None
     reached = [(said, 0) for said in recorded if said.before is None and said.tools == tools]
     while reached:
@@ -78,7 +82,7 @@ def continued(
         if said.length >= len(meanings) or said.meanings != meanings[start : said.length]:
             continue
         alike += sum(map(_alike, said.new, messages[start : said.length]))
-        mark = (said.length, alike, said.node)
+        mark = (said.length, said.node not in unseen, alike, said.node)
         if mark > best:
             best, found = mark, said
         reached += [(next_one, alike) for next_one in said.after]

@@ -95,6 +95,11 @@ class Session:
     """The recorded turns, in the order in which they were answered."""
 
     @property
+    def taken(self) -> int:
+        """Turns that reached the agent."""
+        return len(self.turns) - len(self.unseen)
+
+    @property
     def conversation(self) -> list[Message]:
         """The newest turn's messages and its answer."""
         return self.said[-1].messages if self.said else []
@@ -139,7 +144,7 @@ class Gateway:
         """
         self._require_room(ask.messages)
         meanings = [meaning(message) for message in ask.messages]
-        before = continued(session.said, ask.messages, meanings, ask.tools)
+        before = continued(session.said, ask.messages, meanings, ask.tools, session.unseen)
         forced = self._forced(ask.force)
         number, session.begun = session.begun, session.begun + 1
         prompt = await self._prompt(session, ask, before) + forced

@@ -29,6 +29,8 @@ TOKEN_LENGTH = 43
 """Letters of a token: 245 bits. No digits: clients look for status codes in error texts that hold the URL."""
 ID_SEPARATOR = "."
 """Between an episode's id and its address, in the id that its agent is given."""
+CONVERSATIONS = 32
+"""Delivered turns that are remembered with their conversations: more than may be taken back at once."""
 REMEMBERED = 4096
 """Addresses that are over and still known, for an answer that says so."""
 
@@ -76,8 +78,8 @@ class Rollout:
     """Faults of the platform, by the request that met them, until that request is answered after all."""
     lost: set[str] = field(default_factory=set)
     """Requests for a turn whose client left before its answer came."""
-    conversation: list[Message] = field(default_factory=list)
-    """Of the last turn that reached the agent: the messages, and the model's answer."""
+    delivered: dict[int, list[Message]] = field(default_factory=dict)
+    """Conversations of the last turns that reached the agent, by their nodes, in the order they did."""
     calls: int = 0
     """Calls of the agent that are running."""
     called_at: float = field(default_factory=time.monotonic)
@@ -128,14 +130,30 @@ class Rollout:
         return next(iter(self.faults.values()), None)
 
     @property
-    def turns(self) -> int:
-        """Turns that reached the agent."""
-        return len(self.session.turns) - len(self.session.unseen)
+    def conversation(self) -> list[Message]:
+        """Of the last turn that reached the agent: the messages, and the model's answer."""
+        return next(reversed(self.delivered.values()), [])
 
-    def answered(self, request: str) -> None:
-        """A request that met faults, or whose client had left, was answered after all."""
+    def answered(self, request: str, node: int, conversation: list[Message]) -> None:
+        """A turn reaches the agent: what its request met before is made good, and the agent went on."""
+        self.session.unseen.discard(node)
         self.faults.pop(request, None)
-        self.lost.discard(request)
+        self.lost.clear()
+        self.delivered.pop(node, None)
+        self.delivered[node] = conversation
+        while len(self.delivered) > CONVERSATIONS:
+            del self.delivered[next(iter(self.delivered))]
+
+    def unanswered(self, node: int) -> None:
+        """It did not after all."""
+        self.session.unseen.add(node)
+        self.delivered.pop(node, None)
+
+    def redacted(self, text: str) -> str:
+        """What an agent wrote, without the address: it may quote its prompt."""
+        for token in (self.token, *self.former):
+            text = text.replace(token, "...")
+        return text
 
     @property
     def begun(self) -> bool:
@@ -206,7 +224,7 @@ class Rollout:
         if self.closed:
             raise self._cannot(Status.REWARD_RECEIVED)
         try:
-            found, named = _rewards(values, self.turns, self.reward_range), _metrics(metrics)
+            found, named = _rewards(values, self.session.taken, self.reward_range), _metrics(metrics)
         except Refusal as refusal:
             self.refused = str(refusal)
             raise
@@ -224,7 +242,7 @@ class Rollout:
         """What late calls are answered by, without what was said."""
         session = self.session
         empty = Session(episode_id=session.episode_id, seed=session.seed, sampling=session.sampling)
-        return replace(self, session=empty, tools=(), conversation=[])
+        return replace(self, session=empty, tools=(), delivered={})
 
     async def until(self, *wanted: Status) -> None:
         """Return once the status is one of those. The caller sets the deadline."""

@@ -109,7 +109,11 @@ class GatewayServer:
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
         rollout, token = self._rollout(request)
-        asked = openai.read(await _json(request))
+        try:
+            asked = openai.read(await _json(request))
+        except web.HTTPRequestEntityTooLarge as error:
+            rollout.truncated = f"a request of more than {MAX_BODY} bytes fits no context"
+            raise Refusal(400, "context_length_exceeded", rollout.truncated, param="messages") from error
         rollout.require_open("a turn")
         rollout.hold(token)
         with rollout.call():
@@ -142,6 +146,7 @@ class GatewayServer:
                 await response.write(b": the turn is being sampled\n\n")
         try:
             found = await _outcome(turns.rollout, asked.ask, turn)
+            turns.deliver(turn, asked.ask)
         except Refusal as refusal:
             if not response.prepared:
                 raise
@@ -151,7 +156,6 @@ class GatewayServer:
         if not response.prepared:
             await response.prepare(request)
         events = [_event(chunk) for chunk in openai.chunks(asked, found, turns.rollout.trajectory_id)]
-        turns.deliver(turn, asked.ask)
         await response.write(b"".join(events) + b"data: [DONE]\n\n")
         with suppress(ConnectionError):  # it has all there is
             await response.write_eof()
@@ -300,6 +304,9 @@ async def _answer_refusals(request: web.Request, handler: Handler) -> web.Stream
         if refusal.status == 409:  # OpenAI's clients would send it again: what is over stays over
             headers["X-Should-Retry"] = "false"
         return web.json_response(refusal.body, status=refusal.status, reason=refusal.reason, headers=headers)
+    except web.HTTPRequestEntityTooLarge:
+        message = f"a request has at most {MAX_BODY} bytes"
+        return web.json_response(Refusal(413, "request_too_large", message).body, status=413)
     except web.HTTPException as error:
         message = f"{error.reason}: {request.method} {request.path}; agents use POST /v1/chat/completions"
         return web.json_response(Refusal(error.status, "not_served", message).body, status=error.status)

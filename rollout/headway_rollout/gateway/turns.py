@@ -20,7 +20,6 @@ from headway_rollout.gateway.core import Ask, Completion, Gateway
 from headway_rollout.gateway.refusals import Refusal
 from headway_rollout.gateway.rollouts import Rollout
 from headway_rollout.room import Room
-from headway_rollout.trajectory.calls import Message
 
 AT_ONCE = 16
 """Turns of one episode that may run at the same time."""
@@ -76,7 +75,10 @@ class Turn:
     """It is being sampled: no 429 comes any more."""
     waiting: int = 0
     """Clients that are connected and wait for it."""
-    delivered: bool = False
+    deliveries: int = 0
+    """Clients that have it."""
+    retried: bool = False
+    """It failed, and a retry of it was a turn of its own."""
 
     @property
     def failed(self) -> bool:
@@ -111,32 +113,32 @@ class Turns:
             self._by_request[request].append(turn)
             turn.task.add_done_callback(_seen)
         turn.waiting += 1
-        before = self.rollout.conversation
+        before = turn.deliveries
         try:
             yield turn
         except (asyncio.CancelledError, ConnectionError):
-            self._lose(turn, before)
+            self._lose(turn, delivered=turn.deliveries > before)
             raise
         finally:
             turn.waiting -= 1
 
     def deliver(self, turn: Turn, ask: Ask) -> None:
-        """The agent gets its answer. Said before the bytes are, for its next call may overtake their end."""
-        found = turn.task.result()
-        turn.delivered = True
-        self.rollout.session.unseen.discard(found.node)
-        self.rollout.answered(turn.request)
-        if self.rollout.is_open:
-            self.rollout.conversation = [*ask.messages, found.message]
+        """The agent gets its answer. Said before the bytes are, for its next call may overtake their end.
 
-    def _lose(self, turn: Turn, conversation: list[Message]) -> None:
+        Raises:
+            Refusal: the agent has said meanwhile that it is done.
+        """
+        self.rollout.require_open("a turn")
+        found = turn.task.result()
+        turn.deliveries += 1
+        self.rollout.answered(turn.request, found.node, [*ask.messages, found.message])
+
+    def _lose(self, turn: Turn, *, delivered: bool) -> None:
         """The client left: what it asked for waits for it to come back."""
         self.rollout.lost.add(turn.request)
-        if turn.delivered and turn.waiting == 1:
-            found, turn.delivered = turn.task.result(), False
-            self.rollout.session.unseen.add(found.node)
-            if self.rollout.conversation[-1:] == [found.message]:
-                self.rollout.conversation = conversation
+        turn.deliveries -= delivered
+        if delivered and not turn.deliveries:
+            self.rollout.unanswered(turn.task.result().node)
 
     async def close(self) -> None:
         """End what still runs."""
@@ -146,7 +148,9 @@ class Turns:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _sample(self, ask: Ask, placed: asyncio.Event) -> Completion:
-        running = sum(not turn.task.done() for turns in self._by_request.values() for turn in turns)
+        every = [turn for turns in self._by_request.values() for turn in turns]
+        # One whose client has left holds nobody up.
+        running = sum(not turn.task.done() and turn.waiting > 0 for turn in every)
         if running > AT_ONCE:
             raise busy("too_many_turns", f"{AT_ONCE} turns of this episode are running")
         async with self.places.place():
@@ -159,11 +163,16 @@ class Turns:
 
 def _same(turns: Sequence[Turn], retry: bool) -> Turn | None:
     """The turn that the same request is, where it is not another sample of it that is wanted."""
-    lost = [turn for turn in turns if not turn.failed and turn.waiting == 0 and not turn.delivered]
+    lost = [turn for turn in turns if not turn.failed and turn.waiting == 0 and not turn.deliveries]
     if lost:
         return lost[0]
+    if not retry:
+        return None
     # A retry of what was refused, or failed, is still a wish for the sample that did not come of it.
-    return turns[-1] if retry and turns and not turns[-1].failed else None
+    if (failed := next((turn for turn in turns if turn.failed and not turn.retried), None)) is not None:
+        failed.retried = True
+        return None
+    return next((turn for turn in reversed(turns) if not turn.failed), None)
 
 
 def _seen(task: asyncio.Task[Completion]) -> None:

@@ -493,7 +493,7 @@ async def test_a_turn_that_nobody_came_back_for_is_not_trained_or_rewarded(tok: 
         status, _ = await r.chat({"role": "user", "content": "Something else?"})
         assert status == 200
         session = r.rollout.session
-        assert (len(session.turns), r.rollout.turns) == (2, 1)
+        assert (len(session.turns), session.taken) == (2, 1)
         trained = [
             token
             for row in linearize(session.graph, session.unseen)
@@ -613,3 +613,74 @@ async def test_a_call_that_is_refused_takes_no_address(tok: Any) -> None:
         assert (await r.chat())[0] == 200
         async with r.http.post(former + "/v1/chat/completions", json={"messages": [USER]}) as answer:
             assert answer.status == 409
+
+
+async def test_a_retry_of_a_failed_twin_is_a_sample_of_its_own(tok: Any) -> None:
+    async with rig(tok, "one<|im_end|>", "two<|im_end|>") as r:
+        r.speaker.fault = InfraFault("no server")
+        assert (await r.chat())[0] == 502
+        r.speaker.fault = None
+        assert (await r.chat())[1]["choices"][0]["message"]["content"] == "one"
+        body, retry = {"messages": [USER]}, {"X-Stainless-Retry-Count": "1"}
+        contents = [
+            (await r.post("/v1/chat/completions", body, headers=retry))[1]["choices"][0]["message"]["content"]
+            for _ in range(2)
+        ]
+        assert contents == ["two", "two"], "the retry of what failed, and a retry of that"
+
+
+async def test_an_agent_that_went_on_after_it_had_left_a_turn_has_lost_nothing(tok: Any) -> None:
+    async with rig(tok) as r:
+        r.speaker.gate.clear()
+        await gone(r)
+        assert r.rollout.lost
+        r.speaker.gate.set()
+        assert (await r.chat(USER, USER))[0] == 200
+        assert not r.rollout.lost
+
+
+async def test_turns_whose_client_left_hold_nobody_up(tok: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "AT_ONCE", 1)
+    async with rig(tok) as r:
+        r.speaker.gate.clear()
+        await gone(r)
+        other = asyncio.create_task(r.chat(USER, USER))
+        await until(lambda: len(r.speaker.requests) == 2)
+        r.speaker.gate.set()
+        assert (await other)[0] == 200
+
+
+async def test_an_answer_that_comes_as_the_agent_is_done_is_not_its_own(tok: Any) -> None:
+    async with rig(tok) as r:
+        await r.chat()
+        r.speaker.gate.clear()
+        late = asyncio.create_task(r.chat(USER, USER))
+        await until(lambda: len(r.speaker.requests) == 2)
+        r.speaker.gate.set()
+        r.rollout.complete("ready")
+        assert (await late)[0] == 409
+        assert r.rollout.session.taken == 1
+
+
+async def test_a_request_that_no_context_can_hold_truncates(
+    tok: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(served, "MAX_BODY", 1000)
+    async with rig(tok) as r:
+        status, answer = await r.chat({"role": "user", "content": "word " * 500})
+        assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
+        assert "1000 bytes" in str(r.rollout.truncated)
+        status, answer = await r.post("/complete-rollout", {"Status": "failed", "ErrorMessage": "x" * 2000})
+        assert (status, answer["error"]["code"]) == (413, "request_too_large")
+
+
+def test_what_two_clients_have_is_not_taken_back_when_one_leaves() -> None:
+    one = a_rollout()
+    one.session.turns = [None, None]  # type: ignore[list-item]
+    one.session.unseen = {1, 3}
+    one.answered("a", 1, [USER])
+    one.answered("b", 3, [USER, USER])
+    one.unanswered(3)
+    assert one.conversation == [USER]
+    assert one.session.taken == 1
+    assert one.redacted(f"see {one.token}") == "see ..."

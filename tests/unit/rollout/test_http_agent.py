@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from headway_rollout.agents.agent import Played, Stage
 from headway_rollout.faults import AgentFault, InfraFault
 from headway_rollout.gateway.core import Sampling, Session
 from headway_rollout.http import Refused, call
+from headway_rollout.trajectory.linearize import linearize
 
 Work = Callable[[str], Awaitable[web.StreamResponse]]
 USER = {"role": "user", "content": "What is x?"}
@@ -34,11 +35,14 @@ class Scene:
     rig: GatewayRig
     url: str
     posted: list[dict[str, Any]]
+    sessions: list[Session] = field(default_factory=list)
+    messages: list[dict[str, Any]] = field(default_factory=list)
 
     async def play(self, **settings: Any) -> Played:
         agent = self.rig.http_agent(self.url, **settings)
         session = Session(episode_id="t0-000000-0-0", seed=1, sampling=Sampling(1.0, 1.0, 50))
-        stage = Stage(session, None, Purpose.TRAIN, {"prompt": "p"}, [], [])  # type: ignore[arg-type]
+        self.sessions.append(session)
+        stage = Stage(session, None, Purpose.TRAIN, {"prompt": "p"}, [], [], self.messages)  # type: ignore[arg-type]
         return await agent.play(stage)
 
 
@@ -163,3 +167,34 @@ async def test_a_redirect_is_not_followed_and_names_where_it_leads(tmp_path: Pat
             with pytest.raises(Refused, match="redirect"):
                 await call(http, "POST", s.url, timeout=5, body={"metadata": {"endpoint": ""}})
     assert len(s.posted) == 2
+
+
+async def test_an_agent_whose_only_turn_never_reached_it_took_none(tmp_path: Path) -> None:
+    async def work(endpoint: str) -> web.StreamResponse:
+        s.rig.speaker.gate.clear()
+        assert await turn(endpoint, seconds=0.2) == 0
+        s.rig.speaker.gate.set()
+        await complete(endpoint, "ready")
+        return web.json_response({})
+
+    async with scene(tmp_path, work) as s:
+        await s.play(reports_reward=False)
+    [session] = s.sessions
+    assert session.taken == 0
+    assert linearize(session.graph, session.unseen) == []
+    assert s.messages == []
+
+
+async def test_what_an_agent_says_is_kept_short_and_without_its_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agents, "END_SECONDS", 0.2)
+
+    async def work(endpoint: str) -> web.StreamResponse:
+        assert await turn(endpoint) == 200
+        return web.json_response({"errorType": "X", "errorMessage": endpoint + "!" * 100_000})
+
+    async with scene(tmp_path, work) as s:
+        with pytest.raises(AgentFault, match=r"/e/\.\.\.!") as caught:
+            await s.play()
+    assert len(str(caught.value)) == agents.MESSAGE_LENGTH

@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 from aiohttp import web
 from episodes import version
-from faulty_servers import first, hang, say
+from faulty_servers import fail, first, hang, say
 from scripted_fleet import REQUEST, Servers, a_fleet, manifest, until
 
 from headway_rollout.engines import fleet as fleets
 from headway_rollout.engines import weights
 from headway_rollout.engines.fleet import Fleet
 from headway_rollout.engines.router import Endpoint
+from headway_rollout.faults import InfraFault
 
 
 @pytest.fixture(autouse=True)
@@ -75,8 +76,7 @@ async def test_what_hangs_on_a_server_that_is_lost_goes_elsewhere(how: str) -> N
         known = list(fleet.router.servers.values())
         if how == "left discovery":
             servers.gone.add(bad)
-        else:
-            servers.agents[bad].faults["GET /v1/weights"] = hang
+        servers.agents[bad].faults["GET /v1/weights"] = hang
         if how == "fell silent in a load":
             servers.agents[bad].faults["POST /v1/weights"] = hang
             await fleet.want(manifest(1))
@@ -89,12 +89,17 @@ async def test_what_hangs_on_a_server_that_is_lost_goes_elsewhere(how: str) -> N
         await until(held.cancelled)
 
 
-@pytest.mark.parametrize("how", ["new weights", "weights it refuses", "one look missed", "nonsense"])
+@pytest.mark.parametrize(
+    "how",
+    ["new weights", "weights it refuses", "one look missed", "nonsense", "left discovery"],
+)
 async def test_what_runs_on_a_server_that_is_merely_out_of_rotation_goes_on(how: str) -> None:
     async with a_fleet(2) as (fleet, servers), held_turns(fleet, servers, 2) as (bad, held, turns):
         agent = servers.agents[bad]
         if how == "one look missed":
             agent.faults["GET /v1/weights"] = first(2, hang)  # the keeper's and the watcher's
+        elif how == "left discovery":  # it may only have been slow to say that it is ready
+            servers.gone.add(bad)
         elif how == "nonsense":
             agent.faults["GET /v1/weights"] = say({"mood": "good"})
         else:
@@ -140,3 +145,20 @@ async def test_a_name_server_that_is_away_says_nothing_about_the_servers(
     one = Endpoint("http://10.0.0.1:8000", "http://10.0.0.1:8001")
     six = Endpoint("http://[fd00::1]:8000", "http://[fd00::1]:8001")
     assert [await discover() for _ in range(4)] == [{one}, {one}, set(), {six}]
+
+
+async def test_a_turn_that_no_server_can_answer_pauses_and_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fleets, "FIRST_PAUSE_SECONDS", 0.02)
+    monkeypatch.setattr(fleets, "LAST_PAUSE_SECONDS", 0.05)
+    async with a_fleet(2) as (fleet, servers):
+        await fleet.want(manifest(0))
+        await until(lambda: len(fleet.router.in_rotation()) == 2)
+        for engine in servers.engines:
+            engine.faults["POST /inference/v1/generate"] = fail(500)
+        with pytest.raises(InfraFault, match=f"{fleets.TRIES} servers failed this turn"):
+            await fleet.generate("e", REQUEST, 5)
+        asked = [engine.count("POST") for engine in servers.engines]
+        assert sum(asked) == fleets.TRIES
+        assert min(asked) > 0

@@ -125,6 +125,19 @@ async def test_demand_is_the_most_since_it_was_asked() -> None:
     assert room.demand() == (0, False)
 
 
+async def test_demand_of_a_follower_is_demand_of_its_leader() -> None:
+    room = Room(4)
+    follower, order = room.follower(), list[Guest]()
+    guests = [Guest(follower, order) for _ in range(5)]
+    await settle()
+    assert room.demand() == (4, True)
+    for guest in guests:
+        guest.leave()
+    await settle()
+    room.demand()
+    assert room.demand() == (0, False)
+
+
 @pytest.mark.parametrize("places", [0, 5])
 def test_a_limit_is_between_one_and_the_ceiling(places: int) -> None:
     with pytest.raises(ValueError, match="at most 4"):
