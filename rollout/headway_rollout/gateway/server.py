@@ -31,7 +31,7 @@ from headway_rollout.gateway import openai
 from headway_rollout.gateway.core import Ask, CannotForce, CannotRender, Completion, ContextFull, Gateway
 from headway_rollout.gateway.refusals import Refusal, bad
 from headway_rollout.gateway.rollouts import Rollout, Rollouts, token_in
-from headway_rollout.gateway.turns import Places, Turn, Turns
+from headway_rollout.gateway.turns import Client, Places, Turn, Turns
 
 MAX_BODY = 16 * 1024 * 1024
 """Bytes of a request: reading more would hold the other episodes up."""
@@ -118,12 +118,12 @@ class GatewayServer:
         rollout.hold(token)
         with rollout.call():
             turns = self._turns[rollout.trajectory_id]
-            async with turns.turn(asked.ask, retry=_retries(request) > 0) as turn:
+            async with turns.turn(asked.ask, retry=_retries(request) > 0) as client:
                 if asked.stream:
-                    return await self._stream(request, turns, asked, turn)
-                found = await _outcome(rollout, asked.ask, turn)
+                    return await self._stream(request, turns, asked, client)
+                found = await _outcome(rollout, asked.ask, client.turn)
                 answer = web.json_response(openai.completion(asked, found, rollout.trajectory_id))
-                turns.deliver(turn, asked.ask)
+                turns.deliver(client, asked.ask)
                 await answer.prepare(request)
                 await answer.write_eof()
                 return answer
@@ -133,9 +133,10 @@ class GatewayServer:
         request: web.Request,
         turns: Turns,
         asked: openai.ChatRequest,
-        turn: Turn,
+        client: Client,
     ) -> web.StreamResponse:
         """Server-sent events; an error before the turn is being sampled has a status of its own."""
+        turn = client.turn
         response = web.StreamResponse(
             headers={"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
         )
@@ -146,7 +147,7 @@ class GatewayServer:
                 await response.write(b": the turn is being sampled\n\n")
         try:
             found = await _outcome(turns.rollout, asked.ask, turn)
-            turns.deliver(turn, asked.ask)
+            turns.deliver(client, asked.ask)
         except Refusal as refusal:
             if not response.prepared:
                 raise

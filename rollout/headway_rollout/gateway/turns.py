@@ -85,6 +85,14 @@ class Turn:
         return self.task.done() and (self.task.cancelled() or self.task.exception() is not None)
 
 
+@dataclass(eq=False)
+class Client:
+    """One connection that waits for a turn."""
+
+    turn: Turn
+    has_it: bool = False
+
+
 @dataclass
 class Turns:
     """One episode's turns."""
@@ -95,7 +103,7 @@ class Turns:
     _by_request: defaultdict[str, list[Turn]] = field(default_factory=lambda: defaultdict(list))
 
     @asynccontextmanager
-    async def turn(self, ask: Ask, *, retry: bool) -> AsyncIterator[Turn]:
+    async def turn(self, ask: Ask, *, retry: bool) -> AsyncIterator[Client]:
         """The turn that answers `ask`, running or done; `deliver` it before its last bytes are sent.
 
         A block that ends by the client's leaving takes that back.
@@ -113,31 +121,33 @@ class Turns:
             self._by_request[request].append(turn)
             turn.task.add_done_callback(_seen)
         turn.waiting += 1
-        before = turn.deliveries
+        client = Client(turn)
         try:
-            yield turn
+            yield client
         except (asyncio.CancelledError, ConnectionError):
-            self._lose(turn, delivered=turn.deliveries > before)
+            self._lose(client)
             raise
         finally:
             turn.waiting -= 1
 
-    def deliver(self, turn: Turn, ask: Ask) -> None:
+    def deliver(self, client: Client, ask: Ask) -> None:
         """The agent gets its answer. Said before the bytes are, for its next call may overtake their end.
 
         Raises:
             Refusal: the agent has said meanwhile that it is done.
         """
         self.rollout.require_open("a turn")
+        turn, client.has_it = client.turn, True
         found = turn.task.result()
         turn.deliveries += 1
         self.rollout.answered(turn.request, found.node, [*ask.messages, found.message])
 
-    def _lose(self, turn: Turn, *, delivered: bool) -> None:
+    def _lose(self, client: Client) -> None:
         """The client left: what it asked for waits for it to come back."""
+        turn = client.turn
         self.rollout.lost.add(turn.request)
-        turn.deliveries -= delivered
-        if delivered and not turn.deliveries:
+        turn.deliveries -= client.has_it
+        if client.has_it and not turn.deliveries:
             self.rollout.unanswered(turn.task.result().node)
 
     async def close(self) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +18,8 @@ from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
 from headway_api.sandbox_api import ToolReply
 from headway_rollout.faults import InfraFault
+from headway_rollout.gateway import openai, turns
 from headway_rollout.gateway import server as served
-from headway_rollout.gateway import turns
 from headway_rollout.gateway.core import Gateway, Sampling, Session
 from headway_rollout.gateway.rollouts import Rollout, Status
 from headway_rollout.gateway.server import GatewayServer
@@ -672,6 +672,25 @@ async def test_a_request_that_no_context_can_hold_truncates(
         assert "1000 bytes" in str(r.rollout.truncated)
         status, answer = await r.post("/complete-rollout", {"Status": "failed", "ErrorMessage": "x" * 2000})
         assert (status, answer["error"]["code"]) == (413, "request_too_large")
+
+
+async def test_a_client_that_leaves_takes_nothing_from_another_that_has_its_turn(tok: Any) -> None:
+    async with rig(tok) as r:
+        mine = turns.Turns(r.server._gateway, r.rollout, r.server.places)
+        ask = openai.read({"messages": [USER]}).ask
+        r.speaker.gate.clear()
+        async with AsyncExitStack() as stays:
+            stayed = await stays.enter_async_context(mine.turn(ask, retry=False))
+            with suppress(ConnectionError):
+                async with mine.turn(ask, retry=True) as left:
+                    assert left.turn is stayed.turn
+                    r.speaker.gate.set()
+                    await stayed.turn.task
+                    mine.deliver(stayed, ask)
+                    raise ConnectionResetError
+        assert r.rollout.lost
+        assert r.rollout.session.taken == 1
+        assert r.rollout.conversation[-1]["content"] == "It is gold."
 
 
 def test_what_two_clients_have_is_not_taken_back_when_one_leaves() -> None:
