@@ -112,6 +112,9 @@ class Turn(Record):
     finish_reason: str
     malformed_tool_calls: int = Field(default=0, ge=0)
     policy_version: PolicyVersion
+    delivered: bool = True
+    """Whether it reached the agent. One that did not is billed, and its tokens are in no row: they had no
+    part in the reward."""
 
 
 class EpisodeRecord(Record):

@@ -184,7 +184,7 @@ class Episodes:
             score=reply.score if reply else None,
             metrics=reply.metrics if reply else {},
             messages=progress.messages,
-            turns=progress.session.turns,
+            turns=progress.session.record,
             rows=linearize(progress.session.graph, progress.session.unseen),
             forks=progress.session.forks,
             sandbox_seconds=progress.sandbox_seconds,

@@ -85,6 +85,8 @@ class Session:
     sampling: Sampling
     graph: Graph = field(default_factory=Graph)
     turns: list[Turn] = field(default_factory=list)
+    nodes: list[int] = field(default_factory=list)
+    """What was sampled in each of them, in the graph."""
     begun: int = 0
     """Turns asked for, the running ones included."""
     forks: int = 0
@@ -93,6 +95,12 @@ class Session:
     """Sampled nodes of the graph that never reached the agent: they had no part in its reward."""
     said: list[Said] = field(default_factory=list)
     """The recorded turns, in the order in which they were answered."""
+
+    @property
+    def record(self) -> list[Turn]:
+        """The turns, and which of them reached the agent."""
+        pairs = zip(self.turns, self.nodes, strict=True)
+        return [turn.model_copy(update={"delivered": node not in self.unseen}) for turn, node in pairs]
 
     @property
     def taken(self) -> int:
@@ -237,6 +245,7 @@ class Gateway:
         new, said = [*ask.messages[known:], message], [*meanings[known:], meaning(message)]
         session.said.append(Said(session.graph, node, before, new, said, ask.tools))
         session.turns.append(turn)
+        session.nodes.append(node)
         called = "tool_calls" in message and sampled.finish_reason == "stop"
         finish = "tool_calls" if called else sampled.finish_reason
         return Completion(number, message, parsed.calls, finish, turn, node)

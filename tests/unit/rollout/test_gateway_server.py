@@ -501,6 +501,7 @@ async def test_a_turn_that_nobody_came_back_for_is_not_trained_or_rewarded(tok: 
             if mask
         ]
         assert tok.decode(trained) == ANSWER
+        assert [turn.delivered for turn in session.record] == [False, True]
         assert r.rollout.conversation[-1]["content"] == "It is gold."
         r.rollout.complete("ready")
         r.rollout.reward([0.5])
