@@ -21,7 +21,7 @@ SMALL: dict[str, Any] = {
     "evaluation": {"everySteps": 0, "atStart": False},
     "schedule": {"maxSteps": STEPS},
 }
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(600)]
 
 
 def documents(bench: Any, file: str, changes: dict[str, Any]) -> list[dict[str, Any]]:
@@ -88,7 +88,6 @@ def test_a_service_works_the_desk_and_is_redeployed_meanwhile(bench: Any, tmp_pa
     assert all(e["reward"] is None for e in episodes if e["outcome"] == "InfraError")
 
 
-@pytest.mark.long
 def test_a_program_works_the_desk(bench: Any, tmp_path: Path) -> None:
     with applied(bench, "job-sandboxed.yaml") as name:
         bench.wait_condition(name, "Complete", deadline_s=400)
