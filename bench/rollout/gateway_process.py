@@ -38,7 +38,7 @@ class NoSandbox:
     """These agents bring their own tools."""
 
     async def tool(self, name: str, arguments: dict[str, Any]) -> ToolReply:
-        raise NotImplementedError(name)
+        raise LookupError(f"the environment has no tool {name}")
 
 
 class Desk:

@@ -185,3 +185,9 @@ def check_prompts(dataset: Dataset, rows: Sequence[Row], which: Field) -> None:
             f"row {bad} of {dataset.uri} has no {name!r}; columns are {', '.join(columns)}",
             field=f"spec.data.{which}.promptColumn",
         )
+
+
+def prompt_of(row: Row, column: str | None) -> str:
+    """The prompt in a row: of the column asked for, else `prompt`, else the first."""
+    value = row[column] if column else row.get("prompt", next(iter(row.values())))
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -24,8 +24,9 @@ from headway_api.sandbox_api import ToolReply
 from headway_rollout.agents.agent import Agent
 from headway_rollout.agents.builtin import Builtin
 from headway_rollout.agents.http import HttpAgent
-from headway_rollout.agents.remote import Desk, prompt_of
+from headway_rollout.agents.remote import Desk
 from headway_rollout.agents.sandboxed import SandboxedAgent
+from headway_rollout.dataset import prompt_of
 from headway_rollout.engines.router import Router
 from headway_rollout.episode import Episodes, Rules, Task
 from headway_rollout.gateway.core import Gateway, Sampling, Session

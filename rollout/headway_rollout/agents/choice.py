@@ -15,8 +15,9 @@ from headway_api.spec.agent import HttpAgent as HttpSpec
 from headway_rollout.agents.agent import Agent
 from headway_rollout.agents.builtin import Builtin
 from headway_rollout.agents.http import HttpAgent
-from headway_rollout.agents.remote import Desk, prompt_of
+from headway_rollout.agents.remote import Desk
 from headway_rollout.agents.sandboxed import SandboxedAgent
+from headway_rollout.dataset import prompt_of
 from headway_rollout.gateway.core import Gateway
 from headway_rollout.gateway.server import GatewayServer
 

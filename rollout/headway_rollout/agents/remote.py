@@ -5,7 +5,6 @@ The documents carry the names of every known client: SageMaker's formal API, its
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -74,12 +73,6 @@ class Desk:
                 "max_tokens": sampling.max_tokens,
             },
         }
-
-
-def prompt_of(row: dict[str, Any], column: str | None) -> str:
-    """The prompt in a row: of the column asked for, else `prompt`, else the first."""
-    value = row[column] if column else row.get("prompt", next(iter(row.values())))
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def played(rollout: Rollout) -> Played:

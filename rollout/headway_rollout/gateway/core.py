@@ -107,11 +107,6 @@ class Session:
         """Turns that reached the agent."""
         return len(self.turns) - len(self.unseen)
 
-    @property
-    def conversation(self) -> list[Message]:
-        """The newest turn's messages and its answer."""
-        return self.said[-1].messages if self.said else []
-
 
 @dataclass(frozen=True)
 class Completion:

@@ -59,8 +59,8 @@ async def test_an_episode_grows_with_what_was_said_and_not_with_its_square(tok: 
         sizes[number] = len(pickle.dumps(session))
     assert session.forks == 0
     assert sizes[59] - sizes[39] < 1.1 * (sizes[39] - sizes[19])
-    assert sum(len(said.new) for said in session.said) == len(session.conversation) == 120
-    assert session.conversation == messages[:-1]
+    assert sum(len(said.new) for said in session.said) == len(session.said[-1].messages) == 120
+    assert session.said[-1].messages == messages[:-1]
 
 
 async def test_a_client_that_holds_the_older_of_two_samples_goes_on_in_that_one(tok: Any) -> None:

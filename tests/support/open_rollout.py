@@ -1,0 +1,92 @@
+"""One open rollout on a gateway that is served, and a client of it: its HTTP as an agent meets it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+from speaker import ANSWER, Speaker
+
+from headway_api.sandbox_api import ToolReply
+from headway_rollout.gateway.core import Gateway, Sampling, Session
+from headway_rollout.gateway.rollouts import Rollout
+from headway_rollout.gateway.server import GatewayServer
+from headway_rollout.gateway.turns import Places
+from headway_rollout.room import Room
+from headway_rollout.trajectory.render import choose
+
+ARN = "arn:headway:rltrainingjob::tests:job/uid"
+USER = {"role": "user", "content": "What is x?"}
+TOOLS = [{"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}]
+
+
+class Gold:
+    """The sandbox's tools."""
+
+    fault: Exception | None = None
+
+    async def tool(self, name: str, arguments: dict[str, Any]) -> ToolReply:
+        if self.fault is not None:
+            raise self.fault
+        return ToolReply(content=f"{name} of {json.dumps(arguments)} is gold", done=name == "end")
+
+
+@dataclass
+class Rig:
+    """One open rollout, and a client."""
+
+    server: GatewayServer
+    rollout: Rollout
+    speaker: Speaker
+    http: aiohttp.ClientSession
+    url: str
+
+    async def post(self, path: str, body: object, **options: Any) -> tuple[int, Any]:
+        async with self.http.post(self.base + path, data=json.dumps(body), **options) as answer:
+            return answer.status, await answer.json()
+
+    async def chat(self, *messages: Any, **fields: Any) -> tuple[int, Any]:
+        return await self.post("/v1/chat/completions", {"messages": list(messages) or [USER]} | fields)
+
+    @property
+    def base(self) -> str:
+        return f"{self.url}/e/{self.rollout.token}"
+
+
+@asynccontextmanager
+async def rig(tok: Any, *texts: str, context: int = 1000, limit: int = 8) -> AsyncIterator[Rig]:
+    async with AsyncExitStack() as stack:
+        speaker = Speaker(tok, texts or [ANSWER])
+        gateway = GatewayServer(Gateway(choose(tok, "qwen3"), speaker, context, 5.0), Places(Room(limit)))
+        runner = web.AppRunner(gateway.app(), shutdown_timeout=0.1, handler_cancellation=True)
+        await runner.setup()
+        stack.push_async_callback(runner.cleanup)
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        http = await stack.enter_async_context(aiohttp.ClientSession())
+        one = await stack.enter_async_context(gateway.open(a_rollout()))
+        yield Rig(gateway, one, speaker, http, f"http://127.0.0.1:{runner.addresses[0][1]}")
+
+
+def a_rollout(episode: str = "t0-000001-0-0") -> Rollout:
+    return Rollout(
+        session=Session(episode_id=episode, seed=3, sampling=Sampling(1.0, 1.0, 64)),
+        job_arn=ARN,
+        sandbox=Gold(),
+        tools=TOOLS,
+        reward_range=(0.0, 1.0),
+        takes_reward=True,
+        expires_at=time.monotonic() + 60,
+    )
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.01)
