@@ -1,13 +1,15 @@
-"""A batch record becomes training rows: token ids, which of them are trained, and with what advantage.
+"""A batch record becomes training rows: token ids, which of them are trained, with what advantage and weight.
 
 The advantage is computed here once, from the rewards of a group's scored episodes, and from then on every
-row carries it as one number. A group whose advantages are all zero makes no rows.
+token carries it. A group whose advantages are all zero makes no rows. What a token counts in the loss of its
+optimizer step (`weight`) is settled once its mini-batch is known: whatever is done with the rows afterwards
+(packing, accumulation, ranks) leaves the sum over tokens the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -16,6 +18,7 @@ from numpy.typing import NDArray
 from headway_api.exits import JobError
 from headway_api.records import Batch, GroupRecord, Row, VersionSpan
 from headway_trainer.objective.presets import Objective
+from headway_trainer.objective.reduction import RowShape
 
 
 class MalformedRow(JobError):
@@ -35,7 +38,12 @@ class TrainingRow:
     """True where the model sampled the token. The first token is never sampled."""
     logprobs: NDArray[np.float32]
     """The sampler's, at the sampling temperature; meaningful where mask is True."""
-    advantage: float
+    advantages: NDArray[np.float32]
+    """One a token; meaningful where mask is True."""
+    episode: int
+    """Index of its episode in the group: an episode whose history forked has several rows."""
+    weight: float = 0.0
+    """What the loss of each of its action tokens is multiplied by in its optimizer step."""
 
     @property
     def length(self) -> int:
@@ -137,30 +145,39 @@ def lag(spans: Sequence[VersionSpan], step: int) -> Lag:
     return Lag(mean=float((tokens * behind).sum() / tokens.sum()), maximum=int(behind.max()))
 
 
-def mini_batches(batch: TrainingBatch, updates: int) -> list[list[TrainingRow]]:
-    """The rows of each optimizer step: groups stay whole, in order, in at most `updates` near-equal parts."""
+def mini_batches(batch: TrainingBatch, updates: int, objective: Objective) -> list[list[TrainingRow]]:
+    """The rows of each optimizer step, weighted: groups stay whole, in order, in at most `updates` near-equal
+    parts."""
     parts = np.array_split(np.arange(len(batch.groups)), max(1, min(updates, len(batch.groups))))
     chosen = [[row for index in part for row in batch.groups[index].rows] for part in parts]
-    return [rows for rows in chosen if rows]
+    return [weighted(rows, objective) for rows in chosen if rows]
+
+
+def weighted(rows: Sequence[TrainingRow], objective: Objective) -> list[TrainingRow]:
+    """The rows of one optimizer step, each with the weight of its tokens."""
+    shapes = [RowShape(row.group_id, row.episode, row.action_tokens) for row in rows]
+    return [replace(row, weight=w) for row, w in zip(rows, objective.weights(shapes), strict=True)]
 
 
 def _rows(group: GroupRecord, advantage_E: NDArray[np.float64]) -> list[TrainingRow]:
     pairs = zip(group.scored, advantage_E, strict=True)
     return [
-        _training_row(group.group_id, row, float(advantage))
+        _training_row(group.group_id, episode.index, row, float(advantage))
         for episode, advantage in pairs
         for row in episode.rows
         if row.action_tokens
     ]
 
 
-def _training_row(group_id: str, row: Row, advantage: float) -> TrainingRow:
+def _training_row(group_id: str, episode: int, row: Row, advantage: float) -> TrainingRow:
     if row.mask[0]:
         raise MalformedRow(group_id, "the first token of a row is said to have been sampled")
+    mask = np.array(row.mask, dtype=np.bool_)
     return TrainingRow(
         group_id=group_id,
         tokens=np.array(row.tokens, dtype=np.int64),
-        mask=np.array(row.mask, dtype=np.bool_),
+        mask=mask,
         logprobs=np.array(row.logprobs, dtype=np.float32),
-        advantage=advantage,
+        advantages=np.where(mask, np.float32(advantage), np.float32(0)),
+        episode=episode,
     )

@@ -121,7 +121,7 @@ class Learner:
                     ranks=self._ranks,
                     max_tokens=self._max_tokens,
                 )
-                for rows in mini_batches(batch, self._spec.algorithm.updates_per_batch)
+                for rows in mini_batches(batch, self._spec.algorithm.updates_per_batch, self._objective)
             ]
         refuse_broken(updates, batch.step)
         version = PolicyVersion(incarnation=incarnation, step=batch.step)

@@ -30,6 +30,10 @@ class MicroBatch:
     targets_T: Tensor
     sampler_T: Tensor
     advantage_T: Tensor
+    weight_T: Tensor
+    """What each token's loss counts in the optimizer step."""
+    row_T: Tensor
+    """Which of the micro-batch's rows each token belongs to, counted from 0."""
     empty: bool = False
     """True for one that only keeps the ranks in step: its loss is nothing."""
 
@@ -48,23 +52,27 @@ def micro_batch(rows: Sequence[TrainingRow], device: torch.device) -> MicroBatch
     if not rows:
         zero = torch.zeros(1, device=device)
         start = torch.zeros(1, dtype=torch.long, device=device)
-        return MicroBatch(start.new_zeros(1, 2), start, start, zero, zero, empty=True)
+        return MicroBatch(start.new_zeros(1, 2), start, start, zero, zero, zero, start, empty=True)
     width = max(row.length for row in rows)
     tokens_BL = torch.zeros(len(rows), width, dtype=torch.long)
     mask_BL = torch.zeros(len(rows), width, dtype=torch.bool)
     sampler_BL = torch.zeros(len(rows), width)
+    advantage_BL = torch.zeros(len(rows), width)
     for index, row in enumerate(rows):
         tokens_BL[index, : row.length] = torch.from_numpy(row.tokens)
         mask_BL[index, : row.length] = torch.from_numpy(row.mask)
         sampler_BL[index, : row.length] = torch.from_numpy(row.logprobs)
-    advantage_B = torch.tensor([row.advantage for row in rows])
+        advantage_BL[index, : row.length] = torch.from_numpy(row.advantages)
+    weight_B = torch.tensor([row.weight for row in rows])
     flat_T = mask_BL.flatten().nonzero().squeeze(1)
     return MicroBatch(
         tokens_BL=tokens_BL.to(device),
         positions_T=(flat_T - 1).to(device),
         targets_T=tokens_BL.flatten()[flat_T].to(device),
         sampler_T=sampler_BL.flatten()[flat_T].to(device),
-        advantage_T=advantage_B[flat_T // width].to(device),
+        advantage_T=advantage_BL.flatten()[flat_T].to(device),
+        weight_T=weight_B[flat_T // width].to(device),
+        row_T=(flat_T // width).to(device),
     )
 
 

@@ -14,7 +14,6 @@ from headway_api.exits import JobError
 from headway_trainer.batch import TrainingRow
 from headway_trainer.engine import Engine, Update
 from headway_trainer.objective.presets import Objective, TokenStatistics
-from headway_trainer.objective.reduction import step_tokens
 from headway_trainer.packing import plan
 from headway_trainer.policy import MicroBatch, Policy, micro_batch
 from headway_trainer.ranks import Ranks
@@ -86,18 +85,18 @@ def optimizer_step(
     """Train `rows` as one optimizer step; collective, every rank passes the same rows.
 
     Args:
+        rows: with their weights.
         max_tokens: padded tokens of one micro-batch.
     """
-    denominator = step_tokens([row.action_tokens for row in rows])
     mine = plan([row.length for row in rows], max_tokens, ranks.world)[ranks.rank]
     tally = Tally()
     for chosen in mine:
         batch = micro_batch([rows[index] for index in chosen], ranks.device)
-        engine.backward(_loss(policy, objective, batch, denominator, tally))
+        engine.backward(_loss(policy, objective, batch, tally))
     return StepResult(
         update=engine.step(),
         tokens=tally.over(ranks),
-        action_tokens=denominator,
+        action_tokens=sum(row.action_tokens for row in rows),
         micro_batches=len(mine),
     )
 
@@ -121,10 +120,12 @@ def refuse_broken(updates: Sequence[StepResult], step: int) -> None:
             )
 
 
-def _loss(policy: Policy, objective: Objective, batch: MicroBatch, denominator: int, tally: Tally) -> Tensor:
+def _loss(policy: Policy, objective: Objective, batch: MicroBatch, tally: Tally) -> Tensor:
     prediction = policy(batch)
     if batch.empty:
         return prediction.logprob_T.sum() * 0.0
-    loss, tokens = objective.token_loss(prediction.logprob_T, batch.sampler_T, batch.advantage_T, denominator)
+    loss, tokens = objective.token_loss(
+        prediction.logprob_T, batch.sampler_T, batch.advantage_T, batch.weight_T
+    )
     tally.add(tokens, prediction.entropy_T)
     return loss

@@ -18,7 +18,7 @@ from headway_api.records import Batch
 from headway_api.spec.algorithm import AlgorithmSpec
 from headway_api.spec.model import ModelSpec
 from headway_trainer import model as models
-from headway_trainer.batch import TrainingRow, training_batch
+from headway_trainer.batch import TrainingRow, training_batch, weighted
 from headway_trainer.objective.presets import Objective
 from headway_trainer.packing import plan
 from headway_trainer.policy import Policy, micro_batch
@@ -57,12 +57,14 @@ def naive(model: Any, row: TrainingRow, temperature: float = 1.0) -> Tensor:
 
 def gradient(model: Any, rows: Sequence[TrainingRow], parts: Sequence[Sequence[int]]) -> tuple[float, Tensor]:
     """Loss of one optimizer step over `rows` divided into micro-batches, and its gradient as one vector."""
-    policy, total = policy_of(model), sum(row.action_tokens for row in rows)
+    policy, rows = policy_of(model), weighted(rows, OBJECTIVE)
     model.zero_grad()
     loss_sum = 0.0
     for part in parts:
         batch = micro_batch([rows[i] for i in part], CPU)
-        loss, _ = OBJECTIVE.token_loss(policy(batch).logprob_T, batch.sampler_T, batch.advantage_T, total)
+        loss, _ = OBJECTIVE.token_loss(
+            policy(batch).logprob_T, batch.sampler_T, batch.advantage_T, batch.weight_T
+        )
         loss.backward()
         loss_sum += loss.item()
     return loss_sum, torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
@@ -124,7 +126,8 @@ def test_one_row_has_the_gradient_of_one_row_a_turn(model: Any, turns: int) -> N
             tokens=np.array(tokens[:end]),
             mask=np.array(chosen),
             logprobs=np.full(end, -6.0, dtype=np.float32),
-            advantage=0.7,
+            advantages=np.full(end, 0.7, dtype=np.float32),
+            episode=0,
         )
 
     merged = [row(len(tokens), range(len(tokens)))]
@@ -141,7 +144,7 @@ def test_on_the_weights_that_sampled_every_ratio_is_one(model: Any) -> None:
     batch = micro_batch(rows, CPU)
     policy = policy_of(model)
     sampled = torch.cat([naive(model, row) for row in rows]).float().detach()
-    _, tokens = OBJECTIVE.token_loss(policy(batch).logprob_T, sampled, batch.advantage_T, len(sampled))
+    _, tokens = OBJECTIVE.token_loss(policy(batch).logprob_T, sampled, batch.advantage_T, batch.weight_T)
     np.testing.assert_allclose(tokens.ratio_T, 1.0, atol=1e-5)
     assert not tokens.clipped_T.any()
 

@@ -53,10 +53,11 @@ def test_shares_of_a_loss_add_up_however_tokens_are_divided() -> None:
     generator = torch.Generator().manual_seed(0)
     new, old = -torch.rand(60, generator=generator) * 3, -torch.rand(60, generator=generator) * 3
     advantage = torch.randn(60, generator=generator)
-    whole, _ = preset.token_loss(new, old, advantage, 60)
+    weight = torch.full((60,), 1 / 60)
+    whole, _ = preset.token_loss(new, old, advantage, weight)
     for size in (1, 7, 30, 59):
         parts = [
-            preset.token_loss(new[i : i + size], old[i : i + size], advantage[i : i + size], 60)[0]
+            preset.token_loss(*(tensor[i : i + size] for tensor in (new, old, advantage, weight)))[0]
             for i in range(0, 60, size)
         ]
         assert torch.stack(parts).sum().item() == pytest.approx(whole.item(), rel=1e-5)

@@ -44,14 +44,18 @@ def test_a_uniform_group_is_acknowledged_but_not_trained() -> None:
 def test_a_group_with_one_scored_episode_is_not_trained() -> None:
     batch = training_batch(made(rig.group("a", [1.0, None, None])), OBJECTIVE)
     assert batch.groups == ()
-    assert mini_batches(batch, 4) == []
+    assert mini_batches(batch, 4, OBJECTIVE) == []
 
 
 def test_every_action_token_of_an_episode_carries_its_advantage() -> None:
     group = rig.group("a", [1.0, 0.0, 0.5])
     batch = training_batch(made(group), OBJECTIVE)
     expected = group_advantages(group, OBJECTIVE)
-    assert [row.advantage for row in batch.groups[0].rows] == pytest.approx(expected.tolist())
+    rows = batch.groups[0].rows
+    assert [row.advantages[row.mask][0] for row in rows] == pytest.approx(expected.tolist())
+    for row in rows:
+        assert len(set(row.advantages[row.mask])) == 1
+        assert not row.advantages[~row.mask].any()
     total = sum(row.action_tokens for row in batch.groups[0].rows)
     assert total == sum(row.action_tokens for episode in group.episodes for row in episode.rows)
 
@@ -59,9 +63,11 @@ def test_every_action_token_of_an_episode_carries_its_advantage() -> None:
 @pytest.mark.parametrize(("updates", "sizes"), [(1, [5]), (2, [3, 2]), (5, [1] * 5), (9, [1] * 5)])
 def test_updates_divide_whole_groups(updates: int, sizes: list[int]) -> None:
     batch = training_batch(made(*(rig.group(f"g{n}", [1.0, 0.0]) for n in range(5))), OBJECTIVE)
-    parts = mini_batches(batch, updates)
+    parts = mini_batches(batch, updates, OBJECTIVE)
     assert [len({row.group_id for row in part}) for part in parts] == sizes
     assert [row.group_id for part in parts for row in part] == [f"g{n}" for n in range(5) for _ in range(2)]
+    for part in parts:
+        assert sum(row.weight * row.action_tokens for row in part) == pytest.approx(1.0)
 
 
 def test_lag_counts_from_the_weights_that_are_trained() -> None:

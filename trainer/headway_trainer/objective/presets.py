@@ -5,7 +5,7 @@ To add a method: write one function in its axis's module and enter it in that mo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, TypeVar
 
@@ -17,7 +17,7 @@ from headway_api.spec.algorithm import AlgorithmSpec
 from headway_trainer.objective.advantage import ADVANTAGES, Normalize
 from headway_trainer.objective.correction import CORRECTIONS
 from headway_trainer.objective.ratio import token_ratio
-from headway_trainer.objective.reduction import REDUCTIONS
+from headway_trainer.objective.reduction import REDUCTIONS, RowShape
 from headway_trainer.objective.surrogate import SURROGATES
 
 UNBOUNDED: Final = (0.0, float("inf"))
@@ -78,16 +78,20 @@ class Objective:
         """Advantage of each scored episode of one group, from its float64 rewards."""
         return ADVANTAGES[self.advantage](rewards_G, self.normalize)
 
+    def weights(self, rows: Sequence[RowShape]) -> list[float]:
+        """What each action token of each row counts, the rows being those of one optimizer step."""
+        return REDUCTIONS[self.reduction](rows)
+
     def token_loss(
-        self, new_T: Tensor, sampler_T: Tensor, advantage_T: Tensor, step_tokens: int
+        self, new_T: Tensor, sampler_T: Tensor, advantage_T: Tensor, weight_T: Tensor
     ) -> tuple[Tensor, TokenStatistics]:
         """This micro-batch's share of the loss of the optimizer step.
 
         Args:
             new_T: log-probabilities of the action tokens under the weights being trained.
             sampler_T: those the sampler recorded.
-            advantage_T: each token's episode's advantage.
-            step_tokens: action tokens of the whole optimizer step, over all ranks.
+            advantage_T: each token's advantage.
+            weight_T: what each token counts, from `weights`.
 
         Returns:
             The share (shares of all micro-batches add up to the loss) and the tokens' statistics.
@@ -103,7 +107,7 @@ class Objective:
                 clipped_T=surrogate.clipped(ratio_T, advantage_T, *bounds),
                 log_ratio_T=new_T.detach() - sampler_T,
             )
-        return REDUCTIONS[self.reduction](loss_T, step_tokens), statistics
+        return (loss_T * weight_T).sum(), statistics
 
 
 def _choose(table: Mapping[str, Function], name: str, field: str) -> Function:

@@ -1,27 +1,33 @@
-"""How the losses of tokens become one number.
+"""How the losses of tokens become one number: a weight for the tokens of each row, and the loss is their sum.
 
-The denominator is that of the whole optimizer step, over every micro-batch and every rank, so that
-neither packing nor accumulation nor the number of ranks changes the gradient.
+The weights are made of the whole optimizer step, over every micro-batch and every rank, so that neither
+packing nor accumulation nor the number of ranks changes the gradient.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
-from torch import Tensor
 
-ReductionFunction = Callable[[Tensor, int], Tensor]
+@dataclass(frozen=True)
+class RowShape:
+    """What a reduction may know of a row."""
+
+    group_id: str
+    episode: int
+    """Index of its episode in the group."""
+    action_tokens: int
 
 
-def token_mean(loss_T: Tensor, step_tokens: int) -> Tensor:
-    """Sum over the tokens at hand, divided by the action tokens of the whole optimizer step."""
-    return loss_T.sum() / step_tokens
+ReductionFunction = Callable[[Sequence[RowShape]], list[float]]
 
 
-def step_tokens(action_tokens: Sequence[int]) -> int:
-    """The denominator of `token_mean`: action tokens of all rows that the optimizer step trains."""
-    return sum(action_tokens)
+def token_mean(rows: Sequence[RowShape]) -> list[float]:
+    """Every action token of the optimizer step counts the same."""
+    tokens = sum(row.action_tokens for row in rows)
+    return [1 / tokens] * len(rows)
 
 
 REDUCTIONS: Final[dict[str, ReductionFunction]] = {"token_mean": token_mean}
