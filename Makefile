@@ -39,10 +39,11 @@ format: venv ## ruff: rewrite what it can
 	$(PY) -m ruff format $(wildcard $(SOURCES))
 types: venv ## mypy, strict, on the five packages
 	$(PY) -m mypy
-crds: venv ## write crds/, the chart's copy and the reference page from the models in api/
+crds: venv ## write crds/, the chart's copies and the reference page from the models in api/
 	$(PY) -m headway_api.crd crds
 	$(PY) -m headway_api.crd charts/headway/files/crds
 	$(PY) -m headway_api.docs docs/reference/crds.md
+	$(PY) -m headway_api.recipes --policy charts/headway/files/guard-rails.yaml
 
 .PHONY: test test-unit test-integration test-e2e test-long test-chaos
 test: venv ## unit, integration, end to end; one cluster for all, stopped again if it was started here

@@ -19,16 +19,16 @@ UNWANTED: Final = ("*.bin", "*.pt", "*.pth", "*.gguf", "*.onnx", "*.msgpack", "*
 WEIGHTS: Final = "*.safetensors"
 
 
-def fetch(model: ModelSpec, store: Store, cache: Path, *, weights: bool = True) -> Path:
+def fetch(model: ModelSpec, store: Store, cache: Path, *, weights: bool = True, field: str = FIELD) -> Path:
     """Folder with the files of `spec.model.base`, in Hugging Face layout; one already complete is used again.
 
-    Without `weights` it holds the configuration and the tokenizer only.
+    Without `weights` it holds the configuration and the tokenizer only. `field` is the one that errors name.
 
     Raises:
         JobError: `ModelUnavailable`, when there is nothing at that address or it may not be read.
     """
     if model.base.startswith(HUB):
-        return _from_hub(model, cache, weights)
+        return _from_hub(model, cache, weights, field)
     digest = hashlib.sha256(model.base.encode()).hexdigest()[:16]
     folder = cache / "models" / (digest if weights else f"{digest}-config")
     complete = folder.with_suffix(".complete")
@@ -40,19 +40,19 @@ def fetch(model: ModelSpec, store: Store, cache: Path, *, weights: bool = True) 
         raise JobError(
             "ModelUnavailable",
             f"nothing lies at {model.base}; upload a Hugging Face folder there, or correct the address",
-            field=FIELD,
+            field=field,
         ) from error
     except Denied as error:
         raise JobError(
             "ModelUnavailable",
             f"{error}; correct the address, or let the credentials of spec.output read it",
-            field=FIELD,
+            field=field,
         ) from error
     complete.touch()
     return folder
 
 
-def _from_hub(model: ModelSpec, cache: Path, weights: bool) -> Path:
+def _from_hub(model: ModelSpec, cache: Path, weights: bool, field: str) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -73,7 +73,7 @@ def _from_hub(model: ModelSpec, cache: Path, weights: bool) -> Path:
             "ModelUnavailable",
             f"{name} at revision {model.revision or 'main'} cannot be read ({error}); correct the name or "
             "the revision, or put an HF_TOKEN that may read it into the Secret of spec.output.secretRef",
-            field=FIELD,
+            field=field,
         ) from error
 
 

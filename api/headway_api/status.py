@@ -177,6 +177,17 @@ class Weights(StatusModel):
     """Folder in Hugging Face layout: a LoRA adapter, or the whole model where all of it was trained."""
 
 
+class StartingWeights(StatusModel):
+    """The weights of another job that this one starts from."""
+
+    job: Word
+    """The job that spec.model.warmStart named."""
+    step: Count
+    """Step of that job that they are of."""
+    uri: Uri
+    """Folder they lie in."""
+
+
 class Checkpoints(StatusModel):
     """What there is to resume from and to serve."""
 
@@ -286,6 +297,10 @@ class RLTrainingJobStatus(StatusModel):
     """When the job ended, well or badly."""
     suspended_seconds: Count | None = None
     """Seconds it was suspended, over all past suspensions; deadlines leave them out."""
+    warm_start: StartingWeights | None = None
+    """What spec.model.warmStart.job stood for when the job was taken up. It is not chosen again."""
+    warnings: Annotated[list[Text], Field(max_length=16, default_factory=list)]
+    """What seems unwise in the spec, and what to write instead. The job runs all the same."""
     progress: Progress | None = None
     """How far training has come."""
     reward: Reward | None = None

@@ -13,7 +13,7 @@ from headway_operator.apply import Applier, Blocked, Outdated
 from headway_operator.cache import Cache
 from headway_operator.config import OperatorConfig
 from headway_operator.kube import EVENT, JOB, Api, ApiError, Json
-from headway_operator.plan import status
+from headway_operator.plan import events, status, warm_start
 from headway_operator.plan.observed import Observed
 
 log = logging.getLogger(__name__)
@@ -75,7 +75,10 @@ class Reconciler:
         return raw if held in (None, holds) else self._applier.hold(raw, held)
 
     def _observed(self, raw: Json) -> Observed:
-        seen = Observed(plan.utc_now(), tuple(self._cache.of_job(raw["metadata"]["uid"])))
+        named = warm_start.source(raw)
+        source = self._cache.get(JOB.kind, raw["metadata"]["namespace"], named) if named else None
+        children = tuple(self._cache.of_job(raw["metadata"]["uid"]))
+        seen = Observed(plan.utc_now(), children, source=source)
         if not (childless := seen.childless()):
             return seen
         told = {body["metadata"]["uid"]: self._refusal(body) for body in childless}
@@ -112,6 +115,7 @@ class Reconciler:
         known = status.own_part(RLTrainingJobStatus.model_validate(raw.get("status", {}))).as_object()
         if body == known:
             return
+        self._warn(raw, told)
         metadata = {key: raw["metadata"][key] for key in ("name", "namespace", "uid")}
         document = {"apiVersion": names.API_VERSION, "kind": JOB.kind, "metadata": metadata, "status": body}
         try:
@@ -124,10 +128,24 @@ class Reconciler:
         self._cache.put(answer)
         _log_changes(raw, told)
 
+    def _warn(self, raw: Json, told: RLTrainingJobStatus) -> None:
+        """Record what seems unwise in the spec, once for each generation."""
+        if not told.warnings or raw.get("status", {}).get("warnings") == told.warnings:
+            return
+        try:
+            event = events.warned(raw, told.warnings, plan.utc_now())
+            self._api.create(EVENT, raw["metadata"]["namespace"], event)
+        except ApiError as error:
+            # Recorded already, or not to be: the status says the same.
+            log.info("job=%s/%s no event: %s", *_key(raw), error)
+
+
+def _key(raw: Json) -> Key:
+    return raw["metadata"]["namespace"], raw["metadata"]["name"]
+
 
 def _log_changes(raw: Json, told: RLTrainingJobStatus) -> None:
     before = raw.get("status", {})
     if before.get("state") == told.state and before.get("reason") == told.reason:
         return
-    metadata = raw["metadata"]
-    log.info("job=%s/%s state=%s reason=%s", metadata["namespace"], metadata["name"], told.state, told.reason)
+    log.info("job=%s/%s state=%s reason=%s", *_key(raw), told.state, told.reason)

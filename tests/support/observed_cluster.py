@@ -25,11 +25,12 @@ def stamp(moment: datetime) -> str:
 
 
 def job(name: str = "refunds", *, status: Json | None = None, **spec: Any) -> Json:
-    """A small job; `spec` replaces whole blocks."""
+    """A small job that nobody is warned of; `spec` replaces whole blocks."""
     smallest: Json = {
         "model": {"base": "hf://Qwen/Qwen3-8B"},
         "data": {"train": {"uri": "s3://b/train.jsonl"}, "validation": {"uri": "s3://b/val.jsonl"}},
         "environment": {"image": "registry.test/env:1", "entrypoint": "env:Env"},
+        "agent": {"builtin": {"maxTurns": 8}},
         "output": {"uri": "s3://b/runs"},
     }
     metadata = {
@@ -58,6 +59,8 @@ class World:
         self.now = START
         self.objects: dict[tuple[str, str], Json] = {}
         self.refusals: dict[str, str] = {}
+        self.source: Json | None = None
+        """The job whose weights this one wants to start from."""
 
     def later(self, seconds: float) -> World:
         """Let time pass."""
@@ -66,9 +69,8 @@ class World:
 
     def plan(self) -> plan.Plan:
         """What the planner says now."""
-        return plan.make(
-            self.body, self.platform, Observed(self.now, tuple(self.objects.values()), self.refusals)
-        )
+        seen = Observed(self.now, tuple(self.objects.values()), self.refusals, self.source)
+        return plan.make(self.body, self.platform, seen)
 
     def carry_out(self) -> plan.Plan:
         """Plan, and let it be done as an API server without controllers would."""

@@ -29,6 +29,7 @@ from headway_api.records import Batch, Finished, PolicyVersion, StepReport
 from headway_api.spec.model import ModelSpec
 from headway_api.store import Store, open_store
 from headway_trainer import model as models
+from headway_trainer import warm_start
 from headway_trainer.batch import TrainingBatch, mini_batches, training_batch
 from headway_trainer.checkpoint import state
 from headway_trainer.checkpoint.journal import Journal
@@ -77,7 +78,7 @@ class Learner:
         self._journal = Journal(store, self._layout)
         self._scratch = cache / "learner"
         self._objective = Objective.of(spec.algorithm)
-        model = models.load(base, spec.model, spec.seed)
+        model = warm_start.load(config, store, base, cache, ranks)
         if ranks.device.type == "cuda":
             models.save_memory(model)
         self._engine = Engine(model, spec.learner.deepspeed, spec.optimizer, ranks)

@@ -28,23 +28,6 @@ class Full(SpecModel):
     """Train every weight of the model. Takes no settings: write `full: {}`."""
 
 
-class WarmStart(SpecModel):
-    """Weights to start from instead of the base model's own: a finished job's, or an adapter at a URI."""
-
-    validations = (
-        Rule(
-            "has(self.job) != has(self.uri)",
-            "spec.model.warmStart takes exactly one of job and uri",
-            lambda self: (self.job is None) != (self.uri is None),
-        ),
-    )
-
-    job: Label | None = None
-    """An RLTrainingJob in the same namespace, whose best checkpoint is taken."""
-    uri: Uri | None = None
-    """Where a LoRA adapter in Hugging Face layout lies."""
-
-
 def revision_of_hub(field: str) -> Rule:
     """Only the hub keeps revisions: elsewhere one would be ignored."""
     return Rule(
@@ -68,7 +51,8 @@ def name_of_hub(field: str) -> Rule:
         f"{field}: a model on the hub is hf://ORGANIZATION/NAME of letters, digits, -, _ and . alone; "
         "correct the name, and put a branch, tag or commit into revision",
         lambda value: (
-            not value.startswith("hf://")
+            value is None
+            or not value.startswith("hf://")
             or (
                 re.fullmatch(HUB_PATTERN, value) is not None
                 and not any(wrong in value for wrong in ("--", ".."))
@@ -76,6 +60,32 @@ def name_of_hub(field: str) -> Rule:
             )
         ),
     )
+
+
+class WarmStart(SpecModel):
+    """Weights to start from instead of the base model's own: those of another job, or those at a URI."""
+
+    validations = (
+        Rule(
+            "has(self.job) != has(self.uri)",
+            "spec.model.warmStart takes exactly one of job and uri",
+            lambda self: (self.job is None) != (self.uri is None),
+        ),
+    )
+
+    job: Label | None = None
+    """An RLTrainingJob in the same namespace that has ended: the weights that validated best are taken, or
+    its last. Which they were is kept in status.warmStart. Until it has ended this job waits."""
+    uri: (
+        Annotated[
+            Uri,
+            uri_scheme("spec.model.warmStart.uri", "hf", "s3"),
+            name_of_hub("spec.model.warmStart.uri"),
+        ]
+        | None
+    ) = None
+    """A folder in Hugging Face layout, with a LoRA adapter or with all weights of a model: s3://BUCKET/PREFIX,
+    read with the endpoint and credentials of spec.output, or hf://ORGANIZATION/NAME."""
 
 
 class ModelSpec(SpecModel):
@@ -120,14 +130,10 @@ class ModelSpec(SpecModel):
     """Train a LoRA adapter. With neither lora nor full: rank 32, alpha 64."""
     full: Full | None = None
     """Train every weight instead of an adapter."""
-    warm_start: Annotated[
-        WarmStart | None,
-        not_yet(
-            "spec.model.warmStart is not run by this version; put the merged model at s3:// and "
-            "name it in spec.model.base"
-        ),
-    ] = None
-    """Weights to start from. Not run yet."""
+    warm_start: WarmStart | None = None
+    """Weights to start from. A LoRA adapter needs lora with its rank and alpha, and goes on being trained;
+    with full it is merged into the base model first. All weights need full. Both must be of this base model.
+    Step 0 is these weights, so validation at the start measures them."""
 
     @property
     def effective_lora(self) -> Lora | None:

@@ -13,7 +13,7 @@ A job is held by the finalizer from before its first object until after its last
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from headway_api import names
@@ -31,6 +31,7 @@ from headway_operator.plan import (
     settings,
     status,
     teardown,
+    warm_start,
 )
 from headway_operator.plan.context import Context, Json, Wanted
 from headway_operator.plan.health import (
@@ -87,7 +88,11 @@ def make(raw: Json, platform: OperatorConfig, observed: Observed, obstacle: Trou
     context = Context(job, platform)
     if messages := admission.refusals(context):
         return _refused(context, observed, messages)
-    return _alive(context, observed, obstacle)
+    if messages := warm_start.refusals(context, observed.source):
+        # Another job's end mends it, and nothing tells of that here.
+        return replace(_refused(context, observed, messages), again_seconds=warm_start.LOOK_SECONDS)
+    chosen = warm_start.chosen(context, observed.source)
+    return _alive(replace(context, warm_start=chosen), observed, obstacle)
 
 
 def _refused(context: Context, observed: Observed, messages: Sequence[str]) -> Plan:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from headway_api import names
 from headway_api.spec.training import RLTrainingJob, RLTrainingJobSpec
+from headway_api.status import StartingWeights
 from headway_operator.config import OperatorConfig
 
 Json = dict[str, Any]
@@ -54,6 +55,8 @@ class Context:
 
     job: RLTrainingJob
     platform: OperatorConfig
+    warm_start: StartingWeights | None = None
+    """The weights that stand for `spec.model.warmStart.job`."""
 
     @property
     def name(self) -> str:

@@ -30,6 +30,8 @@ class Observed:
     """Everything labelled with the job's uid; kinds whose content nobody reads by their metadata alone."""
     refusals: Mapping[str, str] = field(default_factory=dict)
     """Uid of a Job without pods -> why none could be created, as its latest event says."""
+    source: Json | None = None
+    """The job that `spec.model.warmStart.job` names, while its weights are not chosen; None: no such job."""
 
     def pods(self, role: str | None = None) -> list[Json]:
         """Pods of a role, or all of them, oldest first."""

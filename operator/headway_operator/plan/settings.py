@@ -6,6 +6,7 @@ import json
 
 from headway_api import names
 from headway_api.config import JobConfig
+from headway_operator.plan import warm_start
 from headway_operator.plan.context import Context, Mode, Wanted
 
 SANDBOX_TEMPLATE = "sandbox-template.json"
@@ -15,7 +16,8 @@ their default resources. The job's own podTemplate is laid over it, isolation ov
 
 def job_config(context: Context) -> JobConfig:
     """The job as its own processes see it."""
-    return JobConfig(name=context.name, namespace=context.namespace, uid=context.uid, spec=context.spec)
+    spec = warm_start.told(context.spec, context.warm_start)
+    return JobConfig(name=context.name, namespace=context.namespace, uid=context.uid, spec=spec)
 
 
 def objects(context: Context) -> list[Wanted]:

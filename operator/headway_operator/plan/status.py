@@ -11,6 +11,7 @@ from typing import Final
 
 from headway_api import names
 from headway_api.conditions import Condition, ConditionType, Reason, condition, find, is_true, merge
+from headway_api.recipes import warnings
 from headway_api.spec.training import RLTrainingJob
 from headway_api.status import RLTrainingJobStatus, Role, State
 from headway_operator.plan.context import Context
@@ -76,6 +77,8 @@ def of(context: Context, situation: Situation) -> RLTrainingJobStatus:
         update={
             "state": state,
             "reason": reason,
+            "warm_start": context.warm_start or before.warm_start,
+            "warnings": [] if situation.refusal else warnings(context.spec),
             "start_time": before.start_time or now.replace(microsecond=0),
             "completion_time": now.replace(microsecond=0) if finished else None,
             "suspended_seconds": _suspended_seconds(context, situation),
@@ -93,6 +96,8 @@ def own_part(status: RLTrainingJobStatus) -> RLTrainingJobStatus:
         state=status.state,
         reason=status.reason,
         conditions=[known for known in status.conditions if known.type in OWN],
+        warm_start=status.warm_start,
+        warnings=status.warnings,
         start_time=status.start_time,
         completion_time=status.completion_time,
         suspended_seconds=status.suspended_seconds,

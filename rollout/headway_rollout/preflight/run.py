@@ -15,6 +15,7 @@ from typing import TypeVar
 import aiohttp
 from pydantic import ValidationError
 
+from headway_api import warm_start
 from headway_api.base_model import fetch
 from headway_api.exits import JobError, not_final
 from headway_api.sandbox_api import FinishReply, ResetReply
@@ -80,6 +81,12 @@ class Runner:
         length = self._need(
             "ContextLength", lambda: checks.context_length(folder, spec), lambda n: f"{n} tokens"
         )
+        if spec.model.warm_start is not None:
+            self._need(
+                "WarmStart",
+                lambda: warm_start.fetch(spec.model, folder, store, cache, weights=False),
+                lambda start: start.sentence,
+            )
         parser = spec.agent.effective_builtin.tool_call_parser
         chosen = self._need("Tokenizer", lambda: render.load(folder, parser)[0], checks.renderer)
         return Ready(Data(train=train, validation=validation), chosen, length)

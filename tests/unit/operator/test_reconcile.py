@@ -13,7 +13,7 @@ from headway_api import names
 from headway_operator.apply import Blocked
 from headway_operator.cache import Cache, ref_of
 from headway_operator.kube import Api, ApiError, Kind
-from headway_operator.plan import utc_now
+from headway_operator.plan import events, utc_now
 from headway_operator.reconcile import Reconciler
 
 Json = dict[str, Any]
@@ -245,3 +245,66 @@ def test_a_finished_job_whose_time_has_come_is_let_go_and_deleted() -> None:
     desk.reconcile()
     assert desk.server.job is None
     assert desk.server.requests == ["merge RLTrainingJob", "delete RLTrainingJob"]
+
+
+HOT = {"optimizer": {"learningRate": 0.01}}
+"""What a guard rail warns of."""
+
+
+class TestWarnings:
+    """What seems unwise in a spec is said in the status, and once for each generation by an event."""
+
+    def events(self, desk: Desk) -> list[Json]:
+        return [body for (kind, _, _), body in desk.server.objects.items() if kind == "Event"]
+
+    def test_of_a_sound_job_nothing_is_said(self, desk: Desk) -> None:
+        desk.reconcile()
+        assert desk.server.job is not None
+        assert "warnings" not in desk.server.job["status"]
+        assert self.events(desk) == []
+
+    def test_status_and_event_say_the_same_once(self) -> None:
+        desk = Desk(**HOT)
+        for _ in range(3):
+            desk.reconcile()
+            desk.see()
+        assert desk.server.job is not None
+        (text,) = desk.server.job["status"]["warnings"]
+        assert text.startswith("spec.optimizer.learningRate is above 0.001")
+        (event,) = self.events(desk)
+        assert (event["type"], event["reason"], event["message"]) == ("Warning", "SpecUnwise", text)
+        assert event["involvedObject"]["uid"] == desk.server.job["metadata"]["uid"]
+        assert desk.server.requests.count("create Event") == 1
+
+    def test_a_new_spec_is_told_of_anew_and_the_job_runs_all_the_same(self) -> None:
+        desk = Desk(**HOT)
+        desk.reconcile()
+        desk.see()
+        assert desk.server.job is not None
+        spec = desk.server.job["spec"] | {"schedule": {"maxSteps": 5}}
+        metadata = desk.server.job["metadata"] | {"generation": 2}
+        desk.server.put(desk.server.job | {"spec": spec, "metadata": metadata})
+        desk.see()
+        desk.reconcile()
+        assert len(desk.server.job["status"]["warnings"]) == 2
+        before, now = (event["message"] for event in self.events(desk))
+        assert now.startswith(before)
+        assert "spec.optimizer.warmupSteps" in now.removeprefix(before)
+        assert {"ConfigMap", "Job"} <= set(desk.children())
+
+    def test_that_there_is_such_an_event_already_is_no_trouble(self) -> None:
+        desk = Desk(**HOT)
+
+        def refuse(verb: str, kind: str) -> None:
+            if (verb, kind) == ("create", "Event"):
+                raise ApiError(409, "AlreadyExists", "there is one")
+
+        desk.server.before = refuse
+        desk.reconcile()
+        assert desk.server.job is not None
+        assert desk.server.job["status"]["warnings"]
+
+    def test_a_long_message_is_cut_as_the_api_server_wants_it(self) -> None:
+        event = events.warned(job(), ["a" * 900, "b" * 900], utc_now())
+        assert len(event["message"]) == events.MESSAGE_LIMIT
+        assert event["message"].endswith("b...")

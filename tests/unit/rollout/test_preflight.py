@@ -166,6 +166,35 @@ def test_a_model_without_a_configuration_is_refused(folder: Path, config: bytes 
     assert bench.failed == [("ContextLength", "spec.model.base")]
 
 
+def start_from(folder: Path, adapter_of: Path) -> RLTrainingJobSpec:
+    """A job that is to start from an adapter of a base model."""
+    (folder / "start").mkdir()
+    config = {
+        "peft_type": "LORA",
+        "r": 32,
+        "lora_alpha": 64,
+        "base_model_name_or_path": f"file://{adapter_of}",
+    }
+    (folder / "start" / "adapter_config.json").write_text(json.dumps(config))
+    model = {"base": f"file://{folder}/model", "warmStart": {"uri": f"file://{folder}/start"}}
+    return spec(folder, model=model)
+
+
+def test_weights_to_start_from_are_looked_at(folder: Path) -> None:
+    bench = Bench(start_from(folder, folder / "model"))
+    bench.basics(folder)
+    found = next(check for check in bench.reports[-1].checks if check.name == "WarmStart")
+    assert (found.passed, found.message) == (True, "a LoRA adapter of the base model")
+
+
+def test_weights_of_another_model_are_no_start(folder: Path) -> None:
+    bench = Bench(start_from(folder, folder / "other"))
+    with pytest.raises(JobError, match="the adapter is of base model") as caught:
+        bench.basics(folder)
+    assert caught.value.permanent
+    assert bench.failed == [("WarmStart", "spec.model.warmStart")]
+
+
 async def test_a_context_that_is_too_short_says_what_to_write_instead(folder: Path) -> None:
     bench = Bench(spec(folder, rollout={"sampling": {"maxTokens": 200}, "timeoutSeconds": 10}))
     async with sandboxes() as (leases, _):

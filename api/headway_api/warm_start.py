@@ -1,0 +1,165 @@
+"""Weights to start from: `spec.model.warmStart`, fetched and held against the job that wants them.
+
+The preflight looks at the configuration alone, before an accelerator is asked for; the learner fetches the
+weights too. Where they are a job's, its step report lies beside them and names their digests.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from headway_api import base_model
+from headway_api.base_model import HUB
+from headway_api.exits import JobError
+from headway_api.records import FileDigest
+from headway_api.store import NotFound, Store, digest
+
+if TYPE_CHECKING:
+    from headway_api.spec.model import Lora, ModelSpec
+
+FIELD: Final = "spec.model.warmStart"
+ADAPTER_CONFIG: Final = "adapter_config.json"
+MODEL_CONFIG: Final = "config.json"
+OF_A_JOB: Final = re.compile(r"(?P<root>.+)/weights/(?P<step>[0-9]{6,})")
+"""Where `artifacts.Layout` keeps the weights of a step; `steps/<step>.json` beside them describes them."""
+SHAPE: Final = (
+    "model_type",
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+)
+"""What two configurations of one architecture and size have in common."""
+VARIANTS: Final = ("use_dora", "use_rslora", "rank_pattern", "alpha_pattern", "modules_to_save")
+"""Settings of PEFT that make another adapter of the same rank and alpha."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """Weights to start from, on this machine."""
+
+    folder: Path
+    adapter: bool
+    """Whether they are a LoRA adapter, to be put on the base model, rather than a whole model."""
+
+    @property
+    def sentence(self) -> str:
+        """What the preflight says of them."""
+        return "a LoRA adapter of the base model" if self.adapter else "all weights of a model like the base"
+
+
+def fetch(model: ModelSpec, base: Path, store: Store, cache: Path, *, weights: bool = True) -> Start:
+    """The weights that `spec.model.warmStart.uri` names; `base` is the folder of the base model.
+
+    Without `weights` the folder holds the configuration only.
+
+    Raises:
+        JobError: `ModelUnavailable` where nothing can be read there, `WarmStartUnusable` where it does not go
+            with the job, or its files are not those that were written.
+    """
+    assert model.warm_start is not None
+    uri = (model.warm_start.uri or "").rstrip("/")
+    there = model.model_copy(update={"base": uri, "revision": None})
+    folder = base_model.fetch(there, store, cache, weights=weights, field=FIELD)
+    start = judge(folder, model, base)
+    if weights:
+        _hold_against(_digests(store, uri), folder, uri)
+    return start
+
+
+def judge(folder: Path, model: ModelSpec, base: Path) -> Start:
+    """What lies in `folder`, by its configuration, if the job can start from it.
+
+    Raises:
+        JobError: `WarmStartUnusable`.
+    """
+    if (folder / ADAPTER_CONFIG).exists():
+        _judge_adapter(_read(folder / ADAPTER_CONFIG), model)
+        return Start(folder, adapter=True)
+    if not (folder / MODEL_CONFIG).exists():
+        raise _unusable(
+            f"no {ADAPTER_CONFIG} and no {MODEL_CONFIG} lies there; name the folder of a LoRA adapter or of "
+            "a whole model, such as status.checkpoints.adapter.uri of the job that wrote it"
+        )
+    if model.effective_lora is not None:
+        raise _unusable(
+            "a whole model lies there, and this job trains an adapter; name that folder in spec.model.base "
+            "instead, or set spec.model.full: {}"
+        )
+    _judge_model(_read(folder / MODEL_CONFIG), _read(base / MODEL_CONFIG))
+    return Start(folder, adapter=False)
+
+
+def _judge_adapter(found: dict[str, Any], model: ModelSpec) -> None:
+    of, base = str(found.get("base_model_name_or_path")), model.base.removeprefix(HUB)
+    if of.rstrip("/") != base.rstrip("/"):
+        raise _unusable(
+            f"the adapter is of base model {of}, not {base}; start from an adapter of this base model, or, "
+            f"where both are the same model, correct base_model_name_or_path in its {ADAPTER_CONFIG}"
+        )
+    if found.get("peft_type") != "LORA" or any(found.get(setting) for setting in VARIANTS):
+        raise _unusable("the adapter is no plain LoRA adapter, and no other kind is trained; merge it")
+    if (lora := model.effective_lora) is not None:
+        _judge_size(found, lora)
+
+
+def _judge_size(found: dict[str, Any], lora: Lora) -> None:
+    rank, alpha = found.get("r"), found.get("lora_alpha")
+    if (rank, alpha) != (lora.rank, lora.alpha):
+        raise _unusable(
+            f"the adapter has rank {rank} and alpha {alpha}, not {lora.rank} and {lora.alpha}; set "
+            "spec.model.lora.rank and alpha to the adapter's, or merge it into its base model"
+        )
+
+
+def _judge_model(found: dict[str, Any], base: dict[str, Any]) -> None:
+    there, here = (config.get("text_config") or config for config in (found, base))
+    for name in SHAPE:
+        if there.get(name) != here.get(name):
+            raise _unusable(
+                f"the model there has {name} {there.get(name)}, the base model {here.get(name)}; start from "
+                "weights that were trained from this base model"
+            )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        read = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise _unusable(f"{path.name} cannot be read ({error}); write the folder again") from error
+    if not isinstance(read, dict):
+        raise _unusable(f"{path.name} is no configuration; write the folder again")
+    return read
+
+
+def _digests(store: Store, uri: str) -> list[FileDigest]:
+    """Of the files at `uri`, where a job has written them there; none elsewhere."""
+    if (of_a_job := OF_A_JOB.fullmatch(uri)) is None:
+        return []
+    try:
+        report = json.loads(store.get(f"{of_a_job['root']}/steps/{of_a_job['step']}.json"))
+    except NotFound:
+        return []
+    weights = report["weights"]
+    described = str(weights["uri"]).rstrip("/") == uri
+    return [FileDigest.model_validate(file) for file in weights["files"]] if described else []
+
+
+def _hold_against(expected: list[FileDigest], folder: Path, uri: str) -> None:
+    for file in expected:
+        path = folder / file.name
+        if not path.exists() or digest(path) != file:
+            raise _unusable(
+                f"{uri}/{file.name} is not the file that the job wrote; copy its weights again, or start "
+                "from another step's"
+            )
+
+
+def _unusable(message: str) -> JobError:
+    return JobError("WarmStartUnusable", message, field=FIELD)

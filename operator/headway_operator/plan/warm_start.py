@@ -1,0 +1,80 @@
+"""Which weights `spec.model.warmStart.job` stands for. Pure.
+
+They are chosen once, before anything is made, and kept in the status: the other job may be deleted or made
+again, and this one restarted, without its beginning changing under it. Its own processes are told the URI.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from headway_api.conditions import is_finished
+from headway_api.spec.model import WarmStart
+from headway_api.spec.training import RLTrainingJobSpec
+from headway_api.status import RLTrainingJobStatus, StartingWeights, Weights
+from headway_operator.plan.context import Context, Json
+
+LOOK_SECONDS: Final = 30.0
+"""A job that waits for another's weights is looked at this often."""
+FIELD: Final = "spec.model.warmStart.job"
+INSTEAD: Final = "name another job, or give the uri of weights"
+
+
+def source(raw: Json) -> str | None:
+    """Name of the job that a job as stored wants to start from, while that is not settled."""
+    name: str | None = raw["spec"].get("model", {}).get("warmStart", {}).get("job")
+    return None if raw.get("status", {}).get("warmStart") else name
+
+
+def refusals(context: Context, other: Json | None) -> list[str]:
+    """Why the job cannot start from the one it names, which is `other`."""
+    name = _wanted(context)
+    if name is None:
+        return []
+    if name == context.name:
+        return [f"{FIELD}: a job cannot start from itself; {INSTEAD}"]
+    if other is None:
+        return [f"{FIELD}: there is no RLTrainingJob {name} in this namespace; {INSTEAD}"]
+    status = RLTrainingJobStatus.model_validate(other.get("status", {}))
+    if not is_finished(status.conditions):
+        return [f"{FIELD}: {name} has not ended; this job starts when it has; to start now, give uri instead"]
+    if _exported(status) is None:
+        return [f"{FIELD}: {name} ended without weights; {INSTEAD}"]
+    model, theirs = context.spec.model, other["spec"]["model"]
+    if (model.base, model.revision) != (theirs["base"], theirs.get("revision")):
+        return [
+            f"{FIELD}: {name} trained {_named(theirs['base'], theirs.get('revision'))}, not "
+            f"{_named(model.base, model.revision)}; set spec.model.base and revision to its own, or {INSTEAD}"
+        ]
+    return []
+
+
+def chosen(context: Context, other: Json | None) -> StartingWeights | None:
+    """The weights to start from: those in the status, else the best of `other`, else its last."""
+    name = _wanted(context)
+    if name is None or other is None:
+        return context.job.status.warm_start
+    weights = _exported(RLTrainingJobStatus.model_validate(other.get("status", {})))
+    return StartingWeights(job=name, step=weights.step, uri=weights.uri) if weights else None
+
+
+def told(spec: RLTrainingJobSpec, weights: StartingWeights | None) -> RLTrainingJobSpec:
+    """`spec` as the job's processes get it: with the URI in the place of a job's name."""
+    if weights is None:
+        return spec
+    model = spec.model.model_copy(update={"warm_start": WarmStart(uri=weights.uri)})
+    return spec.model_copy(update={"model": model})
+
+
+def _wanted(context: Context) -> str | None:
+    wanted = context.spec.model.warm_start
+    settled = context.job.status.warm_start is not None
+    return None if wanted is None or settled else wanted.job
+
+
+def _exported(status: RLTrainingJobStatus) -> Weights | None:
+    return None if status.checkpoints is None else status.checkpoints.best or status.checkpoints.adapter
+
+
+def _named(base: str, revision: str | None) -> str:
+    return f"{base} at {revision}" if revision else base

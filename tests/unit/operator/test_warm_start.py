@@ -1,0 +1,120 @@
+"""A job that starts from another's weights: which they are, when that is settled, and what is refused."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+from observed_cluster import START, UID, World, job, stamp
+
+from headway_api.config import JobConfig
+from headway_operator.plan import warm_start
+
+Json = dict[str, Any]
+BASE = {"base": "hf://Qwen/Qwen3-8B"}
+BEST = {"step": 20, "uri": "s3://b/runs/team/earlier/u/weights/000020"}
+LAST = {"step": 30, "uri": "s3://b/runs/team/earlier/u/weights/000030"}
+ENDED = [{"type": "Complete", "status": "True", "reason": "R", "lastTransitionTime": stamp(START)}]
+
+
+def earlier(conditions: list[Json] | None = None, model: Json | None = None, **checkpoints: Json) -> Json:
+    """The other job, which has ended unless it is said to have other conditions."""
+    status = {"conditions": ENDED if conditions is None else conditions, "checkpoints": checkpoints}
+    return job("earlier", status=copy.deepcopy(status), model=model or BASE)
+
+
+def later(source: Json | None, **model: Any) -> World:
+    world = World(job(model=BASE | {"warmStart": {"job": "earlier"}} | model))
+    world.source = source
+    return world
+
+
+def told(world: World) -> JobConfig:
+    """What the job's processes read."""
+    body = world.objects["ConfigMap", "refunds-config"]
+    return JobConfig.model_validate_json(body["data"]["job.json"])
+
+
+def test_the_weights_that_validated_best_are_taken() -> None:
+    world = later(earlier(best=BEST, adapter=LAST))
+    world.carry_out()
+    assert world.body["status"]["warmStart"] == {"job": "earlier"} | BEST
+    start = told(world).spec.model.warm_start
+    assert start is not None
+    assert (start.job, start.uri) == (None, BEST["uri"])
+
+
+def test_without_validation_the_last_are() -> None:
+    world = later(earlier(adapter=LAST))
+    world.carry_out()
+    assert world.body["status"]["warmStart"] == {"job": "earlier"} | LAST
+
+
+@pytest.mark.parametrize("since", [None, earlier(best=LAST), earlier(conditions=[])])
+def test_once_chosen_they_stay(since: Json | None) -> None:
+    world = later(earlier(best=BEST))
+    world.carry_out()
+    before = json.dumps(told(world).model_dump(mode="json"))
+    world.source = since
+    made = world.later(60).carry_out()
+    assert world.body["status"]["warmStart"] == {"job": "earlier"} | BEST
+    assert world.is_true("Accepted")
+    config = next(item.body for item in made.wanted if item.body["kind"] == "ConfigMap")
+    stored = JobConfig.model_validate_json(config["data"]["job.json"])
+    assert json.dumps(stored.model_dump(mode="json")) == before
+    assert warm_start.source(world.body) is None, "nobody has to look for that job any more"
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        (None, "there is no RLTrainingJob earlier in this namespace"),
+        (earlier(conditions=[], best=BEST), "earlier has not ended"),
+        (earlier(), "earlier ended without weights"),
+        (earlier(model={"base": "hf://Qwen/Qwen3-4B"}, best=BEST), "earlier trained hf://Qwen/Qwen3-4B, not"),
+        (
+            earlier(model=BASE | {"revision": "v1"}, best=BEST),
+            "earlier trained hf://Qwen/Qwen3-8B at v1, not",
+        ),
+    ],
+)
+def test_what_cannot_be_started_from_is_refused_before_anything_is_made(
+    source: Json | None, words: str
+) -> None:
+    world = later(source)
+    made = world.carry_out()
+    assert made.wanted == ()
+    refused = world.told("Accepted")
+    assert refused["status"] == "False"
+    assert refused["message"].startswith("spec.model.warmStart.job: ")
+    assert words in refused["message"]
+    assert made.again_seconds == warm_start.LOOK_SECONDS
+
+
+def test_it_starts_once_the_other_has_ended() -> None:
+    world = later(earlier(conditions=[], best=BEST))
+    world.carry_out()
+    world.source = earlier(best=BEST)
+    world.later(30).carry_out()
+    assert world.is_true("Accepted")
+    assert told(world).uid == UID
+
+
+def test_a_job_cannot_start_from_itself() -> None:
+    world = later(None)
+    world.body["spec"]["model"]["warmStart"] = {"job": "refunds"}
+    world.source = world.body
+    world.carry_out()
+    assert "a job cannot start from itself" in world.told("Accepted")["message"]
+
+
+def test_a_uri_is_handed_on_as_it_is() -> None:
+    world = World(job(model=BASE | {"warmStart": {"uri": "s3://b/adapter"}}))
+    assert warm_start.source(world.body) is None
+    world.carry_out()
+    start = told(world).spec.model.warm_start
+    assert start is not None
+    assert start.uri == "s3://b/adapter"
+    assert "warmStart" not in world.body["status"]

@@ -1,0 +1,127 @@
+"""The model that a job begins with: the base model, or the weights that `spec.model.warmStart` names.
+
+They matter to step 0 alone, which makes them the job's own: a job that has a step never looks at them again,
+whatever has become of them since.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from headway_api.artifacts import Layout
+from headway_api.config import JobConfig
+from headway_api.exits import JobError, not_final
+from headway_api.store import NotFound, Store
+from headway_api.warm_start import FIELD, Start, fetch
+from headway_trainer import model as models
+from headway_trainer.imports import lean
+from headway_trainer.logs import log
+from headway_trainer.model import ADAPTER
+from headway_trainer.publish.lora import WEIGHTS
+from headway_trainer.ranks import Ranks
+
+NAMED = 3
+"""Names of tensors that a message gives."""
+
+
+def load(config: JobConfig, store: Store, base: Path, cache: Path, ranks: Ranks) -> nn.Module:
+    """The model to train, on the CPU, as `model.load` makes it; collective.
+
+    Raises:
+        JobError: as `model.load` and `warm_start.fetch`; `WarmStartUnusable` where tensors do not fit.
+    """
+    spec = config.spec
+    start = _start(config, store, base, cache, ranks) if spec.model.warm_start is not None else None
+    if start is None:
+        return models.load(base, spec.model, spec.seed)
+    log("warm start", folder=str(start.folder), adapter=start.adapter)
+    if not start.adapter:
+        return models.load(start.folder, spec.model, spec.seed)
+    model = models.load(base, spec.model, spec.seed)
+    return merged(model, start.folder) if spec.model.effective_lora is None else adapted(model, start.folder)
+
+
+def adapted(model: nn.Module, folder: Path) -> nn.Module:
+    """`model`, with the adapter in `folder` for its own: the same tensors, none missing, none left over."""
+    with lean():
+        from peft import get_peft_model_state_dict, set_peft_model_state_dict
+
+    found = _tensors(folder)
+    _hold_against(found, get_peft_model_state_dict(model, adapter_name=ADAPTER, save_embedding_layers=False))
+    set_peft_model_state_dict(model, found, adapter_name=ADAPTER)
+    return model
+
+
+def merged(model: nn.Module, folder: Path) -> nn.Module:
+    """`model` with the adapter in `folder` added to its weights, all of which train."""
+    with lean():
+        from peft import PeftModel, get_peft_model_state_dict
+
+    try:
+        wrapped: Any = PeftModel.from_pretrained(
+            model, str(folder), adapter_name=ADAPTER, autocast_adapter_dtype=False
+        )
+    # It raises whatever its readers raise (safetensors, JSON, modules that are not there).
+    except Exception as error:
+        raise JobError(
+            "WarmStartUnusable",
+            f"the adapter cannot be put on the base model ({type(error).__name__}: {error}); start from one "
+            "that was trained on it",
+            field=FIELD,
+        ) from error
+    own = get_peft_model_state_dict(wrapped, adapter_name=ADAPTER, save_embedding_layers=False)
+    _hold_against(_tensors(folder), own)
+    whole: nn.Module = wrapped.merge_and_unload()
+    return whole.requires_grad_(True)  # PEFT has frozen what it was put on
+
+
+def _start(config: JobConfig, store: Store, base: Path, cache: Path, ranks: Ranks) -> Start | None:
+    """The weights to begin with; None for a job that has begun. One rank of a node fetches."""
+    begun: bool = ranks.share(_has_begun(config, store) if ranks.first else False)
+    if begun:
+        return None
+    fetched = None
+    if ranks.local_rank == 0:
+        with not_final():  # the preflight has seen that they are there and go with the job
+            fetched = fetch(config.spec.model, base, store, cache)
+    return ranks.gather(fetched)[ranks.rank - ranks.local_rank]
+
+
+def _has_begun(config: JobConfig, store: Store) -> bool:
+    layout = Layout(config.spec.output.uri, config.namespace, config.name, config.uid)
+    try:
+        store.get(layout.latest)
+    except NotFound:
+        return False
+    return True
+
+
+def _tensors(folder: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(folder / WEIGHTS)
+    except (OSError, SafetensorError) as error:
+        raise JobError(
+            "WarmStartUnusable",
+            f"{WEIGHTS} cannot be read ({error}); write the adapter again, as safetensors",
+            field=FIELD,
+        ) from error
+
+
+def _hold_against(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
+    different = sorted(
+        name
+        for name in found.keys() | wanted.keys()
+        if name not in found or name not in wanted or found[name].shape != wanted[name].shape
+    )
+    if different:
+        raise JobError(
+            "WarmStartUnusable",
+            f"{len(different)} tensors of the adapter are not those that go on the base model, such as "
+            f"{', '.join(different[:NAMED])}; give spec.model.lora the rank and targets it was trained with",
+            field=FIELD,
+        )
