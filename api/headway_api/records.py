@@ -231,15 +231,43 @@ class Canary(Record):
     tolerance: float = Field(gt=0)
 
 
+class TensorDigests(Record):
+    """SHA-256 of the bytes of each tensor of a version; a file beside its weights."""
+
+    tensors: dict[str, str]
+
+
+class WeightsLink(Record):
+    """One version that a delta is built on."""
+
+    version: PolicyVersion
+    uri: str
+    files: list[FileDigest]
+
+
 class WeightsManifest(Record):
     """Published weights: where they are and how a server proves that it took them."""
 
     version: PolicyVersion
-    kind: Literal["lora", "full"]
+    kind: Literal["lora", "full", "delta"]
     uri: str
-    """Folder in the artifact store, Hugging Face layout (adapter_model.safetensors or model.safetensors)."""
+    """Folder in the artifact store: Hugging Face layout (adapter_model.safetensors or model.safetensors), or
+    a delta as `weights_format` describes it."""
     files: list[FileDigest]
+    chain: list[WeightsLink] = Field(default_factory=list)
+    """What a delta is built on: a full version, each delta since, and last the version it applies to."""
     canary: Canary
+
+    @property
+    def link(self) -> WeightsLink:
+        """This version, as one that others are built on."""
+        return WeightsLink(version=self.version, uri=self.uri, files=self.files)
+
+    @model_validator(mode="after")
+    def _only_a_delta_is_built_on_others(self) -> Self:
+        if (self.kind == "delta") != bool(self.chain):
+            raise ValueError(f"weights of kind {self.kind} with a chain of {len(self.chain)}")
+        return self
 
 
 LoadFailure = Literal["VerificationFailed", "UpdateFailed"]

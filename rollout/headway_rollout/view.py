@@ -106,10 +106,13 @@ def checkpoints(state: State, evaluations: list[Evaluation]) -> st.Checkpoints |
         return None
     last, top = state.reports[-1], best(evaluations)
     chosen = state.reports[top.step] if top else last
+    # A delta serves nobody by itself; at the end, the last one has the whole model beside it.
+    whole = (report for report in reversed(state.reports) if report.weights.kind != "delta")
+    served = last if state.finished else next(whole, last)
     return st.Checkpoints(
         latest=st.Checkpoint(step=last.step, uri=last.checkpoint_uri),
         best=st.Weights(step=chosen.step, uri=chosen.weights.uri) if top else None,
-        adapter=st.Weights(step=last.step, uri=last.weights.uri),
+        adapter=st.Weights(step=served.step, uri=served.weights.uri),
     )
 
 

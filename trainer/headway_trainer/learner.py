@@ -86,7 +86,7 @@ class Learner:
             self._engine, models.output_head(model), temperature=spec.rollout.sampling.temperature
         )
         self._publisher = Publisher(
-            self._engine, self._policy, spec.model, base, self._scratch / "weights", ranks
+            self._engine, self._policy, spec, base, self._scratch / "weights", ranks
         )
         affordable = max(1024, LOGIT_BYTES // (4 * models.vocabulary(model)))
         self._max_tokens = min(MOST_TOKENS[ranks.device.type], affordable)

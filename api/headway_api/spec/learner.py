@@ -7,6 +7,7 @@ from pydantic import Field
 from headway_api.base import SpecModel
 from headway_api.rules import Rule, not_yet
 from headway_api.spec.types import PodTemplate, Resources
+from headway_api.spec.weights import WeightsSpec
 
 Beta = Annotated[float, Field(ge=0, le=0.99999)]
 
@@ -44,6 +45,8 @@ class LearnerSpec(SpecModel):
     """Training processes in each pod, one for each accelerator."""
     deepspeed: DeepSpeed = DeepSpeed()
     """DeepSpeed's settings."""
+    weights: WeightsSpec = WeightsSpec()
+    """How new weights reach the rollout servers."""
     resources: Resources | None = None
     """Resources of one learner pod. Absent: the operator's default, with one GPU for each process where
     the cluster has GPUs."""

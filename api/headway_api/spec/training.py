@@ -94,6 +94,13 @@ class RLTrainingJobSpec(SpecModel):
             "model",
         ),
         EPISODE_WITHIN_SANDBOX,
+        Rule(
+            "has(self.model.full) || self.learner.weights.backend == 'auto'",
+            "spec.learner.weights.backend is of full weights, and an adapter is published whole: remove it, "
+            "or train every weight with spec.model.full",
+            lambda self: self.model.full is not None or self.learner.weights.backend == "auto",
+            "learner",
+        ),
     )
 
     suspend: bool = False

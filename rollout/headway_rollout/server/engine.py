@@ -85,10 +85,14 @@ class Engine:
         """Go on with the frozen requests."""
         await self._post("/resume", None, SHORT_SECONDS)
 
-    async def update_weights(self, folder: str, files: list[str], version: str) -> None:
-        """Read a whole checkpoint into the paused engine; tokens sampled from here on carry `version`."""
+    async def update_weights(self, folder: str, files: list[str], digests: str | None, version: str) -> None:
+        """Read a whole checkpoint into the paused engine; tokens sampled from here on carry `version`.
+
+        `digests` names the file with the tensors' digests: the engine's workers refuse others than these.
+        """
+        what = {"folder": folder, "files": files, "digests": digests}
         await self._post("/start_weight_update", None, LOAD_SECONDS)
-        await self._post("/update_weights", {"update_info": {"folder": folder, "files": files}}, LOAD_SECONDS)
+        await self._post("/update_weights", {"update_info": what}, LOAD_SECONDS)
         await self._post("/finish_weight_update", {"weight_version": version}, LOAD_SECONDS)
 
     async def _post(self, path: str, body: dict[str, Any] | None, seconds: float) -> Any:

@@ -7,11 +7,18 @@ vLLM's reload packs each layer's weights again as it loads them. One layer is ne
 tied to the embeddings. On a GPU it shares their storage and is right by itself; on a CPU its product runs
 on a packed copy that was made once, so the head would stay at the old weights while everything answers 200.
 `finish_weight_update` packs it again.
+
+Tensors are held against the digests that the learner gave them: each as it is handed to the model, and those
+that the model keeps as they are (which ones, the base model shows) also as they lie in it afterwards. So the
+engine's own process has seen that it holds this version, also in bfloat16, where a canary cannot tell.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,8 +30,17 @@ from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 from vllm.platforms import current_platform
 
+from headway_api.records import TensorDigests
+
 BACKEND = "headway-folder"
 """As `launch.TRANSFER_BACKEND` says; the two are held together by a test."""
+
+HASHED_AHEAD = 8
+"""Tensors that are hashed while those before them are loaded."""
+
+
+class WrongTensor(Exception):
+    """A tensor is not the one that the learner published."""
 
 
 @dataclass
@@ -38,6 +54,8 @@ class Folder(WeightTransferUpdateInfo):
 
     folder: str
     files: list[str] = field(default_factory=list)
+    digests: str | None = None
+    """File with the tensors' digests; without it they are taken as they are."""
 
 
 class FolderTransferEngine(WeightTransferEngine[NoInit, Folder]):
@@ -45,25 +63,39 @@ class FolderTransferEngine(WeightTransferEngine[NoInit, Folder]):
 
     init_info_cls = NoInit
     update_info_cls = Folder
+    _expected: Mapping[str, str] = {}
+    """Digests of the tensors of the update under way."""
+    _kept: frozenset[str] | None = None
+    """Names under which the model holds a checkpoint's tensors as they are; None before the first update."""
 
     def init_transfer_engine(self, init_info: NoInit) -> None:
         """Nothing to set up."""
 
     def start_weight_update(self) -> None:
         """Have every layer take checkpoint tensors again."""
+        if self._kept is None:  # the model is still the base model
+            self._kept = kept_as_they_are(self.model, Path(self.model_config.model))
         initialize_layerwise_reload(self.model)
 
     def receive_weights(self, update_info: Folder) -> None:
         """Load the files, one tensor in memory at a time."""
         if not update_info.files:
             raise ValueError("no files to load: the update would leave the old weights and answer 200")
-        self.model.load_weights(_tensors(Path(update_info.folder), update_info.files))
+        folder = Path(update_info.folder)
+        tensors = _tensors(folder, update_info.files)
+        self._expected = {}
+        if update_info.digests is not None:
+            digests = TensorDigests.model_validate_json((folder / update_info.digests).read_bytes())
+            self._expected = digests.tensors
+            tensors = verified(tensors, self._expected)
+        self.model.load_weights(tensors)
 
     def finish_weight_update(self) -> None:
         """Put the loaded weights where the kernels read them."""
         finalize_layerwise_reload(self.model, self.model_config)
         if current_platform.is_cpu():
             _pack_output_heads(self.model)
+        check_held(self.model, self._kept or frozenset(), self._expected)
 
     def shutdown(self) -> None:
         """Nothing is held."""
@@ -74,6 +106,72 @@ def _tensors(folder: Path, files: list[str]) -> Iterator[tuple[str, torch.Tensor
         with safe_open(folder / name, framework="pt", device="cpu") as file:
             for key in file.keys():  # noqa: SIM118  safe_open is no mapping
                 yield key, file.get_tensor(key)
+
+
+def verified(
+    tensors: Iterable[tuple[str, torch.Tensor]], expected: Mapping[str, str]
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """The same tensors, each once its digest is known to be right; hashed ahead of who takes them.
+
+    Raises:
+        WrongTensor: one is not what it should be, or they are not all there.
+    """
+    seen: set[str] = set()
+    with ThreadPoolExecutor(HASHED_AHEAD) as threads:
+        ahead: deque[tuple[str, torch.Tensor, Future[str]]] = deque()
+
+        def first() -> tuple[str, torch.Tensor]:
+            name, tensor, found = ahead.popleft()
+            check(name, found.result(), expected)
+            seen.add(name)
+            return name, tensor
+
+        for name, tensor in tensors:
+            ahead.append((name, tensor, threads.submit(digest, tensor)))
+            if len(ahead) > HASHED_AHEAD:
+                yield first()
+        while ahead:
+            yield first()
+    missing = sorted(expected.keys() - seen)
+    if missing:
+        raise WrongTensor(f"{missing[0]} was not among the tensors")
+
+
+def kept_as_they_are(model: torch.nn.Module, base: Path) -> frozenset[str]:
+    """Parameters that are, bit for bit, what the checkpoint in `base` has under their name.
+
+    Embeddings and norms as a rule, and on a GPU what is neither fused with others nor split over workers.
+    """
+    held = dict(model.named_parameters())
+    files = sorted(path.name for path in base.glob("*.safetensors"))
+    return frozenset(
+        name for name, tensor in _tensors(base, files) if name in held and _same(held[name], tensor)
+    )
+
+
+def _same(held: torch.Tensor, tensor: torch.Tensor) -> bool:
+    alike = held.dtype == tensor.dtype and held.shape == tensor.shape
+    return alike and torch.equal(held.detach().cpu(), tensor)
+
+
+def check_held(model: torch.nn.Module, kept: Collection[str], expected: Mapping[str, str]) -> None:
+    """Raises `WrongTensor` where a parameter that is kept as it is has another digest than the expected."""
+    held = {name: tensor for name, tensor in model.named_parameters() if name in kept and name in expected}
+    with ThreadPoolExecutor(HASHED_AHEAD) as threads:
+        for name, found in zip(held, threads.map(digest, held.values()), strict=True):
+            check(name, found, expected)
+
+
+def digest(tensor: torch.Tensor) -> str:
+    """SHA-256 of a tensor's bytes."""
+    flat = tensor.detach().cpu().contiguous().view(-1)
+    return hashlib.sha256(flat.view(torch.uint8).numpy().data).hexdigest()
+
+
+def check(name: str, found: str, expected: Mapping[str, str]) -> None:
+    """Raises `WrongTensor` where a digest is not the expected one."""
+    if found != expected.get(name):
+        raise WrongTensor(f"{name} has sha256 {found}; the learner published {expected.get(name)}")
 
 
 def _pack_output_heads(model: torch.nn.Module) -> None:

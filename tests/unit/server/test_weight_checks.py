@@ -138,7 +138,7 @@ def test_what_is_no_adapter_of_this_job_is_refused(
 
 
 def test_a_manifest_of_the_right_kind_passes() -> None:
-    check_manifest(manifest(), "lora")
+    check_manifest(manifest(), ("lora",))
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_a_manifest_of_the_right_kind_passes() -> None:
 )
 def test_a_manifest_that_cannot_be_right_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(Unusable, match=message):
-        check_manifest(manifest(**changes), "lora")
+        check_manifest(manifest(**changes), ("lora",))
 
 
 def test_the_canary_measures_the_mean_absolute_difference() -> None:

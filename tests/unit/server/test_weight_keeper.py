@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from headway_api.records import Canary, PolicyVersion, WeightsManifest
-from headway_api.store import FileStore, digest
+from headway_api.store import FileStore, Store, digest, download_folder
 from headway_rollout.server.engine import Engine, EngineRefused
 from headway_rollout.server.weights.checks import Unusable
 from headway_rollout.server.weights.keeper import Keeper
@@ -31,7 +31,7 @@ class ScriptedEngine(Engine):
 class ScriptedLoader:
     """Takes everything, unless told to fail."""
 
-    kind = "lora"
+    kinds = ("lora",)
 
     def __init__(self) -> None:
         self.loaded: list[PolicyVersion] = []
@@ -42,7 +42,8 @@ class ScriptedLoader:
     def holds(self, version: PolicyVersion) -> bool:
         return version in self.loaded
 
-    def check(self, manifest: WeightsManifest, folder: Path) -> None:
+    def fetch(self, store: Store, manifest: WeightsManifest, folder: Path) -> None:
+        download_folder(store, manifest.uri, folder, manifest.files)
         if self.unusable:
             raise Unusable("not this model's")
 

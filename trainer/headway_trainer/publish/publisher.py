@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
-from headway_api.records import FileDigest, PolicyVersion, WeightsManifest
-from headway_api.spec.model import ModelSpec
-from headway_api.store import Store, upload_folder
+from headway_api.records import PolicyVersion, WeightsManifest
+from headway_api.spec.training import RLTrainingJobSpec
+from headway_api.store import Store
 from headway_trainer.engine import Engine
 from headway_trainer.model import DTYPES, vocabulary
 from headway_trainer.policy import Policy
-from headway_trainer.publish import full, lora
+from headway_trainer.publish.backends import (
+    DeltaPublisher,
+    FilePublisher,
+    LoraPublisher,
+    Published,
+    WeightPublisher,
+    served,
+)
 from headway_trainer.publish.canary import canary
 from headway_trainer.ranks import Ranks
 
@@ -23,35 +28,46 @@ class Publisher:
     """Publishes the engine's present weights: the adapter, or all of them."""
 
     def __init__(
-        self, engine: Engine, policy: Policy, spec: ModelSpec, base_folder: Path, scratch: Path, ranks: Ranks
+        self,
+        engine: Engine,
+        policy: Policy,
+        spec: RLTrainingJobSpec,
+        base_folder: Path,
+        scratch: Path,
+        ranks: Ranks,
     ) -> None:
         self._engine = engine
         self._policy = policy
-        self._spec = spec
-        self._base_folder = base_folder
-        self._scratch = scratch
         self._ranks = ranks
-        self._adapter = spec.effective_lora is not None
+        self._dtype = DTYPES[spec.model.dtype]
+        self._adapter = spec.model.effective_lora is not None
+        self._backend = _backend(spec, engine, base_folder, scratch)
 
     def publish(self, store: Store, uri: str, version: PolicyVersion) -> WeightsManifest:
-        """Write and describe the present weights as `version`; collective."""
-        proof = canary(self._policy, vocabulary(self._engine.model), self.dtype, self._ranks.device)
+        """Write and describe the present weights as `version`; collective.
+
+        Once this returns, every file that the manifest names is in the store.
+        """
+        proof = canary(self._policy, vocabulary(self._engine.model), self._dtype, self._ranks.device)
         tensors = self._whole()
-        files: list[FileDigest] = []
+        published: Published | None = None
         if self._ranks.first:
-            files = upload_folder(store, self._write(tensors), uri)
+            published = self._backend.publish(store, uri, version, tensors)
+        published = self._ranks.share(published)
+        assert published is not None
         return WeightsManifest(
             version=version,
-            kind="lora" if self._adapter else "full",
+            kind=published.kind,
             uri=uri,
-            files=self._ranks.share(files),
+            files=published.files,
+            chain=published.chain,
             canary=proof,
         )
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """The number format that is published, and that the canary was computed in."""
-        return DTYPES[self._spec.dtype]
+    def complete(self, store: Store) -> None:
+        """The job is over: make the newest version's folder one to serve. Not collective."""
+        if self._ranks.first:
+            self._backend.complete(store)
 
     def _whole(self) -> dict[str, Tensor]:
         """All published tensors on rank 0, none elsewhere; collective."""
@@ -62,11 +78,17 @@ class Publisher:
             continue
         return {}
 
-    def _write(self, tensors: dict[str, Tensor]) -> Path:
-        shutil.rmtree(self._scratch, ignore_errors=True)
-        self._scratch.mkdir(parents=True)
-        if self._adapter:
-            lora.write(self._engine.model, tensors, self._scratch, self._spec.base)
-        else:
-            full.write(self._engine.model, tensors, self._scratch, self._base_folder)
-        return self._scratch
+
+def _backend(spec: RLTrainingJobSpec, engine: Engine, base_folder: Path, scratch: Path) -> WeightPublisher:
+    weights = spec.learner.weights
+    if spec.model.effective_lora is not None:
+        return LoraPublisher(engine.model, spec.model.base, scratch)
+    if weights.chosen(spec.model.dtype) == "file":
+        return FilePublisher(engine.model, base_folder, scratch)
+    return DeltaPublisher(
+        engine.model,
+        base_folder,
+        scratch,
+        full_every=weights.full_every_steps,
+        whole=lambda step: served(step, spec.evaluation.every_steps),
+    )

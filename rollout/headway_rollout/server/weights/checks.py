@@ -4,16 +4,15 @@ fatal, a missing tensor goes unnoticed and an empty list of files answers 200.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from headway_api.records import FileDigest, WeightsManifest
+from headway_api.weights_format import DELTA_FILE, MODEL_FILE, NotSafetensors, read_spans
 
 FLOATS: Final = frozenset({"F32", "F16", "BF16"})
-LONGEST_HEADER: Final = 100 << 20
 TIED: Final = "lm_head.weight"
 """A checkpoint with tied embeddings may hold the output head or leave it out: it is the embedding."""
 
@@ -36,23 +35,11 @@ def read_header(path: Path) -> dict[str, TensorHeader]:
     Raises:
         Unusable: not a whole safetensors file.
     """
-    size = path.stat().st_size
-    with path.open("rb") as stream:
-        length = int.from_bytes(stream.read(8), "little")
-        if not 2 <= length <= min(LONGEST_HEADER, size - 8):
-            raise Unusable(f"{path.name} is not a safetensors file")
-        try:
-            entries = json.loads(stream.read(length))
-            tensors = {name: entry for name, entry in entries.items() if name != "__metadata__"}
-            end = max((entry["data_offsets"][1] for entry in tensors.values()), default=0)
-            headers = {
-                name: TensorHeader(entry["dtype"], tuple(entry["shape"])) for name, entry in tensors.items()
-            }
-        except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-            raise Unusable(f"the header of {path.name} cannot be read: {error}") from error
-    if 8 + length + end != size:
-        raise Unusable(f"{path.name} is {size} bytes long; its header describes {8 + length + end}")
-    return headers
+    try:
+        spans = read_spans(path)
+    except NotSafetensors as error:
+        raise Unusable(str(error)) from error
+    return {name: TensorHeader(span.dtype, span.shape) for name, span in spans.items()}
 
 
 def read_headers(folder: Path, names: Iterable[str] | None = None) -> dict[str, TensorHeader]:
@@ -68,17 +55,30 @@ def read_headers(folder: Path, names: Iterable[str] | None = None) -> dict[str, 
     return found
 
 
-def check_manifest(manifest: WeightsManifest, kind: str) -> None:
-    """The manifest is of this job's kind, and its file names stay inside their folder."""
-    if manifest.kind != kind:
-        raise Unusable(f"the manifest is of {manifest.kind} weights; this server runs {kind}")
-    outside = [file.name for file in manifest.files if Path(file.name).name != file.name]
-    if outside:
-        raise Unusable(f"file name {outside[0]!r} is not a plain name")
-    if not tensor_files(manifest.files):
-        raise Unusable("the manifest names no safetensors file")
+def check_manifest(manifest: WeightsManifest, kinds: Collection[str]) -> None:
+    """The manifest is of a kind that this job's servers take, and its file names stay inside their folder."""
+    if manifest.kind not in kinds:
+        raise Unusable(f"the manifest is of {manifest.kind} weights; this server takes {' and '.join(kinds)}")
+    for link in (*manifest.chain, manifest.link):
+        outside = [file.name for file in link.files if Path(file.name).name != file.name]
+        if outside:
+            raise Unusable(f"file name {outside[0]!r} is not a plain name")
+        if not tensor_files(link.files):
+            raise Unusable(f"the manifest names no safetensors file of version {link.version}")
+    _check_chain(manifest)
     if len(manifest.canary.tokens) < 2 or len(manifest.canary.logprobs) != len(manifest.canary.tokens) - 1:
         raise Unusable("the canary needs at least two tokens and one log-probability fewer than tokens")
+
+
+def _check_chain(manifest: WeightsManifest) -> None:
+    if not manifest.chain:
+        return
+    whole, *deltas = (*manifest.chain, manifest.link)
+    if tensor_files(whole.files) != [MODEL_FILE]:
+        raise Unusable(f"the deltas start at {whole.version}, which is not one {MODEL_FILE}")
+    for link in deltas:
+        if tensor_files(link.files) != [DELTA_FILE]:
+            raise Unusable(f"version {link.version} is not one {DELTA_FILE}")
 
 
 def tensor_files(files: Iterable[FileDigest]) -> list[str]:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from headway_api.exits import JobError
 from headway_api.records import LoadFailure, PolicyVersion, WeightsManifest, WeightsState
-from headway_api.store import Corrupt, NotFound, Store, download_folder
+from headway_api.store import Corrupt, NotFound, Store
 from headway_rollout.logs import event
 from headway_rollout.server.engine import Engine, EngineRefused
 from headway_rollout.server.model import STORE_FAILURES
@@ -94,7 +94,7 @@ class Keeper:
             return self._state
 
     async def _fetched(self, manifest: WeightsManifest) -> Path:
-        check_manifest(manifest, self._loader.kind)
+        check_manifest(manifest, self._loader.kinds)
         folder = self._folder / str(manifest.version)
         if not self._loader.holds(manifest.version):
             await asyncio.to_thread(self._fetch, manifest, folder)
@@ -103,8 +103,7 @@ class Keeper:
     def _fetch(self, manifest: WeightsManifest, folder: Path) -> None:
         # A folder of this name is what an earlier, refused manifest left: the engine never saw it.
         shutil.rmtree(folder, ignore_errors=True)
-        download_folder(self._store, manifest.uri, folder, manifest.files)
-        self._loader.check(manifest, folder)
+        self._loader.fetch(self._store, manifest, folder)
 
     async def _load(self, manifest: WeightsManifest, folder: Path, started: float) -> None:
         measured: float | None = None

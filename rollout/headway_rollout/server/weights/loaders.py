@@ -9,11 +9,15 @@ from pathlib import Path
 from typing import Protocol
 
 from headway_api.records import PolicyVersion, WeightsManifest
+from headway_api.store import Store, download_folder
+from headway_api.weights_format import DIGESTS_FILE
 from headway_rollout.logs import event
 from headway_rollout.model_names import BASE_MODEL, adapter_name
 from headway_rollout.server.engine import Engine
 from headway_rollout.server.launch import KEEP_ADAPTERS
+from headway_rollout.server.weights import chain
 from headway_rollout.server.weights.adapters import Adapters
+from headway_rollout.server.weights.chain import Held
 from headway_rollout.server.weights.checks import (
     TensorHeader,
     Unusable,
@@ -27,15 +31,18 @@ log = logging.getLogger(__name__)
 
 
 class Loader(Protocol):
-    """One way of taking weights. `check` touches nothing; `load` touches the engine."""
+    """One way of taking weights. `fetch` does not touch the engine; `load` does."""
 
-    kind: str
+    kinds: tuple[str, ...]
+    """Of manifests that it takes."""
 
     def holds(self, version: PolicyVersion) -> bool:
         """The engine has it already, so that nothing need be fetched."""
 
-    def check(self, manifest: WeightsManifest, folder: Path) -> None:
-        """Raises `Unusable` where the files are not this model's."""
+    def fetch(self, store: Store, manifest: WeightsManifest, folder: Path) -> None:
+        """Bring the files into `folder`, which is not there yet. Blocks.
+
+        Raises `Unusable` where they are not this model's, and what `download_folder` raises."""
 
     async def load(self, manifest: WeightsManifest, folder: Path) -> None:
         """Raises `EngineRefused`, after which the engine is not to be trusted."""
@@ -50,7 +57,7 @@ class Loader(Protocol):
 class LoraLoader:
     """Adapters side by side, one name and one folder a version."""
 
-    kind = "lora"
+    kinds: tuple[str, ...] = ("lora",)
 
     def __init__(self, engine: Engine, max_rank: int) -> None:
         self._engine = engine
@@ -61,7 +68,8 @@ class LoraLoader:
     def holds(self, version: PolicyVersion) -> bool:
         return self._adapters.holds(version)
 
-    def check(self, manifest: WeightsManifest, folder: Path) -> None:
+    def fetch(self, store: Store, manifest: WeightsManifest, folder: Path) -> None:
+        download_folder(store, manifest.uri, folder, manifest.files)
         config = folder / "adapter_config.json"
         if not config.exists():
             raise Unusable("the manifest names no adapter_config.json")
@@ -96,35 +104,42 @@ class LoraLoader:
 class FullLoader:
     """Every weight replaced in place: the requests in flight wait, then go on under the new ones."""
 
-    kind = "full"
+    kinds: tuple[str, ...] = ("full", "delta")
 
     def __init__(self, engine: Engine, expected: dict[str, TensorHeader]) -> None:
         self._engine = engine
         self._expected = expected
-        self._version: PolicyVersion | None = None
-        self._folder: Path | None = None
-        self._previous: Path | None = None
+        self._held: Held | None = None
+        self._previous: Held | None = None
 
     def holds(self, version: PolicyVersion) -> bool:
-        return version == self._version
+        return self._held is not None and version == self._held.version
 
-    def check(self, manifest: WeightsManifest, folder: Path) -> None:
-        check_full(self._expected, read_headers(folder, tensor_files(manifest.files)))
+    def fetch(self, store: Store, manifest: WeightsManifest, folder: Path) -> None:
+        chain.fetch(store, manifest, folder, self._held)
+        check_full(self._expected, read_headers(folder, _model_files(manifest)))
 
     async def load(self, manifest: WeightsManifest, folder: Path) -> None:
         if self.holds(manifest.version):
             return
+        digests = DIGESTS_FILE if (folder / DIGESTS_FILE).exists() else None
         await self._engine.pause()
-        await self._engine.update_weights(str(folder), tensor_files(manifest.files), str(manifest.version))
+        await self._engine.update_weights(str(folder), _model_files(manifest), digests, str(manifest.version))
         # The canary is a request like any other and waits for this; until it has passed, the state says
         # that the server is not ready, and a server that fails takes its requests in flight with it.
         await self._engine.resume()
-        self._previous, self._folder, self._version = self._folder, folder, manifest.version
+        self._previous, self._held = self._held, Held(manifest.version, folder)
 
     def model(self, version: PolicyVersion) -> str:
         return BASE_MODEL
 
     async def tidy(self) -> None:
-        if self._previous is not None and self._previous != self._folder:
-            shutil.rmtree(self._previous)
+        if self._previous is not None:
+            shutil.rmtree(self._previous.folder)
         self._previous = None
+
+
+def _model_files(manifest: WeightsManifest) -> list[str]:
+    """Files with tensors of the whole model that `fetch` leaves."""
+    whole = manifest.chain[0] if manifest.chain else manifest
+    return tensor_files(whole.files)

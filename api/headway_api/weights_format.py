@@ -1,0 +1,85 @@
+"""How published full weights lie in their folder, whole or as a delta.
+
+A whole version has `model.safetensors`. A delta has `delta.safetensors` instead: for each tensor that
+changed, under its name, a row of bytes that turns the tensor of the version before into its own, bit for bit.
+Both have `digests.json`: the SHA-256 of each tensor's bytes as it is afterwards.
+
+A tensor is cut into chunks of `CHUNK` elements, one after the other. Of a chunk there are two little-endian
+uint32, the lengths of two zlib streams (both 0 where nothing changed), and then these:
+
+    which elements changed   one bit each, the first in the highest bit of the first byte
+    by how much              of each that changed, new minus old, both read as unsigned integers, modulo
+                             their range; then zigzag, so that small steps down are small too; then the
+                             lowest byte of each, the second byte of each, and so on
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+MODEL_FILE: Final = "model.safetensors"
+DELTA_FILE: Final = "delta.safetensors"
+DIGESTS_FILE: Final = "digests.json"
+"""Holds a `records.TensorDigests`."""
+
+CHUNK: Final = 1 << 22
+"""Elements: bounds the memory that making and applying take."""
+LENGTHS: Final = struct.Struct("<II")
+LONGEST_HEADER: Final = 100 << 20
+
+
+class NotSafetensors(ValueError):
+    """A file is no whole safetensors file."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """One tensor of a safetensors file."""
+
+    dtype: str
+    """As safetensors names it: F32, BF16, ..."""
+    shape: tuple[int, ...]
+    begin: int
+    """Of its bytes, counted from the start of the file."""
+    end: int
+
+    @property
+    def element_bytes(self) -> int:
+        """Width of one element; 1 where there is none, or where elements are no whole bytes."""
+        count = math.prod(self.shape)
+        width, rest = divmod(self.end - self.begin, count) if count else (1, 0)
+        return width if not rest and width in (1, 2, 4, 8) else 1
+
+
+def read_spans(path: Path) -> dict[str, Span]:
+    """Where each tensor of a safetensors file lies; the size of the file is held against its header.
+
+    Raises:
+        NotSafetensors: saying what is wrong with it.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        if not 2 <= length <= min(LONGEST_HEADER, size - 8):
+            raise NotSafetensors(f"{path.name} is not a safetensors file")
+        start = 8 + length
+        try:
+            entries = json.loads(stream.read(length))
+            entries.pop("__metadata__", None)
+            spans = {name: _span(entry, start) for name, entry in entries.items()}
+            end = max((span.end for span in spans.values()), default=start)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise NotSafetensors(f"the header of {path.name} cannot be read: {error}") from error
+    if end != size:
+        raise NotSafetensors(f"{path.name} is {size} bytes long; its header describes {end}")
+    return spans
+
+
+def _span(entry: dict[str, Any], start: int) -> Span:
+    begin, end = entry["data_offsets"]
+    return Span(entry["dtype"], tuple(entry["shape"]), start + begin, start + end)

@@ -1,0 +1,103 @@
+"""A delta applied to the version it is built on, as `headway_api.weights_format` lays it out.
+
+Nothing here believes the result: each tensor is held against its digest before anyone may load it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+from headway_api.records import TensorDigests
+from headway_api.store import Corrupt
+from headway_api.weights_format import CHUNK, LENGTHS, NotSafetensors, read_spans
+
+Elements = NDArray[np.unsignedinteger[Any]]
+MOST_THREADS: Final = 8
+
+
+def decode(elements: Elements, data: bytes) -> None:
+    """Turn `elements` (flat, of one unsigned type) into what they are after the delta.
+
+    Raises:
+        ValueError: the data is not a delta of so many elements.
+    """
+    at = 0
+    for start in range(0, elements.size, CHUNK):
+        if len(data) - at < LENGTHS.size:
+            raise ValueError("it ends early")
+        lengths = LENGTHS.unpack_from(data, at)
+        at += LENGTHS.size
+        mask, values = data[at : at + lengths[0]], data[at + lengths[0] : at + sum(lengths)]
+        at += sum(lengths)
+        if mask:
+            _apply(elements[start : start + CHUNK], mask, values)
+    if at != len(data):
+        raise ValueError(f"it is {len(data)} bytes long and ends at {at}")
+
+
+def _apply(elements: Elements, mask: bytes, values: bytes) -> None:
+    try:
+        bits = np.frombuffer(zlib.decompress(mask), np.uint8)
+        planes = np.frombuffer(zlib.decompress(values), np.uint8)
+    except zlib.error as error:
+        raise ValueError(str(error)) from error
+    if bits.size != -(-elements.size // 8):
+        raise ValueError(f"it says which of {8 * bits.size} elements changed; there are {elements.size}")
+    changed = np.unpackbits(bits, count=elements.size).view(np.bool_)
+    width = elements.itemsize
+    zigzag = np.ascontiguousarray(planes.reshape(width, -1).T).view(elements.dtype).reshape(-1)
+    elements[changed] += (zigzag >> 1) ^ np.negative(zigzag & 1)
+
+
+def apply(before: Path, delta: Path, digests: Path, after: Path) -> None:
+    """Write to `after` the safetensors file that `delta` makes of `before`.
+
+    Raises:
+        Corrupt: a tensor is not what its digest says: one of the three files is not what it should be, or
+            the delta is not of this version.
+    """
+    try:
+        spans, changes = read_spans(before), read_spans(delta)
+        expected = TensorDigests.model_validate_json(digests.read_bytes()).tensors
+    except (NotSafetensors, ValidationError) as error:
+        raise Corrupt(f"{delta.parent.name}: {error}") from error
+    if expected.keys() != spans.keys() or changes.keys() - spans.keys():
+        raise Corrupt(f"{delta.parent.name}: the delta is not of the tensors of {before}")
+    old, new = np.memmap(before, np.uint8, "r"), np.memmap(delta, np.uint8, "r")
+    with after.open("wb") as stream:
+        stream.truncate(old.size)
+    out = np.memmap(after, np.uint8, "r+")
+    header = min((span.begin for span in spans.values()), default=old.size)
+    out[:header] = old[:header]
+
+    def one(name: str) -> None:
+        span = spans[name]
+        tensor = out[span.begin : span.end]
+        tensor[:] = old[span.begin : span.end]
+        if name in changes:
+            change = changes[name]
+            _decoded(tensor.view(f"<u{span.element_bytes}"), new[change.begin : change.end].tobytes(), name)
+        found = hashlib.sha256(tensor.data).hexdigest()
+        if found != expected[name]:
+            raise Corrupt(f"{name}: expected sha256 {expected[name]}, found {found}")
+
+    with ThreadPoolExecutor(min(MOST_THREADS, len(os.sched_getaffinity(0)))) as threads:
+        for _ in threads.map(one, spans):
+            continue
+    out.flush()
+
+
+def _decoded(elements: Elements, data: bytes, name: str) -> None:
+    try:
+        decode(elements, data)
+    except ValueError as error:
+        raise Corrupt(f"the delta of {name} cannot be read: {error}") from error

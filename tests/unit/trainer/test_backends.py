@@ -1,0 +1,193 @@
+"""What each way of publishing leaves in the store, and when a delta gives way to all weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_model import write_model
+
+from headway_api.records import PolicyVersion, WeightsLink
+from headway_api.spec.model import ModelSpec
+from headway_api.spec.weights import WeightsSpec
+from headway_api.store import FileStore, digest
+from headway_api.weights_format import DELTA_FILE, DIGESTS_FILE, MODEL_FILE
+from headway_rollout.server.weights import delta
+from headway_trainer import model as models
+from headway_trainer.publish.backends import (
+    DeltaPublisher,
+    FilePublisher,
+    LoraPublisher,
+    Published,
+    builds_on,
+    served,
+)
+
+NEVER = -1
+
+
+def version(step: int, incarnation: int = 0) -> PolicyVersion:
+    return PolicyVersion(incarnation=incarnation, step=step)
+
+
+class Trained:
+    """A tiny model in bfloat16 that is published step after step."""
+
+    def __init__(self, folder: Path, **lora: Any) -> None:
+        self.folder = folder
+        self.base = write_model(folder / "base")
+        spec = {"base": f"file://{self.base}", "dtype": "bfloat16"} | (lora or {"full": {}})
+        self.model: Any = models.load(self.base, ModelSpec.model_validate(spec), seed=0)
+
+    def delta(self, whole: Callable[[int], bool] = lambda step: False, full_every: int = 4) -> DeltaPublisher:
+        scratch = self.folder / "scratch"
+        return DeltaPublisher(self.model, self.base, scratch, full_every=full_every, whole=whole)
+
+    def step(self, share: float = 0.01) -> None:
+        """Change a share of the elements."""
+        with torch.no_grad():
+            for parameter in self.model.parameters():
+                parameter += (torch.rand_like(parameter, dtype=torch.float32) < share) * 0.05
+
+    def publish(self, by: Any, step: int, incarnation: int = 0) -> Published:
+        tensors = {name: p.detach().clone() for name, p in self.model.named_parameters()}
+        published: Published = by.publish(FileStore(), self.uri(step), version(step, incarnation), tensors)
+        for file in published.files:
+            assert digest(self.at(step) / file.name) == file, "told of before it lies there"
+        return published
+
+    def uri(self, step: int) -> str:
+        return f"file://{self.at(step)}"
+
+    def at(self, step: int) -> Path:
+        return self.folder / "store" / f"{step:06d}"
+
+
+@pytest.fixture
+def trained(tmp_path: Path) -> Trained:
+    return Trained(tmp_path)
+
+
+def names(published: Published) -> set[str]:
+    return {file.name for file in published.files}
+
+
+def test_an_adapter_is_published_whole(tmp_path: Path) -> None:
+    trained = Trained(tmp_path, lora={"rank": 4})
+    published = trained.publish(LoraPublisher(trained.model, "s3://b/base", tmp_path / "scratch"), 1)
+    assert (published.kind, published.chain) == ("lora", [])
+    assert names(published) == {"adapter_model.safetensors", "adapter_config.json"}
+
+
+def test_all_weights_are_a_model_to_serve_with_a_digest_for_each_tensor(trained: Trained) -> None:
+    published = trained.publish(FilePublisher(trained.model, trained.base, trained.folder / "scratch"), 1)
+    assert (published.kind, published.chain) == ("full", [])
+    assert names(published) >= {MODEL_FILE, DIGESTS_FILE, "config.json", "tokenizer.json"}
+
+
+def test_a_delta_leads_from_the_version_before_to_the_very_bytes_of_all_weights(trained: Trained) -> None:
+    publisher = trained.delta()
+    first = trained.publish(publisher, 0)
+    trained.step()
+    second = trained.publish(publisher, 1)
+    assert (first.kind, second.kind) == ("full", "delta")
+    assert names(second) == {DELTA_FILE, DIGESTS_FILE}
+    assert second.chain == [WeightsLink(version=version(0), uri=trained.uri(0), files=first.files)]
+    before, change = trained.at(0) / MODEL_FILE, trained.at(1) / DELTA_FILE
+    assert change.stat().st_size < before.stat().st_size / 10
+    made, same = trained.folder / "made", FilePublisher(trained.model, trained.base, trained.folder / "other")
+    delta.apply(before, change, trained.at(1) / DIGESTS_FILE, made)
+    trained.publish(same, 9)
+    assert made.read_bytes() == (trained.at(9) / MODEL_FILE).read_bytes()
+
+
+def test_a_chain_ends_after_so_many_versions(trained: Trained) -> None:
+    publisher, found = trained.delta(full_every=3), []
+    for step in range(7):
+        trained.step()
+        found.append(trained.publish(publisher, step))
+    assert [one.kind for one in found] == ["full", "delta", "delta", "full", "delta", "delta", "full"]
+    assert [[link.version.step for link in one.chain] for one in found[3:6]] == [[], [3], [3, 4]]
+
+
+def test_what_people_may_serve_is_whole(trained: Trained) -> None:
+    publisher = trained.delta(whole=lambda step: served(step, evaluated_every=2))
+    kinds = []
+    for step in range(6):
+        trained.step()
+        kinds.append(trained.publish(publisher, step).kind)
+    assert kinds == ["full", "delta", "full", "delta", "full", "delta"]
+    publisher.complete(FileStore())
+    assert {file.name for file in trained.at(5).iterdir()} >= {MODEL_FILE, DELTA_FILE, "config.json"}
+    assert {file.name for file in trained.at(3).iterdir()} == {DELTA_FILE, DIGESTS_FILE}
+    plain = FilePublisher(trained.model, trained.base, trained.folder / "other")
+    trained.publish(plain, 9)
+    assert (trained.at(5) / MODEL_FILE).read_bytes() == (trained.at(9) / MODEL_FILE).read_bytes()
+    assert not served(3, evaluated_every=0)
+
+
+def test_where_everything_changes_all_weights_are_smaller(trained: Trained) -> None:
+    publisher = trained.delta()
+    trained.publish(publisher, 0)
+    with torch.no_grad():
+        for parameter in trained.model.parameters():
+            bits = parameter.view(torch.int16)
+            bits.copy_(torch.randint(-(1 << 15), 1 << 15, bits.shape, dtype=torch.int16))
+    assert trained.publish(publisher, 1).kind == "full"
+
+
+def test_a_learner_that_starts_publishes_all_weights_whatever_lies_in_its_scratch(trained: Trained) -> None:
+    earlier = trained.delta()
+    trained.publish(earlier, 0)
+    trained.publish(earlier, 1)
+    assert trained.publish(trained.delta(), 2, incarnation=1).kind == "full"
+
+
+def test_after_an_upload_that_failed_nothing_is_built_on_what_may_not_be_there(
+    trained: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publisher = trained.delta()
+    trained.publish(publisher, 0)
+
+    def away(self: FileStore, path: Path, uri: str) -> None:
+        raise OSError("the store is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FileStore, "upload", away)
+        with pytest.raises(OSError, match="away"):
+            trained.publish(publisher, 1)
+    assert trained.publish(publisher, 1).kind == "full"
+
+
+@pytest.mark.parametrize(
+    ("chain", "at", "expected"),
+    [
+        ([], version(1), False),
+        ([0], version(1), True),
+        ([0, 1, 2], version(3), False),
+        ([0], version(2), False),
+        ([1], version(1), False),
+        ([0], version(1, incarnation=1), False),
+    ],
+)
+def test_a_delta_is_built_on_the_step_before_in_the_same_life(
+    chain: list[int], at: PolicyVersion, expected: bool
+) -> None:
+    links = [WeightsLink(version=version(step), uri="", files=[]) for step in chain]
+    assert builds_on(links, at, full_every=3) is expected
+
+
+@pytest.mark.parametrize(
+    ("backend", "dtype", "expected"),
+    [
+        ("auto", "bfloat16", "delta"),
+        ("auto", "float32", "file"),
+        ("file", "bfloat16", "file"),
+        ("delta", "float32", "delta"),
+    ],
+)
+def test_auto_is_delta_where_few_elements_change(backend: str, dtype: str, expected: str) -> None:
+    assert WeightsSpec.model_validate({"backend": backend}).chosen(dtype) == expected

@@ -1,0 +1,164 @@
+"""The ways in which weights are published. Each leaves files in the store and says what they are."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Protocol
+
+from torch import Tensor, nn
+
+from headway_api.records import FileDigest, PolicyVersion, WeightsLink
+from headway_api.store import Store, upload_folder
+from headway_api.weights_format import DELTA_FILE, DIGESTS_FILE, MODEL_FILE
+from headway_trainer.publish import codec, full, lora
+
+
+@dataclass(frozen=True)
+class Published:
+    """What lies in the store, as a `WeightsManifest` has it."""
+
+    kind: Literal["lora", "full", "delta"]
+    files: list[FileDigest]
+    chain: list[WeightsLink] = field(default_factory=list)
+
+
+class WeightPublisher(Protocol):
+    """One way to publish; on rank 0 alone."""
+
+    def publish(
+        self, store: Store, uri: str, version: PolicyVersion, tensors: dict[str, Tensor]
+    ) -> Published:
+        """Write `tensors` (trained or all, by their names in the model) below `uri`. When this returns, the
+        files are in the store; called again for a version, it leaves one that is as good."""
+
+    def complete(self, store: Store) -> None:
+        """Have the folder of the newest version hold a whole model, to serve as it is."""
+
+
+class LoraPublisher:
+    """The adapter."""
+
+    def __init__(self, model: nn.Module, base: str, scratch: Path) -> None:
+        self._model = model
+        self._base = base
+        self._scratch = scratch
+
+    def publish(
+        self, store: Store, uri: str, version: PolicyVersion, tensors: dict[str, Tensor]
+    ) -> Published:
+        folder = _empty(self._scratch)
+        lora.write(self._model, tensors, folder, self._base)
+        return Published("lora", upload_folder(store, folder, uri))
+
+    def complete(self, store: Store) -> None:
+        """It does."""
+
+
+class FilePublisher:
+    """All weights, each time."""
+
+    def __init__(self, model: nn.Module, base_folder: Path, scratch: Path) -> None:
+        self._model = model
+        self._base_folder = base_folder
+        self._scratch = scratch
+
+    def publish(
+        self, store: Store, uri: str, version: PolicyVersion, tensors: dict[str, Tensor]
+    ) -> Published:
+        folder = _empty(self._scratch)
+        write_whole(self._model, tensors, folder, self._base_folder)
+        return Published("full", upload_folder(store, folder, uri))
+
+    def complete(self, store: Store) -> None:
+        """It does."""
+
+
+class DeltaPublisher:
+    """What changed since the version before; now and then, and where a delta gains nothing, all weights.
+
+    The version before is kept as files beside the scratch, and is known to this process alone: a learner that
+    starts publishes all weights first.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        base_folder: Path,
+        scratch: Path,
+        *,
+        full_every: int,
+        whole: Callable[[int], bool],
+    ) -> None:
+        """
+        Args:
+            full_every: a full version and the deltas built on it are at most so many.
+            whole: whether the weights of a step are wanted in full whatever they weigh.
+        """
+        self._model = model
+        self._base_folder = base_folder
+        self._next, self._held, self._delta = scratch / "next", scratch / "held", scratch / "delta"
+        self._full_every = full_every
+        self._whole = whole
+        self._chain: list[WeightsLink] = []
+        """How the version held came about: empty while none is."""
+
+    def publish(
+        self, store: Store, uri: str, version: PolicyVersion, tensors: dict[str, Tensor]
+    ) -> Published:
+        write_whole(self._model, tensors, _empty(self._next), self._base_folder)
+        chain, folder = self._chain, self._next
+        # Should anything fail from here on, the next version builds on nothing.
+        self._chain = []
+        if builds_on(chain, version, self._full_every) and not self._whole(version.step) and self._smaller():
+            folder = self._delta
+        else:
+            chain = []
+        files = upload_folder(store, folder, uri)
+        shutil.rmtree(self._held, ignore_errors=True)
+        self._next.rename(self._held)
+        self._chain = [*chain, WeightsLink(version=version, uri=uri, files=files)]
+        return Published("delta" if chain else "full", files, chain)
+
+    def complete(self, store: Store) -> None:
+        if len(self._chain) > 1:
+            upload_folder(store, self._held, self._chain[-1].uri)
+
+    def _smaller(self) -> bool:
+        """Make the delta; whether it is one, and worth its while."""
+        delta, model = _empty(self._delta) / DELTA_FILE, self._next / MODEL_FILE
+        try:
+            codec.write_delta(self._held / MODEL_FILE, model, delta)
+        except codec.OtherLayout:
+            return False
+        shutil.copyfile(self._next / DIGESTS_FILE, self._delta / DIGESTS_FILE)
+        return delta.stat().st_size < model.stat().st_size
+
+
+def builds_on(chain: list[WeightsLink], version: PolicyVersion, full_every: int) -> bool:
+    """Whether `version` may be a delta on the end of `chain`: there is one with room, of the step before in
+    the same incarnation."""
+    if not 0 < len(chain) < full_every:
+        return False
+    last = chain[-1].version
+    return (last.incarnation, last.step + 1) == (version.incarnation, version.step)
+
+
+def served(step: int, evaluated_every: int) -> bool:
+    """Whether people may want to serve the weights of a step that is not the last: it is evaluated."""
+    return evaluated_every > 0 and step % evaluated_every == 0
+
+
+def write_whole(model: nn.Module, tensors: dict[str, Tensor], folder: Path, base_folder: Path) -> None:
+    """All weights as `full.write` leaves them, and their digests."""
+    full.write(model, tensors, folder, base_folder)
+    digests = codec.tensor_digests(folder / MODEL_FILE)
+    (folder / DIGESTS_FILE).write_text(digests.model_dump_json())
+
+
+def _empty(folder: Path) -> Path:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder

@@ -1,0 +1,90 @@
+"""The way from one version's tensors to the next one's, as `headway_api.weights_format` lays it out."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import zlib
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+
+from headway_api.records import TensorDigests
+from headway_api.weights_format import CHUNK, LENGTHS, Span, read_spans
+
+Result = TypeVar("Result")
+Elements = NDArray[np.unsignedinteger[Any]]
+
+FASTEST: Final = 1
+"""zlib's level: of what is left once the changed elements are picked, a higher one takes little more."""
+MOST_THREADS: Final = 8
+
+
+class OtherLayout(Exception):
+    """The two files do not hold the same tensors."""
+
+
+def encode(before: Elements, after: Elements) -> bytes:
+    """What turns `before` into `after`, both flat and of one unsigned type; empty where they are equal."""
+    chunks = [_chunk(before[at : at + CHUNK], after[at : at + CHUNK]) for at in range(0, before.size, CHUNK)]
+    if not any(mask for mask, _ in chunks):
+        return b""
+    return b"".join(LENGTHS.pack(len(mask), len(values)) + mask + values for mask, values in chunks)
+
+
+def _chunk(before: Elements, after: Elements) -> tuple[bytes, bytes]:
+    changed = before != after
+    if not changed.any():
+        return b"", b""
+    step = after[changed] - before[changed]
+    signed = step.view(np.dtype(f"i{step.itemsize}"))
+    zigzag = (signed << 1) ^ (signed >> (8 * step.itemsize - 1))
+    planes = zigzag.view(np.uint8).reshape(-1, step.itemsize).T.tobytes()
+    return zlib.compress(np.packbits(changed).data, FASTEST), zlib.compress(planes, FASTEST)
+
+
+def write_delta(before: Path, after: Path, path: Path) -> None:
+    """Write to `path` what turns the safetensors file `before` into `after`.
+
+    Raises:
+        OtherLayout: they hold different tensors.
+    """
+    old, new = read_spans(before), read_spans(after)
+    if old != new:
+        raise OtherLayout(f"{before} and {after} hold different tensors")
+    old_bytes, new_bytes = np.memmap(before, np.uint8, "r"), np.memmap(after, np.uint8, "r")
+
+    def one(name: str) -> tuple[str, bytes]:
+        span = new[name]
+        return name, encode(_elements(old_bytes, span), _elements(new_bytes, span))
+
+    made = {name: np.frombuffer(data, np.uint8) for name, data in _each(one, new) if data}
+    save_file(made, path)
+
+
+def tensor_digests(path: Path) -> TensorDigests:
+    """SHA-256 of each tensor of a safetensors file."""
+    spans, data = read_spans(path), np.memmap(path, np.uint8, "r")
+
+    def one(name: str) -> tuple[str, str]:
+        span = spans[name]
+        return name, hashlib.sha256(data[span.begin : span.end].data).hexdigest()
+
+    return TensorDigests(tensors=dict(_each(one, spans)))
+
+
+def _each(work: Callable[[str], Result], names: Iterable[str]) -> list[Result]:
+    # numpy, zlib and hashlib let go of the interpreter's lock over long rows.
+    with ThreadPoolExecutor(min(MOST_THREADS, len(os.sched_getaffinity(0)))) as threads:
+        return list(threads.map(work, names))
+
+
+def _elements(data: NDArray[np.uint8], span: Span) -> Elements:
+    """The elements of a tensor as unsigned integers of their width."""
+    elements: Elements = data[span.begin : span.end].view(np.dtype(f"<u{span.element_bytes}"))
+    return elements

@@ -1,0 +1,27 @@
+"""Which published weights others are built on. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from headway_api.weights_format import DELTA_FILE
+
+
+def delta_steps(uris: Iterable[str], folder: str) -> set[int]:
+    """Steps below `folder` (`.../weights`) that were published as a delta, by this learner or one before."""
+    names = (uri.removeprefix(folder).lstrip("/").split("/") for uri in uris)
+    return {int(step) for step, *rest in names if rest == [DELTA_FILE]}
+
+
+def built_on(kept: Collection[int], deltas: Collection[int]) -> set[int]:
+    """Steps that the deltas among `kept` need: each step before, down to one that is whole.
+
+    Every step is published, so a delta's chain has no gaps. A step that is whole but was published as a
+    delta before counts as one: then more is kept than is needed, never less.
+    """
+    needed: set[int] = set()
+    for step in kept:
+        while step in deltas and step - 1 not in needed:
+            step -= 1
+            needed.add(step)
+    return needed
