@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -40,12 +40,16 @@ def configuration(spec: DeepSpeed, optimizer: OptimizerSpec, dtype: torch.dtype)
     zero: dict[str, Any] = {"stage": spec.zero_stage}
     if spec.zero_stage == 3:
         zero |= {"stage3_param_persistence_threshold": 0}
+    if spec.offload == "cpu":
+        zero |= {"offload_optimizer": {"device": "cpu"}}
     return {
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1,
         "managed_gradient_accumulation": False,
-        "gradient_clipping": optimizer.gradient_clip,
+        "gradient_clipping": optimizer.gradient_clip if spec.zero_stage else 0.0,
         "zero_allow_untested_optimizer": True,
+        # Its own Adam for the CPU needs a compiler at run time.
+        "zero_force_ds_cpu_optimizer": False,
         "zero_optimization": zero,
         "steps_per_print": 2**31,
         **PRECISION[dtype],
@@ -76,6 +80,9 @@ class Engine:
         self._engine, _, _, _ = deepspeed.initialize(
             model=model, optimizer=adam, config=config, dist_init_required=False
         )
+        self._norm: float | None = None
+        if spec.zero_stage == 0:
+            adam.register_step_pre_hook(lambda *_: self._clip(trained))
         self._gathered = deepspeed.zero.GatheredParameters
         self._partial = any(not parameter.requires_grad for parameter in model.parameters())
         self._stage = spec.zero_stage
@@ -100,8 +107,13 @@ class Engine:
             group["lr"] = rate
         self._engine.step()
         self.updates += 1
-        norm = self._engine.get_global_grad_norm()
+        norm = self._norm if self._stage == 0 else self._engine.get_global_grad_norm()
         return Update(gradient_norm=math.nan if norm is None else float(norm), learning_rate=rate)
+
+    def _clip(self, trained: Sequence[nn.Parameter]) -> None:
+        """Without ZeRO, DeepSpeed keeps the norm to itself. Every rank has the whole gradient by now."""
+        most = self._optimizer.gradient_clip or math.inf
+        self._norm = float(nn.utils.clip_grad_norm_(trained, most))
 
     def save(self, folder: Path) -> Path:
         """Write this rank's part of weights and optimizer state; collective. Frozen weights are left out.

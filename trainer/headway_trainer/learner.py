@@ -28,8 +28,8 @@ from headway_api.exits import JobError, leave, not_final
 from headway_api.records import Batch, Finished, PolicyVersion, StepReport
 from headway_api.spec.model import ModelSpec
 from headway_api.store import Store, open_store
+from headway_trainer import layout, warm_start
 from headway_trainer import model as models
-from headway_trainer import warm_start
 from headway_trainer.batch import TrainingBatch, mini_batches, training_batch
 from headway_trainer.checkpoint import state
 from headway_trainer.checkpoint.journal import Journal
@@ -46,10 +46,8 @@ from headway_trainer.ranks import Ranks
 from headway_trainer.step import StepResult, optimizer_step, refuse_broken
 from headway_trainer.termination import exit_on_sigterm, live
 
-LOGIT_BYTES: Final = 2**31
-"""Memory that the logits of one micro-batch may take in float32, were every token an action."""
 MOST_TOKENS: Final = {"cuda": 16384, "cpu": 4096}
-"""Padded tokens of one micro-batch. A CPU gains nothing from more, and pays in memory."""
+"""Tokens of one micro-batch. A CPU gains nothing from more, and pays in memory."""
 
 
 @dataclass
@@ -79,18 +77,30 @@ class Learner:
         self._scratch = cache / "learner"
         self._objective = Objective.of(spec.algorithm)
         model = warm_start.load(config, store, base, cache, ranks)
-        if ranks.device.type == "cuda":
+        if spec.learner.recomputes_activations(accelerated=ranks.device.type == "cuda"):
             models.save_memory(model)
+        quadratic = layout.quadratic_share(model)
         self._engine = Engine(model, spec.learner.deepspeed, spec.optimizer, ranks)
         self._policy = Policy(
-            self._engine, models.output_head(model), temperature=spec.rollout.sampling.temperature
+            self._engine,
+            model,
+            temperature=spec.rollout.sampling.temperature,
+            frozen=models.reference(base, spec, ranks.device),
         )
+        choice = layout.choose(self._policy, ranks.device, quadratic)
         self._publisher = Publisher(
             self._engine, self._policy, spec, base, self._scratch / "weights", ranks
         )
-        affordable = max(1024, LOGIT_BYTES // (4 * models.vocabulary(model)))
-        self._max_tokens = min(MOST_TOKENS[ranks.device.type], affordable)
-        log("objective", **self._objective.expanded(), micro_batch_tokens=self._max_tokens)
+        self._max_tokens = spec.learner.micro_batch_tokens or MOST_TOKENS[ranks.device.type]
+        log("objective", **self._objective.expanded())
+        log(
+            "layout",
+            packed=choice.layout.packed,
+            attention=choice.attention,
+            head=choice.head,
+            why=choice.why,
+            micro_batch_tokens=self._max_tokens,
+        )
 
     def resume(self) -> StepReport:
         """Take up the newest durable step, or make step 0 durable: the untrained weights."""

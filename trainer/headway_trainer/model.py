@@ -10,6 +10,7 @@ from torch import nn
 
 from headway_api.exits import JobError
 from headway_api.spec.model import Lora, ModelSpec
+from headway_api.spec.training import RLTrainingJobSpec
 from headway_trainer.imports import lean
 
 DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -49,18 +50,22 @@ def load(folder: Path, spec: ModelSpec, seed: int) -> nn.Module:
     return trained
 
 
+def reference(folder: Path, spec: RLTrainingJobSpec, device: torch.device) -> nn.Module | None:
+    """The untrained weights beside the trained ones, where the divergence from them is penalized.
+
+    None where it is not, or where the adapter can be switched off instead. Costs a whole model's memory in
+    each process, whatever the ZeRO stage.
+    """
+    if not spec.algorithm.kl.coefficient or spec.model.effective_lora is not None:
+        return None
+    return load(folder, spec.model, spec.seed).to(device).requires_grad_(requires_grad=False)
+
+
 def save_memory(model: nn.Module) -> None:
     """Recompute a layer's activations in the backward pass instead of keeping them."""
     checkpointed: Any = model
     checkpointed.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     checkpointed.train()  # it is off in a model that evaluates; nothing else differs, as there is no dropout
-
-
-def output_head(model: nn.Module) -> nn.Module:
-    """The module that turns hidden states into logits."""
-    base: Any = model.get_base_model() if hasattr(model, "get_base_model") else model  # type: ignore[operator]
-    head: nn.Module = base.get_output_embeddings()
-    return head
 
 
 def vocabulary(model: nn.Module) -> int:

@@ -1,57 +1,105 @@
 """Rows become micro-batches of near-equal cost, the same number on every rank.
 
-A micro-batch is a rectangle: its rows are padded on the right to the longest. Attention is causal, so what
-is padded on the right changes nothing to its left and needs no mask. Rows of like length lie together, so
-little is padded. Ranks with unequal counts would crash or hang the collectives; a rank that runs short
-gets an empty micro-batch, which the engine turns into one of zero loss.
+Packed, the rows of a micro-batch lie one after the other and nothing is padded. In rectangles, for models
+that cannot be packed, rows are padded on the right to the longest: attention is causal, so that changes
+nothing to their left; rows of like length lie together, and no rectangle is padded by more than `WASTE`.
+
+Ranks with unequal counts would crash or hang the collectives; a rank that runs short gets an empty
+micro-batch, which the engine turns into one of zero loss. The n-th micro-batches of all ranks run side by
+side, waiting for one another, so they are made alike in cost, and the ranks' sums too.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
 
 Rows = tuple[int, ...]
-"""Indices of the rows of one micro-batch; empty for one of zero loss."""
+"""Indices of the rows of one micro-batch, longest first; empty for one of zero loss."""
+WASTE: Final = 0.05
+"""Largest part of a rectangle that may be padding."""
 
 
-def plan(lengths: Sequence[int], max_tokens: int, ranks: int) -> list[list[Rows]]:
+@dataclass(frozen=True)
+class Layout:
+    """How micro-batches are laid out, and what a token costs in the model at hand."""
+
+    packed: bool = False
+    """Rows one after the other; else padded to a rectangle."""
+    quadratic: float = 0.0
+    """A row of n tokens costs n + quadratic * n^2, in units of one token's linear layers."""
+
+    def of_row(self, length: int) -> float:
+        """Cost of one row."""
+        return length + self.quadratic * length * length
+
+    def tokens(self, rows: Rows, lengths: Sequence[int]) -> int:
+        """Tokens a micro-batch sends through the model, padding included."""
+        if self.packed:
+            return sum(lengths[row] for row in rows)
+        return len(rows) * max((lengths[row] for row in rows), default=0)
+
+    def cost(self, rows: Rows, lengths: Sequence[int]) -> float:
+        """Cost of a micro-batch, padding included."""
+        if self.packed:
+            return sum(self.of_row(lengths[row]) for row in rows)
+        return len(rows) * self.of_row(max((lengths[row] for row in rows), default=0))
+
+
+def plan(lengths: Sequence[int], max_tokens: int, ranks: int, layout: Layout = Layout()) -> list[list[Rows]]:
     """Micro-batches of every rank: each row in exactly one.
 
     Args:
         lengths: tokens of each row.
-        max_tokens: padded tokens of one micro-batch; a longer row has one to itself.
+        max_tokens: tokens of one micro-batch, padding included; a longer row has one to itself.
         ranks: number of processes.
+        layout: packed or padded, and what a row costs.
 
     Returns:
         For each rank its micro-batches; all ranks have equally many.
     """
     order = sorted(range(len(lengths)), key=lambda row: (-lengths[row], row))
-    fewest = len(_fill([lengths[row] for row in order], max_tokens))
-    count = ranks * -(-fewest // ranks)
-    chunks = _balance([lengths[row] for row in order], count, max_tokens)
-    batches = [tuple(order[start:end]) for start, end in chunks]
-    return _deal(batches, lengths, count, ranks)
+    if not order:
+        return [[] for _ in range(ranks)]
+    make = _packed if layout.packed else _rectangles
+    batches = make([lengths[row] for row in order], max_tokens, ranks, layout)
+    return _deal([tuple(order[place] for place in batch) for batch in batches], lengths, ranks, layout)
 
 
-def cost(rows: Rows, lengths: Sequence[int]) -> int:
-    """Padded tokens."""
-    return len(rows) * max((lengths[row] for row in rows), default=0)
+def _packed(descending: Sequence[int], max_tokens: int, ranks: int, layout: Layout) -> list[Rows]:
+    """A multiple of `ranks`, as few as greedy filling allows: at most about twice the fewest possible."""
+    own = sum(length >= max_tokens for length in descending)
+    shared = sum(descending[own:])
+    rounds = -(-(own + -(-shared // max_tokens)) // ranks)
+    while (filled := _spread(descending, max_tokens, rounds * ranks, layout)) is None:
+        rounds += 1
+    return filled
 
 
-def _fill(descending: Sequence[int], max_tokens: int) -> list[tuple[int, int]]:
-    """Greedy runs `[start, end)` of rows sorted by length, none above `max_tokens` unless it is one row."""
-    chunks: list[tuple[int, int]] = []
-    start = 0
-    while start < len(descending):
-        size = max(1, max_tokens // max(1, descending[start]))
-        chunks.append((start, min(start + size, len(descending))))
-        start = chunks[-1][1]
-    return chunks
+def _spread(descending: Sequence[int], max_tokens: int, count: int, layout: Layout) -> list[Rows] | None:
+    """Longest first, each row to the cheapest micro-batch with room; None where one finds no room."""
+    batches: list[list[int]] = [[] for _ in range(count)]
+    tokens = [0] * count
+    heap = [(0.0, batch) for batch in range(count)]
+    for place, length in enumerate(descending):
+        full = []
+        while heap and tokens[heap[0][1]] and tokens[heap[0][1]] + length > max_tokens:
+            full.append(heapq.heappop(heap))
+        if not heap:
+            return None
+        total, batch = heapq.heappop(heap)
+        batches[batch].append(place)
+        tokens[batch] += length
+        for entry in (*full, (total + layout.of_row(length), batch)):
+            heapq.heappush(heap, entry)
+    return [tuple(batch) for batch in batches]
 
 
-def _balance(descending: Sequence[int], count: int, max_tokens: int) -> list[tuple[int, int]]:
-    """At most `count` runs whose costliest is as cheap as runs can be (binary search over the bound)."""
+def _rectangles(descending: Sequence[int], max_tokens: int, ranks: int, layout: Layout) -> list[Rows]:
+    """At most a multiple of `ranks`: the bound on their tokens is lowered as far as their number allows."""
+    count = ranks * -(-len(_fill(descending, max_tokens)) // ranks)
     low, high = 1, max_tokens
     while low < high:
         middle = (low + high) // 2
@@ -59,12 +107,35 @@ def _balance(descending: Sequence[int], count: int, max_tokens: int) -> list[tup
             high = middle
         else:
             low = middle + 1
-    return _split(_fill(descending, low), descending, count)
+    chunks = _split(_fill(descending, low), descending, count, layout)
+    return [tuple(range(start, end)) for start, end in chunks]
 
 
-def _split(chunks: list[tuple[int, int]], descending: Sequence[int], count: int) -> list[tuple[int, int]]:
+def _fill(descending: Sequence[int], max_tokens: int) -> list[tuple[int, int]]:
+    """Greedy runs `[start, end)` of rows sorted by length, within `max_tokens` (or one row) and `WASTE`."""
+    chunks: list[tuple[int, int]] = []
+    start = 0
+    while start < len(descending):
+        width, used, end = descending[start], 0, start
+        while end < len(descending):
+            area, used = (end + 1 - start) * width, used + descending[end]
+            if end > start and (area > max_tokens or area - used > WASTE * area):
+                break
+            end += 1
+        chunks.append((start, end))
+        start = end
+    return chunks
+
+
+def _split(
+    chunks: list[tuple[int, int]], descending: Sequence[int], count: int, layout: Layout
+) -> list[tuple[int, int]]:
     """Halve the costliest run of several rows until there are `count` runs or nothing left to halve."""
-    heap = [(-(end - start) * descending[start], start, end) for start, end in chunks if end - start > 1]
+
+    def entry(start: int, end: int) -> tuple[float, int, int]:
+        return -(end - start) * layout.of_row(descending[start]), start, end
+
+    heap = [entry(start, end) for start, end in chunks if end - start > 1]
     heapq.heapify(heap)
     singles = [chunk for chunk in chunks if chunk[1] - chunk[0] == 1]
     while heap and len(heap) + len(singles) < count:
@@ -74,18 +145,20 @@ def _split(chunks: list[tuple[int, int]], descending: Sequence[int], count: int)
             if right - left == 1:
                 singles.append((left, right))
             else:
-                heapq.heappush(heap, (-(right - left) * descending[left], left, right))
+                heapq.heappush(heap, entry(left, right))
     return sorted(singles + [(start, end) for _, start, end in heap])
 
 
-def _deal(batches: list[Rows], lengths: Sequence[int], count: int, ranks: int) -> list[list[Rows]]:
-    """Costliest first, each to the cheapest rank that has room."""
-    room = count // ranks
+def _deal(batches: list[Rows], lengths: Sequence[int], ranks: int, layout: Layout) -> list[list[Rows]]:
+    """Costliest first, `ranks` at a time; of each such round the poorest rank takes the costliest."""
+    ranked = sorted(batches, key=lambda rows: (-layout.cost(rows, lengths), rows))
     dealt: list[list[Rows]] = [[] for _ in range(ranks)]
-    heap = [(0, rank) for rank in range(ranks)]
-    for batch in sorted(batches, key=lambda rows: (-cost(rows, lengths), rows)):
-        total, rank = heapq.heappop(heap)
-        dealt[rank].append(batch)
-        if len(dealt[rank]) < room:
-            heapq.heappush(heap, (total + cost(batch, lengths), rank))
-    return [rows + [()] * (room - len(rows)) for rows in dealt]
+    totals = [0.0] * ranks
+    for first in range(0, len(ranked), ranks):
+        poorest = sorted(range(ranks), key=lambda rank: (totals[rank], rank))
+        batch_of = dict(zip(poorest, ranked[first : first + ranks], strict=False))
+        for rank in range(ranks):
+            rows = batch_of.get(rank, ())
+            dealt[rank].append(rows)
+            totals[rank] += layout.cost(rows, lengths)
+    return dealt

@@ -1,7 +1,9 @@
 """The model as a policy: log-probabilities of the action tokens of a micro-batch.
 
-The output head, the widest matrix there is, sees only the positions that predict an action token: a hook
-hands it those instead of the whole rectangle, so that scaling and capping of logits stay the model's own.
+The output head, the widest matrix there is, sees only the positions that predict an action token. It and the
+softmax after it work through them in chunks, which the backward pass computes again: memory holds one chunk's
+logits, and does not grow with vocabulary x length. All chunks run inside one call of the head, since its
+weight may be sharded: ranks with unequal numbers of action tokens must gather it equally often.
 """
 
 from __future__ import annotations
@@ -10,23 +12,28 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
+from headway_trainer.attention import RowSpans
 from headway_trainer.batch import TrainingRow
+from headway_trainer.head import output_head
+from headway_trainer.packing import Layout
 
 Forward = Callable[..., Any]
-ENTROPY_CHUNK: Final = 512
-"""Positions whose softmax is held at once."""
+CHUNK: Final = 2**26
+"""Logits of one chunk: 256 MiB in float32, of which the backward pass holds about four at once."""
 
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """Rows padded to one rectangle, and the T action tokens in it."""
+    """Rows in one rectangle, or one after the other, and the T action tokens in them."""
 
     tokens_BL: Tensor
     positions_T: Tensor
-    """Where in the flattened rectangle each action token is predicted: one before it stands."""
+    """Where in the flattened tokens each action token is predicted: one before it stands."""
     targets_T: Tensor
     sampler_T: Tensor
     advantage_T: Tensor
@@ -34,6 +41,8 @@ class MicroBatch:
     """What each token's loss counts in the optimizer step."""
     row_T: Tensor
     """Which of the micro-batch's rows each token belongs to, counted from 0."""
+    spans: RowSpans | None = None
+    """Where the rows lie that stand one after the other; None in a rectangle."""
     empty: bool = False
     """True for one that only keeps the ranks in step: its loss is nothing."""
 
@@ -44,72 +53,178 @@ class Prediction:
 
     logprob_T: Tensor
     entropy_T: Tensor
-    """In nats, of the whole distribution at the sampling temperature; no gradient."""
+    """In nats, of the whole distribution at the sampling temperature; with gradient where asked for."""
 
 
-def micro_batch(rows: Sequence[TrainingRow], device: torch.device) -> MicroBatch:
-    """Pad `rows` on the right; without rows, the empty micro-batch."""
+@dataclass(frozen=True)
+class _Question:
+    """What the head is asked while a micro-batch runs."""
+
+    positions_T: Tensor
+    targets_T: Tensor | None
+    """None asks for the logits themselves."""
+    entropy_gradient: bool = False
+
+
+def micro_batch(rows: Sequence[TrainingRow], device: torch.device, *, packed: bool = False) -> MicroBatch:
+    """`rows` padded on the right, or `packed` without padding; without rows, the empty micro-batch."""
     if not rows:
         zero = torch.zeros(1, device=device)
         start = torch.zeros(1, dtype=torch.long, device=device)
         return MicroBatch(start.new_zeros(1, 2), start, start, zero, zero, zero, start, empty=True)
-    width = max(row.length for row in rows)
-    tokens_BL = torch.zeros(len(rows), width, dtype=torch.long)
-    mask_BL = torch.zeros(len(rows), width, dtype=torch.bool)
-    sampler_BL = torch.zeros(len(rows), width)
-    advantage_BL = torch.zeros(len(rows), width)
-    for index, row in enumerate(rows):
-        tokens_BL[index, : row.length] = torch.from_numpy(row.tokens)
-        mask_BL[index, : row.length] = torch.from_numpy(row.mask)
-        sampler_BL[index, : row.length] = torch.from_numpy(row.logprobs)
-        advantage_BL[index, : row.length] = torch.from_numpy(row.advantages)
-    weight_B = torch.tensor([row.weight for row in rows])
-    flat_T = mask_BL.flatten().nonzero().squeeze(1)
+    lengths = [row.length for row in rows]
+    sizes = lengths if packed else [max(lengths)] * len(rows)
+    tokens, mask = torch.zeros(sum(sizes), dtype=torch.long), torch.zeros(sum(sizes), dtype=torch.bool)
+    sampler, advantage = torch.zeros(sum(sizes)), torch.zeros(sum(sizes))
+    ends = np.cumsum(sizes).tolist()
+    for row, size, end in zip(rows, sizes, ends, strict=True):
+        here = slice(end - size, end - size + row.length)
+        tokens[here] = torch.from_numpy(row.tokens)
+        mask[here] = torch.from_numpy(row.mask)
+        sampler[here] = torch.from_numpy(row.logprobs)
+        advantage[here] = torch.from_numpy(row.advantages)
+    flat_T = mask.nonzero().squeeze(1)
+    row_T = torch.repeat_interleave(torch.tensor([row.action_tokens for row in rows]))
     return MicroBatch(
-        tokens_BL=tokens_BL.to(device),
+        tokens_BL=tokens.view(1 if packed else len(rows), -1).to(device),
         positions_T=(flat_T - 1).to(device),
-        targets_T=tokens_BL.flatten()[flat_T].to(device),
-        sampler_T=sampler_BL.flatten()[flat_T].to(device),
-        advantage_T=advantage_BL.flatten()[flat_T].to(device),
-        weight_T=weight_B[flat_T // width].to(device),
-        row_T=(flat_T // width).to(device),
+        targets_T=tokens[flat_T].to(device),
+        sampler_T=sampler[flat_T].to(device),
+        advantage_T=advantage[flat_T].to(device),
+        weight_T=torch.tensor([row.weight for row in rows])[row_T].to(device),
+        row_T=row_T.to(device),
+        spans=RowSpans.of(lengths, device) if packed else None,
     )
 
 
 class Policy:
     """Runs `forward` (the bare model or an engine around it) and reads off action tokens."""
 
-    def __init__(self, forward: Forward, head: nn.Module, temperature: float) -> None:
-        """`temperature` is the sampler's: it divides the logits, as the recorded log-probabilities had it."""
+    def __init__(
+        self, forward: Forward, model: nn.Module, temperature: float, frozen: nn.Module | None = None
+    ) -> None:
+        """Make it after the engine: its hooks on the head must run after the engine's.
+
+        Args:
+            forward: runs `model`.
+            model: where the output head is found.
+            temperature: the sampler's: it divides the logits, as the recorded log-probabilities had it.
+            frozen: the untrained weights, for `reference`, where `model` has no adapter to switch off.
+        """
+        self.layout = Layout()
+        """How micro-batches are to be laid out; padded until packing is proved to work."""
+        self.model = model
+        self.frozen = None if frozen is None else Policy(frozen, frozen, temperature)
         self._forward = forward
         self._temperature = temperature
-        self._positions: Tensor | None = None
+        self._question: _Question | None = None
+        self._answer: Tensor | None = None
+        self.finish: Callable[[Tensor], Tensor] | None = None
+        """The model's last lines, run on each chunk; None, until they are proved, has all logits at once."""
+        self._vocabulary = int(model.config.get_text_config().vocab_size)  # type: ignore[union-attr, operator]
+        head = output_head(model)
+        self._project: Callable[[Tensor], Tensor] = head.forward
+        head.forward = self._head
         head.register_forward_pre_hook(self._select)
+        head.register_forward_hook(self._keep)
 
-    def __call__(self, batch: MicroBatch) -> Prediction:
-        """Log-probability and entropy of each action token, in float32."""
-        logits_TV = self.logits(batch.tokens_BL, batch.positions_T) / self._temperature
-        logprob_T = logits_TV.gather(1, batch.targets_T[:, None]).squeeze(1) - logits_TV.logsumexp(1)
+    def __call__(self, batch: MicroBatch, entropy_gradient: bool = False) -> Prediction:
+        """Log-probability and entropy of each action token, in float32.
+
+        The entropy has a gradient only where `entropy_gradient` asks for one.
+        """
+        if self.finish is None:
+            logits_TV = self._logits(_Question(batch.positions_T, None), batch)
+            answer_T2 = self._of_logits(logits_TV, batch.targets_T, entropy_gradient)
+        else:
+            question = _Question(batch.positions_T, batch.targets_T, entropy_gradient)
+            through = self._run(question, batch.tokens_BL, batch.spans)
+            assert self._answer is not None
+            # The engine around the model has hooks on what the model returns: the loss must pass through it.
+            answer_T2, self._answer = self._answer[0] + through.float().sum() * 0.0, None
+        logprob_T, entropy_T = answer_T2.unbind(1)
+        return Prediction(logprob_T, entropy_T if entropy_gradient else entropy_T.detach())
+
+    def reference(self, batch: MicroBatch) -> Tensor:
+        """Log-probabilities under the untrained base model, in float32 and without gradient.
+
+        Costs one forward pass; call it before the policy's own. With an adapter it is the same weights with
+        the adapter switched off. With every weight trained it is the frozen copy: a whole model more in the
+        memory of each process.
+
+        Raises:
+            ValueError: the policy was made without a frozen copy, and has no adapter.
+        """
         with torch.no_grad():
-            entropy_T = torch.cat([_entropy(chunk) for chunk in logits_TV.split(ENTROPY_CHUNK)])
-        return Prediction(logprob_T, entropy_T)
+            if self.frozen is not None:
+                return self.frozen(batch).logprob_T
+            if not hasattr(self.model, "disable_adapter"):
+                raise ValueError("no reference: neither an adapter nor a frozen copy")
+            with self.model.disable_adapter():  # type: ignore[operator]
+                return self(batch).logprob_T
 
     def logits(self, tokens_BL: Tensor, positions_T: Tensor) -> Tensor:
         """Raw logits at positions of the flattened rectangle, (T, V) in float32."""
-        self._positions = positions_T
+        return self._run(_Question(positions_T, None), tokens_BL, None)[0].float()
+
+    def _logits(self, question: _Question, batch: MicroBatch) -> Tensor:
+        return self._run(question, batch.tokens_BL, batch.spans)[0].float()
+
+    def _run(self, question: _Question, tokens_BL: Tensor, spans: RowSpans | None) -> Tensor:
+        packing = {} if spans is None else {"position_ids": spans.positions_1L, "rows": spans}
+        self._question = question
         try:
-            output = self._forward(input_ids=tokens_BL, use_cache=False)
+            logits: Tensor = self._forward(input_ids=tokens_BL, use_cache=False, **packing).logits
         finally:
-            self._positions = None
-        return output.logits[0].float()
+            self._question = None
+        return logits
 
     def _select(self, head: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        if self._positions is None:
+        if self._question is None:
             return inputs
         hidden_BLH, *rest = inputs
-        return (hidden_BLH.flatten(0, 1)[self._positions][None], *rest)
+        return (hidden_BLH.flatten(0, 1)[self._question.positions_T][None], *rest)
 
+    def _head(self, hidden_1TH: Tensor) -> Tensor:
+        """In the head's place: the logits, or of each position its log-probability and entropy, (1, T, 2)."""
+        question = self._question
+        if question is None or question.targets_T is None:
+            return self._project(hidden_1TH)
+        size = max(1, CHUNK // self._vocabulary)
+        chunks = zip(hidden_1TH[0].split(size), question.targets_T.split(size), strict=True)
+        recomputed = torch.is_grad_enabled() and hidden_1TH.shape[1] > size
+        answers = [
+            checkpoint(
+                self._of_hidden,
+                hidden_CH,
+                targets_C,
+                question.entropy_gradient,
+                use_reentrant=False,
+                preserve_rng_state=False,
+            )
+            if recomputed
+            else self._of_hidden(hidden_CH, targets_C, question.entropy_gradient)
+            for hidden_CH, targets_C in chunks
+        ]
+        return torch.cat(answers)[None]
 
-def _entropy(logits_TV: Tensor) -> Tensor:
-    log_probability_TV = torch.log_softmax(logits_TV, dim=1)
-    return -(log_probability_TV.exp() * log_probability_TV).sum(1)
+    def _keep(self, head: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
+        """Hold the answer back from the model's last lines, which are for logits; they are given a zero."""
+        if self._question is None or self._question.targets_T is None:
+            return None
+        self._answer = output
+        return output[:, :1, :1] * 0.0
+
+    def _of_hidden(self, hidden_CH: Tensor, targets_C: Tensor, entropy_gradient: bool) -> Tensor:
+        assert self.finish is not None
+        logits_CV = self.finish(self._project(hidden_CH[None]))[0].float()
+        return self._of_logits(logits_CV, targets_C, entropy_gradient)
+
+    def _of_logits(self, raw_CV: Tensor, targets_C: Tensor, entropy_gradient: bool) -> Tensor:
+        logits_CV = raw_CV / self._temperature
+        normalizer_C = logits_CV.logsumexp(1)
+        logprob_C = logits_CV.gather(1, targets_C[:, None]).squeeze(1) - normalizer_C
+        with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
+            mean_C = ((logits_CV - normalizer_C[:, None]).exp() * logits_CV).sum(1)
+            entropy_C = normalizer_C - mean_C
+        return torch.stack([logprob_C, entropy_C], 1)

@@ -86,12 +86,13 @@ def optimizer_step(
 
     Args:
         rows: with their weights.
-        max_tokens: padded tokens of one micro-batch.
+        max_tokens: tokens of one micro-batch, padding included.
     """
-    mine = plan([row.length for row in rows], max_tokens, ranks.world)[ranks.rank]
+    mine = plan([row.length for row in rows], max_tokens, ranks.world, policy.layout)[ranks.rank]
     tally = Tally()
     for chosen in mine:
-        batch = micro_batch([rows[index] for index in chosen], ranks.device)
+        here = [rows[index] for index in chosen]
+        batch = micro_batch(here, ranks.device, packed=policy.layout.packed)
         engine.backward(_loss(policy, objective, batch, tally))
     return StepResult(
         update=engine.step(),

@@ -15,25 +15,20 @@ Beta = Annotated[float, Field(ge=0, le=0.99999)]
 class DeepSpeed(SpecModel):
     """How DeepSpeed spreads the training state over the processes."""
 
-    zero_stage: Annotated[
-        int,
-        Field(ge=0, le=3),
+    validations = (
         Rule(
-            "self >= 1",
-            "spec.learner.deepspeed.zeroStage must be 1, 2 or 3: stage 0 deviates in bfloat16 and reports no "
-            "gradient norm; 1 costs no memory over it",
-            lambda value: value >= 1,
+            "self.offload == 'none' || self.zeroStage >= 1",
+            "spec.learner.deepspeed.offload: cpu needs zeroStage 1, 2 or 3: what is not spread is not offloaded",
+            lambda self: self.offload == "none" or self.zero_stage >= 1,
+            "offload",
         ),
-    ] = 2
-    """ZeRO stage: 1 spreads optimizer state, 2 gradients too, 3 weights too. The stage cannot change when
-    a job resumes."""
-    offload: Annotated[
-        Literal["none", "cpu"],
-        not_yet(
-            "spec.learner.deepspeed.offload: cpu is not run by this version; use zeroStage 3", values=("cpu",)
-        ),
-    ] = "none"
-    """Where optimizer state lives: none keeps it on the accelerator."""
+    )
+
+    zero_stage: Annotated[int, Field(ge=0, le=3)] = 2
+    """ZeRO stage: 0 spreads nothing (float32 only), 1 spreads optimizer state, 2 gradients too, 3 weights
+    too. The stage cannot change when a job resumes."""
+    offload: Literal["none", "cpu"] = "none"
+    """Where optimizer state lives, and the optimizer step is computed: none keeps it on the accelerator."""
 
 
 class LearnerSpec(SpecModel):
@@ -45,6 +40,12 @@ class LearnerSpec(SpecModel):
     """Training processes in each pod, one for each accelerator."""
     deepspeed: DeepSpeed = DeepSpeed()
     """DeepSpeed's settings."""
+    micro_batch_tokens: Annotated[int, Field(ge=16, le=1048576)] | None = None
+    """Tokens that go through the model at once; a longer row goes alone. Memory grows with it, the result is
+    the same. Absent: 16384 on an accelerator, 4096 without."""
+    activation_checkpointing: bool | None = None
+    """true computes activations again in the backward pass instead of keeping them: a third more work, and
+    memory that hardly grows with tokens. Absent: true on an accelerator, false without."""
     weights: WeightsSpec = WeightsSpec()
     """How new weights reach the rollout servers."""
     resources: Resources | None = None
@@ -58,6 +59,10 @@ class LearnerSpec(SpecModel):
     def world_size(self) -> int:
         """Training processes in all."""
         return self.nodes * self.processes_per_node
+
+    def recomputes_activations(self, *, accelerated: bool) -> bool:
+        """Whether activations are computed again in the backward pass."""
+        return accelerated if self.activation_checkpointing is None else self.activation_checkpointing
 
 
 class OptimizerSpec(SpecModel):

@@ -19,6 +19,7 @@ from headway_api.spec.algorithm import AlgorithmSpec
 from headway_api.spec.model import ModelSpec
 from headway_trainer import model as models
 from headway_trainer.batch import TrainingRow, training_batch, weighted
+from headway_trainer.head import output_head
 from headway_trainer.objective.presets import Objective
 from headway_trainer.packing import plan
 from headway_trainer.policy import Policy, micro_batch
@@ -39,7 +40,7 @@ def model(folder: Path) -> Any:
 
 
 def policy_of(model: Any, temperature: float = 1.0) -> Policy:
-    return Policy(model, models.output_head(model), temperature)
+    return Policy(model, model, temperature)
 
 
 def rows_of(groups: int = 3, size: int = 4) -> list[TrainingRow]:
@@ -85,7 +86,7 @@ def test_log_probabilities_are_those_of_each_row_alone(model: Any, temperature: 
 def test_the_head_sees_only_positions_that_predict_an_action_token(model: Any) -> None:
     seen: list[int] = []
     policy = policy_of(model)
-    models.output_head(model).register_forward_pre_hook(lambda head, x: seen.append(x[0].shape[1]))
+    output_head(model).register_forward_pre_hook(lambda head, x: seen.append(x[0].shape[1]))
     rows = rows_of()
     policy(micro_batch(rows, CPU))
     assert seen == [sum(row.action_tokens for row in rows)]

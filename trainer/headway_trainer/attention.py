@@ -1,0 +1,157 @@
+"""Attention over rows that lie one after the other in one sequence, without padding and without a mask.
+
+Two functions for transformers' `AttentionInterface`: one calls torch's attention once for each length there
+is, anywhere and in any precision; the other is torch's variable-length kernel, for 16 bits on CUDA. Both know
+causal attention, grouped heads and sliding windows. What else a model's attention asks for is refused, never
+ignored: `layout` then falls back to rectangles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+
+from headway_trainer.imports import lean
+
+BY_LENGTH: Final = "headway_by_length"
+VARIABLE: Final = "headway_variable"
+WITHOUT_EFFECT: Final = frozenset({"position_ids", "cache_position", "use_cache", "past_key_values"})
+"""Arguments that change nothing here: positions are in queries and keys already, and there is no cache."""
+
+
+class CannotPack(Exception):
+    """A model's attention asks for what is not known here."""
+
+
+@dataclass(frozen=True)
+class RowSpans:
+    """Where rows lie in one sequence of L tokens."""
+
+    lengths: tuple[int, ...]
+    bounds: Tensor
+    """Start of each row, and L; int32, on the device."""
+    positions_1L: Tensor
+    """Position of each token in its row."""
+
+    @classmethod
+    def of(cls, lengths: Sequence[int], device: torch.device) -> RowSpans:
+        """Rows of these lengths, in this order."""
+        ends = torch.tensor([0, *lengths]).cumsum(0).to(torch.int32)
+        positions = torch.cat([torch.arange(length) for length in lengths])
+        return cls(tuple(lengths), ends.to(device), positions[None].to(device))
+
+    @cached_property
+    def runs(self) -> list[tuple[int, int, int]]:
+        """Neighbours of one length as (first token, rows, length)."""
+        found, start = [], 0
+        for length, rows in groupby(self.lengths):
+            count = len(list(rows))
+            found.append((start, count, length))
+            start += count * length
+        return found
+
+
+def install(model: Any, name: str) -> None:
+    """Have `model` (a Hugging Face model) attend by `name`: one of this module's, or one of transformers'."""
+    with lean():
+        from transformers import AttentionInterface
+
+    AttentionInterface.register(BY_LENGTH, by_length)
+    AttentionInterface.register(VARIABLE, variable)
+    model.set_attn_implementation(name)
+
+
+def by_length(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    rows: RowSpans | None = None,
+    **others: Any,
+) -> tuple[Tensor, None]:
+    """Causal attention of each row of (1, heads, L, size) to itself; without `rows`, of each of the batch."""
+    _refuse_unknown(module, attention_mask, others)
+    if rows is None:
+        return _causal(query, key, value, scaling, sliding_window).transpose(1, 2), None
+    parts = []
+    for start, count, length in rows.runs:
+        q, k, v = (_cut(x, start, count, length) for x in (query, key, value))
+        part = _causal(q, k, v, scaling, sliding_window)
+        parts.append(part.transpose(1, 2).flatten(0, 1))
+    return torch.cat(parts)[None], None
+
+
+def variable(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    rows: RowSpans | None = None,
+    **others: Any,
+) -> tuple[Tensor, None]:
+    """The same by one kernel for all rows, in 16 bits on CUDA."""
+    if rows is None:
+        options: dict[str, Any] = {"scaling": scaling, "sliding_window": sliding_window, **others}
+        return by_length(module, query, key, value, attention_mask, **options)
+    _refuse_unknown(module, attention_mask, others)
+    from torch.nn.attention.varlen import varlen_attn
+
+    longest = max(rows.lengths)
+    q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
+    out = varlen_attn(
+        q,
+        k,
+        v,
+        rows.bounds,
+        rows.bounds,
+        longest,
+        longest,
+        scale=scaling,
+        window_size=(-1 if sliding_window is None else sliding_window - 1, 0),
+        enable_gqa=query.shape[1] != key.shape[1],
+    )
+    assert isinstance(out, Tensor)
+    return out[None], None
+
+
+def _cut(x_1HLD: Tensor, start: int, count: int, length: int) -> Tensor:
+    """Rows of one length as a batch: (count, heads, length, size)."""
+    part_HND = x_1HLD[0, :, start : start + count * length]
+    return part_HND.unflatten(1, (count, length)).transpose(0, 1)
+
+
+def _causal(q: Tensor, k: Tensor, v: Tensor, scaling: float | None, window: int | None) -> Tensor:
+    length, grouped = q.shape[2], q.shape[1] != k.shape[1]
+    if window is None or window >= length:
+        return scaled_dot_product_attention(q, k, v, is_causal=True, scale=scaling, enable_gqa=grouped)
+    ahead = torch.arange(length, device=q.device)
+    behind = ahead[:, None] - ahead[None, :]
+    mask = (behind >= 0) & (behind < window)
+    return scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scaling, enable_gqa=grouped)
+
+
+def _refuse_unknown(module: nn.Module, mask: Tensor | None, others: dict[str, Any]) -> None:
+    asked = {name: value for name, value in others.items() if name not in WITHOUT_EFFECT}
+    causal = asked.pop("is_causal", None)
+    unknown = [name for name, value in asked.items() if isinstance(value, Tensor) or value]
+    if mask is not None:
+        unknown.append("attention_mask")
+    if causal is False or not getattr(module, "is_causal", True):
+        unknown.append("is_causal")
+    if unknown:
+        raise CannotPack(f"attention asks for {', '.join(unknown)}")

@@ -1,0 +1,181 @@
+"""Which layout micro-batches have: decided once, when the model is loaded, and proved on it.
+
+Packing is used where two rows packed have the log-probabilities that each has alone by the model's own
+attention, and where changing one row changes nothing in the other. Otherwise, and for models with layers that
+carry state along the sequence, rows are padded to rectangles.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from headway_trainer import attention
+from headway_trainer.batch import TrainingRow
+from headway_trainer.head import finish, without_adapter
+from headway_trainer.packing import Layout
+from headway_trainer.policy import Policy, micro_batch
+
+LAYERS: Final = frozenset({"full_attention", "sliding_attention"})
+LENGTHS: Final = (23, 17)
+LONGEST_PROOF: Final = 512
+"""Rows of the proof are longer than a sliding window up to this."""
+SEED: Final = 20_240_301
+AGREEMENT: Final = {torch.float32: 2e-4, torch.bfloat16: 0.2}
+"""Mean absolute difference, in nats, that two kernels of one dtype may show (see `publish.canary`)."""
+ISOLATION: Final = {torch.float32: 1e-5, torch.bfloat16: 0.02}
+"""Largest difference, in nats, that a change of one row may make in another: one kernel on one shape."""
+FAILURES: Final = (attention.CannotPack, TypeError, ValueError, RuntimeError, AttributeError, KeyError)
+"""What a model raises that does not pass on what attention needs."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was decided, and why."""
+
+    layout: Layout
+    attention: str
+    """Name of the attention function in transformers' table."""
+    head: str
+    """`chunked`, or `whole` where the model's last lines cannot be run on a chunk."""
+    why: str = ""
+    """Why rows are not packed, or by the slower function."""
+
+
+def quadratic_share(model: nn.Module) -> float:
+    """Cost of attention between two tokens, in units of one token's linear layers; all layers taken as full.
+
+    A pair costs 2 x layers x heads x head size multiplications, half of them masked; a token as many as the
+    layers have weights. Take it before the engine shards the weights.
+    """
+    config: Any = model.config
+    text = config.get_text_config()
+    width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    weights = sum(
+        parameter.numel()
+        for name, parameter in model.named_parameters()
+        if parameter.dim() > 1 and "embed" not in name and "lm_head" not in name
+    )
+    return float(text.num_hidden_layers * text.num_attention_heads * width / max(1, weights))
+
+
+def choose(policy: Policy, device: torch.device, quadratic: float) -> Choice:
+    """Decide for the policy and its frozen copy; collective where weights are sharded."""
+    models = [without_adapter(p.model) for p in (policy, policy.frozen) if p is not None]
+    own: str = models[0].config._attn_implementation
+    dtype = next(models[0].parameters()).dtype
+    with torch.no_grad():
+        proof = _Proof.of(policy, device, dtype)
+        _chunk(policy, chunked=True)
+        head = "chunked" if proof.head_agrees() else "whole"
+        _chunk(policy, chunked=head == "chunked")
+        why = _unknown_layers(models[0].config)
+        for name in () if why else _candidates(device, dtype):
+            failed = _try(models, name, proof)
+            if not failed:
+                policy.layout = Layout(packed=True, quadratic=quadratic)
+                return Choice(policy.layout, name, head, why)
+            why = f"{name}: {failed}"
+        for model in models:
+            attention.install(model, own)
+    policy.layout = Layout(packed=False, quadratic=quadratic)
+    return Choice(policy.layout, own, head, why)
+
+
+def _chunk(policy: Policy, *, chunked: bool) -> None:
+    for each in (policy, policy.frozen):
+        if each is not None:
+            each.finish = finish(each.model) if chunked else None
+
+
+def _try(models: list[Any], name: str, proof: _Proof) -> str:
+    """Why this attention cannot be used; nothing where it can."""
+    try:
+        for model in models:
+            attention.install(model, name)
+            if model.config._attn_implementation != name:
+                return "the model has an attention of its own"
+        return proof.packing_fails()
+    except FAILURES as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def _candidates(device: torch.device, dtype: torch.dtype) -> tuple[str, ...]:
+    if device.type == "cuda" and dtype != torch.float32:
+        return (attention.VARIABLE, attention.BY_LENGTH)
+    return (attention.BY_LENGTH,)
+
+
+def _unknown_layers(config: Any) -> str:
+    kinds = set(getattr(config.get_text_config(), "layer_types", None) or ()) - LAYERS
+    return f"layers of kind {', '.join(sorted(kinds))}" if kinds else ""
+
+
+@dataclass(frozen=True)
+class _Proof:
+    """Rows of random tokens, what the model says of each alone, and questions to other ways to run them."""
+
+    policy: Policy
+    device: torch.device
+    dtype: torch.dtype
+    rows: tuple[TrainingRow, TrainingRow]
+    others: tuple[TrainingRow, TrainingRow]
+    """Of the same lengths."""
+    alone: tuple[Tensor, Tensor]
+
+    @classmethod
+    def of(cls, policy: Policy, device: torch.device, dtype: torch.dtype) -> _Proof:
+        """Of a policy that takes all logits at once, by the model's own attention."""
+        config = policy.model.config.get_text_config()  # type: ignore[union-attr, operator]
+        window = getattr(config, "sliding_window", None) or 0
+        longer = window + 5 if window <= LONGEST_PROOF else 0
+        lengths = [max(longer, length) for length in LENGTHS]
+        draw = np.random.default_rng(SEED)
+        a, b, c, d = (_row(draw.integers(0, config.vocab_size, n)) for n in lengths * 2)
+        alone = tuple(policy(micro_batch([row], device)).logprob_T for row in (a, b))
+        return cls(policy, device, dtype, (a, b), (c, d), alone)  # type: ignore[arg-type]
+
+    def head_agrees(self) -> bool:
+        """Are log-probabilities by chunks those of all logits."""
+        if self.policy.finish is None:
+            return False
+        try:
+            found = [self.policy(micro_batch([row], self.device)).logprob_T for row in self.rows]
+        except FAILURES:
+            return False
+        return all(self._close(*pair) for pair in zip(found, self.alone, strict=True))
+
+    def packing_fails(self) -> str:
+        """Why packed rows are not what they are alone; nothing where they are."""
+        (a, b), (c, d) = self.rows, self.others
+        first, second = self._packed(a, b)
+        if not (self._close(first, self.alone[0]) and self._close(second, self.alone[1])):
+            return "packed rows differ from each alone"
+        apart = max(
+            float((self._packed(a, d)[0] - first).abs().max()),
+            float((self._packed(c, b)[1] - second).abs().max()),
+        )
+        return "" if apart <= ISOLATION[self.dtype] else "a row sees another"
+
+    def _packed(self, *rows: TrainingRow) -> tuple[Tensor, ...]:
+        batch = micro_batch(rows, self.device, packed=True)
+        return self.policy(batch).logprob_T.split([row.action_tokens for row in rows])
+
+    def _close(self, found: Tensor, expected: Tensor) -> bool:
+        return float((found - expected).abs().mean()) <= AGREEMENT[self.dtype]
+
+
+def _row(tokens: np.ndarray[Any, np.dtype[np.int64]]) -> TrainingRow:
+    nothing = np.zeros(len(tokens), dtype=np.float32)
+    return TrainingRow(
+        group_id="",
+        tokens=tokens,
+        mask=np.arange(len(tokens)) > 0,
+        logprobs=nothing,
+        advantages=nothing,
+        episode=0,
+    )
