@@ -1,0 +1,73 @@
+"""What a causal model does to its output head's logits (scaling, soft-capping), apart from body and head.
+
+Log-probabilities are computed a piece at a time, so the model's last lines must run on a piece of the logits.
+They are run as they stand in the model's own `forward`, with its body and its head replaced by what is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+
+from headway_trainer.imports import lean
+
+
+def output_head(model: nn.Module) -> nn.Module:
+    """The module that turns hidden states into logits."""
+    head: nn.Module = without_adapter(model).get_output_embeddings()
+    return head
+
+
+def without_adapter(model: nn.Module) -> Any:
+    """The Hugging Face model, whether or not an adapter is around it."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model  # type: ignore[operator]
+
+
+def finish(model: nn.Module) -> Callable[[Tensor], Tensor] | None:
+    """Logits as the head gives them, (1, T, V), to logits as the model gives them.
+
+    None for a model whose body or head is not where Hugging Face's conventions have it, or whose head has
+    modules of its own (an adapter on it): such a head is called whole.
+    """
+    causal, head = without_adapter(model), output_head(model)
+    names = [name for name, module in causal.named_children() if module is head]
+    body = getattr(causal, "base_model_prefix", "")
+    if len(names) != 1 or body not in dict(causal.named_children()) or next(head.children(), None):
+        return None
+
+    def run(raw_1TV: Tensor) -> Tensor:
+        with lean():
+            from transformers.modeling_outputs import MoeModelOutputWithPast
+
+        given = MoeModelOutputWithPast(last_hidden_state=raw_1TV)
+        shell = _Shell(causal, {body: lambda *_, **__: given, names[0]: _Through(head)})
+        logits: Tensor = type(causal).forward(shell, use_cache=False).logits
+        return logits
+
+    return run
+
+
+class _Shell:
+    """Stands for a model in its own `forward`, with some of its modules replaced."""
+
+    def __init__(self, model: nn.Module, replaced: dict[str, Callable[..., Any]]) -> None:
+        self._model = model
+        self._replaced = replaced
+
+    def __getattr__(self, name: str) -> Any:
+        return self._replaced[name] if name in self._replaced else getattr(self._model, name)
+
+
+class _Through:
+    """Stands for a head whose work is done: what it is given are the logits."""
+
+    def __init__(self, head: nn.Module) -> None:
+        self._head = head
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        return logits
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._head, name)
