@@ -77,6 +77,14 @@ class VersionSpan(Record):
     version: PolicyVersion
 
 
+class TurnSpan(Record):
+    """Tokens `[start, end)` of a row were sampled in the episode's turn `turn`."""
+
+    start: int = Field(ge=0)
+    end: int = Field(gt=0)
+    turn: int = Field(ge=0)
+
+
 class Row(Record):
     """One training sequence. An episode that only ever appended has exactly one."""
 
@@ -87,11 +95,16 @@ class Row(Record):
     """Log-probability the sampler gave each token, at the sampling temperature; 0.0 where mask is 0."""
     versions: list[VersionSpan]
     """Cover exactly the positions where mask is 1."""
+    turns: list[TurnSpan] = Field(default_factory=list)
+    """Cover the same positions, in order. Empty: all of them are of turn 0."""
 
     @model_validator(mode="after")
     def _aligned(self) -> Self:
         if not len(self.tokens) == len(self.mask) == len(self.logprobs):
             raise ValueError("tokens, mask and logprobs must have one entry a token")
+        sampled = [place for place, trained in enumerate(self.mask) if trained]
+        if self.turns and [i for span in self.turns for i in range(span.start, span.end)] != sampled:
+            raise ValueError("turns must cover exactly the positions where mask is 1")
         return self
 
     @property
@@ -130,6 +143,9 @@ class EpisodeRecord(Record):
     """For a person: what failed, in the failing part's own words."""
     reward: float | None = None
     """What the model is trained on; None exactly when outcome is InfraError."""
+    turn_rewards: list[float] | None = None
+    """What each turn earned, by the turns' index, 0 for one that was not delivered; they add up to `reward`.
+    None: all of it came at the end."""
     score: float | None = None
     """The strict external score, separate from the reward; success is score >= successThreshold."""
     metrics: dict[str, float] = Field(default_factory=dict)

@@ -140,19 +140,39 @@ class Algorithm(StatusModel):
     """The objective as it runs: presets and defaults written out."""
 
     loss: Word | None = None
-    """Surrogate loss."""
+    """Loss, as the spec names it: the ratio and the surrogate below."""
+    advantage: Word | None = None
+    """Advantage method."""
+    normalize: Word | None = None
+    """What advantages are divided by. Absent where the method does not ask."""
+    gamma: Decimal | None = None
+    """Discount of a turn's reward for each turn before it. Absent where the method does not discount."""
+    ratio: Word | None = None
+    """What the ratio compares: tokens or sequences."""
+    surrogate: Word | None = None
+    """Surrogate loss of a token."""
     clip_low: Decimal | None = None
     """Lower bound of the ratio; 0 bounds nothing. Absent where the loss does not clip."""
     clip_high: Decimal | None = None
     """Upper bound of the ratio. Absent where the loss does not clip."""
-    advantage: Word | None = None
-    """Advantage method."""
-    normalize: Word | None = None
-    """What advantages are divided by."""
-    reduction: Word | None = None
-    """How token losses become one."""
+    clip_dual: Decimal | None = None
+    """Bound of the ratio where the advantage is negative. Absent: none."""
     correction: Word | None = None
     """Treatment of the gap between sampling and training probabilities."""
+    correction_cap: Decimal | None = None
+    """Its cap. Absent where it has none."""
+    reduction: Word | None = None
+    """How token losses become one."""
+    episode_tokens: Count | None = None
+    """Tokens that an episode is planned to have, by which constant divides. Absent with other reductions."""
+    kl_coefficient: Decimal | None = None
+    """Weight of the divergence from the base model in the loss; 0 is none."""
+    kl_estimator: Word | None = None
+    """How it is estimated. Absent where it has no weight."""
+    entropy_coefficient: Decimal | None = None
+    """Weight of the entropy in the loss; 0 is none."""
+    plugins: Annotated[list[Word], Field(max_length=16, default_factory=list)]
+    """Modules that the learner imported for functions of the user's own."""
     sampler: Word | None = None
     """Which finished group is trained next."""
     max_steps_off_policy: Count | None = None

@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 from headway_api import status as st
 from headway_api.artifacts import Layout
+from headway_api.objective import episode_tokens, expand
 from headway_api.prices import PriceBook
 from headway_api.records import AbandonReason, GroupRecord, PolicyVersion, Purpose, UsageClass
 from headway_api.spec.training import RLTrainingJobSpec
@@ -85,22 +86,35 @@ def validation(evaluations: list[Evaluation]) -> st.Validation | None:
 
 def algorithm(spec: RLTrainingJobSpec) -> st.Algorithm:
     """The objective, presets written out."""
-    chosen = spec.algorithm
-    clip = chosen.effective_clip
+    preset = expand(spec.algorithm, episode_tokens(spec))
     return st.Algorithm(
-        loss=chosen.loss,
-        clip_low=st.decimal(clip.low) if clip else None,
-        clip_high=st.decimal(clip.high) if clip else None,
-        advantage=chosen.advantage.method,
-        normalize=chosen.advantage.normalize,
-        reduction=chosen.reduction,
-        correction=chosen.correction,
-        sampler=chosen.sampler,
-        max_steps_off_policy=chosen.max_steps_off_policy,
+        loss=preset.loss,
+        advantage=preset.advantage,
+        normalize=preset.normalize,
+        gamma=_number(preset.gamma),
+        ratio=preset.ratio,
+        surrogate=preset.surrogate,
+        clip_low=_number(preset.clip_low),
+        clip_high=_number(preset.clip_high),
+        clip_dual=_number(preset.clip_dual),
+        correction=preset.correction,
+        correction_cap=_number(preset.correction_cap),
+        reduction=preset.reduction,
+        episode_tokens=preset.episode_tokens,
+        kl_coefficient=_number(preset.kl_coefficient),
+        kl_estimator=preset.kl_estimator,
+        entropy_coefficient=_number(preset.entropy_coefficient),
+        plugins=list(preset.plugins),
+        sampler=spec.algorithm.sampler,
+        max_steps_off_policy=spec.algorithm.max_steps_off_policy,
     )
 
 
-def checkpoints(state: State, evaluations: list[Evaluation]) -> st.Checkpoints | None:
+def _number(value: float | None) -> str | None:
+    return None if value is None else st.decimal(value, 9)
+
+
+def checkpoints(layout: Layout, state: State, evaluations: list[Evaluation]) -> st.Checkpoints | None:
     """What there is to resume from and to serve."""
     if not state.reports:
         return None

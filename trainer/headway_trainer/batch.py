@@ -1,22 +1,23 @@
 """A batch record becomes training rows: token ids, which of them are trained, with what advantage and weight.
 
-The advantage is computed here once, from the rewards of a group's scored episodes, and from then on every
-token carries it. A group whose advantages are all zero makes no rows. What a token counts in the loss of its
-optimizer step (`weight`) is settled once its mini-batch is known: whatever is done with the rows afterwards
-(packing, accumulation, ranks) leaves the sum over tokens the same.
+The advantage is computed here once, for each turn of the batch's scored episodes, and from then on every
+token carries that of its turn. A group whose advantages are all zero makes no rows. What a token counts in
+the loss of its optimizer step (`weight`) is settled once its mini-batch is known: whatever is done with the
+rows afterwards (packing, accumulation, ranks) leaves the sum over tokens the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from headway_api.exits import JobError
-from headway_api.records import Batch, GroupRecord, Row, VersionSpan
+from headway_api.records import Batch, EpisodeRecord, GroupRecord, Row, TurnSpan, VersionSpan
+from headway_trainer.objective.advantage import Numbers, Scored
 from headway_trainer.objective.presets import Objective
 from headway_trainer.objective.reduction import RowShape
 
@@ -44,6 +45,9 @@ class TrainingRow:
     """Index of its episode in the group: an episode whose history forked has several rows."""
     weight: float = 0.0
     """What the loss of each of its action tokens is multiplied by in its optimizer step."""
+    old: NDArray[np.float32] | None = None
+    """Log-probability of each action token under the weights before the batch's first optimizer step, where
+    the correction needs it."""
 
     @property
     def length(self) -> int:
@@ -85,7 +89,7 @@ class TrainingBatch:
     groups: tuple[GroupRows, ...]
     """Those that have a gradient."""
     advantages: NDArray[np.float64]
-    """One a scored episode of the whole batch, zeros included."""
+    """One a scored episode of the whole batch, zeros included: the mean over its turns."""
     episodes: int
     """Episodes of the batch, InfraError included."""
     rows_seen: int
@@ -106,12 +110,10 @@ def training_batch(batch: Batch, objective: Objective) -> TrainingBatch:
         MalformedRow: an action token without context, or an empty row.
     """
     groups: list[GroupRows] = []
-    advantages: list[NDArray[np.float64]] = []
-    for group in batch.groups:
-        advantage_E = group_advantages(group, objective)
-        advantages.append(advantage_E)
-        if advantage_E.any():
-            rows = tuple(_rows(group, advantage_E))
+    advantages = objective.advantages([scored_episodes(group) for group in batch.groups])
+    for group, found in zip(batch.groups, advantages, strict=True):
+        if any(turns.any() for turns in found):
+            rows = tuple(_rows(group, found))
             episodes = sum(any(row.action_tokens for row in episode.rows) for episode in group.scored)
             if rows:
                 groups.append(GroupRows(group.group_id, rows, episodes))
@@ -121,19 +123,45 @@ def training_batch(batch: Batch, objective: Objective) -> TrainingBatch:
         epoch=batch.epoch,
         group_ids=tuple(group.group_id for group in batch.groups),
         groups=tuple(groups),
-        advantages=np.concatenate(advantages) if advantages else np.zeros(0),
+        advantages=np.array([turns.mean() for found in advantages for turns in found], dtype=np.float64),
         episodes=sum(len(group.episodes) for group in batch.groups),
         rows_seen=sum(len(episode.rows) for episode in scored),
         lag=lag([span for e in scored for row in e.rows for span in row.versions], batch.step),
     )
 
 
-def group_advantages(group: GroupRecord, objective: Objective) -> NDArray[np.float64]:
-    """Advantage of each scored episode, in order. An episode without a reward is not scored."""
-    rewards = [episode.reward for episode in group.scored if episode.reward is not None]
-    if len(rewards) != len(group.scored):
-        raise MalformedRow(group.group_id, "a scored episode has no reward")
-    return objective.advantages(torch.tensor(rewards, dtype=torch.float64)).numpy()
+def scored_episodes(group: GroupRecord) -> list[Scored]:
+    """What the advantages of a group are made of, in the order of its scored episodes."""
+    return [_scored(group.group_id, episode) for episode in group.scored]
+
+
+def _scored(group_id: str, episode: EpisodeRecord) -> Scored:
+    if episode.reward is None:
+        raise MalformedRow(group_id, "a scored episode has no reward")
+    tokens = _turn_tokens(episode)
+    rewards = episode.turn_rewards
+    if rewards is not None and tokens and max(tokens) >= len(rewards):
+        raise MalformedRow(group_id, f"turn {max(tokens)} has no reward, though turns have rewards")
+    return Scored(
+        reward=episode.reward,
+        turn_tokens=tuple(tokens[turn] for turn in sorted(tokens)) or (0,),
+        # A turn without a token in the rows did not reach the agent, and earned nothing.
+        turn_rewards=tuple(rewards[turn] for turn in sorted(tokens)) if rewards and tokens else None,
+    )
+
+
+def _turn_tokens(episode: EpisodeRecord) -> Counter[int]:
+    tokens: Counter[int] = Counter()
+    for row in episode.rows:
+        for span in _spans(row):
+            tokens[span.turn] += span.end - span.start
+    return tokens
+
+
+def _spans(row: Row) -> list[TurnSpan]:
+    if row.turns:
+        return row.turns
+    return [TurnSpan(start=i, end=i + 1, turn=0) for i, trained in enumerate(row.mask) if trained]
 
 
 def lag(spans: Sequence[VersionSpan], step: int) -> Lag:
@@ -159,25 +187,29 @@ def weighted(rows: Sequence[TrainingRow], objective: Objective) -> list[Training
     return [replace(row, weight=w) for row, w in zip(rows, objective.weights(shapes), strict=True)]
 
 
-def _rows(group: GroupRecord, advantage_E: NDArray[np.float64]) -> list[TrainingRow]:
-    pairs = zip(group.scored, advantage_E, strict=True)
-    return [
-        _training_row(group.group_id, episode.index, row, float(advantage))
-        for episode, advantage in pairs
-        for row in episode.rows
-        if row.action_tokens
-    ]
+def _rows(group: GroupRecord, advantages: Sequence[Numbers]) -> list[TrainingRow]:
+    rows = []
+    for episode, values in zip(group.scored, advantages, strict=True):
+        by_turn = dict(zip(sorted(_turn_tokens(episode)), values.tolist(), strict=False))
+        rows += [
+            _training_row(group.group_id, episode.index, row, by_turn)
+            for row in episode.rows
+            if row.action_tokens
+        ]
+    return rows
 
 
-def _training_row(group_id: str, episode: int, row: Row, advantage: float) -> TrainingRow:
+def _training_row(group_id: str, episode: int, row: Row, by_turn: Mapping[int, float]) -> TrainingRow:
     if row.mask[0]:
         raise MalformedRow(group_id, "the first token of a row is said to have been sampled")
-    mask = np.array(row.mask, dtype=np.bool_)
+    advantages = np.zeros(len(row.tokens), dtype=np.float32)
+    for span in _spans(row):
+        advantages[span.start : span.end] = by_turn[span.turn]
     return TrainingRow(
         group_id=group_id,
         tokens=np.array(row.tokens, dtype=np.int64),
-        mask=mask,
+        mask=np.array(row.mask, dtype=np.bool_),
         logprobs=np.array(row.logprobs, dtype=np.float32),
-        advantages=np.where(mask, np.float32(advantage), np.float32(0)),
+        advantages=advantages,
         episode=episode,
     )

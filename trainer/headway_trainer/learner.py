@@ -26,6 +26,7 @@ from headway_api.base_model import fetch
 from headway_api.config import JobConfig
 from headway_api.exits import JobError, leave, not_final
 from headway_api.records import Batch, Finished, PolicyVersion, StepReport
+from headway_api.objective import episode_tokens
 from headway_api.spec.model import ModelSpec
 from headway_api.store import Store, open_store
 from headway_trainer import layout, warm_start
@@ -43,8 +44,8 @@ from headway_trainer.policy import Policy
 from headway_trainer.probes import Probes
 from headway_trainer.publish.publisher import Publisher
 from headway_trainer.ranks import Ranks
-from headway_trainer.step import StepResult, optimizer_step, refuse_broken
-from headway_trainer.termination import exit_on_sigterm, live
+from headway_trainer.step import StepResult, optimizer_step, refuse_broken, with_old
+from headway_trainer.termination import EXIT, HOLD, end, exit_on_sigterm, live
 
 MOST_TOKENS: Final = {"cuda": 16384, "cpu": 4096}
 """Tokens of one micro-batch. A CPU gains nothing from more, and pays in memory."""
@@ -75,7 +76,7 @@ class Learner:
         self._layout = Layout(spec.output.uri, config.namespace, config.name, config.uid)
         self._journal = Journal(store, self._layout)
         self._scratch = cache / "learner"
-        self._objective = Objective.of(spec.algorithm)
+        self._objective = Objective.of(spec.algorithm, episode_tokens(spec))
         model = warm_start.load(config, store, base, cache, ranks)
         if spec.learner.recomputes_activations(accelerated=ranks.device.type == "cuda"):
             models.save_memory(model)
@@ -132,13 +133,20 @@ class Learner:
                     ranks=self._ranks,
                     max_tokens=self._max_tokens,
                 )
-                for rows in mini_batches(batch, self._spec.algorithm.updates_per_batch, self._objective)
+                for rows in parts
             ]
         refuse_broken(updates, batch.step)
         version = PolicyVersion(incarnation=incarnation, step=batch.step)
         return self._finish(version, batch, updates, watch, waited)
 
     def prepare(self, batch: Batch) -> TrainingBatch:
+            parts = with_old(
+                self._policy,
+                self._objective,
+                mini_batches(batch, self._spec.algorithm.updates_per_batch, self._objective),
+                ranks=self._ranks,
+                max_tokens=self._max_tokens,
+            )
         """Rows and advantages of a batch; rank 0 alone has it before it is shared."""
         return training_batch(batch, self._objective)
 

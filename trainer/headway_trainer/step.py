@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from headway_api.exits import JobError
@@ -18,7 +21,18 @@ from headway_trainer.packing import plan
 from headway_trainer.policy import MicroBatch, Policy, micro_batch
 from headway_trainer.ranks import Ranks
 
-SUMS: Final = ("tokens", "loss", "ratio", "clipped", "kl", "k3", "entropy")
+SUMS: Final = (
+    "tokens",
+    "loss",
+    "ratio",
+    "clipped",
+    "kl",
+    "k3",
+    "entropy",
+    "correction",
+    "masked",
+    "divergence",
+)
 MAXIMA: Final = ("ratio_max", "negative_ratio_min", "gap_max")
 
 
@@ -34,6 +48,10 @@ class Tally:
     def add(self, tokens: TokenStatistics, entropy_T: Tensor) -> None:
         """Count the tokens of one micro-batch."""
         gap_T = tokens.log_ratio_T.double()
+        # Not measured is no number, and `step_metrics` leaves out what is none.
+        divergence = gap_T.new_tensor(torch.nan)
+        if tokens.divergence_T is not None:
+            divergence = tokens.divergence_T.double().sum()
         self.sums += torch.stack(
             [
                 torch.tensor(float(len(gap_T)), dtype=torch.float64, device=gap_T.device),
@@ -42,7 +60,10 @@ class Tally:
                 tokens.clipped_T.double().sum(),
                 -gap_T.sum(),
                 (gap_T.exp() - 1 - gap_T).sum(),
-                entropy_T.double().sum(),
+                entropy_T.detach().double().sum(),
+                tokens.correction_T.double().sum(),
+                (tokens.correction_T == 0).double().sum(),
+                divergence,
             ]
         ).cpu()
         peaks = torch.stack([tokens.ratio_T.max(), -tokens.ratio_T.min(), gap_T.abs().max()])
@@ -73,6 +94,40 @@ class StepResult:
     """On each rank."""
 
 
+def with_old(
+    policy: Policy,
+    objective: Objective,
+    parts: Sequence[Sequence[TrainingRow]],
+    *,
+    ranks: Ranks,
+    max_tokens: int,
+) -> list[list[TrainingRow]]:
+    """The rows of a batch's optimizer steps with the log-probabilities of the weights as they are now.
+
+    Call it before the first of the steps; a correction that needs none costs no forward pass. Collective,
+    every rank passes the same rows.
+
+    Args:
+        parts: rows of each optimizer step.
+        max_tokens: tokens of one micro-batch, padding included.
+    """
+    if not objective.recomputes:
+        return [list(rows) for rows in parts]
+    every = [row for rows in parts for row in rows]
+    mine: dict[int, NDArray[np.float32]] = {}
+    for chosen in plan([row.length for row in every], max_tokens, ranks.world, policy.layout)[ranks.rank]:
+        batch = micro_batch([every[index] for index in chosen], ranks.device, packed=policy.layout.packed)
+        with torch.no_grad():
+            logprob_T = policy(batch).logprob_T.cpu().numpy()
+        if not batch.empty:
+            ends = np.cumsum([every[index].action_tokens for index in chosen])
+            mine |= dict(zip(chosen, np.split(logprob_T, ends[:-1]), strict=True))
+    found = {index: old for part in ranks.gather(mine) for index, old in part.items()}
+    known = [replace(row, old=found[index]) for index, row in enumerate(every)]
+    bounds = np.cumsum([0, *map(len, parts)]).tolist()
+    return [known[start:end] for start, end in pairwise(bounds)]
+
+
 def optimizer_step(
     engine: Engine,
     policy: Policy,
@@ -85,7 +140,7 @@ def optimizer_step(
     """Train `rows` as one optimizer step; collective, every rank passes the same rows.
 
     Args:
-        rows: with their weights.
+        rows: with their weights, and from `with_old`.
         max_tokens: tokens of one micro-batch, padding included.
     """
     mine = plan([row.length for row in rows], max_tokens, ranks.world, policy.layout)[ranks.rank]
@@ -93,7 +148,7 @@ def optimizer_step(
     for chosen in mine:
         here = [rows[index] for index in chosen]
         batch = micro_batch(here, ranks.device, packed=policy.layout.packed)
-        engine.backward(_loss(policy, objective, batch, tally))
+        engine.backward(_loss(policy, objective, here, batch, tally))
     return StepResult(
         update=engine.step(),
         tokens=tally.over(ranks),
@@ -121,12 +176,30 @@ def refuse_broken(updates: Sequence[StepResult], step: int) -> None:
             )
 
 
-def _loss(policy: Policy, objective: Objective, batch: MicroBatch, tally: Tally) -> Tensor:
-    prediction = policy(batch)
+def _loss(
+    policy: Policy, objective: Objective, rows: Sequence[TrainingRow], batch: MicroBatch, tally: Tally
+) -> Tensor:
+    reference_T = policy.reference(batch) if objective.penalizes_divergence else None
+    prediction = policy(batch, entropy_gradient=objective.rewards_entropy)
     if batch.empty:
-        return prediction.logprob_T.sum() * 0.0
+        return (prediction.logprob_T.sum() + prediction.entropy_T.sum()) * 0.0
     loss, tokens = objective.token_loss(
-        prediction.logprob_T, batch.sampler_T, batch.advantage_T, batch.weight_T
+        prediction.logprob_T,
+        batch.sampler_T,
+        batch.advantage_T,
+        batch.weight_T,
+        row_T=batch.row_T,
+        old_T=_old(rows, batch.sampler_T.device) if objective.recomputes else None,
+        reference_T=reference_T,
+        entropy_T=prediction.entropy_T,
     )
     tally.add(tokens, prediction.entropy_T)
     return loss
+
+
+def _old(rows: Sequence[TrainingRow], device: torch.device) -> Tensor:
+    """Of each action token, in the order of a micro-batch."""
+    found = [row.old for row in rows if row.old is not None]
+    if len(found) != len(rows):
+        raise ValueError("the correction needs rows from `with_old`")
+    return torch.from_numpy(np.concatenate(found)).to(device)

@@ -1,14 +1,14 @@
 """How episodes become gradients: the axes of the policy-gradient objective, and how far it may lag."""
 
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple
 
 from pydantic import Field
 
 from headway_api.base import SpecModel
-from headway_api.rules import Rule, not_yet
+from headway_api.rules import Rule, cel_literal
 
-Loss = Literal["importance_sampling", "ppo", "cispo", "gspo"]
-AdvantageMethod = Literal[
+LOSSES: Final = ("importance_sampling", "ppo", "cispo", "gspo")
+ADVANTAGES: Final = (
     "group_based",
     "group_based_per_turn",
     "rloo",
@@ -18,7 +18,44 @@ AdvantageMethod = Literal[
     "reinforce_pp",
     "reinforce_pp_baseline",
     "monte_carlo",
-]
+)
+RATIOS: Final = ("token", "sequence")
+REDUCTIONS: Final = ("token_mean", "sequence_mean", "constant", "prompt_mean")
+CORRECTIONS: Final = ("none", "tis", "sequence_mask", "bypass", "decoupled")
+DISCOUNTING: Final = ("group_based_per_turn", "reinforce_pp", "monte_carlo")
+"""Advantage methods that discount by gamma."""
+NORMALIZING: Final = ("group_based", "group_based_per_turn", "grpo_passk")
+"""Advantage methods that heed normalize."""
+CAPPED: Final = ("tis", "sequence_mask")
+"""Corrections that have a cap."""
+
+Method = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=64)]
+"""Name of a built-in function, or of one that a plugin registers."""
+Module = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$", max_length=128)]
+"""Import name of a Python module."""
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return f"[{', '.join(map(cel_literal, names))}]"
+
+
+def _built_in_or_plugin(path: str, names: tuple[str, ...]) -> Rule:
+    """The field names a built-in function, unless there are plugins that may bring others."""
+    first, _, second = path.partition(".")
+
+    def holds(algorithm: "AlgorithmSpec") -> bool:
+        block = getattr(algorithm, first)
+        value = getattr(block, second) if second else block
+        return bool(algorithm.plugins) or value is None or value in names
+
+    given = f"!has(self.{path}) || " if path == "ratio" else ""
+    return Rule(
+        f"{given}self.{path} in {_listed(names)} || size(self.plugins) > 0",
+        f"spec.algorithm.{path} must be one of {', '.join(names)}; a name of your own needs the module that "
+        "registers it in spec.algorithm.plugins",
+        holds,
+        first,
+    )
 
 
 class Clip(SpecModel):
@@ -38,6 +75,16 @@ class Clip(SpecModel):
     out, or write 1, which stands for none there."""
     high: Annotated[float, Field(ge=1, le=100)]
     """Upper bound of the ratio itself, not a distance from 1."""
+    dual: Annotated[
+        Annotated[float, Field(ge=1, le=100)] | None,
+        Rule(
+            "self > 1.0",
+            "spec.algorithm.clip.dual must be above 1; 3 is usual",
+            lambda value: value is None or value > 1,
+        ),
+    ] = None
+    """Bound of the ratio where the advantage is negative (dual clip, with ppo and gspo): beyond it a token
+    has no gradient. Absent: none; 3 is usual."""
 
 
 class Bounds(NamedTuple):
@@ -48,61 +95,46 @@ class Bounds(NamedTuple):
     high: float
 
 
-DEFAULT_BOUNDS = {
+DEFAULT_BOUNDS: Final = {
     "ppo": Bounds(0.8, 1.2),
     "gspo": Bounds(0.8, 1.2),
     "cispo": Bounds(0.0, 6.0),
 }
+DEFAULT_CAP: Final = 2.0
 
 
 class Advantage(SpecModel):
     """How good an episode was, compared with the others of its group."""
 
-    method: Annotated[
-        AdvantageMethod,
-        not_yet(
-            "spec.algorithm.advantage.method: only group_based is run by this version",
-            values=(
-                "group_based_per_turn",
-                "rloo",
-                "grpo_passk",
-                "opo",
-                "gpg",
-                "reinforce_pp",
-                "reinforce_pp_baseline",
-                "monte_carlo",
-            ),
-        ),
-    ] = "group_based"
-    """group_based: the reward less the mean reward of its group (GRPO)."""
+    method: Method = "group_based"
+    """group_based: the reward less the mean reward of its group (GRPO). group_based_per_turn: the same for
+    each turn, from rewards of turns. rloo: less the mean of the others. opo: less the mean weighted by
+    length. grpo_passk: only the best episode has one, its distance to the second. gpg: group_based without
+    std, scaled up for groups that say nothing. reinforce_pp: returns, whitened over the batch.
+    reinforce_pp_baseline: the reward less the mean of its group, whitened. monte_carlo: returns, without a
+    baseline. Or a name that a plugin registers."""
     normalize: Literal["std", "none"] = "std"
-    """std divides by the standard deviation of the group's rewards; none does not (Dr. GRPO)."""
-    gamma: Annotated[
-        Annotated[float, Field(ge=0, le=1)] | None,
-        not_yet("spec.algorithm.advantage.gamma is not used by this version; remove it"),
-    ] = None
-    """Discount of a turn's reward for each later turn. Not used yet."""
+    """std divides by the standard deviation of the group's rewards; none does not (Dr. GRPO). Heeded by
+    group_based, group_based_per_turn and grpo_passk."""
+    gamma: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Discount of a turn's reward for each turn before it; for group_based_per_turn, reinforce_pp and
+    monte_carlo. Absent: 1."""
 
 
 class Kl(SpecModel):
     """Penalty on moving away from the base model."""
 
-    coefficient: Annotated[
-        float,
-        Field(ge=0, le=10),
-        not_yet("spec.algorithm.kl.coefficient is not run by this version; leave it at 0", unless=0.0),
-    ] = 0.0
+    coefficient: Annotated[float, Field(ge=0, le=10)] = 0.0
     """Weight of the penalty; 0 is none."""
+    estimator: Literal["k1", "k2", "k3"] = "k3"
+    """How the divergence is estimated at a token, with d = log-probability of the trained less that of the
+    base model: k1 is d, k2 is d^2 / 2, k3 is exp(-d) + d - 1."""
 
 
 class Entropy(SpecModel):
     """Bonus for staying undecided."""
 
-    coefficient: Annotated[
-        float,
-        Field(ge=0, le=10),
-        not_yet("spec.algorithm.entropy.coefficient is not run by this version; leave it at 0", unless=0.0),
-    ] = 0.0
+    coefficient: Annotated[float, Field(ge=0, le=10)] = 0.0
     """Weight of the bonus; 0 is none."""
 
 
@@ -124,14 +156,47 @@ class AlgorithmSpec(SpecModel):
             "clip",
         ),
         Rule(
-            "self.loss in ['cispo', 'importance_sampling'] || !has(self.clip) || has(self.clip.low)",
+            "!(self.loss in ['ppo', 'gspo']) || !has(self.clip) || has(self.clip.low)",
             "spec.algorithm.clip.low is needed beside high, except with cispo; 0.8 is usual",
-            lambda self: (
-                self.loss in ("cispo", "importance_sampling")
-                or self.clip is None
-                or self.clip.low is not None
-            ),
+            lambda self: self.loss not in ("ppo", "gspo") or self.clip is None or self.clip.low is not None,
             "clip",
+        ),
+        Rule(
+            "self.loss != 'cispo' || !has(self.clip) || !has(self.clip.dual)",
+            "spec.algorithm.clip.dual has no effect with cispo; remove it, or use ppo or gspo",
+            lambda self: self.loss != "cispo" or self.clip is None or self.clip.dual is None,
+            "clip",
+        ),
+        _built_in_or_plugin("loss", LOSSES),
+        _built_in_or_plugin("advantage.method", ADVANTAGES),
+        _built_in_or_plugin("ratio", RATIOS),
+        _built_in_or_plugin("reduction", REDUCTIONS),
+        _built_in_or_plugin("correction", CORRECTIONS),
+        Rule(
+            "self.loss != 'gspo' || !has(self.ratio) || self.ratio == 'sequence'",
+            "spec.algorithm.ratio: gspo is ppo with the ratio of sequences; remove ratio, or use ppo",
+            lambda self: self.loss != "gspo" or self.ratio in (None, "sequence"),
+            "ratio",
+        ),
+        Rule(
+            "!has(self.advantage.gamma) || self.advantage.method in "
+            f"{_listed(DISCOUNTING)} || !(self.advantage.method in {_listed(ADVANTAGES)})",
+            f"spec.algorithm.advantage.gamma is heeded by {', '.join(DISCOUNTING)} alone; remove it",
+            lambda self: (
+                self.advantage.gamma is None
+                or self.advantage.method in DISCOUNTING
+                or self.advantage.method not in ADVANTAGES
+            ),
+            "advantage",
+        ),
+        Rule(
+            f"!has(self.correctionCap) || self.correction in {_listed(CAPPED)} || "
+            f"!(self.correction in {_listed(CORRECTIONS)})",
+            f"spec.algorithm.correctionCap is heeded by {' and '.join(CAPPED)} alone; remove it",
+            lambda self: (
+                self.correction_cap is None or self.correction in CAPPED or self.correction not in CORRECTIONS
+            ),
+            "correctionCap",
         ),
         Rule(
             "self.updatesPerBatch <= self.batchSize",
@@ -141,33 +206,35 @@ class AlgorithmSpec(SpecModel):
         ),
     )
 
-    loss: Annotated[
-        Loss, not_yet("spec.algorithm.loss: gspo is not run by this version; use ppo", values=("gspo",))
-    ] = "ppo"
+    loss: Method = "ppo"
     """The surrogate loss. ppo is the one to start with; cispo keeps the gradient of clipped tokens and
-    tends to collapse after 40 to 80 steps; importance_sampling does not clip."""
+    tends to collapse after 40 to 80 steps; importance_sampling does not clip; gspo is ppo with the ratio of
+    whole sequences. Or a name that a plugin registers."""
+    ratio: Method | None = None
+    """What the loss compares: token, the probability of each token under the trained and the old policy, or
+    sequence, the geometric mean of that over the tokens of a row. Absent: sequence with gspo, else token."""
     clip: Clip | None = None
     """Bounds of the ratio. Absent: 0.8 and 1.2 for ppo, 6 from above for cispo."""
     advantage: Advantage = Advantage()
     """How rewards become advantages."""
-    reduction: Annotated[
-        Literal["token_mean", "sequence_mean", "constant", "prompt_mean"],
-        not_yet(
-            "spec.algorithm.reduction: only token_mean is run by this version",
-            values=("sequence_mean", "constant", "prompt_mean"),
-        ),
-    ] = "token_mean"
-    """How the losses of tokens become one: token_mean gives every action token of the optimizer step the
-    same weight."""
-    correction: Annotated[
-        Literal["none", "tis", "sequence_mask", "bypass", "decoupled"],
-        not_yet(
-            "spec.algorithm.correction: only bypass is run by this version",
-            values=("none", "tis", "sequence_mask", "decoupled"),
-        ),
-    ] = "bypass"
+    reduction: Method = "token_mean"
+    """How the losses of tokens become one. token_mean gives every action token of the optimizer step the
+    same weight; sequence_mean every episode, prompt_mean every prompt, and their tokens share it; constant
+    divides by the episodes times the most tokens that one may sample, so that no length counts. Or a name
+    that a plugin registers."""
+    correction: Method = "bypass"
     """How the gap between the sampling servers' and the learner's probabilities is treated. bypass takes
-    the servers' as those of the old policy, which saves a forward pass."""
+    the servers' as those of the old policy, which saves a forward pass. The others ask the learner for those
+    of the old policy before the batch's first optimizer step: none ignores the gap; tis weighs each token by
+    the learner's over the servers', at most correctionCap; decoupled without a bound; sequence_mask drops
+    rows whose mean gap is beyond correctionCap. Or a name that a plugin registers."""
+    correction_cap: Annotated[float, Field(ge=1, le=100)] | None = None
+    """With tis the largest weight of a token; with sequence_mask the largest geometric mean of a row's
+    weights, and its inverse the smallest. Absent: 2."""
+    plugins: Annotated[tuple[Module, ...], Field(max_length=16)] = ()
+    """Python modules that the learner imports before it starts. They register functions of your own, which
+    loss, ratio, advantage.method, reduction and correction may then name. docs/algorithms.md shows how they
+    get onto the learner's path."""
     batch_size: Annotated[int, Field(ge=1, le=4096)] = 128
     """Prompts of a training step; each is tried groupSize times."""
     group_size: Annotated[int, Field(ge=2, le=32)] = 8
@@ -192,10 +259,9 @@ class AlgorithmSpec(SpecModel):
     @property
     def effective_clip(self) -> Bounds | None:
         """The bounds given, else those of the loss; None where the loss does not clip."""
-        default = DEFAULT_BOUNDS.get(self.loss)
-        if default is None or self.clip is None:
-            return default
-        low = default.low if self.loss == "cispo" or self.clip.low is None else self.clip.low
+        if self.clip is None:
+            return DEFAULT_BOUNDS.get(self.loss)
+        low = 0.0 if self.loss == "cispo" or self.clip.low is None else self.clip.low
         return Bounds(low, self.clip.high)
 
     @property

@@ -99,6 +99,13 @@ class RLTrainingJobSpec(SpecModel):
             "spec.learner.deepspeed.zeroStage: 0 needs spec.model.dtype: float32: without ZeRO, gradients are "
             "added up in bfloat16, and steps deviate; use zeroStage: 1, which costs no memory over it",
             lambda self: self.learner.deepspeed.zero_stage >= 1 or self.model.dtype == "float32",
+        Rule(
+            "self.algorithm.kl.coefficient == 0.0 || !has(self.model.full)",
+            "spec.algorithm.kl needs a LoRA adapter in this version, which is switched off to measure the base "
+            "model; remove spec.model.full, or leave coefficient at 0",
+            lambda self: self.algorithm.kl.coefficient == 0 or self.model.full is None,
+            "algorithm",
+        ),
             "learner",
         ),
         Rule(

@@ -1,35 +1,142 @@
-"""Advantages against closed forms, numbers worked out by hand, and NumPy."""
+"""Advantages against closed forms, numbers worked out by hand, NumPy, and what all must keep."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 
+import hypothesis
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway_trainer.objective.advantage import ADVANTAGES, Normalize, group_based
+from headway_trainer.objective.advantage import (
+    ADVANTAGES,
+    AdvantageSettings,
+    Normalize,
+    Numbers,
+    Scored,
+    group_based,
+)
 
+CALM = hypothesis.settings(deadline=None, max_examples=50)
+STD, PLAIN = AdvantageSettings("std"), AdvantageSettings("none")
+BASELINED = (
+    "group_based",
+    "group_based_per_turn",
+    "rloo",
+    "opo",
+    "grpo_passk",
+    "gpg",
+    "reinforce_pp_baseline",
+)
+METHODS = sorted(ADVANTAGES)
 rewards = st.lists(st.floats(-100, 100, allow_nan=False, width=32), min_size=2, max_size=32)
-normalizations = st.sampled_from(["std", "none"])
+settings = st.sampled_from([STD, PLAIN])
 
 
-def tensor(values: list[float]) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.float64)
+def episode(reward: float, *tokens: int) -> Scored:
+    return Scored(reward, tokens or (1,))
+
+
+def by_turns(*turn_rewards: float, tokens: int = 1) -> Scored:
+    return Scored(sum(turn_rewards), (tokens,) * len(turn_rewards), turn_rewards)
+
+
+@st.composite
+def batches(draw: st.DrawFn, smallest: int = 2) -> list[list[Scored]]:
+    """Ragged groups of ragged episodes with whole rewards, some of them of turns."""
+
+    def one() -> Scored:
+        turns = draw(st.integers(1, 4))
+        tokens = tuple(draw(st.integers(1, 9)) for _ in range(turns))
+        earned = tuple(float(draw(st.integers(-3, 3))) for _ in range(turns))
+        return Scored(sum(earned), tokens, draw(st.sampled_from([None, earned])))
+
+    sizes = draw(st.lists(st.integers(smallest, 5), min_size=1, max_size=4))
+    return [[one() for _ in range(size)] for size in sizes]
+
+
+def flat(found: Sequence[Sequence[Numbers]]) -> Numbers:
+    return np.concatenate([turns for group in found for turns in group])
+
+
+def of_group(method: str, group: Sequence[Scored], chosen: AdvantageSettings = STD) -> list[list[float]]:
+    return [turns.tolist() for turns in ADVANTAGES[method]([group], chosen)[0]]
 
 
 def test_by_hand_one_success_in_four() -> None:
     # mean 1/4, unbiased variance (9/16 + 3/16) / 3 = 1/4, deviation 1/2
     expected = np.array([1.5, -0.5, -0.5, -0.5]) * (0.5 / (0.5 + 1e-6))
-    np.testing.assert_allclose(group_based(tensor([1, 0, 0, 0]), "std"), expected, rtol=1e-12)
+    found = of_group("group_based", [episode(r) for r in (1, 0, 0, 0)])
+    np.testing.assert_allclose(np.ravel(found), expected, rtol=1e-12)
 
 
-def test_by_hand_without_normalization() -> None:
-    np.testing.assert_allclose(group_based(tensor([1, 0, 0.5]), "none"), [0.5, -0.5, 0.0], atol=1e-15)
+@pytest.mark.parametrize(
+    ("method", "chosen", "expected"),
+    [
+        ("group_based", PLAIN, [0.5, -0.5, 0.0]),
+        ("rloo", STD, [0.75, -0.75, 0.0]),  # 1 less the mean of 0 and 1/2
+        ("opo", STD, [0.65, -0.35, 0.15]),  # lengths 2, 5, 3: mean (2 + 1.5) / 10
+        ("grpo_passk", PLAIN, [0.5, 0.0, 0.0]),
+        ("grpo_passk", STD, [0.5 / (0.5 + 1e-6), 0.0, 0.0]),
+        ("gpg", STD, [0.5, -0.5, 0.0]),
+        ("monte_carlo", STD, [1.0, 0.0, 0.5]),
+    ],
+)
+def test_by_hand(method: str, chosen: AdvantageSettings, expected: list[float]) -> None:
+    group = [episode(1.0, 2), episode(0.0, 5), episode(0.5, 3)]
+    np.testing.assert_allclose(np.ravel(of_group(method, group, chosen)), expected, atol=1e-12)
 
 
+def test_gpg_scales_up_for_groups_that_say_nothing() -> None:
+    groups = [[episode(1.0), episode(0.0)], [episode(1.0)] * 4]
+    found = ADVANTAGES["gpg"](groups, STD)
+    np.testing.assert_allclose(flat(found), [3 * 0.5, 3 * -0.5, 0, 0, 0, 0])
+
+
+def test_returns_are_discounted_by_the_turn() -> None:
+    discounted = AdvantageSettings(gamma=0.5)
+    assert of_group("monte_carlo", [by_turns(1, 2, 4)], discounted) == [[3.0, 4.0, 4.0]]
+    assert of_group("monte_carlo", [episode(8.0, 5, 1, 2)], discounted) == [[2.0, 4.0, 8.0]]
+
+
+def test_whitening_counts_a_turn_by_its_tokens() -> None:
+    group = [episode(3.0, 1, 2), episode(0.0, 3)]
+    found = ADVANTAGES["reinforce_pp"]([group], STD)
+    values, tokens = flat(found), np.array([1, 2, 3])
+    every = np.repeat(values, tokens)
+    assert abs(every.mean()) < 1e-12
+    np.testing.assert_allclose(every.std(ddof=1), 1.0, rtol=1e-6)
+    np.testing.assert_allclose(values[0], 1.5 / np.sqrt(2.7 + 1e-8))  # variance 6 * 2.25 / 5
+
+
+def test_per_turn_by_hand() -> None:
+    # Returns-to-go: [1, 0], [2, 2], [4]; at turn 1 the last episode has ended.
+    group = [by_turns(1, 0), by_turns(0, 2), by_turns(4)]
+    found = of_group("group_based_per_turn", group, PLAIN)
+    np.testing.assert_allclose(found[0], [1 - 7 / 3, -1])
+    np.testing.assert_allclose(found[1], [2 - 7 / 3, 1])
+    np.testing.assert_allclose(found[2], [4 - 7 / 3])
+
+
+def test_a_turn_that_one_episode_alone_reached_says_nothing() -> None:
+    found = of_group("group_based_per_turn", [by_turns(1, 0, 5), by_turns(0, 2)])
+    assert found[0][2] == 0.0
+
+
+@CALM
+@given(batches(), settings)
+def test_without_rewards_of_turns_per_turn_is_group_based(
+    groups: list[list[Scored]], chosen: AdvantageSettings
+) -> None:
+    plain = [[Scored(e.reward, e.turn_tokens) for e in group] for group in groups]
+    one = flat(ADVANTAGES["group_based_per_turn"](plain, chosen))
+    np.testing.assert_array_equal(one, flat(ADVANTAGES["group_based"](plain, chosen)))
+
+
+@CALM
 @given(rewards)
 def test_std_agrees_with_numpy(values: list[float]) -> None:
     array = np.array(values)
@@ -37,50 +144,105 @@ def test_std_agrees_with_numpy(values: list[float]) -> None:
         expected = np.zeros(len(array))
     else:
         expected = (array - np.mean(array)) / (np.std(array, ddof=1) + 1e-6)
-    np.testing.assert_allclose(group_based(tensor(values), "std"), expected, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(group_based(array, array, STD), expected, rtol=1e-9, atol=1e-12)
 
 
-@given(st.floats(-1e3, 1e3, allow_nan=False), st.integers(1, 32), normalizations)
-def test_equal_rewards_have_no_advantage_at_all(value: float, size: int, normalize: Normalize) -> None:
+@pytest.mark.parametrize("method", BASELINED)
+@CALM
+@given(value=st.floats(-1e3, 1e3, allow_nan=False), size=st.integers(2, 32), chosen=settings)
+def test_equal_rewards_have_no_advantage_at_all(
+    method: str, value: float, size: int, chosen: AdvantageSettings
+) -> None:
     # 0.1 has no exact mean: a deviation of rounding error must not be divided by itself.
-    assert not group_based(tensor([value] * size), normalize).any()
+    assert not np.any(of_group(method, [episode(value, 1 + n) for n in range(size)], chosen))
 
 
-@given(rewards, normalizations, st.randoms())
-def test_permuting_a_group_permutes_its_advantages(
-    values: list[float], normalize: Normalize, rng: Random
+@pytest.mark.parametrize("method", METHODS)
+@CALM
+@given(groups=batches(), chosen=settings, rng=st.randoms())
+def test_permuting_a_batch_permutes_its_advantages(
+    method: str, groups: list[list[Scored]], chosen: AdvantageSettings, rng: Random
 ) -> None:
-    order = list(range(len(values)))
-    rng.shuffle(order)
-    straight = group_based(tensor(values), normalize)
-    permuted = group_based(tensor([values[i] for i in order]), normalize)
-    np.testing.assert_allclose(permuted, straight[order], rtol=1e-9, atol=1e-9)
+    orders = [rng.sample(range(len(group)), len(group)) for group in groups]
+    straight = ADVANTAGES[method](groups, chosen)
+    permuted = ADVANTAGES[method](
+        [[group[i] for i in order] for group, order in zip(groups, orders, strict=True)][::-1], chosen
+    )[::-1]
+    for was, now, order in zip(straight, permuted, orders, strict=True):
+        if method == "grpo_passk":  # of two equally good, one is chosen: then neither has an advantage
+            assert sorted(map(float, flat([was]))) == pytest.approx(sorted(map(float, flat([now]))))
+            continue
+        for place, index in enumerate(order):
+            np.testing.assert_allclose(now[place], was[index], rtol=1e-9, atol=1e-9)
 
 
-@given(
-    st.lists(st.integers(-50, 50), min_size=2, max_size=16),
-    st.integers(-1000, 1000),
-    normalizations,
-)
+@pytest.mark.parametrize("method", BASELINED)
+@CALM
+@given(groups=batches(), shift=st.integers(-100, 100), chosen=settings)
 def test_a_constant_added_to_every_reward_changes_nothing(
-    values: list[int], shift: int, normalize: Normalize
+    method: str, groups: list[list[Scored]], shift: int, chosen: AdvantageSettings
 ) -> None:
-    moved = group_based(tensor([float(v + shift) for v in values]), normalize)
-    np.testing.assert_allclose(moved, group_based(tensor([float(v) for v in values]), normalize), atol=1e-9)
+    # Rewards of turns take it at their last turn only where all have as many: it stands for a final reward.
+    plain = [[Scored(e.reward, e.turn_tokens) for e in group] for group in groups]
+    moved = [[Scored(e.reward + shift, e.turn_tokens) for e in group] for group in plain]
+    np.testing.assert_allclose(
+        flat(ADVANTAGES[method](moved, chosen)), flat(ADVANTAGES[method](plain, chosen)), atol=1e-9
+    )
 
 
-@given(rewards, normalizations)
-def test_advantages_sum_to_nothing(values: list[float], normalize: Normalize) -> None:
-    assert abs(float(group_based(tensor(values), normalize).sum())) < 1e-7 * (1 + max(map(abs, values)))
+@CALM
+@given(batches(), st.integers(-100, 100), settings)
+def test_a_constant_added_to_the_last_turn_changes_nothing_per_turn(
+    groups: list[list[Scored]], shift: int, chosen: AdvantageSettings
+) -> None:
+    told = [[by_turns(*(e.turn_rewards or [e.reward])) for e in group] for group in groups]
+    moved = [[by_turns(*e.turn_rewards[:-1], e.turn_rewards[-1] + shift) for e in group] for group in told]  # type: ignore[index]
+    np.testing.assert_allclose(
+        flat(ADVANTAGES["group_based_per_turn"](moved, chosen)),
+        flat(ADVANTAGES["group_based_per_turn"](told, chosen)),
+        atol=1e-9,
+    )
 
 
+@CALM
+@given(rewards, settings)
+def test_advantages_sum_to_nothing(values: list[float], chosen: AdvantageSettings) -> None:
+    found = group_based(np.array(values), np.ones(len(values)), chosen)
+    assert abs(found.sum()) < 1e-7 * (1 + max(map(abs, values)))
+
+
+@CALM
 @given(st.lists(st.integers(-50, 50), min_size=2, max_size=16), st.integers(1, 20))
 def test_std_takes_the_scale_away(values: list[int], scale: int) -> None:
-    one = group_based(tensor([float(v) for v in values]), "std")
-    many = group_based(tensor([float(v * scale) for v in values]), "std")
+    one = group_based(np.array(values, float), np.ones(len(values)), STD)
+    many = group_based(np.array(values, float) * scale, np.ones(len(values)), STD)
     np.testing.assert_allclose(one, many, atol=1e-4)
 
 
-@pytest.mark.parametrize("method", sorted(ADVANTAGES))
+@pytest.mark.parametrize("method", sorted(set(BASELINED) - {"rloo"}))
 def test_a_lone_episode_says_nothing(method: str) -> None:
-    assert ADVANTAGES[method](tensor([3.0]), "std").tolist() == [0.0]
+    assert of_group(method, [episode(3.0, 2, 1)]) == [[0.0, 0.0]]
+
+
+def test_of_a_lone_episode_rloo_and_monte_carlo_leave_the_reward() -> None:
+    assert of_group("rloo", [episode(3.0, 2)]) == [[3.0]]
+    assert of_group("monte_carlo", [episode(3.0, 2)]) == [[3.0]]
+
+
+@pytest.mark.parametrize("method", METHODS)
+@CALM
+@given(groups=batches(smallest=1), normalize=st.sampled_from(["std", "none"]), gamma=st.floats(0, 1))
+def test_every_turn_has_one_finite_advantage(
+    method: str, groups: list[list[Scored]], normalize: Normalize, gamma: float
+) -> None:
+    found = ADVANTAGES[method](groups, AdvantageSettings(normalize, gamma))
+    assert [[len(turns) for turns in group] for group in found] == [
+        [len(e.turn_tokens) for e in group] for group in groups
+    ]
+    assert np.isfinite(flat(found)).all()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_empty_batch_has_no_advantages(method: str) -> None:
+    assert ADVANTAGES[method]([], STD) == []
+    assert ADVANTAGES[method]([[]], STD) == [[]]

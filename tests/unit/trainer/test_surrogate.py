@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import hypothesis
 import numpy as np
 import pytest
 import torch
@@ -12,8 +13,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from headway_trainer.objective.ratio import LOG_RATIO_LIMIT, token_ratio
-from headway_trainer.objective.surrogate import SURROGATES
+from headway_trainer.objective.surrogate import SURROGATES, RatioBounds
 
+CALM = hypothesis.settings(deadline=None, max_examples=50)
 Array = NDArray[np.float64]
 log_probs = st.floats(-12, 0, allow_nan=False)
 tokens = st.lists(
@@ -24,15 +26,19 @@ tokens = st.lists(
 
 
 def evaluate(
-    loss: str, new: Array, old: Array, advantage: Array, low: float, high: float
+    loss: str, new: Array, old: Array, advantage: Array, low: float, high: float, dual: float | None = None
 ) -> tuple[Array, Array]:
     """Loss of each token and its derivative by the token's new log-probability."""
     new_T = torch.tensor(new, requires_grad=True)
-    ratio_T = token_ratio(new_T, torch.tensor(old))
-    loss_T = SURROGATES[loss].loss(ratio_T, new_T, torch.tensor(advantage), low, high)
+    ratio_T = ratio(new_T, old)
+    loss_T = SURROGATES[loss].loss(ratio_T, new_T, torch.tensor(advantage), RatioBounds(low, high, dual))
     loss_T.sum().backward()
     assert new_T.grad is not None
     return loss_T.detach().numpy(), new_T.grad.numpy()
+
+
+def ratio(new_T: torch.Tensor, old: Array) -> torch.Tensor:
+    return token_ratio(new_T, torch.tensor(old), torch.zeros(len(old), dtype=torch.long))
 
 
 def columns(rows: list[tuple[float, float, float]]) -> tuple[Array, Array, Array]:
@@ -40,6 +46,7 @@ def columns(rows: list[tuple[float, float, float]]) -> tuple[Array, Array, Array
     return new, old, advantage
 
 
+@CALM
 @given(tokens)
 def test_importance_sampling(rows: list[tuple[float, float, float]]) -> None:
     new, old, advantage = columns(rows)
@@ -48,6 +55,7 @@ def test_importance_sampling(rows: list[tuple[float, float, float]]) -> None:
     np.testing.assert_allclose(slope, -np.exp(new - old) * advantage, rtol=1e-12)
 
 
+@CALM
 @given(tokens)
 def test_ppo(rows: list[tuple[float, float, float]]) -> None:
     new, old, advantage = columns(rows)
@@ -64,6 +72,7 @@ def test_ppo(rows: list[tuple[float, float, float]]) -> None:
     np.testing.assert_allclose(slope[smooth], expected[smooth], rtol=1e-12, atol=1e-15)
 
 
+@CALM
 @given(tokens)
 def test_cispo(rows: list[tuple[float, float, float]]) -> None:
     new, old, advantage = columns(rows)
@@ -82,6 +91,7 @@ def test_ppo_by_hand() -> None:
 
 
 @pytest.mark.parametrize("loss", sorted(SURROGATES))
+@CALM
 @given(rows=st.lists(st.tuples(log_probs, st.floats(-3, 3, allow_nan=False)), min_size=1, max_size=20))
 def test_on_policy_every_loss_has_the_policy_gradient(loss: str, rows: list[tuple[float, float]]) -> None:
     new, advantage = np.array(rows, dtype=np.float64).T
@@ -89,19 +99,30 @@ def test_on_policy_every_loss_has_the_policy_gradient(loss: str, rows: list[tupl
     np.testing.assert_allclose(slope, -advantage, rtol=1e-12, atol=1e-300)
 
 
-@given(tokens)
-def test_clipped_tokens_of_ppo_are_those_without_gradient(rows: list[tuple[float, float, float]]) -> None:
+@CALM
+@given(tokens, st.sampled_from([None, 3.0]))
+def test_clipped_tokens_of_ppo_are_those_without_gradient(
+    rows: list[tuple[float, float, float]], dual: float | None
+) -> None:
     new, old, advantage = columns(rows)
-    _, slope = evaluate("ppo", new, old, advantage, 0.8, 1.2)
+    _, slope = evaluate("ppo", new, old, advantage, 0.8, 1.2, dual)
     clipped = SURROGATES["ppo"].clipped(
-        token_ratio(torch.tensor(new), torch.tensor(old)), torch.tensor(advantage), 0.8, 1.2
+        ratio(torch.tensor(new), old), torch.tensor(advantage), RatioBounds(0.8, 1.2, dual)
     )
     assert not slope[clipped.numpy()].any()
     moving = ~clipped.numpy() & (np.abs(advantage) > 1e-300)
     assert np.count_nonzero(slope[moving]) == np.count_nonzero(moving)
 
 
+def test_a_dual_bound_by_hand() -> None:
+    old = np.log(np.array([0.1, 0.1, 0.1]))
+    new = np.log(np.array([0.5, 0.2, 0.5]))  # ratios 5, 2, 5
+    value, slope = evaluate("ppo", new, old, np.array([-1.0, -1.0, 1.0]), 0.8, 1.2, 3.0)
+    np.testing.assert_allclose(value, [3.0, 2.0, -1.2], rtol=1e-12)
+    np.testing.assert_allclose(slope, [0.0, 2.0, 0.0], rtol=1e-12)
+
+
 def test_an_impossible_token_stays_finite() -> None:
     new_T = torch.tensor([0.0], requires_grad=True)
-    ratio_T = token_ratio(new_T, torch.tensor([-1e4]))
+    ratio_T = ratio(new_T, np.array([-1e4], dtype=np.float32))
     assert ratio_T.item() == pytest.approx(math.exp(LOG_RATIO_LIMIT), rel=1e-6)

@@ -6,12 +6,19 @@ import learner_rig as rig
 import numpy as np
 import pytest
 
-from headway_api.records import Batch, PolicyVersion, Row, VersionSpan
-from headway_api.spec.algorithm import AlgorithmSpec
-from headway_trainer.batch import MalformedRow, group_advantages, lag, mini_batches, training_batch
+from headway_api.records import Batch, GroupRecord, PolicyVersion, Row, TurnSpan, VersionSpan
+from headway_api.spec.algorithm import Advantage, AlgorithmSpec
+from headway_trainer.batch import MalformedRow, lag, mini_batches, scored_episodes, training_batch
 from headway_trainer.objective.presets import Objective
 
 OBJECTIVE = Objective.of(AlgorithmSpec())
+
+
+def group_advantages(group: GroupRecord, objective: Objective = OBJECTIVE) -> list[float]:
+    """Of each scored episode, of which every turn has the same."""
+    found = objective.advantages([scored_episodes(group)])[0]
+    assert all(len(set(turns)) == 1 for turns in found)
+    return [float(turns[0]) for turns in found]
 
 
 def made(*groups: object, step: int = 1) -> Batch:
@@ -21,9 +28,7 @@ def made(*groups: object, step: int = 1) -> Batch:
 def test_an_infra_error_is_in_no_baseline() -> None:
     with_error = rig.group("t0-000000", [1.0, None, 0.0, 0.0])
     without = rig.group("t0-000000", [1.0, 0.0, 0.0])
-    np.testing.assert_array_equal(
-        group_advantages(with_error, OBJECTIVE), group_advantages(without, OBJECTIVE)
-    )
+    np.testing.assert_array_equal(group_advantages(with_error), group_advantages(without))
 
 
 def test_an_infra_error_makes_no_row() -> None:
@@ -50,9 +55,9 @@ def test_a_group_with_one_scored_episode_is_not_trained() -> None:
 def test_every_action_token_of_an_episode_carries_its_advantage() -> None:
     group = rig.group("a", [1.0, 0.0, 0.5])
     batch = training_batch(made(group), OBJECTIVE)
-    expected = group_advantages(group, OBJECTIVE)
+    expected = group_advantages(group)
     rows = batch.groups[0].rows
-    assert [row.advantages[row.mask][0] for row in rows] == pytest.approx(expected.tolist())
+    assert [row.advantages[row.mask][0] for row in rows] == pytest.approx(expected)
     for row in rows:
         assert len(set(row.advantages[row.mask])) == 1
         assert not row.advantages[~row.mask].any()
@@ -98,3 +103,71 @@ def test_a_row_without_action_tokens_is_left_out() -> None:
         update={"episodes": [first.model_copy(update={"rows": [*first.rows, idle]}), group.episodes[1]]}
     )
     assert len(training_batch(made(padded), OBJECTIVE).groups[0].rows) == 2
+
+
+def with_turns(group: GroupRecord, *turn_rewards: list[float] | None) -> GroupRecord:
+    """The group, with the turns of its rows told, and a reward of each turn where given."""
+    episodes = []
+    for episode, rewards in zip(group.episodes, turn_rewards, strict=True):
+        [row] = episode.rows
+        spans = [
+            TurnSpan(start=span.start, end=span.end, turn=turn) for turn, span in enumerate(row.versions)
+        ]
+        told = {"rows": [row.model_copy(update={"turns": spans})], "turn_rewards": rewards}
+        episodes.append(episode.model_copy(update=told))
+    return group.model_copy(update={"episodes": episodes})
+
+
+PER_TURN = Objective.of(AlgorithmSpec(advantage=Advantage(method="group_based_per_turn", normalize="none")))
+
+
+def test_each_turn_carries_the_advantage_of_its_own_return() -> None:
+    group = with_turns(rig.group("a", [1.0, 0.5]), [0.5, 0.5], [0.5, 0.0])
+    [trained] = training_batch(made(group), PER_TURN).groups
+    for row, source, expected in zip(
+        trained.rows, group.episodes, ([0.25, 0.25], [-0.25, -0.25]), strict=True
+    ):
+        for span, value in zip(source.rows[0].turns, expected, strict=True):
+            assert set(row.advantages[span.start : span.end]) == {np.float32(value)}
+        assert not row.advantages[~row.mask].any()
+    # Earned at the first turn, it is nothing to the second one's credit.
+    group = with_turns(rig.group("a", [1.0, 0.0]), [1.0, 0.0], [0.0, 0.0])
+    [trained] = training_batch(made(group), PER_TURN).groups
+    first, second = group.episodes[0].rows[0].turns
+    row = trained.rows[0]
+    assert (row.advantages[first.start], row.advantages[second.start]) == (0.5, 0.0)
+
+
+def test_without_rewards_of_turns_the_turns_change_nothing() -> None:
+    plain = rig.group("a", [1.0, 0.0, 0.5])
+    told = with_turns(plain, None, None, None)
+    for objective in (OBJECTIVE, PER_TURN):
+        one, other = (training_batch(made(group), objective).groups[0].rows for group in (plain, told))
+        for a, b in zip(one, other, strict=True):
+            np.testing.assert_array_equal(a.advantages, b.advantages)
+
+
+def test_a_turn_without_a_reward_beside_turns_that_have_one_is_refused() -> None:
+    group = with_turns(rig.group("a", [1.0, 0.0]), [1.0], [0.0])
+    with pytest.raises(MalformedRow, match="turn 1 has no reward"):
+        training_batch(made(group), PER_TURN)
+
+
+def test_a_turn_that_did_not_reach_the_agent_takes_no_part() -> None:
+    group = with_turns(rig.group("a", [1.0, 0.0]), [0.25, 0.0, 0.75], [0.0, 0.0, 0.0])
+    moved = []
+    for episode in group.episodes:
+        spans = [span.model_copy(update={"turn": 2 * span.turn}) for span in episode.rows[0].turns]
+        row = episode.rows[0].model_copy(update={"turns": spans})
+        moved.append(episode.model_copy(update={"rows": [row]}))
+    first, second = scored_episodes(group.model_copy(update={"episodes": moved}))
+    assert (first.turn_rewards, second.turn_rewards) == ((0.25, 0.75), (0.0, 0.0))
+    assert first.turn_tokens == tuple(span.end - span.start for span in group.episodes[0].rows[0].turns)
+
+
+def test_an_episode_without_a_row_is_in_the_baseline_all_the_same() -> None:
+    group = rig.group("a", [1.0, 0.0, 0.0])
+    empty = group.episodes[2].model_copy(update={"rows": []})
+    cut = group.model_copy(update={"episodes": [*group.episodes[:2], empty]})
+    assert group_advantages(cut) == group_advantages(group)
+    assert len(training_batch(made(cut), OBJECTIVE).groups[0].rows) == 2

@@ -1,40 +1,228 @@
-"""Advantages: rewards of one group's scored episodes in, one number an episode out.
+"""Advantages: the scored episodes of a batch in, one number for each turn of each episode out.
 
-An `InfraError` episode is no input: it is in no mean and in no standard deviation.
+An `InfraError` episode is no input: it is in no mean and in no standard deviation. A group whose rewards are
+all equal, or that has one episode, has advantage exactly 0 under every method that subtracts its mean:
+rounding of the mean must not be blown up by a deviation near 0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final, Literal
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
+
+from headway_trainer.objective.registry import Table
 
 Normalize = Literal["std", "none"]
-AdvantageFunction = Callable[[Tensor, Normalize], Tensor]
-
+Numbers = NDArray[np.float64]
 STD_EPSILON: Final = 1e-6
+WHITENING_EPSILON: Final = 1e-8
 
 
-def group_based(rewards_G: Tensor, normalize: Normalize) -> Tensor:
+@dataclass(frozen=True)
+class Scored:
+    """What an advantage may know of one episode."""
+
+    reward: float
+    turn_tokens: tuple[int, ...]
+    """Action tokens of each turn, in the order of the turns; (0,) for an episode without any."""
+    turn_rewards: tuple[float, ...] | None = None
+    """What each turn earned; they add up to `reward`. None: all of it came at the end."""
+
+    @property
+    def action_tokens(self) -> int:
+        """Of all turns."""
+        return sum(self.turn_tokens)
+
+    def returns(self, gamma: float) -> Numbers:
+        """Of each turn: its reward and those after it, each discounted by `gamma` a turn."""
+        rewards = self.turn_rewards or (0.0,) * (len(self.turn_tokens) - 1) + (self.reward,)
+        running, found = 0.0, np.zeros(len(self.turn_tokens))
+        for turn in reversed(range(len(found))):
+            running = rewards[turn] + gamma * running
+            found[turn] = running
+        return found
+
+
+@dataclass(frozen=True)
+class AdvantageSettings:
+    """`spec.algorithm.advantage`."""
+
+    normalize: Normalize = "std"
+    gamma: float = 1.0
+
+
+Group = Sequence[Scored]
+AdvantageFunction = Callable[[Sequence[Group], AdvantageSettings], list[list[Numbers]]]
+"""Groups of a batch -> for each group and episode the advantage of each turn, in float64."""
+EpisodeFunction = Callable[[Numbers, Numbers, AdvantageSettings], Numbers]
+"""Rewards of a group and action tokens of its episodes -> advantage of each episode."""
+
+ADVANTAGES: Final[Table[AdvantageFunction]] = Table("spec.algorithm.advantage.method")
+
+
+def advantage(name: str) -> Callable[[AdvantageFunction], AdvantageFunction]:
+    """Register a function of a whole batch as an advantage method."""
+
+    def register(function: AdvantageFunction) -> AdvantageFunction:
+        ADVANTAGES.add(name, function)
+        return function
+
+    return register
+
+
+def episode_advantage(name: str) -> Callable[[EpisodeFunction], EpisodeFunction]:
+    """Register a function of one group's rewards: every turn of an episode has the same advantage."""
+
+    def register(function: EpisodeFunction) -> EpisodeFunction:
+        ADVANTAGES.add(name, of_each_group(function))
+        return function
+
+    return register
+
+
+def of_each_group(function: EpisodeFunction) -> AdvantageFunction:
+    """A function of one group's rewards, for every group of a batch."""
+
+    def of_batch(groups: Sequence[Group], settings: AdvantageSettings) -> list[list[Numbers]]:
+        return [
+            [
+                np.full(len(episode.turn_tokens), value)
+                for episode, value in zip(group, function(*_columns(group), settings), strict=True)
+            ]
+            for group in groups
+        ]
+
+    return of_batch
+
+
+def _columns(group: Group) -> tuple[Numbers, Numbers]:
+    rewards = np.array([episode.reward for episode in group], dtype=np.float64)
+    return rewards, np.array([episode.action_tokens for episode in group], dtype=np.float64)
+
+
+def centred(values: Numbers) -> Numbers:
+    """Values less their mean; exactly 0 where all are equal."""
+    return np.zeros_like(values) if uniform(values) else values - values.mean()
+
+
+def uniform(values: Numbers) -> bool:
+    """Whether all values are equal, as one alone is."""
+    return len(values) < 2 or bool(values.min() == values.max())
+
+
+def _standardized(values: Numbers, by: Numbers, settings: AdvantageSettings) -> Numbers:
+    """`values` over the unbiased standard deviation of `by`, if that is asked."""
+    if settings.normalize == "none" or uniform(by):
+        return values
+    return values / (by.std(ddof=1) + STD_EPSILON)
+
+
+@episode_advantage("group_based")
+def group_based(rewards_G: Numbers, tokens_G: Numbers, settings: AdvantageSettings) -> Numbers:
     """Reward less the group's mean, over its standard deviation where `normalize` is std.
 
     GRPO (arXiv 2402.03300): unbiased deviation, epsilon 1e-6. `none` is Dr. GRPO (arXiv 2503.20783).
-    A group whose rewards are all equal, or that has one episode, has advantage exactly 0: rounding of the
-    mean must not be blown up by a deviation near 0.
-
-    Args:
-        rewards_G: float64 rewards of the scored episodes.
-
-    Returns:
-        float64 advantages, same shape.
     """
-    if rewards_G.numel() < 2 or bool(rewards_G.min() == rewards_G.max()):
-        return torch.zeros_like(rewards_G)
-    centred_G = rewards_G - rewards_G.mean()
-    return centred_G / (rewards_G.std(correction=1) + STD_EPSILON) if normalize == "std" else centred_G
+    return _standardized(centred(rewards_G), rewards_G, settings)
 
 
-ADVANTAGES: Final[dict[str, AdvantageFunction]] = {"group_based": group_based}
-"""By `spec.algorithm.advantage.method`."""
+@advantage("group_based_per_turn")
+def group_based_per_turn(groups: Sequence[Group], settings: AdvantageSettings) -> list[list[Numbers]]:
+    """group_based of the returns-to-go at each turn; an episode that has ended takes no part in later turns.
+
+    A group of which no episode has rewards of turns is as under group_based: the turn at which an episode
+    happens to end says nothing of how good it was.
+    """
+    return [
+        _per_turn(group, settings)
+        if any(episode.turn_rewards is not None for episode in group)
+        else of_each_group(group_based)([group], settings)[0]
+        for group in groups
+    ]
+
+
+def _per_turn(group: Group, settings: AdvantageSettings) -> list[Numbers]:
+    returns = [episode.returns(settings.gamma) for episode in group]
+    found = [np.zeros(len(values)) for values in returns]
+    for turn in range(max(map(len, returns))):
+        there = [index for index, values in enumerate(returns) if turn < len(values)]
+        at_turn = np.array([returns[index][turn] for index in there])
+        for index, value in zip(there, _standardized(centred(at_turn), at_turn, settings), strict=True):
+            found[index][turn] = value
+    return found
+
+
+@episode_advantage("rloo")
+def rloo(rewards_G: Numbers, tokens_G: Numbers, settings: AdvantageSettings) -> Numbers:
+    """Reward less the mean of the others: G / (G - 1) of its distance to the mean of all (arXiv 2402.14740).
+
+    The reward of a lone episode stays as it is: there are no others.
+    """
+    size = len(rewards_G)
+    return rewards_G if size < 2 else centred(rewards_G) * (size / (size - 1))
+
+
+@episode_advantage("opo")
+def opo(rewards_G: Numbers, tokens_G: Numbers, settings: AdvantageSettings) -> Numbers:
+    """Reward less the group's mean, in which an episode counts by its action tokens (arXiv 2505.23585)."""
+    if uniform(rewards_G) or not tokens_G.any():
+        return centred(rewards_G)
+    return rewards_G - np.average(rewards_G, weights=tokens_G)
+
+
+@episode_advantage("grpo_passk")
+def grpo_passk(rewards_G: Numbers, tokens_G: Numbers, settings: AdvantageSettings) -> Numbers:
+    """The best episode alone: its reward less the second best's (arXiv 2503.19595)."""
+    found = np.zeros_like(rewards_G)
+    if not uniform(rewards_G):
+        second, best = np.argsort(rewards_G, kind="stable")[-2:]
+        found[best] = rewards_G[best] - rewards_G[second]
+    return _standardized(found, rewards_G, settings)
+
+
+@advantage("gpg")
+def gpg(groups: Sequence[Group], settings: AdvantageSettings) -> list[list[Numbers]]:
+    """Reward less the group's mean, times alpha: the batch's episodes over those that have a gradient, which
+    are the episodes of groups whose rewards differ (arXiv 2504.02546)."""
+    rewards = [_columns(group)[0] for group in groups]
+    heard = sum(len(values) for values in rewards if not uniform(values))
+    alpha = sum(map(len, rewards)) / max(1, heard)
+    return of_each_group(lambda rewards_G, _tokens, _settings: alpha * centred(rewards_G))(groups, settings)
+
+
+@advantage("monte_carlo")
+def monte_carlo(groups: Sequence[Group], settings: AdvantageSettings) -> list[list[Numbers]]:
+    """The discounted return-to-go of each turn, without a baseline."""
+    return [[episode.returns(settings.gamma) for episode in group] for group in groups]
+
+
+@advantage("reinforce_pp")
+def reinforce_pp(groups: Sequence[Group], settings: AdvantageSettings) -> list[list[Numbers]]:
+    """Discounted returns-to-go, whitened over the batch's action tokens (arXiv 2501.03262)."""
+    return _whitened(monte_carlo(groups, settings), groups)
+
+
+@advantage("reinforce_pp_baseline")
+def reinforce_pp_baseline(groups: Sequence[Group], settings: AdvantageSettings) -> list[list[Numbers]]:
+    """Reward less the group's mean, whitened over the batch's action tokens (arXiv 2501.03262)."""
+    plain = AdvantageSettings(normalize="none")
+    return _whitened(of_each_group(group_based)(groups, plain), groups)
+
+
+def _whitened(values: list[list[Numbers]], groups: Sequence[Group]) -> list[list[Numbers]]:
+    """Values with mean 0 and unbiased variance 1, each turn's counted once for each of its action tokens."""
+    flat = [turns for group in values for turns in group]
+    tokens = [np.array(episode.turn_tokens, dtype=np.float64) for group in groups for episode in group]
+    if not flat:
+        return values
+    every, count = np.concatenate(flat), np.concatenate(tokens)
+    if uniform(every[count > 0]):
+        return [[np.zeros_like(turns) for turns in group] for group in values]
+    mean = np.average(every, weights=count)
+    variance = (count * (every - mean) ** 2).sum() / (count.sum() - 1)
+    scale = 1 / np.sqrt(variance + WHITENING_EPSILON)
+    return [[(turns - mean) * scale for turns in group] for group in values]

@@ -1,27 +1,23 @@
-"""A preset: one choice on each axis of the objective, and the loss that they make together.
-
-To add a method: write one function in its axis's module and enter it in that module's table.
-"""
+"""A preset: one choice on each axis of the objective, and the loss that they make together."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from headway_api.exits import JobError
+from headway_api.objective import Preset, expand
 from headway_api.spec.algorithm import AlgorithmSpec
-from headway_trainer.objective.advantage import ADVANTAGES, Normalize
+from headway_trainer.objective.advantage import ADVANTAGES, AdvantageSettings, Group, Numbers
 from headway_trainer.objective.correction import CORRECTIONS
-from headway_trainer.objective.ratio import token_ratio
+from headway_trainer.objective.penalty import DIVERGENCES
+from headway_trainer.objective.ratio import RATIOS
 from headway_trainer.objective.reduction import REDUCTIONS, RowShape
-from headway_trainer.objective.surrogate import SURROGATES
-
-UNBOUNDED: Final = (0.0, float("inf"))
-Function = TypeVar("Function")
+from headway_trainer.objective.registry import load_plugins
+from headway_trainer.objective.surrogate import SURROGATES, RatioBounds
 
 
 @dataclass(frozen=True)
@@ -33,57 +29,92 @@ class TokenStatistics:
     clipped_T: Tensor
     log_ratio_T: Tensor
     """Trained policy's log-probability less the sampler's."""
+    correction_T: Tensor
+    """Weight that the correction gave the token; 0 where it takes no part."""
+    divergence_T: Tensor | None
+    """Estimate of the divergence from the base model; None where it is no part of the loss."""
 
 
-@dataclass(frozen=True)
 class Objective:
-    """The objective as it runs. Every field is a name in its axis's table or a number."""
+    """The objective as it runs."""
 
-    loss: str
-    clip_low: float
-    clip_high: float
-    advantage: str
-    normalize: Normalize
-    reduction: str
-    correction: str
-
-    @classmethod
-    def of(cls, spec: AlgorithmSpec) -> Objective:
-        """Expand `spec.algorithm`, defaults of the loss included.
+    def __init__(self, preset: Preset) -> None:
+        """Import the plugins and find every function.
 
         Raises:
-            JobError: `ObjectiveUnknown`, for a name that this version cannot run.
+            JobError: `PluginNotImportable`, or `ObjectiveUnknown` for a name that nobody registered.
         """
-        _choose(SURROGATES, spec.loss, "loss")
-        _choose(ADVANTAGES, spec.advantage.method, "advantage.method")
-        _choose(REDUCTIONS, spec.reduction, "reduction")
-        _choose(CORRECTIONS, spec.correction, "correction")
-        clip = spec.effective_clip
-        low, high = (clip.low, clip.high) if clip else UNBOUNDED
-        return cls(
-            loss=spec.loss,
-            clip_low=low,
-            clip_high=high,
-            advantage=spec.advantage.method,
-            normalize=spec.advantage.normalize,
-            reduction=spec.reduction,
-            correction=spec.correction,
+        load_plugins(preset.plugins)
+        self.preset = preset
+        self._advantage = ADVANTAGES[preset.advantage]
+        self._settings = AdvantageSettings(
+            normalize="none" if preset.normalize == "none" else "std",
+            gamma=1.0 if preset.gamma is None else preset.gamma,
         )
+        self._ratio = RATIOS[preset.ratio]
+        self._surrogate = SURROGATES[preset.surrogate]
+        self._bounds = RatioBounds(
+            low=0.0 if preset.clip_low is None else preset.clip_low,
+            high=float("inf") if preset.clip_high is None else preset.clip_high,
+            dual=preset.clip_dual,
+        )
+        self._correction = CORRECTIONS[preset.correction]
+        self._cap = float("inf") if preset.correction_cap is None else preset.correction_cap
+        self._reduction = REDUCTIONS[preset.reduction]
+        self._episode_tokens = preset.episode_tokens or 0
+
+    @classmethod
+    def of(cls, spec: AlgorithmSpec, episode_tokens: int = 0) -> Objective:
+        """Expand `spec.algorithm`.
+
+        Args:
+            spec: the block of the job's spec.
+            episode_tokens: what `headway_api.objective` says of the job; heeded by a reduction by planned
+                length alone.
+
+        Raises:
+            JobError: as the constructor does.
+        """
+        return cls(expand(spec, episode_tokens))
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether `token_loss` needs log-probabilities from before the batch's first optimizer step."""
+        return self._correction.recomputes
+
+    @property
+    def penalizes_divergence(self) -> bool:
+        """Whether `token_loss` needs the log-probabilities under the base model."""
+        return self.preset.kl_coefficient > 0
+
+    @property
+    def rewards_entropy(self) -> bool:
+        """Whether `token_loss` needs entropies with a gradient."""
+        return self.preset.entropy_coefficient > 0
 
     def expanded(self) -> dict[str, Any]:
-        """The preset written out, as a status or a log shows it."""
-        return asdict(self)
+        """The preset written out, as a log shows it."""
+        return asdict(self.preset)
 
-    def advantages(self, rewards_G: Tensor) -> Tensor:
-        """Advantage of each scored episode of one group, from its float64 rewards."""
-        return ADVANTAGES[self.advantage](rewards_G, self.normalize)
+    def advantages(self, groups: Sequence[Group]) -> list[list[Numbers]]:
+        """Advantage of each turn of each scored episode of a batch's groups."""
+        return self._advantage(groups, self._settings)
 
     def weights(self, rows: Sequence[RowShape]) -> list[float]:
         """What each action token of each row counts, the rows being those of one optimizer step."""
-        return REDUCTIONS[self.reduction](rows)
+        return self._reduction(rows, self._episode_tokens)
 
     def token_loss(
-        self, new_T: Tensor, sampler_T: Tensor, advantage_T: Tensor, weight_T: Tensor
+        self,
+        new_T: Tensor,
+        sampler_T: Tensor,
+        advantage_T: Tensor,
+        weight_T: Tensor,
+        *,
+        row_T: Tensor | None = None,
+        old_T: Tensor | None = None,
+        reference_T: Tensor | None = None,
+        entropy_T: Tensor | None = None,
     ) -> tuple[Tensor, TokenStatistics]:
         """This micro-batch's share of the loss of the optimizer step.
 
@@ -92,29 +123,36 @@ class Objective:
             sampler_T: those the sampler recorded.
             advantage_T: each token's advantage.
             weight_T: what each token counts, from `weights`.
+            row_T: which row each token belongs to, counted from 0; None: all to one.
+            old_T: log-probabilities before the batch's first optimizer step, where `recomputes`.
+            reference_T: those under the base model, where `penalizes_divergence`.
+            entropy_T: entropies with a gradient, where `rewards_entropy`.
 
         Returns:
             The share (shares of all micro-batches add up to the loss) and the tokens' statistics.
         """
-        old_T = CORRECTIONS[self.correction](sampler_T)
-        ratio_T = token_ratio(new_T, old_T)
-        surrogate, bounds = SURROGATES[self.loss], (self.clip_low, self.clip_high)
-        loss_T = surrogate.loss(ratio_T, new_T, advantage_T, *bounds)
+        row_T = torch.zeros_like(new_T, dtype=torch.long) if row_T is None else row_T
+        with torch.no_grad():
+            recomputed_T = sampler_T if old_T is None else old_T
+            taken_T, correction_T = self._correction.function(sampler_T, recomputed_T, row_T, self._cap)
+        ratio_T = self._ratio(new_T, taken_T, row_T)
+        loss_T = self._surrogate.loss(ratio_T, new_T, advantage_T, self._bounds) * correction_T
+        divergence_T = None
+        if self.penalizes_divergence:
+            assert reference_T is not None
+            assert self.preset.kl_estimator is not None
+            divergence_T = DIVERGENCES[self.preset.kl_estimator](new_T, reference_T.detach())
+            loss_T = loss_T + self.preset.kl_coefficient * divergence_T
+        if self.rewards_entropy:
+            assert entropy_T is not None
+            loss_T = loss_T - self.preset.entropy_coefficient * entropy_T
         with torch.no_grad():
             statistics = TokenStatistics(
                 loss_T=loss_T.detach(),
                 ratio_T=ratio_T.detach(),
-                clipped_T=surrogate.clipped(ratio_T, advantage_T, *bounds),
+                clipped_T=self._surrogate.clipped(ratio_T, advantage_T, self._bounds),
                 log_ratio_T=new_T.detach() - sampler_T,
+                correction_T=correction_T,
+                divergence_T=None if divergence_T is None else divergence_T.detach(),
             )
         return (loss_T * weight_T).sum(), statistics
-
-
-def _choose(table: Mapping[str, Function], name: str, field: str) -> Function:
-    if name not in table:
-        raise JobError(
-            "ObjectiveUnknown",
-            f"{name!r} is not run by this version; use {' or '.join(sorted(table))}",
-            field=f"spec.algorithm.{field}",
-        )
-    return table[name]

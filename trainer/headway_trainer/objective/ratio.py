@@ -1,16 +1,61 @@
-"""How much likelier the trained policy makes a token than the policy that is taken as old."""
+"""How much likelier the trained policy makes what was sampled than the policy that is taken as old."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import torch
 from torch import Tensor
 
+from headway_trainer.objective.registry import Table
+
 LOG_RATIO_LIMIT: Final = 20.0
 """A log-ratio is cut at this distance from 0: e^20 is finite in every dtype the sum passes through."""
 
+RatioFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""New and old log-probabilities, and the row of each token -> the ratio of each token.
 
-def token_ratio(new_T: Tensor, old_T: Tensor) -> Tensor:
-    """exp(new - old), token by token; the gradient flows through `new_T` only."""
-    return torch.exp((new_T - old_T.detach()).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT))
+The gradient flows through the new ones only. A micro-batch holds every token of each of its rows.
+"""
+
+RATIOS: Final[Table[RatioFunction]] = Table("spec.algorithm.ratio")
+
+
+def ratio(name: str) -> Callable[[RatioFunction], RatioFunction]:
+    """Register a ratio."""
+
+    def register(function: RatioFunction) -> RatioFunction:
+        RATIOS.add(name, function)
+        return function
+
+    return register
+
+
+def bounded_exp(log_T: Tensor) -> Tensor:
+    """exp, finite whatever comes in; no gradient beyond the limit."""
+    return torch.exp(log_T.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT))
+
+
+def row_mean(values_T: Tensor, row_T: Tensor) -> Tensor:
+    """The mean of each token's row, token by token."""
+    rows = int(row_T.max()) + 1
+    sums_B = values_T.new_zeros(rows).index_add(0, row_T, values_T)
+    return (sums_B / torch.bincount(row_T, minlength=rows).clamp(min=1))[row_T]
+
+
+@ratio("token")
+def token_ratio(new_T: Tensor, old_T: Tensor, row_T: Tensor) -> Tensor:
+    """exp(new - old), token by token."""
+    return bounded_exp(new_T - old_T.detach())
+
+
+@ratio("sequence")
+def sequence_ratio(new_T: Tensor, old_T: Tensor, row_T: Tensor) -> Tensor:
+    """The geometric mean of the token ratios of a row, the same for all its tokens (GSPO, arXiv 2507.18071).
+
+    Each token's gradient is that of its own log-probability, as in GSPO-token: with an advantage that is
+    the same throughout a row, their sum is the gradient of the row's ratio.
+    """
+    log_T = row_mean((new_T - old_T).detach(), row_T)
+    return bounded_exp(log_T + new_T - new_T.detach())

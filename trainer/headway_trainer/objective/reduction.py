@@ -6,9 +6,12 @@ packing nor accumulation nor the number of ranks changes the gradient.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Final
+
+from headway_trainer.objective.registry import Table
 
 
 @dataclass(frozen=True)
@@ -21,14 +24,61 @@ class RowShape:
     action_tokens: int
 
 
-ReductionFunction = Callable[[Sequence[RowShape]], list[float]]
+ReductionFunction = Callable[[Sequence[RowShape], int], list[float]]
+"""The rows of an optimizer step, and the most tokens that the job plans to sample in an episode -> what each
+action token of each row counts."""
+
+REDUCTIONS: Final[Table[ReductionFunction]] = Table("spec.algorithm.reduction")
 
 
-def token_mean(rows: Sequence[RowShape]) -> list[float]:
-    """Every action token of the optimizer step counts the same."""
+def reduction(name: str) -> Callable[[ReductionFunction], ReductionFunction]:
+    """Register a reduction."""
+
+    def register(function: ReductionFunction) -> ReductionFunction:
+        REDUCTIONS.add(name, function)
+        return function
+
+    return register
+
+
+@reduction("token_mean")
+def token_mean(rows: Sequence[RowShape], episode_tokens: int) -> list[float]:
+    """Every action token of the optimizer step counts the same (DAPO, arXiv 2503.14476)."""
     tokens = sum(row.action_tokens for row in rows)
     return [1 / tokens] * len(rows)
 
 
-REDUCTIONS: Final[dict[str, ReductionFunction]] = {"token_mean": token_mean}
-"""By `spec.algorithm.reduction`."""
+@reduction("sequence_mean")
+def sequence_mean(rows: Sequence[RowShape], episode_tokens: int) -> list[float]:
+    """Every episode counts the same, and its tokens, over all its rows, share that (GRPO)."""
+    return _shared(rows, _episode)
+
+
+@reduction("prompt_mean")
+def prompt_mean(rows: Sequence[RowShape], episode_tokens: int) -> list[float]:
+    """Every prompt counts the same, and the tokens of its episodes share that (arXiv 2510.13786)."""
+    return _shared(rows, lambda row: row.group_id)
+
+
+@reduction("constant")
+def constant(rows: Sequence[RowShape], episode_tokens: int) -> list[float]:
+    """Every token counts one over the episodes times their planned length (Dr. GRPO, arXiv 2503.20783):
+    neither the lengths of the batch nor those of the group change what a token counts.
+
+    Raises:
+        ValueError: the planned length is not known.
+    """
+    if episode_tokens < 1:
+        raise ValueError("the reduction constant needs the planned length of an episode")
+    return [1 / (len(set(map(_episode, rows))) * episode_tokens)] * len(rows)
+
+
+def _episode(row: RowShape) -> Hashable:
+    return row.group_id, row.episode
+
+
+def _shared(rows: Sequence[RowShape], owner: Callable[[RowShape], Hashable]) -> list[float]:
+    tokens: Counter[Hashable] = Counter()
+    for row in rows:
+        tokens[owner(row)] += row.action_tokens
+    return [1 / (len(tokens) * tokens[owner(row)]) for row in rows]

@@ -1,7 +1,7 @@
 """Surrogate losses: one number a token, to be minimized, before any reduction.
 
-All take the ratio and log-probability of each action token and the advantage of its episode. `low` and
-`high` bound the ratio itself; they are not distances from 1.
+All take the ratio and log-probability of each action token, its advantage, and bounds of the ratio itself:
+they are not distances from 1.
 """
 
 from __future__ import annotations
@@ -13,44 +13,42 @@ from typing import Final
 import torch
 from torch import Tensor
 
-LossFunction = Callable[[Tensor, Tensor, Tensor, float, float], Tensor]
-ClippedFunction = Callable[[Tensor, Tensor, float, float], Tensor]
+from headway_trainer.objective.registry import Table
 
 
-def importance_sampling_loss(
-    ratio_T: Tensor, new_T: Tensor, advantage_T: Tensor, low: float, high: float
-) -> Tensor:
-    """-ratio * A: unbiased and unbounded; the bounds are not used."""
-    return -ratio_T * advantage_T
+@dataclass(frozen=True)
+class RatioBounds:
+    """What the ratio is bounded by."""
+
+    low: float = 0.0
+    high: float = float("inf")
+    dual: float | None = None
+    """Bound where the advantage is negative; None bounds nothing."""
 
 
-def ppo_loss(ratio_T: Tensor, new_T: Tensor, advantage_T: Tensor, low: float, high: float) -> Tensor:
-    """-min(ratio A, clip(ratio, low, high) A) (arXiv 1707.06347), without a dual clip."""
-    return -torch.minimum(ratio_T * advantage_T, ratio_T.clamp(low, high) * advantage_T)
+LossFunction = Callable[[Tensor, Tensor, Tensor, RatioBounds], Tensor]
+"""Ratio, new log-probability and advantage of each token, and bounds -> its loss."""
+ClippedFunction = Callable[[Tensor, Tensor, RatioBounds], Tensor]
+"""Ratio and advantage of each token, and bounds -> whether a bound acts on it."""
 
 
-def cispo_loss(ratio_T: Tensor, new_T: Tensor, advantage_T: Tensor, low: float, high: float) -> Tensor:
-    """-stopgrad(min(ratio, high)) * A * new (arXiv 2506.13585).
-
-    Only the upper bound acts: MTRL users write 1.0 and 6.0, and a lower bound of 1.0 that acted would
-    forbid every weight below 1.
-    """
-    return -ratio_T.detach().clamp(max=high) * advantage_T * new_T
-
-
-def never_clipped(ratio_T: Tensor, advantage_T: Tensor, low: float, high: float) -> Tensor:
+def never_clipped(ratio_T: Tensor, advantage_T: Tensor, bounds: RatioBounds) -> Tensor:
     """No token (boolean)."""
     return torch.zeros_like(ratio_T, dtype=torch.bool)
 
 
-def beyond_bound(ratio_T: Tensor, advantage_T: Tensor, low: float, high: float) -> Tensor:
-    """Tokens whose ratio lies beyond the bound on the side their advantage pushes it to: no gradient."""
-    return torch.where(advantage_T > 0, ratio_T > high, (ratio_T < low) & (advantage_T < 0))
+def beyond_bound(ratio_T: Tensor, advantage_T: Tensor, bounds: RatioBounds) -> Tensor:
+    """Tokens whose ratio lies beyond the bound on the side their advantage pushes it to, or beyond the dual
+    bound: no gradient."""
+    negative_T = ratio_T < bounds.low
+    if bounds.dual is not None:
+        negative_T = negative_T | (ratio_T > bounds.dual)
+    return torch.where(advantage_T > 0, ratio_T > bounds.high, negative_T & (advantage_T < 0))
 
 
-def above_high(ratio_T: Tensor, advantage_T: Tensor, low: float, high: float) -> Tensor:
+def above_high(ratio_T: Tensor, advantage_T: Tensor, bounds: RatioBounds) -> Tensor:
     """Tokens whose weight is cut to `high`: they keep a gradient."""
-    return ratio_T > high
+    return ratio_T > bounds.high
 
 
 @dataclass(frozen=True)
@@ -61,9 +59,44 @@ class Surrogate:
     clipped: ClippedFunction
 
 
-SURROGATES: Final[dict[str, Surrogate]] = {
-    "importance_sampling": Surrogate(importance_sampling_loss, never_clipped),
-    "ppo": Surrogate(ppo_loss, beyond_bound),
-    "cispo": Surrogate(cispo_loss, above_high),
-}
-"""By `spec.algorithm.loss`."""
+SURROGATES: Final[Table[Surrogate]] = Table("spec.algorithm.loss")
+
+
+def surrogate(name: str, clipped: ClippedFunction = never_clipped) -> Callable[[LossFunction], LossFunction]:
+    """Register a loss; `clipped` says of which tokens `training/clip_fraction` is the share."""
+
+    def register(function: LossFunction) -> LossFunction:
+        SURROGATES.add(name, Surrogate(function, clipped))
+        return function
+
+    return register
+
+
+@surrogate("importance_sampling")
+def importance_sampling_loss(
+    ratio_T: Tensor, new_T: Tensor, advantage_T: Tensor, bounds: RatioBounds
+) -> Tensor:
+    """-ratio * A: unbiased and unbounded; the bounds are not used."""
+    return -ratio_T * advantage_T
+
+
+@surrogate("ppo", beyond_bound)
+def ppo_loss(ratio_T: Tensor, new_T: Tensor, advantage_T: Tensor, bounds: RatioBounds) -> Tensor:
+    """-min(ratio A, clip(ratio, low, high) A) (arXiv 1707.06347).
+
+    With a dual bound c, where A < 0 no more than -c A (arXiv 1912.09729).
+    """
+    loss_T = -torch.minimum(ratio_T * advantage_T, ratio_T.clamp(bounds.low, bounds.high) * advantage_T)
+    if bounds.dual is None:
+        return loss_T
+    return torch.where(advantage_T < 0, torch.minimum(loss_T, -bounds.dual * advantage_T), loss_T)
+
+
+@surrogate("cispo", above_high)
+def cispo_loss(ratio_T: Tensor, new_T: Tensor, advantage_T: Tensor, bounds: RatioBounds) -> Tensor:
+    """-stopgrad(min(ratio, high)) * A * new (arXiv 2506.13585).
+
+    Only the upper bound acts: MTRL users write 1.0 and 6.0, and a lower bound of 1.0 that acted would
+    forbid every weight below 1.
+    """
+    return -ratio_T.detach().clamp(max=bounds.high) * advantage_T * new_T

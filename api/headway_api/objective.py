@@ -1,0 +1,88 @@
+"""What `spec.algorithm` comes to: every choice and bound of the objective written out.
+
+One pure function serves the learner, which runs the result, and the coordinator, which shows it in
+`.status.algorithm`, so that the two cannot disagree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from headway_api.spec.algorithm import (
+    ADVANTAGES,
+    CAPPED,
+    CORRECTIONS,
+    DEFAULT_CAP,
+    DISCOUNTING,
+    NORMALIZING,
+    AlgorithmSpec,
+)
+from headway_api.spec.training import RLTrainingJobSpec
+
+SEQUENCE_LOSSES: Final = {"gspo": "ppo"}
+"""Losses that are another surrogate with the ratio of sequences."""
+LENGTHLESS: Final = ("token_mean", "sequence_mean", "prompt_mean")
+"""Reductions that heed no planned length."""
+
+
+@dataclass(frozen=True)
+class Preset:
+    """One choice on each axis, and its numbers. None is what the choice does not heed."""
+
+    loss: str
+    """As the spec names it."""
+    advantage: str
+    normalize: str | None
+    gamma: float | None
+    ratio: str
+    surrogate: str
+    clip_low: float | None
+    """Of the ratio itself; 0 bounds nothing."""
+    clip_high: float | None
+    clip_dual: float | None
+    correction: str
+    correction_cap: float | None
+    reduction: str
+    episode_tokens: int | None
+    """Most tokens that the job plans to sample in an episode, for the reduction."""
+    kl_coefficient: float
+    kl_estimator: str | None
+    entropy_coefficient: float
+    plugins: tuple[str, ...]
+
+
+def episode_tokens(spec: RLTrainingJobSpec) -> int:
+    """Most tokens that a job plans to sample in an episode.
+
+    maxTokens x maxTurns; with an agent of the user's own, which takes as many turns as it likes, maxTokens.
+    """
+    return spec.rollout.sampling.max_tokens * spec.agent.planned_turns
+
+
+def expand(algorithm: AlgorithmSpec, episode_tokens: int) -> Preset:
+    """The objective, defaults of the loss included; `episode_tokens` as the function of that name has it."""
+    clip, advantage = algorithm.effective_clip, algorithm.advantage
+    dual = algorithm.clip.dual if algorithm.clip else None
+    discounts = advantage.method in DISCOUNTING or advantage.method not in ADVANTAGES
+    normalizes = advantage.method in NORMALIZING or advantage.method not in ADVANTAGES
+    capped = algorithm.correction in CAPPED or algorithm.correction not in CORRECTIONS
+    return Preset(
+        loss=algorithm.loss,
+        advantage=advantage.method,
+        normalize=advantage.normalize if normalizes else None,
+        gamma=(1.0 if advantage.gamma is None else advantage.gamma) if discounts else None,
+        ratio=algorithm.ratio or ("sequence" if algorithm.loss in SEQUENCE_LOSSES else "token"),
+        surrogate=SEQUENCE_LOSSES.get(algorithm.loss, algorithm.loss),
+        clip_low=clip.low if clip else None,
+        clip_high=clip.high if clip else None,
+        clip_dual=dual,
+        correction=algorithm.correction,
+        correction_cap=(algorithm.correction_cap or DEFAULT_CAP) if capped else None,
+        reduction=algorithm.reduction,
+        episode_tokens=None if algorithm.reduction in LENGTHLESS else episode_tokens,
+        kl_coefficient=algorithm.kl.coefficient,
+        kl_estimator=algorithm.kl.estimator if algorithm.kl.coefficient else None,
+        entropy_coefficient=algorithm.entropy.coefficient,
+        plugins=algorithm.plugins,
+    )

@@ -1,0 +1,32 @@
+"""What may be added to the loss of each token besides the surrogate: distance to the untrained model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from torch import Tensor
+
+from headway_trainer.objective.ratio import bounded_exp
+
+DivergenceFunction = Callable[[Tensor, Tensor], Tensor]
+"""New and reference log-probability of each sampled token -> estimate of KL(new || reference)."""
+
+
+def k1(new_T: Tensor, reference_T: Tensor) -> Tensor:
+    """new - reference: unbiased, but its gradient is that of the log-probability alone, 0 in expectation."""
+    return new_T - reference_T
+
+
+def k2(new_T: Tensor, reference_T: Tensor) -> Tensor:
+    """Half the square of new - reference: biased, with the gradient of the divergence on policy."""
+    return (new_T - reference_T).square() / 2
+
+
+def k3(new_T: Tensor, reference_T: Tensor) -> Tensor:
+    """exp(reference - new) - 1 - (reference - new): unbiased, never negative, GRPO's choice."""
+    return bounded_exp(reference_T - new_T) - 1 - (reference_T - new_T)
+
+
+DIVERGENCES: Final[dict[str, DivergenceFunction]] = {"k1": k1, "k2": k2, "k3": k3}
+"""By `spec.algorithm.kl.estimator` (http://joschu.net/blog/kl-approx.html)."""

@@ -1,0 +1,70 @@
+"""Tables of named functions, one an axis, that a user's own modules may add to."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Sequence
+from typing import Generic, TypeVar
+
+from headway_api.exits import JobError
+
+Entry = TypeVar("Entry")
+PLUGINS_FIELD = "spec.algorithm.plugins"
+
+
+class Table(Generic[Entry]):
+    """What may be named on one axis."""
+
+    def __init__(self, field: str) -> None:
+        """`field` is the path of the spec that names an entry."""
+        self.field = field
+        self._entries: dict[str, Entry] = {}
+
+    def add(self, name: str, entry: Entry) -> None:
+        """Enter a function under a name.
+
+        Raises:
+            ValueError: the name is taken: a job must not run another function than the one it reads of.
+        """
+        if name in self._entries:
+            raise ValueError(f"there is a {self.field} called {name!r} already; choose another name")
+        self._entries[name] = entry
+
+    def __getitem__(self, name: str) -> Entry:
+        """The entry of a name.
+
+        Raises:
+            JobError: `ObjectiveUnknown`, naming the field and what it may say.
+        """
+        if name not in self._entries:
+            raise JobError(
+                "ObjectiveUnknown",
+                f"nothing registered {name!r}; use one of {', '.join(self)}, or register it in a module of "
+                f"{PLUGINS_FIELD}",
+                field=self.field,
+            )
+        return self._entries[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self._entries))
+
+
+def load_plugins(modules: Sequence[str]) -> None:
+    """Import a user's modules, which register what they bring.
+
+    Raises:
+        JobError: `PluginNotImportable`: one is not on the path, or raises.
+    """
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        except Exception as error:  # whatever a user's module raises
+            raise JobError(
+                "PluginNotImportable",
+                f"import {module} raised {type(error).__name__}: {error}; put the module on the learner's "
+                "PYTHONPATH with spec.learner.podTemplate or its image, and mend what it raises",
+                field=PLUGINS_FIELD,
+            ) from error
