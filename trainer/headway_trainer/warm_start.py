@@ -16,12 +16,15 @@ from torch import Tensor, nn
 from headway_api.artifacts import Layout
 from headway_api.config import JobConfig
 from headway_api.exits import JobError, not_final
+from headway_api.records import TensorDigests
 from headway_api.store import NotFound, Store
 from headway_api.warm_start import FIELD, Start, fetch
+from headway_api.weights_format import DIGESTS_FILE, MODEL_FILE
 from headway_trainer import model as models
 from headway_trainer.imports import lean
 from headway_trainer.logs import log
 from headway_trainer.model import ADAPTER
+from headway_trainer.publish.codec import tensor_digests
 from headway_trainer.publish.lora import WEIGHTS
 from headway_trainer.ranks import Ranks
 
@@ -89,7 +92,26 @@ def _start(config: JobConfig, store: Store, base: Path, cache: Path, ranks: Rank
     if ranks.local_rank == 0:
         with not_final():  # the preflight has seen that they are there and go with the job
             fetched = fetch(config.spec.model, base, store, cache)
+            _hold_against_digests(fetched.folder)
     return ranks.gather(fetched)[ranks.rank - ranks.local_rank]
+
+
+def _hold_against_digests(folder: Path) -> None:
+    """All weights of a job say what each tensor is; where a delta was made whole, nothing else vouches."""
+    described, written = folder / DIGESTS_FILE, folder / MODEL_FILE
+    if not (described.exists() and written.exists()):
+        return
+    try:
+        same = tensor_digests(written) == TensorDigests.model_validate_json(described.read_bytes())
+    except ValueError:
+        same = False
+    if not same:
+        raise JobError(
+            "WarmStartUnusable",
+            f"{MODEL_FILE} does not hold the tensors that {DIGESTS_FILE} beside it describes; copy both "
+            "again, or start from another step's",
+            field=FIELD,
+        )
 
 
 def _has_begun(config: JobConfig, store: Store) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,82 +13,72 @@ import torch
 from safetensors.torch import load_file
 
 from headway_api.config import JobConfig
-from headway_api.exits import RETRIABLE
+from headway_api.records import FileDigest, WeightsManifest
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 LORA = {"rank": 4, "alpha": 8}
+FULL = None
 STEPS = 2
 
 
-async def run(config: JobConfig, folder: Path, steps: int = STEPS) -> rig.ScriptedCoordinator:
+async def run(config: JobConfig, folder: Path, steps: int) -> None:
     served = rig.ScriptedCoordinator([rig.batch(n, groups=3) for n in range(1, steps + 1)])
     async with served.serving() as url, rig.learner(config, folder, url) as process:
         assert await process.exit(300) == 0, process.log.read_text()[-4000:]
-    return served
 
 
-def after(first: JobConfig, folder: Path, model: Path, uri: str, lora: dict[str, Any] | None) -> JobConfig:
-    """A second job over the first one's store, with another seed."""
+async def earlier(folder: Path, model: Path, lora: dict[str, Any] | None) -> JobConfig:
+    """A job that has trained."""
+    config = rig.job(folder, model, lora=lora)
+    await run(config, folder, STEPS)
+    return config
+
+
+def later(first: JobConfig, folder: Path, model: Path, lora: dict[str, Any] | None) -> JobConfig:
+    """A second job over the first one's store, with another seed, that starts from its last weights."""
     content = rig.job(folder, model, lora=lora).model_dump(mode="json", by_alias=True, exclude_none=True)
     content |= {"name": "returns", "uid": "66666666-7777-8888-9999-000000000000"}
     content["spec"] |= {"output": {"uri": first.spec.output.uri}, "seed": 7}
-    content["spec"]["model"]["warmStart"] = {"uri": uri}
+    root = f"{first.spec.output.uri}/{first.namespace}/{first.name}/{first.uid}"
+    content["spec"]["model"]["warmStart"] = {"uri": f"{root}/weights/{STEPS:06d}"}
     return JobConfig.model_validate(content)
 
 
-@pytest.mark.parametrize("lora", [LORA, None], ids=["lora", "full"])
-async def test_step_0_is_the_other_jobs_last_bit_for_bit(
+def tensors(weights: WeightsManifest) -> list[FileDigest]:
+    return [file for file in weights.files if file.name.endswith(".safetensors")]
+
+
+@pytest.mark.parametrize("lora", [LORA, pytest.param(FULL, marks=pytest.mark.long)], ids=["lora", "full"])
+async def test_step_0_is_the_other_jobs_last_bit_for_bit_and_a_restart_does_not_ask_for_it_again(
     tmp_path: Path, model: Path, left: Callable[..., Any], lora: dict[str, Any] | None
 ) -> None:
-    first = rig.job(tmp_path / "first", model, lora=lora)
-    await run(first, tmp_path / "first")
-    last = left(first).report(STEPS).weights
-    assert last.files != left(first).report(0).weights.files
+    first = await earlier(tmp_path / "first", model, lora)
+    untrained, last = (left(first).report(step).weights for step in (0, STEPS))
+    assert tensors(last) != tensors(untrained)
 
-    second = after(first, tmp_path / "second", model, last.uri, lora)
-    await run(second, tmp_path / "second")
-    start, trained = (left(second).report(step).weights for step in (0, STEPS))
-    tensors = {file.name: file for file in last.files if file.name.endswith(".safetensors")}
-    assert {file.name: file for file in start.files if file.name in tensors} == tensors
+    second = later(first, tmp_path / "second", model, lora)
+    await run(second, tmp_path / "second", steps=1)
+    start, trained = (left(second).report(step).weights for step in (0, 1))
+    assert tensors(start) == tensors(last)
     assert start.canary.logprobs == last.canary.logprobs
-    assert {file.name: file for file in trained.files if file.name in tensors} != tensors
+    assert tensors(trained) != tensors(last)
+
+    shutil.rmtree(left(first).weights(STEPS))
+    shutil.rmtree(tmp_path / "second" / "cache")
+    await run(second, tmp_path / "second", steps=2)
+    assert left(second).latest == 2
 
 
+@pytest.mark.long
 async def test_an_adapter_is_merged_into_weights_that_all_train(
     tmp_path: Path, model: Path, left: Callable[..., Any]
 ) -> None:
-    first = rig.job(tmp_path / "first", model, lora=LORA)
-    await run(first, tmp_path / "first")
-    last = left(first).report(STEPS).weights
-    second = after(first, tmp_path / "second", model, last.uri, None)
+    first = await earlier(tmp_path / "first", model, LORA)
+    second = later(first, tmp_path / "second", model, FULL)
     await run(second, tmp_path / "second", steps=0)
-    start = left(second).report(0).weights
+    last, start = left(first).report(STEPS).weights, left(second).report(0).weights
     assert start.canary.logprobs == pytest.approx(last.canary.logprobs, abs=1e-4)
-    merged = load_file(left(second).weights(0) / "model.safetensors")
-    base = load_file(model / "model.safetensors")
+    merged, base = (load_file(at / "model.safetensors") for at in (left(second).weights(0), model))
     assert merged.keys() == base.keys()
     assert not all(torch.equal(merged[name], base[name]) for name in base)
-
-
-async def test_a_restart_does_not_look_at_them_again_and_a_new_job_finds_them_damaged(
-    tmp_path: Path, model: Path, left: Callable[..., Any]
-) -> None:
-    first = rig.job(tmp_path / "first", model, lora=LORA)
-    await run(first, tmp_path / "first")
-    last = left(first).report(STEPS).weights
-    second = after(first, tmp_path / "second", model, last.uri, LORA)
-    await run(second, tmp_path / "second", steps=1)
-    before = left(second).report(1).weights
-
-    (left(first).weights(STEPS) / "adapter_model.safetensors").write_bytes(b"damaged")
-    await run(second, tmp_path / "second")
-    assert left(second).report(1).weights == before
-
-    third = after(first, tmp_path / "third", model, last.uri, LORA)
-    third = third.model_copy(update={"name": "refits"})
-    async with rig.learner(third, tmp_path / "third", "http://127.0.0.1:1") as process:
-        assert await process.exit(200) == RETRIABLE
-    said = process.log.read_text()
-    assert "WarmStartUnusable: spec.model.warmStart: " in said
-    assert "adapter_model.safetensors is not the file that the job wrote" in said

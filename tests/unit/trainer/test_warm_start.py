@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from headway_api.spec.model import ModelSpec
 from headway_api.store import FileStore
 from headway_trainer import model as models
 from headway_trainer import warm_start
-from headway_trainer.publish import full, lora
+from headway_trainer.publish import backends, full, lora
 from headway_trainer.ranks import Ranks
 
 TOKENS = torch.arange(5, 25)[None]
@@ -110,6 +111,25 @@ def test_all_weights_are_taken_as_they_are(
     full.write(whole, dict(whole.state_dict()), exported, base)
     begun = begin(exported)
     assert all(torch.equal(tensor, begun.state_dict()[name]) for name, tensor in whole.state_dict().items())
+
+
+def test_all_weights_that_are_not_those_described_are_refused(
+    begin: Callable[..., nn.Module], base: Path, tmp_path: Path
+) -> None:
+    exported = tmp_path / "exported"
+    exported.mkdir()
+    spec = {"base": f"file://{base}", "dtype": "float32", "full": {}}
+    model = models.load(base, ModelSpec.model_validate(spec), 0)
+    backends.write_whole(model, dict(model.state_dict()), exported, base)
+    begin(exported)
+    changed = load_file(exported / "model.safetensors")
+    changed[min(changed)] += 1
+    other = tmp_path / "other"
+    shutil.copytree(exported, other)
+    save_file(changed, other / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(JobError, match="does not hold the tensors that") as refused:
+        begin(other)
+    assert refused.value.termination.field == "spec.model.warmStart"
 
 
 def test_without_a_warm_start_the_base_model_is_loaded(base: Path, tmp_path: Path) -> None:
