@@ -6,7 +6,7 @@
     usage/<group key>.jsonl, usage/step-000012.jsonl      immutable ledger segments
     checkpoints/000012/                           learner state, resumable; report.json written last
     weights/000012/                               Hugging Face layout (adapter or full)
-    steps/000012.json                             a StepReport: what the step acknowledged
+    steps/000012.json                             a StepReport: what the step was made of
     incarnations/000001                           empty: a coordinator was started
     latest.json                                   pointer to the newest complete checkpoint
     mlflow-run                                    the job's run in MLflow
@@ -92,7 +92,7 @@ class Layout:
         return f"{self.root}/steps"
 
     def step_history(self, step: int) -> str:
-        """The same report, kept after its checkpoint is pruned: the record of what was acknowledged."""
+        """The report of one step, written when it is taken and kept for good."""
         return f"{self.step_histories}/{step:06d}.json"
 
     @property

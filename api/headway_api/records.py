@@ -219,6 +219,8 @@ class Batch(Record):
     """The step this batch produces: trained on version step-1, yields version step."""
     epoch: int = Field(ge=0)
     groups: list[GroupRecord]
+    validated: list[int] = Field(default_factory=list)
+    """Validated steps, the best first: whose checkpoints are worth keeping."""
 
 
 class Finished(Record):
@@ -306,20 +308,23 @@ class WeightsState(Record):
 
 
 class StepReport(Record):
-    """The learner's word that step `step` is durable. It acknowledges `groups`.
+    """The learner's word that it took step `step` with `groups`, and which step is durable by now.
 
-    Written beside the checkpoint before it is sent, and sent again after every restart of the learner:
-    handling it twice must change nothing. Step 0 announces the untrained weights and acknowledges none.
+    Written to the artifact store before it is sent. A learner that starts again goes on from the newest
+    durable step: where that is an older one than `step`, the steps between are taken anew, from the same
+    groups, in a new incarnation. It is sent again when a later step has become durable, and after every
+    restart: handling it twice must change nothing. Step 0 announces the untrained weights.
     """
 
     step: int = Field(ge=0)
     version: PolicyVersion
     groups: list[str]
-    """Ids of the batch's groups: acknowledged, whether trained on or filtered out."""
+    """Ids of the batch's groups, whether trained on or filtered out."""
     train_tokens: dict[str, int]
     """Per group id, tokens that went through forward and backward (0 for a filtered group)."""
     weights: WeightsManifest
-    checkpoint_uri: str
+    durable: int = Field(ge=0)
+    """The newest step with a whole checkpoint, when this was said: `step` or an older one."""
     metrics: dict[str, float]
     """`training/*`, `timing_s/*` and Headway's own, in the names of `headway_api.metrics`."""
 

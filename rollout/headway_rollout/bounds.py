@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from headway_api.exits import JobError
-from headway_api.records import Abandoned, Batch, GroupRecord, StepReport
+from headway_api.records import Abandoned, Batch, GroupRecord, PolicyVersion, StepReport
 from headway_api.spec.training import RLTrainingJobSpec
 
 MIN_SCORED = 2
@@ -32,22 +32,22 @@ def lost(group: GroupRecord) -> JobError:
     )
 
 
-def rollback(report: StepReport, last: StepReport, latest: int | None) -> JobError | None:
-    """What to end with, to be started again, where the learner was rolled back; None where it was not.
+def rollback(report: StepReport, last: StepReport, latest: PolicyVersion | None) -> JobError | None:
+    """What to end with, to be started again, where the learner resumed at an older step; else None.
 
     Args:
         report: what the learner announces.
         last: the report of the last step taken.
-        latest: the newest durable step, by `latest.json`: where a successor would begin.
+        latest: the newest version on record: where a successor would begin.
     """
     newer = report.version.incarnation > last.version.incarnation
-    if not newer or report.step >= last.step or report.step != latest:
+    if not newer or report.step >= last.step or report.version != latest:
         return None
     return JobError(
         "LearnerRolledBack",
-        f"latest.json was set back from step {last.step} to step {report.step}, and the learner goes on "
-        f"from there as version {report.version}; the coordinator starts again at that step, and the groups "
-        "of the steps after it are trained again",
+        f"the learner, which was at step {last.step}, resumed at step {report.step}, the newest that is "
+        f"durable, and goes on as version {report.version}; the coordinator starts again at that step, and "
+        "the groups of the steps after it are trained again",
         permanent=False,
     )
 

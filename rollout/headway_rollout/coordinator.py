@@ -51,6 +51,8 @@ from headway_rollout.training import Training
 
 FAREWELL_SECONDS = 60.0
 """Longest a finished coordinator waits for the learner to hear of it."""
+LAST_CHECKPOINT_SECONDS = 3600.0
+"""Longest it waits for the last step to become durable; then it ends as it is, and status says what is."""
 LAST_WORD_SECONDS = 600.0
 """Longest it tries to write its last status: an API server that is upgraded is away for minutes."""
 CLAIM_SECONDS = 600.0
@@ -204,9 +206,18 @@ class Coordinator:
         return training
 
     async def _finish(self, training: Training) -> None:
-        """Report, final status, and a word to the learner."""
+        """The learner's last checkpoint, report, final status, and a word to the learner."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LAST_CHECKPOINT_SECONDS):
+                await training.until_durable()
         report = view.report(
-            self.job.name, self.spec, training.state, self._ledger.days, self._book, self._ledger.episodes
+            self.job.name,
+            self.spec,
+            self.layout,
+            training.state,
+            self._ledger.days,
+            self._book,
+            self._ledger.episodes,
         )
         await self._blocking(self._store.put, self.layout.report, json.dumps(report, indent=2).encode())
         if not await self._status.settle(LAST_WORD_SECONDS):
@@ -239,7 +250,7 @@ class Coordinator:
         found.progress = view.progress(training, self._ledger.episodes, router.wanted, stalled)
         found.reward = view.reward(training.state.last_batch)
         found.validation = view.validation(evaluations)
-        found.checkpoints = view.checkpoints(training.state, evaluations)
+        found.checkpoints = view.checkpoints(self.layout, training.state, evaluations)
         if self._tracker is not None and self._tracker.run is not None:
             found.tracking = st.Tracking(mlflow=self._tracker.run)
         return found

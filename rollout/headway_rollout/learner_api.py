@@ -1,6 +1,6 @@
 """HTTP between learner and coordinator, and the coordinator's probes and metrics.
 
-GET  /v1/batch?step=n   200 Batch (gzip) | 204 not yet | 410 Finished | 401, 409, 503 Problem
+GET  /v1/batch?step=n&wait=s   200 Batch (gzip) | 204 not yet | 410 Finished | 401, 409, 503 Problem
 POST /v1/steps          204 | 400, 401, 409, 503 Problem
 GET  /healthz /readyz /metrics
 """
@@ -57,12 +57,13 @@ class LearnerApi:
     async def _batch(self, request: web.Request) -> web.StreamResponse:
         try:
             step = int(request.query["step"])
+            wait = float(request.query.get("wait", POLL_SECONDS))
         except (KeyError, ValueError):
-            return problem(400, "BadRequest", "give the step to make: /v1/batch?step=1")
+            return problem(400, "BadRequest", "give the step to make: /v1/batch?step=1&wait=30")
         if self.training is None:
             return problem(503, "Starting", "the coordinator is still starting")
         try:
-            found = await self.training.wait_for_batch(step, POLL_SECONDS)
+            found = await self.training.wait_for_batch(step, min(max(0.0, wait), POLL_SECONDS))
         except Conflict as conflict:
             return problem(409, "StepMismatch", str(conflict))
         except JobError as fault:

@@ -1,17 +1,19 @@
 """Finished groups in the artifact store: durable before the learner may see them, until it has acknowledged.
 
-Nothing is deleted: the spool is also the record of every trajectory. What was acknowledged is read from the
-learner's own step reports, as far as `latest.json` says that they are durable.
+Nothing is deleted: the spool is also the record of every trajectory. What was taken is read from the
+learner's own step reports. A learner that resumed at an older step has written that step's report anew, in a
+newer incarnation: the steps beyond it are undone.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from headway_api.artifacts import Layout
-from headway_api.records import GroupRecord, Purpose, StepReport
+from headway_api.records import GroupRecord, PolicyVersion, Purpose, StepReport
 from headway_api.store import Denied, NotFound, Store, bucket_unavailable
 
 
@@ -30,19 +32,19 @@ class Replay:
     """What a coordinator finds when it starts."""
 
     reports: list[StepReport] = field(default_factory=list)
-    """Durable step reports, oldest first."""
+    """Step reports that stand, oldest first."""
     waiting: list[GroupRecord] = field(default_factory=list)
-    """Spooled training groups that no durable step acknowledges, in data order."""
+    """Spooled training groups that no step has taken, in data order."""
     undone: list[StepReport] = field(default_factory=list)
-    """Reports of steps beyond the newest durable one, oldest first: a rollback undid them."""
+    """Reports of steps beyond the newest that stands, oldest first: a rollback undid them."""
     last: list[GroupRecord] = field(default_factory=list)
-    """Groups of the newest durable step."""
+    """Groups of the newest step."""
     validations: dict[int, list[GroupRecord]] = field(default_factory=dict)
     """Validation groups by step; of one id there may be several, of which at most one is answered."""
 
     @property
     def acknowledged(self) -> set[str]:
-        """Ids of the groups the learner has taken for good."""
+        """Ids of the groups the learner has taken."""
         return {group for report in self.reports for group in report.groups}
 
 
@@ -60,13 +62,13 @@ class Spool:
 
     def replay(self) -> Replay:
         """Read everything back."""
-        latest = self.latest()
         validations: dict[int, list[GroupRecord]] = {}
         for folder in (f"{self._layout.root}/trajectories/validation", self._layout.failed_groups):
             for group in map(self._group, self._store.list(folder)):
                 validations.setdefault(group.step, []).append(group)
-        reports = [self._report(step) for step in range(latest + 1)] if latest is not None else []
-        undone = self._after(latest) if latest is not None else []
+        reports, undone = standing(self._reports())
+        if reports:
+            reports[-1] = reports[-1].model_copy(update={"durable": self._durable(reports[-1])})
         taken = {self._layout.train_group(group) for report in reports for group in report.groups}
         spooled = self._store.list(self._layout.train_groups)
         return Replay(
@@ -84,12 +86,10 @@ class Spool:
         """Keep a step's report for as long as the job's folder, whoever has written it first."""
         self._store.put_new(self._layout.step_history(report.step), report.model_dump_json().encode())
 
-    def latest(self) -> int | None:
-        """The newest durable step; None before the learner has written any."""
-        try:
-            return int(json.loads(self._store.get(self._layout.latest))["step"])
-        except NotFound:
-            return None
+    def latest(self) -> PolicyVersion | None:
+        """Version of the newest step that stands; None before the learner has taken any."""
+        reports, _ = standing(self._reports())
+        return reports[-1].version if reports else None
 
     def incarnation(self) -> int:
         """Number of this coordinator process: one more than any before it, whichever of them still live.
@@ -115,15 +115,25 @@ class Spool:
     def _group(self, uri: str) -> GroupRecord:
         return decode(self._store.get(uri))
 
-    def _after(self, step: int) -> list[StepReport]:
-        """Reports of steps beyond `step`: there are some only where the pointer was moved back."""
-        last = self._layout.step_history(step)
-        uris = [uri for uri in self._store.list(self._layout.step_histories) if uri > last]
+    def _durable(self, last: StepReport) -> int:
+        """The newest durable step: what the learner has made so since it took the last one counts."""
+        try:
+            pointed_to = int(json.loads(self._store.get(self._layout.latest))["step"])
+        except NotFound:
+            return last.durable
+        return min(pointed_to, last.step)
+
+    def _reports(self) -> list[StepReport]:
+        uris = self._store.list(self._layout.step_histories)
         return [StepReport.model_validate_json(self._store.get(uri)) for uri in uris]
 
-    def _report(self, step: int) -> StepReport:
-        try:
-            data = self._store.get(self._layout.step_history(step))
-        except NotFound:
-            data = self._store.get(self._layout.step_report(step))
-        return StepReport.model_validate_json(data)
+
+def standing(reports: Sequence[StepReport]) -> tuple[list[StepReport], list[StepReport]]:
+    """Reports that stand and reports that were undone, each by step.
+
+    The learner is at the newest version of all. A step beyond it was taken before the learner resumed there.
+    """
+    newest = max((report.version for report in reports), default=None)
+    ordered = sorted(reports, key=lambda report: report.step)
+    at = -1 if newest is None else newest.step
+    return [r for r in ordered if r.step <= at], [r for r in ordered if r.step > at]

@@ -5,7 +5,7 @@ What is decided elsewhere: which group is next (`sampler`), what an episode is (
 
     a group starts        when the sampler has a slot, and no validation is running or due
     a group is finished   once it is in the spool and in the ledger, and only then can it be in a batch
-    a step is taken       when the learner reports it durable; its weights are wanted from then on
+    a step is taken       when the learner reports it; its weights are wanted from then on
     a validation runs     between a step's report and the next batch, so that one version is measured
 """
 
@@ -35,7 +35,7 @@ from headway_rollout.dataset import Data, Order, position_of
 from headway_rollout.engines.fleet import Fleet
 from headway_rollout.episode import Task
 from headway_rollout.evaluation import driver
-from headway_rollout.evaluation.measures import summarize
+from headway_rollout.evaluation.measures import ranked, summarize
 from headway_rollout.gateway.core import Sampling
 from headway_rollout.ledger.events import discarded_tokens
 from headway_rollout.ledger.segments import Ledger
@@ -111,6 +111,15 @@ class Training:
     def epochs_done(self) -> int:
         """Passes over the training rows completed."""
         return max(0, self.state.step) * self._spec.algorithm.batch_size // len(self._data.train)
+
+    @property
+    def durable(self) -> bool:
+        """Whether the newest step has a whole checkpoint."""
+        return bool(self.state.reports) and self.state.reports[-1].durable == self.state.step
+
+    async def until_durable(self) -> None:
+        """Return once the newest step is durable. The caller sets the deadline."""
+        await self._until(lambda: self.durable)
 
     @property
     def spooled(self) -> int:
@@ -200,6 +209,7 @@ class Training:
             step=step,
             epoch=self._order.slot(positions[0]).epoch,
             groups=[self._waiting[position] for position in positions],
+            validated=[e.step for e in ranked(self.state.evaluations.values())],
         )
         check_lag(batch, self._spec.algorithm.max_steps_off_policy)
         return batch
@@ -218,7 +228,7 @@ class Training:
             raise
 
     async def report(self, report: StepReport) -> None:
-        """Take the learner's word that a step is durable. Saying it again changes nothing.
+        """Take the learner's word that a step was taken. Saying it again changes nothing.
 
         Raises:
             Conflict: the step does not follow, or names other groups than its batch.
@@ -253,11 +263,14 @@ class Training:
         raise self._fault
 
     async def _again(self, report: StepReport) -> None:
-        """The learner's restart: nothing new, unless it had to start a new incarnation at this step."""
-        if report.weights != self.state.reports[-1].weights:
-            self.state.reports[-1] = report
+        """The same step once more: a newer one has become durable, or the learner started again."""
+        before = self.state.reports[-1]
+        if report == before:
+            return
+        self.state.reports[-1] = report
+        if report.weights != before.weights:
             await self._want(report, time.monotonic())
-            await self._notify()
+        await self._notify()
 
     async def _take(self, report: StepReport) -> None:
         reported = time.monotonic()

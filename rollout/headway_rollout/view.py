@@ -13,7 +13,7 @@ from headway_api.prices import PriceBook
 from headway_api.records import AbandonReason, GroupRecord, PolicyVersion, Purpose, UsageClass
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_rollout.engines.fleet import Fleet
-from headway_rollout.evaluation.measures import Evaluation, rewards, scored, spread
+from headway_rollout.evaluation.measures import Evaluation, ranked, rewards, scored, spread
 from headway_rollout.gateway.turns import Places
 from headway_rollout.ledger.events import DISCARDS
 from headway_rollout.ledger.segments import Days, total
@@ -58,7 +58,7 @@ def curve(state: State) -> list[Evaluation]:
 
 def best(evaluations: list[Evaluation]) -> Evaluation | None:
     """The validation with the highest external score; the earlier one of equals."""
-    return max(evaluations, key=lambda e: (e.external_score, e.reward, -e.step), default=None)
+    return next(iter(ranked(evaluations)), None)
 
 
 def untrained(evaluations: list[Evaluation]) -> Evaluation | None:
@@ -124,7 +124,7 @@ def checkpoints(layout: Layout, state: State, evaluations: list[Evaluation]) -> 
     whole = (report for report in reversed(state.reports) if report.weights.kind != "delta")
     served = last if state.finished else next(whole, last)
     return st.Checkpoints(
-        latest=st.Checkpoint(step=last.step, uri=last.checkpoint_uri),
+        latest=st.Checkpoint(step=last.durable, uri=layout.checkpoint(last.durable)),
         best=st.Weights(step=chosen.step, uri=chosen.weights.uri) if top else None,
         adapter=st.Weights(step=served.step, uri=served.weights.uri),
     )
@@ -141,7 +141,13 @@ def artifacts(layout: Layout, finished: bool) -> st.Artifacts:
 
 
 def report(
-    job: str, spec: RLTrainingJobSpec, state: State, days: Days, book: PriceBook, episodes: int
+    job: str,
+    spec: RLTrainingJobSpec,
+    layout: Layout,
+    state: State,
+    days: Days,
+    book: PriceBook,
+    episodes: int,
 ) -> dict[str, Any]:
     """The summary of a finished job: success at step 0 and after, the curve, usage and cost."""
     evaluations = curve(state)
@@ -158,7 +164,7 @@ def report(
         "usage": usage(days, book, datetime.now(UTC).date()).as_object(),
         "usageByClass": {name.value: quantity for name, quantity in total(days).items()},
         "weights": state.reports[-1].weights.uri if state.reports else None,
-        "checkpoint": state.reports[-1].checkpoint_uri if state.reports else None,
+        "checkpoint": layout.checkpoint(state.reports[-1].durable) if state.reports else None,
         "algorithm": algorithm(spec).as_object(),
     }
 

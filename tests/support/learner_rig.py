@@ -113,6 +113,7 @@ def job(
     zero_stage: int = 2,
     processes: int = 1,
     algorithm: dict[str, Any] | None = None,
+    checkpoints: dict[str, Any] | None = None,
     optimizer: dict[str, Any] | None = None,
     sampling: dict[str, Any] | None = None,
 ) -> JobConfig:
@@ -128,6 +129,7 @@ def job(
                 "data": {"train": {"uri": f"file://{folder}/train.jsonl"}},
                 "environment": {"image": "refunds-env:1", "entrypoint": "refunds:Desk"},
                 "algorithm": {"batchSize": 2, "groupSize": 4, **(algorithm or {})},
+                "checkpoints": checkpoints or {},
                 "optimizer": {"learningRate": 1e-3, "warmupSteps": 2, **(optimizer or {})},
                 "rollout": {"sampling": {"maxTokens": 64, **(sampling or {})}},
                 "learner": {"processesPerNode": processes, "deepspeed": {"zeroStage": zero_stage}},
@@ -153,8 +155,13 @@ class ScriptedCoordinator:
 
     @property
     def step(self) -> int:
-        """The newest step that was announced; -1 before any."""
-        return max((report.step for report in self.reports), default=-1)
+        """The step that the learner is at, by its own word; -1 before any."""
+        return self.reports[-1].step if self.reports else -1
+
+    @property
+    def durable(self) -> int:
+        """The newest durable step, by the learner's word; -1 before any."""
+        return self.reports[-1].durable if self.reports else -1
 
     @asynccontextmanager
     async def serving(self, port: int = 0) -> AsyncIterator[str]:
@@ -196,7 +203,7 @@ class ScriptedCoordinator:
             return web.json_response({"message": f"at step {self.step}, not {step - 1}"}, status=409)
         if self.hold:
             self.hold -= 1
-            await asyncio.sleep(0.05)  # in the place of a long poll
+            await asyncio.sleep(min(0.05, float(request.query["wait"])))  # in the place of a long poll
             return web.Response(status=204)
         if step > len(self.batches):
             done = Finished(reason="MaxSteps").model_dump_json()
@@ -205,9 +212,11 @@ class ScriptedCoordinator:
         return web.Response(body=body, content_type="application/json", headers={"Content-Encoding": "gzip"})
 
 
-async def reached(served: ScriptedCoordinator, step: int, timeout: float = 120) -> None:
-    """Wait until `step` was announced."""
-    while served.step < step:
+async def reached(
+    served: ScriptedCoordinator, step: int, timeout: float = 120, *, durable: bool = False
+) -> None:
+    """Wait until `step` was announced, or announced as durable."""
+    while (served.durable if durable else served.step) < step:
         served.acknowledged.clear()
         await asyncio.wait_for(served.acknowledged.wait(), timeout)
 

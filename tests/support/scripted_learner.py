@@ -1,7 +1,7 @@
 """A learner that trains nothing: it takes batches and reports steps over the real API, with the same weights.
 
-It keeps the learner's order of writing: checkpoint report, `latest.json`, `steps/`, and only then the word
-to the coordinator.
+Every step is durable before it is announced: checkpoint report, `latest.json`, `steps/`, and only then the
+word to the coordinator.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class ScriptedLearner:
             groups=[group.group_id for group in groups],
             train_tokens={group.group_id: trained_tokens(group) for group in groups},
             weights=manifest,
-            checkpoint_uri=self._layout.checkpoint(step),
+            durable=step,
             metrics={"training/global_step": float(step)},
         )
         body = report.model_dump_json().encode()

@@ -1,7 +1,7 @@
 """The learner's side of its one conversation: announce a step, ask for the next batch.
 
     POST /v1/steps      StepReport: idempotent, sent again after every restart of either side
-    GET  /v1/batch?step=n   200 Batch (gzip) | 204 not yet | 410 Finished | 409 announce first
+    GET  /v1/batch?step=n&wait=s   200 Batch (gzip) | 204 not yet | 410 Finished | 409 announce first
 
 The coordinator may be away (restarting, rescheduled) for `PATIENCE`; until then everything is tried again.
 """
@@ -13,6 +13,7 @@ import http.client
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -59,8 +60,9 @@ class Coordinator:
         self._silent_since: float | None = None
         self._pause = FIRST_PAUSE
 
-    def announce(self, report: StepReport) -> None:
-        """Send a step report until it is taken.
+    def announce(self, report: StepReport, give_up: Callable[[], bool] = lambda: False) -> None:
+        """Send a step report until it is taken, or `give_up` says, while the coordinator is away, that there
+        is no time: whoever resumes sends it again.
 
         Raises:
             JobError: the coordinator stayed away, or refuses this learner.
@@ -71,17 +73,19 @@ class Coordinator:
                 self._exchange("POST", "/v1/steps", body)
                 return
             except Away as away:
+                if give_up():
+                    return
                 self._wait(away)
 
-    def poll(self, step: int) -> Batch | Finished | None:
-        """Ask once for the batch of `step`; None where there is none yet, or no answer within the patience.
+    def poll(self, step: int, wait: float = LONG_POLL) -> Batch | Finished | None:
+        """Ask once for the batch of `step`; None where there is none in `wait` seconds, or no answer.
 
         Raises:
             AnnounceFirst: announce the latest step, then ask again.
             JobError: the coordinator stayed away, or refuses this learner.
         """
         try:
-            answer = self._exchange("GET", f"/v1/batch?step={step}")
+            answer = self._exchange("GET", f"/v1/batch?step={step}&wait={wait:g}")
         except Away as away:
             self._wait(away)
             return None

@@ -140,6 +140,24 @@ class Engine:
             raise FileNotFoundError(f"no DeepSpeed checkpoint in {folder}")
         self.updates = int(state["updates"])
 
+    @property
+    def replicated(self) -> bool:
+        """Whether every rank holds all of weights and optimizer: any number of ranks may load that."""
+        return self._stage == 0
+
+    def load_universal(self, folder: Path, tag: str, updates: int) -> None:
+        """Restore a checkpoint of any number of ranks that was converted to DeepSpeed's universal format, from
+        the folder that holds `tag`; collective. The same ZeRO stage is needed.
+        """
+        # Its own switch is read at the start, before anyone can know which kind of checkpoint there is.
+        config = self._engine._config
+        config.load_universal_checkpoint = True
+        try:
+            self._engine.load_checkpoint(str(folder), tag=tag, load_module_strict=not self._partial)
+        finally:
+            config.load_universal_checkpoint = False
+        self.updates = updates
+
     def tensors(self, *, trained_only: bool) -> Iterator[tuple[str, Tensor]]:
         """Each parameter whole, on the CPU, by name; collective, one parameter in memory at a time."""
         for name, parameter in self.model.named_parameters():

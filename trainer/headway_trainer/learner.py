@@ -1,18 +1,19 @@
-"""The learner: takes a batch, steps, makes the step durable, publishes the weights, acknowledges.
+"""The learner: takes a batch, steps, publishes the weights, announces the step, makes it durable.
 
-    start     fetch and load the model, resume from `latest.json` or write step 0, announce
-    loop      ask for batch n+1 -> advantages, optimizer steps -> checkpoint and weights -> announce n+1
-    end       410 from the coordinator: exit 0
+    start     fetch and load the model, resume from `latest.json` or make step 0 durable, announce
+    loop      ask for batch n+1 -> advantages, optimizer steps -> weights -> announce n+1 -> checkpoint
+    end       410 from the coordinator: a last checkpoint, exit 0; SIGTERM: the same, exit 143
 
 Only rank 0 speaks with the coordinator; the ranks see the same batch and take the same decisions. Killed at
-any point it resumes at the last step that was made durable; a batch under way is asked for again.
+any point it resumes at the last step that was made durable: the steps after it are taken anew, from the same
+groups.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,28 +26,31 @@ from headway_api.artifacts import Layout
 from headway_api.base_model import fetch
 from headway_api.config import JobConfig
 from headway_api.exits import JobError, leave, not_final
-from headway_api.records import Batch, Finished, PolicyVersion, StepReport
 from headway_api.objective import episode_tokens
+from headway_api.records import Batch, Finished, PolicyVersion, StepReport
 from headway_api.spec.model import ModelSpec
 from headway_api.store import Store, open_store
 from headway_trainer import layout, warm_start
 from headway_trainer import model as models
 from headway_trainer.batch import TrainingBatch, mini_batches, training_batch
-from headway_trainer.checkpoint import state
 from headway_trainer.checkpoint.journal import Journal
-from headway_trainer.checkpoint.retention import expired_checkpoints, expired_weights
-from headway_trainer.coordinator import AnnounceFirst, Coordinator
+from headway_trainer.checkpoint.keeper import Keeper, delete, steps_in
+from headway_trainer.checkpoint.retention import due, expired_weights
+from headway_trainer.coordinator import LONG_POLL, AnnounceFirst, Coordinator
 from headway_trainer.engine import Engine
 from headway_trainer.logs import log
 from headway_trainer.metrics import step_metrics
 from headway_trainer.objective.presets import Objective
 from headway_trainer.policy import Policy
 from headway_trainer.probes import Probes
+from headway_trainer.publish.links import built_on, delta_steps
 from headway_trainer.publish.publisher import Publisher
 from headway_trainer.ranks import Ranks
 from headway_trainer.step import StepResult, optimizer_step, refuse_broken, with_old
 from headway_trainer.termination import EXIT, HOLD, end, exit_on_sigterm, live
 
+SHORT_POLL: Final = 2.0
+"""Seconds that the ranks are apart at most while there is something to save when SIGTERM comes."""
 MOST_TOKENS: Final = {"cuda": 16384, "cpu": 4096}
 """Tokens of one micro-batch. A CPU gains nothing from more, and pays in memory."""
 
@@ -89,8 +93,15 @@ class Learner:
             frozen=models.reference(base, spec, ranks.device),
         )
         choice = layout.choose(self._policy, ranks.device, quadratic)
-        self._publisher = Publisher(
-            self._engine, self._policy, spec, base, self._scratch / "weights", ranks
+        self._publisher = Publisher(self._engine, self._policy, spec, base, self._scratch / "weights", ranks)
+        self.keeper = Keeper(
+            spec.checkpoints,
+            self._engine,
+            store,
+            self._layout,
+            self._journal,
+            self._scratch / "checkpoint",
+            ranks,
         )
         self._max_tokens = spec.learner.micro_batch_tokens or MOST_TOKENS[ranks.device.type]
         log("objective", **self._objective.expanded())
@@ -108,22 +119,32 @@ class Learner:
         latest: StepReport | None = self._ranks.share(self._journal.latest() if self._ranks.first else None)
         if latest is None:
             log("new job")
-            return self._finish(PolicyVersion(incarnation=0, step=0), None, [], Stopwatch())
-        state.restore(
-            self._engine, self._store, latest.checkpoint_uri, self._scratch / "checkpoint", self._ranks
-        )
+            report = self._finish(PolicyVersion(incarnation=0, step=0), None, [], Stopwatch())
+            # Announced before it is durable, it could not be told from a step 0 made anew.
+            self.keeper.save(report)
+            self.keeper.settle()
+            return report
+        self.keeper.restore(latest)
         if self._ranks.first:
             self._journal.confirm(latest)
         log("resumed", step=latest.step, version=str(latest.version))
         return latest
 
-    def train(self, batch: TrainingBatch, incarnation: int, waited: float) -> StepReport:
-        """Train one batch and make its step durable. Without a gradient the version advances too.
+    def train(self, batch: TrainingBatch, incarnation: int, before: Stopwatch) -> StepReport:
+        """Train one batch, publish its weights and put its step on record. Without a gradient the version
+        advances too.
 
-        `waited` are the seconds since the step before ended.
+        `before` are the seconds since the step before was put on record.
         """
-        watch = Stopwatch()
+        watch = Stopwatch(dict(before.seconds))
         with watch("policy_update"):
+            parts = with_old(
+                self._policy,
+                self._objective,
+                mini_batches(batch, self._spec.algorithm.updates_per_batch, self._objective),
+                ranks=self._ranks,
+                max_tokens=self._max_tokens,
+            )
             updates = [
                 optimizer_step(
                     self._engine,
@@ -137,37 +158,30 @@ class Learner:
             ]
         refuse_broken(updates, batch.step)
         version = PolicyVersion(incarnation=incarnation, step=batch.step)
-        return self._finish(version, batch, updates, watch, waited)
+        return self._finish(version, batch, updates, watch)
 
     def prepare(self, batch: Batch) -> TrainingBatch:
-            parts = with_old(
-                self._policy,
-                self._objective,
-                mini_batches(batch, self._spec.algorithm.updates_per_batch, self._objective),
-                ranks=self._ranks,
-                max_tokens=self._max_tokens,
-            )
         """Rows and advantages of a batch; rank 0 alone has it before it is shared."""
         return training_batch(batch, self._objective)
 
-    def prune(self, latest: int) -> None:
-        """Delete what `spec.checkpoints` no longer keeps."""
+    def export(self) -> None:
+        """Have the newest weights lie whole in the store, to serve as they are."""
+        self._publisher.complete(self._store)
+
+    def prune(self, latest: int, validated: Sequence[int]) -> None:
+        """Delete what is no longer kept of the steps up to `latest`; `validated` steps come best first."""
         if not self._ranks.first:
             return
-        spec = self._spec
-        keep = spec.checkpoints.keep_last
-        old = expired_checkpoints(self._steps(self._layout.checkpoints), latest, keep)
-        weights = expired_weights(
-            self._steps(f"{self._layout.root}/weights"),
-            latest,
-            keep,
-            spec.evaluation.every_steps,
-            spec.algorithm.max_steps_off_policy,
-            lambda step: bool(self._store.list(self._layout.validation_groups(step))),
-        )
-        folders = [self._layout.checkpoint(step) for step in old]
-        folders += [self._layout.weights(step) for step in weights]
-        self._store.delete(uri for folder in folders for uri in self._store.list(folder))
+        every, lag = self._spec.evaluation.every_steps, self._spec.algorithm.max_steps_off_policy
+        checkpoints = self.keeper.prune(validated)
+        folder = f"{self._layout.root}/weights"
+        weights = steps_in(self._store, folder)
+        planned = [step for step in weights if every and due(step, every)]
+        old = expired_weights(weights, latest, lag, checkpoints, [*planned, *validated])
+        # evaluation.everySteps may have been another number, and a validation may be under way.
+        unseen = [step for step in old if not self._store.list(self._layout.validation_groups(step))]
+        needed = built_on(weights.difference(unseen), delta_steps(self._store.list(folder), folder))
+        delete(self._store, [self._layout.weights(step) for step in unseen if step not in needed])
 
     def _finish(
         self,
@@ -175,69 +189,106 @@ class Learner:
         batch: TrainingBatch | None,
         updates: list[StepResult],
         watch: Stopwatch,
-        waited: float = 0.0,
     ) -> StepReport:
         step, layout = version.step, self._layout
-        with watch("save_checkpoint"):
-            scratch = self._scratch / "checkpoint"
-            state.save(self._engine, self._store, layout.checkpoint(step), scratch, self._ranks)
         with watch("publish_weights"):
             weights = self._publisher.publish(self._store, layout.weights(step), version)
-        training = sum(watch.seconds.values())
-        seconds = watch.seconds | {"training": training, "wait_for_batch": waited, "step": waited + training}
+        whole = sum(watch.seconds.values())
+        waited = watch.seconds.get("wait_for_batch", 0.0)
+        seconds = watch.seconds | {"training": whole - waited, "step": whole}
         report = StepReport(
             step=step,
             version=version,
             groups=list(batch.group_ids) if batch else [],
             train_tokens=batch.train_tokens if batch else {},
             weights=weights,
-            checkpoint_uri=layout.checkpoint(step),
+            durable=max(0, self.keeper.durable),
             metrics=step_metrics(batch, updates, seconds) if batch else {},
         )
         if self._ranks.first:
-            self._journal.commit(report)
+            self._journal.take(report)
         return report
 
-    def _steps(self, folder: str) -> set[int]:
-        uris = self._store.list(folder)
-        return {int(uri.removeprefix(folder).lstrip("/").split("/")[0]) for uri in uris}
+
+@dataclass(frozen=True)
+class Word:
+    """What rank 0 heard, for all ranks."""
+
+    received: TrainingBatch | Finished | None
+    durable: int
+    """The newest step that a restart would resume from."""
+    validated: tuple[int, ...] = ()
+    """Validated steps, the best first; said with a batch."""
 
 
-def serve(learner: Learner, coordinator: Coordinator | None, ranks: Ranks, probes: Probes | None) -> Finished:
-    """Train batch after batch until the coordinator has no more; only rank 0 has a coordinator."""
+def serve(
+    learner: Learner, coordinator: Coordinator | None, ranks: Ranks, probes: Probes | None
+) -> Finished | None:
+    """Train batch after batch until the coordinator has no more, or SIGTERM (None); only rank 0 has a
+    coordinator. What was trained is durable then."""
     report = learner.resume()
     if coordinator:
         coordinator.announce(report)
     if probes:
         probes.ready = True
-    ended = time.monotonic()
+    watch, validated = Stopwatch(), tuple[int, ...]()
     while True:
-        received: TrainingBatch | Finished | None = ranks.share(
-            _next(learner, coordinator, report) if coordinator else None
-        )
+        with watch("wait_for_batch"):
+            if coordinator:
+                report = _said_again(learner, coordinator, report)
+            word = ranks.share(_next(learner, coordinator, report) if coordinator else Word(None, -1))
+        learner.keeper.check()
         if probes:
             probes.beat()
-        if isinstance(received, Finished):
-            return received
-        if received is None:
+        # Held on every rank alike, and let go on none before rank 0 knows that all is durable.
+        HOLD.set(word.durable < report.step)
+        stopped = bool(ranks.maximum([HOLD.asked])[0])
+        if stopped or isinstance(word.received, Finished):
+            learner.keeper.save(report)
+            learner.keeper.settle()
+            if not isinstance(word.received, Finished):
+                return None
+            if coordinator:
+                _said_again(learner, coordinator, report)
+            learner.export()
+            learner.prune(report.step, validated)
+            return word.received
+        if word.received is None:
             continue
-        report = learner.train(received, report.version.incarnation, time.monotonic() - ended)
+        report = learner.train(word.received, report.version.incarnation, watch)
+        HOLD.set(True)
+        watch = Stopwatch()
         if coordinator:
-            coordinator.announce(report)
-        ended = time.monotonic()
-        learner.prune(report.step)
+            coordinator.announce(report, give_up=lambda: HOLD.asked)
+        with watch("save_checkpoint"):
+            learner.keeper.after(report)
+        validated = word.validated
+        learner.prune(report.step, validated)
         if ranks.first:
             log("step", step=report.step, version=str(report.version), **report.metrics)
 
 
-def _next(learner: Learner, coordinator: Coordinator, report: StepReport) -> TrainingBatch | Finished | None:
+def _next(learner: Learner, coordinator: Coordinator, report: StepReport) -> Word:
+    durable = learner.keeper.durable
     try:
-        answer = coordinator.poll(report.step + 1)
+        answer = coordinator.poll(report.step + 1, SHORT_POLL if HOLD.held else LONG_POLL)
     except AnnounceFirst as unknown:
         log("announced again", why=str(unknown))
-        coordinator.announce(report)
-        return None
-    return learner.prepare(answer) if isinstance(answer, Batch) else answer
+        coordinator.announce(report, give_up=lambda: HOLD.asked)
+        return Word(None, durable)
+    if isinstance(answer, Batch):
+        return Word(learner.prepare(answer), durable, tuple(answer.validated))
+    return Word(answer, durable)
+
+
+def _said_again(learner: Learner, coordinator: Coordinator, report: StepReport) -> StepReport:
+    """`report` as it is now; announced again where a newer step has become durable."""
+    durable = learner.keeper.durable
+    if durable <= report.durable:
+        return report
+    report = report.model_copy(update={"durable": durable})
+    coordinator.announce(report, give_up=lambda: HOLD.asked)
+    return report
 
 
 def run(environ: Mapping[str, str]) -> None:
@@ -267,6 +318,9 @@ def run(environ: Mapping[str, str]) -> None:
     )
     coordinator = Coordinator(_coordinator_url(config, environ), token) if ranks.first else None
     finished = serve(learner, coordinator, ranks, probes)
+    if finished is None:
+        log("stopped")
+        end(EXIT)
     log("finished", reason=finished.reason)
     ranks.leave()
 

@@ -15,8 +15,47 @@ from typing import Final, NoReturn
 EXIT: Final = 128 + signal.SIGTERM
 
 
-def exit_on_sigterm() -> None:
-    """Leave with code 143 on SIGTERM, even while the main thread waits inside a collective.
+class Hold:
+    """Keeps SIGTERM from ending the process while there is something that is not durable.
+
+    Whoever holds looks at `asked` now and then, saves what there is, and leaves with `EXIT`. The grace period
+    of the pod bounds how long that may take.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held = False
+        self._asked = threading.Event()
+
+    @property
+    def held(self) -> bool:
+        """Whether SIGTERM waits."""
+        return self._held
+
+    @property
+    def asked(self) -> bool:
+        """Whether SIGTERM came while it was held."""
+        return self._asked.is_set()
+
+    def set(self, held: bool) -> None:
+        """Hold, or let go. What was asked for while it was held is still the holder's to do."""
+        with self._lock:
+            self._held = held
+
+    def defers(self) -> bool:
+        """SIGTERM came: whether the holder will see to it."""
+        with self._lock:
+            if self._held:
+                self._asked.set()
+            return self._held or self._asked.is_set()
+
+
+HOLD: Final = Hold()
+"""Of this process."""
+
+
+def exit_on_sigterm(hold: Hold = HOLD) -> None:
+    """Leave with code 143 on SIGTERM, even while the main thread waits inside a collective, unless `hold`.
 
     Python runs signal handlers in the main thread, between two instructions of its own; a main thread that
     waits in C++ never gets there. So the interpreter writes the signal's number to a socket, and a thread
@@ -31,7 +70,7 @@ def exit_on_sigterm() -> None:
     signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
 
     def leave() -> None:
-        while signal.SIGTERM not in reader.recv(16):
+        while signal.SIGTERM not in reader.recv(16) or hold.defers():
             continue
         writer.close()
         os._exit(EXIT)

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from headway_api.base import SpecModel
-from headway_api.rules import Rule, not_yet
+from headway_api.rules import Rule
 from headway_api.spec.types import PodTemplate, Resources
 from headway_api.spec.weights import WeightsSpec
 
@@ -34,10 +34,12 @@ class DeepSpeed(SpecModel):
 class LearnerSpec(SpecModel):
     """The processes that train."""
 
+    mutable = frozenset({"nodes", "processes_per_node"})
+
     nodes: Annotated[int, Field(ge=1, le=64)] = 1
-    """Learner pods."""
+    """Learner pods. May be changed while the job is suspended: it goes on from its checkpoint with as many."""
     processes_per_node: Annotated[int, Field(ge=1, le=16)] = 1
-    """Training processes in each pod, one for each accelerator."""
+    """Training processes in each pod, one for each accelerator. May be changed while the job is suspended."""
     deepspeed: DeepSpeed = DeepSpeed()
     """DeepSpeed's settings."""
     micro_batch_tokens: Annotated[int, Field(ge=16, le=1048576)] | None = None
@@ -109,19 +111,15 @@ class ScheduleSpec(SpecModel):
 class CheckpointsSpec(SpecModel):
     """What is kept under spec.output.uri to resume from and to serve."""
 
-    mutable = frozenset({"keep_last"})
+    mutable = frozenset({"every_steps", "keep_last", "keep_best"})
 
-    every_steps: Annotated[
-        int,
-        Field(ge=1, le=1000),
-        not_yet("spec.checkpoints.everySteps: this version checkpoints every step; leave it at 1", unless=1),
-    ] = 1
-    """Steps between resumable checkpoints."""
+    every_steps: Annotated[int, Field(ge=1, le=1000)] = 1
+    """Steps between resumable checkpoints. A learner that dies takes the steps since the last one anew, from the
+    same episodes; one that is told to stop makes a checkpoint first, and so does the last step. Weights to serve
+    are written every step. May be changed while the job is suspended."""
     keep_last: Annotated[int, Field(ge=1, le=100)] = 2
     """Latest resumable checkpoints kept; older ones are deleted. May be changed while the job is
     suspended."""
-    keep_best: Annotated[
-        Annotated[int, Field(ge=0, le=10)] | None,
-        not_yet("spec.checkpoints.keepBest is not acted upon by this version; raise keepLast instead"),
-    ] = None
-    """Best checkpoints, by validation, kept besides the latest. Not acted upon yet."""
+    keep_best: Annotated[int, Field(ge=0, le=10)] = 1
+    """Checkpoints of the best validated steps, by external score, kept besides the latest. May be changed while
+    the job is suspended."""

@@ -53,6 +53,7 @@ class RLTrainingJobSpec(SpecModel):
     mutable = frozenset(
         {
             "suspend",
+            "learner",
             "rollout",
             "schedule",
             "evaluation",
@@ -67,7 +68,11 @@ class RLTrainingJobSpec(SpecModel):
     validations = (
         frozen_while_running("schedule.maxSteps"),
         frozen_while_running("evaluation.everySteps"),
+        frozen_while_running("learner.nodes"),
+        frozen_while_running("learner.processesPerNode"),
+        frozen_while_running("checkpoints.everySteps"),
         frozen_while_running("checkpoints.keepLast"),
+        frozen_while_running("checkpoints.keepBest"),
         frozen_while_running("failurePolicy.maxRestarts"),
         frozen_while_running("pendingDeadlineSeconds"),
         Rule(
@@ -95,17 +100,17 @@ class RLTrainingJobSpec(SpecModel):
         ),
         EPISODE_WITHIN_SANDBOX,
         Rule(
-            "self.learner.deepspeed.zeroStage >= 1 || self.model.dtype == 'float32'",
-            "spec.learner.deepspeed.zeroStage: 0 needs spec.model.dtype: float32: without ZeRO, gradients are "
-            "added up in bfloat16, and steps deviate; use zeroStage: 1, which costs no memory over it",
-            lambda self: self.learner.deepspeed.zero_stage >= 1 or self.model.dtype == "float32",
-        Rule(
             "self.algorithm.kl.coefficient == 0.0 || !has(self.model.full)",
             "spec.algorithm.kl needs a LoRA adapter in this version, which is switched off to measure the base "
             "model; remove spec.model.full, or leave coefficient at 0",
             lambda self: self.algorithm.kl.coefficient == 0 or self.model.full is None,
             "algorithm",
         ),
+        Rule(
+            "self.learner.deepspeed.zeroStage >= 1 || self.model.dtype == 'float32'",
+            "spec.learner.deepspeed.zeroStage: 0 needs spec.model.dtype: float32: without ZeRO, gradients are "
+            "added up in bfloat16, and steps deviate; use zeroStage: 1, which costs no memory over it",
+            lambda self: self.learner.deepspeed.zero_stage >= 1 or self.model.dtype == "float32",
             "learner",
         ),
         Rule(

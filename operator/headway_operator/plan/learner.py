@@ -8,6 +8,9 @@ from headway_operator.plan import pods
 from headway_operator.plan.context import Context, Json, Mode, Wanted
 from headway_operator.plan.coordinator import failure_policy
 
+SAVING_SECONDS = 300
+"""What a learner may take, once told to stop, to end the step it is in and make it durable. One that has
+nothing to save ends at once."""
 INDEX_ANNOTATION = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 
 
@@ -76,4 +79,5 @@ def _process(context: Context) -> pods.Process:
         pod_template=learner.pod_template,
         costly_to_move=True,
         restart_policy="Never",
+        grace_seconds=SAVING_SECONDS,
     )

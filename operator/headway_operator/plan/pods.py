@@ -19,7 +19,7 @@ STAY: Final = {
 
 
 GRACE_SECONDS = 30
-"""Every role ends at once on SIGTERM: what is durable is enough for its successor."""
+"""A role ends at once on SIGTERM: what is durable is enough for its successor."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,8 @@ class Process:
     costly_to_move: bool = False
     """A node should not be emptied of it to save money: work since the last step would be lost."""
     restart_policy: str = "Always"
+    grace_seconds: int = GRACE_SECONDS
+    """From SIGTERM to SIGKILL."""
 
 
 def pod_template(context: Context, process: Process) -> Json:
@@ -67,7 +69,7 @@ def _pod_spec(context: Context, process: Process) -> Json:
     spec: Json = {
         "restartPolicy": process.restart_policy,
         "automountServiceAccountToken": process.api_token,
-        "terminationGracePeriodSeconds": GRACE_SECONDS,
+        "terminationGracePeriodSeconds": process.grace_seconds,
         "containers": [
             {
                 "name": process.role,

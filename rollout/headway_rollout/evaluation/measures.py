@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import comb, fsum, sqrt
 from typing import NamedTuple
 
@@ -75,6 +75,11 @@ class Evaluation(NamedTuple):
     episodes: int
     failed: int
     """Episodes that stayed InfraError: they are in no mean."""
+
+
+def ranked(evaluations: Iterable[Evaluation]) -> list[Evaluation]:
+    """The best first: by external score, then reward; of equals the earlier one."""
+    return sorted(evaluations, key=lambda e: (-e.external_score, -e.reward, e.step))
 
 
 def summarize(step: int, groups: Sequence[GroupRecord], threshold: float) -> Evaluation:

@@ -49,7 +49,9 @@ class Left:
 
     def checkpoints(self) -> list[int]:
         folders = self._path(self._layout.checkpoints).iterdir()
-        return sorted(int(folder.name) for folder in folders if any(folder.iterdir()))
+        return sorted(
+            int(folder.name) for folder in folders if any(file.is_file() for file in folder.rglob("*"))
+        )
 
     def _path(self, uri: str) -> Path:
         return Path(uri.removeprefix("file://"))

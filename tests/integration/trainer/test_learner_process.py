@@ -7,14 +7,16 @@ import random
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import learner_rig as rig
 import pytest
 from aiohttp import web
+from safetensors.torch import load_file
 
 from headway_api.config import JobConfig
 from headway_api.exits import PERMANENT
-from headway_api.records import Batch, FileDigest, PolicyVersion
+from headway_api.records import Batch, FileDigest, PolicyVersion, StepReport
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -32,16 +34,32 @@ async def run(config: JobConfig, folder: Path, served: rig.ScriptedCoordinator) 
         assert await process.exit(300) == 0, process.log.read_text()[-4000:]
 
 
-async def test_every_group_is_acknowledged_once_and_in_order(
-    tmp_path: Path, model: Path, left: Callable[..., object]
+def first_words(served: rig.ScriptedCoordinator) -> list[StepReport]:
+    """What was said of each version when it was new; it is said again as older steps become durable."""
+    first: dict[PolicyVersion, StepReport] = {}
+    for report in served.reports:
+        first.setdefault(report.version, report)
+    return list(first.values())
+
+
+def weights(left: Callable[..., Any], config: JobConfig) -> list[FileDigest]:
+    """Files of the last step's weights."""
+    files: list[FileDigest] = left(config).report(STEPS).weights.files
+    return files
+
+
+async def test_every_group_is_taken_once_and_in_order(
+    tmp_path: Path, model: Path, left: Callable[..., Any]
 ) -> None:
     config = rig.job(tmp_path, model, lora=LORA)
     served = rig.ScriptedCoordinator(batches())
     await run(config, tmp_path, served)
-    assert [report.step for report in served.reports] == list(range(STEPS + 1))
-    assert left(config).reports() == served.reports
+    words = first_words(served)
+    assert [str(report.version) for report in words] == [f"0.{step}" for step in range(STEPS + 1)]
+    assert left(config).reports() == words
+    assert left(config).latest == served.durable == STEPS
     assert left(config).checkpoints() == [STEPS - 1, STEPS]
-    for report, batch in zip(served.reports[1:], served.batches, strict=True):
+    for report, batch in zip(words[1:], served.batches, strict=True):
         assert report.groups == [group.group_id for group in batch.groups]
         assert [report.train_tokens[group.group_id] > 0 for group in batch.groups] == [True, True, False]
         assert report.metrics["training/updates"] == 1
@@ -51,9 +69,9 @@ async def test_every_group_is_acknowledged_once_and_in_order(
 
 @pytest.mark.long
 async def test_killed_at_random_points_it_ends_where_an_undisturbed_one_does(
-    tmp_path: Path, model: Path, left: Callable[..., object]
+    tmp_path: Path, model: Path, left: Callable[..., Any]
 ) -> None:
-    """kill -9, dropped connections and 503s: the same weights bit for bit, each group acknowledged once."""
+    """kill -9, dropped connections and 503s: the same weights bit for bit, each step of the same groups."""
     calm = rig.job(tmp_path / "calm", model, lora=LORA)
     await run(calm, tmp_path / "calm", rig.ScriptedCoordinator(batches()))
 
@@ -72,20 +90,110 @@ async def test_killed_at_random_points_it_ends_where_an_undisturbed_one_does(
         async with rig.learner(config, tmp_path / "rough", url) as process:
             assert await process.exit() == 0, process.log.read_text()[-4000:]
 
-    def weights(job: JobConfig) -> list[FileDigest]:
-        return left(job).report(STEPS).weights.files
-
-    assert weights(config) == weights(calm)
+    assert weights(left, config) == weights(left, calm)
     history = left(config).reports()
     assert [group for report in history for group in report.groups] == [
         group.group_id for batch in served.batches for group in batch.groups
     ]
-    assert {report.version.incarnation for report in history} == {0}
     for report in served.reports:
-        assert (report.groups, report.weights) == (
-            history[report.step].groups,
-            history[report.step].weights,
-        )
+        assert report.groups == history[report.step].groups
+        assert report.weights.files == history[report.step].weights.files
+
+
+async def test_steps_beyond_the_last_checkpoint_are_taken_anew(
+    tmp_path: Path, model: Path, left: Callable[..., Any]
+) -> None:
+    calm = rig.job(tmp_path / "calm", model, lora=LORA)
+    await run(calm, tmp_path / "calm", rig.ScriptedCoordinator(batches()))
+
+    config = rig.job(tmp_path, model, lora=LORA, checkpoints={"everySteps": 3})
+    served = rig.ScriptedCoordinator(batches())
+    async with served.serving() as url:
+        async with rig.learner(config, tmp_path, url) as process:
+            await rig.reached(served, 3)
+            served.hold = 10**6
+            await rig.reached(served, 3, durable=True)
+            served.hold = 0
+            await rig.reached(served, 4)
+            process.kill()
+            await process.exit()
+        assert left(config).latest == 3
+        served.hold = 0
+        async with rig.learner(config, tmp_path, url) as process:
+            assert await process.exit() == 0, process.log.read_text()[-4000:]
+    versions = [str(report.version) for report in first_words(served)]
+    assert versions[:5] == ["0.0", "0.1", "0.2", "0.3", "0.4"]
+    assert versions[-3:] == ["1.3", "1.4", "1.5"]
+    assert left(config).latest == STEPS, "the last step is durable, be it due or not"
+    assert weights(left, config) == weights(left, calm)
+
+
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.long)])
+async def test_sigterm_saves_what_is_not_durable(
+    tmp_path: Path, model: Path, left: Callable[..., Any], processes: int
+) -> None:
+    calm = rig.job(tmp_path / "calm", model, lora=LORA, processes=processes)
+    await run(calm, tmp_path / "calm", rig.ScriptedCoordinator(batches()))
+
+    config = rig.job(tmp_path, model, lora=LORA, processes=processes, checkpoints={"everySteps": 100})
+    served = rig.ScriptedCoordinator(batches())
+    async with served.serving() as url:
+        async with rig.learner(config, tmp_path, url) as process:
+            await rig.reached(served, 2)
+            process.kill(signal.SIGTERM)
+            assert await process.exit(30) == 128 + signal.SIGTERM, process.log.read_text()[-4000:]
+        at = left(config).latest
+        assert at >= 2, "nothing but step 0 was due"
+        async with rig.learner(config, tmp_path, url) as process:
+            assert await process.exit() == 0, process.log.read_text()[-4000:]
+    assert {report.version.incarnation for report in served.reports} == {0}, "no step was taken twice"
+    assert weights(left, config) == weights(left, calm)
+
+
+async def test_the_best_checkpoint_is_kept(tmp_path: Path, model: Path, left: Callable[..., Any]) -> None:
+    config = rig.job(tmp_path, model, lora=LORA, checkpoints={"keepLast": 1, "keepBest": 1})
+    found = [batch.model_copy(update={"validated": [2, 0]}) for batch in batches()]
+    found[0] = found[0].model_copy(update={"validated": [0]})
+    found[1] = found[1].model_copy(update={"validated": [0]})
+    await run(config, tmp_path, rig.ScriptedCoordinator(found))
+    assert left(config).checkpoints() == [2, STEPS]
+    assert left(config).weights(2).exists()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1)])
+@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize("lora", [None, LORA])
+async def test_another_number_of_processes_goes_on_from_the_same_state(
+    tmp_path: Path,
+    model: Path,
+    left: Callable[..., Any],
+    before: int,
+    after: int,
+    stage: int,
+    lora: dict[str, int] | None,
+) -> None:
+    calm = rig.job(tmp_path / "calm", model, lora=lora, zero_stage=stage)
+    await run(calm, tmp_path / "calm", rig.ScriptedCoordinator(batches()))
+
+    served = rig.ScriptedCoordinator(batches())
+    async with served.serving() as url:
+        config = rig.job(tmp_path, model, lora=lora, zero_stage=stage, processes=before)
+        async with rig.learner(config, tmp_path, url) as process:
+            await rig.reached(served, 2)
+            served.hold = 10**6
+            process.kill(signal.SIGTERM)
+            await process.exit(60)
+        served.hold = 0
+        config = rig.job(tmp_path, model, lora=lora, zero_stage=stage, processes=after)
+        async with rig.learner(config, tmp_path, url) as process:
+            assert await process.exit(300) == 0, process.log.read_text()[-4000:]
+    name = "adapter_model.safetensors" if lora else "model.safetensors"
+    found, expected = (load_file(left(job).weights(STEPS) / name) for job in (config, calm))
+    start = load_file(left(calm).weights(0) / name)
+    apart = sum(float((found[n] - expected[n]).square().sum()) for n in expected)
+    moved = sum(float((expected[n] - start[n]).square().sum()) for n in expected)
+    assert apart < 1e-6 * moved
 
 
 async def test_a_coordinator_that_restarts_and_forgets_is_told_again(tmp_path: Path, model: Path) -> None:
@@ -101,12 +209,12 @@ async def test_a_coordinator_that_restarts_and_forgets_is_told_again(tmp_path: P
             first.hold = 10**6
         async with second.serving(port):
             assert await process.exit() == 0, process.log.read_text()[-4000:]
-    assert second.reports[0] == first.reports[-1]
+    assert second.reports[0].version == first.reports[-1].version
     assert second.step == 3
 
 
 async def test_a_batch_without_any_gradient_advances_the_version_alone(
-    tmp_path: Path, model: Path, left: Callable[..., object]
+    tmp_path: Path, model: Path, left: Callable[..., Any]
 ) -> None:
     uniform = Batch(step=1, epoch=0, groups=[rig.group(f"t0-00000{n}", [1.0, 1.0, None]) for n in range(2)])
     config = rig.job(tmp_path, model, lora=LORA)
@@ -122,7 +230,7 @@ async def test_a_batch_without_any_gradient_advances_the_version_alone(
 
 
 async def test_a_pointer_moved_back_is_trained_again_under_a_new_incarnation(
-    tmp_path: Path, model: Path, left: Callable[..., object]
+    tmp_path: Path, model: Path, left: Callable[..., Any]
 ) -> None:
     config = rig.job(tmp_path, model, lora=LORA)
     await run(config, tmp_path, rig.ScriptedCoordinator(batches(3)))
@@ -130,7 +238,7 @@ async def test_a_pointer_moved_back_is_trained_again_under_a_new_incarnation(
     left(config).point_latest_to(2)
     again = rig.ScriptedCoordinator(batches(3))
     await run(config, tmp_path, again)
-    assert [str(report.version) for report in again.reports] == ["1.2", "1.3"]
+    assert [str(report.version) for report in first_words(again)] == ["1.2", "1.3"]
     assert again.reports[-1].weights.files == before.weights.files
 
 

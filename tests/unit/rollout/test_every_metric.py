@@ -160,7 +160,6 @@ def the_learners(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     tokens = dict.fromkeys([*SUMS, *MAXIMA, "ratio_min"], 1.0)
     result = StepResult(Update(1.0, 1e-4), tokens, action_tokens=10, micro_batches=1)
     monkeypatch.setattr(learners, "optimizer_step", lambda *args, **kwargs: result)
-    monkeypatch.setattr(learners.state, "save", lambda *args: None)
     config = learner_job()
     learner = object.__new__(learners.Learner)
     for name in ("_engine", "_policy", "_store", "_journal"):
@@ -174,9 +173,11 @@ def the_learners(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     learner._scratch = Path("/nowhere")
     learner._ranks = type("Ranks", (), {"first": False})()
     learner._publisher = type("Publisher", (), {"publish": lambda self, store, uri, version: manifest(1)})()
+    learner.keeper = type("Keeper", (), {"durable": 0})()
     groups = [learner_rig.group("t0-000000", [1.0, 0.0]), learner_rig.group("t0-000001", [1.0, 1.0])]
     batch = training_batch(Batch(step=1, epoch=0, groups=groups), learner._objective)
-    return set(learner.train(batch, incarnation=0, waited=1.0).metrics)
+    before = learners.Stopwatch({"wait_for_batch": 1.0, "save_checkpoint": 0.5})
+    return set(learner.train(batch, incarnation=0, before=before).metrics)
 
 
 def learner_job() -> JobConfig:

@@ -10,7 +10,7 @@ import pytest
 from a_job import TOKEN, Job, manifest, spec
 
 from headway_api.exits import JobError
-from headway_api.records import StepReport
+from headway_api.records import PolicyVersion, StepReport
 from headway_rollout.bounds import rollback
 from headway_rollout.ledger.segments import total
 from headway_rollout.sampler.choice import CHOICES, Order
@@ -46,7 +46,7 @@ async def test_the_coordinator_starts_again_where_the_learner_is(tmp_path: Path,
             url, headers = f"{learner._url}/v1/steps", {"Authorization": f"Bearer {TOKEN}"}
             async with http.post(url, data=report.model_dump_json(), headers=headers) as answer:
                 assert answer.status == 503, "the learner is to come back, not to give up"
-                assert "set back from step 3 to step 1" in (await answer.json())["message"]
+                assert "was at step 3, resumed at step 1" in (await answer.json())["message"]
         with pytest.raises(ExceptionGroup) as ended:
             await running
         assert ended.group_contains(JobError, match="version 1.1")
@@ -77,7 +77,7 @@ async def test_a_learner_whose_step_nothing_points_to_is_refused(tmp_path: Path)
         assert not running.done()
 
 
-def test_only_a_newer_incarnation_at_the_newest_durable_step_is_a_rollback(tmp_path: Path) -> None:
+def test_only_a_newer_incarnation_that_is_on_record_is_a_rollback(tmp_path: Path) -> None:
     def report(step: int, incarnation: int) -> StepReport:
         weights = manifest(step, incarnation)
         return StepReport(
@@ -86,13 +86,18 @@ def test_only_a_newer_incarnation_at_the_newest_durable_step_is_a_rollback(tmp_p
             groups=[],
             train_tokens={},
             weights=weights,
-            checkpoint_uri="file:///c",
+            durable=step,
             metrics={},
         )
 
     last = report(5, 1)
-    assert rollback(report(3, 2), last, latest=3) is not None
-    assert rollback(report(3, 1), last, latest=3) is None
-    assert rollback(report(3, 2), last, latest=5) is None
-    assert rollback(report(5, 2), last, latest=5) is None
-    assert rollback(report(7, 2), last, latest=7) is None
+
+    def version(step: int, incarnation: int) -> PolicyVersion:
+        return PolicyVersion(incarnation=incarnation, step=step)
+
+    assert rollback(report(3, 2), last, latest=version(3, 2)) is not None
+    assert rollback(report(3, 1), last, latest=version(3, 1)) is None
+    assert rollback(report(3, 2), last, latest=version(5, 1)) is None
+    assert rollback(report(3, 2), last, latest=None) is None
+    assert rollback(report(5, 2), last, latest=version(5, 2)) is None
+    assert rollback(report(7, 2), last, latest=version(7, 2)) is None

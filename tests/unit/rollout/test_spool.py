@@ -1,13 +1,19 @@
-"""What the spool says of a place it cannot write to."""
+"""What the spool says of a place it cannot write to, and what it reads from one that others have written to."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
+from a_job import manifest
 from refusing_bucket import refusing_store
 
 from headway_api.artifacts import Layout
 from headway_api.exits import JobError
-from headway_rollout.spool import Spool
+from headway_api.records import StepReport
+from headway_api.store import FileStore
+from headway_rollout.spool import Spool, standing
 
 
 def test_a_bucket_that_may_not_be_written_is_named_before_anything_starts() -> None:
@@ -21,3 +27,42 @@ def test_a_bucket_that_may_not_be_written_is_named_before_anything_starts() -> N
         True,
     )
     assert "bucket 'typo' cannot be used" in told.message
+
+
+def report(step: int, incarnation: int = 0, durable: int = 0) -> StepReport:
+    weights = manifest(step, incarnation)
+    return StepReport(
+        step=step,
+        version=weights.version,
+        groups=[],
+        train_tokens={},
+        weights=weights,
+        durable=durable,
+        metrics={},
+    )
+
+
+def test_steps_beyond_the_newest_version_are_undone() -> None:
+    """The learner took steps 1 to 4, resumed at 2, which was durable, and has taken 3 anew."""
+    found = [report(0), report(1), report(2, 1), report(3, 1), report(4)]
+    stands, undone = standing(found[::-1])
+    assert [str(r.version) for r in stands] == ["0.0", "0.1", "1.2", "1.3"]
+    assert [str(r.version) for r in undone] == ["0.4"]
+    assert standing([]) == ([], [])
+
+
+@pytest.mark.parametrize(("pointer", "durable"), [(None, 1), (2, 2), (3, 3), (9, 3)])
+def test_a_coordinator_that_starts_knows_what_has_become_durable(
+    tmp_path: Path, pointer: int | None, durable: int
+) -> None:
+    """The learner may have ended meanwhile: it will not say so again."""
+    store, layout = FileStore(), Layout(f"file://{tmp_path}", "rl", "refunds", "uid")
+    for step in range(4):
+        store.put(
+            layout.step_history(step), report(step, durable=max(0, step - 2)).model_dump_json().encode()
+        )
+    if pointer is not None:
+        store.put(layout.latest, json.dumps({"step": pointer}).encode())
+    replay = Spool(store, layout).replay()
+    assert replay.reports[-1].durable == durable
+    assert replay.undone == []

@@ -26,7 +26,7 @@ def report(step: int) -> StepReport:
         groups=[],
         train_tokens={},
         weights=weights,
-        checkpoint_uri=LAYOUT.checkpoint(step),
+        durable=step,
         metrics={},
     )
 
@@ -34,7 +34,7 @@ def report(step: int) -> StepReport:
 def shown(steps: int, scores: dict[int, float]) -> Checkpoints | None:
     """The status after so many steps, with validations of these external scores."""
     evaluations = [Evaluation(step, 0.0, score, 0.0, 8, 0) for step, score in scores.items()]
-    return view.checkpoints(State(reports=[report(step) for step in range(steps + 1)]), evaluations)
+    return view.checkpoints(LAYOUT, State(reports=[report(step) for step in range(steps + 1)]), evaluations)
 
 
 def test_the_newest_is_resumed_from_and_the_best_is_weights_to_load() -> None:
@@ -54,4 +54,4 @@ def test_there_is_no_best_where_nothing_was_validated() -> None:
 
 
 def test_there_is_none_before_the_learner_has_spoken() -> None:
-    assert view.checkpoints(State(), []) is None
+    assert view.checkpoints(LAYOUT, State(), []) is None

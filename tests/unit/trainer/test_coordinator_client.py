@@ -34,7 +34,7 @@ def report(step: int) -> StepReport:
         groups=[],
         train_tokens={},
         weights=WeightsManifest(version=version, kind="lora", uri="file:///w", files=[], canary=canary),
-        checkpoint_uri="file:///c",
+        durable=step,
         metrics={},
     )
 

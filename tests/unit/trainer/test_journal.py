@@ -10,6 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from headway_api.artifacts import Layout
+from headway_api.exits import JobError
 from headway_api.records import Canary, PolicyVersion, StepReport, WeightsManifest
 from headway_api.store import FileStore
 from headway_trainer.checkpoint.journal import Journal, incarnation
@@ -25,7 +26,7 @@ def report(step: int, number: int = 0, groups: tuple[str, ...] = ()) -> StepRepo
         groups=list(groups),
         train_tokens={},
         weights=weights,
-        checkpoint_uri=f"file:///c/{step}",
+        durable=step,
         metrics={},
     )
 
@@ -53,31 +54,45 @@ def test_a_new_job_has_nothing_to_resume(layout: Layout) -> None:
     assert Journal(FileStore(), layout).latest() is None
 
 
-def test_the_acknowledgement_is_written_last(layout: Layout) -> None:
+def made_durable(journal: Journal, *reports: StepReport) -> None:
+    for each in reports:
+        journal.take(each)
+        journal.seal(each)
+
+
+def test_the_pointer_is_written_last(layout: Layout) -> None:
     store = Recorder()
-    Journal(store, layout).commit(report(3))
-    assert store.puts == [layout.step_report(3), layout.latest, layout.step_history(3)]
+    made_durable(Journal(store, layout), report(3))
+    assert store.puts == [layout.step_history(3), layout.step_report(3), layout.latest]
+
+
+def test_a_step_is_resumed_once_it_is_durable_and_not_before(layout: Layout) -> None:
+    journal = Journal(FileStore(), layout)
+    made_durable(journal, report(1))
+    journal.take(report(2))
+    resumed = journal.latest()
+    assert resumed is not None
+    assert (str(resumed.version), resumed.durable) == ("1.1", 1)
 
 
 @pytest.mark.parametrize(
-    ("dies_before", "resumes_at"),
-    [("checkpoints/000002/report.json", 1), ("latest.json", 1), ("steps/000002.json", 2)],
+    ("dies_before", "resumes_as"),
+    [("steps/000002.json", "0.1"), ("checkpoints/000002/report.json", "1.1"), ("latest.json", "1.1")],
 )
-def test_a_commit_cut_short_is_whole_or_not_there(layout: Layout, dies_before: str, resumes_at: int) -> None:
-    Journal(FileStore(), layout).commit(report(1))
+def test_what_was_cut_short_is_taken_anew_in_a_new_incarnation(
+    layout: Layout, dies_before: str, resumes_as: str
+) -> None:
+    made_durable(Journal(FileStore(), layout), report(1))
     with pytest.raises(KeyboardInterrupt):
-        Journal(Recorder(dies_before), layout).commit(report(2))
+        made_durable(Journal(Recorder(dies_before), layout), report(2))
     resumed = Journal(FileStore(), layout).latest()
     assert resumed is not None
-    assert resumed.version == PolicyVersion(incarnation=0, step=resumes_at)
-    acknowledged = [json.loads(FileStore().get(u))["step"] for u in FileStore().list(f"{layout.root}/steps")]
-    assert max(acknowledged) <= resumes_at
+    assert str(resumed.version) == resumes_as
 
 
 def test_a_pointer_moved_back_starts_a_new_incarnation(layout: Layout) -> None:
     journal = Journal(FileStore(), layout)
-    for step in range(6):
-        journal.commit(report(step))
+    made_durable(journal, *map(report, range(6)))
     FileStore().put(layout.latest, b'{"step": 3}')
     resumed = journal.latest()
     assert resumed is not None
@@ -91,14 +106,31 @@ def test_a_pointer_moved_back_starts_a_new_incarnation(layout: Layout) -> None:
 def test_a_start_leaves_the_pointer_to_whoever_moves_it(layout: Layout) -> None:
     """Another process of this learner may have made a step durable since this one read the pointer."""
     journal = Journal(FileStore(), layout)
-    journal.commit(report(1))
+    made_durable(journal, report(1))
     resumed = journal.latest()
     assert resumed is not None
-    journal.commit(report(2))
+    made_durable(journal, report(2))
     journal.confirm(resumed)
     newest = journal.latest()
     assert newest is not None
     assert newest.step == 2
+
+
+def test_a_process_that_was_replaced_moves_the_pointer_no_more(layout: Layout) -> None:
+    """It hung, say, and its successor resumed at step 1, which was durable when both took step 2."""
+    journal = Journal(FileStore(), layout)
+    made_durable(journal, report(1))
+    old = report(2).model_copy(update={"durable": 1})
+    journal.take(old)
+    resumed = journal.latest()
+    assert resumed is not None
+    journal.confirm(resumed)
+    with pytest.raises(JobError, match="another process goes on from step 1 as version 1.1"):
+        journal.seal(old)
+    assert json.loads(FileStore().get(layout.latest)) == {"step": 1}
+    again = report(2, 1).model_copy(update={"durable": 1})
+    made_durable(journal, again)
+    assert json.loads(FileStore().get(layout.latest)) == {"step": 2}
 
 
 def test_incarnations_only_grow() -> None:

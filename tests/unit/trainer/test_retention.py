@@ -5,52 +5,44 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway_trainer.checkpoint.retention import expired_checkpoints, expired_weights
+from headway_trainer.checkpoint.retention import due, expired_checkpoints, expired_weights
 
 steps = st.sets(st.integers(0, 60), min_size=1)
-
-
-def never(step: int) -> bool:
-    """Nothing was evaluated out of turn."""
-    return False
+ranking = st.lists(st.integers(0, 60), unique=True)
 
 
 @given(steps, st.integers(1, 10))
 def test_the_newest_checkpoints_stay(found: set[int], keep: int) -> None:
-    latest = max(found)
-    kept = found - set(expired_checkpoints(found, latest, keep))
+    kept = found - set(expired_checkpoints(found, max(found), keep))
     assert kept == set(sorted(found)[-keep:])
 
 
-@given(steps, st.data(), st.integers(1, 10))
-def test_what_latest_points_to_is_never_deleted(found: set[int], data: st.DataObject, keep: int) -> None:
-    latest = data.draw(st.sampled_from(sorted(found)))
-    assert latest not in expired_checkpoints(found, latest, keep)
-    assert latest not in expired_weights(found, latest, keep, 10, 3, never)
+@given(steps, st.integers(1, 10), st.integers(0, 10), ranking)
+def test_the_best_checkpoints_stay_beside_them(
+    found: set[int], last: int, best: int, ranked: list[int]
+) -> None:
+    kept = found - set(expired_checkpoints(found, max(found), last, best, ranked))
+    assert kept == set(sorted(found)[-last:]) | set([step for step in ranked if step in found][:best])
 
 
-@given(steps, st.data())
-def test_nothing_beyond_latest_is_touched(found: set[int], data: st.DataObject) -> None:
-    latest = data.draw(st.sampled_from(sorted(found)))
-    assert all(step < latest for step in expired_checkpoints(found, latest, 1))
-    assert all(step < latest for step in expired_weights(found, latest, 1, 0, 0, never))
+@given(steps, st.data(), st.integers(1, 10), ranking)
+def test_what_is_resumed_from_and_what_is_beyond_stays(
+    found: set[int], data: st.DataObject, keep: int, ranked: list[int]
+) -> None:
+    """A checkpoint beyond the durable step is being written, or waits for a person."""
+    durable = data.draw(st.sampled_from(sorted(found)))
+    assert all(step < durable for step in expired_checkpoints(found, durable, keep, 1, ranked))
 
 
-def test_weights_that_were_evaluated_or_may_be_in_use_stay() -> None:
-    assert expired_weights(
-        set(range(26)), 25, keep_last=2, evaluated_every=10, max_lag=3, evaluated=never
-    ) == [step for step in range(1, 21) if step not in (10, 20)]
+@given(steps, steps, steps, st.integers(0, 10))
+def test_weights_in_use_stay(found: set[int], checkpoints: set[int], validated: set[int], lag: int) -> None:
+    """What lag allows to sample with, one more that servers may be loading, and what is resumed or compared."""
+    latest = max(found)
+    gone = set(expired_weights(found, latest, lag, checkpoints, validated))
+    assert not gone & (checkpoints | validated | {0} | set(range(latest - lag - 1, latest + 1)))
+    assert found - gone <= checkpoints | validated | {0} | set(range(latest - lag - 1, latest + 1))
 
 
-def test_the_untrained_weights_stay() -> None:
-    assert 0 not in expired_weights(
-        set(range(10)), 9, keep_last=1, evaluated_every=0, max_lag=0, evaluated=never
-    )
-
-
-def test_weights_that_were_evaluated_by_an_earlier_rule_stay() -> None:
-    """evaluation.everySteps may change while the job is suspended; status.checkpoints.best may be of then."""
-    found = expired_weights(
-        set(range(26)), 25, 2, evaluated_every=7, max_lag=3, evaluated={10, 20}.__contains__
-    )
-    assert found == [step for step in range(1, 21) if step not in (7, 10, 14, 20)]
+def test_every_so_many_steps_make_a_checkpoint() -> None:
+    assert [step for step in range(12) if due(step, 5)] == [0, 5, 10]
+    assert all(due(step, 1) for step in range(5))

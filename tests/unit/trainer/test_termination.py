@@ -10,7 +10,7 @@ import pytest
 
 from headway_api.exits import PERMANENT, RETRIABLE, JobError
 from headway_trainer import launch, learner
-from headway_trainer.termination import live
+from headway_trainer.termination import Hold, live
 
 Captured = pytest.CaptureFixture[str]
 
@@ -96,3 +96,13 @@ def test_an_exit_that_is_asked_for_is_kept(capsys: Captured, asked: int | str | 
 
     assert code_of(lambda: live(work)) == code
     assert capsys.readouterr().err == ("what is wrong\n" if code == 1 else "")
+
+
+def test_sigterm_waits_for_a_holder_and_is_then_the_holders_to_answer() -> None:
+    hold = Hold()
+    assert not hold.defers(), "nobody holds: the process ends"
+    hold.set(True)
+    assert hold.defers()
+    assert hold.asked
+    hold.set(False)
+    assert hold.defers(), "the holder has seen it, and ends by itself"

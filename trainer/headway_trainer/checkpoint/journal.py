@@ -1,13 +1,15 @@
-"""Which step is durable: the order in which a checkpoint comes to count.
+"""Which steps were taken, and which of them is durable: the order in which a checkpoint comes to count.
 
-    1. the files of the checkpoint and of the weights      (others may lie half-written: nothing points there)
-    2. checkpoints/<n>/report.json                         the checkpoint is complete
-    3. latest.json = {"step": n}                           a restart resumes here
-    4. steps/<n>.json                                      its groups are acknowledged, for good
-    5. POST /v1/steps
+    1. the weights of step n
+    2. steps/<n>.json                      the step is taken: its groups, in this incarnation
+    3. POST /v1/steps                      servers may sample with it
+    4. the files of its checkpoint         where it makes one; in the background, others may lie half-written
+    5. checkpoints/<n>/report.json         the checkpoint is complete
+    6. latest.json = {"step": n}           a restart resumes here
 
-`steps/` comes after `latest.json`, so that whoever reads an acknowledgement can rely on the step being
-resumable. A crash between 3 and 4 is mended by the next start, which writes 4 again before 5.
+A crash between 2 and 6 leaves steps that were taken and are not durable. The next start resumes at the durable
+one and takes them anew, from the same groups, in a new incarnation, so that neither their weights nor their
+bill can be mistaken for those of before.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import json
 from collections.abc import Sequence
 
 from headway_api.artifacts import Layout
+from headway_api.exits import JobError
 from headway_api.records import PolicyVersion, StepReport
 from headway_api.store import NotFound, Store
 
@@ -36,24 +39,45 @@ class Journal:
         report = StepReport.model_validate_json(self._store.get(self._layout.step_report(step)))
         return _in_incarnation(report, incarnation(report, self._after(step)))
 
-    def commit(self, report: StepReport) -> None:
-        """Make `report`'s step the one to resume from, and its groups acknowledged; idempotent."""
-        body = report.model_dump_json().encode()
-        self._store.put(self._layout.step_report(report.step), body)
+    def take(self, report: StepReport) -> None:
+        """Put on record that `report`'s step was taken; idempotent."""
+        self._store.put(self._layout.step_history(report.step), _body(report))
+
+    def seal(self, report: StepReport) -> None:
+        """Make `report`'s step, whose checkpoint's files are all there, the one to resume from; idempotent.
+
+        Raises:
+            JobError: `Superseded`: another process has resumed this learner meanwhile. The step it resumed at
+                is the one that was durable when `report` was made, and it stands there in a newer incarnation.
+        """
+        resumed = self._history(report.durable)
+        if resumed is not None and resumed.version.incarnation > report.version.incarnation:
+            raise JobError(
+                "Superseded",
+                f"another process goes on from step {resumed.step} as version {resumed.version}, so this one, "
+                f"at version {report.version}, ends",
+                permanent=False,
+            )
+        durable = report.model_copy(update={"durable": report.step})
+        self._store.put(self._layout.step_report(report.step), _body(durable))
         self._store.put(self._layout.latest, json.dumps({"step": report.step}).encode())
-        self._store.put(self._layout.step_history(report.step), body)
 
     def confirm(self, report: StepReport) -> None:
         """Write again what a crash may have kept from being written of the step that is resumed; idempotent.
 
-        The pointer stays as it is: it moves forward with a step that was made, and back by a person only.
+        The pointer stays as it is: it moves forward with a checkpoint that was made, and back by a person only.
         """
-        body = report.model_dump_json().encode()
-        self._store.put(self._layout.step_report(report.step), body)
-        self._store.put(self._layout.step_history(report.step), body)
+        self._store.put(self._layout.step_report(report.step), _body(report))
+        self.take(report)
+
+    def _history(self, step: int) -> StepReport | None:
+        try:
+            return StepReport.model_validate_json(self._store.get(self._layout.step_history(step)))
+        except NotFound:
+            return None
 
     def _after(self, step: int) -> list[StepReport]:
-        """Reports of steps beyond `step`: there are some only where the pointer was moved back."""
+        """Reports of steps beyond `step`: taken and not durable, or the pointer was moved back."""
         last = self._layout.step_history(step)
         uris = [uri for uri in self._store.list(self._layout.step_histories) if uri > last]
         return [StepReport.model_validate_json(self._store.get(uri)) for uri in uris]
@@ -63,7 +87,7 @@ def incarnation(resumed: StepReport, later: Sequence[StepReport]) -> int:
     """The incarnation that goes on from `resumed`.
 
     It is `resumed`'s own, unless a later step was already reported in that incarnation or a newer one: the
-    learner was rolled back, the steps ahead will be taken anew and differ, so they need new names.
+    steps ahead will be taken anew and may differ, so they need new names.
     """
     newest = max((report.version.incarnation for report in later), default=-1)
     current = resumed.version.incarnation
@@ -74,3 +98,7 @@ def _in_incarnation(report: StepReport, number: int) -> StepReport:
     version = PolicyVersion(incarnation=number, step=report.step)
     weights = report.weights.model_copy(update={"version": version})
     return report.model_copy(update={"version": version, "weights": weights})
+
+
+def _body(report: StepReport) -> bytes:
+    return report.model_dump_json().encode()

@@ -1,39 +1,53 @@
-"""What may be deleted. Pure; never what `latest.json` points to."""
+"""What may be deleted. Pure; never what a restart resumes from."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection, Sequence
 
 
-def expired_checkpoints(steps: Collection[int], latest: int, keep_last: int) -> list[int]:
-    """Resumable states to delete: all but the newest `keep_last` up to `latest`.
+def due(step: int, every: int) -> bool:
+    """Whether `step` makes a checkpoint without being asked to."""
+    return step % every == 0
 
-    States beyond `latest` are kept: they are being written, or a rollback has left them.
+
+def expired_checkpoints(
+    steps: Collection[int],
+    durable: int,
+    keep_last: int,
+    keep_best: int = 0,
+    validated: Sequence[int] = (),
+) -> list[int]:
+    """Resumable states to delete: all but the newest `keep_last` up to `durable`, and the `keep_best` best.
+
+    Args:
+        steps: those that have files in the store. Beyond `durable` they are being written, or a rollback has
+            left them: they are kept.
+        validated: validated steps, the best first; those without a checkpoint are passed over.
     """
-    kept = sorted(step for step in steps if step <= latest)[-max(1, keep_last) :]
-    return sorted(step for step in steps if step < latest and step not in kept)
+    whole = sorted(step for step in steps if step <= durable)
+    best = [step for step in validated if step in whole][:keep_best]
+    kept = {durable, *whole[-max(1, keep_last) :], *best}
+    return [step for step in whole if step not in kept]
 
 
 def expired_weights(
     steps: Collection[int],
     latest: int,
-    keep_last: int,
-    evaluated_every: int,
     max_lag: int,
-    evaluated: Callable[[int], bool],
+    checkpoints: Collection[int],
+    validated: Collection[int],
 ) -> list[int]:
     """Published weights to delete.
 
-    Kept are those of step 0 and of evaluated steps, which people compare and serve, and the newest:
-    as many as there are checkpoints, and as servers may still be loading or sampling with. Steps are
-    evaluated every so many; `evaluated` tells of one whether it was when that number was another.
+    Kept are those of step 0 and of validated steps, which people compare and serve; those of every checkpoint,
+    which a learner that resumes there announces again; and as many of the newest as servers may still be
+    loading or sampling with.
+
+    Args:
+        latest: the newest step taken.
+        checkpoints: steps whose checkpoints are kept.
+        validated: steps that were or will be validated.
     """
-    newest = max(keep_last, max_lag + 2)
-    oldest_kept = latest - newest + 1
-    return sorted(
-        step
-        for step in steps
-        if 0 < step < oldest_kept
-        and not (evaluated_every and step % evaluated_every == 0)
-        and not evaluated(step)
-    )
+    oldest_kept = latest - max_lag - 1
+    kept = {0, *checkpoints, *validated}
+    return sorted(step for step in steps if step < oldest_kept and step not in kept)

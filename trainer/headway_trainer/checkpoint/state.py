@@ -1,24 +1,36 @@
 """What a learner needs to go on bit for bit: weights, optimizer, random numbers, on every rank.
 
 DeepSpeed writes one file a rank (and one for the weights they share); beside them lie each rank's random
-state and `manifest.json`, which says what must be there.
+state and `manifest.json`, which says what must be there. A snapshot is taken on a local disk while training
+stands still; it is uploaded afterwards, by one process a node, which leaves word of what it has uploaded in a
+part of the manifest. Rank 0 puts the parts together.
 """
 
 from __future__ import annotations
 
 import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import torch
+from pydantic import TypeAdapter
 
 from headway_api.exits import JobError
-from headway_api.records import FileDigest, Record
+from headway_api.records import FileDigest, PolicyVersion, Record
 from headway_api.store import Corrupt, NotFound, Store, download_folder, upload_folder
+from headway_trainer.checkpoint import resize
 from headway_trainer.engine import TAG, Engine
 from headway_trainer.ranks import Ranks
 
 MANIFEST: Final = "manifest.json"
+PARTS: Final = "parts"
+PART_SECONDS: Final = 1800.0
+"""Longest another node's upload may take after this one's."""
+LOOK_SECONDS: Final = 0.5
+DIGESTS: Final = TypeAdapter(list[FileDigest])
 
 
 class CheckpointManifest(Record):
@@ -30,8 +42,19 @@ class CheckpointManifest(Record):
     """Optimizer steps taken."""
 
 
-def save(engine: Engine, store: Store, uri: str, folder: Path, ranks: Ranks) -> None:
-    """Write the learner's state below `uri`; collective. `folder` is scratch, one for all ranks of a node."""
+@dataclass(frozen=True)
+class Snapshot:
+    """A learner's state on the local disk of its nodes."""
+
+    files: Path
+    """Folder with this node's files."""
+    version: PolicyVersion
+    world: int
+    updates: int
+
+
+def snapshot(engine: Engine, version: PolicyVersion, folder: Path, ranks: Ranks) -> Snapshot:
+    """Copy the learner's state to `folder`, which all ranks of a node share; collective."""
     if ranks.local_rank == 0:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
@@ -39,18 +62,45 @@ def save(engine: Engine, store: Store, uri: str, folder: Path, ranks: Ranks) -> 
     files = engine.save(folder)
     torch.save(_random_state(), files / _random_file(ranks))
     ranks.barrier()
-    uploaded = upload_folder(store, files, uri) if ranks.local_rank == 0 else []
-    digests = [digest for part in ranks.gather(uploaded) for digest in part]
-    if ranks.first:
-        manifest = CheckpointManifest(files=digests, world_size=ranks.world, updates=engine.updates)
-        store.put(f"{uri}/{MANIFEST}", manifest.model_dump_json().encode())
+    return Snapshot(files, version, ranks.world, engine.updates)
+
+
+def upload(taken: Snapshot, store: Store, uri: str, rank: int) -> None:
+    """Upload this node's files below `uri`, and then say so. Not collective: one process a node calls it."""
+    digests = upload_folder(store, taken.files, uri)
+    store.put(_part(uri, taken.version, rank), DIGESTS.dump_json(digests))
+
+
+def complete(taken: Snapshot, store: Store, uri: str, uploaders: Sequence[int]) -> None:
+    """Write the manifest, once all `uploaders` (ranks) have said that they are done.
+
+    Raises:
+        JobError: `CheckpointNotUploaded`: one of them has not said so in time.
+    """
+    deadline = time.monotonic() + PART_SECONDS
+    digests = []
+    for rank in uploaders:
+        while (found := _uploaded(store, _part(uri, taken.version, rank))) is None:
+            if time.monotonic() > deadline:
+                raise JobError(
+                    "CheckpointNotUploaded",
+                    f"the node of rank {rank} has not uploaded its part of {uri} in {PART_SECONDS:.0f} s",
+                    permanent=False,
+                )
+            time.sleep(LOOK_SECONDS)
+        digests += found
+    manifest = CheckpointManifest(files=digests, world_size=taken.world, updates=taken.updates)
+    store.put(f"{uri}/{MANIFEST}", manifest.model_dump_json().encode())
 
 
 def restore(engine: Engine, store: Store, uri: str, folder: Path, ranks: Ranks) -> None:
-    """Make the learner what it was when it wrote `uri`; collective.
+    """Make the learner what it was when `uri` was written; collective.
+
+    By as many processes as wrote it training goes on bit for bit; by another number it goes on from the same
+    weights and optimizer state, as exactly as sums over ranks allow, with fresh random numbers.
 
     Raises:
-        JobError: `CheckpointUnusable`, when a file is missing or damaged, or the learner has another shape.
+        JobError: `CheckpointUnusable`, when a file is missing or damaged.
     """
     try:
         manifest = CheckpointManifest.model_validate_json(store.get(f"{uri}/{MANIFEST}"))
@@ -64,16 +114,30 @@ def restore(engine: Engine, store: Store, uri: str, folder: Path, ranks: Ranks) 
             "folder to an older step, one whose checkpoint holds report.json",
             permanent=False,
         ) from error
-    if manifest.world_size != ranks.world:
-        raise JobError(
-            "CheckpointUnusable",
-            f"the checkpoint was written by {manifest.world_size} processes and cannot be resumed by "
-            f"{ranks.world}; keep nodes x processesPerNode as they were",
-            field="spec.learner",
-        )
     ranks.barrier()
-    engine.load(folder)
-    _set_random_state(torch.load(folder / TAG / _random_file(ranks), weights_only=True))
+    if manifest.world_size == ranks.world:
+        engine.load(folder)
+        _set_random_state(torch.load(folder / TAG / _random_file(ranks), weights_only=True))
+        return
+    if engine.replicated:
+        engine.load(folder)
+        return
+    if ranks.local_rank == 0:
+        resize.to_universal(folder / TAG, folder / resize.TAG)
+    ranks.barrier()
+    engine.load_universal(folder, resize.TAG, manifest.updates)
+
+
+def _part(uri: str, version: PolicyVersion, rank: int) -> str:
+    """By version: what is left of an attempt before a restart says nothing about this one."""
+    return f"{uri}/{PARTS}/{version}-{rank:05d}.json"
+
+
+def _uploaded(store: Store, uri: str) -> list[FileDigest] | None:
+    try:
+        return DIGESTS.validate_json(store.get(uri))
+    except NotFound:
+        return None
 
 
 def _random_file(ranks: Ranks) -> str:

@@ -1,0 +1,63 @@
+"""A checkpoint's upload beside training: one at a time, and its failure is not lost."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from headway_trainer.checkpoint.background import Background
+
+
+def test_the_next_piece_of_work_waits_for_the_one_before() -> None:
+    background, free, done = Background(), threading.Event(), list[str]()
+
+    def first() -> None:
+        free.wait(10)
+        done.append("first")
+
+    background.start(first)
+    assert done == []
+    threading.Timer(0.05, free.set).start()
+    background.start(lambda: done.append("second"))
+    assert done[0] == "first"
+    background.wait()
+    assert done == ["first", "second"]
+
+
+def test_a_failure_comes_up_once_where_it_is_waited_for() -> None:
+    background = Background()
+
+    def broken() -> None:
+        raise ConnectionError("the store is away")
+
+    background.start(broken)
+    with pytest.raises(ConnectionError, match="the store is away"):
+        background.wait()
+    background.wait()
+
+
+def test_a_failure_comes_up_where_training_goes_on() -> None:
+    background, failed = Background(), threading.Event()
+
+    def broken() -> None:
+        failed.set()
+        raise ConnectionError("the store is away")
+
+    background.start(broken)
+    failed.wait(10)
+    with pytest.raises(ConnectionError):  # noqa: PT012 - it fails a moment after it said so
+        while True:
+            background.raise_failure()
+
+
+def test_work_that_goes_on_raises_nothing() -> None:
+    background, free = Background(), threading.Event()
+
+    def work() -> None:
+        free.wait(10)
+
+    background.start(work)
+    background.raise_failure()
+    free.set()
+    background.wait()

@@ -1,0 +1,118 @@
+"""The job's checkpoints: when one is made, how it becomes durable beside training, which ones are deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from headway_api.artifacts import Layout
+from headway_api.records import StepReport
+from headway_api.spec.learner import CheckpointsSpec
+from headway_api.store import Store
+from headway_trainer.checkpoint import state
+from headway_trainer.checkpoint.background import Background
+from headway_trainer.checkpoint.journal import Journal
+from headway_trainer.checkpoint.retention import due, expired_checkpoints
+from headway_trainer.engine import Engine
+from headway_trainer.ranks import Ranks
+
+
+class Keeper:
+    """Saves and restores one learner; methods are collective unless they say otherwise."""
+
+    def __init__(
+        self,
+        spec: CheckpointsSpec,
+        engine: Engine,
+        store: Store,
+        layout: Layout,
+        journal: Journal,
+        scratch: Path,
+        ranks: Ranks,
+    ) -> None:
+        self._spec = spec
+        self._engine = engine
+        self._store = store
+        self._layout = layout
+        self._journal = journal
+        self._scratch = scratch
+        self._ranks = ranks
+        self._uploaders = [rank for rank, local in enumerate(ranks.gather(ranks.local_rank)) if local == 0]
+        self._background = Background()
+        self.saved = -1
+        """The newest step whose state was copied, be it durable or not."""
+        self.durable = -1
+        """The newest step that a restart would resume from. Rank 0 alone knows it."""
+
+    def restore(self, report: StepReport) -> None:
+        """Make the learner what it was at `report`'s step."""
+        uri = self._layout.checkpoint(report.step)
+        state.restore(self._engine, self._store, uri, self._scratch, self._ranks)
+        self.saved = self.durable = report.step
+
+    def after(self, report: StepReport) -> None:
+        """Make a checkpoint if one is due at `report`'s step."""
+        if due(report.step, self._spec.every_steps):
+            self.save(report)
+
+    def save(self, report: StepReport) -> None:
+        """Copy the learner's state, which is `report`'s step, and begin to make it durable; nothing to do
+        where it was done.
+
+        Raises:
+            JobError: what became of the checkpoint before, where that could not be made durable.
+        """
+        if report.step == self.saved:
+            return
+        self._background.wait()
+        self._ranks.barrier()  # nobody still reads the files that are about to be replaced
+        taken = state.snapshot(self._engine, report.version, self._scratch, self._ranks)
+        self.saved = report.step
+        if self._ranks.local_rank == 0:
+            self._background.start(partial(self._make_durable, taken, report))
+
+    def settle(self) -> None:
+        """Return once nothing is under way on any rank: what was saved is durable.
+
+        Raises:
+            JobError: it could not be made so.
+        """
+        self._background.wait()
+        self._ranks.barrier()
+
+    def check(self) -> None:
+        """Have what failed in the background come up here. Not collective."""
+        self._background.raise_failure()
+
+    def prune(self, validated: Sequence[int]) -> list[int]:
+        """Delete checkpoints that `spec.checkpoints` no longer keeps; the steps of those that stay. Rank 0 alone
+        calls it.
+
+        Args:
+            validated: validated steps, the best first.
+        """
+        found = steps_in(self._store, self._layout.checkpoints)
+        spec = self._spec
+        old = expired_checkpoints(found, self.durable, spec.keep_last, spec.keep_best, validated)
+        delete(self._store, [self._layout.checkpoint(step) for step in old])
+        return sorted(found - set(old))
+
+    def _make_durable(self, taken: state.Snapshot, report: StepReport) -> None:
+        uri = self._layout.checkpoint(report.step)
+        state.upload(taken, self._store, uri, self._ranks.rank)
+        if self._ranks.first:
+            state.complete(taken, self._store, uri, self._uploaders)
+            self._journal.seal(report.model_copy(update={"durable": max(0, self.durable)}))
+            self.durable = report.step
+
+
+def steps_in(store: Store, folder: str) -> set[int]:
+    """Steps that have a folder in `folder`."""
+    uris = store.list(folder)
+    return {int(uri.removeprefix(folder).lstrip("/").split("/")[0]) for uri in uris}
+
+
+def delete(store: Store, folders: Sequence[str]) -> None:
+    """Delete folders whole."""
+    store.delete(uri for folder in folders for uri in store.list(folder))

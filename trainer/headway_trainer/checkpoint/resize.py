@@ -1,0 +1,40 @@
+"""A checkpoint for another number of processes: DeepSpeed's own conversion to its universal format.
+
+The conversion reads every rank's file, so all of them must be at hand, and writes each parameter whole. It
+runs as a program of its own: it is a script of DeepSpeed's, and leaves nothing behind in this process.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+from headway_api.exits import JobError
+
+TAG: Final = "universal"
+SECONDS: Final = 3600
+LAST_LINES: Final = 2000
+"""Characters of its output that an error repeats."""
+
+
+def to_universal(files: Path, folder: Path) -> None:
+    """Convert the checkpoint in `files` into `folder`.
+
+    Raises:
+        JobError: `CheckpointUnusable`, with the end of what the conversion printed.
+    """
+    command = [sys.executable, "-m", "deepspeed.checkpoint.ds_to_universal"]
+    command += ["--input_folder", str(files), "--output_folder", str(folder)]
+    # What a universal checkpoint needs beyond an ordinary one (which layers are shared, how a vocabulary was
+    # padded) is empty for these models, and an ordinary one does not hold it.
+    command += ["--inject_missing_state", "--num_extract_workers", "1", "--num_merge_workers", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    if done.returncode != 0:
+        raise JobError(
+            "CheckpointUnusable",
+            f"the checkpoint cannot be converted for another number of processes; set nodes x processesPerNode "
+            f"to what it was ({(done.stdout + done.stderr)[-LAST_LINES:]})",
+            field="spec.learner",
+        )
