@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Iterator, Sequence
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from headway_api.exits import JobError
 
 Entry = TypeVar("Entry")
-PLUGINS_FIELD = "spec.algorithm.plugins"
+PLUGINS_FIELD: Final = "spec.algorithm.plugins"
+PLUGINS_DIR: Final = "/plugins"
+"""Where a job may mount its modules; looked into after everything else, so they hide nothing."""
 
 
 class Table(Generic[Entry]):
@@ -58,13 +61,15 @@ def load_plugins(modules: Sequence[str]) -> None:
     Raises:
         JobError: `PluginNotImportable`: one is not on the path, or raises.
     """
+    if modules and PLUGINS_DIR not in sys.path:
+        sys.path.append(PLUGINS_DIR)
     for module in modules:
         try:
             importlib.import_module(module)
         except Exception as error:  # whatever a user's module raises
             raise JobError(
                 "PluginNotImportable",
-                f"import {module} raised {type(error).__name__}: {error}; put the module on the learner's "
-                "PYTHONPATH with spec.learner.podTemplate or its image, and mend what it raises",
+                f"import {module} raised {type(error).__name__}: {error}; mount the module at {PLUGINS_DIR} "
+                "with spec.learner.podTemplate, or install it in the learner's image, and mend what it raises",
                 field=PLUGINS_FIELD,
             ) from error
