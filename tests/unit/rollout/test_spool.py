@@ -1,4 +1,4 @@
-"""What the spool says of a place it cannot write to, and what it reads from one that others have written to."""
+"""What the spool says of a place it cannot write to, and what it reads of steps that were taken."""
 
 from __future__ import annotations
 

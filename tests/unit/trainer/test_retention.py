@@ -36,7 +36,7 @@ def test_what_is_resumed_from_and_what_is_beyond_stays(
 
 @given(steps, steps, steps, st.integers(0, 10))
 def test_weights_in_use_stay(found: set[int], checkpoints: set[int], validated: set[int], lag: int) -> None:
-    """What lag allows to sample with, one more that servers may be loading, and what is resumed or compared."""
+    """What lag allows to sample with, one more that servers may be loading, what is resumed or compared."""
     latest = max(found)
     gone = set(expired_weights(found, latest, lag, checkpoints, validated))
     assert not gone & (checkpoints | validated | {0} | set(range(latest - lag - 1, latest + 1)))

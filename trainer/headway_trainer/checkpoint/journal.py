@@ -7,9 +7,9 @@
     5. checkpoints/<n>/report.json         the checkpoint is complete
     6. latest.json = {"step": n}           a restart resumes here
 
-A crash between 2 and 6 leaves steps that were taken and are not durable. The next start resumes at the durable
-one and takes them anew, from the same groups, in a new incarnation, so that neither their weights nor their
-bill can be mistaken for those of before.
+A crash between 2 and 6 leaves steps that were taken and are not durable. The next start resumes at the
+durable one and takes them anew, from the same groups, in a new incarnation, so that neither their weights nor
+their bill can be mistaken for those of before.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ class Journal:
 
         Raises:
             JobError: `Superseded`: another process has resumed this learner meanwhile. The step it resumed at
-                is the one that was durable when `report` was made, and it stands there in a newer incarnation.
+                was durable when `report` was made, and stands there in a newer incarnation.
         """
         resumed = self._history(report.durable)
         if resumed is not None and resumed.version.incarnation > report.version.incarnation:
             raise JobError(
                 "Superseded",
-                f"another process goes on from step {resumed.step} as version {resumed.version}, so this one, "
-                f"at version {report.version}, ends",
+                f"another process goes on from step {resumed.step} as version {resumed.version}, so this one "
+                f"ends, at version {report.version}",
                 permanent=False,
             )
         durable = report.model_copy(update={"durable": report.step})
@@ -65,7 +65,7 @@ class Journal:
     def confirm(self, report: StepReport) -> None:
         """Write again what a crash may have kept from being written of the step that is resumed; idempotent.
 
-        The pointer stays as it is: it moves forward with a checkpoint that was made, and back by a person only.
+        The pointer stays as it is: it moves forward with a checkpoint, and back by a person only.
         """
         self._store.put(self._layout.step_report(report.step), _body(report))
         self.take(report)

@@ -86,8 +86,8 @@ class Keeper:
         self._background.raise_failure()
 
     def prune(self, validated: Sequence[int]) -> list[int]:
-        """Delete checkpoints that `spec.checkpoints` no longer keeps; the steps of those that stay. Rank 0 alone
-        calls it.
+        """Delete checkpoints that `spec.checkpoints` no longer keeps; the steps of those that stay. Rank 0
+        alone calls it.
 
         Args:
             validated: validated steps, the best first.

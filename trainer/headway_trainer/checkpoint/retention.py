@@ -39,9 +39,9 @@ def expired_weights(
 ) -> list[int]:
     """Published weights to delete.
 
-    Kept are those of step 0 and of validated steps, which people compare and serve; those of every checkpoint,
-    which a learner that resumes there announces again; and as many of the newest as servers may still be
-    loading or sampling with.
+    Kept are those of step 0 and of validated steps, which people compare and serve; those of every
+    checkpoint, which a learner that resumes there announces again; and as many of the newest as servers may
+    still be loading or sampling with.
 
     Args:
         latest: the newest step taken.
