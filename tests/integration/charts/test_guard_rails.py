@@ -49,5 +49,19 @@ def test_it_warns_where_the_release_watches(helm: str) -> None:
     assert mine["expression"].endswith("== 'acme.dev/second'")
 
 
-def test_it_can_be_left_out(helm: str) -> None:
-    assert rendered(helm, "--set", "guardRails.enabled=false") == []
+KINDS = "v1/Pod,admissionregistration.k8s.io/v1"
+"""What a cluster tells of itself that does not serve the policies."""
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("--set", "guardRails.enabled=false"), ("--api-versions", KINDS)],
+    ids=["switched off", "not served"],
+)
+def test_it_is_left_out(helm: str, options: tuple[str, ...]) -> None:
+    assert rendered(helm, *options) == []
+
+
+def test_a_cluster_that_serves_policies_gets_one(helm: str) -> None:
+    served = f"{KINDS},admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy"
+    assert len(rendered(helm, "--api-versions", served)) == 2
