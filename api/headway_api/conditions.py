@@ -66,6 +66,7 @@ class Reason(StrEnum):
     RUNNING = "Running"
 
     PENDING = "Pending"
+    WAITING_FOR_WEIGHTS = "WaitingForWeights"
     STARTING = "Starting"
     PODS_READY = "PodsReady"
     PODS_NOT_READY = "PodsNotReady"

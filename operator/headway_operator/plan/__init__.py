@@ -89,8 +89,10 @@ def make(raw: Json, platform: OperatorConfig, observed: Observed, obstacle: Trou
     if messages := admission.refusals(context):
         return _refused(context, observed, messages)
     if messages := warm_start.refusals(context, observed.source):
-        # Another job's end mends it, and nothing tells of that here.
-        return replace(_refused(context, observed, messages), again_seconds=warm_start.LOOK_SECONDS)
+        return _refused(context, observed, messages)
+    if text := warm_start.waits_for(context, observed.source):
+        told = status.waiting(job.status, job.metadata.generation, text, observed.now)
+        return Plan(status=told, held=False, again_seconds=warm_start.LOOK_SECONDS)
     chosen = warm_start.chosen(context, observed.source)
     return _alive(replace(context, warm_start=chosen), observed, obstacle)
 

@@ -57,6 +57,15 @@ def halted(
     return status.model_copy(update={"state": "Stalled", "reason": str(why.reason)})
 
 
+def waiting(before: RLTrainingJobStatus, generation: int, text: str, now: datetime) -> RLTrainingJobStatus:
+    """Of a job that cannot begin before another has ended."""
+    reason = Reason.WAITING_FOR_WEIGHTS
+    ready = condition(ConditionType.READY, False, reason, text)
+    working = condition(ConditionType.RECONCILING, True, reason, text)
+    status = _with(before, [_accepted(None), *_trio(ready, working=working)], generation, now)
+    return status.model_copy(update={"state": "Pending", "reason": str(reason)})
+
+
 def of(context: Context, situation: Situation) -> RLTrainingJobStatus:
     """The operator's part of the status."""
     before, now = context.job.status, situation.now

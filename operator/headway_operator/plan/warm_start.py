@@ -27,7 +27,7 @@ def source(raw: Json) -> str | None:
 
 
 def refusals(context: Context, other: Json | None) -> list[str]:
-    """Why the job cannot start from the one it names, which is `other`."""
+    """Why the job can never start from the one it names, which is `other`."""
     name = _wanted(context)
     if name is None:
         return []
@@ -36,9 +36,7 @@ def refusals(context: Context, other: Json | None) -> list[str]:
     if other is None:
         return [f"{FIELD}: there is no RLTrainingJob {name} in this namespace; {INSTEAD}"]
     status = RLTrainingJobStatus.model_validate(other.get("status", {}))
-    if not is_finished(status.conditions):
-        return [f"{FIELD}: {name} has not ended; this job starts when it has; to start now, give uri instead"]
-    if _exported(status) is None:
+    if is_finished(status.conditions) and _exported(status) is None:
         return [f"{FIELD}: {name} ended without weights; {INSTEAD}"]
     model, theirs = context.spec.model, other["spec"]["model"]
     if (model.base, model.revision) != (theirs["base"], theirs.get("revision")):
@@ -47,6 +45,16 @@ def refusals(context: Context, other: Json | None) -> list[str]:
             f"{_named(model.base, model.revision)}; set spec.model.base and revision to its own, or {INSTEAD}"
         ]
     return []
+
+
+def waits_for(context: Context, other: Json | None) -> str | None:
+    """What is said of the job while the one it names, which is `other`, has not ended."""
+    name = _wanted(context)
+    if name is None or other is None:
+        return None
+    if is_finished(RLTrainingJobStatus.model_validate(other.get("status", {})).conditions):
+        return None
+    return f"{FIELD}: this job starts when {name} has ended; to start sooner, give the uri of weights instead"
 
 
 def chosen(context: Context, other: Json | None) -> StartingWeights | None:

@@ -71,7 +71,6 @@ def test_once_chosen_they_stay(since: Json | None) -> None:
     ("source", "words"),
     [
         (None, "there is no RLTrainingJob earlier in this namespace"),
-        (earlier(conditions=[], best=BEST), "earlier has not ended"),
         (earlier(), "earlier ended without weights"),
         (earlier(model={"base": "hf://Qwen/Qwen3-4B"}, best=BEST), "earlier trained hf://Qwen/Qwen3-4B, not"),
         (
@@ -90,16 +89,27 @@ def test_what_cannot_be_started_from_is_refused_before_anything_is_made(
     assert refused["status"] == "False"
     assert refused["message"].startswith("spec.model.warmStart.job: ")
     assert words in refused["message"]
-    assert made.again_seconds == warm_start.LOOK_SECONDS
 
 
-def test_it_starts_once_the_other_has_ended() -> None:
+def test_it_waits_for_the_other_to_end_and_then_starts() -> None:
     world = later(earlier(conditions=[], best=BEST))
-    world.carry_out()
+    made = world.carry_out()
+    assert (made.wanted, made.held, made.again_seconds) == ((), False, warm_start.LOOK_SECONDS)
+    assert "warmStart" not in world.body["status"]
+    assert (world.body["status"]["state"], world.body["status"]["reason"]) == ("Pending", "WaitingForWeights")
+    assert "this job starts when earlier has ended" in world.told("Reconciling")["message"]
+    assert [world.is_true(kind) for kind in ("Accepted", "Reconciling", "Ready", "Stalled")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
     world.source = earlier(best=BEST)
     world.later(30).carry_out()
     assert world.is_true("Accepted")
     assert told(world).uid == UID
+    assert not world.is_true("Ready")
+    assert world.body["status"]["reason"] != "WaitingForWeights"
 
 
 def test_a_job_cannot_start_from_itself() -> None:
