@@ -70,6 +70,14 @@ def test_a_model_is_of_its_family(base: str, family: str | None) -> None:
     assert (found.family if found else None) == family
 
 
+def test_the_page_says_the_same() -> None:
+    rows = (ROOT / "docs" / "recipes.md").read_text().splitlines()
+    for known in recipes.RECIPES:
+        rate = f"{known.learning_rate:.0e}".replace("e-0", "e-")
+        (row,) = [row for row in rows if row.endswith(f"| {known.context_length} |") and known.family in row]
+        assert f"| {rate} |" in row
+
+
 def test_prints_what_is_known_of_a_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "job.yaml"
     file.write_text(yaml.safe_dump(changed(QUIET, {"spec.model.base": "hf://openai/gpt-oss-20b"})))
