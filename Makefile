@@ -8,6 +8,7 @@ VENV = $(shell $(SYSTEM_PYTHON) hack/python/env.py path)
 PY = $(VENV)/bin/python
 PYTEST = $(PY) -m pytest --durations=10 $(PYTEST_ARGS)
 UNIT = $(PYTEST) tests/unit
+ORACLES = $(shell $(SYSTEM_PYTHON) hack/python/env.py path --oracles)/bin/python
 INTEGRATION = $(PYTEST) -m "not long and not chaos" tests/integration
 E2E = $(PYTEST) -m "not long" tests/e2e
 # A folder of them, for `make test-long`.
@@ -45,12 +46,14 @@ crds: venv ## write crds/, the chart's copies and the reference page from the mo
 	$(PY) -m headway_api.docs docs/reference/crds.md
 	$(PY) -m headway_api.recipes --policy charts/headway/files/guard-rails.yaml
 
-.PHONY: test test-unit test-integration test-e2e test-long test-chaos
+.PHONY: test test-unit test-oracles test-integration test-e2e test-long test-chaos
 test: venv ## unit, integration, end to end; one cluster for all, stopped again if it was started here
 	@if $(LOCAL_CLUSTER) status >/dev/null 2>&1; then :; else trap '$(LOCAL_CLUSTER) down --keep-images' EXIT; $(LOCAL_CLUSTER) up; fi \
 	  && $(UNIT) && $(INTEGRATION) && $(E2E)
 test-unit: venv ## pure Python, no process started
 	$(UNIT)
+test-oracles: oracles ## the objective against verl and TRL, value and gradient (a minute; the first time an environment of 7 GB)
+	$(ORACLES) -m pytest --durations=10 $(PYTEST_ARGS) tests/unit/trainer/test_oracle_*.py
 test-integration: venv ## against real vLLM, DeepSpeed, S3 and MLflow on this machine
 	$(INTEGRATION)
 test-e2e: venv ## jobs from apply to their end on a real cluster, started and stopped if none is up

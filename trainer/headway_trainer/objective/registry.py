@@ -70,6 +70,6 @@ def load_plugins(modules: Sequence[str]) -> None:
             raise JobError(
                 "PluginNotImportable",
                 f"import {module} raised {type(error).__name__}: {error}; mount the module at {PLUGINS_DIR} "
-                "with spec.learner.podTemplate, or install it in the learner's image, and mend what it raises",
+                "with spec.learner.podTemplate or install it in the image, and mend what it raises",
                 field=PLUGINS_FIELD,
             ) from error

@@ -1,0 +1,299 @@
+"""The objective against verl's, value and gradient, on random ragged batches. `make test-oracles` runs it."""
+
+from __future__ import annotations
+
+import itertools
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from ragged import EPISODE_TOKENS, Ragged
+from torch import Tensor
+
+from headway_api.spec.algorithm import AlgorithmSpec
+from headway_trainer.objective.advantage import ADVANTAGES, AdvantageSettings, Numbers, Scored
+from headway_trainer.objective.presets import Objective
+
+WHY = "verl is in the environment that `make oracles` makes; `make test-oracles` runs this there"
+algos = pytest.importorskip("verl.trainer.ppo.core_algos", reason=WHY)
+helper = pytest.importorskip("verl.trainer.ppo.rollout_corr_helper", reason=WHY)
+workers = pytest.importorskip("verl.workers.config", reason=WHY)
+
+SEEDS = range(8)
+FAR = 1e9
+LOSSES: dict[str, tuple[dict[str, Any], Any, tuple[float, float, float]]] = {
+    # Ours; verl's function; its low and high as distances from 1, and its dual clip, which is always on.
+    "ppo": ({"loss": "ppo"}, algos.compute_policy_loss_vanilla, (0.2, 0.2, FAR)),
+    "ppo with its own bounds": (
+        {"loss": "ppo", "clip": {"low": 0.7, "high": 1.5}},
+        algos.compute_policy_loss_vanilla,
+        (0.3, 0.5, FAR),
+    ),
+    "ppo with a dual clip": (
+        {"loss": "ppo", "clip": {"low": 0.8, "high": 1.2, "dual": 3}},
+        algos.compute_policy_loss_vanilla,
+        (0.2, 0.2, 3.0),
+    ),
+    "importance_sampling": (
+        {"loss": "importance_sampling"},
+        algos.compute_policy_loss_vanilla,
+        (1.0, FAR, FAR),
+    ),
+    "cispo": ({"loss": "cispo"}, algos.compute_policy_loss_cispo, (1.0, 5.0, FAR)),
+    "gspo": ({"loss": "gspo"}, algos.compute_policy_loss_gspo, (0.2, 0.2, FAR)),
+}
+MODES = {
+    "token_mean": "token-mean",
+    "sequence_mean": "seq-mean-token-mean",
+    "constant": "seq-mean-token-sum-norm",
+}
+
+
+def objective(**chosen: Any) -> Objective:
+    return Objective.of(AlgorithmSpec.model_validate(chosen), EPISODE_TOKENS)
+
+
+def verls(
+    batch: Ragged,
+    loss: str,
+    mode: str,
+    *,
+    old_T: Tensor,
+    weight_BL: Tensor | None = None,
+    kept_BL: Tensor | None = None,
+) -> Tensor:
+    _, function, (low, high, dual) = LOSSES[loss]
+    config = workers.ActorConfig(
+        strategy="fsdp",
+        rollout_n=1,
+        use_dynamic_bsz=True,
+        clip_ratio_low=low,
+        clip_ratio_high=high,
+        clip_ratio_c=dual,
+    )
+    if mode == "seq-mean-token-sum-norm":
+        config.global_batch_info["loss_scale_factor"] = EPISODE_TOKENS
+    mask_BL = batch.mask_BL if kept_BL is None else batch.mask_BL * kept_BL
+    found, _ = function(
+        old_log_prob=batch.rectangle(old_T),
+        log_prob=batch.rectangle(batch.new_T),
+        advantages=batch.rectangle(batch.advantage_T),
+        response_mask=mask_BL,
+        loss_agg_mode=mode,
+        config=config,
+        rollout_is_weights=weight_BL,
+    )
+    assert isinstance(found, Tensor)
+    return found
+
+
+def same(batch: Ragged, ours: tuple[float, Tensor], theirs: Tensor) -> None:
+    np.testing.assert_allclose(ours[0], theirs.item(), rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(ours[1], batch.slope(theirs), rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("loss", "reduction"), list(itertools.product(LOSSES, MODES)))
+def test_losses_and_reductions(loss: str, reduction: str, seed: int) -> None:
+    batch = Ragged.draw(seed)
+    chosen = objective(**LOSSES[loss][0], reduction=reduction)  # bypass: old is the sampler's
+    same(batch, batch.ours(chosen), verls(batch, loss, MODES[reduction], old_T=batch.sampler_T))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_prompt_mean_is_the_mean_of_the_prompts_token_means(seed: int) -> None:
+    batch = Ragged.draw(seed)
+    of_prompt = [
+        verls(
+            batch,
+            "ppo",
+            "token-mean",
+            old_T=batch.sampler_T,
+            kept_BL=torch.tensor([[float(prompt == each)] for each in batch.prompts]),
+        )
+        for prompt in sorted(set(batch.prompts))
+    ]
+    same(batch, batch.ours(objective(reduction="prompt_mean")), torch.stack(of_prompt).mean())
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("loss", list(LOSSES))
+@pytest.mark.parametrize(
+    ("correction", "cap"), [("none", None), ("tis", 2.0), ("tis", 1.25), ("decoupled", FAR)]
+)
+def test_corrections(loss: str, correction: str, cap: float | None, seed: int) -> None:
+    batch = Ragged.draw(seed)
+    weight_BL = None
+    if cap is not None:
+        gap_BL = batch.rectangle(batch.old_T - batch.sampler_T)
+        weight_BL, _ = helper.compute_rollout_correction_weights(gap_BL, batch.mask_BL, "token", cap)
+    spec = LOSSES[loss][0] | {"correction": correction}
+    if correction == "tis":
+        spec["correctionCap"] = cap
+    theirs = verls(batch, loss, "token-mean", old_T=batch.old_T, weight_BL=weight_BL)
+    same(batch, batch.ours(objective(**spec)), theirs)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_sequence_mask_keeps_the_rows_that_verl_keeps(seed: int) -> None:
+    # Deliberately different: verl's denominator is what is kept; ours is the step's, known before the pass.
+    batch = Ragged.draw(seed)
+    gap_BL = batch.rectangle(batch.old_T - batch.sampler_T)
+    kept_BL, _ = helper.compute_rollout_rejection_mask(gap_BL, batch.mask_BL, "seq_mean_k1", 1.5)
+    ours = batch.ours(objective(correction="sequence_mask", correctionCap=1.5))
+    assert 0 < kept_BL.sum() < batch.mask_BL.sum()
+    share = (kept_BL.sum() / batch.mask_BL.sum()).item()
+    same(batch, ours, share * verls(batch, "ppo", "token-mean", old_T=batch.old_T, kept_BL=kept_BL))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("estimator", "mode"), list(itertools.product(["k1", "k2", "k3"], MODES)))
+def test_divergence_and_entropy(estimator: str, mode: str, seed: int) -> None:
+    batch = Ragged.draw(seed)
+    terms = {"kl": {"coefficient": 0.05, "estimator": estimator}, "entropy": {"coefficient": 0.01}}
+    factor = {"loss_scale_factor": EPISODE_TOKENS} if mode == "constant" else {}
+
+    def agg(values_BL: Tensor) -> Tensor:
+        found = algos.agg_loss(values_BL, batch.mask_BL, MODES[mode], **factor)
+        assert isinstance(found, Tensor)
+        return found
+
+    new_BL, reference_BL = batch.rectangle(batch.new_T), batch.rectangle(batch.reference_T)
+    theirs = verls(batch, "ppo", MODES[mode], old_T=batch.sampler_T)
+    theirs = theirs + 0.05 * agg(algos.kl_penalty(new_BL, reference_BL, estimator))
+    theirs = theirs - 0.01 * agg(batch.rectangle(batch.entropy_T))
+    same(batch, batch.ours(objective(**terms, reduction=mode)), theirs)
+
+
+class Scores:
+    """Groups of ragged episodes of a few turns, with rewards as verl takes them: on tokens."""
+
+    def __init__(self, seed: int, *, smallest: int = 2, turn_tokens: int = 4) -> None:
+        numbers = np.random.default_rng(seed)
+        self.groups: list[list[Scored]] = []
+        for _ in range(numbers.integers(2, 5)):
+            group = []
+            for _ in range(numbers.integers(smallest, 6)):
+                turns = int(numbers.integers(1, 4))
+                tokens = tuple(int(n) for n in numbers.integers(1, turn_tokens + 1, turns))
+                earned = tuple(float(r) for r in numbers.integers(-2, 3, turns))
+                group.append(Scored(sum(earned), tokens, earned))
+            self.groups.append(group)
+        every = [(g, e) for g, group in enumerate(self.groups) for e in group]
+        self.index = np.array([g for g, _ in every])
+        length = max(e.action_tokens for _, e in every)
+        self.mask_BL = torch.zeros(len(every), length, dtype=torch.float64)
+        self.rewards_BL = torch.zeros_like(self.mask_BL)
+        for row, (_, each) in enumerate(every):
+            self.mask_BL[row, : each.action_tokens] = 1
+            ends = np.cumsum(each.turn_tokens) - 1
+            for end, earned_there in zip(ends, each.turn_rewards or (), strict=True):
+                self.rewards_BL[row, end] = earned_there
+
+    def without_turns(self) -> list[list[Scored]]:
+        return [[Scored(e.reward, e.turn_tokens) for e in group] for group in self.groups]
+
+    def ours(self, method: str, normalize: str = "std", gamma: float = 1.0, *, turns: bool = False) -> Tensor:
+        """Advantage of every token, as a rectangle."""
+        groups = self.groups if turns else self.without_turns()
+        found = ADVANTAGES[method](groups, AdvantageSettings(normalize, gamma))  # type: ignore[arg-type]
+        rectangle_BL = torch.zeros_like(self.mask_BL)
+        flat: list[tuple[Scored, Numbers]] = [
+            (e, a)
+            for group, values in zip(groups, found, strict=True)
+            for e, a in zip(group, values, strict=True)
+        ]
+        for row, (each, values) in enumerate(flat):
+            rectangle_BL[row, : each.action_tokens] = torch.from_numpy(np.repeat(values, each.turn_tokens))
+        return rectangle_BL
+
+
+def close(ours: Tensor, theirs: Tensor) -> None:
+    np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("normalize", ["std", "none"])
+def test_group_based_and_pass_at_k(seed: int, normalize: str) -> None:
+    scores = Scores(seed)
+    theirs, _ = algos.compute_grpo_outcome_advantage(
+        scores.rewards_BL, scores.mask_BL, scores.index, norm_adv_by_std_in_grpo=normalize == "std"
+    )
+    close(scores.ours("group_based", normalize), theirs)
+    theirs, _ = algos.compute_grpo_passk_outcome_advantage(
+        scores.rewards_BL,
+        scores.mask_BL,
+        scores.index,
+        config={"norm_adv_by_std_in_grpo": normalize == "std"},
+    )
+    close(scores.ours("grpo_passk", normalize), theirs)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_rloo_opo_and_the_whitened_baseline(seed: int) -> None:
+    alone = Scores(seed, smallest=1)  # of a lone episode both leave the reward
+    theirs, _ = algos.compute_rloo_outcome_advantage(alone.rewards_BL, alone.mask_BL, alone.index)
+    close(alone.ours("rloo"), theirs)
+    scores = Scores(seed)
+    theirs, _ = algos.compute_opo_outcome_advantage(scores.rewards_BL, scores.mask_BL, scores.index)
+    close(scores.ours("opo"), theirs)
+    theirs, _ = algos.compute_reinforce_plus_plus_baseline_outcome_advantage(
+        scores.rewards_BL, scores.mask_BL, scores.index
+    )
+    close(scores.ours("reinforce_pp_baseline"), theirs)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_returns_and_their_whitening(seed: int) -> None:
+    scores = Scores(seed, smallest=1)
+    theirs, returns = algos.compute_reinforce_plus_plus_outcome_advantage(
+        scores.rewards_BL, scores.mask_BL, config=SimpleNamespace(gamma=1.0)
+    )
+    close(scores.ours("reinforce_pp", turns=True), theirs)
+    close(scores.ours("monte_carlo", turns=True), returns)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_verl_discounts_by_the_token_and_we_by_the_turn(seed: int) -> None:
+    # Where every turn is one token the two are one.
+    scores = Scores(seed, smallest=1, turn_tokens=1)
+    theirs, returns = algos.compute_reinforce_plus_plus_outcome_advantage(
+        scores.rewards_BL, scores.mask_BL, config=SimpleNamespace(gamma=0.9)
+    )
+    close(scores.ours("reinforce_pp", gamma=0.9, turns=True), theirs)
+    close(scores.ours("monte_carlo", gamma=0.9, turns=True), returns)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_gpg_but_for_what_counts_as_non_zero(seed: int) -> None:
+    # Deliberately different: verl counts rewards that are not 0, we the episodes of groups with a gradient.
+    scores = Scores(seed)
+    theirs, _ = algos.compute_gpg_outcome_advantage(scores.rewards_BL, scores.mask_BL, scores.index)
+    rewarded = int(torch.count_nonzero(scores.rewards_BL.sum(1)))
+    heard = sum(len(group) for group in scores.groups if len({e.reward for e in group}) > 1)
+    close(scores.ours("gpg") * heard, theirs * rewarded)
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("normalize", ["std", "none"])
+def test_per_turn_is_group_based_of_the_returns_at_each_turn(seed: int, normalize: str) -> None:
+    scores = Scores(seed, turn_tokens=1)
+    rows = [
+        (f"{g}/{turn}", value)
+        for g, group in enumerate(scores.groups)
+        for episode in group
+        for turn, value in enumerate(episode.returns(0.9))
+    ]
+    lone = {name for name, _ in rows if [n for n, _ in rows].count(name) == 1}
+    theirs, _ = algos.compute_grpo_outcome_advantage(
+        torch.tensor([[value] for _, value in rows], dtype=torch.float64),
+        torch.ones(len(rows), 1, dtype=torch.float64),
+        np.array([name for name, _ in rows]),
+        norm_adv_by_std_in_grpo=normalize == "std",
+    )
+    # Deliberately different: a turn that one episode alone reached has the return there, and 0 here.
+    expected = [0.0 if name in lone else a.item() for (name, _), a in zip(rows, theirs, strict=True)]
+    ours = scores.ours("group_based_per_turn", normalize, 0.9, turns=True)[scores.mask_BL > 0]
+    np.testing.assert_allclose(ours, expected, rtol=1e-6, atol=1e-9)
