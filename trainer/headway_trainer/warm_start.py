@@ -65,6 +65,7 @@ def merged(model: nn.Module, folder: Path) -> nn.Module:
     with lean():
         from peft import PeftModel, get_peft_model_state_dict
 
+    found = _tensors(folder)
     try:
         wrapped: Any = PeftModel.from_pretrained(
             model, str(folder), adapter_name=ADAPTER, autocast_adapter_dtype=False
@@ -78,7 +79,7 @@ def merged(model: nn.Module, folder: Path) -> nn.Module:
             field=FIELD,
         ) from error
     own = get_peft_model_state_dict(wrapped, adapter_name=ADAPTER, save_embedding_layers=False)
-    _hold_against(_tensors(folder), own)
+    _hold_against(found, own)
     whole: nn.Module = wrapped.merge_and_unload()
     return whole.requires_grad_(True)  # PEFT has frozen what it was put on
 

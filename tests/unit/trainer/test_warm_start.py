@@ -172,9 +172,13 @@ def test_an_adapter_on_other_modules_is_refused(
         begin(trained[1], LORA | {"targets": ["q_proj"]})
 
 
+@pytest.mark.parametrize("adapter", [LORA, None], ids=["taken up", "merged"])
 def test_an_adapter_without_weights_is_said_to_be_one(
-    trained: tuple[nn.Module, Path], begin: Callable[..., nn.Module], tmp_path: Path
+    trained: tuple[nn.Module, Path],
+    begin: Callable[..., nn.Module],
+    tmp_path: Path,
+    adapter: dict[str, Any] | None,
 ) -> None:
     (tmp_path / "adapter_config.json").write_text((trained[1] / "adapter_config.json").read_text())
     with pytest.raises(JobError, match=r"adapter_model\.safetensors cannot be read"):
-        begin(tmp_path, LORA)
+        begin(tmp_path, adapter)
