@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -10,24 +11,53 @@ from typing import Any
 import learner_rig as rig
 import numpy as np
 import pytest
+import step_variants
 import torch
 from safetensors.torch import load_file
+from step_variants import LORA, OPTIMIZER, STEPS
 from torch import Tensor
 
-from headway_api.records import Batch, Canary
+from headway_api.records import Batch, Canary, StepReport
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
-RATE, BETAS, EPSILON, DECAY, CLIP, WARMUP = 1e-3, (0.9, 0.95), 1e-4, 0.01, 0.5, 2
-OPTIMIZER = {
-    "learningRate": RATE,
-    "betas": BETAS,
-    "eps": EPSILON,  # large, so that rounding noise in a tiny gradient is not blown up to a whole step
-    "weightDecay": DECAY,
-    "gradientClip": CLIP,
-    "warmupSteps": WARMUP,
+BETAS, CLIP, DECAY, EPSILON = (0.9, 0.95), 0.5, 0.01, 1e-4
+RATE, WARMUP = 1e-3, 2
+SMALL = 40
+"""Tokens of a micro-batch that holds a row or two."""
+FEW = 4 * rig.VOCABULARY
+"""Logits of a chunk of four positions."""
+FULL: dict[str, dict[str, Any]] = {
+    "stage0": {"zeroStage": 0},
+    "stage0-small": {"zeroStage": 0, "tokens": SMALL},
+    "stage1": {"zeroStage": 1, "chunk": FEW},
+    "stage2-small": {"zeroStage": 2, "tokens": SMALL},
+    "stage2-padded": {"zeroStage": 2, "packed": False},
+    "stage2-padded-small": {"zeroStage": 2, "packed": False, "tokens": 60, "chunk": FEW},
+    "stage2-recomputed": {"zeroStage": 2, "checkpointing": True, "tokens": 100},
+    "stage3-small": {"zeroStage": 3, "tokens": SMALL, "chunk": FEW},
+    "stage3-recomputed": {"zeroStage": 3, "checkpointing": True, "chunk": FEW},
+    "stage1-offload": {"zeroStage": 1, "offload": "cpu"},
+    "stage2-offload": {"zeroStage": 2, "offload": "cpu", "tokens": SMALL},
+    "stage3-offload": {"zeroStage": 3, "offload": "cpu"},
 }
-STEPS = 3
+ADAPTER: dict[str, dict[str, Any]] = {
+    "lora": {"zeroStage": 1, "lora": True},
+    "lora-stage2-padded-small": {"zeroStage": 2, "lora": True, "packed": False, "tokens": 60},
+    "lora-stage3-recomputed": {
+        "zeroStage": 3,
+        "lora": True,
+        "tokens": 50,
+        "chunk": FEW,
+        "checkpointing": True,
+    },
+}
+DIVERGENCE: dict[str, dict[str, Any]] = {
+    "divergence": {"zeroStage": 1, "kl": 0.1},
+    "divergence-stage3-small": {"zeroStage": 3, "kl": 0.1, "tokens": SMALL, "chunk": FEW},
+}
+"""Each penalized against the frozen copy, which is laid out and chunked as the policy is."""
+RANKS = (1, 2)
 
 
 def batches() -> list[Batch]:
@@ -40,6 +70,11 @@ async def trained(folder: Path, model: Path, **options: Any) -> rig.ScriptedCoor
     async with served.serving() as url, rig.learner(config, folder, url) as process:
         assert await process.exit(400) == 0, process.log.read_text()[-4000:]
     return served
+
+
+def steps(served: rig.ScriptedCoordinator) -> list[StepReport]:
+    """One report a trained step: a step is announced again when it has become durable."""
+    return [report for step, report in {r.step: r for r in served.reports}.items() if step]
 
 
 def advantages(rewards: list[float]) -> list[float]:
@@ -93,11 +128,83 @@ def distance(found: dict[str, Tensor], expected: dict[str, Tensor], start: dict[
     return apart / moved
 
 
+class Steps:
+    """What one variant on so many ranks computed."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        found = json.loads((folder / f"{name}.json").read_text())
+        self.losses, self.norms, self.packed = found["losses"], found["norms"], found["packed"]
+        self.micro_batches: list[int] = found["micro_batches"]
+        self.head: str = found["head"]
+        self.weights = load_file(folder / f"{name}.safetensors")
+
+
+@pytest.fixture(scope="module")
+def ran(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int, str], Steps]:
+    """The steps of a variant; all variants of so many ranks run at the first question."""
+    folders: dict[int, Path] = {}
+
+    def steps(ranks: int, name: str) -> Steps:
+        if ranks not in folders:
+            folder = tmp_path_factory.mktemp(f"ranks{ranks}")
+            step_variants.start(model, folder, FULL | ADAPTER | DIVERGENCE, ranks)
+            folders[ranks] = folder
+        return Steps(folders[ranks], name)
+
+    return steps
+
+
+@pytest.fixture(scope="module")
+def plain(model: Path) -> tuple[dict[str, Tensor], list[float], list[float]]:
+    return reference(model)
+
+
+def agree(found: Steps, weights: dict[str, Tensor], losses: list[float], norms: list[float]) -> None:
+    np.testing.assert_allclose(found.losses, losses, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(found.norms, norms, rtol=1e-5)
+    assert max(float((found.weights[n] - weights[n].detach()).abs().max()) for n in found.weights) < 1e-6
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("name", FULL)
+def test_no_setting_changes_a_step(
+    ran: Callable[[int, str], Steps], plain: Any, model: Path, ranks: int, name: str
+) -> None:
+    """Stages, ranks, packing, chunks, recomputed activations and offload against plain PyTorch."""
+    found, (weights, losses, norms) = ran(ranks, name), plain
+    agree(found, weights, losses, norms)
+    assert distance(found.weights, weights, load_file(model / "model.safetensors")) < 1e-3
+    assert max(norms) > CLIP, "the clip was never reached: the test proves less than it says"
+    assert found.packed == FULL[name].get("packed", True)
+    assert found.head == "chunked"
+    if "small" in name:
+        assert min(found.micro_batches) > 1
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("name", ADAPTER)
+def test_no_setting_changes_a_step_of_an_adapter(
+    ran: Callable[[int, str], Steps], ranks: int, name: str
+) -> None:
+    expected = ran(1, "lora")
+    agree(ran(ranks, name), expected.weights, expected.losses, expected.norms)
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+def test_the_frozen_copy_is_the_same_under_every_setting(
+    ran: Callable[[int, str], Steps], ranks: int
+) -> None:
+    expected, free = ran(1, "divergence"), ran(1, "stage1")
+    agree(ran(ranks, "divergence-stage3-small"), expected.weights, expected.losses, expected.norms)
+    assert expected.losses[0] == pytest.approx(free.losses[0], abs=1e-6), "at first both models are one"
+    assert abs(expected.losses[-1] - free.losses[-1]) > 1e-5
+
+
 @pytest.mark.parametrize(
     ("processes", "stage", "updates"),
     [
-        (1, 1, 1),
         (2, 2, 1),
+        pytest.param(1, 1, 1, marks=pytest.mark.long),
         pytest.param(1, 2, 2, marks=pytest.mark.long),
         pytest.param(2, 3, 1, marks=pytest.mark.long),
         pytest.param(2, 1, 2, marks=pytest.mark.long),
@@ -120,7 +227,7 @@ async def test_steps_are_those_of_plain_pytorch(
     assert distance(found, expected, load_file(model / "model.safetensors")) < 1e-3
     assert max(float((found[n] - expected[n].detach()).abs().max()) for n in found) < 1e-6
     if updates == 1:
-        metrics = [report.metrics for report in served.reports[1:]]
+        metrics = [report.metrics for report in steps(served)]
         np.testing.assert_allclose([m["training/loss"] for m in metrics], losses, rtol=1e-5, atol=1e-7)
         np.testing.assert_allclose([m["training/grad_norm"] for m in metrics], norms, rtol=1e-5)
         assert max(norms) > CLIP, "the clip was never reached: the test proves less than it says"
@@ -129,10 +236,9 @@ async def test_steps_are_those_of_plain_pytorch(
 async def test_two_ranks_train_an_adapter_as_one_does(
     tmp_path: Path, model: Path, left: Callable[..., Any]
 ) -> None:
-    lora = {"rank": 4, "alpha": 8}
-    one = await trained(tmp_path / "one", model, lora=lora, optimizer=OPTIMIZER)
-    two = await trained(tmp_path / "two", model, lora=lora, optimizer=OPTIMIZER, processes=2, zero_stage=3)
-    for first, second in zip(one.reports[1:], two.reports[1:], strict=True):
+    one = await trained(tmp_path / "one", model, lora=LORA, optimizer=OPTIMIZER)
+    two = await trained(tmp_path / "two", model, lora=LORA, optimizer=OPTIMIZER, processes=2, zero_stage=3)
+    for first, second in zip(steps(one), steps(two), strict=True):
         for name in ("training/loss", "training/grad_norm", "training/entropy", "training/ratio_max"):
             assert second.metrics[name] == pytest.approx(first.metrics[name], rel=1e-5, abs=1e-7), name
     adapters = [
@@ -158,7 +264,7 @@ async def test_a_published_adapter_is_what_peft_loads(
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
-    await trained(tmp_path, model, lora={"rank": 4, "alpha": 8}, optimizer={"learningRate": 1e-2})
+    await trained(tmp_path, model, lora=LORA, optimizer={"learningRate": 1e-2})
     reports = left(rig.job(tmp_path, model)).reports()
     for report in (reports[0], reports[-1]):
         base = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
@@ -190,10 +296,8 @@ async def test_a_published_model_is_whole(
 async def test_bfloat16_trains_and_publishes_bfloat16(
     tmp_path: Path, model: Path, left: Callable[..., Any]
 ) -> None:
-    served = await trained(
-        tmp_path, model, lora={"rank": 4, "alpha": 8}, dtype="bfloat16", optimizer={"learningRate": 5e-3}
-    )
+    served = await trained(tmp_path, model, lora=LORA, dtype="bfloat16", optimizer={"learningRate": 5e-3})
     adapter = load_file(left(rig.job(tmp_path, model)).weights(STEPS) / "adapter_model.safetensors")
     assert {tensor.dtype for tensor in adapter.values()} == {torch.bfloat16}
-    assert all(math.isfinite(report.metrics["training/grad_norm"]) for report in served.reports[1:])
+    assert all(math.isfinite(report.metrics["training/grad_norm"]) for report in steps(served))
     assert served.reports[-1].weights.files != served.reports[0].weights.files

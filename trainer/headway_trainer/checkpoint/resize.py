@@ -34,7 +34,7 @@ def to_universal(files: Path, folder: Path) -> None:
     if done.returncode != 0:
         raise JobError(
             "CheckpointUnusable",
-            "the checkpoint cannot be converted for another number of processes; set nodes x processesPerNode "
-            f"to what it was ({(done.stdout + done.stderr)[-LAST_LINES:]})",
+            "the checkpoint cannot be converted for another number of processes; set nodes x "
+            f"processesPerNode to what it was ({(done.stdout + done.stderr)[-LAST_LINES:]})",
             field="spec.learner",
         )

@@ -1,0 +1,68 @@
+"""A learner killed again and again, at random moments of its steps, its checkpoints and its uploads."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import learner_rig as rig
+import pytest
+
+pytestmark = [pytest.mark.integration, pytest.mark.chaos, pytest.mark.timeout(1800)]
+
+KILLS = int(os.environ.get("CHAOS_KILLS", "20"))
+SEED = 20
+LORA = {"rank": 4, "alpha": 8}
+EVERY = 4
+STEPS_A_LIFE = 3
+
+
+async def test_it_ends_with_the_bits_of_one_that_was_left_alone(
+    tmp_path: Path, model: Path, left: Callable[..., Any]
+) -> None:
+    """Each life makes a few steps; most of them end between two checkpoints, or while one is uploaded."""
+    steps = EVERY * (KILLS + 2)
+    batches = [rig.batch(n, groups=3) for n in range(1, steps + 1)]
+    checkpoints = {"everySteps": EVERY, "keepLast": 2}
+    calm = rig.job(tmp_path / "calm", model, lora=LORA, checkpoints=checkpoints)
+    undisturbed = rig.ScriptedCoordinator(batches)
+    async with (
+        undisturbed.serving() as url,
+        rig.learner(calm, tmp_path / "calm", url) as process,
+    ):
+        assert await process.exit(300) == 0, process.log.read_text()[-4000:]
+
+    chance = random.Random(SEED)
+    config = rig.job(tmp_path / "rough", model, lora=LORA, checkpoints=checkpoints)
+    served = rig.ScriptedCoordinator(batches)
+    resumed = []
+    async with served.serving() as url:
+        for _ in range(KILLS):
+            told = len(served.reports)
+            async with rig.learner(config, tmp_path / "rough", url) as process:
+                while len(served.reports) == told:
+                    await asyncio.sleep(0.01)
+                resumed.append(served.reports[told])
+                await rig.reached(served, min(steps - 1, served.step + chance.randint(0, 2 * STEPS_A_LIFE)))
+                await asyncio.sleep(chance.uniform(0.0, 0.3))
+                process.kill()
+                await process.exit()
+        async with rig.learner(config, tmp_path / "rough", url) as process:
+            assert await process.exit(300) == 0, process.log.read_text()[-4000:]
+
+    history = left(config).reports()
+    assert [report.step for report in history] == list(range(steps + 1))
+    for report, batch in zip(history[1:], batches, strict=True):
+        assert report.groups == [group.group_id for group in batch.groups], "the data order is another"
+    assert {r.step % EVERY for r in resumed} == {0}, "it resumed where no checkpoint was due"
+    assert [r.step for r in resumed] == sorted(r.step for r in resumed), "what was durable was lost"
+    assert len({report.version for report in served.reports}) > steps + 1, "no step was ever taken anew"
+    for report in served.reports:
+        assert report.groups == history[report.step].groups
+        assert report.weights.files == history[report.step].weights.files, "trained otherwise the second time"
+    assert left(config).report(steps).weights.files == left(calm).report(steps).weights.files
+    assert left(config).latest == steps
