@@ -100,13 +100,6 @@ class RLTrainingJobSpec(SpecModel):
         ),
         EPISODE_WITHIN_SANDBOX,
         Rule(
-            "self.algorithm.kl.coefficient == 0.0 || !has(self.model.full)",
-            "spec.algorithm.kl needs a LoRA adapter in this version, which is switched off to measure the base "
-            "model; remove spec.model.full, or leave coefficient at 0",
-            lambda self: self.algorithm.kl.coefficient == 0 or self.model.full is None,
-            "algorithm",
-        ),
-        Rule(
             "self.learner.deepspeed.zeroStage >= 1 || self.model.dtype == 'float32'",
             "spec.learner.deepspeed.zeroStage: 0 needs spec.model.dtype: float32: without ZeRO, gradients are "
             "added up in bfloat16, and steps deviate; use zeroStage: 1, which costs no memory over it",

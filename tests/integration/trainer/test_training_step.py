@@ -21,8 +21,8 @@ from headway_api.records import Batch, Canary, StepReport
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
-BETAS, CLIP, DECAY, EPSILON = (0.9, 0.95), 0.5, 0.01, 1e-4
-RATE, WARMUP = 1e-3, 2
+RATE, BETAS, EPSILON = (OPTIMIZER[name] for name in ("learningRate", "betas", "eps"))
+DECAY, CLIP, WARMUP = (OPTIMIZER[name] for name in ("weightDecay", "gradientClip", "warmupSteps"))
 SMALL = 40
 """Tokens of a micro-batch that holds a row or two."""
 FEW = 4 * rig.VOCABULARY
@@ -233,6 +233,7 @@ async def test_steps_are_those_of_plain_pytorch(
         assert max(norms) > CLIP, "the clip was never reached: the test proves less than it says"
 
 
+@pytest.mark.long
 async def test_two_ranks_train_an_adapter_as_one_does(
     tmp_path: Path, model: Path, left: Callable[..., Any]
 ) -> None:
