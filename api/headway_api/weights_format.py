@@ -1,16 +1,18 @@
 """How published full weights lie in their folder, whole or as a delta.
 
-A whole version has `model.safetensors`. A delta has `delta.safetensors` instead: for each tensor that
-changed, under its name, a row of bytes that turns the tensor of the version before into its own, bit for bit.
-Both have `digests.json`: the SHA-256 of each tensor's bytes as it is afterwards.
+A whole version has `model.safetensors`. A delta has `weights.delta` instead, a safetensors file too: for each
+tensor that changed, under its name, a row of bytes that turns the tensor of the version before into its own,
+bit for bit. Both have `digests.json`: the SHA-256 of each tensor's bytes as it is afterwards.
 
 A tensor is cut into chunks of `CHUNK` elements, one after the other. Of a chunk there are two little-endian
 uint32, the lengths of two zlib streams (both 0 where nothing changed), and then these:
 
-    which elements changed   one bit each, the first in the highest bit of the first byte
-    by how much              of each that changed, new minus old, both read as unsigned integers, modulo
-                             their range; then zigzag, so that small steps down are small too; then the
-                             lowest byte of each, the second byte of each, and so on
+    which elements changed   of each, how far it is from the one before (the first from the chunk's start), as
+                             uint32
+    by how much              of each, new minus old, both read as unsigned integers, modulo their range; then
+                             zigzag, so that small steps down are small too
+
+Of both kinds of numbers the lowest byte of each comes first, then the second byte of each, and so on.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from pathlib import Path
 from typing import Any, Final
 
 MODEL_FILE: Final = "model.safetensors"
-DELTA_FILE: Final = "delta.safetensors"
+DELTA_FILE: Final = "weights.delta"
+"""Not named for what it is: in a folder that has a whole model too, others would read it as part of that."""
 DIGESTS_FILE: Final = "digests.json"
 """Holds a `records.TensorDigests`."""
 

@@ -13,8 +13,17 @@ LOAD_SECONDS: Final = 600.0
 """For a call that moves weights, or waits behind one."""
 
 
+WRONG_TENSOR: Final = "wrong tensor: "
+"""In the answer of an engine whose worker found a tensor to be another than its digest says. Of what a worker
+raises, vLLM hands on the words alone."""
+
+
 class EngineRefused(Exception):
     """vLLM answered with an error, or not at all."""
+
+
+class WrongWeights(EngineRefused):
+    """A worker was handed, or holds, another tensor than the learner published."""
 
 
 class Engine:
@@ -101,7 +110,8 @@ class Engine:
             async with self._http.post(f"{self._url}{path}", json=body, timeout=limit) as response:
                 text = await response.text()
                 if response.status != 200:
-                    raise EngineRefused(f"POST {path}: {response.status}: {_message(text)}")
+                    refused = WrongWeights if WRONG_TENSOR in text else EngineRefused
+                    raise refused(f"POST {path}: {response.status}: {_message(text)}")
         except (aiohttp.ClientError, TimeoutError) as error:
             raise EngineRefused(f"POST {path}: {type(error).__name__}: {error}") from error
         return json.loads(text) if text.startswith("{") else None

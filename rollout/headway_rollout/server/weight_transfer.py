@@ -31,6 +31,7 @@ from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, i
 from vllm.platforms import current_platform
 
 from headway_api.records import TensorDigests
+from headway_rollout.server.engine import WRONG_TENSOR
 
 BACKEND = "headway-folder"
 """As `launch.TRANSFER_BACKEND` says; the two are held together by a test."""
@@ -134,7 +135,7 @@ def verified(
             yield first()
     missing = sorted(expected.keys() - seen)
     if missing:
-        raise WrongTensor(f"{missing[0]} was not among the tensors")
+        raise WrongTensor(f"{WRONG_TENSOR}{missing[0]} was not handed over")
 
 
 def kept_as_they_are(model: torch.nn.Module, base: Path) -> frozenset[str]:
@@ -171,7 +172,9 @@ def digest(tensor: torch.Tensor) -> str:
 def check(name: str, found: str, expected: Mapping[str, str]) -> None:
     """Raises `WrongTensor` where a digest is not the expected one."""
     if found != expected.get(name):
-        raise WrongTensor(f"{name} has sha256 {found}; the learner published {expected.get(name)}")
+        raise WrongTensor(
+            f"{WRONG_TENSOR}{name} has sha256 {found}; the learner published {expected.get(name)}"
+        )
 
 
 def _pack_output_heads(model: torch.nn.Module) -> None:

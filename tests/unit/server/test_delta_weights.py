@@ -2,94 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from served_weights import Server
 from versions import chained, delta, path, signed_anew, tensors, version, whole
 
-from headway_api.records import WeightsManifest, WeightsState
-from headway_api.store import FileStore, Store
+from headway_api.records import WeightsManifest
 from headway_api.weights_format import DELTA_FILE, DIGESTS_FILE, MODEL_FILE
-from headway_rollout.server.engine import Engine, EngineRefused
 from headway_rollout.server.weights.chain import after
-from headway_rollout.server.weights.checks import read_headers
-from headway_rollout.server.weights.keeper import Keeper
-from headway_rollout.server.weights.loaders import FullLoader
-
-
-class ScriptedEngine(Engine):
-    """Reads what it is told to, and computes what the canary wants."""
-
-    def __init__(self) -> None:
-        self.calls: list[str] = []
-        self.read: list[bytes] = []
-        self.answers: Callable[[list[int]], float] = lambda context: [-1.0, -2.0][len(context) - 1]
-        self.refuses = False
-
-    async def next_logprob(self, model: str, context: list[int], token: int) -> float:
-        return self.answers(context)
-
-    async def pause(self) -> None:
-        self.calls.append("pause")
-
-    async def resume(self) -> None:
-        self.calls.append("resume")
-
-    async def update_weights(self, folder: str, files: list[str], digests: str | None, version: str) -> None:
-        if self.refuses:
-            raise EngineRefused("no")
-        assert digests == DIGESTS_FILE
-        assert files == [MODEL_FILE]
-        self.calls.append(f"update {version}")
-        self.read.append((Path(folder) / MODEL_FILE).read_bytes())
-
-
-class CountingStore(FileStore):
-    """Knows what was fetched."""
-
-    def __init__(self) -> None:
-        self.fetched: list[str] = []
-
-    def download(self, uri: str, path: Path) -> None:
-        self.fetched.append("/".join(uri.split("/")[-2:]))
-        super().download(uri, path)
-
-    def models(self) -> list[str]:
-        """Large files fetched since this was asked last."""
-        found = [name for name in self.fetched if name.endswith(".safetensors")]
-        self.fetched.clear()
-        return found
-
-
-class Server:
-    """One server's disk, engine and keeper."""
-
-    def __init__(self, folder: Path) -> None:
-        self.cache = folder / "cache"
-        self.engine = ScriptedEngine()
-        self.store = CountingStore()
-        self.keeper = self.started(self.store)
-
-    def started(self, store: Store) -> Keeper:
-        """The keeper of an engine that holds the base model, on an empty disk."""
-        shutil.rmtree(self.cache, ignore_errors=True)
-        base = self.cache.parent / "base"
-        if not base.exists():
-            whole(base, 0)
-        loader = FullLoader(self.engine, read_headers(base / "000000"))
-        return Keeper(self.engine, loader, store, self.cache)
-
-    async def take(self, manifest: WeightsManifest) -> WeightsState:
-        return await self.keeper.take(manifest)
-
-    def copy(self, step: int) -> Path:
-        """The whole model of a version on the server's disk."""
-        return self.cache / str(version(step)) / MODEL_FILE
-
-    def held(self) -> set[str]:
-        return {file.name for file in self.cache.iterdir()}
 
 
 @pytest.fixture
@@ -224,7 +145,7 @@ async def test_after_a_canary_that_failed_a_new_engine_walks_the_chain(
     assert (state.version, state.ready, state.reason) == (None, False, "VerificationFailed")
     assert server.keeper.failed.done()
     server.engine.answers = right
-    server.keeper = server.started(server.store)
+    server.restart()
     server.store.models()
     assert (await server.take(manifests[1])).ready
     assert server.store.models() == [f"000001/{MODEL_FILE}", f"000002/{DELTA_FILE}"]
@@ -242,16 +163,15 @@ async def test_an_engine_that_refuses_a_delta_is_not_trusted_any_more(server: Se
 @pytest.mark.parametrize(
     ("chain", "message"),
     [
-        ({"uri": "file:///x", "version": version(1), "files": []}, "names no safetensors file"),
-        ("delta first", "is not one model.safetensors"),
+        ([1], "names no safetensors file of version 0.2"),
+        ([0, 0], "version 0.1 lacks weights.delta"),
     ],
 )
 async def test_a_chain_that_cannot_be_right_is_refused(
-    server: Server, tmp_path: Path, chain: object, message: str
+    server: Server, tmp_path: Path, chain: list[int], message: str
 ) -> None:
     manifests = chained(tmp_path, 1, 3)
-    links = [manifests[1].link] if chain == "delta first" else [chain]
-    broken = WeightsManifest.model_validate(manifests[2].model_dump() | {"chain": links})
+    broken = manifests[2].model_copy(update={"chain": [manifests[at].link for at in chain]})
     state = await server.take(broken)
     assert message in (state.error or "")
 

@@ -30,8 +30,8 @@ def test_nothing_else_is_needed(kept: set[int], deltas: set[int]) -> None:
 def test_deltas_are_known_by_their_file() -> None:
     uris = [
         "s3://b/job/weights/000000/model.safetensors",
-        "s3://b/job/weights/000001/delta.safetensors",
+        "s3://b/job/weights/000001/weights.delta",
         "s3://b/job/weights/000001/digests.json",
-        "s3://b/job/weights/000012/delta.safetensors",
+        "s3://b/job/weights/000012/weights.delta",
     ]
     assert delta_steps(uris, "s3://b/job/weights") == {1, 12}

@@ -32,20 +32,26 @@ class OtherLayout(Exception):
 def encode(before: Elements, after: Elements) -> bytes:
     """What turns `before` into `after`, both flat and of one unsigned type; empty where they are equal."""
     chunks = [_chunk(before[at : at + CHUNK], after[at : at + CHUNK]) for at in range(0, before.size, CHUNK)]
-    if not any(mask for mask, _ in chunks):
+    if not any(gaps for gaps, _ in chunks):
         return b""
-    return b"".join(LENGTHS.pack(len(mask), len(values)) + mask + values for mask, values in chunks)
+    return b"".join(LENGTHS.pack(len(gaps), len(values)) + gaps + values for gaps, values in chunks)
 
 
 def _chunk(before: Elements, after: Elements) -> tuple[bytes, bytes]:
-    changed = before != after
-    if not changed.any():
+    changed = np.flatnonzero(before != after)
+    if not changed.size:
         return b"", b""
+    gaps = changed.astype(np.uint32)
+    gaps[1:] -= gaps[:-1].copy()
     step = after[changed] - before[changed]
     signed = step.view(np.dtype(f"i{step.itemsize}"))
     zigzag = (signed << 1) ^ (signed >> (8 * step.itemsize - 1))
-    planes = zigzag.view(np.uint8).reshape(-1, step.itemsize).T.tobytes()
-    return zlib.compress(np.packbits(changed).data, FASTEST), zlib.compress(planes, FASTEST)
+    return _compressed(gaps), _compressed(zigzag)
+
+
+def _compressed(numbers: NDArray[np.integer[Any]]) -> bytes:
+    planes = numbers.view(np.uint8).reshape(-1, numbers.itemsize).T
+    return zlib.compress(planes.tobytes(), FASTEST)
 
 
 def write_delta(before: Path, after: Path, path: Path) -> None:

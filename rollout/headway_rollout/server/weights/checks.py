@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from headway_api.records import FileDigest, WeightsManifest
-from headway_api.weights_format import DELTA_FILE, MODEL_FILE, NotSafetensors, read_spans
+from headway_api.weights_format import DELTA_FILE, DIGESTS_FILE, MODEL_FILE, NotSafetensors, read_spans
 
 FLOATS: Final = frozenset({"F32", "F16", "BF16"})
 TIED: Final = "lm_head.weight"
@@ -59,26 +59,20 @@ def check_manifest(manifest: WeightsManifest, kinds: Collection[str]) -> None:
     """The manifest is of a kind that this job's servers take, and its file names stay inside their folder."""
     if manifest.kind not in kinds:
         raise Unusable(f"the manifest is of {manifest.kind} weights; this server takes {' and '.join(kinds)}")
-    for link in (*manifest.chain, manifest.link):
+    whole, *deltas = (*manifest.chain, manifest.link)
+    for link in (whole, *deltas):
         outside = [file.name for file in link.files if Path(file.name).name != file.name]
         if outside:
             raise Unusable(f"file name {outside[0]!r} is not a plain name")
-        if not tensor_files(link.files):
-            raise Unusable(f"the manifest names no safetensors file of version {link.version}")
-    _check_chain(manifest)
-    if len(manifest.canary.tokens) < 2 or len(manifest.canary.logprobs) != len(manifest.canary.tokens) - 1:
-        raise Unusable("the canary needs at least two tokens and one log-probability fewer than tokens")
-
-
-def _check_chain(manifest: WeightsManifest) -> None:
-    if not manifest.chain:
-        return
-    whole, *deltas = (*manifest.chain, manifest.link)
-    if tensor_files(whole.files) != [MODEL_FILE]:
+    if not tensor_files(whole.files):
+        raise Unusable(f"the manifest names no safetensors file of version {whole.version}")
+    if deltas and tensor_files(whole.files) != [MODEL_FILE]:
         raise Unusable(f"the deltas start at {whole.version}, which is not one {MODEL_FILE}")
     for link in deltas:
-        if tensor_files(link.files) != [DELTA_FILE]:
-            raise Unusable(f"version {link.version} is not one {DELTA_FILE}")
+        if {DELTA_FILE, DIGESTS_FILE} - {file.name for file in link.files}:
+            raise Unusable(f"version {link.version} lacks {DELTA_FILE} or {DIGESTS_FILE}")
+    if len(manifest.canary.tokens) < 2 or len(manifest.canary.logprobs) != len(manifest.canary.tokens) - 1:
+        raise Unusable("the canary needs at least two tokens and one log-probability fewer than tokens")
 
 
 def tensor_files(files: Iterable[FileDigest]) -> list[str]:

@@ -36,26 +36,29 @@ def decode(elements: Elements, data: bytes) -> None:
             raise ValueError("it ends early")
         lengths = LENGTHS.unpack_from(data, at)
         at += LENGTHS.size
-        mask, values = data[at : at + lengths[0]], data[at + lengths[0] : at + sum(lengths)]
+        gaps, values = data[at : at + lengths[0]], data[at + lengths[0] : at + sum(lengths)]
         at += sum(lengths)
-        if mask:
-            _apply(elements[start : start + CHUNK], mask, values)
+        if gaps:
+            _apply(elements[start : start + CHUNK], gaps, values)
     if at != len(data):
         raise ValueError(f"it is {len(data)} bytes long and ends at {at}")
 
 
-def _apply(elements: Elements, mask: bytes, values: bytes) -> None:
+def _apply(elements: Elements, gaps: bytes, values: bytes) -> None:
+    changed = np.cumsum(_numbers(gaps, np.dtype(np.uint32)), dtype=np.uint64)
+    zigzag = _numbers(values, elements.dtype)
+    if changed.size != zigzag.size or not changed.size or changed[-1] >= elements.size:
+        raise ValueError(f"it changes {changed.size} of {elements.size} elements by {zigzag.size} numbers")
+    elements[changed] += (zigzag >> 1) ^ np.negative(zigzag & 1)
+
+
+def _numbers(data: bytes, dtype: np.dtype[Any]) -> Elements:
     try:
-        bits = np.frombuffer(zlib.decompress(mask), np.uint8)
-        planes = np.frombuffer(zlib.decompress(values), np.uint8)
+        planes = np.frombuffer(zlib.decompress(data), np.uint8).reshape(dtype.itemsize, -1)
     except zlib.error as error:
         raise ValueError(str(error)) from error
-    if bits.size != -(-elements.size // 8):
-        raise ValueError(f"it says which of {8 * bits.size} elements changed; there are {elements.size}")
-    changed = np.unpackbits(bits, count=elements.size).view(np.bool_)
-    width = elements.itemsize
-    zigzag = np.ascontiguousarray(planes.reshape(width, -1).T).view(elements.dtype).reshape(-1)
-    elements[changed] += (zigzag >> 1) ^ np.negative(zigzag & 1)
+    numbers: Elements = np.ascontiguousarray(planes.T).view(dtype).reshape(-1)
+    return numbers
 
 
 def apply(before: Path, delta: Path, digests: Path, after: Path) -> None:

@@ -22,7 +22,7 @@ from headway_api.exits import JobError
 from headway_api.records import LoadFailure, PolicyVersion, WeightsManifest, WeightsState
 from headway_api.store import Corrupt, NotFound, Store
 from headway_rollout.logs import event
-from headway_rollout.server.engine import Engine, EngineRefused
+from headway_rollout.server.engine import Engine, EngineRefused, WrongWeights
 from headway_rollout.server.model import STORE_FAILURES
 from headway_rollout.server.weights import canary
 from headway_rollout.server.weights.checks import Unusable, check_manifest
@@ -42,7 +42,7 @@ class NotVerified(Exception):
     """The engine does not compute what the learner computed."""
 
 
-UNVERIFIED: Final = (Unusable, Corrupt, NotVerified)
+UNVERIFIED: Final = (Unusable, Corrupt, NotVerified, WrongWeights)
 """Failures that say that these are not the weights the manifest describes."""
 
 

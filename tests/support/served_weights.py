@@ -1,0 +1,103 @@
+"""A rollout server without vLLM: disk and keeper are real, its engine does as it is told."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from versions import version, whole
+
+from headway_api.records import WeightsManifest, WeightsState
+from headway_api.store import FileStore, Store
+from headway_api.weights_format import DIGESTS_FILE, MODEL_FILE
+from headway_rollout.server.engine import Engine, EngineRefused
+from headway_rollout.server.weights.checks import read_headers
+from headway_rollout.server.weights.keeper import Keeper
+from headway_rollout.server.weights.loaders import FullLoader
+
+
+class ScriptedEngine(Engine):
+    """Reads what it is told to, and computes what the canary wants."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.read: list[bytes] = []
+        self.answers: Callable[[list[int]], float] = lambda context: [-1.0, -2.0][len(context) - 1]
+        self.refuses = False
+
+    async def next_logprob(self, model: str, context: list[int], token: int) -> float:
+        return self.answers(context)
+
+    async def pause(self) -> None:
+        self.calls.append("pause")
+
+    async def resume(self) -> None:
+        self.calls.append("resume")
+
+    async def update_weights(self, folder: str, files: list[str], digests: str | None, version: str) -> None:
+        if self.refuses:
+            raise EngineRefused("no")
+        assert digests == DIGESTS_FILE
+        assert files == [MODEL_FILE]
+        self.calls.append(f"update {version}")
+        self.read.append((Path(folder) / MODEL_FILE).read_bytes())
+
+
+class CountingStore(FileStore):
+    """Knows what was fetched."""
+
+    def __init__(self) -> None:
+        self.fetched: list[str] = []
+
+    def download(self, uri: str, path: Path) -> None:
+        self.fetched.append("/".join(uri.split("/")[-2:]))
+        super().download(uri, path)
+
+    def models(self) -> list[str]:
+        """Large files fetched since this was asked last."""
+        found = [name for name in self.fetched if name.endswith((".safetensors", ".delta"))]
+        self.fetched.clear()
+        return found
+
+
+class Server:
+    """One server's disk, engine and keeper."""
+
+    def __init__(self, folder: Path) -> None:
+        self.cache = folder / "cache"
+        self.engine = ScriptedEngine()
+        self.store = CountingStore()
+        self.keeper = self._started(self.store)
+
+    def restart(self) -> None:
+        """A new engine that holds the base model, and an empty disk: as after the process ended."""
+        self.keeper = self._started(self.store)
+
+    def _started(self, store: Store) -> Keeper:
+        shutil.rmtree(self.cache, ignore_errors=True)
+        base = self.cache.parent / "base"
+        if not base.exists():
+            whole(base, 0)
+        loader = FullLoader(self.engine, read_headers(base / "000000"))
+        return Keeper(self.engine, loader, store, self.cache)
+
+    @property
+    def state(self) -> WeightsState:
+        return self.keeper.state
+
+    async def take(self, manifest: WeightsManifest) -> WeightsState:
+        return await self.keeper.take(manifest)
+
+    def alive(self) -> bool:
+        return True
+
+    async def ready(self) -> bool:
+        return not self.keeper.failed.done()
+
+    def copy(self, step: int) -> Path:
+        """The whole model of a version on the server's disk."""
+        return self.cache / str(version(step)) / MODEL_FILE
+
+    def held(self) -> set[str]:
+        return {file.name for file in self.cache.iterdir()}
