@@ -1,0 +1,1 @@
+"""What the learner computes, and what it costs."""

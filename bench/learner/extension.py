@@ -1,0 +1,81 @@
+"""An episode of many turns as one row, against one row a turn: seconds beside tokens."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+from bench.learner.work import Ours, Turn, by_turn, model_of, row
+from bench.support.model import SMALL
+from bench.support.report import Goal, Row, Section, Table, prose
+from bench.support.stats import shown
+
+PROMPTS = {4: 110, 8: 57, 16: 33}
+"""Tokens before the first turn, by turns: the demo task's token ratios, 3.3, 5.3 and 9.1."""
+OBSERVED, SAMPLED = 10, 14
+EPISODES = 32
+VOCABULARY = 768
+REPEATS = 5
+WITHIN = 0.05
+
+READ = prose(f"""
+    {EPISODES} episodes of {SAMPLED} sampled tokens a turn and {OBSERVED} of a tool's result between two, as one
+    row each, and as one row a turn that holds all before it as context. Both train the same tokens with the
+    same gradient (a unit test holds them to it). The model is SMALL of `bench/support/model.py` with a
+    vocabulary of {VOCABULARY}, as the demo's. Seconds are of a whole optimizer step, medians of {REPEATS},
+    taken in turns. The head sees only sampled tokens, which are equally many on both sides: what it costs,
+    and AdamW, is in both, and keeps the ratio of seconds below that of tokens.
+""")
+
+
+def measure(folder: Path) -> Section:
+    """All numbers of turns, with one model."""
+    ours = Ours(model_of(SMALL, VOCABULARY))
+    rows = [compared(ours, turns) for turns in PROMPTS]
+    return Section(
+        title="Sequence extension",
+        read=READ,
+        tables=[Table("One row against one row a turn", rows)],
+        goals=[goal(found) for found in rows],
+    )
+
+
+def compared(ours: Ours, turns: int) -> Row:
+    """Both sides, turn and turn about."""
+    shape: list[Turn] = [(PROMPTS[turns] if turn == 0 else OBSERVED, SAMPLED) for turn in range(turns)]
+    sides: dict[str, list[Any]] = {
+        "one": [row(shape, VOCABULARY, seed=n, episode=n) for n in range(EPISODES)],
+        "a turn": [
+            each for n in range(EPISODES) for each in by_turn(shape, VOCABULARY, seed=n, episode=n)
+        ],
+    }
+    taken: dict[str, list[float]] = {name: [] for name in sides}
+    for repeat in range(REPEATS + 1):
+        for name, rows in sides.items():
+            started = time.perf_counter()
+            ours.step(rows)
+            if repeat:
+                taken[name].append(time.perf_counter() - started)
+    tokens = {name: sum(each.length for each in rows) for name, rows in sides.items()}
+    ratio = statistics.median(b / a for a, b in zip(taken["one"], taken["a turn"], strict=True))
+    return {
+        "turns": turns,
+        "tokens, one row": tokens["one"],
+        "tokens, a row a turn": tokens["a turn"],
+        "ratio of tokens": shown(tokens["a turn"] / tokens["one"]),
+        "s, one row": shown(statistics.median(taken["one"])),
+        "s, a row a turn": shown(statistics.median(taken["a turn"])),
+        "ratio of seconds": shown(ratio),
+    }
+
+
+def goal(found: Row) -> Goal:
+    """Seconds saved as tokens are, or more."""
+    reached = found["ratio of seconds"] / found["ratio of tokens"]
+    return Goal(
+        f"one row saves seconds as it saves tokens, within 5 %, at {found['turns']} turns",
+        f"{found['ratio of seconds']} of {found['ratio of tokens']} ({reached:.2f})",
+        reached >= 1 - WITHIN,
+    )
