@@ -28,6 +28,8 @@ from headway_api.records import Record
 
 MAX_AGENT_WAIT: Final = 60
 """Seconds that one `POST /agent/wait` may take."""
+TURN_REWARDS_TOLERANCE: Final = 1e-6
+"""Distance that the sum of rewards of turns may have to the reward."""
 
 
 class Problem(Record):
@@ -150,6 +152,8 @@ class FinishRequest(Record):
     None: it said nothing, or is not asked (`spec.agent.http.reportsReward`)."""
     reported_metrics: dict[str, float] = Field(default_factory=dict)
     """The parts of it that the agent sent along."""
+    turns: int = Field(default=0, ge=0)
+    """Turns that reached the agent: so many rewards of turns the environment may give."""
 
 
 class FinishReply(Record):
@@ -160,3 +164,6 @@ class FinishReply(Record):
     score: float
     """Strict and external, reported; success is `score >= successThreshold`."""
     metrics: dict[str, float] = Field(default_factory=dict)
+    turn_rewards: list[float] | None = None
+    """What each turn that reached the agent earned, in their order; they add up to `reward`. None: all of it
+    came at the end."""

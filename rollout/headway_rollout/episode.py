@@ -9,15 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from pydantic import ValidationError
 
-from headway_api.records import EpisodeRecord, Outcome, Purpose
-from headway_api.sandbox_api import FinishReply
+from headway_api.records import EpisodeRecord, Outcome, Purpose, Turn
+from headway_api.sandbox_api import TURN_REWARDS_TOLERANCE, FinishReply
 from headway_rollout import logs
 from headway_rollout.agents.agent import Agent, Played, Stage
 from headway_rollout.faults import AgentFault, InfraFault
@@ -147,8 +147,10 @@ class Episodes:
                 raise InfraFault(f"the agent ended without a single turn: {played.why or 'it said nothing'}")
             progress.stage, progress.why = "the environment's judgement", played.why
             unfinished = outcome is not Outcome.COMPLETED
-            reply = await sandbox.finish(progress.messages, unfinished, played.reported, played.metrics)
-            check_reward(reply, self._rules.reward_range)
+            reply = await sandbox.finish(
+                progress.messages, unfinished, played.reported, played.metrics, progress.session.taken
+            )
+            check_reward(reply, self._rules.reward_range, progress.session.taken)
             return _Ending(outcome, played.why, reply)
 
     async def _act(self, stage: Stage) -> tuple[Outcome, Played]:
@@ -172,7 +174,7 @@ class Episodes:
                 progress.sandbox_seconds = time.monotonic() - start
 
     def _seal(self, task: Task, progress: _Progress, ending: _Ending) -> EpisodeRecord:
-        reply = ending.reply
+        reply, turns = ending.reply, progress.session.record
         return EpisodeRecord(
             episode_id=task.episode_id,
             group_id=task.group_id,
@@ -181,10 +183,11 @@ class Episodes:
             outcome=ending.outcome,
             error=_storable(ending.error),
             reward=reply.reward if reply else None,
+            turn_rewards=by_index(reply.turn_rewards, turns) if reply and reply.turn_rewards else None,
             score=reply.score if reply else None,
             metrics=reply.metrics if reply else {},
             messages=progress.messages,
-            turns=progress.session.record,
+            turns=turns,
             rows=linearize(progress.session.graph, progress.session.unseen),
             forks=progress.session.forks,
             sandbox_seconds=progress.sandbox_seconds,
@@ -198,12 +201,26 @@ def _storable(text: str | None) -> str | None:
     return None if text is None else text[:ERROR_LENGTH].encode(errors="replace").decode()
 
 
-def check_reward(reply: FinishReply, bounds: tuple[float, float]) -> None:
+def by_index(rewards: Sequence[float], turns: Sequence[Turn]) -> list[float]:
+    """Rewards of the delivered turns, in their order -> of all turns, by index; what was not delivered earned
+    nothing."""
+    earned = iter(rewards)
+    return [next(earned) if turn.delivered else 0.0 for turn in turns]
+
+
+def check_reward(reply: FinishReply, bounds: tuple[float, float], turns: int) -> None:
     """Refuse a judgement that must not reach the learner.
 
     Raises:
-        InfraFault: the reward is out of range.
+        InfraFault: the reward is out of range, or rewards of turns are not those of `turns` turns.
     """
+    given = reply.turn_rewards
+    if given is not None and len(given) != turns:
+        raise InfraFault(f"the environment gave {len(given)} rewards of turns for {turns} turns")
+    if given is not None and abs(sum(given) - reply.reward) > TURN_REWARDS_TOLERANCE:
+        raise InfraFault(
+            f"the environment's rewards of turns add up to {sum(given):g}, and its reward is {reply.reward:g}"
+        )
     low, high = bounds
     if not low <= reply.reward <= high:
         raise InfraFault(

@@ -89,10 +89,15 @@ class Sandbox:
         truncated: bool,
         reported: list[float] | None = None,
         metrics: dict[str, float] | None = None,
+        turns: int = 0,
     ) -> FinishReply:
         """Have the environment judge the episode, and what its agent reported of it."""
         body = FinishRequest(
-            messages=messages, truncated=truncated, reported=reported, reported_metrics=metrics or {}
+            messages=messages,
+            truncated=truncated,
+            reported=reported,
+            reported_metrics=metrics or {},
+            turns=turns,
         )
         return FinishReply.model_validate(await self._post("finish", body.model_dump(mode="json")))
 

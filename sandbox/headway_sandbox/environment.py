@@ -72,13 +72,21 @@ class Observation:
 class Reward:
     """What the model is trained on."""
 
-    __slots__ = ("metrics", "value")
+    __slots__ = ("metrics", "turns", "value")
 
-    def __init__(self, value: float, metrics: Mapping[str, float] | None = None) -> None:
+    def __init__(
+        self,
+        value: float,
+        metrics: Mapping[str, float] | None = None,
+        turns: Sequence[float] | None = None,
+    ) -> None:
         self.value = value
         """Finite and within `spec.reward.range`."""
         self.metrics = dict(metrics or {})
         """The reward's parts, averaged over episodes in logs and metrics."""
+        self.turns = None if turns is None else list(turns)
+        """What each of `transcript.turns` earned, for advantages by the turn; they add up to `value`. None:
+        all of it came at the end."""
 
 
 class Call:
@@ -98,7 +106,7 @@ class Call:
 class Transcript:
     """A finished episode: `calls` is the pod's own record, `messages` is the conversation around it."""
 
-    __slots__ = ("calls", "messages", "reported", "reported_metrics", "truncated")
+    __slots__ = ("calls", "messages", "reported", "reported_metrics", "truncated", "turns")
 
     def __init__(
         self,
@@ -107,6 +115,7 @@ class Transcript:
         truncated: bool,
         reported: Sequence[float] | None = None,
         reported_metrics: Mapping[str, float] | None = None,
+        turns: int = 0,
     ) -> None:
         self.messages = messages
         self.calls = calls
@@ -118,6 +127,8 @@ class Transcript:
         nothing. It is the word of whoever runs that agent: use it, check it against what happened, or not."""
         self.reported_metrics = dict(reported_metrics or {})
         """The parts of it that the agent sent along."""
+        self.turns = turns
+        """The model's turns that reached the agent, in one conversation or several."""
 
     @property
     def answer(self) -> str:

@@ -47,8 +47,10 @@ class ReportedReward(Environment):
         return Observation([*self.opening, user(prompt)])
 
     def reward(self, transcript: Transcript) -> Reward:
-        """The sum of what was reported, with the metrics that came along."""
-        return Reward(self.score(transcript), transcript.reported_metrics)
+        """The sum of what was reported, with the metrics that came along; by the turn, where it was."""
+        value, reported = self.score(transcript), transcript.reported or ()
+        turns = reported if len(reported) == transcript.turns else None
+        return Reward(value, transcript.reported_metrics, turns)
 
     def score(self, transcript: Transcript) -> float:
         """The sum of what was reported; an episode without a report has none, and is tried again."""

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 ENTRYPOINT_FIELD = "spec.environment.entrypoint"
 MAX_AGENT_WAIT = 60
 """Equal to `headway_api.sandbox_api.MAX_AGENT_WAIT`."""
+TURN_REWARDS_TOLERANCE = 1e-6
+"""Distance of their sum to the reward; equal to `headway_api.sandbox_api.TURN_REWARDS_TOLERANCE`."""
 
 
 class Session:
@@ -139,19 +141,23 @@ class Session:
             raise Refusal(400, "MalformedRequest", "reported must be absent or a list of finite numbers")
         if not isinstance(parts, dict) or not is_list_of([*parts.values()], int, float):
             raise Refusal(400, "MalformedRequest", "reported_metrics must be an object of finite numbers")
+        turns = body.get("turns", 0)
+        if not is_list_of([turns], int) or turns < 0:
+            raise Refusal(400, "MalformedRequest", "turns must be a number of turns")
         with self._busy:
             if not self._begun:
                 raise Refusal(409, "NotReset", "reset comes first")
             self._finished = True
             if self._agent is not None:
                 self._agent.end()
-            transcript = Transcript(messages, tuple(self._calls), truncated, reported, parts)
+            transcript = Transcript(messages, tuple(self._calls), truncated, reported, parts, turns)
             try:
                 judged = self._environment.reward(transcript)
                 score = float(self._environment.score(transcript))
                 reward = judged if isinstance(judged, Reward) else Reward(judged)
                 value = float(reward.value)
                 metrics = {name: float(metric) for name, metric in reward.metrics.items()}
+                of_turns = None if reward.turns is None else [float(each) for each in reward.turns]
             except Exception as error:
                 raise fault("RewardFailed", "reward", error) from error
         for name, number in {"reward": value, "score": score, **metrics}.items():
@@ -159,7 +165,9 @@ class Session:
                 raise Refusal(
                     500, "RewardNotFinite", f"{name} is {number}", field=ENTRYPOINT_FIELD, permanent=True
                 )
-        return {"reward": value, "score": score, "metrics": metrics}
+        if of_turns is not None and (said := wrong_turns(of_turns, turns, value)):
+            raise Refusal(500, "TurnRewardsWrong", said, field=ENTRYPOINT_FIELD, permanent=True)
+        return {"reward": value, "score": score, "metrics": metrics, "turn_rewards": of_turns}
 
     def _require_open(self) -> None:
         if not self._begun or self._finished:
@@ -170,6 +178,17 @@ def fault(reason: str, where: str, error: Exception) -> Refusal:
     """A bug of the environment: the traceback goes to the pod's log, the last line of it to whoever asked."""
     sys.excepthook(type(error), error, error.__traceback__)
     return Refusal(500, reason, f"{where} raised {type(error).__name__}: {error}", field=ENTRYPOINT_FIELD)
+
+
+def wrong_turns(rewards: list[float], turns: int, reward: float) -> str:
+    """What is wrong with the rewards of turns; empty where nothing is."""
+    if len(rewards) != turns:
+        return f"there are {len(rewards)} rewards of turns for {turns} turns; give one for each, or none"
+    if not all(map(math.isfinite, rewards)):
+        return f"the rewards of turns {rewards} are not all finite"
+    if abs(sum(rewards) - reward) > TURN_REWARDS_TOLERANCE:
+        return f"the rewards of turns add up to {sum(rewards):g}, and the reward is {reward:g}"
+    return ""
 
 
 def text_in(body: Mapping[str, Any], name: str) -> str:

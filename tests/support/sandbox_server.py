@@ -54,7 +54,7 @@ class Counter(Environment):
     def reward(self, transcript):
         if self.row.get("nan"):
             return float("nan")
-        return Reward(self.total / 10, {"calls": len(transcript.calls)})
+        return Reward(self.total / 10, {"calls": len(transcript.calls)}, self.row.get("turns"))
 
     def score(self, transcript):
         return float(transcript.answer == str(self.total))

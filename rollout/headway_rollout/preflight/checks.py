@@ -86,7 +86,7 @@ def reward(reply: FinishReply, spec: RLTrainingJobSpec) -> str:
     """The reward of an episode without a single turn is a number in range."""
     low, high = spec.reward.range
     try:
-        check_reward(reply, (low, high))
+        check_reward(reply, (low, high), turns=0)
     except InfraFault as fault:
         raise JobError(
             "RewardOutOfRange",

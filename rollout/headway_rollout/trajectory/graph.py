@@ -55,6 +55,11 @@ class Graph:
         """Nodes without children, oldest first."""
         return [i for i in range(len(self.nodes)) if i not in self._children]
 
+    def turns(self) -> dict[int, int]:
+        """Which turn each sampled node is: every turn adds one, in the order in which they are recorded."""
+        sampled = (i for i, node in enumerate(self.nodes) if node.sampled)
+        return {index: turn for turn, index in enumerate(sampled)}
+
     def children(self, index: int | None) -> list[int]:
         """Direct children of a node, or the roots for None."""
         return list(self._children.get(index, ()))

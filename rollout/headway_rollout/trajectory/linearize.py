@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from headway_api.records import Row, VersionSpan
+from headway_api.records import Row, TurnSpan, VersionSpan
 from headway_rollout.trajectory.graph import Graph, Node
 
 
@@ -22,31 +22,37 @@ def linearize(graph: Graph, unseen: Collection[int] = ()) -> list[Row]:
     What the agent never saw (`unseen`, sampled nodes) had no part in its reward: it is not trained.
     """
     rows: list[Row] = []
-    trained: set[int] = set(unseen)
+    turns, trained = graph.turns(), set(unseen)
     for leaf in graph.leaves():
         path = graph.path(leaf)
         fresh = {i for i in path if graph.nodes[i].sampled} - trained
         if fresh:
-            rows.append(_row([(graph.nodes[i], i in fresh) for i in path]))
+            rows.append(_row([(graph.nodes[i], turns[i] if i in fresh else None) for i in path]))
         trained |= fresh
     return rows
 
 
-def _row(parts: list[tuple[Node, bool]]) -> Row:
-    """Concatenate nodes up to the last trained one: what follows it has no bearing on the gradient."""
-    while not parts[-1][1]:
+def _row(parts: list[tuple[Node, int | None]]) -> Row:
+    """Concatenate nodes up to the last trained one: what follows it has no bearing on the gradient.
+
+    Beside each node its turn, where it is trained here.
+    """
+    while parts[-1][1] is None:
         parts.pop()
     tokens: list[int] = []
     mask: list[int] = []
     logprobs: list[float] = []
     versions: list[VersionSpan] = []
-    for node, train in parts:
-        if train:
+    turns: list[TurnSpan] = []
+    for node, turn in parts:
+        train = turn is not None
+        if turn is not None:
             versions += [_shift(span, len(tokens)) for span in node.versions]
+            turns.append(TurnSpan(start=len(tokens), end=len(tokens) + len(node.tokens), turn=turn))
         tokens += node.tokens
         mask += [int(train)] * len(node.tokens)
         logprobs += node.logprobs if train else [0.0] * len(node.tokens)
-    return Row(tokens=tokens, mask=mask, logprobs=logprobs, versions=_merge(versions))
+    return Row(tokens=tokens, mask=mask, logprobs=logprobs, versions=_merge(versions), turns=turns)
 
 
 def _shift(span: VersionSpan, by: int) -> VersionSpan:

@@ -22,7 +22,7 @@ from headway_rollout.agents.builtin import Builtin
 from headway_rollout.bounds import NO_STEP_LEFT
 from headway_rollout.dataset import Slot
 from headway_rollout.engines.router import Router
-from headway_rollout.episode import Episodes, Rules, Task
+from headway_rollout.episode import Episodes, Rules, Task, by_index
 from headway_rollout.faults import AgentFault
 from headway_rollout.gateway.core import Gateway, Sampling
 from headway_rollout.room import Room
@@ -204,6 +204,43 @@ async def test_a_reward_out_of_range_is_never_scored(tok: Any, reward: float) ->
         record = await r.episodes.run(task())
     assert record.outcome is Outcome.INFRA_ERROR
     assert "spec.reward.range" in str(record.error)
+
+
+def judged(reward: float, turn_rewards: list[float]) -> dict[str, Any]:
+    return {"reward": reward, "score": 1.0, "metrics": {}, "turn_rewards": turn_rewards}
+
+
+async def test_rewards_of_turns_are_kept_by_the_turn(tok: Any) -> None:
+    async with rig(tok, CALL, ANSWER) as r:
+        r.sandbox.answers = {**r.sandbox.answers, "POST /finish": lambda body: judged(1.0, [0.25, 0.75])}
+        record = await r.episodes.run(task())
+        [asked] = [body for path, body in r.sandbox.asked if path == "POST /finish"]
+    assert asked["turns"] == 2
+    assert record.turn_rewards == [0.25, 0.75]
+    assert [(span.turn, row.mask[span.start]) for row in record.rows for span in row.turns] == [
+        (0, 1),
+        (1, 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("turn_rewards", "says"), [([1.0], "1 rewards of turns for 2 turns"), ([0.5, 0.25], "add up to 0.75")]
+)
+async def test_rewards_of_turns_that_are_not_the_reward_are_never_scored(
+    tok: Any, turn_rewards: list[float], says: str
+) -> None:
+    async with rig(tok, CALL, ANSWER) as r:
+        r.sandbox.answers = {**r.sandbox.answers, "POST /finish": lambda body: judged(1.0, turn_rewards)}
+        record = await r.episodes.run(task())
+    assert (record.outcome, record.turn_rewards) == (Outcome.INFRA_ERROR, None)
+    assert says in str(record.error)
+
+
+async def test_a_turn_that_was_not_delivered_earned_nothing(tok: Any) -> None:
+    async with rig(tok, CALL, ANSWER) as r:
+        turns = (await r.episodes.run(task())).turns
+    lost = turns[0].model_copy(update={"delivered": False})
+    assert by_index([1.0, 2.0], [turns[0], lost, turns[1]]) == [1.0, 0.0, 2.0]
 
 
 async def test_a_broker_without_a_sandbox_is_asked_until_the_deadline(tok: Any) -> None:

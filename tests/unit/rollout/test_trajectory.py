@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway_api.records import PolicyVersion, VersionSpan
+from headway_api.records import PolicyVersion, Row, TurnSpan, VersionSpan
 from headway_rollout.trajectory.graph import Graph, covers
 from headway_rollout.trajectory.linearize import linearize
 
@@ -43,12 +44,13 @@ def test_a_linear_episode_of_any_number_of_turns_is_one_row(turns: list[tuple[li
     assert row.tokens == history
     assert row.mask == mask
     assert covers_the_mask(row.mask, row.versions)
+    assert [span.turn for span in row.turns] == list(range(len(turns)))
     assert all((logprob < 0) == bool(m) for logprob, m in zip(row.logprobs, row.mask, strict=True))
 
 
-def covers_the_mask(mask: list[int], versions: list[VersionSpan]) -> bool:
+def covers_the_mask(mask: list[int], spans: Sequence[VersionSpan | TurnSpan]) -> bool:
     covered = [0] * len(mask)
-    for span in versions:
+    for span in spans:
         for i in range(span.start, span.end):
             covered[i] += 1
     return covered == mask
@@ -73,6 +75,12 @@ def test_every_sampled_token_is_trained_exactly_once_however_the_history_drifts(
     )
     assert trained == drawn
     assert all(covers_the_mask(row.mask, row.versions) for row in rows)
+    assert all(covers_the_mask(row.mask, row.turns) for row in rows)
+    assert sorted(span.turn for row in rows for span in row.turns) == list(range(len(calls)))
+    said = {turn: graph.nodes[node].logprobs for node, turn in graph.turns().items()}
+    for row in rows:
+        for span in row.turns:
+            assert tuple(row.logprobs[span.start : span.end]) == said[span.turn]
     assert all(row.mask[-1] == 1 for row in rows)
     assert {tuple(row.tokens) for row in rows} <= {tuple(sequence) for sequence in seen}
 
@@ -86,6 +94,7 @@ def test_a_drifted_history_forks_and_shares_what_still_agrees() -> None:
     rows = linearize(graph)
     assert [row.tokens for row in rows] == [[1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 7, 8], [1, 2, 3, 9]]
     assert [row.mask for row in rows] == [[0, 0, 1, 1, 0, 1], [0, 0, 0, 0, 0, 1], [0, 0, 0, 1]]
+    assert [[span.turn for span in row.turns] for row in rows] == [[0, 1], [2], [3]]
 
 
 def test_of_turns_that_begin_alike_the_one_that_was_meant_goes_on() -> None:
@@ -131,3 +140,14 @@ def test_spans_cover_only_without_gap_or_overlap() -> None:
     assert not covers([b, a], 3)
     assert not covers([a], 3)
     assert not covers([], 0)
+
+
+@pytest.mark.parametrize("ends", [[], [(1, 2, 0)], [(1, 3, 0), (3, 4, 1)], [(2, 3, 1), (1, 2, 0)]])
+def test_turns_that_do_not_cover_what_is_trained_are_refused(ends: list[tuple[int, int, int]]) -> None:
+    turns = [TurnSpan(start=start, end=end, turn=turn) for start, end, turn in ends]
+    given = {"tokens": [1, 2, 3, 4], "mask": [0, 1, 1, 0], "logprobs": [0.0] * 4, "versions": spans(1)}
+    if not turns:
+        assert Row(**given, turns=turns).turns == []
+        return
+    with pytest.raises(ValueError, match="turns must cover exactly"):
+        Row(**given, turns=turns)

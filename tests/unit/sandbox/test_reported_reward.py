@@ -51,6 +51,12 @@ def test_reward_and_score_are_the_sum_of_what_was_reported() -> None:
     assert ReportedReward({}).score(transcript) == 0.75
 
 
+@pytest.mark.parametrize(("turns", "expected"), [(2, [0.25, 0.5]), (3, None), (1, None), (0, None)])
+def test_a_report_by_the_turn_is_a_reward_by_the_turn(turns: int, expected: list[float] | None) -> None:
+    transcript = Transcript([], [], False, [0.25, 0.5], turns=turns)
+    assert ReportedReward({}).reward(transcript).turns == expected
+
+
 def test_a_report_travels_to_the_environment_and_its_absence_is_no_zero(tmp_path: Path) -> None:
     server = Server(tmp_path, "headway_sandbox.reported:ReportedReward").start()
     try:
@@ -61,5 +67,7 @@ def test_a_report_travels_to_the_environment_and_its_absence_is_no_zero(tmp_path
         assert "the agent reported no reward" in problem.message
         status, body = server.finish(reported=[1.0, 0.5], reported_metrics={"fields": 2})
         assert FinishReply.model_validate(body) == FinishReply(reward=1.5, score=1.5, metrics={"fields": 2.0})
+        status, body = server.finish(reported=[1.0, 0.5], turns=2)
+        assert FinishReply.model_validate(body).turn_rewards == [1.0, 0.5]
     finally:
         server.close()

@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 from sandbox_server import Server
 
+from headway_api import sandbox_api
 from headway_api.exits import PERMANENT
 from headway_api.sandbox_api import FinishReply, Problem, ToolReply
+from headway_sandbox import session
 
 
 @pytest.fixture
@@ -161,3 +163,30 @@ def test_an_environment_that_does_not_import_ends_with_the_permanent_code(
     server = Server(tmp_path, entrypoint)
     assert server.process.wait(timeout=30) == PERMANENT
     assert f"{entrypoint} cannot be imported" in server.log
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ([0.3], "there are 1 rewards of turns for 2 turns"),
+        ([0.1, 0.3], "add up to 0.4, and the reward is 0.3"),
+        ([1e308, 1e308], "add up to inf"),
+    ],
+)
+def test_rewards_of_turns_are_those_of_the_turns(server: Server, given: list[float], says: str) -> None:
+    server.begin(turns=given)
+    status, body = server.finish(turns=2)
+    problem = Problem.model_validate(body)
+    assert (status, problem.reason, problem.permanent) == (500, "TurnRewardsWrong", True)
+    assert says in problem.message
+    assert "not all finite" in session.wrong_turns([float("inf"), 0.0], 2, 0.3)
+
+
+def test_rewards_of_turns_reach_the_coordinator(server: Server) -> None:
+    server.begin(turns=[0.1, 0.2])  # which is not exactly 0.3
+    assert FinishReply.model_validate(server.finish(turns=2)[1]).turn_rewards == [0.1, 0.2]
+    assert server.post("/finish", {"messages": [], "truncated": False, "turns": -1})[0] == 400
+
+
+def test_both_sides_allow_the_same_rounding() -> None:
+    assert session.TURN_REWARDS_TOLERANCE == sandbox_api.TURN_REWARDS_TOLERANCE
