@@ -13,9 +13,13 @@ from headway_operator.plan.context import Mode
 Json = dict[str, Any]
 CHANGES: dict[str, Any] = {
     "suspend": False,
+    "learner.nodes": 2,
+    "learner.processesPerNode": 2,
     "rollout.replicas": 3,
     "schedule.maxSteps": 60,
     "evaluation.everySteps": 5,
+    "checkpoints.everySteps": 4,
+    "checkpoints.keepBest": 3,
     "checkpoints.keepLast": 3,
     "failurePolicy.maxRestarts": 9,
     "activeDeadlineSeconds": 100,
