@@ -102,11 +102,15 @@ class FolderTransferEngine(WeightTransferEngine[NoInit, Folder]):
         """Nothing is held."""
 
 
-def _tensors(folder: Path, files: list[str]) -> Iterator[tuple[str, torch.Tensor]]:
+def _tensors(
+    folder: Path, files: list[str], of: Collection[str] | None = None
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors of some files, or those named in `of`; one is read when it is asked for."""
     for name in files:
         with safe_open(folder / name, framework="pt", device="cpu") as file:
             for key in file.keys():  # noqa: SIM118  safe_open is no mapping
-                yield key, file.get_tensor(key)
+                if of is None or key in of:
+                    yield key, file.get_tensor(key)
 
 
 def verified(
@@ -145,9 +149,8 @@ def kept_as_they_are(model: torch.nn.Module, base: Path) -> frozenset[str]:
     """
     held = dict(model.named_parameters())
     files = sorted(path.name for path in base.glob("*.safetensors"))
-    return frozenset(
-        name for name, tensor in _tensors(base, files) if name in held and _same(held[name], tensor)
-    )
+    found = _tensors(base, files, of=held)
+    return frozenset(name for name, tensor in found if _same(held[name], tensor))
 
 
 def _same(held: torch.Tensor, tensor: torch.Tensor) -> bool:

@@ -115,7 +115,7 @@ async def test_a_damaged_copy_of_a_server_is_nobodys_business(tmp_path: Path) ->
             while job.server.state.version != second.version:
                 assert job.condition() == ("True", "Synced")
                 await asyncio.sleep(0.02)
-        assert job.server.store.models()[-2:] == [f"000001/{MODEL_FILE}", f"000002/{DELTA_FILE}"]
+        assert job.server.store.models()[-2:] == [f"000002/{DELTA_FILE}", f"000001/{MODEL_FILE}"]
 
 
 @pytest.mark.parametrize("fault", ["canary", "refusal"])

@@ -44,8 +44,8 @@ async def test_a_server_that_joins_walks_the_chain_from_the_full_version(
     *_, newest = chained(tmp_path, 1, 4)
     assert (await server.take(newest)).ready
     assert server.store.models() == [
-        f"000001/{MODEL_FILE}",
         *(f"00000{step}/{DELTA_FILE}" for step in (2, 3, 4)),
+        f"000001/{MODEL_FILE}",
     ]
     assert server.engine.read == [model_bytes(tmp_path, 4)]
     assert sorted(file.name for file in (server.cache / "0.4").iterdir()) == [DIGESTS_FILE, MODEL_FILE]
@@ -64,7 +64,7 @@ async def test_a_server_of_before_the_last_full_version_starts_there(server: Ser
     _, second = chained(tmp_path, 3, 4)
     server.store.models()
     assert (await server.take(second)).ready
-    assert server.store.models() == [f"000003/{MODEL_FILE}", f"000004/{DELTA_FILE}"]
+    assert server.store.models() == [f"000004/{DELTA_FILE}", f"000003/{MODEL_FILE}"]
 
 
 async def test_a_damaged_copy_is_made_good_from_the_full_version(server: Server, tmp_path: Path) -> None:
@@ -91,6 +91,7 @@ async def test_a_damaged_or_missing_link_leaves_the_engine_as_it_was_and_heals(
     read = len(server.engine.read)
     file = path(manifests[2], name)
     kept = file.read_bytes()
+    server.store.models()
     if fault == "damaged":
         file.write_bytes(kept[:-1] + b"?")
     else:
@@ -101,6 +102,8 @@ async def test_a_damaged_or_missing_link_leaves_the_engine_as_it_was_and_heals(
     assert state.error
     assert name in state.error
     assert len(server.engine.read) == read, "the engine must not see it"
+    assert server.held() == {str(before.version)}, "nothing of it stays on the disk"
+    assert f"000001/{MODEL_FILE}" not in server.store.models(), "asked again and again, it must cost little"
     assert not server.keeper.failed.done()
     file.write_bytes(kept)
     again = await server.take(manifests[2])
@@ -148,7 +151,7 @@ async def test_after_a_canary_that_failed_a_new_engine_walks_the_chain(
     server.restart()
     server.store.models()
     assert (await server.take(manifests[1])).ready
-    assert server.store.models() == [f"000001/{MODEL_FILE}", f"000002/{DELTA_FILE}"]
+    assert server.store.models() == [f"000002/{DELTA_FILE}", f"000001/{MODEL_FILE}"]
 
 
 async def test_an_engine_that_refuses_a_delta_is_not_trusted_any_more(server: Server, tmp_path: Path) -> None:

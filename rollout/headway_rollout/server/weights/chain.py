@@ -38,36 +38,43 @@ def fetch(store: Store, manifest: WeightsManifest, folder: Path, held: Held | No
 
     A delta is applied to the version held where its chain leads there, else to the full version that the
     chain begins with. Where it does not fit what is held, that may be damaged: the full version decides.
+    Deltas are fetched first: where one of them cannot be had, all weights need not be fetched to find out.
 
     Raises:
         Corrupt: a file or a tensor differs from its digest, and no other way leads to this version.
         NotFound: a link of the chain is missing.
     """
+    if not manifest.chain:
+        download_folder(store, manifest.uri, folder, manifest.files)
+        return
     links = [*manifest.chain, manifest.link]
     deltas = after(held.version, links) if held else None
     if held and deltas:
+        _download(store, deltas, folder)
         try:
-            _walk(store, held.folder, deltas, folder)
+            _apply(held.folder, deltas, folder)
             return
         except Corrupt as error:
             why = f"{held.version}, as it lies here, does not lead on: {error}"
             event(log, "full weights fetched anew", logging.WARNING, why=why)
             shutil.rmtree(folder)
-    if not manifest.chain:
-        download_folder(store, manifest.uri, folder, manifest.files)
-        return
+    _download(store, links[1:], folder)
     whole = folder / "whole"
     download_folder(store, links[0].uri, whole, links[0].files)
-    _walk(store, whole, links[1:], folder)
+    _apply(whole, links[1:], folder)
     shutil.rmtree(whole)
 
 
-def _walk(store: Store, start: Path, deltas: Sequence[WeightsLink], folder: Path) -> None:
-    """Apply `deltas` one after the other to the model in `start`; `folder` gets the last result."""
+def _download(store: Store, deltas: Sequence[WeightsLink], folder: Path) -> None:
+    for link in deltas:
+        download_folder(store, link.uri, folder / str(link.version), link.files)
+
+
+def _apply(start: Path, deltas: Sequence[WeightsLink], folder: Path) -> None:
+    """Apply `deltas`, which lie in `folder`, one after the other to the model in `start`."""
     current = start
     for link in deltas:
         here = folder / str(link.version)
-        download_folder(store, link.uri, here, link.files)
         delta.apply(current / MODEL_FILE, here / DELTA_FILE, here / DIGESTS_FILE, here / MODEL_FILE)
         if current != start:
             shutil.rmtree(current)

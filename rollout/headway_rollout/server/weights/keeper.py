@@ -101,9 +101,14 @@ class Keeper:
         return folder
 
     def _fetch(self, manifest: WeightsManifest, folder: Path) -> None:
-        # A folder of this name is what an earlier, refused manifest left: the engine never saw it.
+        # A folder of this name is what an earlier try left: the engine never saw it.
         shutil.rmtree(folder, ignore_errors=True)
-        self._loader.fetch(self._store, manifest, folder)
+        try:
+            self._loader.fetch(self._store, manifest, folder)
+        except UNTOUCHED:
+            # It may be as large as a model, and may never be asked for again.
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
 
     async def _load(self, manifest: WeightsManifest, folder: Path, started: float) -> None:
         measured: float | None = None
