@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -14,7 +15,7 @@ from headway_trainer.checkpoint import state
 from headway_trainer.engine import Engine
 from headway_trainer.ranks import Ranks
 
-UNTOUCHED = cast(Engine, None)
+UNTOUCHED = cast(Engine, SimpleNamespace(replicated=False))
 """Nothing is loaded into an engine before all of a checkpoint is there."""
 
 
@@ -44,7 +45,7 @@ def test_a_damaged_checkpoint_is_tried_again_so_that_a_person_can_set_the_pointe
         assert "set latest.json" in error.termination.message
 
 
-def test_a_learner_of_another_shape_is_not_tried_again(tmp_path: Path) -> None:
+def test_what_cannot_be_converted_for_another_number_of_processes_is_not_tried_again(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoint"
     folder.mkdir()
     (folder / "a.pt").write_bytes(b"")
@@ -53,3 +54,4 @@ def test_a_learner_of_another_shape_is_not_tried_again(tmp_path: Path) -> None:
     error = restore(folder, tmp_path / "scratch")
     assert error.permanent
     assert error.termination.field == "spec.learner"
+    assert "set nodes x processesPerNode to what it was" in error.termination.message
