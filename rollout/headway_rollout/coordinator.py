@@ -281,7 +281,6 @@ class Coordinator:
             found = figures.batch(
                 state.last_batch,
                 state.step,
-                normalize=spec.algorithm.advantage.normalize == "std",
                 max_turns=spec.agent.effective_builtin.max_turns if spec.agent.is_builtin else None,
             )
             self._figure("step", state.step, state.reports[-1].metrics | found)

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from math import fsum, sqrt
 
 from headway_api.records import EpisodeRecord, GroupRecord, Outcome
 from headway_rollout.evaluation.measures import pass_k, rewards, scored, scores, spread, success
 
 Figures = dict[str, float]
-ADVANTAGE_EPS = 1e-6
 
 
-def batch(groups: Sequence[GroupRecord], step: int, *, normalize: bool, max_turns: int | None) -> Figures:
+def batch(groups: Sequence[GroupRecord], step: int, *, max_turns: int | None) -> Figures:
     """What is reported of the batch that made `step`, besides what the learner itself reports."""
     return {
-        **_rollout(groups, normalize),
+        **_rollout(groups),
         **_analysis(groups),
         **_staleness(groups, step),
         **_episodes(groups, max_turns),
@@ -52,21 +50,8 @@ def _duration(episodes: Sequence[EpisodeRecord]) -> float:
     return max(e.finished_at for e in episodes) - min(e.started_at for e in episodes)
 
 
-def advantages(group: GroupRecord, *, normalize: bool) -> list[float]:
-    """Advantage of each scored episode: reward less the group's mean, over the unbiased std if asked."""
-    values = rewards(group.scored)
-    if len(set(values)) <= 1:
-        return [0.0] * len(values)
-    mean = fsum(values) / len(values)
-    scale = (
-        sqrt(fsum((v - mean) ** 2 for v in values) / (len(values) - 1)) + ADVANTAGE_EPS if normalize else 1.0
-    )
-    return [(value - mean) / scale for value in values]
-
-
-def _rollout(groups: Sequence[GroupRecord], normalize: bool) -> Figures:
+def _rollout(groups: Sequence[GroupRecord]) -> Figures:
     episodes = scored(groups)
-    gained = [a for group in groups for a in advantages(group, normalize=normalize)]
     metrics: dict[str, list[float]] = {}
     for episode in episodes:
         for name, value in episode.metrics.items():
@@ -77,9 +62,6 @@ def _rollout(groups: Sequence[GroupRecord], normalize: bool) -> Figures:
         "rollout/reward/zero_frac": _share(r == 0 for r in rewards(episodes)),
         **{f"rollout/reward_metrics/{_word(name)}": spread(values).mean for name, values in metrics.items()},
         **_lengths("rollout", episodes, len(groups)),
-        **_spread("rollout/advantage/", gained),
-        "rollout/advantage/n_positive": float(sum(a > 0 for a in gained)),
-        "rollout/advantage/n_negative": float(sum(a < 0 for a in gained)),
     }
 
 

@@ -61,7 +61,7 @@ def test_a_summary_leaves_failed_episodes_out_of_every_mean() -> None:
 
 def test_every_figure_has_a_family() -> None:
     groups = [a_group("t0-000000", [1.0, 0.0, None]), a_group("t0-000001", [1.0, 1.0])]
-    batch = figures.batch(groups, 1, normalize=True, max_turns=2)
+    batch = figures.batch(groups, 1, max_turns=2)
     validation = figures.validation(groups, [1, 2], 1.0)
     for name in [*batch, *validation]:
         assert family(name).kind == "gauge"
@@ -69,7 +69,6 @@ def test_every_figure_has_a_family() -> None:
     assert batch["rollout/reward/valid_mean"] == 0.5
     assert batch["analysis/zero_adv_groups"] == batch["analysis/zero_adv_nonzero_reward"] == 1
     assert batch["analysis/batch_completion_ratio"] == 0.8
-    assert batch["rollout/advantage/n_positive"] == batch["rollout/advantage/n_negative"] == 1
     assert batch["staleness/lag_max"] == 0
     assert batch["episodes/outcome_InfraError_rate"] == 0.2
     assert validation["val/reward/num_prompts"] == 2
@@ -83,15 +82,8 @@ def test_a_validation_lasts_from_the_first_start_to_the_last_end_tries_included(
     assert figures.validation([], [1], 1.0)["timing_s/eval"] == 0.0
 
 
-@given(st.lists(st.sampled_from([0.0, 0.5, 1.0, None]), min_size=2, max_size=8))
-def test_advantages_of_a_group_sum_to_zero(rewards: list[float | None]) -> None:
-    found = figures.advantages(a_group("t0-000000", rewards), normalize=True)
-    assert abs(sum(found)) < 1e-9
-    assert len(found) == sum(reward is not None for reward in rewards)
-
-
 def test_figures_of_nothing_are_zero() -> None:
-    batch = figures.batch([a_group("t0-000000", [None, None])], 1, normalize=True, max_turns=2)
+    batch = figures.batch([a_group("t0-000000", [None, None])], 1, max_turns=2)
     assert batch["rollout/reward/mean"] == batch["rollout/tokens/response_max"] == 0
 
 

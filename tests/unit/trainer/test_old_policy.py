@@ -1,0 +1,142 @@
+"""Log-probabilities of the old policy: asked for once a batch, given to the right tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from types import SimpleNamespace
+from typing import Any
+
+import learner_rig as rig
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from headway_api.records import Batch
+from headway_api.spec.algorithm import AlgorithmSpec
+from headway_trainer.batch import TrainingRow, mini_batches, training_batch
+from headway_trainer.engine import Update
+from headway_trainer.objective.presets import Objective
+from headway_trainer.packing import Layout
+from headway_trainer.policy import MicroBatch, Prediction
+from headway_trainer.step import optimizer_step, with_old
+
+VOCABULARY = rig.VOCABULARY
+flat = chain.from_iterable
+
+
+class Bigrams:
+    """A policy whose log-probability of a token is a weight for the token before it, and the token."""
+
+    def __init__(self, packed: bool) -> None:
+        self.layout = Layout(packed=packed)
+        self.passes = 0
+        numbers = torch.Generator().manual_seed(0)
+        self.table = -torch.rand(VOCABULARY, VOCABULARY, generator=numbers) - 5.5
+        self.table.requires_grad_()
+
+    def __call__(self, batch: MicroBatch, entropy_gradient: bool = False) -> Prediction:
+        self.passes += 1
+        before_T = batch.tokens_BL.flatten()[batch.positions_T]
+        logprob_T = self.table[before_T, batch.targets_T]
+        return Prediction(logprob_T, torch.zeros_like(logprob_T))
+
+    def of(self, row: TrainingRow) -> NDArray[np.float32]:
+        """Log-probability of each action token of a row."""
+        places = np.flatnonzero(row.mask)
+        found: NDArray[np.float32] = self.table.detach()[row.tokens[places - 1], row.tokens[places]].numpy()
+        return found
+
+
+class OneOf:
+    """A rank, and what the others hand it when it asks."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, world: int = 1, rank: int = 0, others: Sequence[Any] = ()) -> None:
+        self.world, self.rank = world, rank
+        self.others = others
+        self.said: list[Any] = []
+
+    def gather(self, value: Any) -> list[Any]:
+        self.said.append(value)
+        return [value, *self.others]
+
+    def total(self, values: list[float]) -> list[float]:
+        return values
+
+    def maximum(self, values: list[float]) -> list[float]:
+        return values
+
+
+def parts_of(objective: Objective, updates: int = 2) -> list[list[TrainingRow]]:
+    groups = [rig.group(f"g{n}", [1.0, 0.0, 0.5]) for n in range(4)]
+    return mini_batches(training_batch(Batch(step=1, epoch=0, groups=groups), objective), updates, objective)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("tokens", [40, 4096])
+def test_every_row_gets_its_own(packed: bool, tokens: int) -> None:
+    objective, policy = Objective.of(AlgorithmSpec(correction="none")), Bigrams(packed)
+    parts = parts_of(objective)
+    known = with_old(policy, objective, parts, ranks=OneOf(), max_tokens=tokens)  # type: ignore[arg-type]
+    assert [len(part) for part in known] == [len(part) for part in parts]
+    for row, source in zip(flat(known), flat(parts), strict=True):
+        assert row.old is not None
+        np.testing.assert_array_equal(row.old, policy.of(source))
+        np.testing.assert_array_equal(row.tokens, source.tokens)
+        assert row.weight == source.weight
+
+
+def test_ranks_share_the_work() -> None:
+    objective, policy = Objective.of(AlgorithmSpec(correction="tis")), Bigrams(True)
+    parts = parts_of(objective)
+    alone = OneOf()
+    with_old(policy, objective, parts, ranks=alone, max_tokens=60)  # type: ignore[arg-type]
+    one = OneOf(2, 1, alone.said)
+    with_old(policy, objective, parts, ranks=one, max_tokens=60)  # type: ignore[arg-type]
+    other = OneOf(2, 0, one.said)
+    known = with_old(policy, objective, parts, ranks=other, max_tokens=60)  # type: ignore[arg-type]
+    [here], [there], [every] = other.said, one.said, alone.said
+    assert here.keys() | there.keys() == every.keys()
+    assert not here.keys() & there.keys()
+    for row, source in zip(flat(known), flat(parts), strict=True):
+        np.testing.assert_array_equal(row.old, policy.of(source))
+
+
+def test_a_correction_that_needs_none_costs_no_pass() -> None:
+    objective, policy = Objective.of(AlgorithmSpec()), Bigrams(False)
+    parts = parts_of(objective)
+    assert with_old(policy, objective, parts, ranks=OneOf(), max_tokens=4096) == parts  # type: ignore[arg-type]
+    assert policy.passes == 0
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("correction", ["none", "tis", "decoupled", "sequence_mask"])
+def test_weights_that_did_not_move_have_ratio_1_at_every_update(correction: str, packed: bool) -> None:
+    objective, policy = Objective.of(AlgorithmSpec(correction=correction)), Bigrams(packed)
+    engine = SimpleNamespace(backward=lambda loss: loss.backward(), step=lambda: Update(1.0, 0.0))
+    known = with_old(policy, objective, parts_of(objective), ranks=OneOf(), max_tokens=60)  # type: ignore[arg-type]
+    for rows in known:
+        found = optimizer_step(engine, policy, objective, rows, ranks=OneOf(), max_tokens=90).tokens  # type: ignore[arg-type]
+        assert found["ratio_min"] == pytest.approx(1.0, abs=1e-5)
+        assert found["ratio_max"] == pytest.approx(1.0, abs=1e-5)
+        assert found["clipped"] == 0
+        expected = np.concatenate([np.exp(policy.of(row) - row.logprobs[row.mask]) for row in rows])
+        if correction in ("tis", "decoupled"):
+            weights = np.minimum(expected, 2.0) if correction == "tis" else expected
+            assert found["correction"] == pytest.approx(float(weights.mean()), rel=1e-5)
+
+
+def test_rows_that_were_not_asked_for_are_a_fault() -> None:
+    objective, policy = Objective.of(AlgorithmSpec(correction="none")), Bigrams(False)
+    with pytest.raises(ValueError, match="needs rows from `with_old`"):
+        optimizer_step(
+            SimpleNamespace(backward=lambda loss: None),  # type: ignore[arg-type]
+            policy,  # type: ignore[arg-type]
+            objective,
+            parts_of(objective)[0],
+            ranks=OneOf(),  # type: ignore[arg-type]
+            max_tokens=4096,
+        )
