@@ -50,7 +50,7 @@ def _built_in_or_plugin(path: str, names: tuple[str, ...]) -> Rule:
 
     given = f"!has(self.{path}) || " if path == "ratio" else ""
     return Rule(
-        f"{given}self.{path} in {_listed(names)} || size(self.plugins) > 0",
+        f"{given}self.{path} in {_listed(names)} || (has(self.plugins) && size(self.plugins) > 0)",
         f"spec.algorithm.{path} must be one of {', '.join(names)}; a name of your own needs the module that "
         "registers it in spec.algorithm.plugins",
         holds,
