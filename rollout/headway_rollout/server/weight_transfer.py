@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,6 +66,8 @@ class FolderTransferEngine(WeightTransferEngine[NoInit, Folder]):
     update_info_cls = Folder
     _expected: Mapping[str, str] = {}
     """Digests of the tensors of the update under way."""
+    _dtypes: Mapping[str, torch.dtype] = {}
+    """Number formats in which they were handed over."""
     _kept: frozenset[str] | None = None
     """Names under which the model holds a checkpoint's tensors as they are; None before the first update."""
 
@@ -84,11 +86,12 @@ class FolderTransferEngine(WeightTransferEngine[NoInit, Folder]):
             raise ValueError("no files to load: the update would leave the old weights and answer 200")
         folder = Path(update_info.folder)
         tensors = _tensors(folder, update_info.files)
-        self._expected = {}
+        self._expected, self._dtypes = {}, {}
         if update_info.digests is not None:
             digests = TensorDigests.model_validate_json((folder / update_info.digests).read_bytes())
-            self._expected = digests.tensors
-            tensors = verified(tensors, self._expected)
+            dtypes: dict[str, torch.dtype] = {}
+            self._expected, self._dtypes = digests.tensors, dtypes
+            tensors = verified(tensors, self._expected, dtypes)
         self.model.load_weights(tensors)
 
     def finish_weight_update(self) -> None:
@@ -96,7 +99,8 @@ class FolderTransferEngine(WeightTransferEngine[NoInit, Folder]):
         finalize_layerwise_reload(self.model, self.model_config)
         if current_platform.is_cpu():
             _pack_output_heads(self.model)
-        check_held(self.model, self._kept or frozenset(), self._expected)
+        kept = {name: self._dtypes[name] for name in self._kept or () if name in self._dtypes}
+        check_held(self.model, kept, self._expected)
 
     def shutdown(self) -> None:
         """Nothing is held."""
@@ -114,21 +118,24 @@ def _tensors(
 
 
 def verified(
-    tensors: Iterable[tuple[str, torch.Tensor]], expected: Mapping[str, str]
+    tensors: Iterable[tuple[str, torch.Tensor]],
+    expected: Mapping[str, str],
+    dtypes: MutableMapping[str, torch.dtype],
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """The same tensors, each once its digest is known to be right; hashed ahead of who takes them.
+
+    `dtypes` is filled with the number format of each.
 
     Raises:
         WrongTensor: one is not what it should be, or they are not all there.
     """
-    seen: set[str] = set()
     with ThreadPoolExecutor(HASHED_AHEAD) as threads:
         ahead: deque[tuple[str, torch.Tensor, Future[str]]] = deque()
 
         def first() -> tuple[str, torch.Tensor]:
             name, tensor, found = ahead.popleft()
             check(name, found.result(), expected)
-            seen.add(name)
+            dtypes[name] = tensor.dtype
             return name, tensor
 
         for name, tensor in tensors:
@@ -137,13 +144,13 @@ def verified(
                 yield first()
         while ahead:
             yield first()
-    missing = sorted(expected.keys() - seen)
+    missing = sorted(expected.keys() - dtypes.keys())
     if missing:
         raise WrongTensor(f"{WRONG_TENSOR}{missing[0]} was not handed over")
 
 
 def kept_as_they_are(model: torch.nn.Module, base: Path) -> frozenset[str]:
-    """Parameters that are, bit for bit, what the checkpoint in `base` has under their name.
+    """Parameters that are, bit for bit, what the checkpoint in `base` has under their name, in their format.
 
     Embeddings and norms as a rule, and on a GPU what is neither fused with others nor split over workers.
     """
@@ -154,13 +161,16 @@ def kept_as_they_are(model: torch.nn.Module, base: Path) -> frozenset[str]:
 
 
 def _same(held: torch.Tensor, tensor: torch.Tensor) -> bool:
-    alike = held.dtype == tensor.dtype and held.shape == tensor.shape
-    return alike and torch.equal(held.detach().cpu(), tensor)
+    return held.shape == tensor.shape and torch.equal(held.detach().cpu(), tensor.to(held.dtype))
 
 
-def check_held(model: torch.nn.Module, kept: Collection[str], expected: Mapping[str, str]) -> None:
-    """Raises `WrongTensor` where a parameter that is kept as it is has another digest than the expected."""
-    held = {name: tensor for name, tensor in model.named_parameters() if name in kept and name in expected}
+def check_held(model: torch.nn.Module, kept: Mapping[str, torch.dtype], expected: Mapping[str, str]) -> None:
+    """Raises `WrongTensor` where a parameter that is kept as it is has another digest than the expected.
+
+    `kept` says in which number format each was handed over: one that is held in another has other bytes.
+    """
+    parameters = dict(model.named_parameters())
+    held = {name: parameters[name] for name, dtype in kept.items() if parameters[name].dtype == dtype}
     with ThreadPoolExecutor(HASHED_AHEAD) as threads:
         for name, found in zip(held, threads.map(digest, held.values()), strict=True):
             check(name, found, expected)

@@ -94,6 +94,15 @@ def published_digests(trained: Trained, step: int) -> dict[str, str]:
     return TensorDigests.model_validate_json(text).tensors
 
 
+def test_what_the_engine_keeps_as_it_is_can_be_told_from_the_base_model(
+    server: RolloutServer, trained: Trained
+) -> None:
+    """Or nothing would be read back after an update."""
+    trained.publish_whole(0)
+    found, base = engine_digests(server), published_digests(trained, 0)
+    assert {EMBEDDING, "model.norm.weight"} <= {name for name in base if base[name] == found.get(name)}
+
+
 def test_deltas_arrive_in_the_engines_own_tensors(server: RolloutServer, trained: Trained) -> None:
     for step in (1, 2, 3):
         trained.step()
