@@ -11,6 +11,7 @@ import pytest
 from a_job import Job, spec
 from episodes import version
 
+from headway_api.artifacts import Layout
 from headway_api.exits import JobError
 from headway_api.prices import DEFAULT
 from headway_api.records import Batch, UsageClass
@@ -119,7 +120,7 @@ async def test_success_before_training_is_that_of_the_untrained_model(tmp_path: 
 
     def told(*steps: int) -> dict[str, Any]:
         state = State(evaluations={step: evaluations[step] for step in steps})
-        return view.report("job", spec(), state, {}, DEFAULT, 0)
+        return view.report("job", spec(), Layout("s3://b/o", "ns", "job", "uid"), state, {}, DEFAULT, 0)
 
     assert (told(0, 2)["before"], told(0, 2)["after"]["step"]) == (evaluations[0]._asdict(), 2)
     assert told(2, 4)["before"] is None
