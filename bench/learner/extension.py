@@ -21,9 +21,9 @@ REPEATS = 5
 WITHIN = 0.05
 
 READ = prose(f"""
-    {EPISODES} episodes of {SAMPLED} sampled tokens a turn and {OBSERVED} of a tool's result between two, as one
-    row each, and as one row a turn that holds all before it as context. Both train the same tokens with the
-    same gradient (a unit test holds them to it). The model is SMALL of `bench/support/model.py` with a
+    {EPISODES} episodes of {SAMPLED} sampled tokens a turn and {OBSERVED} of a tool's result between two, as
+    one row each, and as one row a turn that holds all before it as context. Both train the same tokens with
+    the same gradient (a unit test holds them to it). The model is SMALL of `bench/support/model.py` with a
     vocabulary of {VOCABULARY}, as the demo's. Seconds are of a whole optimizer step, medians of {REPEATS},
     taken in turns. The head sees only sampled tokens, which are equally many on both sides: what it costs,
     and AdamW, is in both, and keeps the ratio of seconds below that of tokens.
@@ -47,9 +47,7 @@ def compared(ours: Ours, turns: int) -> Row:
     shape: list[Turn] = [(PROMPTS[turns] if turn == 0 else OBSERVED, SAMPLED) for turn in range(turns)]
     sides: dict[str, list[Any]] = {
         "one": [row(shape, VOCABULARY, seed=n, episode=n) for n in range(EPISODES)],
-        "a turn": [
-            each for n in range(EPISODES) for each in by_turn(shape, VOCABULARY, seed=n, episode=n)
-        ],
+        "a turn": [each for n in range(EPISODES) for each in by_turn(shape, VOCABULARY, seed=n, episode=n)],
     }
     taken: dict[str, list[float]] = {name: [] for name in sides}
     for repeat in range(REPEATS + 1):

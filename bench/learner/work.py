@@ -1,4 +1,4 @@
-"""What the learner's benchmarks train: a model of random weights, rows of many turns, and our own step on them."""
+"""What the learner's benchmarks train: a model of random weights, rows of many turns; our step on them."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def by_turn(turns: Sequence[Turn], vocabulary: int, *, seed: int, episode: int =
 
 
 def ragged(episodes: int, *, seed: int) -> list[list[Turn]]:
-    """Turns of episodes as tools make them: 2 to 10 turns, a prompt, results and answers of unequal length."""
+    """Turns of episodes as tools make them: 2 to 10, with results and answers of unequal length."""
     draw = random.Random(seed)
     return [
         [

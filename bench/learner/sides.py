@@ -1,0 +1,173 @@
+"""The sides of `throughput`, in one process of the environment that has TRL beside everything else.
+
+python -m bench.learner.sides FOUND.json
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import json
+import os
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from bench.learner.work import RATE, Ours, model_of, ragged, row
+from bench.support.model import SMALL
+from headway_api.spec.algorithm import AlgorithmSpec
+from headway_api.spec.learner import OptimizerSpec
+from headway_trainer.batch import TrainingRow
+
+SIZE = SMALL
+VOCABULARY = 8192
+EPISODES = 16
+BATCH = 8
+"""Rows of one device batch: TRL's default."""
+REPEATS = 5
+
+
+class Trl:
+    """`GRPOTrainer._compute_loss` on a trainer that has nothing but what it reads."""
+
+    def __init__(self, model: Any, rows: Sequence[TrainingRow]) -> None:
+        """Takes `model` over."""
+        from trl import GRPOConfig, GRPOTrainer
+        from trl.trainer.utils import add_fused_lm_head
+
+        clip = AlgorithmSpec().effective_clip
+        assert clip is not None
+        self._compute: Any = inspect.unwrap(GRPOTrainer._compute_loss)
+        self._model = model.train()
+        add_fused_lm_head(model, temperature=1.0, outputs=("log_probs", "entropy"))
+        self._adam = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.0)
+        self._parts = [rows[start : start + BATCH] for start in range(0, len(rows), BATCH)]
+        whole = SimpleNamespace(
+            num_processes=1,
+            gather=lambda x: x,
+            gather_for_metrics=lambda x: x,
+            reduce=lambda x, reduction: x,
+            autocast=contextlib.nullcontext,
+            sync_gradients=True,
+        )
+        self._trainer = SimpleNamespace(
+            model=model,
+            accelerator=whole,
+            args=GRPOConfig(output_dir="/tmp/unused", use_cpu=True, bf16=False, report_to=[]),
+            loss_type="dapo",
+            importance_sampling_level="token",
+            beta=0.0,
+            epsilon_low=1 - clip.low,
+            epsilon_high=clip.high - 1,
+            top_entropy_quantile=1.0,
+            off_policy_mask_threshold=None,
+            use_vllm=False,
+            aux_loss_enabled=False,
+            _entropy_bonus_enabled=False,
+            current_gradient_accumulation_steps=len(self._parts),
+            _metrics=defaultdict(lambda: defaultdict(list)),
+        )
+        self._trainer.args.steps_per_generation = len(self._parts)
+        # Without the timer around it, which wants a whole trainer.
+        measured: Any = inspect.unwrap(GRPOTrainer._get_per_token_logps_and_entropies)
+        self._trainer._get_per_token_logps_and_entropies = partial(measured, self._trainer)
+        self._tokens = torch.tensor(float(sum(each.action_tokens for each in rows)))
+
+    def step(self) -> float:
+        """The loss."""
+        loss_sum = 0.0
+        for part in self._parts:
+            inputs = self._inputs(part)
+            loss = self._compute(self._trainer, self._model, inputs)
+            loss.backward()
+            loss_sum += loss.item()
+        torch.nn.utils.clip_grad_norm_(self._model.parameters(), OptimizerSpec().gradient_clip)
+        self._adam.step()
+        self._adam.zero_grad()
+        return loss_sum
+
+    def _inputs(self, rows: Sequence[TrainingRow]) -> dict[str, Tensor]:
+        """As TRL lays a batch out: what comes before the first sampled token is the prompt."""
+        starts = [int(each.mask.argmax()) for each in rows]
+        pairs = list(zip(rows, starts, strict=True))
+
+        def right(values: list[Any]) -> Tensor:
+            return pad_sequence([torch.from_numpy(value) for value in values], batch_first=True)
+
+        def left(values: list[Any]) -> Tensor:
+            return right([value[::-1].copy() for value in values]).flip(1)
+
+        prompts, completions = [r.tokens[:s] for r, s in pairs], [r.tokens[s:] for r, s in pairs]
+        return {
+            "prompt_ids": left(prompts),
+            "prompt_mask": left([value * 0 + 1 for value in prompts]),
+            "completion_ids": right(completions),
+            "completion_mask": right([value * 0 + 1 for value in completions]),
+            "tool_mask": right([r.mask[s:].astype("int64") for r, s in pairs]),
+            "old_per_token_logps": right([r.logprobs[s:] for r, s in pairs]),
+            "advantages": torch.tensor([float(r.advantages[0]) for r in rows]),
+            "num_items_in_batch": self._tokens,
+        }
+
+
+class Bare:
+    """Forward and backward by the model's own loss, so many rows at a time."""
+
+    def __init__(self, model: Any, rows: Sequence[TrainingRow], batch: int) -> None:
+        """Takes `model` over."""
+        self._model = model.train()
+        self._parts = [rows[start : start + batch] for start in range(0, len(rows), batch)]
+
+    def step(self) -> None:
+        """Gradients are made and thrown away."""
+        for rows in self._parts:
+            tokens = [torch.from_numpy(each.tokens) for each in rows]
+            labels = [
+                torch.where(torch.from_numpy(r.mask), t, -100) for r, t in zip(rows, tokens, strict=True)
+            ]
+            ids = pad_sequence(tokens, batch_first=True)
+            mask = pad_sequence([torch.ones_like(each) for each in tokens], batch_first=True)
+            targets = pad_sequence(labels, batch_first=True, padding_value=-100)
+            self._model(input_ids=ids, attention_mask=mask, labels=targets).loss.backward()
+        self._model.zero_grad()
+
+
+def main() -> None:
+    """All sides, turn and turn about, after one time that is not counted."""
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", len(os.sched_getaffinity(0)))))
+    rows = [row(turns, VOCABULARY, seed=n, episode=n) for n, turns in enumerate(ragged(EPISODES, seed=1))]
+    ours = Ours(model_of(SIZE, VOCABULARY))
+    trl = Trl(model_of(SIZE, VOCABULARY), rows)
+    sides: dict[str, Callable[[], Any]] = {
+        "ours": lambda: ours.step(rows).tokens["loss"],
+        "trl": trl.step,
+        "bare": Bare(model_of(SIZE, VOCABULARY), rows, BATCH).step,
+        "full": Bare(model_of(SIZE, VOCABULARY), rows, 1).step,
+    }
+    losses = {name: step() for name, step in sides.items()}
+    seconds: dict[str, list[float]] = {name: [] for name in sides}
+    for _ in range(REPEATS):
+        for name, step in sides.items():
+            started = time.perf_counter()
+            step()
+            seconds[name].append(time.perf_counter() - started)
+    found = {
+        "seconds": seconds,
+        "losses": {name: losses[name] for name in ("ours", "trl")},
+        "tokens": sum(each.length for each in rows),
+        "action_tokens": sum(each.action_tokens for each in rows),
+    }
+    Path(sys.argv[1]).write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""Action tokens a second: our optimizer step, TRL's, and forward and backward with nothing around them."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+from bench.learner.sides import BATCH, EPISODES, REPEATS, SIZE, VOCABULARY
+from bench.support import machine
+from bench.support.report import Goal, Row, Section, Table, prose
+from bench.support.stats import shown
+
+OVER_TRL = 1.5
+OF_BARE = 0.9
+NAMES = {
+    "ours": "ours: an optimizer step",
+    "trl": "TRL: GRPOTrainer's loss, backward, clip, AdamW",
+    "bare": "bare: forward and backward, padded",
+    "full": "bare, as much as is trained: rows one by one, nothing padded",
+}
+
+READ = prose(f"""
+    One batch of {EPISODES} episodes of 2 to 10 turns of unequal length, one row each, in float32 on all
+    cores, by a model of Qwen3's shape with {SIZE.layers} layers of width {SIZE.hidden} and a vocabulary of
+    {VOCABULARY}: as large a head, beside the layers, as that of Qwen3-0.6B. The sides take turns in one
+    process, {REPEATS} times; a ratio is the median of those of each time.
+
+    *Ours* is everything between rows and new weights: planning, packing, forward, backward, statistics,
+    gradient norm, clip, AdamW, by DeepSpeed (ZeRO 2, one rank). *TRL* is `GRPOTrainer._compute_loss` called
+    on the same rows as TRL lays them out ({BATCH} rows a device batch, prompts padded on the left,
+    completions on the right, tool results masked), with its fused head, then backward, clip and AdamW;
+    sampling, rewards and logging are left out. *Bare* is what one would write by hand: batches of {BATCH}
+    rows in their order, padded on the right, a mask, the model's own loss on the action tokens, and backward: no objective,
+    no clip, no optimizer. The last line is the same without any padding, a row at a time. TRL's loss and ours
+    agree on the first step to what the table says.
+""")
+
+
+def measure(folder: Path) -> Section:
+    """All sides in one process of the environment that has TRL."""
+    environ = {**os.environ, "PYTHONPATH": f"{machine.ROOT}:{machine.ROOT / 'tests' / 'support'}"}
+    command = [str(_oracles()), "-m", "bench.learner.sides", str(folder / "found.json")]
+    done = subprocess.run(command, cwd=machine.ROOT, env=environ, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"the sides did not run:\n{done.stderr[-4000:]}")
+    found = json.loads((folder / "found.json").read_text())
+    return section(found["seconds"], found["action_tokens"], found["tokens"], found["losses"])
+
+
+def section(
+    seconds: dict[str, list[float]], action_tokens: int, tokens: int, losses: dict[str, float]
+) -> Section:
+    """Table and goals."""
+
+    def over(name: str) -> float:
+        return statistics.median(a / b for a, b in zip(seconds[name], seconds["ours"], strict=True))
+
+    rows: list[Row] = [
+        {
+            "side": NAMES[name],
+            "s": shown(statistics.median(taken)),
+            "action tokens/s": shown(action_tokens / statistics.median(taken)),
+            "ours is faster by": shown(over(name)),
+        }
+        for name, taken in seconds.items()
+    ]
+    apart = abs(losses["ours"] - losses["trl"])
+    return Section(
+        title="Throughput",
+        read=READ,
+        tables=[Table(f"{action_tokens} action tokens in {tokens}; losses {apart:.1e} apart at first", rows)],
+        goals=[
+            Goal("a step of TRL's at 1.5 times the speed", f"{over('trl'):.2f}", over("trl") >= OVER_TRL),
+            Goal("0.9 of bare forward and backward", f"{over('bare'):.2f}", over("bare") >= OF_BARE),
+        ],
+    )
+
+
+def _oracles() -> Path:
+    script = machine.ROOT / "hack" / "python" / "env.py"
+    done = subprocess.run(
+        [sys.executable, script, "path", "--oracles"], capture_output=True, text=True, check=True
+    )
+    python = Path(done.stdout.strip()) / "bin" / "python"
+    if not python.exists():
+        raise RuntimeError("the environment with TRL is not there: `make oracles`")
+    return python

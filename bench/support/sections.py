@@ -1,0 +1,59 @@
+"""A benchmark of several sections: measure those asked for, keep the rest's results, write page and JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.support import machine
+from bench.support.report import Section, merge, page
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """What is measured, and how its page begins."""
+
+    name: str
+    """Of its files: `bench/results/NAME.md` and `NAME.json`."""
+    title: str
+    intro: Sequence[str]
+    sections: Mapping[str, Callable[[Path], Section]]
+    """Each measured in an empty folder, which is deleted after it."""
+
+    def main(self) -> None:
+        """The command line: `[--only SECTION,...] [--out FOLDER]`."""
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--only", default=",".join(self.sections), help="sections, by comma")
+        parser.add_argument("--out", type=Path, default=machine.ROOT / "bench" / "results")
+        options = parser.parse_args()
+        logging.disable(logging.ERROR)
+        # Ended by a signal it still ends what it started.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        found: dict[str, Section] = {}
+        for name in filter(None, options.only.split(",")):
+            print(f"{name} ...", flush=True)
+            measured = {"on": machine.described(), "at commit": machine.commit()}
+            measured["load before"] = f"{machine.load():.1f}"
+            started = time.monotonic()
+            with tempfile.TemporaryDirectory(prefix="headway-bench-") as folder:
+                found[name] = self.sections[name](Path(folder))
+            measured["date"] = time.strftime("%Y-%m-%d", time.gmtime())
+            found[name].measured = measured | {"took": f"{time.monotonic() - started:.0f} s"}
+            self._write(options.out, found)
+        for section in found.values():
+            for goal in section.goals:
+                print(f"{'met   ' if goal.met else 'MISSED'} {goal.what}: {goal.found}")
+        print(f"written: {options.out / f'{self.name}.md'}")
+
+    def _write(self, folder: Path, found: dict[str, Section]) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        results = merge(folder / f"{self.name}.json", found, list(self.sections))
+        (folder / f"{self.name}.json").write_text(json.dumps(results, indent=1) + "\n")
+        (folder / f"{self.name}.md").write_text(page(self.title, self.intro, results))
