@@ -34,9 +34,9 @@ READ = prose(f"""
     on the same rows as TRL lays them out ({BATCH} rows a device batch, prompts padded on the left,
     completions on the right, tool results masked), with its fused head, then backward, clip and AdamW;
     sampling, rewards and logging are left out. *Bare* is what one would write by hand: batches of {BATCH}
-    rows in their order, padded on the right, a mask, the model's own loss on the action tokens, and backward: no objective,
-    no clip, no optimizer. The last line is the same without any padding, a row at a time. TRL's loss and ours
-    agree on the first step to what the table says.
+    rows in their order, padded on the right, a mask, the model's own loss on the action tokens, and
+    backward: no objective, no clip, no optimizer. The last line is the same without any padding, a row at a
+    time. TRL's loss and ours agree on the first step to what the table says.
 """)
 
 
