@@ -102,9 +102,10 @@ class Row(Record):
     def _aligned(self) -> Self:
         if not len(self.tokens) == len(self.mask) == len(self.logprobs):
             raise ValueError("tokens, mask and logprobs must have one entry a token")
-        sampled = [place for place, trained in enumerate(self.mask) if trained]
-        if self.turns and [i for span in self.turns for i in range(span.start, span.end)] != sampled:
-            raise ValueError("turns must cover exactly the positions where mask is 1")
+        if self.turns:
+            told = [place for span in self.turns for place in range(span.start, span.end)]
+            if told != [place for place, trained in enumerate(self.mask) if trained]:
+                raise ValueError("turns must cover exactly the positions where mask is 1")
         return self
 
     @property

@@ -159,9 +159,11 @@ def _turn_tokens(episode: EpisodeRecord) -> Counter[int]:
 
 
 def _spans(row: Row) -> list[TurnSpan]:
+    """Where the tokens of each turn are; of a row that does not say, the runs of its mask are of turn 0."""
     if row.turns:
         return row.turns
-    return [TurnSpan(start=i, end=i + 1, turn=0) for i, trained in enumerate(row.mask) if trained]
+    edges = np.flatnonzero(np.diff([0, *row.mask, 0])).tolist()
+    return [TurnSpan(start=a, end=b, turn=0) for a, b in zip(edges[::2], edges[1::2], strict=True)]
 
 
 def lag(spans: Sequence[VersionSpan], step: int) -> Lag:

@@ -169,9 +169,6 @@ def test_permuting_a_batch_permutes_its_advantages(
         [[group[i] for i in order] for group, order in zip(groups, orders, strict=True)][::-1], chosen
     )[::-1]
     for was, now, order in zip(straight, permuted, orders, strict=True):
-        if method == "grpo_passk":  # of two equally good, one is chosen: then neither has an advantage
-            assert sorted(map(float, flat([was]))) == pytest.approx(sorted(map(float, flat([now]))))
-            continue
         for place, index in enumerate(order):
             np.testing.assert_allclose(now[place], was[index], rtol=1e-9, atol=1e-9)
 
