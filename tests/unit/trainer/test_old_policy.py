@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,14 +13,17 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from tiny_model import write_model
 
 from headway_api.records import Batch
 from headway_api.spec.algorithm import AlgorithmSpec
+from headway_api.spec.model import ModelSpec
+from headway_trainer import model as models
 from headway_trainer.batch import TrainingRow, mini_batches, training_batch
 from headway_trainer.engine import Update
 from headway_trainer.objective.presets import Objective
 from headway_trainer.packing import Layout
-from headway_trainer.policy import MicroBatch, Prediction
+from headway_trainer.policy import MicroBatch, Policy, Prediction
 from headway_trainer.step import optimizer_step, with_old
 
 VOCABULARY = rig.VOCABULARY
@@ -140,3 +144,26 @@ def test_rows_that_were_not_asked_for_are_a_fault() -> None:
             ranks=OneOf(),  # type: ignore[arg-type]
             max_tokens=4096,
         )
+
+
+def test_every_term_runs_through_a_real_model(tmp_path: Path) -> None:
+    base = write_model(tmp_path)
+    spec = ModelSpec.model_validate({"base": f"file://{base}", "dtype": "float32", "lora": {"rank": 4}})
+    model = models.load(base, spec, seed=0)
+    policy = Policy(model, model, 1.0)
+    terms = {"kl": {"coefficient": 0.1}, "entropy": {"coefficient": 0.01}, "loss": "gspo"}
+    objective = Objective.of(AlgorithmSpec.model_validate(terms | {"correction": "sequence_mask"}))
+    engine = SimpleNamespace(backward=lambda loss: loss.backward(), step=lambda: Update(1.0, 0.0))
+    [rows] = with_old(policy, objective, parts_of(objective, 1), ranks=OneOf(), max_tokens=200)  # type: ignore[arg-type]
+    found = optimizer_step(engine, policy, objective, rows, ranks=OneOf(), max_tokens=300).tokens  # type: ignore[arg-type]
+    assert found["divergence"] == pytest.approx(0.0, abs=1e-6)  # a new adapter changes nothing
+    assert found["ratio_max"] == pytest.approx(1.0, abs=1e-5)
+    assert 0 < found["entropy"] <= np.log(VOCABULARY) + 1e-5
+    gradients = {name: p.grad for name, p in model.named_parameters() if p.requires_grad}
+    assert any(gradient is not None and gradient.abs().sum() > 0 for gradient in gradients.values())
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:
+                parameter += 0.05
+    moved = optimizer_step(engine, policy, objective, rows, ranks=OneOf(), max_tokens=300).tokens  # type: ignore[arg-type]
+    assert moved["divergence"] > 1e-6
