@@ -26,6 +26,10 @@ WITHOUT_EFFECT: Final = frozenset({"position_ids", "cache_position", "use_cache"
 """Arguments that change nothing here: positions are in queries and keys already, and there is no cache."""
 
 
+KERNELS_APART: Final = 0.02
+"""Largest relative difference between two kernels of 16 bits, in values or gradients."""
+
+
 class CannotPack(Exception):
     """A model's attention asks for what is not known here."""
 
@@ -127,6 +131,35 @@ def variable(
     )
     assert isinstance(out, Tensor)
     return out[None], None
+
+
+def variable_fails(heads: int, groups: int, size: int, device: torch.device, dtype: torch.dtype) -> str:
+    """Why `variable` is not what `by_length` is, in values and gradients; nothing where it is.
+
+    Args:
+        heads: of the queries.
+        groups: heads of keys and values.
+        size: of a head.
+        device: where it is to run.
+        dtype: of 16 bits.
+    """
+    lengths = (19, 19, 7)
+    spans, generator = RowSpans.of(lengths, device), torch.Generator(device).manual_seed(0)
+    found = []
+    for function in (variable, by_length):
+        generator.manual_seed(0)
+        with torch.enable_grad():
+            given = [
+                torch.randn(1, n, sum(lengths), size, generator=generator, device=device, dtype=dtype)
+                for n in (heads, groups, groups)
+            ]
+            q, k, v = inputs = [x.requires_grad_() for x in given]
+            out, _ = function(nn.Identity(), q, k, v, None, rows=spans)
+            weights = torch.linspace(-1, 1, out.numel(), device=device).view_as(out)
+            gradients = torch.autograd.grad((out.float() * weights).sum(), inputs)
+        found.append([x.detach().float() for x in (out, *gradients)])
+    apart = max(float((a - b).norm() / b.norm()) for a, b in zip(*found, strict=True))
+    return "" if apart <= KERNELS_APART else f"kernels differ by {apart:.2g}"
 
 
 def _cut(x_1HLD: Tensor, start: int, count: int, length: int) -> Tensor:

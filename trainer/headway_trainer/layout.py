@@ -54,13 +54,12 @@ def quadratic_share(model: nn.Module) -> float:
     """
     config: Any = model.config
     text = config.get_text_config()
-    width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
     weights = sum(
         parameter.numel()
         for name, parameter in model.named_parameters()
         if parameter.dim() > 1 and "embed" not in name and "lm_head" not in name
     )
-    return float(text.num_hidden_layers * text.num_attention_heads * width / max(1, weights))
+    return float(text.num_hidden_layers * text.num_attention_heads * _head_size(text) / max(1, weights))
 
 
 def choose(policy: Policy, device: torch.device, quadratic: float) -> Choice:
@@ -99,9 +98,23 @@ def _try(models: list[Any], name: str, proof: _Proof) -> str:
             attention.install(model, name)
             if model.config._attn_implementation != name:
                 return "the model has an attention of its own"
+        if name == attention.VARIABLE and (failed := _kernel_fails(models[0].config, proof)):
+            return failed
         return proof.packing_fails()
     except FAILURES as error:
         return f"{type(error).__name__}: {error}"
+
+
+def _kernel_fails(config: Any, proof: _Proof) -> str:
+    """The proof is of values only: that the kernel has gradients is asked of it alone."""
+    text = config.get_text_config()
+    heads = text.num_attention_heads
+    groups = getattr(text, "num_key_value_heads", None) or heads
+    return attention.variable_fails(heads, groups, _head_size(text), proof.device, proof.dtype)
+
+
+def _head_size(text: Any) -> int:
+    return int(getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads)
 
 
 def _candidates(device: torch.device, dtype: torch.dtype) -> tuple[str, ...]:

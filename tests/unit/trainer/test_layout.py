@@ -167,6 +167,19 @@ def test_attention_that_forgets_what_it_is_told_is_not_used(
     assert choice.why.endswith("packed rows differ from each alone")
 
 
+def test_a_kernel_is_held_to_the_other_in_values_and_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails() -> str:
+        return attention.variable_fails(4, 2, 8, CPU, torch.bfloat16)
+
+    def turned_gradient(module: Any, query: Any, key: Any, value: Any, *rest: Any, **options: Any) -> Any:
+        return attention.by_length(module, query, key, 2 * value.detach() - value, *rest, **options)
+
+    monkeypatch.setattr(attention, "variable", attention.by_length)
+    assert fails() == ""
+    monkeypatch.setattr(attention, "variable", turned_gradient)
+    assert fails().startswith("kernels differ by")
+
+
 def test_the_frozen_copy_is_laid_out_as_the_policy_is() -> None:
     model, frozen = qwen(), qwen()
     policy = Policy(model, model, temperature=1.0, frozen=frozen)
