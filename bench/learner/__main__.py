@@ -1,13 +1,13 @@
 """Measure, and write `bench/results/learner.md` and `.json`.
 
-    python -m bench.learner [--only throughput,extension,memory,delta] [--out FOLDER]
+    python -m bench.learner [--only throughput,extension,memory,delta,checkpoint] [--out FOLDER]
 
 A section that is not run keeps the results it has.
 """
 
 from __future__ import annotations
 
-from bench.learner import delta, extension, memory, throughput
+from bench.learner import checkpoint, delta, extension, memory, throughput
 from bench.support.report import prose
 from bench.support.sections import Benchmark
 
@@ -25,6 +25,7 @@ BENCHMARK = Benchmark(
         "extension": extension.measure,
         "memory": memory.measure,
         "delta": delta.measure,
+        "checkpoint": checkpoint.measure,
     },
 )
 

@@ -104,21 +104,21 @@ class Ours:
         from headway_trainer.policy import Policy
 
         self._objective = Objective.of(AlgorithmSpec())
-        self._ranks = _one_rank()
+        self.ranks = _one_rank()
         quadratic = layout.quadratic_share(model)
         optimizer = OptimizerSpec(learning_rate=RATE, warmup_steps=0)
-        self._engine = Engine(model, DeepSpeed(zero_stage=2), optimizer, self._ranks)
-        self._policy = Policy(self._engine, model, temperature=1.0)
-        self.layout = layout.choose(self._policy, self._ranks.device, quadratic)
+        self.engine = Engine(model, DeepSpeed(zero_stage=2), optimizer, self.ranks)
+        self._policy = Policy(self.engine, model, temperature=1.0)
+        self.layout = layout.choose(self._policy, self.ranks.device, quadratic)
 
     def step(self, rows: Sequence[TrainingRow]) -> StepResult:
         """Plan, forward, backward, clip, AdamW, statistics."""
         return optimizer_step(
-            self._engine,
+            self.engine,
             self._policy,
             self._objective,
             weighted(rows, self._objective),
-            ranks=self._ranks,
+            ranks=self.ranks,
             max_tokens=MICRO_BATCH_TOKENS,
         )
 
