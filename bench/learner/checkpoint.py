@@ -1,4 +1,4 @@
-"""What a checkpoint costs a step: training stands still for a local copy, and the upload goes on beside it."""
+"""What a checkpoint costs a step: training stands still for a local copy; the upload goes on beside it."""
 
 from __future__ import annotations
 

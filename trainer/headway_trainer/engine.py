@@ -146,8 +146,8 @@ class Engine:
         return self._stage == 0
 
     def load_universal(self, folder: Path, tag: str, updates: int) -> None:
-        """Restore a checkpoint of any number of ranks that was converted to DeepSpeed's universal format, from
-        the folder that holds `tag`; collective. The same ZeRO stage is needed.
+        """Restore a checkpoint of any number of ranks in DeepSpeed's universal format, from the folder that
+        holds `tag`; collective. The same ZeRO stage is needed.
         """
         # Its own switch is read at the start, before anyone can know which kind of checkpoint there is.
         config = self._engine._config

@@ -18,7 +18,8 @@ class DeepSpeed(SpecModel):
     validations = (
         Rule(
             "self.offload == 'none' || self.zeroStage >= 1",
-            "spec.learner.deepspeed.offload: cpu needs zeroStage 1, 2 or 3: what is not spread is not offloaded",
+            "spec.learner.deepspeed.offload: cpu needs zeroStage 1, 2 or 3: what is not spread is not "
+            "offloaded",
             lambda self: self.offload == "none" or self.zero_stage >= 1,
             "offload",
         ),
@@ -37,7 +38,7 @@ class LearnerSpec(SpecModel):
     mutable = frozenset({"nodes", "processes_per_node"})
 
     nodes: Annotated[int, Field(ge=1, le=64)] = 1
-    """Learner pods. May be changed while the job is suspended: it goes on from its checkpoint with as many."""
+    """Learner pods. May be changed while the job is suspended; it goes on from its checkpoint."""
     processes_per_node: Annotated[int, Field(ge=1, le=16)] = 1
     """Training processes in each pod, one for each accelerator. May be changed while the job is suspended."""
     deepspeed: DeepSpeed = DeepSpeed()
@@ -114,12 +115,12 @@ class CheckpointsSpec(SpecModel):
     mutable = frozenset({"every_steps", "keep_last", "keep_best"})
 
     every_steps: Annotated[int, Field(ge=1, le=1000)] = 1
-    """Steps between resumable checkpoints. A learner that dies takes the steps since the last one anew, from the
-    same episodes; one that is told to stop makes a checkpoint first, and so does the last step. Weights to serve
-    are written every step. May be changed while the job is suspended."""
+    """Steps between resumable checkpoints. A learner that dies takes the steps since the last one anew, from
+    the same episodes; one that is told to stop makes a checkpoint first, and so does the last step. Weights
+    to serve are written every step. May be changed while the job is suspended."""
     keep_last: Annotated[int, Field(ge=1, le=100)] = 2
     """Latest resumable checkpoints kept; older ones are deleted. May be changed while the job is
     suspended."""
     keep_best: Annotated[int, Field(ge=0, le=10)] = 1
-    """Checkpoints of the best validated steps, by external score, kept besides the latest. May be changed while
-    the job is suspended."""
+    """Checkpoints of the best validated steps, by external score, kept besides the latest. May be changed
+    while the job is suspended."""
