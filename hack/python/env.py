@@ -44,7 +44,8 @@ LOCKS: dict[str, tuple[str, ...]] = {
     "dev": ("dev",),
 }
 ALL = tuple(sorted({extra for extras in LOCKS.values() for extra in extras}))
-CPU = ("--overrides", "requirements/overrides.txt", "--excludes", "requirements/excludes.txt")
+NO_TWINS = ("--excludes", "requirements/twins.txt")
+CPU = ("--overrides", "requirements/overrides.txt", "--excludes", "requirements/excludes.txt", *NO_TWINS)
 GUESTS: dict[str, tuple[str, ...]] = {
     "openai": (),
     "sagemaker": (),
@@ -203,7 +204,7 @@ def lock(upgrade: bool) -> None:
         chosen = (word for extra in extras for word in ("--extra", extra))
         resolve(name, "pyproject.toml", *CPU, "-c", "requirements/all.txt", *chosen)
     # vLLM's GPU build pins its own world; the overrides and exclusions are the CPU build's.
-    resolve("rollout-gpu", "pyproject.toml", "--extra", "rollout", "--extra", "rollout-gpu")
+    resolve("rollout-gpu", "pyproject.toml", *NO_TWINS, "--extra", "rollout", "--extra", "rollout-gpu")
     # Their own bounds are older than ours; what the tests import works with ours.
     extra = ("--overrides", "requirements/all.txt", "--excludes", "requirements/oracles-excludes.txt")
     resolve("oracles", "requirements/oracles.in", *CPU[2:], *extra)
