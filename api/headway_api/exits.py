@@ -1,7 +1,7 @@
 """How a process of a job says why it ends, so that the operator can repeat it in a condition.
 
 A process that cannot go on writes a `Termination` to the file Kubernetes reads as the container's
-termination message, and exits with `PERMANENT` (the user must change something) or `RETRIABLE`.
+termination message, and exits with `PERMANENT` (the user must change something), `RETRIABLE`, or `ANEW`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ PERMANENT: Final = 42
 """Exit code: starting again without a change cannot help."""
 RETRIABLE: Final = 43
 """Exit code: the cause was outside the process and may pass."""
+ANEW: Final = 44
+"""Exit code: nothing failed, and a fresh start is what is needed; no restart is counted for it."""
 
 TERMINATION_FILE: Final = Path("/dev/termination-log")
 MAX_BYTES: Final = 4096
@@ -46,11 +48,24 @@ class JobError(Exception):
     """Raised by a process for a fault it can explain."""
 
     def __init__(
-        self, reason: str, message: str, *, field: str | None = None, permanent: bool = True
+        self,
+        reason: str,
+        message: str,
+        *,
+        field: str | None = None,
+        permanent: bool = True,
+        counted: bool = True,
     ) -> None:
+        """`counted` is of one that is not permanent: whether the restart counts as one of maxRestarts."""
         super().__init__(message)
         self.termination = Termination(reason=reason, field=field, message=message)
         self.permanent = permanent
+        self.counted = counted
+
+    @property
+    def code(self) -> int:
+        """The process's exit code."""
+        return PERMANENT if self.permanent else RETRIABLE if self.counted else ANEW
 
 
 @contextmanager
@@ -79,4 +94,4 @@ def leave(error: JobError, file: Path = TERMINATION_FILE) -> NoReturn:
     text = error.termination.model_copy(update={"message": error.termination.message[: MAX_BYTES // 2]})
     if file.exists():
         file.write_text(text.model_dump_json())
-    sys.exit(PERMANENT if error.permanent else RETRIABLE)
+    sys.exit(error.code)

@@ -228,6 +228,8 @@ class Finished(Record):
     """Answer to the learner when there is nothing more to train."""
 
     reason: Literal["MaxSteps", "MaxEpochs", "Cancelled"]
+    validated: list[int] = Field(default_factory=list)
+    """As `Batch.validated`."""
 
 
 class FileDigest(Record):

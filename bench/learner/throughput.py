@@ -16,6 +16,7 @@ from bench.support.stats import shown
 
 OVER_TRL = 1.5
 OF_BARE = 0.9
+SAME_LOSS = 1e-4
 NAMES = {
     "ours": "ours: an optimizer step",
     "trl": "TRL: GRPOTrainer's loss, backward, clip, AdamW",
@@ -69,6 +70,7 @@ def section(
         for name, taken in seconds.items()
     ]
     apart = abs(losses["ours"] - losses["trl"])
+    assert apart < SAME_LOSS, f"the sides do not compute the same: their losses are {apart} apart"
     return Section(
         title="Throughput",
         read=READ,

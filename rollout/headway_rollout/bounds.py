@@ -49,6 +49,7 @@ def rollback(report: StepReport, last: StepReport, latest: PolicyVersion | None)
         f"durable, and goes on as version {report.version}; the coordinator starts again at that step, and "
         "the groups of the steps after it are trained again",
         permanent=False,
+        counted=False,
     )
 
 

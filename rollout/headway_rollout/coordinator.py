@@ -23,8 +23,9 @@ from headway_api import status as st
 from headway_api.artifacts import Layout
 from headway_api.config import JobConfig
 from headway_api.exits import JobError, leave, not_final
-from headway_api.records import EpisodeRecord, GroupRecord
+from headway_api.records import EpisodeRecord, GroupRecord, WeightsManifest
 from headway_api.store import Store, open_store
+from headway_api.weights_format import MODEL_FILE
 from headway_rollout import conditions, logs, view
 from headway_rollout import status as status_writer
 from headway_rollout.agents.choice import Where, agent_of, agent_url, where
@@ -210,6 +211,7 @@ class Coordinator:
         with suppress(TimeoutError):
             async with asyncio.timeout(LAST_CHECKPOINT_SECONDS):
                 await training.until_durable()
+                await self._until_whole(training.state.reports[-1].weights)
         report = view.report(
             self.job.name,
             self.spec,
@@ -227,6 +229,12 @@ class Coordinator:
                 while not self._api.told_finished:
                     await asyncio.sleep(0.2)
         logs.event(_log, "finished", reason=training.state.finished, told=self._api.told_finished)
+
+    async def _until_whole(self, newest: WeightsManifest) -> None:
+        """Return once the folder of the newest weights holds all of them: a delta is completed at the end."""
+        model = f"{newest.uri}/{MODEL_FILE}"
+        while newest.kind == "delta" and model not in await self._blocking(self._store.list, newest.uri):
+            await asyncio.sleep(1.0)
 
     def status(self) -> st.RLTrainingJobStatus:
         """Everything this process owns of `.status`."""

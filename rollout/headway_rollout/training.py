@@ -118,8 +118,14 @@ class Training:
         return bool(self.state.reports) and self.state.reports[-1].durable == self.state.step
 
     async def until_durable(self) -> None:
-        """Return once the newest step is durable. The caller sets the deadline."""
-        await self._until(lambda: self.durable)
+        """Return once the newest step is durable. The caller sets the deadline.
+
+        Raises:
+            JobError: `LearnerRolledBack`: it will not become so, it is taken anew.
+        """
+        await self._until(lambda: self.durable or self._fault is not None)
+        if self._fault is not None:
+            raise self._fault
 
     @property
     def spooled(self) -> int:
@@ -198,7 +204,7 @@ class Training:
             JobError: `StaleBatch`, if the staleness bound was ever broken.
         """
         if self.state.finished is not None:
-            return Finished(reason=self.state.finished)
+            return Finished(reason=self.state.finished, validated=self._ranked())
         if step != self.state.step + 1 or self.state.step < 0:
             raise Conflict(f"step {step} was asked for, but step {self.state.step} is the last one reported")
         positions = None if self._validation_due() else self.sampler.take()
@@ -209,10 +215,14 @@ class Training:
             step=step,
             epoch=self._order.slot(positions[0]).epoch,
             groups=[self._waiting[position] for position in positions],
-            validated=[e.step for e in ranked(self.state.evaluations.values())],
+            validated=self._ranked(),
         )
         check_lag(batch, self._spec.algorithm.max_steps_off_policy)
         return batch
+
+    def _ranked(self) -> list[int]:
+        """Validated steps, the best first."""
+        return [evaluation.step for evaluation in ranked(self.state.evaluations.values())]
 
     async def wait_for_batch(self, step: int, timeout: float) -> Batch | Finished | None:
         """`batch`, but waits up to `timeout` seconds for it. A JobError ends `run` too."""
@@ -245,7 +255,7 @@ class Training:
 
     async def _refuse_rollback(self, report: StepReport) -> None:
         """End this process where the learner was rolled back: everything it knows was read from the store."""
-        if not self.state.reports or self.state.finished is not None:
+        if not self.state.reports:
             return
         latest = await self._store(self._spool.latest)
         if (fault := rollback(report, self.state.reports[-1], latest)) is not None:

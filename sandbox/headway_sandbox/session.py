@@ -165,6 +165,8 @@ class Session:
                 raise Refusal(
                     500, "RewardNotFinite", f"{name} is {number}", field=ENTRYPOINT_FIELD, permanent=True
                 )
+        # An agent that took no turn is judged as a whole: there is nothing to give the reward to.
+        of_turns = of_turns if turns else None
         if of_turns is not None and (said := wrong_turns(of_turns, turns, value)):
             raise Refusal(500, "TurnRewardsWrong", said, field=ENTRYPOINT_FIELD, permanent=True)
         return {"reward": value, "score": score, "metrics": metrics, "turn_rewards": of_turns}

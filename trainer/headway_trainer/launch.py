@@ -16,11 +16,14 @@ from typing import Final
 
 from headway_api import names
 from headway_api.exits import PERMANENT, RETRIABLE
-from headway_trainer.termination import exit_on_sigterm, live
+from headway_trainer.termination import another_handles_sigterm, exit_on_sigterm, live
 
 LOOPBACK: Final = "127.0.0.1"
 RENDEZVOUS_SECONDS: Final = 900
 """Longest the pods of one learner may be apart in starting."""
+SHUTDOWN_SECONDS: Final = 290
+"""Longest the processes of a pod that is told to stop may take: they save what is not durable. Within the
+grace period of the pod."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,8 @@ def main() -> None:
     if place.alone:
         _alone(place, os.environ)
     else:
+        # While the pods of other nodes are not there yet; torch's agent answers once there are processes.
+        exit_on_sigterm(another_handles_sigterm)
         live(partial(_several, place))
 
 
@@ -96,6 +101,7 @@ def _several(place: Place) -> int:
         rdzv_configs={"rank": place.node_rank, "timeout": RENDEZVOUS_SECONDS},
         max_restarts=0,
         monitor_interval=0.5,
+        shutdown_timeout=SHUTDOWN_SECONDS,
     )
     try:
         elastic_launch(config, sys.executable)("-u", "-m", "headway_trainer.learner")

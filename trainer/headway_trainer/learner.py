@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -93,6 +93,7 @@ class Learner:
             frozen=models.reference(base, spec, ranks.device),
         )
         choice = layout.choose(self._policy, ranks.device, quadratic)
+        _require_one({(c.layout.packed, c.attention, c.head) for c in ranks.gather(choice)})
         self._publisher = Publisher(self._engine, self._policy, spec, base, self._scratch / "weights", ranks)
         self.keeper = Keeper(
             spec.checkpoints,
@@ -164,9 +165,9 @@ class Learner:
         """Rows and advantages of a batch; rank 0 alone has it before it is shared."""
         return training_batch(batch, self._objective)
 
-    def export(self) -> None:
+    def export(self, newest: StepReport) -> None:
         """Have the newest weights lie whole in the store, to serve as they are."""
-        self._publisher.complete(self._store)
+        self._publisher.complete(self._store, newest.weights)
 
     def prune(self, latest: int, validated: Sequence[int]) -> None:
         """Delete what is no longer kept of the steps up to `latest`; `validated` steps come best first."""
@@ -210,6 +211,22 @@ class Learner:
         return report
 
 
+def _require_one(choices: Collection[tuple[bool, str, str]]) -> None:
+    """Each rank plans the whole step: with another layout it would train other rows than the rest expect.
+
+    Raises:
+        JobError: `RanksDiffer`.
+    """
+    if len(choices) > 1:
+        raise JobError(
+            "RanksDiffer",
+            f"the processes of the learner chose different layouts of rows ({sorted(choices)}); give them "
+            "nodes of one kind",
+            field="spec.learner.podTemplate",
+            permanent=False,
+        )
+
+
 @dataclass(frozen=True)
 class Word:
     """What rank 0 heard, for all ranks."""
@@ -231,7 +248,7 @@ def serve(
         coordinator.announce(report)
     if probes:
         probes.ready = True
-    watch, validated = Stopwatch(), tuple[int, ...]()
+    watch = Stopwatch()
     while True:
         with watch("wait_for_batch"):
             if coordinator:
@@ -244,14 +261,15 @@ def serve(
         HOLD.set(word.durable < report.step)
         stopped = bool(ranks.maximum([HOLD.asked])[0])
         if stopped or isinstance(word.received, Finished):
+            HOLD.set(True)  # an operator that hears that the job is over ends the learner
             learner.keeper.save(report)
             learner.keeper.settle()
             if not isinstance(word.received, Finished):
                 return None
+            learner.export(report)
+            learner.prune(report.step, word.received.validated)
             if coordinator:
                 _said_again(learner, coordinator, report)
-            learner.export()
-            learner.prune(report.step, validated)
             return word.received
         if word.received is None:
             continue
@@ -262,8 +280,7 @@ def serve(
             coordinator.announce(report, give_up=lambda: HOLD.asked)
         with watch("save_checkpoint"):
             learner.keeper.after(report)
-        validated = word.validated
-        learner.prune(report.step, validated)
+        learner.prune(report.step, word.validated)
         if ranks.first:
             log("step", step=report.step, version=str(report.version), **report.metrics)
 

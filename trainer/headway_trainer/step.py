@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -113,19 +112,23 @@ def with_old(
     """
     if not objective.recomputes:
         return [list(rows) for rows in parts]
-    every = [row for rows in parts for row in rows]
+    # In the micro-batches that the steps themselves will have: the same shapes round alike.
+    return [_with_old(policy, rows, ranks, max_tokens) for rows in parts]
+
+
+def _with_old(
+    policy: Policy, rows: Sequence[TrainingRow], ranks: Ranks, max_tokens: int
+) -> list[TrainingRow]:
     mine: dict[int, NDArray[np.float32]] = {}
-    for chosen in plan([row.length for row in every], max_tokens, ranks.world, policy.layout)[ranks.rank]:
-        batch = micro_batch([every[index] for index in chosen], ranks.device, packed=policy.layout.packed)
+    for chosen in plan([row.length for row in rows], max_tokens, ranks.world, policy.layout)[ranks.rank]:
+        batch = micro_batch([rows[index] for index in chosen], ranks.device, packed=policy.layout.packed)
         with torch.no_grad():
             logprob_T = policy(batch).logprob_T.cpu().numpy()
         if not batch.empty:
-            ends = np.cumsum([every[index].action_tokens for index in chosen])
+            ends = np.cumsum([rows[index].action_tokens for index in chosen])
             mine |= dict(zip(chosen, np.split(logprob_T, ends[:-1]), strict=True))
     found = {index: old for part in ranks.gather(mine) for index, old in part.items()}
-    known = [replace(row, old=found[index]) for index, row in enumerate(every)]
-    bounds = np.cumsum([0, *map(len, parts)]).tolist()
-    return [known[start:end] for start, end in pairwise(bounds)]
+    return [replace(row, old=found[index]) for index, row in enumerate(rows)]
 
 
 def optimizer_step(

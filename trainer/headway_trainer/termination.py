@@ -54,8 +54,14 @@ HOLD: Final = Hold()
 """Of this process."""
 
 
-def exit_on_sigterm(hold: Hold = HOLD) -> None:
-    """Leave with code 143 on SIGTERM, even while the main thread waits inside a collective, unless `hold`.
+def another_handles_sigterm() -> bool:
+    """Whether someone has set a handler of SIGTERM since `exit_on_sigterm`, and will answer it."""
+    return signal.getsignal(signal.SIGTERM) is not _heard
+
+
+def exit_on_sigterm(defers: Callable[[], bool] = HOLD.defers) -> None:
+    """Leave with code 143 on SIGTERM, even while the main thread waits inside a collective, unless `defers`
+    says then that someone else will see to it.
 
     Python runs signal handlers in the main thread, between two instructions of its own; a main thread that
     waits in C++ never gets there. So the interpreter writes the signal's number to a socket, and a thread
@@ -70,7 +76,7 @@ def exit_on_sigterm(hold: Hold = HOLD) -> None:
     signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
 
     def leave() -> None:
-        while signal.SIGTERM not in reader.recv(16) or hold.defers():
+        while signal.SIGTERM not in reader.recv(16) or defers():
             continue
         writer.close()
         os._exit(EXIT)

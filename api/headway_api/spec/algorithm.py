@@ -190,6 +190,25 @@ class AlgorithmSpec(SpecModel):
             "advantage",
         ),
         Rule(
+            f"self.advantage.normalize == 'std' || self.advantage.method in {_listed(NORMALIZING)} || "
+            f"!(self.advantage.method in {_listed(ADVANTAGES)})",
+            f"spec.algorithm.advantage.normalize is heeded by {', '.join(NORMALIZING)} alone; remove it",
+            lambda self: (
+                self.advantage.normalize == "std"
+                or self.advantage.method in NORMALIZING
+                or self.advantage.method not in ADVANTAGES
+            ),
+            "advantage",
+        ),
+        Rule(
+            "self.correction != 'sequence_mask' || !has(self.correctionCap) || self.correctionCap > 1.0",
+            "spec.algorithm.correctionCap: 1 keeps no row with sequence_mask; 2 is usual",
+            lambda self: (
+                self.correction != "sequence_mask" or self.correction_cap is None or self.correction_cap > 1
+            ),
+            "correctionCap",
+        ),
+        Rule(
             f"!has(self.correctionCap) || self.correction in {_listed(CAPPED)} || "
             f"!(self.correction in {_listed(CORRECTIONS)})",
             f"spec.algorithm.correctionCap is heeded by {' and '.join(CAPPED)} alone; remove it",

@@ -37,11 +37,16 @@ def _ports(context: Context) -> dict[str, int]:
 
 
 def failure_policy(container: str) -> Json:
-    """A fault that only a change can mend fails the Job at once; a disruption is not counted."""
-    permanent = {"containerName": container, "operator": "In", "values": [exits.PERMANENT]}
+    """A fault that only a change can mend fails the Job at once; a disruption is not counted, nor is a fresh
+    start that is no failure."""
+
+    def ended_with(code: int) -> Json:
+        return {"containerName": container, "operator": "In", "values": [code]}
+
     return {
         "rules": [
-            {"action": "FailJob", "onExitCodes": permanent},
+            {"action": "FailJob", "onExitCodes": ended_with(exits.PERMANENT)},
+            {"action": "Ignore", "onExitCodes": ended_with(exits.ANEW)},
             {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
         ]
     }

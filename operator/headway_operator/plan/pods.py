@@ -49,7 +49,8 @@ class Process:
     """A node should not be emptied of it to save money: work since the last step would be lost."""
     restart_policy: str = "Always"
     grace_seconds: int = GRACE_SECONDS
-    """From SIGTERM to SIGKILL."""
+    """From SIGTERM to SIGKILL. The kernel keeps SIGTERM from process 1 of a container until it has a handler:
+    one that has not come so far sits its time out, so where that is long it is not process 1."""
 
 
 def pod_template(context: Context, process: Process) -> Json:
@@ -70,6 +71,7 @@ def _pod_spec(context: Context, process: Process) -> Json:
         "restartPolicy": process.restart_policy,
         "automountServiceAccountToken": process.api_token,
         "terminationGracePeriodSeconds": process.grace_seconds,
+        "shareProcessNamespace": process.grace_seconds > GRACE_SECONDS,
         "containers": [
             {
                 "name": process.role,

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway_api.exits import JobError
-from headway_api.records import Abandoned, Batch, EpisodeRecord, Finished, StepReport, UsageClass
+from headway_api.records import Abandoned, Batch, EpisodeRecord, StepReport, UsageClass
 from headway_api.sandbox_api import PoolState, Problem
 from headway_rollout import stall
 from headway_rollout import training as training_module
@@ -44,7 +44,8 @@ async def test_a_job_takes_its_steps_in_data_order_and_ends(tmp_path: Path) -> N
         ["t0-000004", "t1-000005"],
         ["t1-000006", "t1-000007"],
     ]
-    assert learner.finished == Finished(reason="MaxSteps")
+    assert learner.finished is not None
+    assert learner.finished.reason == "MaxSteps"
     assert sorted(training.state.evaluations) == [0, 2, 4]
     assert job.rotation.wanted == [0, 1, 2, 3, 4]
     assert training.state.ended["Completed", "train"] == 16
@@ -57,7 +58,8 @@ async def test_an_epoch_that_ends_first_ends_the_job(tmp_path: Path) -> None:
     )
     async with job.coordinator() as (training, learner, running):
         await asyncio.gather(learner.run(), running)
-    assert learner.finished == Finished(reason="MaxEpochs")
+    assert learner.finished is not None
+    assert learner.finished.reason == "MaxEpochs"
     assert len(learner.batches) == training.steps == 2
     assert sorted(training.state.evaluations) == [0, 2]
 
@@ -129,7 +131,8 @@ async def test_what_no_step_can_train_is_not_sampled_to_its_end(tmp_path: Path, 
     async with job.coordinator() as (training, learner, running):
         await asyncio.gather(learner.run(), running)
     assert ids(learner.batches) == [["t0-000002", "t0-000003"]]
-    assert learner.finished == Finished(reason="MaxEpochs")
+    assert learner.finished is not None
+    assert learner.finished.reason == "MaxEpochs"
     assert training.state.abandoned == {"TooFewScored": 2, "NoStepLeft": 1}
     assert training.sampler.active == {}
     assert decode(job.store.get(job.layout.train_group("t0-000004"))).abandoned == NO_STEP_LEFT

@@ -45,13 +45,13 @@ def test_a_damaged_checkpoint_is_tried_again_so_that_a_person_can_set_the_pointe
         assert "set latest.json" in error.termination.message
 
 
-def test_what_cannot_be_converted_for_another_number_of_processes_is_not_tried_again(tmp_path: Path) -> None:
+def test_what_cannot_be_converted_for_another_number_of_processes_can_be_set_back(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoint"
     folder.mkdir()
     (folder / "a.pt").write_bytes(b"")
     empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
     manifest(folder, world=2, file=FileDigest(name="a.pt", size=0, sha256=empty))
     error = restore(folder, tmp_path / "scratch")
-    assert error.permanent
+    assert not error.permanent, "a job that has failed could not be given its old number of processes"
     assert error.termination.field == "spec.learner"
     assert "set nodes x processesPerNode to what it was" in error.termination.message

@@ -58,14 +58,15 @@ class OneOf:
 
     device = torch.device("cpu")
 
-    def __init__(self, world: int = 1, rank: int = 0, others: Sequence[Any] = ()) -> None:
+    def __init__(self, world: int = 1, rank: int = 0, others: Sequence[Sequence[Any]] = ()) -> None:
+        """`others`: of each other rank, what it hands over each time."""
         self.world, self.rank = world, rank
         self.others = others
         self.said: list[Any] = []
 
     def gather(self, value: Any) -> list[Any]:
         self.said.append(value)
-        return [value, *self.others]
+        return [value, *(other[len(self.said) - 1] for other in self.others)]
 
     def total(self, values: list[float]) -> list[float]:
         return values
@@ -98,13 +99,13 @@ def test_ranks_share_the_work() -> None:
     parts = parts_of(objective)
     alone = OneOf()
     with_old(policy, objective, parts, ranks=alone, max_tokens=60)  # type: ignore[arg-type]
-    one = OneOf(2, 1, alone.said)
+    one = OneOf(2, 1, [alone.said])
     with_old(policy, objective, parts, ranks=one, max_tokens=60)  # type: ignore[arg-type]
-    other = OneOf(2, 0, one.said)
+    other = OneOf(2, 0, [one.said])
     known = with_old(policy, objective, parts, ranks=other, max_tokens=60)  # type: ignore[arg-type]
-    [here], [there], [every] = other.said, one.said, alone.said
-    assert here.keys() | there.keys() == every.keys()
-    assert not here.keys() & there.keys()
+    for here, there, every in zip(other.said, one.said, alone.said, strict=True):
+        assert here.keys() | there.keys() == every.keys()
+        assert not here.keys() & there.keys()
     for row, source in zip(flat(known), flat(parts), strict=True):
         np.testing.assert_array_equal(row.old, policy.of(source))
 

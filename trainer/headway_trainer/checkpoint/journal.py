@@ -37,7 +37,7 @@ class Journal:
         except NotFound:
             return None
         report = StepReport.model_validate_json(self._store.get(self._layout.step_report(step)))
-        return _in_incarnation(report, incarnation(report, self._after(step)))
+        return _in_incarnation(report, incarnation(report, self._reports()))
 
     def take(self, report: StepReport) -> None:
         """Put on record that `report`'s step was taken; idempotent."""
@@ -76,22 +76,21 @@ class Journal:
         except NotFound:
             return None
 
-    def _after(self, step: int) -> list[StepReport]:
-        """Reports of steps beyond `step`: taken and not durable, or the pointer was moved back."""
-        last = self._layout.step_history(step)
-        uris = [uri for uri in self._store.list(self._layout.step_histories) if uri > last]
+    def _reports(self) -> list[StepReport]:
+        uris = self._store.list(self._layout.step_histories)
         return [StepReport.model_validate_json(self._store.get(uri)) for uri in uris]
 
 
-def incarnation(resumed: StepReport, later: Sequence[StepReport]) -> int:
-    """The incarnation that goes on from `resumed`.
+def incarnation(resumed: StepReport, history: Sequence[StepReport]) -> int:
+    """The incarnation that goes on from `resumed`, given what is on record of any step.
 
-    It is `resumed`'s own, unless a later step was already reported in that incarnation or a newer one: the
+    It is `resumed`'s own, unless a later step was already reported in it, or any step in a newer one: the
     steps ahead will be taken anew and may differ, so they need new names.
     """
-    newest = max((report.version.incarnation for report in later), default=-1)
     current = resumed.version.incarnation
-    return newest + 1 if newest >= current else current
+    newest = max((report.version.incarnation for report in history), default=current)
+    beyond = any(r.step > resumed.step and r.version.incarnation >= current for r in history)
+    return newest + 1 if newest > current or beyond else current
 
 
 def _in_incarnation(report: StepReport, number: int) -> StepReport:

@@ -86,8 +86,8 @@ class Keeper:
         self._background.raise_failure()
 
     def prune(self, validated: Sequence[int]) -> list[int]:
-        """Delete checkpoints that `spec.checkpoints` no longer keeps; the steps of those that stay. Rank 0
-        alone calls it.
+        """Delete checkpoints that `spec.checkpoints` no longer keeps; the steps of those that stay, with the
+        one that is being written. Rank 0 alone calls it.
 
         Args:
             validated: validated steps, the best first.
@@ -96,7 +96,7 @@ class Keeper:
         spec = self._spec
         old = expired_checkpoints(found, self.durable, spec.keep_last, spec.keep_best, validated)
         delete(self._store, [self._layout.checkpoint(step) for step in old])
-        return sorted(found - set(old))
+        return sorted(found - set(old) | {self.saved})
 
     def _make_durable(self, taken: state.Snapshot, report: StepReport) -> None:
         uri = self._layout.checkpoint(report.step)

@@ -37,4 +37,5 @@ def to_universal(files: Path, folder: Path) -> None:
             "the checkpoint cannot be converted for another number of processes; set nodes x "
             f"processesPerNode to what it was ({(done.stdout + done.stderr)[-LAST_LINES:]})",
             field="spec.learner",
+            permanent=False,
         )

@@ -7,7 +7,7 @@ from typing import Final
 
 from torch import Tensor
 
-from headway_trainer.objective.ratio import bounded_exp
+from headway_trainer.objective.ratio import LOG_RATIO_LIMIT
 
 DivergenceFunction = Callable[[Tensor, Tensor], Tensor]
 """New and reference log-probability of each sampled token -> estimate of KL(new || reference)."""
@@ -25,7 +25,8 @@ def k2(new_T: Tensor, reference_T: Tensor) -> Tensor:
 
 def k3(new_T: Tensor, reference_T: Tensor) -> Tensor:
     """exp(reference - new) - 1 - (reference - new): unbiased, never negative, GRPO's choice."""
-    return bounded_exp(reference_T - new_T) - 1 - (reference_T - new_T)
+    log_T = (reference_T - new_T).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+    return log_T.exp() - 1 - log_T
 
 
 DIVERGENCES: Final[dict[str, DivergenceFunction]] = {"k1": k1, "k2": k2, "k3": k3}

@@ -34,9 +34,6 @@ class WeightPublisher(Protocol):
         """Write `tensors` (trained or all, by their names in the model) below `uri`. When this returns, the
         files are in the store; called again for a version, it leaves one that is as good."""
 
-    def complete(self, store: Store) -> None:
-        """Have the folder of the newest version hold a whole model, to serve as it is."""
-
 
 class LoraPublisher:
     """The adapter."""
@@ -49,12 +46,9 @@ class LoraPublisher:
     def publish(
         self, store: Store, uri: str, version: PolicyVersion, tensors: dict[str, Tensor]
     ) -> Published:
-        folder = _empty(self._scratch)
+        folder = empty(self._scratch)
         lora.write(self._model, tensors, folder, self._base)
         return Published("lora", upload_folder(store, folder, uri))
-
-    def complete(self, store: Store) -> None:
-        """It does."""
 
 
 class FilePublisher:
@@ -68,12 +62,9 @@ class FilePublisher:
     def publish(
         self, store: Store, uri: str, version: PolicyVersion, tensors: dict[str, Tensor]
     ) -> Published:
-        folder = _empty(self._scratch)
+        folder = empty(self._scratch)
         write_whole(self._model, tensors, folder, self._base_folder)
         return Published("full", upload_folder(store, folder, uri))
-
-    def complete(self, store: Store) -> None:
-        """It does."""
 
 
 class DeltaPublisher:
@@ -108,7 +99,7 @@ class DeltaPublisher:
     def publish(
         self, store: Store, uri: str, version: PolicyVersion, tensors: dict[str, Tensor]
     ) -> Published:
-        write_whole(self._model, tensors, _empty(self._next), self._base_folder)
+        write_whole(self._model, tensors, empty(self._next), self._base_folder)
         chain, folder = self._chain, self._next
         # Should anything fail from here on, the next version builds on nothing.
         self._chain = []
@@ -122,13 +113,9 @@ class DeltaPublisher:
         self._chain = [*chain, WeightsLink(version=version, uri=uri, files=files)]
         return Published("delta" if chain else "full", files, chain)
 
-    def complete(self, store: Store) -> None:
-        if len(self._chain) > 1:
-            upload_folder(store, self._held, self._chain[-1].uri)
-
     def _smaller(self) -> bool:
         """Make the delta; whether it is one, and worth its while."""
-        delta, model = _empty(self._delta) / DELTA_FILE, self._next / MODEL_FILE
+        delta, model = empty(self._delta) / DELTA_FILE, self._next / MODEL_FILE
         try:
             codec.write_delta(self._held / MODEL_FILE, model, delta)
         except codec.OtherLayout:
@@ -158,7 +145,8 @@ def write_whole(model: nn.Module, tensors: dict[str, Tensor], folder: Path, base
     (folder / DIGESTS_FILE).write_text(digests.model_dump_json())
 
 
-def _empty(folder: Path) -> Path:
+def empty(folder: Path) -> Path:
+    """The folder, new and empty."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     return folder

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from headway_api.records import PolicyVersion, WeightsManifest
 from headway_api.spec.training import RLTrainingJobSpec
-from headway_api.store import Store
+from headway_api.store import Store, upload_folder
 from headway_trainer.engine import Engine
 from headway_trainer.model import DTYPES, vocabulary
 from headway_trainer.policy import Policy
@@ -18,7 +18,9 @@ from headway_trainer.publish.backends import (
     LoraPublisher,
     Published,
     WeightPublisher,
+    empty,
     served,
+    write_whole,
 )
 from headway_trainer.publish.canary import canary
 from headway_trainer.ranks import Ranks
@@ -38,6 +40,8 @@ class Publisher:
     ) -> None:
         self._engine = engine
         self._policy = policy
+        self._base_folder = base_folder
+        self._scratch = scratch
         self._ranks = ranks
         self._dtype = DTYPES[spec.model.dtype]
         self._adapter = spec.model.effective_lora is not None
@@ -64,10 +68,15 @@ class Publisher:
             canary=proof,
         )
 
-    def complete(self, store: Store) -> None:
-        """The job is over: make the newest version's folder one to serve. Not collective."""
+    def complete(self, store: Store, newest: WeightsManifest) -> None:
+        """The job is over: have the folder of its newest version, which the engine holds, one to serve as it
+        is; collective."""
+        if newest.kind != "delta":
+            return
+        tensors = self._whole()
         if self._ranks.first:
-            self._backend.complete(store)
+            write_whole(self._engine.model, tensors, empty(self._scratch / "whole"), self._base_folder)
+            upload_folder(store, self._scratch / "whole", newest.uri)
 
     def _whole(self) -> dict[str, Tensor]:
         """All published tensors on rank 0, none elsewhere; collective."""
