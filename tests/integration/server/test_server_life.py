@@ -65,6 +65,7 @@ def test_sigterm_ends_it_while_the_model_loads(tmp_path: Path, tiny: Path) -> No
         until(lambda: server.engine_processes() == [])
 
 
+@pytest.mark.long
 def test_a_model_that_vllm_cannot_load_is_a_mistake_of_the_spec(tmp_path: Path, tiny: Path) -> None:
     broken = tmp_path / "broken"
     shutil.copytree(tiny, broken)

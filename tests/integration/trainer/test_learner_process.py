@@ -100,6 +100,7 @@ async def test_killed_at_random_points_it_ends_where_an_undisturbed_one_does(
         assert report.weights.files == history[report.step].weights.files
 
 
+@pytest.mark.long
 async def test_steps_beyond_the_last_checkpoint_are_taken_anew(
     tmp_path: Path, model: Path, left: Callable[..., Any]
 ) -> None:

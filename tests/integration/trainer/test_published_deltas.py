@@ -55,6 +55,7 @@ def check_published(reports: dict[int, StepReport], scratch: Path) -> None:
             assert {file.name for file in folder.iterdir()} == {DELTA_FILE, DIGESTS_FILE}
 
 
+@pytest.mark.long
 async def test_what_a_kept_delta_is_built_on_is_kept(tmp_path: Path, model: Path) -> None:
     config = rig.job(tmp_path, model, dtype="bfloat16", optimizer={"learningRate": 1e-5})
     steps = 9

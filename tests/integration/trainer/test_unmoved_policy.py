@@ -48,7 +48,13 @@ def sampled(model: Any, batch: Batch) -> Batch:
     return batch.model_copy(update={"groups": groups})
 
 
-@pytest.mark.parametrize("loss", ["ppo", "cispo", "importance_sampling", "gspo"])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "ppo",
+        *(pytest.param(loss, marks=pytest.mark.long) for loss in ("cispo", "importance_sampling", "gspo")),
+    ],
+)
 async def test_without_a_learning_rate_every_ratio_is_one_at_every_step(
     tmp_path: Path, model: Path, left: Callable[..., Any], loss: str
 ) -> None:
