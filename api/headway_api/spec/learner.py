@@ -45,7 +45,7 @@ class LearnerSpec(SpecModel):
     """DeepSpeed's settings."""
     micro_batch_tokens: Annotated[int, Field(ge=16, le=1048576)] | None = None
     """Tokens that go through the model at once; a longer row goes alone. Memory grows with it, the result is
-    the same. Absent: 16384 on an accelerator, 4096 without."""
+    the same but for rounding. Absent: 16384 on an accelerator, 4096 without."""
     activation_checkpointing: bool | None = None
     """true computes activations again in the backward pass instead of keeping them: a third more work, and
     memory that hardly grows with tokens. Absent: true on an accelerator, false without."""
