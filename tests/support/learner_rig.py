@@ -206,7 +206,8 @@ class ScriptedCoordinator:
             await asyncio.sleep(min(0.05, float(request.query["wait"])))  # in the place of a long poll
             return web.Response(status=204)
         if step > len(self.batches):
-            done = Finished(reason="MaxSteps").model_dump_json()
+            validated = self.batches[-1].validated if self.batches else []
+            done = Finished(reason="MaxSteps", validated=validated).model_dump_json()
             return web.Response(status=410, text=done, content_type="application/json")
         body = gzip.compress(self.batches[step - 1].model_dump_json().encode())
         return web.Response(body=body, content_type="application/json", headers={"Content-Encoding": "gzip"})
