@@ -27,6 +27,7 @@ from bench.support.model import SMALL
 from bench.support.report import Goal, Row, Section, Table, prose
 from bench.support.stats import shown
 from headway_rollout.engines.vllm import Request
+from headway_rollout.http import connector
 from headway_rollout.model_names import name_of
 
 Done = TypeVar("Done")
@@ -50,8 +51,6 @@ CELLS = {
 that lasts, where the first moment, in which all of them arrive together, is a small part of the whole."""
 OF_DIRECT, MILLISECONDS = 0.97, 3.0
 START_SECONDS = 120.0
-KEPT_SECONDS = 2.0
-"""An idle connection is used again for so long: vLLM closes it after 5 s, and it must not do so meanwhile."""
 
 SYSTEM = "You are the clerk of a refund desk. Use the tools to look each case up, then answer in one line."
 RESULT = '{"tier": "gold", "reason": "late", "amount": %d.5}'
@@ -210,9 +209,7 @@ async def rig(server: Server, profile: Path | None = None) -> AsyncIterator[Rig]
         async with asyncio.timeout(START_SECONDS):
             assert await process.stdout.readline(), "the gateway's process ended"
         limit = aiohttp.ClientTimeout(total=None)
-        async with aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEPT_SECONDS), timeout=limit
-        ) as http:
+        async with aiohttp.ClientSession(connector=connector(), timeout=limit) as http:
             yield Rig(http, f"http://127.0.0.1:{settings['port']}", server)
     finally:
         process.stdin.close()

@@ -27,6 +27,7 @@ from headway_rollout.gateway.core import Gateway, Sampling, Session
 from headway_rollout.gateway.rollouts import Rollout
 from headway_rollout.gateway.server import GatewayServer
 from headway_rollout.gateway.turns import Places
+from headway_rollout.http import connector
 from headway_rollout.room import Room
 from headway_rollout.seeds import seed
 from headway_rollout.trajectory.render import load
@@ -95,7 +96,7 @@ async def serve(settings: dict[str, Any]) -> None:
     async def discover() -> set[Endpoint]:
         return {Endpoint(settings["engine"], settings["agent"])}
 
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
+    async with aiohttp.ClientSession(connector=connector()) as http:
         fleet = Fleet(http, settings["token"], discover)
         keeping = asyncio.create_task(fleet.run())
         await fleet.want(manifest)

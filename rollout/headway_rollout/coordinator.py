@@ -36,7 +36,7 @@ from headway_rollout.episode import Episodes, Rules
 from headway_rollout.gateway.core import Gateway
 from headway_rollout.gateway.server import GatewayServer
 from headway_rollout.gateway.turns import Places
-from headway_rollout.http import listen
+from headway_rollout.http import connector, listen
 from headway_rollout.learner_api import LearnerApi
 from headway_rollout.ledger.segments import Ledger
 from headway_rollout.ledger.usage import usage
@@ -125,9 +125,7 @@ class Coordinator:
         """
         self._loop = asyncio.get_running_loop()
         async with AsyncExitStack() as stack:
-            # Episodes bound the calls in flight, not the connector.
-            connector = aiohttp.TCPConnector(limit=0)
-            http = await stack.enter_async_context(aiohttp.ClientSession(connector=connector))
+            http = await stack.enter_async_context(aiohttp.ClientSession(connector=connector()))
             await listen(stack, self._api.app(), self._port)
             writer = self._background(stack, self._status.run())
             try:

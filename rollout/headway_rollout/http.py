@@ -14,6 +14,15 @@ from headway_api.sandbox_api import Problem
 from headway_rollout.faults import InfraFault, PermanentFault
 
 CONNECT_SECONDS = 5.0
+KEPT_SECONDS = 2.0
+"""An idle connection is used again for so long. The engine closes it after 5 s (uvicorn's
+timeout_keep_alive), and a request that meets the close looks like a lost server: its turn would be computed
+again elsewhere."""
+
+
+def connector() -> aiohttp.TCPConnector:
+    """For as many connections as are asked for: episodes bound the calls in flight. Needs a running loop."""
+    return aiohttp.TCPConnector(limit=0, keepalive_timeout=KEPT_SECONDS)
 
 
 class Refused(Exception):
