@@ -53,6 +53,7 @@ test: venv ## unit, integration, end to end; one cluster for all, stopped again 
 test-unit: venv ## pure Python, no process started
 	$(UNIT)
 test-oracles: oracles ## the objective against verl and TRL, value and gradient (a minute; the first time an environment of 7 GB)
+	$(ORACLES) -c "import trl, verl"
 	$(ORACLES) -m pytest --durations=10 $(PYTEST_ARGS) tests/unit/trainer/test_oracle_*.py
 test-integration: venv ## against real vLLM, DeepSpeed, S3 and MLflow on this machine
 	$(INTEGRATION)

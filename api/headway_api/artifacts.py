@@ -17,6 +17,7 @@ A key is a pure function of what it holds, so writing twice is harmless.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -114,11 +115,25 @@ class Layout:
         """The MlflowRun that every process of the job logs to."""
         return f"{self.root}/mlflow-run"
 
+    @property
+    def all_weights(self) -> str:
+        """Folder of the published weights of all steps."""
+        return f"{self.root}/weights"
+
     def weights(self, step: int) -> str:
         """Weights in Hugging Face layout."""
-        return f"{self.root}/weights/{step:06d}"
+        return f"{self.all_weights}/{step:06d}"
 
     @property
     def report(self) -> str:
         """Summary of the finished job."""
         return f"{self.root}/report.json"
+
+
+def by_step(uris: Iterable[str], folder: str) -> dict[int, list[str]]:
+    """Objects below a folder that has one of its own for each step (`<folder>/000012/...`), by step."""
+    found: dict[int, list[str]] = {}
+    for uri in uris:
+        step = uri.removeprefix(folder).lstrip("/").partition("/")[0]
+        found.setdefault(int(step), []).append(uri)
+    return found

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.support.model import Size
+from bench.support.model import Size, configuration
 from headway_api.spec.algorithm import AlgorithmSpec
 from headway_api.spec.learner import DeepSpeed, OptimizerSpec
 from headway_trainer.batch import TrainingRow, weighted
@@ -25,25 +25,11 @@ RATE = 1e-5
 def model_of(size: Size, vocabulary: int) -> Any:
     """A Qwen3 in float32."""
     import torch
-    from transformers import Qwen3Config, Qwen3ForCausalLM
+    from transformers import Qwen3ForCausalLM
 
     torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=vocabulary,
-        hidden_size=size.hidden,
-        intermediate_size=size.inner,
-        num_hidden_layers=size.layers,
-        num_attention_heads=size.heads,
-        num_key_value_heads=size.kv_heads,
-        head_dim=size.head_dim,
-        max_position_embeddings=8192,
-        tie_word_embeddings=False,
-        bos_token_id=None,
-        eos_token_id=None,
-        pad_token_id=None,
-        use_cache=False,
-        dtype="float32",
-    )
+    config = configuration(size, vocabulary)
+    config.use_cache = False
     return Qwen3ForCausalLM(config)
 
 

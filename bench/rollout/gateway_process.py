@@ -67,25 +67,27 @@ class Desk:
             self._rollouts.append(await self._open.enter_async_context(self._server.open(rollout)))
         return web.json_response([f"{self._url}/e/{rollout.token}" for rollout in self._rollouts])
 
+    async def said(self, _request: web.Request) -> web.Response:
+        """What the engine was asked and answered so far, by episode and turn."""
+        return web.json_response([_told(rollout.session) for rollout in self._rollouts])
+
     async def close(self, _request: web.Request) -> web.Response:
-        """What the engine was asked and answered, by episode and turn."""
+        """The same, of episodes that end with it."""
         sessions = [rollout.session for rollout in self._rollouts]
         await self._open.aclose()
         self._open, self._rollouts = AsyncExitStack(), []
-        found = [
-            {
-                "turns": [
-                    {"prompt": said.prompt, "sampled": said.sampled, "seed": seed(session.seed, number)}
-                    for number, said in enumerate(session.said)
-                ],
-                "forks": session.forks,
-            }
-            for session in sessions
-        ]
-        return web.json_response(found)
+        return web.json_response([_told(session) for session in sessions])
 
     async def cpu(self, _request: web.Request) -> web.Response:
         return web.json_response(time.process_time())
+
+
+def _told(session: Session) -> dict[str, Any]:
+    turns = [
+        {"prompt": said.prompt, "sampled": said.sampled, "seed": seed(session.seed, number)}
+        for number, said in enumerate(session.said)
+    ]
+    return {"turns": turns, "forks": session.forks}
 
 
 async def serve(settings: dict[str, Any]) -> None:
@@ -107,6 +109,7 @@ async def serve(settings: dict[str, Any]) -> None:
         app = server.app()
         app.router.add_post("/bench/open", desk.open)
         app.router.add_post("/bench/close", desk.close)
+        app.router.add_get("/bench/said", desk.said)
         app.router.add_get("/bench/cpu", desk.cpu)
         # As the coordinator serves it.
         runner = web.AppRunner(app, access_log=None, handler_cancellation=True)

@@ -47,7 +47,7 @@ class Simulation:
             self._start(sampler)
             self.now, _, position = heapq.heappop(self._events)
             if position is None:
-                sampler.acknowledged(sampler.step + 1, self._batch or [])
+                sampler.trained(sampler.step + 1, self._batch or [])
                 self._batch = None
                 continue
             self._running -= 1

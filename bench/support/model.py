@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tiny_model import VOCABULARY
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
@@ -40,16 +41,12 @@ TINY = Size(hidden=128, layers=2, heads=4, kv_heads=2, head_dim=32, inner=256)
 SMALL = Size(hidden=384, layers=6, heads=6, kv_heads=1, head_dim=64, inner=1024)
 
 
-def write_model(folder: Path, size: Size, *, seed: int = 0) -> Path:
-    """Write config, weights (float32, untied) and tokenizer; returns `folder`."""
-    import torch
-    from transformers import Qwen3Config, Qwen3ForCausalLM
+def configuration(size: Size, vocabulary: int, *, eos: int | None = None, pad: int | None = None) -> Any:
+    """A Qwen3's of this shape, in float32 and untied."""
+    from transformers import Qwen3Config
 
-    folder.mkdir(parents=True, exist_ok=True)
-    tok = tokenizer(folder, QWEN3_TEMPLATE)
-    tok.save_pretrained(folder)
-    config = Qwen3Config(
-        vocab_size=VOCABULARY,
+    return Qwen3Config(
+        vocab_size=vocabulary,
         hidden_size=size.hidden,
         intermediate_size=size.inner,
         num_hidden_layers=size.layers,
@@ -59,10 +56,21 @@ def write_model(folder: Path, size: Size, *, seed: int = 0) -> Path:
         max_position_embeddings=8192,
         tie_word_embeddings=False,
         bos_token_id=None,
-        eos_token_id=tok.eos_token_id,
-        pad_token_id=tok.pad_token_id,
+        eos_token_id=eos,
+        pad_token_id=pad,
         dtype="float32",
     )
+
+
+def write_model(folder: Path, size: Size, *, seed: int = 0) -> Path:
+    """Write config, weights (float32, untied) and tokenizer; returns `folder`."""
+    import torch
+    from transformers import Qwen3ForCausalLM
+
+    folder.mkdir(parents=True, exist_ok=True)
+    tok = tokenizer(folder, QWEN3_TEMPLATE)
+    tok.save_pretrained(folder)
+    config = configuration(size, VOCABULARY, eos=tok.eos_token_id, pad=tok.pad_token_id)
     torch.manual_seed(seed)
     model = Qwen3ForCausalLM(config)
     direction = torch.ones(size.hidden) / size.hidden**0.5

@@ -43,7 +43,7 @@ class Replay:
     """Validation groups by step; of one id there may be several, of which at most one is answered."""
 
     @property
-    def acknowledged(self) -> set[str]:
+    def taken(self) -> set[str]:
         """Ids of the groups the learner has taken."""
         return {group for report in self.reports for group in report.groups}
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from headway_api.records import GroupRecord, StepReport
-from headway_rollout.evaluation.measures import Evaluation
+from headway_rollout.evaluation.measures import Evaluation, ranked
 
 
 @dataclass
@@ -42,6 +42,16 @@ class State:
     """Groups that this process gave up, by reason."""
     discarded: Counter[str] = field(default_factory=Counter)
     """Tokens of this process's groups that were used for nothing, by why."""
+
+    @property
+    def durable(self) -> bool:
+        """Whether the newest step has a whole checkpoint."""
+        return bool(self.reports) and self.reports[-1].durable == self.step
+
+    @property
+    def validated(self) -> list[int]:
+        """Validated steps, the best first."""
+        return [evaluation.step for evaluation in ranked(self.evaluations.values())]
 
     @property
     def step(self) -> int:

@@ -35,7 +35,7 @@ from headway_rollout.dataset import Data, Order, position_of
 from headway_rollout.engines.fleet import Fleet
 from headway_rollout.episode import Task
 from headway_rollout.evaluation import driver
-from headway_rollout.evaluation.measures import ranked, summarize
+from headway_rollout.evaluation.measures import summarize
 from headway_rollout.gateway.core import Sampling
 from headway_rollout.ledger.events import discarded_tokens
 from headway_rollout.ledger.segments import Ledger
@@ -112,24 +112,19 @@ class Training:
         """Passes over the training rows completed."""
         return max(0, self.state.step) * self._spec.algorithm.batch_size // len(self._data.train)
 
-    @property
-    def durable(self) -> bool:
-        """Whether the newest step has a whole checkpoint."""
-        return bool(self.state.reports) and self.state.reports[-1].durable == self.state.step
-
     async def until_durable(self) -> None:
-        """Return once the newest step is durable. The caller sets the deadline.
+        """Return once the newest step has a whole checkpoint. The caller sets the deadline.
 
         Raises:
             JobError: `LearnerRolledBack`: it will not become so, it is taken anew.
         """
-        await self._until(lambda: self.durable or self._fault is not None)
+        await self._until(lambda: self.state.durable or self._fault is not None)
         if self._fault is not None:
             raise self._fault
 
     @property
     def spooled(self) -> int:
-        """Finished groups that no step has acknowledged."""
+        """Finished groups that no step has taken."""
         return len(self._waiting)
 
     @property
@@ -146,9 +141,7 @@ class Training:
         for report in replay.reports[1:]:
             await self._store(self._ledger.step, report, time.time())
         self._waiting = {position_of(group.group_id): group for group in kept}
-        settled = {position_of(group) for group in replay.acknowledged} | {
-            position_of(g.group_id) for g in gone
-        }
+        settled = {position_of(group) for group in replay.taken} | {position_of(g.group_id) for g in gone}
         self.state.reports = list(replay.reports)
         for step, found in replay.validations.items():
             standing = driver.standing(found)
@@ -204,7 +197,7 @@ class Training:
             JobError: `StaleBatch`, if the staleness bound was ever broken.
         """
         if self.state.finished is not None:
-            return Finished(reason=self.state.finished, validated=self._ranked())
+            return Finished(reason=self.state.finished, validated=self.state.validated)
         if step != self.state.step + 1 or self.state.step < 0:
             raise Conflict(f"step {step} was asked for, but step {self.state.step} is the last one reported")
         positions = None if self._validation_due() else self.sampler.take()
@@ -215,14 +208,10 @@ class Training:
             step=step,
             epoch=self._order.slot(positions[0]).epoch,
             groups=[self._waiting[position] for position in positions],
-            validated=self._ranked(),
+            validated=self.state.validated,
         )
         check_lag(batch, self._spec.algorithm.max_steps_off_policy)
         return batch
-
-    def _ranked(self) -> list[int]:
-        """Validated steps, the best first."""
-        return [evaluation.step for evaluation in ranked(self.state.evaluations.values())]
 
     async def wait_for_batch(self, step: int, timeout: float) -> Batch | Finished | None:
         """`batch`, but waits up to `timeout` seconds for it. A JobError ends `run` too."""
@@ -290,7 +279,7 @@ class Training:
         await self._store(self._spool.keep, report)
         await self._store(self._ledger.step, report, time.time())
         if report.step > 0:
-            self.sampler.acknowledged(report.step, positions)
+            self.sampler.trained(report.step, positions)
             self._stop_doomed()
             self.state.last_batch = [self._waiting.pop(position) for position in positions]
         self.state.reports.append(report)

@@ -70,6 +70,20 @@ def manifest(step: int, incarnation: int = 0) -> WeightsManifest:
     )
 
 
+def report(step: int, incarnation: int = 0, durable: int | None = None) -> StepReport:
+    """A learner's word on a step that it took without groups; durable unless said otherwise."""
+    weights = manifest(step, incarnation)
+    return StepReport(
+        step=step,
+        version=weights.version,
+        groups=[],
+        train_tokens={},
+        weights=weights,
+        durable=step if durable is None else durable,
+        metrics={},
+    )
+
+
 class Job:
     """One job in a folder, of which several coordinators may live after one another."""
 

@@ -85,7 +85,7 @@ class TrainingBatch:
     step: int
     epoch: int
     group_ids: tuple[str, ...]
-    """Every group of the batch, in its order; acknowledged together, whether trained or not."""
+    """Every group of the batch, in its order; taken together, whether they have a gradient or not."""
     groups: tuple[GroupRows, ...]
     """Those that have a gradient."""
     advantages: NDArray[np.float64]

@@ -22,7 +22,7 @@ from typing import Final
 
 from headway_api import config as job_config
 from headway_api import names
-from headway_api.artifacts import Layout
+from headway_api.artifacts import Layout, by_step
 from headway_api.base_model import fetch
 from headway_api.config import JobConfig
 from headway_api.exits import JobError, leave, not_final
@@ -34,7 +34,7 @@ from headway_trainer import layout, warm_start
 from headway_trainer import model as models
 from headway_trainer.batch import TrainingBatch, mini_batches, training_batch
 from headway_trainer.checkpoint.journal import Journal
-from headway_trainer.checkpoint.keeper import Keeper, delete, steps_in
+from headway_trainer.checkpoint.keeper import Keeper
 from headway_trainer.checkpoint.retention import due, expired_weights
 from headway_trainer.coordinator import LONG_POLL, AnnounceFirst, Coordinator
 from headway_trainer.engine import Engine
@@ -175,14 +175,15 @@ class Learner:
             return
         every, lag = self._spec.evaluation.every_steps, self._spec.algorithm.max_steps_off_policy
         checkpoints = self.keeper.prune(validated)
-        folder = f"{self._layout.root}/weights"
-        weights = steps_in(self._store, folder)
+        folder = self._layout.all_weights
+        uris = self._store.list(folder)
+        weights = by_step(uris, folder)
         planned = [step for step in weights if every and due(step, every)]
-        old = expired_weights(weights, latest, lag, checkpoints, [*planned, *validated])
+        old = expired_weights(weights.keys(), latest, lag, checkpoints, [*planned, *validated])
         # evaluation.everySteps may have been another number, and a validation may be under way.
         unseen = [step for step in old if not self._store.list(self._layout.validation_groups(step))]
-        needed = built_on(weights.difference(unseen), delta_steps(self._store.list(folder), folder))
-        delete(self._store, [self._layout.weights(step) for step in unseen if step not in needed])
+        needed = built_on(weights.keys() - set(unseen), delta_steps(uris, folder))
+        self._store.delete(uri for step in unseen if step not in needed for uri in weights[step])
 
     def _finish(
         self,

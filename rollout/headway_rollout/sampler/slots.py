@@ -1,15 +1,15 @@
 """The staleness rule as a state machine: no clock, no I/O, no tokens.
 
 A training step takes P groups. At most B = (S + 1) * P groups are *active*: started, and neither abandoned
-nor acknowledged by the learner. Groups start in data order; which of the finished make the next batch is the
+nor trained by the learner. Groups start in data order; which of the finished make the next batch is the
 `Choice` of `choice.py`. Under each of them no token is trained more than S steps after the version that
 sampled it; docs/staleness.md has the derivation, and a property test drives all three.
 
-A batch is chosen when the learner first asks for it and stays as it is until it is acknowledged: what
+A batch is chosen when the learner first asks for it and stays as it is until it is trained: what
 finishes meanwhile waits for the next one. A step that was undone by a rollback gets the groups it had: they
 are trained, and billed, as that step's.
 
-A slot returns exactly once: when its group is abandoned, or when it is acknowledged. A group whose rewards
+A slot returns exactly once: when its group is abandoned, or when it is trained. A group whose rewards
 are uniform keeps its place in its batch, where it has no gradient, and its slot until then.
 """
 
@@ -49,11 +49,11 @@ class Sampler:
     """Groups the data can yield in all epochs."""
     order: Order = "in_order"
     step: int = 0
-    """Steps the learner has acknowledged."""
+    """Steps the learner has taken."""
     active: dict[int, Active] = field(default_factory=dict)
     """By position."""
     settled: set[int] = field(default_factory=set)
-    """Positions acknowledged or abandoned: they never start again."""
+    """Positions trained or abandoned: they never start again."""
     cursor: int = 0
     cut: list[int] | None = None
     """The batch that the learner was given for the next step."""
@@ -82,7 +82,7 @@ class Sampler:
 
     @property
     def left(self) -> int:
-        """Groups that are neither acknowledged nor abandoned, started or not."""
+        """Groups that are neither trained nor abandoned, started or not."""
         return self.positions - len(self.settled)
 
     @property
@@ -144,8 +144,8 @@ class Sampler:
         distinct = len(set(given)) == self.batch_size == len(given)
         return ended and distinct and feasible(given, self._groups(), self.batch_size)
 
-    def acknowledged(self, step: int, positions: Iterable[int]) -> None:
-        """The learner made `step` durable with exactly the batch that was cut for it."""
+    def trained(self, step: int, positions: Iterable[int]) -> None:
+        """The learner took `step` with exactly the batch that was cut for it."""
         positions = list(positions)
         if not self.accepts(step, positions):
             raise OutOfOrder(f"step {step} with groups {positions} does not follow step {self.step}")
@@ -162,10 +162,10 @@ class Sampler:
         finished: Mapping[int, int],
         undone: Mapping[int, Collection[int]] | None = None,
     ) -> None:
-        """State after a restart: what was acknowledged or abandoned, and what waits in the spool.
+        """State after a restart: what was trained or abandoned, and what waits in the spool.
 
         Args:
-            step: the newest durable step.
+            step: the newest step taken.
             settled: positions that never start again.
             finished: the oldest version's step of each waiting group, by position.
             undone: positions of each step that a rollback undid.

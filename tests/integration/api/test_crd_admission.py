@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
-import yaml
 from refusal_cases import EVERYTHING, SMALLEST, TABLE, changed
 
 from headway_api.spec.training import RLTrainingJob
@@ -44,11 +43,8 @@ def by_object(text: str) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def namespace(cluster: Cluster) -> Iterator[str]:
-    cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(ROOT / "crds"))
-    for crd in sorted((ROOT / "crds").glob("*.yaml")):
-        name = yaml.safe_load(crd.read_text())["metadata"]["name"]
-        cluster.kubectl("wait", "--for=condition=Established", f"crd/{name}", "--timeout=30s")
+def namespace(served: Cluster) -> Iterator[str]:
+    cluster = served
     name = f"admission-{uuid.uuid4().hex[:6]}"
     cluster.kubectl("create", "namespace", name)
     yield name

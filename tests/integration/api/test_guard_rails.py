@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
-import yaml
 from refusal_cases import changed
 from warning_cases import QUIET, WARNINGS
 
@@ -43,11 +42,8 @@ def warned(cluster: Cluster, verb: str, namespace: str, job: dict[str, Any]) -> 
 
 
 @pytest.fixture(scope="module")
-def namespace(cluster: Cluster) -> Iterator[str]:
-    cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(ROOT / "crds"))
-    for crd in sorted((ROOT / "crds").glob("*.yaml")):
-        name = yaml.safe_load(crd.read_text())["metadata"]["name"]
-        cluster.kubectl("wait", "--for=condition=Established", f"crd/{name}", "--timeout=30s")
+def namespace(served: Cluster) -> Iterator[str]:
+    cluster = served
     name = f"guard-rails-{uuid.uuid4().hex[:6]}"
     cluster.kubectl("create", "namespace", name)
     tools = ["/usr/bin/python3", str(ROOT / "hack" / "cluster" / "cluster.py"), "tools"]

@@ -103,7 +103,8 @@ def weight_agent_that_fails_once() -> Scripted:
 
 
 async def coordinators(folder: Path) -> set[str]:
-    """What a coordinator shows after a job."""
+    """What a coordinator shows during and after a job: what an engine says of itself is there while its last
+    answer stands, and the job may end between two of them."""
     box = sandbox()
     box.answers = {
         **box.answers,
@@ -135,11 +136,19 @@ async def coordinators(folder: Path) -> set[str]:
         async with asyncio.timeout(100):
             running = asyncio.create_task(coordinator.run())
             await until_ready(running, port)
-            await asyncio.gather(learner.run(), running)
+            shown, _, _ = await asyncio.gather(seen(coordinator, running), learner.run(), running)
     text = coordinator._exporter.text().decode()
     assert 'headway_weights_verification_failures_total{job="job",namespace="ns"} 1.0' in text
     assert 'headway_episodes_retried_total{job="job",namespace="ns",purpose="validation"} 1.0' in text
-    return families(text_string_to_metric_families(text))
+    return shown | families(text_string_to_metric_families(text))
+
+
+async def seen(coordinator: Coordinator, running: asyncio.Task[None]) -> set[str]:
+    found: set[str] = set()
+    while not running.done():
+        found |= families(text_string_to_metric_families(coordinator._exporter.text().decode()))
+        await asyncio.sleep(0.05)
+    return found
 
 
 async def until_ready(running: asyncio.Task[None], port: int) -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
 import aiohttp
 import pytest
-from a_job import TOKEN, Job, manifest, spec
+from a_job import TOKEN, Job, manifest, report, spec
 
-from headway_api.exits import JobError
+from headway_api.exits import ANEW, JobError
 from headway_api.records import PolicyVersion, StepReport
 from headway_rollout.bounds import rollback
 from headway_rollout.ledger.segments import total
@@ -26,11 +27,11 @@ def resumed(job: Job, step: int, incarnation: int) -> StepReport:
 
 def roll_back(job: Job, to: int) -> StepReport:
     """Set the pointer back, and start the learner there."""
-    report = resumed(job, to, incarnation=1)
+    anew = resumed(job, to, incarnation=1)
     job.store.put(job.layout.latest, json.dumps({"step": to}).encode())
     for uri in (job.layout.step_report(to), job.layout.step_history(to)):
-        job.store.put(uri, report.model_dump_json().encode())
-    return report
+        job.store.put(uri, anew.model_dump_json().encode())
+    return anew
 
 
 @pytest.mark.parametrize("order", CHOICES)
@@ -41,10 +42,10 @@ async def test_the_coordinator_starts_again_where_the_learner_is(tmp_path: Path,
         await learner.run(steps=3)
         first = {batch.step: [g.group_id for g in batch.groups] for batch in learner.batches}
         assert sorted(training.state.evaluations) == [0, 2]
-        report = roll_back(job, to=1)
+        rolled_back = roll_back(job, to=1)
         async with aiohttp.ClientSession() as http:
             url, headers = f"{learner._url}/v1/steps", {"Authorization": f"Bearer {TOKEN}"}
-            async with http.post(url, data=report.model_dump_json(), headers=headers) as answer:
+            async with http.post(url, data=rolled_back.model_dump_json(), headers=headers) as answer:
                 assert answer.status == 503, "the learner is to come back, not to give up"
                 assert "was at step 3, resumed at step 1" in (await answer.json())["message"]
         with pytest.raises(ExceptionGroup) as ended:
@@ -78,26 +79,46 @@ async def test_a_learner_whose_step_nothing_points_to_is_refused(tmp_path: Path)
 
 
 def test_only_a_newer_incarnation_that_is_on_record_is_a_rollback(tmp_path: Path) -> None:
-    def report(step: int, incarnation: int) -> StepReport:
-        weights = manifest(step, incarnation)
-        return StepReport(
-            step=step,
-            version=weights.version,
-            groups=[],
-            train_tokens={},
-            weights=weights,
-            durable=step,
-            metrics={},
-        )
-
     last = report(5, 1)
 
     def version(step: int, incarnation: int) -> PolicyVersion:
         return PolicyVersion(incarnation=incarnation, step=step)
 
-    assert rollback(report(3, 2), last, latest=version(3, 2)) is not None
+    fault = rollback(report(3, 2), last, latest=version(3, 2))
+    assert fault is not None
+    assert fault.code == ANEW, "nothing failed: no restart is counted"
     assert rollback(report(3, 1), last, latest=version(3, 1)) is None
     assert rollback(report(3, 2), last, latest=version(5, 1)) is None
     assert rollback(report(3, 2), last, latest=None) is None
     assert rollback(report(5, 2), last, latest=version(5, 2)) is None
     assert rollback(report(7, 2), last, latest=version(7, 2)) is None
+
+
+async def test_a_job_waits_at_its_end_for_the_last_checkpoint(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    async with job.coordinator() as (training, learner, running):
+        await learner.run()
+        await running
+        last = training.state.reports[-1]
+        training.state.reports[-1] = last.model_copy(update={"durable": last.step - 1})
+        waiting = asyncio.create_task(training.until_durable())
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        await training.report(last)
+        await waiting
+
+
+async def test_a_learner_that_dies_before_the_last_checkpoint_is_not_refused_by_a_finished_job(
+    tmp_path: Path,
+) -> None:
+    job = Job(tmp_path)
+    async with job.coordinator() as (training, learner, running):
+        await learner.run()
+        await running
+        last = training.state.reports[-1]
+        training.state.reports[-1] = last.model_copy(update={"durable": last.step - 1})
+        waiting = asyncio.create_task(training.until_durable())
+        with pytest.raises(JobError, match="resumed at step 1"):
+            await training.report(roll_back(job, to=1))
+        with pytest.raises(JobError, match="resumed at step 1"):
+            await waiting

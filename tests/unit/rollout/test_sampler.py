@@ -79,7 +79,7 @@ class Schedule(RuleBasedStateMachine):
             assert not self.trained or self.given[0] > max(self.trained)
         step = self.sampler.step + 1
         assert self.taken.setdefault(step, self.given) == self.given, "made of other groups than before"
-        self.sampler.acknowledged(step, self.given)
+        self.sampler.trained(step, self.given)
         self.trained += self.given
         self.given = None
         self.stop_doomed()
@@ -183,7 +183,7 @@ def test_a_job_without_failures_takes_every_step_its_data_allows(
             sampler.finished(position)
         batch = sampler.take()
         assert batch is not None
-        sampler.acknowledged(sampler.step + 1, batch)
+        sampler.trained(sampler.step + 1, batch)
     assert sampler.step == possible
     assert not sampler.active
 
@@ -202,7 +202,7 @@ def test_slow_groups_are_trained_in_time(order: Order, seed: int, size: int, lag
             ends[position], since[position] = now + chance.lognormvariate(0, 2), sampler.step
         if (batch := sampler.take()) is not None:
             assert max(sampler.step - since[position] for position in batch) <= lag
-            sampler.acknowledged(sampler.step + 1, batch)
+            sampler.trained(sampler.step + 1, batch)
             continue
         position = min(ends, key=ends.__getitem__)
         now = ends.pop(position)
@@ -219,7 +219,7 @@ def test_without_lag_no_group_starts_before_the_step_is_acknowledged(order: Orde
     sampler.finished(0)
     assert sampler.take() == [0, 1]
     assert sampler.start() is None
-    sampler.acknowledged(1, [1, 0])
+    sampler.trained(1, [1, 0])
     assert sampler.start() == 2
 
 
@@ -249,7 +249,7 @@ def test_who_was_passed_over_is_waited_for_in_the_end() -> None:
     sampler = started("ready_first", 1, 1)
     sampler.finished(1)
     assert sampler.take() == [1]
-    sampler.acknowledged(1, [1])
+    sampler.trained(1, [1])
     assert sampler.start() == 2
     sampler.finished(2)
     assert sampler.batch() is None
@@ -273,7 +273,7 @@ def test_an_undone_step_gets_the_groups_it_had() -> None:
     for step, expected in ((1, [2]), (2, [1]), (3, [0])):
         assert not sampler.accepts(step, [9])
         assert sampler.take() == expected, "7 is not in the spool: that step is made of what there is"
-        sampler.acknowledged(step, expected)
+        sampler.trained(step, expected)
 
 
 def test_a_successor_accepts_what_its_predecessor_gave() -> None:
@@ -290,8 +290,8 @@ def test_a_successor_accepts_what_its_predecessor_gave() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        lambda sampler: sampler.acknowledged(1, [1]),
-        lambda sampler: sampler.acknowledged(2, [0]),
+        lambda sampler: sampler.trained(1, [1]),
+        lambda sampler: sampler.trained(2, [0]),
         lambda sampler: sampler.finished(0),
         lambda sampler: sampler.abandoned(7),
     ],

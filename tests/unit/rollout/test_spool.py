@@ -6,12 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
-from a_job import manifest
+from a_job import report
 from refusing_bucket import refusing_store
 
 from headway_api.artifacts import Layout
 from headway_api.exits import JobError
-from headway_api.records import StepReport
 from headway_api.store import FileStore
 from headway_rollout.spool import Spool, standing
 
@@ -27,19 +26,6 @@ def test_a_bucket_that_may_not_be_written_is_named_before_anything_starts() -> N
         True,
     )
     assert "bucket 'typo' cannot be used" in told.message
-
-
-def report(step: int, incarnation: int = 0, durable: int = 0) -> StepReport:
-    weights = manifest(step, incarnation)
-    return StepReport(
-        step=step,
-        version=weights.version,
-        groups=[],
-        train_tokens={},
-        weights=weights,
-        durable=durable,
-        metrics={},
-    )
 
 
 def test_steps_beyond_the_newest_version_are_undone() -> None:

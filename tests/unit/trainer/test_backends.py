@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import learner_rig
 import pytest
 import torch
 from tiny_model import write_model
 
-from headway_api.records import PolicyVersion, WeightsLink
+from headway_api.records import Canary, PolicyVersion, WeightsLink, WeightsManifest
 from headway_api.spec.model import ModelSpec
 from headway_api.spec.weights import WeightsSpec
 from headway_api.store import FileStore, digest
@@ -25,6 +27,8 @@ from headway_trainer.publish.backends import (
     builds_on,
     served,
 )
+from headway_trainer.publish.publisher import Publisher
+from headway_trainer.ranks import Ranks
 
 NEVER = -1
 
@@ -58,6 +62,23 @@ class Trained:
         for file in published.files:
             assert digest(self.at(step) / file.name) == file, "told of before it lies there"
         return published
+
+    def publisher(self) -> Publisher:
+        """As a learner has that has just been started: it knows nothing of what it published before."""
+        spec = learner_rig.job(self.folder, self.base, dtype="bfloat16").spec
+        engine: Any = SimpleNamespace(model=self.model, tensors=lambda **_: self.model.named_parameters())
+        policy: Any = None
+        return Publisher(engine, policy, spec, self.base, self.folder / "served", Ranks(0, 0, 1, None))
+
+    def manifest(self, step: int, published: Published) -> WeightsManifest:
+        return WeightsManifest(
+            version=version(step),
+            kind=published.kind,
+            uri=self.uri(step),
+            files=published.files,
+            chain=published.chain,
+            canary=Canary(tokens=[1, 2], logprobs=[-1.0], tolerance=1.0),
+        )
 
     def uri(self, step: int) -> str:
         return f"file://{self.at(step)}"
@@ -115,13 +136,19 @@ def test_a_chain_ends_after_so_many_versions(trained: Trained) -> None:
 
 def test_what_people_may_serve_is_whole(trained: Trained) -> None:
     publisher = trained.delta(whole=lambda step: served(step, evaluated_every=2))
-    kinds = []
+    found = []
     for step in range(6):
         trained.step()
-        kinds.append(trained.publish(publisher, step).kind)
-    assert kinds == ["full", "delta", "full", "delta", "full", "delta"]
-    assert {file.name for file in trained.at(4).iterdir()} >= {MODEL_FILE, "config.json"}
+        found.append(trained.publish(publisher, step))
+    assert [one.kind for one in found] == ["full", "delta", "full", "delta", "full", "delta"]
+    trained.publisher().complete(FileStore(), trained.manifest(4, found[4]))
+    assert not (trained.folder / "served").exists(), "what is whole is not written again"
+    trained.publisher().complete(FileStore(), trained.manifest(5, found[5]))
+    assert {file.name for file in trained.at(5).iterdir()} >= {MODEL_FILE, DELTA_FILE, "config.json"}
     assert {file.name for file in trained.at(3).iterdir()} == {DELTA_FILE, DIGESTS_FILE}
+    plain = FilePublisher(trained.model, trained.base, trained.folder / "other")
+    trained.publish(plain, 9)
+    assert (trained.at(5) / MODEL_FILE).read_bytes() == (trained.at(9) / MODEL_FILE).read_bytes()
     assert not served(3, evaluated_every=0)
 
 

@@ -30,11 +30,17 @@ class Journal:
         self._store = store
         self._layout = layout
 
+    @property
+    def step(self) -> int | None:
+        """The step to resume from; None for a new job."""
+        try:
+            return int(json.loads(self._store.get(self._layout.latest))["step"])
+        except NotFound:
+            return None
+
     def latest(self) -> StepReport | None:
         """Report of the step to resume from, in the incarnation that resumes; None for a new job."""
-        try:
-            step = int(json.loads(self._store.get(self._layout.latest))["step"])
-        except NotFound:
+        if (step := self.step) is None:
             return None
         report = StepReport.model_validate_json(self._store.get(self._layout.step_report(step)))
         return _in_incarnation(report, incarnation(report, self._reports()))

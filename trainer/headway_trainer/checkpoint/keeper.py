@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from headway_api.artifacts import Layout
+from headway_api.artifacts import Layout, by_step
 from headway_api.records import StepReport
 from headway_api.spec.learner import CheckpointsSpec
 from headway_api.store import Store
@@ -92,11 +92,11 @@ class Keeper:
         Args:
             validated: validated steps, the best first.
         """
-        found = steps_in(self._store, self._layout.checkpoints)
-        spec = self._spec
-        old = expired_checkpoints(found, self.durable, spec.keep_last, spec.keep_best, validated)
-        delete(self._store, [self._layout.checkpoint(step) for step in old])
-        return sorted(found - set(old) | {self.saved})
+        folder, spec = self._layout.checkpoints, self._spec
+        found = by_step(self._store.list(folder), folder)
+        old = expired_checkpoints(found.keys(), self.durable, spec.keep_last, spec.keep_best, validated)
+        self._store.delete(uri for step in old for uri in found[step])
+        return sorted(found.keys() - set(old) | {self.saved})
 
     def _make_durable(self, taken: state.Snapshot, report: StepReport) -> None:
         uri = self._layout.checkpoint(report.step)
@@ -105,14 +105,3 @@ class Keeper:
             state.complete(taken, self._store, uri, self._uploaders)
             self._journal.seal(report.model_copy(update={"durable": max(0, self.durable)}))
             self.durable = report.step
-
-
-def steps_in(store: Store, folder: str) -> set[int]:
-    """Steps that have a folder in `folder`."""
-    uris = store.list(folder)
-    return {int(uri.removeprefix(folder).lstrip("/").split("/")[0]) for uri in uris}
-
-
-def delete(store: Store, folders: Sequence[str]) -> None:
-    """Delete folders whole."""
-    store.delete(uri for folder in folders for uri in store.list(folder))

@@ -46,7 +46,7 @@ class LoraPublisher:
     def publish(
         self, store: Store, uri: str, version: PolicyVersion, tensors: dict[str, Tensor]
     ) -> Published:
-        folder = empty(self._scratch)
+        folder = _empty(self._scratch)
         lora.write(self._model, tensors, folder, self._base)
         return Published("lora", upload_folder(store, folder, uri))
 
@@ -62,7 +62,7 @@ class FilePublisher:
     def publish(
         self, store: Store, uri: str, version: PolicyVersion, tensors: dict[str, Tensor]
     ) -> Published:
-        folder = empty(self._scratch)
+        folder = _empty(self._scratch)
         write_whole(self._model, tensors, folder, self._base_folder)
         return Published("full", upload_folder(store, folder, uri))
 
@@ -99,7 +99,7 @@ class DeltaPublisher:
     def publish(
         self, store: Store, uri: str, version: PolicyVersion, tensors: dict[str, Tensor]
     ) -> Published:
-        write_whole(self._model, tensors, empty(self._next), self._base_folder)
+        write_whole(self._model, tensors, _empty(self._next), self._base_folder)
         chain, folder = self._chain, self._next
         # Should anything fail from here on, the next version builds on nothing.
         self._chain = []
@@ -115,7 +115,7 @@ class DeltaPublisher:
 
     def _smaller(self) -> bool:
         """Make the delta; whether it is one, and worth its while."""
-        delta, model = empty(self._delta) / DELTA_FILE, self._next / MODEL_FILE
+        delta, model = _empty(self._delta) / DELTA_FILE, self._next / MODEL_FILE
         try:
             codec.write_delta(self._held / MODEL_FILE, model, delta)
         except codec.OtherLayout:
@@ -145,8 +145,7 @@ def write_whole(model: nn.Module, tensors: dict[str, Tensor], folder: Path, base
     (folder / DIGESTS_FILE).write_text(digests.model_dump_json())
 
 
-def empty(folder: Path) -> Path:
-    """The folder, new and empty."""
+def _empty(folder: Path) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     return folder

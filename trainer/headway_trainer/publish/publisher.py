@@ -8,7 +8,7 @@ from torch import Tensor
 
 from headway_api.records import PolicyVersion, WeightsManifest
 from headway_api.spec.training import RLTrainingJobSpec
-from headway_api.store import Store, upload_folder
+from headway_api.store import Store
 from headway_trainer.engine import Engine
 from headway_trainer.model import DTYPES, vocabulary
 from headway_trainer.policy import Policy
@@ -18,9 +18,7 @@ from headway_trainer.publish.backends import (
     LoraPublisher,
     Published,
     WeightPublisher,
-    empty,
     served,
-    write_whole,
 )
 from headway_trainer.publish.canary import canary
 from headway_trainer.ranks import Ranks
@@ -75,8 +73,8 @@ class Publisher:
             return
         tensors = self._whole()
         if self._ranks.first:
-            write_whole(self._engine.model, tensors, empty(self._scratch / "whole"), self._base_folder)
-            upload_folder(store, self._scratch / "whole", newest.uri)
+            whole = FilePublisher(self._engine.model, self._base_folder, self._scratch / "whole")
+            whole.publish(store, newest.uri, newest.version, tensors)
 
     def _whole(self) -> dict[str, Tensor]:
         """All published tensors on rank 0, none elsewhere; collective."""
