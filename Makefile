@@ -65,11 +65,13 @@ test-chaos: export CHAOS_KILLS ?= 20
 test-chaos: venv ## coordinator, servers, agents, sandboxes and learners killed at random, CHAOS_KILLS times each (20: half an hour)
 	$(PYTEST) -m chaos tests/integration
 
-.PHONY: bench-rollout bench-learner
+.PHONY: bench-rollout bench-learner bench-learning
 bench-rollout: venv ## what the gateway, asynchrony and weight updates cost and gain: bench/results/rollout.md (15 minutes; ONLY=gateway: a section)
 	PYTHONPATH=.:tests/support $(PY) -m bench.rollout $(if $(ONLY),--only $(ONLY))
 bench-learner: oracles venv ## an optimizer step against TRL's and bare PyTorch, one row against one a turn, memory, deltas: bench/results/learner.md (ONLY=memory: a section)
 	PYTHONPATH=.:tests/support $(PY) -m bench.learner $(if $(ONLY),--only $(ONLY))
+bench-learning: venv ## the demo's job with three losses and three seeds each: bench/results/learning.md (over an hour; ONLY=cispo: one loss)
+	PYTHONPATH=.:tests/support $(PY) -m bench.learning $(if $(ONLY),--only $(ONLY))
 
 .PHONY: demo images image-base cluster-up cluster-down
 demo: export DEMO_BEGUN := $(shell date +%s)

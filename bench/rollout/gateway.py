@@ -49,8 +49,11 @@ CELLS = {
 }
 """(episodes at once, turns) -> pairs of sides, and episodes that each place runs, one after the other: a load
 that lasts, where the first moment, in which all of them arrive together, is a small part of the whole."""
-ALONE = {1: 64, 4: 16, 16: 4}
+ALONE = {1: 256, 4: 64, 16: 16}
 """Turns -> episodes, one after the other, of which every turn is asked for both ways."""
+BRIEF = (4, 12)
+"""Tokens sampled in each of those. What the gateway does for a turn grows with the history, hardly with what
+is sampled, while the engine's own time for 32 tokens varies by more than is looked for."""
 OF_DIRECT, MILLISECONDS = 0.97, 3.0
 START_SECONDS = 120.0
 
@@ -84,9 +87,11 @@ READ = prose(f"""
     The model has {SMALL.parameters / 1e6:.0f} M parameters: a token takes about as long as one of a 7 B model
     takes a GPU, and vLLM computes on one core: it, not the client, is the limit.
 
-    *Added* is measured with one episode at a time: with more, the turns queue for the engine, and the gateway's
-    own CPU time a turn says what it takes. Each turn is asked for through the gateway and then, at once, of vLLM,
-    so that a slower minute of the machine slows both. The figure is the median of the differences.
+    *Added* is measured with one episode at a time: with more, the turns queue for the engine, and the
+    gateway's own CPU time a turn says what it takes. Each turn is asked for through the gateway and then, at
+    once, of vLLM, so that a slower minute of the machine slows both. Turns sample {BRIEF[0]} to {BRIEF[1]}
+    tokens here: what the gateway does grows with the history, and vLLM's time for more of them varies by more
+    than what is looked for. The figure is the median of the differences.
 """)
 
 
@@ -135,18 +140,16 @@ class Rig:
     async def _agent(self, url: str, name: str, turns: int, side: Side) -> None:
         messages, lengths = _opening(name), random.Random(name)
         for turn in range(turns):
-            await self._turn(url, messages, turn, lengths)
+            await self._turn(url, messages, turn, lengths.randint(SHORTEST, LONGEST))
             side.turns += 1
 
-    async def _turn(
-        self, url: str, messages: list[dict[str, Any]], turn: int, lengths: random.Random
-    ) -> float:
+    async def _turn(self, url: str, messages: list[dict[str, Any]], turn: int, tokens: int) -> float:
         """Seconds it took; `messages` has its answer and its tool's result then."""
         body = {
             "model": "default",
             "messages": messages,
             "tools": TOOLS,
-            "max_tokens": lengths.randint(SHORTEST, LONGEST),
+            "max_tokens": tokens,
         }
         started = time.monotonic()
         answer = await self._ask("POST", f"{url}/v1/chat/completions", body)
@@ -184,7 +187,7 @@ class Rig:
         )
         messages, lengths, found = _opening(name), random.Random(name), []
         for number in range(turns):
-            through = await self._turn(url, messages, number, lengths)
+            through = await self._turn(url, messages, number, lengths.randint(*BRIEF))
             [episode] = await self._ask("GET", f"{self._gateway}/bench/said")
             started = time.monotonic()
             await self._again(episode["turns"][-1])

@@ -1,0 +1,1 @@
+"""Whether it learns: `make bench-learning`."""

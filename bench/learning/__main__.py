@@ -1,0 +1,29 @@
+"""Measure, and write `bench/results/learning.md` and `.json`.
+
+    python -m bench.learning [--only ppo,cispo,importance_sampling] [--out FOLDER]
+
+A section that is not run keeps the results it has.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from bench.learning import seeds
+from bench.support.report import prose
+from bench.support.sections import Benchmark
+
+BENCHMARK = Benchmark(
+    name="learning",
+    title="Does it learn: the demo's job, by loss and seed",
+    intro=prose("""
+        Made by `make bench-learning` (one section: `make bench-learning ONLY=cispo`). Each row is one
+        `RLTrainingJob`, the example of `make demo` with another loss or seed, from apply to Complete on a
+        cluster on one machine. The seed is that of the base model, of the cases, of sampling and of the order
+        of the data.
+    """),
+    sections={loss: partial(seeds.measure, loss) for loss in seeds.LOSSES},
+)
+
+if __name__ == "__main__":
+    BENCHMARK.main()
