@@ -15,7 +15,7 @@ from bench.support.stats import shown
 PROMPTS = {4: 110, 8: 57, 16: 33}
 """Tokens before the first turn, by turns: the demo task's token ratios, 3.3, 5.3 and 9.1."""
 OBSERVED, SAMPLED = 10, 14
-EPISODES = 32
+EPISODES = 64
 VOCABULARY = 768
 REPEATS = 5
 WITHIN = 0.05

@@ -16,12 +16,14 @@ from bench.support.stats import shown
 
 OVER_TRL = 1.5
 OF_BARE = 0.9
+BARE = ("bare", "one by one", "lean")
 SAME_LOSS = 1e-4
 NAMES = {
     "ours": "ours: an optimizer step",
     "trl": "TRL: GRPOTrainer's loss, backward, clip, AdamW",
     "bare": "bare: forward and backward, padded",
-    "full": "bare, as much as is trained: rows one by one, nothing padded",
+    "one by one": "bare, rows one by one: nothing padded",
+    "lean": "bare, rows one by one, the head only where a token is trained",
 }
 
 READ = prose(f"""
@@ -36,8 +38,10 @@ READ = prose(f"""
     completions on the right, tool results masked), with its fused head, then backward, clip and AdamW;
     sampling, rewards and logging are left out. *Bare* is what one would write by hand: batches of {BATCH}
     rows in their order, padded on the right, a mask, the model's own loss on the action tokens, and
-    backward: no objective, no clip, no optimizer. The last line is the same without any padding, a row at a
-    time. TRL's loss and ours agree on the first step to what the table says.
+    backward: no objective, no clip, no optimizer. The last two lines are the same without any padding, a row
+    at a time, and with the head only on the tokens that are trained: the least that has to be computed. The
+    goal is judged by the fastest of the three. TRL's loss and ours agree on the first step to what the table
+    says.
 """)
 
 
@@ -69,6 +73,7 @@ def section(
         }
         for name, taken in seconds.items()
     ]
+    fastest = min(over(name) for name in BARE)
     apart = abs(losses["ours"] - losses["trl"])
     assert apart < SAME_LOSS, f"the sides do not compute the same: their losses are {apart} apart"
     return Section(
@@ -77,7 +82,7 @@ def section(
         tables=[Table(f"{action_tokens} action tokens in {tokens}; losses {apart:.1e} apart at first", rows)],
         goals=[
             Goal("a step of TRL's at 1.5 times the speed", f"{over('trl'):.2f}", over("trl") >= OVER_TRL),
-            Goal("0.9 of bare forward and backward", f"{over('bare'):.2f}", over("bare") >= OF_BARE),
+            Goal("0.9 of bare forward and backward", f"{fastest:.2f} of the fastest", fastest >= OF_BARE),
         ],
     )
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import uvloop
 from aiohttp import web
 
 from headway_api.records import WeightsManifest
@@ -45,8 +46,9 @@ class NoSandbox:
 class Desk:
     """Opens episodes, and closes them all."""
 
-    def __init__(self, server: GatewayServer, url: str) -> None:
+    def __init__(self, server: GatewayServer, fleet: Fleet, url: str) -> None:
         self._server = server
+        self._fleet = fleet
         self._url = url
         self._open = AsyncExitStack()
         self._rollouts: list[Rollout] = []
@@ -75,6 +77,8 @@ class Desk:
         """The same, of episodes that end with it."""
         sessions = [rollout.session for rollout in self._rollouts]
         await self._open.aclose()
+        for session in sessions:
+            self._fleet.router.forget(session.episode_id)
         self._open, self._rollouts = AsyncExitStack(), []
         return web.json_response([_told(session) for session in sessions])
 
@@ -105,7 +109,7 @@ async def serve(settings: dict[str, Any]) -> None:
         await fleet.ready()
         gateway = Gateway(renderer, fleet, settings["context"], EPISODE_SECONDS)
         server = GatewayServer(gateway, Places(Room(1024)))
-        desk = Desk(server, f"http://127.0.0.1:{settings['port']}")
+        desk = Desk(server, fleet, f"http://127.0.0.1:{settings['port']}")
         app = server.app()
         app.router.add_post("/bench/open", desk.open)
         app.router.add_post("/bench/close", desk.close)
@@ -126,10 +130,10 @@ async def serve(settings: dict[str, Any]) -> None:
 def main() -> None:
     settings = json.loads(sys.argv[1])
     if settings.get("profile") is None:
-        asyncio.run(serve(settings))
+        uvloop.run(serve(settings))
         return
     with cProfile.Profile() as profile:
-        asyncio.run(serve(settings))
+        uvloop.run(serve(settings))
     profile.dump_stats(settings["profile"])
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import aiohttp
+import uvloop
 
 from headway_api import config, names, prices
 from headway_api import status as st
@@ -229,9 +230,9 @@ class Coordinator:
         logs.event(_log, "finished", reason=training.state.finished, told=self._api.told_finished)
 
     async def _until_whole(self, newest: WeightsManifest) -> None:
-        """Return once the folder of the newest weights holds all of them: a delta is completed at the end."""
+        """Return once the folder of the newest weights holds all of them: it is completed at the end."""
         model = f"{newest.uri}/{MODEL_FILE}"
-        while newest.kind == "delta" and model not in await self._blocking(self._store.list, newest.uri):
+        while not newest.whole and model not in await self._blocking(self._store.list, newest.uri):
             await asyncio.sleep(1.0)
 
     def status(self) -> st.RLTrainingJobStatus:
@@ -372,7 +373,7 @@ def main() -> None:
         with not_final(begun(told)):
             store = open_store(job.spec.output)
         coordinator = Coordinator(job, config.load_token(os.environ), store, cache, sink, told=told)
-        asyncio.run(serve(coordinator))
+        uvloop.run(serve(coordinator))
     except asyncio.CancelledError:
         sys.exit(143)
     except JobError as error:

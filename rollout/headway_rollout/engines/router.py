@@ -89,6 +89,8 @@ class Router:
     wanted: PolicyVersion | None = None
     servers: dict[Endpoint, Server] = field(default_factory=dict)
     sessions: dict[str, Home] = field(default_factory=dict)
+    _episodes: Counter[Endpoint] = field(default_factory=Counter)
+    """`sessions` by where they are: counted anew, each turn would cost as much as there are episodes."""
     preemptions: int = 0
     """Requests that servers took out of a full cache, as far as this process saw."""
 
@@ -131,19 +133,25 @@ class Router:
         usable = [server for server in usable if server.endpoint not in failed] or usable
         if self.wanted is None or not usable:
             return None
-        home = self.sessions.pop(session, None)
-        others = Counter(other.endpoint for other in self.sessions.values())
+        home, others = self._leave(session), self._episodes
         server = min(usable, key=lambda s: (others[s.endpoint], s.inflight))
         if home is not None and home.version == self.wanted:
             most = others[server.endpoint] + max(SLACK, others[home.endpoint] // 4)
             if others[home.endpoint] <= most:
                 server = next((s for s in usable if s.endpoint == home.endpoint), server)
         self.sessions[session] = Home(server.endpoint, self.wanted)
+        self._episodes[server.endpoint] += 1
         return server
 
     def forget(self, session: str) -> None:
         """The episode is over."""
-        self.sessions.pop(session, None)
+        self._leave(session)
+
+    def _leave(self, session: str) -> Home | None:
+        home = self.sessions.pop(session, None)
+        if home is not None:
+            self._episodes[home.endpoint] -= 1
+        return home
 
     def problem(self) -> str | None:
         """Why nothing can be sampled; None while a server is in rotation."""
