@@ -7,12 +7,13 @@ process is told. Killed without notice and started again, it is what a restarted
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import sys
 from pathlib import Path
 from typing import Any
+
+import uvloop
 
 from headway_api import status as st
 from headway_api.config import JobConfig
@@ -53,7 +54,7 @@ def main(folder: Path) -> None:
         gateway_port=run["gateway_port"],
         at=type(at)(service=at.pod, pod=at.pod),
     )
-    asyncio.run(serve(coordinator))
+    uvloop.run(serve(coordinator))
 
 
 if __name__ == "__main__":
