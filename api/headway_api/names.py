@@ -46,6 +46,11 @@ PORT_WEIGHTS: Final = 8001
 PORT_BROKER: Final = 8200
 PORT_LEARNER: Final = 8300
 """Probes of the learner (`/healthz`, `/readyz`), in every learner pod."""
+PORT_DIRECT: Final = 8310
+"""Where the learner hands its weights to the rollout servers of its job (`weights_direct`)."""
+SYSTEM_PORTS: Final = (32768, 60999)
+"""First and last of the ports that Linux chooses from in a new network namespace, such as a pod's:
+torch.distributed listens there."""
 PORT_SANDBOX: Final = 8080
 PORT_TORCH: Final = 29500
 """Rendezvous of the learner's ranks (MASTER_PORT)."""
@@ -72,6 +77,9 @@ ENV_COORDINATOR_URL: Final = "HEADWAY_COORDINATOR_URL"
 """Where the learner finds the coordinator instead of at its Service: for running both without a cluster."""
 ENV_PROBE_PORT: Final = "HEADWAY_PROBE_PORT"
 """Where the learner answers probes instead of at PORT_LEARNER: for several on one machine."""
+ENV_DIRECT_ADDRESS: Final = "HEADWAY_DIRECT_ADDRESS"
+"""`host:port` at which the learner hands out its weights instead of at `learner_host` and PORT_DIRECT: for
+running without a cluster."""
 ENV_ENTRYPOINT: Final = "HEADWAY_ENTRYPOINT"
 """In the sandbox pod: `module:Class` of the environment."""
 ENV_ENVIRONMENT_CONFIG: Final = "HEADWAY_ENVIRONMENT_CONFIG"
@@ -105,6 +113,12 @@ def token_secret(job: str, uid: str) -> str:
 def service_host(job: str, role: str, namespace: str) -> str:
     """DNS name of a job's Service, as complete as a name can be that fits clusters of any domain."""
     return f"{child(job, role)}.{namespace}.svc"
+
+
+def learner_host(job: str, namespace: str) -> str:
+    """DNS name of the pod with the learner's first process, the same for every pod that takes its place."""
+    learner = child(job, LEARNER)
+    return f"{learner}-0.{service_host(job, LEARNER, namespace)}"
 
 
 def job_labels(job: str, uid: str, role: str | None = None) -> dict[str, str]:

@@ -266,15 +266,26 @@ class WeightsLink(Record):
     files: list[FileDigest]
 
 
+class DirectSource(Record):
+    """Where the learner hands weights out of its memory, as `weights_direct` describes it."""
+
+    host: str
+    port: int
+    header: str = Field(pattern=r"^[0-9a-f]{64}$")
+    """SHA-256 of the header, which has a digest of each tensor."""
+
+
 class WeightsManifest(Record):
     """Published weights: where they are and how a server proves that it took them."""
 
     version: PolicyVersion
-    kind: Literal["lora", "full", "delta"]
+    kind: Literal["lora", "full", "delta", "direct"]
     uri: str
     """Folder in the artifact store: Hugging Face layout (adapter_model.safetensors or model.safetensors), or
-    a delta as `weights_format` describes it."""
+    a delta as `weights_format` describes it; of kind direct nothing lies there."""
     files: list[FileDigest]
+    direct: DirectSource | None = None
+    """Of kind direct, and of full weights that can be had both ways."""
     chain: list[WeightsLink] = Field(default_factory=list)
     """What a delta is built on: a full version, each delta since, and last the version it applies to."""
     canary: Canary
@@ -284,10 +295,17 @@ class WeightsManifest(Record):
         """This version, as one that others are built on."""
         return WeightsLink(version=self.version, uri=self.uri, files=self.files)
 
+    @property
+    def whole(self) -> bool:
+        """Whether its folder holds all of it, to be served as it is."""
+        return self.kind in ("lora", "full")
+
     @model_validator(mode="after")
-    def _only_a_delta_is_built_on_others(self) -> Self:
+    def _has_what_its_kind_needs(self) -> Self:
         if (self.kind == "delta") != bool(self.chain):
             raise ValueError(f"weights of kind {self.kind} with a chain of {len(self.chain)}")
+        if self.kind != "full" and (self.kind == "direct") != (self.direct is not None):
+            raise ValueError(f"weights of kind {self.kind} with direct: {self.direct}")
         return self
 
 

@@ -120,8 +120,8 @@ def checkpoints(layout: Layout, state: State, evaluations: list[Evaluation]) -> 
         return None
     last, top = state.reports[-1], best(evaluations)
     chosen = state.reports[top.step] if top else last
-    # A delta serves nobody by itself; at the end, the last one has the whole model beside it.
-    whole = (report for report in reversed(state.reports) if report.weights.kind != "delta")
+    # Some steps' folders serve nobody by themselves; at the end, the last one holds the whole model.
+    whole = (report for report in reversed(state.reports) if report.weights.whole)
     served = last if state.finished else next(whole, last)
     return st.Checkpoints(
         latest=st.Checkpoint(step=last.durable, uri=layout.checkpoint(last.durable)),

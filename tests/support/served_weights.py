@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from versions import version, whole
 
 from headway_api.records import WeightsManifest, WeightsState
 from headway_api.store import FileStore, Store
+from headway_api.weights_direct import DirectHeader, DirectPlace
 from headway_api.weights_format import DIGESTS_FILE, MODEL_FILE
-from headway_rollout.server.engine import Engine, EngineRefused
+from headway_rollout.server.engine import Engine, EngineRefused, NotJoined
 from headway_rollout.server.weights.checks import read_headers
 from headway_rollout.server.weights.keeper import Keeper
+from headway_rollout.server.weights.learner import Learner
 from headway_rollout.server.weights.loaders import FullLoader
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from headway_rollout.server.receiver import Receiver
 
 
 class ScriptedEngine(Engine):
@@ -25,6 +34,9 @@ class ScriptedEngine(Engine):
         self.read: list[bytes] = []
         self.answers: Callable[[list[int]], float] = lambda context: [-1.0, -2.0][len(context) - 1]
         self.refuses = False
+        self.joins = True
+        self.taken: list[dict[str, Tensor]] = []
+        self._joined: Receiver | None = None
 
     async def next_logprob(self, model: str, context: list[int], token: int) -> float:
         return self.answers(context)
@@ -42,6 +54,26 @@ class ScriptedEngine(Engine):
         assert files == [MODEL_FILE]
         self.calls.append(f"update {version}")
         self.read.append((Path(folder) / MODEL_FILE).read_bytes())
+
+    async def join(self, host: str, place: DirectPlace) -> None:
+        from torch import device
+
+        from headway_rollout.server.receiver import Receiver
+
+        if not self.joins:
+            raise NotJoined("no")
+        self._joined = await asyncio.to_thread(
+            Receiver, host, place, rank=1, size=2, device=device("cpu"), step_seconds=10.0
+        )
+        self.calls.append("join")
+
+    async def take_joined(self, folder: str, header: str, version: str) -> None:
+        if self.refuses:
+            raise EngineRefused("no")
+        assert self._joined is not None
+        described = DirectHeader.model_validate_json((Path(folder) / header).read_bytes())
+        self.taken.append(await asyncio.to_thread(lambda: dict(self._joined.tensors(described))))
+        self.calls.append(f"take {version}")
 
 
 class CountingStore(FileStore):
@@ -64,7 +96,8 @@ class CountingStore(FileStore):
 class Server:
     """One server's disk, engine and keeper."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, learner: Learner | None = None) -> None:
+        self._learner = learner
         self.cache = folder / "cache"
         self.engine = ScriptedEngine()
         self.store = CountingStore()
@@ -79,7 +112,7 @@ class Server:
         base = self.cache.parent / "base"
         if not base.exists():
             whole(base, 0)
-        loader = FullLoader(self.engine, read_headers(base / "000000"))
+        loader = FullLoader(self.engine, read_headers(base / "000000"), self._learner)
         return Keeper(self.engine, loader, store, self.cache)
 
     @property

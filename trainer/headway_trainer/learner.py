@@ -45,6 +45,7 @@ from headway_trainer.policy import Policy
 from headway_trainer.probes import Probes
 from headway_trainer.publish.links import built_on, delta_steps
 from headway_trainer.publish.publisher import Publisher
+from headway_trainer.publish.sender import Sender, sender_of
 from headway_trainer.ranks import Ranks
 from headway_trainer.step import StepResult, optimizer_step, refuse_broken, with_old
 from headway_trainer.termination import EXIT, HOLD, end, exit_on_sigterm, live
@@ -71,7 +72,9 @@ class Stopwatch:
 class Learner:
     """Weights and optimizer of one job, and the artifacts they leave; every method is collective."""
 
-    def __init__(self, config: JobConfig, store: Store, base: Path, cache: Path, ranks: Ranks) -> None:
+    def __init__(
+        self, config: JobConfig, store: Store, base: Path, cache: Path, ranks: Ranks, sender: Sender | None
+    ) -> None:
         """`base` holds the base model's files; `cache` is scratch that the ranks of a node share."""
         spec = config.spec
         self._spec = spec
@@ -94,7 +97,8 @@ class Learner:
         )
         choice = layout.choose(self._policy, ranks.device, quadratic)
         _require_one({(c.layout.packed, c.attention, c.head) for c in ranks.gather(choice)})
-        self._publisher = Publisher(self._engine, self._policy, spec, base, self._scratch / "weights", ranks)
+        scratch = self._scratch / "weights"
+        self._publisher = Publisher(self._engine, self._policy, spec, base, scratch, ranks, sender)
         self.keeper = Keeper(
             spec.checkpoints,
             self._engine,
@@ -126,6 +130,7 @@ class Learner:
             self.keeper.settle()
             return report
         self.keeper.restore(latest)
+        self._publisher.offer_again(latest.weights)
         if self._ranks.first:
             self._journal.confirm(latest)
         log("resumed", step=latest.step, version=str(latest.version))
@@ -329,13 +334,16 @@ def run(environ: Mapping[str, str]) -> None:
         folders = ranks.gather(fetching.result() if fetching else None)
     base = folders[ranks.rank - ranks.local_rank]
     assert base is not None
-    learner = Learner(config, store, base, cache, ranks)
+    sender = sender_of(config, token, environ, ranks)
+    learner = Learner(config, store, base, cache, ranks, sender)
     log("loaded", seconds=round(time.monotonic() - started, 1), processes=ranks.world)
     probes = (
         Probes(int(environ.get(names.ENV_PROBE_PORT, names.PORT_LEARNER))) if ranks.local_rank == 0 else None
     )
     coordinator = Coordinator(_coordinator_url(config, environ), token) if ranks.first else None
     finished = serve(learner, coordinator, ranks, probes)
+    if sender is not None:
+        sender.close()
     if finished is None:
         log("stopped")
         end(EXIT)

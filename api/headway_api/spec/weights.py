@@ -5,25 +5,28 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from headway_api.base import SpecModel
-from headway_api.rules import not_yet
+from headway_api.spec.model import ModelSpec
 
 
 class WeightsSpec(SpecModel):
     """How the learner publishes full weights. An adapter is always published whole, as files."""
 
-    backend: Annotated[
-        Literal["auto", "file", "delta", "nccl"],
-        not_yet("spec.learner.weights.backend: nccl is not run by this version; use delta", values=("nccl",)),
-    ] = "auto"
+    backend: Literal["auto", "file", "delta", "nccl"] = "auto"
     """auto is delta in bfloat16 and file in float32, where nearly every element changes in each step. file
-    writes all weights at each step; delta only the elements that changed, compressed. nccl is not run yet."""
+    writes all weights at each step; delta only the elements that changed, compressed. nccl writes nothing at
+    most steps: the servers take the weights out of the learner's memory, over NCCL where both compute on GPUs
+    (this transport has not been run yet) and over gloo elsewhere."""
     full_every_steps: Annotated[int, Field(ge=1, le=1000)] = 10
-    """With delta, a full version at least each so many steps: a server that joins fetches the last one and
-    the deltas since. Validated steps are full too, and so is the last one's folder in the end."""
+    """With delta and nccl, a full version in the store at least each so many steps. With delta, a server that
+    joins fetches the last one and the deltas since. Validated steps are full too, and so is the last one's
+    folder in the end."""
 
-    def chosen(self, dtype: str) -> Literal["file", "delta"]:
+    def chosen(self, dtype: str) -> Literal["file", "delta", "nccl"]:
         """The backend of a job with full weights in `dtype`."""
         if self.backend == "auto":
             return "delta" if dtype == "bfloat16" else "file"
-        assert self.backend != "nccl"  # refused above
         return self.backend
+
+    def direct(self, model: ModelSpec) -> bool:
+        """Whether the servers of a job that trains `model` take weights out of the learner's memory."""
+        return model.effective_lora is None and self.chosen(model.dtype) == "nccl"

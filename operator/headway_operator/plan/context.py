@@ -78,6 +78,11 @@ class Context:
         """What the user asked for."""
         return self.job.spec
 
+    @property
+    def hands_over_weights(self) -> bool:
+        """Whether rollout servers take weights out of the learner's memory."""
+        return self.spec.learner.weights.direct(self.spec.model)
+
     def labels(self, role: str | None = None) -> dict[str, str]:
         """Labels of an object of this job."""
         return names.job_labels(self.name, self.uid, role)

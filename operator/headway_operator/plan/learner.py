@@ -21,7 +21,7 @@ def objects(context: Context) -> list[Wanted]:
         "clusterIP": "None",
         "publishNotReadyAddresses": True,
         "selector": context.selector(role),
-        "ports": [{"name": "torch", "port": names.PORT_TORCH}],
+        "ports": [{"name": name, "port": port} for name, port in _met_at(context).items()],
     }
     return [
         Wanted(context.object("v1", "Service", context.child(role), role, spec=service)),
@@ -45,10 +45,10 @@ def _job(context: Context) -> Json:
     }
 
 
-def master_address(context: Context) -> str:
-    """Host name of the pod with index 0."""
-    learner = context.child(names.LEARNER)
-    return f"{learner}-0.{learner}.{context.namespace}.svc"
+def _met_at(context: Context) -> dict[str, int]:
+    """Ports at which other pods meet rank 0."""
+    ports = {"torch": names.PORT_TORCH}
+    return ports | {"weights": names.PORT_DIRECT} if context.hands_over_weights else ports
 
 
 def _process(context: Context) -> pods.Process:
@@ -59,9 +59,9 @@ def _process(context: Context) -> pods.Process:
         role=names.LEARNER,
         module="headway_trainer.launch",
         image=context.platform.images.learner,
-        ports={"http": names.PORT_LEARNER, "torch": names.PORT_TORCH},
+        ports={"http": names.PORT_LEARNER, **_met_at(context)},
         env={
-            "MASTER_ADDR": master_address(context),
+            "MASTER_ADDR": names.learner_host(context.name, context.namespace),
             "MASTER_PORT": str(names.PORT_TORCH),
             "NNODES": str(learner.nodes),
             "NPROC": str(learner.processes_per_node),

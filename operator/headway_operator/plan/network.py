@@ -6,6 +6,10 @@
     coordinator  from learner; scrapers
     learner      from learner
 
+With spec.learner.weights.backend nccl the rollout servers take weights out of the learner's memory: they
+reach the port at which they ask for them, and both sides reach those that torch.distributed lets the system
+choose. None of the ports named in headway_api is among those.
+
 The coordinator's gateway, where an agent asks for its turns, has a port of its own. Who reaches it depends on
 spec.agent; whoever does needs the token of an episode that runs.
 
@@ -29,6 +33,7 @@ def objects(context: Context) -> list[Wanted]:
     coordinator, learner = _role(context, names.COORDINATOR), _role(context, names.LEARNER)
     broker, scrapers = _role(context, names.BROKER), list(context.platform.metrics_from)
     inward, outward = _gateway(context)
+    to_learner, to_rollout = _weights(context)
     return [
         _policy(
             context,
@@ -39,12 +44,12 @@ def objects(context: Context) -> list[Wanted]:
         _policy(
             context,
             names.ROLLOUT,
-            [_allow([coordinator], names.PORT_ENGINE, names.PORT_WEIGHTS)],
+            [_allow([coordinator], names.PORT_ENGINE, names.PORT_WEIGHTS), *to_rollout],
         ),
         _policy(context, names.BROKER, [_allow([coordinator, *scrapers], names.PORT_BROKER)]),
         _policy(context, names.COORDINATOR, [_allow([learner, *scrapers], names.PORT_COORDINATOR), *inward]),
         # Collectives open ports of their own choice.
-        _policy(context, names.LEARNER, [_allow([learner])]),
+        _policy(context, names.LEARNER, [_allow([learner]), *to_learner]),
     ]
 
 
@@ -57,6 +62,20 @@ def _gateway(context: Context) -> tuple[list[Json], list[Json]]:
         coordinator = {"to": [_role(context, names.COORDINATOR)], **ports}
         return [_allow([_role(context, names.SANDBOX)], names.PORT_GATEWAY)], [coordinator]
     return [], []
+
+
+def _weights(context: Context) -> tuple[list[Json], list[Json]]:
+    """What weights out of the learner's memory add to the learner's ingress and to the rollout servers'.
+
+    Either side may be the one that opens a connection.
+    """
+    if not context.hands_over_weights:
+        return [], []
+    first, last = names.SYSTEM_PORTS
+    chosen = {"protocol": "TCP", "port": first, "endPort": last}
+    asked = {"protocol": "TCP", "port": names.PORT_DIRECT}
+    servers, learner = _role(context, names.ROLLOUT), _role(context, names.LEARNER)
+    return [{"from": [servers], "ports": [asked, chosen]}], [{"from": [learner], "ports": [chosen]}]
 
 
 def _role(context: Context, role: str) -> Json:

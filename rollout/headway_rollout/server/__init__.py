@@ -6,6 +6,7 @@ guard.py process.py  the child: started, heard, judged, never left behind
 engine.py            the few calls made to vLLM over HTTP
 weights/             a published manifest -> verified weights in the engine
 weight_transfer.py   runs inside vLLM: the only module that knows its internals
+receiver.py          there too: weights out of the learner's memory
 agent.py             HTTP for the coordinator and the kubelet
 server.py            wires the above
 """

@@ -7,10 +7,14 @@ from typing import Any, Final
 
 import aiohttp
 
+from headway_api.weights_direct import MEET_SECONDS, STEP_SECONDS, DirectPlace
+
 HEALTH_SECONDS: Final = 5.0
 SHORT_SECONDS: Final = 30.0
 LOAD_SECONDS: Final = 600.0
 """For a call that moves weights, or waits behind one."""
+JOIN_SECONDS: Final = MEET_SECONDS + STEP_SECONDS + SHORT_SECONDS
+"""For the call in which the workers meet the learner, which bounds its parts by itself."""
 
 
 WRONG_TENSOR: Final = "wrong tensor: "
@@ -20,6 +24,10 @@ raises, vLLM hands on the words alone."""
 
 class EngineRefused(Exception):
     """vLLM answered with an error, or not at all."""
+
+
+class NotJoined(Exception):
+    """The learner could not be met; the engine holds what it held."""
 
 
 class WrongWeights(EngineRefused):
@@ -99,7 +107,26 @@ class Engine:
 
         `digests` names the file with the tensors' digests: the engine's workers refuse others than these.
         """
-        what = {"folder": folder, "files": files, "digests": digests}
+        await self._update({"folder": folder, "files": files, "digests": digests}, version)
+
+    async def join(self, host: str, place: DirectPlace) -> None:
+        """Have the workers meet the learner on `host`; nothing that they hold changes.
+
+        Raises:
+            NotJoined: they could not, or not all of them.
+        """
+        try:
+            where = {"host": host, **place.model_dump()}
+            await self._post("/init_weight_transfer_engine", {"init_info": where}, JOIN_SECONDS)
+        except EngineRefused as error:
+            raise NotJoined(str(error)) from error
+
+    async def take_joined(self, folder: str, header: str, version: str) -> None:
+        """Take what the learner that was joined hands over into the paused engine; tokens sampled from here
+        on carry `version`. `header` is the file in `folder` that describes it: others are refused."""
+        await self._update({"folder": folder, "header": header}, version)
+
+    async def _update(self, what: dict[str, Any], version: str) -> None:
         await self._post("/start_weight_update", None, LOAD_SECONDS)
         await self._post("/update_weights", {"update_info": what}, LOAD_SECONDS)
         await self._post("/finish_weight_update", {"weight_version": version}, LOAD_SECONDS)

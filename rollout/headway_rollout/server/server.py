@@ -21,6 +21,7 @@ from headway_api import names
 from headway_api.exits import JobError, not_final
 from headway_api.records import WeightsManifest, WeightsState
 from headway_api.store import Store, open_store
+from headway_api.weights_direct import DirectJoin
 from headway_rollout.logs import event
 from headway_rollout.server import failures, model
 from headway_rollout.server.agent import application
@@ -29,6 +30,7 @@ from headway_rollout.server.launch import Host, launch
 from headway_rollout.server.process import EngineProcess
 from headway_rollout.server.weights.checks import read_headers
 from headway_rollout.server.weights.keeper import Keeper
+from headway_rollout.server.weights.learner import Learner
 from headway_rollout.server.weights.loaders import FullLoader, LoraLoader
 
 if TYPE_CHECKING:
@@ -150,7 +152,7 @@ class RolloutServer:
         self._process = await EngineProcess.start(how)
         engine = Engine(http, f"http://127.0.0.1:{self._settings.engine_port}")
         await self._started(engine, self._process)
-        self._engine, self._keeper = engine, self._make_keeper(engine, store, folder)
+        self._engine, self._keeper = engine, self._make_keeper(engine, store, folder, http)
         event(log, "ready", fetch_seconds=fetched - started, load_seconds=time.monotonic() - fetched)
         await self._watch(self._keeper, self._process)
 
@@ -171,12 +173,15 @@ class RolloutServer:
         finally:
             ended.cancel()
 
-    def _make_keeper(self, engine: Engine, store: Store, folder: Path) -> Keeper:
-        lora = self._config.spec.model.effective_lora
+    def _make_keeper(self, engine: Engine, store: Store, folder: Path, http: aiohttp.ClientSession) -> Keeper:
+        spec = self._config.spec
+        lora = spec.model.effective_lora
         if lora is not None:
             loader: LoraLoader | FullLoader = LoraLoader(engine, lora.rank)
         else:
-            loader = FullLoader(engine, read_headers(folder))
+            workers, host = spec.rollout.engine.tensor_parallel_size, self._settings.host()
+            join = DirectJoin(workers=workers, accelerated=host.accelerator)
+            loader = FullLoader(engine, read_headers(folder), Learner(http, self._token, join))
         return Keeper(engine, loader, store, self._settings.cache / "weights")
 
     async def _watch(self, keeper: Keeper, process: EngineProcess) -> None:

@@ -1,4 +1,4 @@
-"""Runs inside vLLM: a weight-transfer engine that reads a checkpoint from a folder.
+"""Runs inside vLLM: a weight-transfer engine that reads a checkpoint from a folder, or from the learner.
 
 The only module that knows vLLM's internals. `launch.py` names `RegistersFolderEngine` as the worker
 extension, so every worker imports this module before it creates its transfer engine.
@@ -31,13 +31,17 @@ from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, i
 from vllm.platforms import current_platform
 
 from headway_api.records import TensorDigests
+from headway_api.weights_direct import DirectHeader, DirectPlace, Transport
 from headway_rollout.server.engine import WRONG_TENSOR
+from headway_rollout.server.receiver import Receiver
 
 BACKEND = "headway-folder"
 """As `launch.TRANSFER_BACKEND` says; the two are held together by a test."""
 
 HASHED_AHEAD = 8
 """Tensors that are hashed while those before them are loaded."""
+HASHED_AHEAD_DIRECT = 2
+"""The same of tensors that arrive in the memory of the device."""
 
 
 class WrongTensor(Exception):
@@ -45,8 +49,13 @@ class WrongTensor(Exception):
 
 
 @dataclass
-class NoInit(WeightTransferInitInfo):
-    """There is nobody to meet first."""
+class Place(WeightTransferInitInfo):
+    """Where the learner is met, as a `DirectPlace` has it."""
+
+    host: str
+    port: int
+    key: str
+    transport: Transport
 
 
 @dataclass
@@ -57,13 +66,17 @@ class Folder(WeightTransferUpdateInfo):
     files: list[str] = field(default_factory=list)
     digests: str | None = None
     """File with the tensors' digests; without it they are taken as they are."""
+    header: str | None = None
+    """File with the `DirectHeader` of what the learner that was met hands over, in the place of files."""
 
 
-class FolderTransferEngine(WeightTransferEngine[NoInit, Folder]):
-    """Loads a folder's safetensors files into the live model."""
+class FolderTransferEngine(WeightTransferEngine[Place, Folder]):
+    """Loads a folder's safetensors files, or what the learner hands over, into the live model."""
 
-    init_info_cls = NoInit
+    init_info_cls = Place
     update_info_cls = Folder
+    _receiver: Receiver | None = None
+    """What was joined and has handed over nothing yet."""
     _expected: Mapping[str, str] = {}
     """Digests of the tensors of the update under way."""
     _dtypes: Mapping[str, torch.dtype] = {}
@@ -71,8 +84,17 @@ class FolderTransferEngine(WeightTransferEngine[NoInit, Folder]):
     _kept: frozenset[str] | None = None
     """Names under which the model holds a checkpoint's tensors as they are; None before the first update."""
 
-    def init_transfer_engine(self, init_info: NoInit) -> None:
-        """Nothing to set up."""
+    def init_transfer_engine(self, init_info: Place) -> None:
+        """Meet the learner, together with the other workers of this engine; the model stays as it is."""
+        self._receiver = None
+        place = DirectPlace(port=init_info.port, key=init_info.key, transport=init_info.transport)
+        self._receiver = Receiver(
+            init_info.host,
+            place,
+            rank=1 + self.parallel_config.rank,
+            size=1 + self.parallel_config.world_size,
+            device=self.device,
+        )
 
     def start_weight_update(self) -> None:
         """Have every layer take checkpoint tensors again."""
@@ -81,18 +103,37 @@ class FolderTransferEngine(WeightTransferEngine[NoInit, Folder]):
         initialize_layerwise_reload(self.model)
 
     def receive_weights(self, update_info: Folder) -> None:
-        """Load the files, one tensor in memory at a time."""
+        """Load the tensors, a few in memory at a time."""
+        self._expected, self._dtypes = {}, {}
+        folder = Path(update_info.folder)
+        if update_info.header is not None:
+            self.model.load_weights(self._handed_over(folder / update_info.header))
+            return
         if not update_info.files:
             raise ValueError("no files to load: the update would leave the old weights and answer 200")
-        folder = Path(update_info.folder)
         tensors = _tensors(folder, update_info.files)
-        self._expected, self._dtypes = {}, {}
         if update_info.digests is not None:
             digests = TensorDigests.model_validate_json((folder / update_info.digests).read_bytes())
-            dtypes: dict[str, torch.dtype] = {}
-            self._expected, self._dtypes = digests.tensors, dtypes
-            tensors = verified(tensors, self._expected, dtypes)
+            tensors = self._verified(tensors, digests.tensors)
         self.model.load_weights(tensors)
+
+    def _handed_over(self, path: Path) -> Iterator[tuple[str, torch.Tensor]]:
+        receiver, self._receiver = self._receiver, None
+        if receiver is None:
+            raise RuntimeError("no learner was joined for these weights")
+        header = DirectHeader.model_validate_json(path.read_bytes())
+        expected = {tensor.name: tensor.sha256 for tensor in header.tensors}
+        return self._verified(receiver.tensors(header), expected, HASHED_AHEAD_DIRECT)
+
+    def _verified(
+        self,
+        tensors: Iterable[tuple[str, torch.Tensor]],
+        expected: Mapping[str, str],
+        ahead: int = HASHED_AHEAD,
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        dtypes: dict[str, torch.dtype] = {}
+        self._expected, self._dtypes = expected, dtypes
+        return verified(tensors, expected, dtypes, ahead)
 
     def finish_weight_update(self) -> None:
         """Put the loaded weights where the kernels read them."""
@@ -103,7 +144,8 @@ class FolderTransferEngine(WeightTransferEngine[NoInit, Folder]):
         check_held(self.model, kept, self._expected)
 
     def shutdown(self) -> None:
-        """Nothing is held."""
+        """Let go of a learner that was joined."""
+        self._receiver = None
 
 
 def _tensors(
@@ -121,8 +163,9 @@ def verified(
     tensors: Iterable[tuple[str, torch.Tensor]],
     expected: Mapping[str, str],
     dtypes: MutableMapping[str, torch.dtype],
+    ahead_of_use: int = HASHED_AHEAD,
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """The same tensors, each once its digest is known to be right; hashed ahead of who takes them.
+    """The same tensors, each once its digest is known to be right; some are hashed ahead of who takes them.
 
     `dtypes` is filled with the number format of each.
 
@@ -140,7 +183,7 @@ def verified(
 
         for name, tensor in tensors:
             ahead.append((name, tensor, threads.submit(digest, tensor)))
-            if len(ahead) > HASHED_AHEAD:
+            if len(ahead) > ahead_of_use:
                 yield first()
         while ahead:
             yield first()

@@ -14,6 +14,7 @@ from headway_api import names
 from headway_api.config import JobConfig
 from headway_operator.config import OperatorConfig
 from headway_operator.plan.context import Mode, Wanted
+from headway_trainer import launch
 
 Json = dict[str, Any]
 WORKLOADS = ("Job", "Deployment")
@@ -112,6 +113,13 @@ def test_every_pod_is_restricted_whatever_a_template_says(spec: Json) -> None:
             assert context["readOnlyRootFilesystem"] is True
             assert context["capabilities"] == {"drop": ["ALL"]}
             assert not context.keys() & {"privileged", "runAsUser"}
+
+
+def test_a_learner_that_is_told_to_stop_has_the_time_that_its_processes_take() -> None:
+    pods = {role: template["spec"] for role, template in templates(everything()).items()}
+    assert pods[names.LEARNER]["terminationGracePeriodSeconds"] > launch.SHUTDOWN_SECONDS
+    # One that has no handler of SIGTERM yet must not be process 1, or it would sit all that time out.
+    assert {role for role, pod in pods.items() if pod.get("shareProcessNamespace")} == {names.LEARNER}
 
 
 @settings(deadline=None, max_examples=50)
@@ -309,7 +317,31 @@ class TestNetworkPolicies:
         assert found["coordinator"]["ingress"].pop() == {"from": pods("sandbox"), "ports": ports}
         assert found == policies
 
+    def test_servers_that_take_weights_from_the_learner_reach_it_and_it_them(
+        self, policies: dict[str, Json]
+    ) -> None:
+        def pods(role: str) -> list[Json]:
+            labels = {names.LABEL_JOB_UID: UID, names.LABEL_COMPONENT: role}
+            return [{"podSelector": {"matchLabels": labels}}]
 
+        found = self.of(**FROM_MEMORY)
+        chosen = {"protocol": "TCP", "port": 32768, "endPort": 60999}
+        asked = {"protocol": "TCP", "port": 8310}
+        assert found["learner"]["ingress"].pop() == {"from": pods("rollout"), "ports": [asked, chosen]}
+        assert found["rollout"]["ingress"].pop() == {"from": pods("learner"), "ports": [chosen]}
+        assert found == policies
+
+    def test_no_port_that_has_a_name_is_among_those_the_system_chooses(self) -> None:
+        named = {value for name, value in vars(names).items() if name.startswith("PORT_")}
+        first, last = names.SYSTEM_PORTS
+        assert len(named) > 5
+        assert not named & set(range(first, last + 1))
+
+
+FROM_MEMORY: Json = {
+    "model": {"base": "hf://Qwen/Qwen3-8B", "full": {}},
+    "learner": {"weights": {"backend": "nccl"}},
+}
 SANDBOXED = {"sandboxed": {"command": ["python3", "agent.py"]}}
 
 
@@ -321,6 +353,16 @@ def test_the_gateways_port_is_there_for_agents_of_ones_own(agent: Json) -> None:
         assert {port["targetPort"]: port["port"] for port in service} == ports
         container = templates(items)["coordinator"]["spec"]["containers"][0]
         assert {port["name"]: port["containerPort"] for port in container["ports"]} == ports
+
+
+@pytest.mark.parametrize("asked", [{}, FROM_MEMORY])
+def test_the_learners_port_for_weights_is_there_where_it_is_used(asked: Json) -> None:
+    items = everything(**asked)
+    met = {"torch": 29500} | ({"weights": 8310} if asked else {})
+    service = named(items, "Service", "refunds-learner")["spec"]["ports"]
+    assert {port["name"]: port["port"] for port in service} == met
+    container = templates(items)["learner"]["spec"]["containers"][0]
+    assert {port["name"]: port["containerPort"] for port in container["ports"]} == {"http": 8300} | met
 
 
 def test_ranks_find_one_another_by_a_stable_name() -> None:

@@ -42,7 +42,7 @@ class ScriptedLoader:
     def holds(self, version: PolicyVersion) -> bool:
         return version in self.loaded
 
-    def fetch(self, store: Store, manifest: WeightsManifest, folder: Path) -> None:
+    async def fetch(self, store: Store, manifest: WeightsManifest, folder: Path) -> None:
         download_folder(store, manifest.uri, folder, manifest.files)
         if self.unusable:
             raise Unusable("not this model's")

@@ -1,4 +1,5 @@
-"""The ways in which weights are published. Each leaves files in the store and says what they are."""
+"""The ways in which weights are published. Each says what is to be had, and where: files in the store, or the
+learner itself."""
 
 from __future__ import annotations
 
@@ -10,19 +11,22 @@ from typing import Literal, Protocol
 
 from torch import Tensor, nn
 
-from headway_api.records import FileDigest, PolicyVersion, WeightsLink
+from headway_api.exits import JobError
+from headway_api.records import DirectSource, FileDigest, PolicyVersion, WeightsLink, WeightsManifest
 from headway_api.store import Store, upload_folder
 from headway_api.weights_format import DELTA_FILE, DIGESTS_FILE, MODEL_FILE
 from headway_trainer.publish import codec, full, lora
+from headway_trainer.publish.sender import Sender
 
 
 @dataclass(frozen=True)
 class Published:
     """What lies in the store, as a `WeightsManifest` has it."""
 
-    kind: Literal["lora", "full", "delta"]
+    kind: Literal["lora", "full", "delta", "direct"]
     files: list[FileDigest]
     chain: list[WeightsLink] = field(default_factory=list)
+    direct: DirectSource | None = None
 
 
 class WeightPublisher(Protocol):
@@ -31,8 +35,8 @@ class WeightPublisher(Protocol):
     def publish(
         self, store: Store, uri: str, version: PolicyVersion, tensors: dict[str, Tensor]
     ) -> Published:
-        """Write `tensors` (trained or all, by their names in the model) below `uri`. When this returns, the
-        files are in the store; called again for a version, it leaves one that is as good."""
+        """Publish `tensors` (trained or all, by names as in the model); `uri` is the version's folder. They
+        can be had when this returns; called again for a version, it leaves one that is as good."""
 
 
 class LoraPublisher:
@@ -122,6 +126,52 @@ class DeltaPublisher:
             return False
         shutil.copyfile(self._next / DIGESTS_FILE, self._delta / DIGESTS_FILE)
         return delta.stat().st_size < model.stat().st_size
+
+
+class DirectPublisher:
+    """The learner's own memory; now and then files too."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        base_folder: Path,
+        scratch: Path,
+        sender: Sender,
+        *,
+        whole: Callable[[int], bool],
+    ) -> None:
+        """`whole` says of which steps the weights are wanted in the store as well."""
+        self._model = model
+        self._files = FilePublisher(model, base_folder, scratch)
+        self._sender = sender
+        self._whole = whole
+
+    def publish(
+        self, store: Store, uri: str, version: PolicyVersion, tensors: dict[str, Tensor]
+    ) -> Published:
+        made = full.tensors(self._model, tensors)
+        files = self._files.publish(store, uri, version, tensors).files if self._whole(version.step) else []
+        # Last: until the new version is announced, servers may still join for the one before.
+        source = self._offer(made)
+        return Published("full" if files else "direct", files, direct=source)
+
+    def offer_again(self, tensors: dict[str, Tensor], published: WeightsManifest) -> None:
+        """Have the weights of a version that an earlier process published be had from this one.
+
+        Raises:
+            JobError: `WeightsDiffer`: they are not the weights that it published.
+        """
+        source = self._offer(full.tensors(self._model, tensors))
+        if published.direct is None or source.header != published.direct.header:
+            raise JobError(
+                "WeightsDiffer",
+                f"the weights restored from the checkpoint are not those published as {published.version}: "
+                "digests of their tensors differ; go back to an earlier checkpoint",
+            )
+
+    def _offer(self, tensors: dict[str, Tensor]) -> DirectSource:
+        header = self._sender.offer(tensors)
+        return DirectSource(host=self._sender.host, port=self._sender.port, header=header)
 
 
 def builds_on(chain: list[WeightsLink], version: PolicyVersion, full_every: int) -> bool:

@@ -30,3 +30,17 @@ def write(model: nn.Module, tensors: dict[str, Tensor], folder: Path, base_folde
     for name in TOKENIZER_FILES:
         if (base_folder / name).exists():
             shutil.copyfile(base_folder / name, folder / name)
+
+
+def tensors(model: nn.Module, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """What `write` puts into model.safetensors, by the names it has there, without writing it.
+
+    The steps are those of transformers' `save_pretrained`, which cannot be had without a file.
+    """
+    from transformers.core_model_loading import revert_weight_conversion
+    from transformers.modeling_utils import remove_tied_weights_from_state_dict
+
+    saved: Any = model
+    kept = {name: one for name, one in tensors.items() if name not in (saved._keys_to_ignore_on_save or ())}
+    found = revert_weight_conversion(saved, remove_tied_weights_from_state_dict(kept, saved))
+    return {name: tensor.contiguous() for name, tensor in found.items()}

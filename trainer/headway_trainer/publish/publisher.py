@@ -14,6 +14,7 @@ from headway_trainer.model import DTYPES, vocabulary
 from headway_trainer.policy import Policy
 from headway_trainer.publish.backends import (
     DeltaPublisher,
+    DirectPublisher,
     FilePublisher,
     LoraPublisher,
     Published,
@@ -21,6 +22,7 @@ from headway_trainer.publish.backends import (
     served,
 )
 from headway_trainer.publish.canary import canary
+from headway_trainer.publish.sender import Sender
 from headway_trainer.ranks import Ranks
 
 
@@ -35,7 +37,9 @@ class Publisher:
         base_folder: Path,
         scratch: Path,
         ranks: Ranks,
+        sender: Sender | None = None,
     ) -> None:
+        """`sender` hands weights out of memory; rank 0 of a job whose weights travel so has one."""
         self._engine = engine
         self._policy = policy
         self._base_folder = base_folder
@@ -43,10 +47,11 @@ class Publisher:
         self._ranks = ranks
         self._dtype = DTYPES[spec.model.dtype]
         self._adapter = spec.model.effective_lora is not None
-        self._backend = _backend(spec, engine, base_folder, scratch)
+        assert not ranks.first or (sender is not None) == spec.learner.weights.direct(spec.model)
+        self._backend = _backend(spec, engine, base_folder, scratch, sender)
 
     def publish(self, store: Store, uri: str, version: PolicyVersion) -> WeightsManifest:
-        """Write and describe the present weights as `version`; collective.
+        """Publish and describe the present weights as `version`; collective.
 
         Once this returns, every file that the manifest names is in the store.
         """
@@ -63,13 +68,27 @@ class Publisher:
             uri=uri,
             files=published.files,
             chain=published.chain,
+            direct=published.direct,
             canary=proof,
         )
+
+    def offer_again(self, resumed: WeightsManifest) -> None:
+        """The engine holds `resumed` again, which an earlier process of this job published: where that one
+        handed it out of its memory, this one does from now on; collective.
+
+        Raises:
+            JobError: `WeightsDiffer`: the engine holds other weights.
+        """
+        if resumed.direct is None:
+            return
+        tensors = self._whole()
+        if isinstance(self._backend, DirectPublisher):
+            self._backend.offer_again(tensors, resumed)
 
     def complete(self, store: Store, newest: WeightsManifest) -> None:
         """The job is over: have the folder of its newest version, which the engine holds, one to serve as it
         is; collective."""
-        if newest.kind != "delta":
+        if newest.whole:
             return
         tensors = self._whole()
         if self._ranks.first:
@@ -86,16 +105,26 @@ class Publisher:
         return {}
 
 
-def _backend(spec: RLTrainingJobSpec, engine: Engine, base_folder: Path, scratch: Path) -> WeightPublisher:
-    weights = spec.learner.weights
+def _backend(
+    spec: RLTrainingJobSpec, engine: Engine, base_folder: Path, scratch: Path, sender: Sender | None
+) -> WeightPublisher:
+    weights, every = spec.learner.weights, spec.evaluation.every_steps
     if spec.model.effective_lora is not None:
         return LoraPublisher(engine.model, spec.model.base, scratch)
-    if weights.chosen(spec.model.dtype) == "file":
-        return FilePublisher(engine.model, base_folder, scratch)
-    return DeltaPublisher(
-        engine.model,
-        base_folder,
-        scratch,
-        full_every=weights.full_every_steps,
-        whole=lambda step: served(step, spec.evaluation.every_steps),
-    )
+    if sender is not None:
+        return DirectPublisher(
+            engine.model,
+            base_folder,
+            scratch,
+            sender,
+            whole=lambda step: step % weights.full_every_steps == 0 or served(step, every),
+        )
+    if weights.chosen(spec.model.dtype) == "delta":
+        return DeltaPublisher(
+            engine.model,
+            base_folder,
+            scratch,
+            full_every=weights.full_every_steps,
+            whole=lambda step: served(step, every),
+        )
+    return FilePublisher(engine.model, base_folder, scratch)

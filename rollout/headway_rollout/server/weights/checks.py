@@ -64,7 +64,7 @@ def check_manifest(manifest: WeightsManifest, kinds: Collection[str]) -> None:
         outside = [file.name for file in link.files if Path(file.name).name != file.name]
         if outside:
             raise Unusable(f"file name {outside[0]!r} is not a plain name")
-    if not tensor_files(whole.files):
+    if manifest.kind != "direct" and not tensor_files(whole.files):
         raise Unusable(f"the manifest names no safetensors file of version {whole.version}")
     if deltas and tensor_files(whole.files) != [MODEL_FILE]:
         raise Unusable(f"the deltas start at {whole.version}, which is not one {MODEL_FILE}")

@@ -3,7 +3,8 @@
 Two kinds of failure are told apart by whether the engine was touched:
 
 * Files that cannot be had, differ from their digests or are not this model's weights are refused with the
-  engine as it was: the state keeps the version it had, says `error`, and the coordinator may post again.
+  engine as it was: the state keeps the version it had, says `error`, and the coordinator may post again. The
+  same goes for a learner that cannot be met, where weights come out of its memory.
 * From the moment the engine is asked to take weights, anything that goes wrong (a refusal, a deadline, a
   canary outside its tolerance) means that nobody knows what the engine computes. The state is not ready for
   good, the engine is killed at once so that no request in flight can finish on such weights, and the process
@@ -22,7 +23,7 @@ from headway_api.exits import JobError
 from headway_api.records import LoadFailure, PolicyVersion, WeightsManifest, WeightsState
 from headway_api.store import Corrupt, NotFound, Store
 from headway_rollout.logs import event
-from headway_rollout.server.engine import Engine, EngineRefused, WrongWeights
+from headway_rollout.server.engine import Engine, EngineRefused, NotJoined, WrongWeights
 from headway_rollout.server.model import STORE_FAILURES
 from headway_rollout.server.weights import canary
 from headway_rollout.server.weights.checks import Unusable, check_manifest
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-UNTOUCHED: Final = (Unusable, Corrupt, NotFound, *STORE_FAILURES)
-"""Failures to get hold of usable files; the engine is as it was."""
+UNTOUCHED: Final = (Unusable, Corrupt, NotFound, NotJoined, *STORE_FAILURES)
+"""Failures to get hold of usable files, or of the learner; the engine is as it was."""
 
 
 class NotVerified(Exception):
@@ -97,17 +98,17 @@ class Keeper:
         check_manifest(manifest, self._loader.kinds)
         folder = self._folder / str(manifest.version)
         if not self._loader.holds(manifest.version):
-            await asyncio.to_thread(self._fetch, manifest, folder)
+            await self._fetch(manifest, folder)
         return folder
 
-    def _fetch(self, manifest: WeightsManifest, folder: Path) -> None:
+    async def _fetch(self, manifest: WeightsManifest, folder: Path) -> None:
         # A folder of this name is what an earlier try left: the engine never saw it.
-        shutil.rmtree(folder, ignore_errors=True)
+        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
         try:
-            self._loader.fetch(self._store, manifest, folder)
+            await self._loader.fetch(self._store, manifest, folder)
         except UNTOUCHED:
             # It may be as large as a model, and may never be asked for again.
-            shutil.rmtree(folder, ignore_errors=True)
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
             raise
 
     async def _load(self, manifest: WeightsManifest, folder: Path, started: float) -> None:

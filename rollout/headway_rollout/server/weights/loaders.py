@@ -1,7 +1,8 @@
-"""How the engine is made to take a folder of weights: as one more adapter, or in place of all it holds."""
+"""How the engine is made to take weights: as one more adapter, or in place of all it holds."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import shutil
@@ -13,7 +14,7 @@ from headway_api.store import Store, download_folder
 from headway_api.weights_format import DIGESTS_FILE
 from headway_rollout.logs import event
 from headway_rollout.model_names import BASE_MODEL, adapter_name
-from headway_rollout.server.engine import Engine
+from headway_rollout.server.engine import Engine, NotJoined
 from headway_rollout.server.launch import KEEP_ADAPTERS
 from headway_rollout.server.weights import chain
 from headway_rollout.server.weights.adapters import Adapters
@@ -26,6 +27,7 @@ from headway_rollout.server.weights.checks import (
     read_headers,
     tensor_files,
 )
+from headway_rollout.server.weights.learner import HEADER_FILE, Learner
 
 log = logging.getLogger(__name__)
 
@@ -39,10 +41,10 @@ class Loader(Protocol):
     def holds(self, version: PolicyVersion) -> bool:
         """The engine has it already, so that nothing need be fetched."""
 
-    def fetch(self, store: Store, manifest: WeightsManifest, folder: Path) -> None:
-        """Bring the files into `folder`, which is not there yet. Blocks.
+    async def fetch(self, store: Store, manifest: WeightsManifest, folder: Path) -> None:
+        """Bring the files into `folder`, which is not there yet, or have the engine meet who has the weights.
 
-        Raises `Unusable` where they are not this model's, and what `download_folder` raises."""
+        Raises `Unusable` where they are not this model's, what `download_folder` raises, and `NotJoined`."""
 
     async def load(self, manifest: WeightsManifest, folder: Path) -> None:
         """Raises `EngineRefused`, after which the engine is not to be trusted."""
@@ -68,7 +70,10 @@ class LoraLoader:
     def holds(self, version: PolicyVersion) -> bool:
         return self._adapters.holds(version)
 
-    def fetch(self, store: Store, manifest: WeightsManifest, folder: Path) -> None:
+    async def fetch(self, store: Store, manifest: WeightsManifest, folder: Path) -> None:
+        await asyncio.to_thread(self._download, store, manifest, folder)
+
+    def _download(self, store: Store, manifest: WeightsManifest, folder: Path) -> None:
         download_folder(store, manifest.uri, folder, manifest.files)
         config = folder / "adapter_config.json"
         if not config.exists():
@@ -104,27 +109,46 @@ class LoraLoader:
 class FullLoader:
     """Every weight replaced in place: the requests in flight wait, then go on under the new ones."""
 
-    kinds: tuple[str, ...] = ("full", "delta")
+    kinds: tuple[str, ...] = ("full", "delta", "direct")
 
-    def __init__(self, engine: Engine, expected: dict[str, TensorHeader]) -> None:
+    def __init__(
+        self, engine: Engine, expected: dict[str, TensorHeader], learner: Learner | None = None
+    ) -> None:
+        """`learner` hands over weights that a manifest says are in its memory."""
         self._engine = engine
         self._expected = expected
+        self._learner = learner
         self._held: Held | None = None
         self._previous: Held | None = None
 
     def holds(self, version: PolicyVersion) -> bool:
         return self._held is not None and version == self._held.version
 
-    def fetch(self, store: Store, manifest: WeightsManifest, folder: Path) -> None:
+    async def fetch(self, store: Store, manifest: WeightsManifest, folder: Path) -> None:
+        if manifest.direct is not None and self._learner is not None:
+            try:
+                await self._learner.meet(manifest.direct, folder, self._engine, self._expected)
+                return
+            except NotJoined as error:
+                if not manifest.whole:
+                    raise
+                event(log, "learner not joined", logging.WARNING, why=str(error), instead=manifest.uri)
+        await asyncio.to_thread(self._download, store, manifest, folder)
+
+    def _download(self, store: Store, manifest: WeightsManifest, folder: Path) -> None:
         chain.fetch(store, manifest, folder, self._held)
         check_full(self._expected, read_headers(folder, _model_files(manifest)))
 
     async def load(self, manifest: WeightsManifest, folder: Path) -> None:
         if self.holds(manifest.version):
             return
-        digests = DIGESTS_FILE if (folder / DIGESTS_FILE).exists() else None
+        where, version = str(folder), str(manifest.version)
         await self._engine.pause()
-        await self._engine.update_weights(str(folder), _model_files(manifest), digests, str(manifest.version))
+        if (folder / HEADER_FILE).exists():
+            await self._engine.take_joined(where, HEADER_FILE, version)
+        else:
+            digests = DIGESTS_FILE if (folder / DIGESTS_FILE).exists() else None
+            await self._engine.update_weights(where, _model_files(manifest), digests, version)
         # The canary is a request like any other and waits for this; until it has passed, the state says
         # that the server is not ready, and a server that fails takes its requests in flight with it.
         await self._engine.resume()

@@ -1,0 +1,98 @@
+"""In vLLM's worker: takes tensors out of the learner's memory (`headway_api.weights_direct`)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+
+from headway_api.weights_direct import (
+    GO,
+    MEET_SECONDS,
+    STEP_SECONDS,
+    DirectHeader,
+    DirectPlace,
+    Transport,
+    done,
+)
+
+BLOCKING: Final = "TORCH_NCCL_BLOCKING_WAIT"
+"""Set while an NCCL group is made, an operation that fails or takes too long raises in who waits for it. Else
+the group's watchdog ends the whole process."""
+DTYPES: Final = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+
+
+class Receiver:
+    """This worker's place in the process group of one transfer."""
+
+    def __init__(
+        self,
+        host: str,
+        place: DirectPlace,
+        *,
+        rank: int,
+        size: int,
+        device: torch.device,
+        step_seconds: float = STEP_SECONDS,
+    ) -> None:
+        """Meet the learner; nothing travels yet.
+
+        Args:
+            rank: of this worker, from 1: the learner is 0.
+            size: of the group, the learner included.
+            device: where the tensors are wanted.
+
+        Raises:
+            RuntimeError: it could not be met.
+        """
+        limit = timedelta(seconds=step_seconds)
+        met = TCPStore(
+            host,
+            place.port,
+            is_master=False,
+            wait_for_workers=False,
+            timeout=timedelta(seconds=min(MEET_SECONDS, step_seconds)),
+        )
+        self._store = PrefixStore(place.key, met)
+        # What travels over gloo arrives on the CPU.
+        self._device = device if place.transport == "nccl" else torch.device("cpu")
+        self._group = _process_group(place.transport, self._store, rank, size, limit)
+        self._rank = rank
+
+    def tensors(self, header: DirectHeader) -> Iterator[tuple[str, torch.Tensor]]:
+        """The tensors of `header`, one after the other as they arrive.
+
+        Raises:
+            RuntimeError: the learner went or fell silent.
+        """
+        if self._rank == 1:
+            self._store.set(GO, "")
+        for tensor in header.tensors:
+            found = torch.empty(tensor.shape, dtype=DTYPES[tensor.dtype], device=self._device)
+            options = dist.BroadcastOptions()
+            options.rootRank, options.rootTensor = 0, 0
+            self._group.broadcast([found.view(-1).view(torch.uint8)], options).wait()
+            yield tensor.name, found
+        self._store.set(done(self._rank), "")
+
+
+def _process_group(transport: Transport, store: Any, rank: int, size: int, limit: timedelta) -> Any:
+    """As the learner's own of this name, for the other ranks."""
+    if transport == "gloo":
+        return dist.ProcessGroupGloo(store, rank, size, limit)
+    options = dist.ProcessGroupNCCL.Options()
+    options._timeout = limit
+    before = os.environ.get(BLOCKING)
+    os.environ[BLOCKING] = "1"
+    try:
+        return dist.ProcessGroupNCCL(store, rank, size, options)
+    finally:
+        if before is None:
+            del os.environ[BLOCKING]
+        else:
+            os.environ[BLOCKING] = before

@@ -1,0 +1,164 @@
+"""The rollout server with weights out of a learner's memory, into real vLLM on a CPU, over gloo."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rollout_server import CANARY_TOKENS, TOKEN, RolloutServer, request, score, version
+from tiny_model import write_model
+
+from headway_api.exits import RETRIABLE
+from headway_api.records import Canary, WeightsManifest
+from headway_api.store import FileStore
+
+pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(900)]
+
+EMBEDDING = "model.embed_tokens.weight"
+
+
+class Trained:
+    """A learner in this process, of a model in bfloat16 that takes steps too small for a canary to see."""
+
+    def __init__(self, folder: Path, base: Path) -> None:
+        import torch
+        from transformers import AutoModelForCausalLM
+
+        from headway_trainer.publish.backends import DirectPublisher
+
+        self.store, self.scratch, self.base = folder / "store", folder / "scratch", base
+        self.model: Any = AutoModelForCausalLM.from_pretrained(base, dtype=torch.bfloat16).eval()
+        self.sender = self.begun(0)
+        self._publishers = DirectPublisher
+
+    def begun(self, port: int) -> Any:
+        import torch
+
+        from headway_trainer.publish.sender import Sender
+
+        return Sender("127.0.0.1", port, TOKEN, torch.device("cpu"))
+
+    def step(self) -> None:
+        import torch
+
+        with torch.no_grad():
+            for parameter in self.model.parameters():
+                parameter.view(torch.int16).flatten()[::100] += 1
+
+    def tensors(self) -> dict[str, Any]:
+        return {name: tensor.detach().clone() for name, tensor in self.model.named_parameters()}
+
+    def publish(self, step: int, *, whole: bool = False) -> WeightsManifest:
+        by = self._publishers(self.model, self.base, self.scratch, self.sender, whole=lambda step: whole)
+        uri = f"file://{self.store}/{step:06d}"
+        published = by.publish(FileStore(), uri, version(step), self.tensors())
+        canary = Canary(tokens=CANARY_TOKENS, logprobs=score(self.model, CANARY_TOKENS), tolerance=0.2)
+        return WeightsManifest(
+            version=version(step),
+            kind=published.kind,
+            uri=uri,
+            files=published.files,
+            direct=published.direct,
+            canary=canary,
+        )
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("base"), seed=0)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, base: Path) -> Iterator[Trained]:
+    made = Trained(tmp_path_factory.mktemp("trained"), base)
+    yield made
+    made.sender.close(0)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, base: Path) -> Iterator[RolloutServer]:
+    spec = {"full": {}, "dtype": "bfloat16"}
+    weights = {"weights": {"backend": "nccl"}}
+    with RolloutServer(tmp_path_factory.mktemp("server"), base, model=spec, learner=weights) as server:
+        server.wait_ready()
+        yield server
+
+
+def engine_digests(server: RolloutServer) -> dict[str, str]:
+    """What vLLM says that its own tensors are."""
+    code, text = request("POST", f"{server.url}/weight_checker", json.dumps({"action": "checksum"}))
+    assert code == 200, text
+    return {name.rpartition(":")[2]: found for name, found in json.loads(text)["checksums"].items()}
+
+
+def test_weights_go_from_memory_to_the_engines_own_tensors(server: RolloutServer, trained: Trained) -> None:
+    from headway_trainer.publish.sender import describe
+
+    before = ""
+    for step in (1, 2, 3):
+        trained.step()
+        manifest = trained.publish(step)
+        assert (manifest.kind, manifest.files) == ("direct", [])
+        state = server.post(manifest)
+        assert (state.ready, state.version, state.error) == (True, version(step), None)
+        found = engine_digests(server)
+        expected = {tensor.name: tensor.sha256 for tensor in describe(trained.tensors()).tensors}
+        assert {EMBEDDING, "model.norm.weight"} <= found.keys() & expected.keys()
+        assert found[EMBEDDING] == expected[EMBEDDING] != before
+        assert found["model.norm.weight"] == expected["model.norm.weight"]
+        before = expected[EMBEDDING]
+    assert not list((server.cache / "weights").rglob("*.safetensors")), "no model on the disk"
+    assert not trained.store.exists(), "and none in the store"
+
+
+def test_a_learner_that_is_away_leaves_a_server_that_serves(server: RolloutServer, trained: Trained) -> None:
+    trained.step()
+    manifest = trained.publish(4)
+    trained.sender.close(0)
+    state = server.post(manifest)
+    assert (state.version, state.ready, state.reason) == (version(3), True, "UpdateFailed")
+    assert server.generate("base", [5, 6, 7], max_tokens=4)["choices"]
+    trained.sender = trained.begun(trained.sender.port)
+    assert trained.publish(4) == manifest
+    state = server.post(manifest)
+    assert (state.version, state.ready, state.error) == (version(4), True, None)
+
+
+def test_a_meeting_that_fails_in_the_worker_leaves_the_engine_as_it_was(server: RolloutServer) -> None:
+    """The learner answered, and was gone when the workers came."""
+    nowhere = {"host": "127.0.0.1", "port": 1, "key": "none", "transport": "gloo"}
+    url = f"{server.url}/init_weight_transfer_engine"
+    assert request("POST", url, json.dumps({"init_info": nowhere}))[0] == 500
+    assert server.generate("base", [5, 6, 7], max_tokens=4)["choices"]
+    assert server.status("/readyz") == 200
+
+
+def test_what_lies_in_the_store_too_is_had_both_ways(server: RolloutServer, trained: Trained) -> None:
+    trained.step()
+    both = trained.publish(5, whole=True)
+    assert (both.kind, both.direct is not None) == ("full", True)
+    trained.sender.close(0)
+    state = server.post(both)
+    assert (state.version, state.ready, state.error) == (version(5), True, None)
+    trained.sender = trained.begun(trained.sender.port)
+
+
+def test_a_tensor_that_is_not_what_its_header_says_ends_the_server(
+    server: RolloutServer, trained: Trained
+) -> None:
+    """One unit in the last place of an element: the canary of bfloat16 would let it pass."""
+    from headway_trainer.publish import full
+    from headway_trainer.publish.sender import Offer, describe
+
+    manifest = trained.publish(6)
+    header = describe(full.tensors(trained.model, trained.tensors()))
+    trained.step()
+    others = list(full.tensors(trained.model, trained.tensors()).values())
+    trained.sender._offer = Offer(header, header.sha256, others)
+    state = server.post(manifest)
+    assert (state.version, state.ready, state.reason) == (None, False, "VerificationFailed"), state.error
+    assert "the learner published" in (state.error or "")
+    assert server.process.wait(60) == RETRIABLE

@@ -1,0 +1,122 @@
+"""The real learner whose weights are taken out of its memory: step after step, and after it was killed."""
+
+from __future__ import annotations
+
+import asyncio
+import urllib.error
+from pathlib import Path
+
+import learner_rig as rig
+import pytest
+from direct_taker import Taker
+
+from headway_api.config import JobConfig
+from headway_api.records import StepReport, TensorDigests
+from headway_api.weights_direct import header_path
+from headway_api.weights_format import DIGESTS_FILE, MODEL_FILE
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+
+STEPS = 5
+
+
+def job(folder: Path, model: Path, **options: int) -> JobConfig:
+    """The whole model lies in the store every three steps."""
+    config = rig.job(folder, model, dtype="bfloat16", optimizer={"learningRate": 1e-4}, **options)
+    weights = {"backend": "nccl", "fullEverySteps": 3}
+    learner = config.spec.learner.model_dump(by_alias=True) | {"weights": weights}
+    spec = config.spec.model_dump(by_alias=True, exclude_none=True) | {"learner": learner}
+    return JobConfig.model_validate(config.model_dump(by_alias=True) | {"spec": spec})
+
+
+def at(report: StepReport) -> Path:
+    return Path(report.weights.uri.removeprefix("file://"))
+
+
+async def take(report: StepReport, workers: int = 1) -> dict[str, str]:
+    """Digests of what the learner hands over under a report's manifest."""
+    from headway_trainer.publish.sender import describe
+
+    assert report.weights.direct is not None
+    taker = Taker(report.weights.direct, rig.TOKEN, workers)
+    first, *others = await asyncio.to_thread(taker.take)
+    header = describe(first)
+    assert header.sha256 == report.weights.direct.header, "bit for bit what was announced"
+    assert all(describe(other) == header for other in others)
+    return {tensor.name: tensor.sha256 for tensor in header.tensors}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        pytest.param({"zero_stage": 3, "processes": 2}, marks=pytest.mark.long),
+        pytest.param({"zero_stage": 1, "processes": 2}, marks=pytest.mark.long),
+    ],
+)
+async def test_a_learner_that_was_killed_hands_over_the_same_weights_again(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, int]
+) -> None:
+    monkeypatch.setenv("HEADWAY_DIRECT_ADDRESS", f"127.0.0.1:{rig.free_port()}")
+    config = job(tmp_path, model, **options)
+    served = rig.ScriptedCoordinator([rig.batch(step) for step in range(1, STEPS + 1)])
+    async with served.serving() as url:
+        async with rig.learner(config, tmp_path, url) as process:
+            await rig.reached(served, 2)
+            served.hold = 10**6
+            await rig.reached(served, 2, durable=True)
+            killed_at = served.reports[-1]
+            assert killed_at.weights.kind == "direct"
+            before = await take(killed_at, workers=2)
+            process.kill()
+            await process.exit()
+        with pytest.raises((urllib.error.URLError, ConnectionError)):
+            await take(killed_at)
+        told = len(served.reports)
+        async with rig.learner(config, tmp_path, url) as process:
+            await heard(served, told)
+            assert served.reports[-1].weights == killed_at.weights, "under the very same manifest"
+            assert await take(killed_at) == before
+            served.hold = 0
+            assert await process.exit() == 0, process.log.read_text()[-4000:]
+    reports = {report.step: report for report in served.reports}
+    kinds = [reports[step].weights.kind for step in range(STEPS + 1)]
+    assert kinds == ["full", "direct", "direct", "full", "direct", "direct"]
+    for step, kind in enumerate(kinds):
+        names = {file.name for file in at(reports[step]).iterdir()} if at(reports[step]).exists() else set()
+        whole = kind == "full" or step == STEPS
+        assert names >= {MODEL_FILE, DIGESTS_FILE, "config.json"} if whole else not names, step
+    told_last = TensorDigests.model_validate_json((at(reports[STEPS]) / DIGESTS_FILE).read_bytes())
+    assert told_last.tensors.keys() == before.keys()
+    assert told_last.tensors != before
+
+
+async def heard(served: rig.ScriptedCoordinator, told: int, timeout: float = 120) -> None:
+    """Wait until the learner has said something anew."""
+    while len(served.reports) == told:
+        served.acknowledged.clear()
+        await asyncio.wait_for(served.acknowledged.wait(), timeout)
+
+
+async def test_weights_are_taken_while_the_learner_trains(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that joins and then lets it wait does not keep it from the steps ahead."""
+    monkeypatch.setenv("HEADWAY_DIRECT_ADDRESS", f"127.0.0.1:{rig.free_port()}")
+    config = job(tmp_path, model)
+    served = rig.ScriptedCoordinator([rig.batch(step) for step in range(1, STEPS + 1)], hold=10**6)
+    async with served.serving() as url, rig.learner(config, tmp_path, url) as process:
+        await rig.reached(served, 0)
+        first = served.reports[-1].weights.direct
+        assert first is not None
+        taker = Taker(first, rig.TOKEN)
+        header = taker.header()
+        waiting = await asyncio.to_thread(lambda: taker.meet(taker.join()))
+        served.hold = 0
+        await rig.reached(served, 3)
+        assert taker.ask("GET", header_path(first.header))[0] == 404
+        found = (await asyncio.to_thread(taker.receive, waiting, header))[0]
+        from headway_trainer.publish.sender import describe
+
+        assert describe(found) == header, "the version that it joined for"
+        assert await process.exit() == 0, process.log.read_text()[-4000:]

@@ -1,0 +1,175 @@
+"""Weights out of a learner's memory, over real sockets and gloo, to servers that come late, die or stall."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from direct_taker import Taker
+from torch import Tensor
+
+from headway_api.records import DirectSource
+from headway_api.weights_direct import header_path, join_path
+from headway_trainer.publish.handover import Handover
+from headway_trainer.publish.sender import Sender, describe
+
+TOKEN = "a-token"
+SHORT = 2.0
+"""Seconds that the learner waits for a server here."""
+
+
+def weights(step: int) -> dict[str, Tensor]:
+    """Tensors of several formats and shapes; one is larger than what a socket takes at once."""
+    generator = torch.Generator().manual_seed(step)
+    return {
+        "embed": torch.randn(3000, 1000, generator=generator).bfloat16(),
+        "norm": torch.randn(7, generator=generator),
+        "scale": torch.tensor(float(step)),
+        "out": torch.randn(40, 50, generator=generator).half(),
+    }
+
+
+def same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> bool:
+    return list(found) == list(expected) and all(
+        found[name].dtype == tensor.dtype and torch.equal(found[name], tensor)
+        for name, tensor in expected.items()
+    )
+
+
+@pytest.fixture
+def sender() -> Iterator[Sender]:
+    patience: Any = partial(Handover, step_seconds=SHORT, go_seconds=SHORT)
+    made = Sender("127.0.0.1", 0, TOKEN, torch.device("cpu"), patience)
+    yield made
+    made.close(0)
+
+
+def taker(sender: Sender, header: str, workers: int = 1) -> Taker:
+    return Taker(DirectSource(host="127.0.0.1", port=sender.port, header=header), TOKEN, workers)
+
+
+@pytest.fixture
+def said(capsys: pytest.CaptureFixture[str]) -> Callable[[str], list[dict[str, Any]]]:
+    """Wait for the learner to log something; all such lines so far."""
+    seen: list[str] = []
+
+    def wait(event: str) -> list[dict[str, Any]]:
+        deadline = time.monotonic() + 4 * SHORT
+        while True:
+            seen.extend(capsys.readouterr().out.splitlines())
+            found = [line for line in map(json.loads, seen) if line["event"] == event]
+            if found or time.monotonic() > deadline:
+                return found
+            time.sleep(0.02)
+
+    return wait
+
+
+def test_servers_take_the_same_weights_side_by_side(sender: Sender) -> None:
+    header = sender.offer(weights(1))
+    first, second = taker(sender, header), taker(sender, header, workers=2)
+    places = first.join(), second.join()
+    assert places[0].key != places[1].key
+    both = second.meet(places[1]), first.meet(places[0])
+    for found in (*second.receive(both[0], second.header()), *first.receive(both[1], first.header())):
+        assert same(found, weights(1))
+
+
+def test_a_server_that_comes_late_gets_the_newest(sender: Sender) -> None:
+    before = sender.offer(weights(1))
+    newest = sender.offer(weights(2))
+    assert same(taker(sender, newest).take()[0], weights(2))
+    for method, path in ("GET", header_path(before)), ("POST", join_path(before)):
+        code, text = taker(sender, before).ask(method, path)
+        assert (code, json.loads(text)["reason"]) == (404, "OtherWeights")
+
+
+def test_the_same_weights_have_the_same_header_whenever_they_are_offered(sender: Sender) -> None:
+    assert sender.offer(weights(1)) == describe(weights(1)).sha256 != describe(weights(2)).sha256
+
+
+def test_a_transfer_under_way_ends_with_the_version_it_began_with(sender: Sender) -> None:
+    old = taker(sender, sender.offer(weights(1)))
+    header, receivers = old.header(), old.meet(old.join())
+    new = taker(sender, sender.offer(weights(2)))
+    assert same(new.take()[0], weights(2))
+    assert same(old.receive(receivers, header)[0], weights(1))
+
+
+def test_a_server_that_dies_in_the_middle_holds_up_nobody(
+    sender: Sender, said: Callable[[str], list[dict[str, Any]]]
+) -> None:
+    one = taker(sender, sender.offer(weights(1)))
+    header, receivers = one.header(), one.meet(one.join())
+    arriving = receivers.pop().tensors(header)
+    assert next(arriving)[0] == "embed"
+    other = one.meet(one.join())
+    arriving.close()
+    del arriving
+    assert same(one.receive(other, header)[0], weights(1))
+    assert len(said("weights not handed over")) == 1
+    assert same(one.take()[0], weights(1)), "the same server, started anew"
+
+
+@pytest.mark.parametrize("comes", [True, False])
+def test_a_server_that_stalls_is_given_up(
+    sender: Sender, said: Callable[[str], list[dict[str, Any]]], comes: bool
+) -> None:
+    one = taker(sender, sender.offer(weights(1)))
+    place = one.join()
+    waiting = one.meet(place) if comes else []
+    started = time.monotonic()
+    assert same(one.take()[0], weights(1)), "others are not kept waiting"
+    assert time.monotonic() - started < SHORT
+    assert len(said("weights not handed over")) == 1
+    del waiting
+
+
+def test_without_the_key_of_the_place_nothing_is_had(sender: Sender) -> None:
+    one = taker(sender, sender.offer(weights(1)))
+    place = one.join()
+    stranger = Taker(one.source, TOKEN, step_seconds=0.5)
+    with pytest.raises(RuntimeError):
+        stranger.meet(place.model_copy(update={"key": "guessed"}))
+    assert same(one.receive(one.meet(place), one.header())[0], weights(1))
+
+
+def test_only_the_jobs_own_processes_are_answered(sender: Sender) -> None:
+    header = sender.offer(weights(1))
+    stranger = Taker(taker(sender, header).source, "another-token")
+    assert stranger.ask("GET", header_path(header))[0] == 401
+    assert stranger.ask("POST", join_path(header), "{}")[0] == 401
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "code"),
+    [
+        ("GET", "/v1/weights/{}/join", 404),
+        ("POST", "/v1/weights/{}", 404),
+        ("GET", "/", 404),
+        ("POST", "/v1/weights/{}/join", 400),
+    ],
+)
+def test_what_is_not_understood_is_refused(sender: Sender, method: str, path: str, code: int) -> None:
+    one = taker(sender, sender.offer(weights(1)))
+    assert one.ask(method, path.format(one.source.header), "{}")[0] == code
+
+
+def test_before_there_are_weights_there_are_none_to_be_had(sender: Sender) -> None:
+    assert taker(sender, "0" * 64).ask("GET", header_path("0" * 64))[0] == 404
+
+
+def test_a_learner_that_is_done_ends_what_is_under_way_and_begins_nothing(sender: Sender) -> None:
+    one = taker(sender, sender.offer(weights(1)))
+    header, receivers = one.header(), one.meet(one.join())
+    started = time.monotonic()
+    sender.close(0.1)
+    assert time.monotonic() - started < SHORT
+    assert same(one.receive(receivers, header)[0], weights(1))
+    with pytest.raises(OSError, match="refused"):
+        one.header()

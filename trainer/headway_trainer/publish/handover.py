@@ -1,0 +1,113 @@
+"""One transfer from the learner's memory to the workers of one rollout server.
+
+It has a rendezvous store and a process group of its own: neither DeepSpeed's groups nor another server's
+transfer ever wait for it, and all of it is gone when it ends.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+
+from headway_api.weights_direct import (
+    GO,
+    GO_SECONDS,
+    STEP_SECONDS,
+    TRANSFER_SECONDS,
+    DirectJoin,
+    DirectPlace,
+    Transport,
+    done,
+)
+
+BLOCKING: Final = "TORCH_NCCL_BLOCKING_WAIT"
+"""Set while an NCCL group is made, an operation that fails or takes too long raises in who waits for it. Not
+set, as for the groups of training, the group's watchdog ends the whole process."""
+_one_at_a_time: Final = threading.Lock()
+
+
+class Handover:
+    """A place at which the workers of one server are awaited."""
+
+    def __init__(
+        self,
+        join: DirectJoin,
+        device: torch.device,
+        *,
+        step_seconds: float = STEP_SECONDS,
+        go_seconds: float = GO_SECONDS,
+        transfer_seconds: float = TRANSFER_SECONDS,
+    ) -> None:
+        """Open the place. `device` is where this process computes."""
+        self._size = 1 + join.workers
+        self._step = timedelta(seconds=step_seconds)
+        self._go = timedelta(seconds=go_seconds)
+        self._most = transfer_seconds
+        transport: Transport = "nccl" if join.accelerated and device.type == "cuda" else "gloo"
+        # What travels over gloo comes from the memory it lies in.
+        self._device = device if transport == "nccl" else torch.device("cpu")
+        store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False, timeout=self._step)
+        self.place = DirectPlace(port=store.port, key=secrets.token_hex(16), transport=transport)
+        self._store = PrefixStore(self.place.key, store)
+
+    def run(self, tensors: Sequence[Tensor]) -> float:
+        """Meet the workers and hand them `tensors`, which lie on the CPU; seconds that took from their GO.
+
+        Raises:
+            RuntimeError: they did not come, went or fell silent.
+        """
+        group = _process_group(self.place.transport, self._store, self._size, self._step)
+        self._store.wait([GO], self._go)
+        started = time.monotonic()
+        with self._stream():
+            for tensor in tensors:
+                if time.monotonic() - started > self._most:
+                    raise RuntimeError(f"not all tensors had travelled after {self._most:.0f} s")
+                _broadcast(group, tensor.view(-1).view(torch.uint8).to(self._device))
+        # What is still on its way must not be cut off by the end of the group.
+        self._store.wait([done(rank) for rank in range(1, self._size)], self._step)
+        return time.monotonic() - started
+
+    def _stream(self) -> AbstractContextManager[object]:
+        """Beside the stream in which training computes."""
+        if self._device.type != "cuda":
+            return nullcontext()
+        torch.cuda.set_device(self._device)
+        stream: AbstractContextManager[object] = torch.cuda.stream(torch.cuda.Stream(self._device))
+        return stream
+
+
+def _process_group(transport: Transport, store: Any, size: int, limit: timedelta) -> Any:
+    """The group of one transfer, as its rank 0; `limit` bounds its forming and each of its operations."""
+    if transport == "gloo":
+        return dist.ProcessGroupGloo(store, 0, size, limit)
+    options = dist.ProcessGroupNCCL.Options()
+    options._timeout = limit
+    with _one_at_a_time:
+        before = os.environ.get(BLOCKING)
+        os.environ[BLOCKING] = "1"
+        try:
+            return dist.ProcessGroupNCCL(store, 0, size, options)
+        finally:
+            if before is None:
+                del os.environ[BLOCKING]
+            else:
+                os.environ[BLOCKING] = before
+
+
+def _broadcast(group: Any, data: Tensor) -> None:
+    """Send `data` to all others of the group and wait until it has gone."""
+    options = dist.BroadcastOptions()
+    options.rootRank, options.rootTensor = 0, 0
+    group.broadcast([data], options).wait()

@@ -1,0 +1,195 @@
+"""Hands the newest weights out of this process's memory to whoever joins (`headway_api.weights_direct`).
+
+Servers come and go at any time, also while the next step is trained: each join has a thread and a process
+group of its own. A transfer under way holds on to the version it began with and is finished: a server that is
+cut off in the middle has to start its engine anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Final
+
+import torch
+from pydantic import ValidationError
+from torch import Tensor
+
+from headway_api import names
+from headway_api.config import JobConfig
+from headway_api.records import Record
+from headway_api.sandbox_api import Problem
+from headway_api.weights_direct import DirectHeader, DirectJoin, DirectTensor, header_path, join_path
+from headway_trainer.logs import log
+from headway_trainer.publish.handover import Handover
+from headway_trainer.ranks import Ranks
+
+DTYPES: Final = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
+MOST_THREADS: Final = 8
+LONGEST_BODY: Final = 1 << 16
+DRAIN_SECONDS: Final = 30.0
+"""Longest that transfers under way keep a learner that is done."""
+
+
+@dataclass(frozen=True)
+class Offer:
+    """Weights to be had."""
+
+    header: DirectHeader
+    sha256: str
+    tensors: list[Tensor]
+    """In the header's order, on the CPU; nobody changes them."""
+
+
+def describe(tensors: Mapping[str, Tensor]) -> DirectHeader:
+    """The header of tensors that lie on the CPU."""
+
+    def one(item: tuple[str, Tensor]) -> DirectTensor:
+        name, tensor = item
+        data = tensor.view(-1).view(torch.uint8).numpy().data
+        sha256 = hashlib.sha256(data).hexdigest()
+        return DirectTensor(name=name, dtype=DTYPES[tensor.dtype], shape=list(tensor.shape), sha256=sha256)
+
+    with ThreadPoolExecutor(min(MOST_THREADS, len(os.sched_getaffinity(0)))) as threads:
+        return DirectHeader(tensors=list(threads.map(one, tensors.items())))
+
+
+class Sender:
+    """Serves the weights offered last, from threads."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        token: str,
+        device: torch.device,
+        handover: Callable[[DirectJoin, torch.device], Handover] = Handover,
+    ) -> None:
+        """
+        Args:
+            host: name under which the servers reach this process.
+            token: the job's; whoever asks must have it.
+            device: where this process computes.
+        """
+        self._offer: Offer | None = None
+        self._device = device
+        self._handover = handover
+        self._under_way: set[threading.Thread] = set()
+        self._server = ThreadingHTTPServer(("", port), _handler(self, token))
+        self._server.daemon_threads = True
+        self.host = host
+        self.port = int(self._server.server_address[1])
+        threading.Thread(target=self._server.serve_forever, args=(0.1,), name="weights", daemon=True).start()
+
+    def offer(self, tensors: Mapping[str, Tensor]) -> str:
+        """From now on hand out `tensors`, which nobody may change; the SHA-256 of their header."""
+        header = describe(tensors)
+        offer = Offer(header, header.sha256, list(tensors.values()))
+        self._offer = offer
+        return offer.sha256
+
+    def offered(self, path: str) -> Offer | None:
+        """The offer whose header, or the joining for it, is at `path`; None where nothing of the kind is."""
+        offer = self._offer
+        if offer is None or path not in (header_path(offer.sha256), join_path(offer.sha256)):
+            return None
+        return offer
+
+    def begin(self, offer: Offer, join: DirectJoin) -> Record:
+        """Await the workers of a server in a thread of its own; the place to send them to."""
+        handover = self._handover(join, self._device)
+        thread = threading.Thread(
+            target=self._hand_over, args=(handover, offer), name="transfer", daemon=True
+        )
+        self._under_way.add(thread)
+        thread.start()
+        return handover.place
+
+    def close(self, seconds: float = DRAIN_SECONDS) -> None:
+        """Take no more joins; return when the transfers under way are done, or after so many seconds."""
+        self._server.shutdown()
+        self._server.server_close()
+        deadline = time.monotonic() + seconds
+        for thread in tuple(self._under_way):
+            thread.join(max(0.0, deadline - time.monotonic()))
+        self._offer = None
+
+    def _hand_over(self, handover: Handover, offer: Offer) -> None:
+        try:
+            seconds = handover.run(offer.tensors)
+            log("weights handed over", header=offer.sha256, seconds=round(seconds, 3))
+        except RuntimeError as error:
+            log("weights not handed over", header=offer.sha256, why=str(error).partition("\n")[0])
+        finally:
+            self._under_way.discard(threading.current_thread())
+
+
+def sender_of(config: JobConfig, token: str, environ: Mapping[str, str], ranks: Ranks) -> Sender | None:
+    """That of this process; None where its job's weights travel another way, or where it is not rank 0."""
+    if not ranks.first or not config.spec.learner.weights.direct(config.spec.model):
+        return None
+    host, port = names.learner_host(config.name, config.namespace), names.PORT_DIRECT
+    if names.ENV_DIRECT_ADDRESS in environ:
+        host, _, number = environ[names.ENV_DIRECT_ADDRESS].rpartition(":")
+        port = int(number)
+    return Sender(host, port, token, ranks.device)
+
+
+def _handler(sender: Sender, token: str) -> type[BaseHTTPRequestHandler]:
+    expected = f"Bearer {token}".encode()
+
+    class Handler(BaseHTTPRequestHandler):
+        timeout = 10
+
+        def do_GET(self) -> None:
+            if (offer := self._found("header")) is not None:
+                self._answer(200, offer.header)
+
+        def do_POST(self) -> None:
+            if (offer := self._found("join")) is None:
+                return
+            try:
+                length = min(int(self.headers.get("Content-Length", "0")), LONGEST_BODY)
+                join = DirectJoin.model_validate_json(self.rfile.read(length))
+            except ValidationError as error:
+                self._answer(400, Problem(reason="InvalidJoin", message=str(error)))
+                return
+            try:
+                place = sender.begin(offer, join)
+            except RuntimeError as error:
+                self._answer(503, Problem(reason="NoPlace", message=str(error)))
+                return
+            self._answer(200, place)
+
+        def _found(self, what: str) -> Offer | None:
+            """The offer asked for, or an answer that says why there is none."""
+            given = self.headers.get("Authorization", "").encode()
+            if not hmac.compare_digest(given, expected):
+                self._answer(401, Problem(reason="Unauthorized", message="send the job's token"))
+                return None
+            offer = sender.offered(self.path)
+            if offer is None or self.path.endswith("/join") != (what == "join"):
+                message = "the learner offers other weights now, or none yet"
+                self._answer(404, Problem(reason="OtherWeights", message=message))
+                return None
+            return offer
+
+        def _answer(self, status: int, record: Record) -> None:
+            body = record.model_dump_json().encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """What came of it is logged where it is known."""
+
+    return Handler
