@@ -2,7 +2,8 @@
 
     agent   GET  /v1/weights/<sha256>        200 `DirectHeader` | 404 Problem: other weights are on offer
     agent   POST /v1/weights/<sha256>/join   `DirectJoin` -> 200 `DirectPlace` | 404 Problem
-    worker  meets the learner at the place, in a process group of its own: the learner is rank 0
+    worker  meets the learner at the place, in a process group of its own. The learner is rank 0 and sends
+            a byte: the way is open
     worker  sets GO once its engine is paused; then the tensors come, in the header's order, as bytes
 
 The learner serves the first two to who has the job's token, at the address that a manifest's `direct` names;

@@ -115,11 +115,15 @@ class Engine:
         Raises:
             NotJoined: they could not, or not all of them.
         """
+        where = {"host": host, "place": place.model_dump_json()}
+        body = {"method": "meet_learner", "kwargs": where}
         try:
-            where = {"host": host, **place.model_dump()}
-            await self._post("/init_weight_transfer_engine", {"init_info": where}, JOIN_SECONDS)
+            answer = await self._post("/collective_rpc", body, JOIN_SECONDS)
         except EngineRefused as error:
             raise NotJoined(str(error)) from error
+        failures = [why for why in answer["results"] if why is not None]
+        if failures:
+            raise NotJoined(f"a worker did not meet the learner: {failures[0]}")
 
     async def take_joined(self, folder: str, header: str, version: str) -> None:
         """Take what the learner that was joined hands over into the paused engine; tokens sampled from here

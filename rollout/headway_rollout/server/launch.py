@@ -105,7 +105,7 @@ def _lora(spec: RLTrainingJobSpec) -> list[str]:
 def _full() -> list[str]:
     return [
         "--weight-transfer-config", json.dumps({"backend": TRANSFER_BACKEND}),
-        "--worker-extension-cls", "headway_rollout.server.weight_transfer.RegistersFolderEngine",
+        "--worker-extension-cls", "headway_rollout.server.weight_transfer.WorkerExtension",
     ]  # fmt: skip
 
 

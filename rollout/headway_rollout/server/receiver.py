@@ -63,6 +63,7 @@ class Receiver:
         self._device = device if place.transport == "nccl" else torch.device("cpu")
         self._group = _process_group(place.transport, self._store, rank, size, limit)
         self._rank = rank
+        self._take(torch.empty(1, dtype=torch.uint8, device=self._device))
 
     def tensors(self, header: DirectHeader) -> Iterator[tuple[str, torch.Tensor]]:
         """The tensors of `header`, one after the other as they arrive.
@@ -74,11 +75,15 @@ class Receiver:
             self._store.set(GO, "")
         for tensor in header.tensors:
             found = torch.empty(tensor.shape, dtype=DTYPES[tensor.dtype], device=self._device)
-            options = dist.BroadcastOptions()
-            options.rootRank, options.rootTensor = 0, 0
-            self._group.broadcast([found.view(-1).view(torch.uint8)], options).wait()
+            self._take(found.view(-1).view(torch.uint8))
             yield tensor.name, found
         self._store.set(done(self._rank), "")
+
+    def _take(self, data: torch.Tensor) -> None:
+        """Fill `data` with what the learner sends next."""
+        options = dist.BroadcastOptions()
+        options.rootRank, options.rootTensor = 0, 0
+        self._group.broadcast([data], options).wait()
 
 
 def _process_group(transport: Transport, store: Any, rank: int, size: int, limit: timedelta) -> Any:

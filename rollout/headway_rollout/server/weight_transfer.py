@@ -1,6 +1,6 @@
 """Runs inside vLLM: a weight-transfer engine that reads a checkpoint from a folder, or from the learner.
 
-The only module that knows vLLM's internals. `launch.py` names `RegistersFolderEngine` as the worker
+The only module that knows vLLM's internals. `launch.py` names `WorkerExtension` as the worker
 extension, so every worker imports this module before it creates its transfer engine.
 
 vLLM's reload packs each layer's weights again as it loads them. One layer is never loaded: an output head
@@ -31,7 +31,7 @@ from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, i
 from vllm.platforms import current_platform
 
 from headway_api.records import TensorDigests
-from headway_api.weights_direct import DirectHeader, DirectPlace, Transport
+from headway_api.weights_direct import DirectHeader, DirectPlace
 from headway_rollout.server.engine import WRONG_TENSOR
 from headway_rollout.server.receiver import Receiver
 
@@ -49,13 +49,8 @@ class WrongTensor(Exception):
 
 
 @dataclass
-class Place(WeightTransferInitInfo):
-    """Where the learner is met, as a `DirectPlace` has it."""
-
-    host: str
-    port: int
-    key: str
-    transport: Transport
+class NoInit(WeightTransferInitInfo):
+    """Nobody has to be met before the first update."""
 
 
 @dataclass
@@ -70,10 +65,10 @@ class Folder(WeightTransferUpdateInfo):
     """File with the `DirectHeader` of what the learner that was met hands over, in the place of files."""
 
 
-class FolderTransferEngine(WeightTransferEngine[Place, Folder]):
+class FolderTransferEngine(WeightTransferEngine[NoInit, Folder]):
     """Loads a folder's safetensors files, or what the learner hands over, into the live model."""
 
-    init_info_cls = Place
+    init_info_cls = NoInit
     update_info_cls = Folder
     _receiver: Receiver | None = None
     """What was joined and has handed over nothing yet."""
@@ -84,12 +79,18 @@ class FolderTransferEngine(WeightTransferEngine[Place, Folder]):
     _kept: frozenset[str] | None = None
     """Names under which the model holds a checkpoint's tensors as they are; None before the first update."""
 
-    def init_transfer_engine(self, init_info: Place) -> None:
-        """Meet the learner, together with the other workers of this engine; the model stays as it is."""
+    def init_transfer_engine(self, init_info: NoInit) -> None:
+        """Nothing to set up."""
+
+    def meet(self, host: str, place: DirectPlace) -> None:
+        """Meet the learner, together with the other workers of this engine; the model stays as it is.
+
+        Raises:
+            RuntimeError: it, or one of the others, did not come.
+        """
         self._receiver = None
-        place = DirectPlace(port=init_info.port, key=init_info.key, transport=init_info.transport)
         self._receiver = Receiver(
-            init_info.host,
+            host,
             place,
             rank=1 + self.parallel_config.rank,
             size=1 + self.parallel_config.world_size,
@@ -239,8 +240,22 @@ def _pack_output_heads(model: torch.nn.Module) -> None:
             layer.quant_method.process_weights_after_loading(layer)
 
 
-class RegistersFolderEngine:
-    """Worker extension without methods: naming it makes the worker import this module."""
+class WorkerExtension:
+    """What every worker can be asked for besides. Naming it makes the worker import this module."""
+
+    weight_transfer_engine: FolderTransferEngine
+
+    def meet_learner(self, host: str, place: str) -> str | None:
+        """Meet the learner at `place`, a `DirectPlace` in JSON; why that failed, or None.
+
+        Said and not raised: after an error of one worker, vLLM takes the others' answers to that call for
+        answers to the next.
+        """
+        try:
+            self.weight_transfer_engine.meet(host, DirectPlace.model_validate_json(place))
+        except RuntimeError as error:
+            return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        return None
 
 
 if BACKEND not in WeightTransferEngineFactory._registry:

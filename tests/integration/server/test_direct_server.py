@@ -14,6 +14,7 @@ from tiny_model import write_model
 from headway_api.exits import RETRIABLE
 from headway_api.records import Canary, WeightsManifest
 from headway_api.store import FileStore
+from headway_api.weights_direct import DirectPlace
 
 pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(900)]
 
@@ -114,6 +115,22 @@ def test_weights_go_from_memory_to_the_engines_own_tensors(server: RolloutServer
     assert not trained.store.exists(), "and none in the store"
 
 
+def test_every_worker_of_an_engine_takes_them(tmp_path: Path, base: Path, trained: Trained) -> None:
+    spec = {"full": {}, "dtype": "bfloat16"}
+    split = {"replicas": 1, "engine": {"tensorParallelSize": 2}, "sampling": {"maxTokens": 32}}
+    with RolloutServer(tmp_path, base, model=spec, rollout=split | {"maxConcurrency": 16}) as server:
+        server.wait_ready()
+        manifest = trained.publish(3)
+        trained.sender.close(0)
+        state = server.post(manifest)
+        assert (state.version, state.ready, state.reason) == (None, False, "UpdateFailed"), state.error
+        trained.sender = trained.begun(trained.sender.port)
+        for step in (3, 4):
+            state = server.post(trained.publish(step))
+            assert (state.version, state.ready, state.error) == (version(step), True, None)
+            trained.step()
+
+
 def test_a_learner_that_is_away_leaves_a_server_that_serves(server: RolloutServer, trained: Trained) -> None:
     trained.step()
     manifest = trained.publish(4)
@@ -129,9 +146,11 @@ def test_a_learner_that_is_away_leaves_a_server_that_serves(server: RolloutServe
 
 def test_a_meeting_that_fails_in_the_worker_leaves_the_engine_as_it_was(server: RolloutServer) -> None:
     """The learner answered, and was gone when the workers came."""
-    nowhere = {"host": "127.0.0.1", "port": 1, "key": "none", "transport": "gloo"}
-    url = f"{server.url}/init_weight_transfer_engine"
-    assert request("POST", url, json.dumps({"init_info": nowhere}))[0] == 500
+    place = DirectPlace(port=1, key="none", transport="gloo").model_dump_json()
+    asked = {"method": "meet_learner", "kwargs": {"host": "127.0.0.1", "place": place}}
+    code, text = request("POST", f"{server.url}/collective_rpc", json.dumps(asked))
+    assert (code, len(json.loads(text)["results"])) == (200, 1)
+    assert "timed out" in json.loads(text)["results"][0]
     assert server.generate("base", [5, 6, 7], max_tokens=4)["choices"]
     assert server.status("/readyz") == 200
 

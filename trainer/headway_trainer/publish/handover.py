@@ -67,10 +67,12 @@ class Handover:
         Raises:
             RuntimeError: they did not come, went or fell silent.
         """
-        group = _process_group(self.place.transport, self._store, self._size, self._step)
-        self._store.wait([GO], self._go)
-        started = time.monotonic()
         with self._stream():
+            group = _process_group(self.place.transport, self._store, self._size, self._step)
+            # NCCL makes its connections with the first message; what keeps it from that must show here.
+            _broadcast(group, torch.zeros(1, dtype=torch.uint8, device=self._device))
+            self._store.wait([GO], self._go)
+            started = time.monotonic()
             for tensor in tensors:
                 if time.monotonic() - started > self._most:
                     raise RuntimeError(f"not all tensors had travelled after {self._most:.0f} s")
