@@ -5,6 +5,10 @@
 
 Everything between a batch and the weights is the product's; FOLDER gets NAME.json (losses, norms, layout) and
 NAME.safetensors (the trained weights) of each. Starting a process costs more than the steps of ten variants.
+
+A variant with `save` leaves the learner's state before its last step in NAME.state, and the weights in
+NAME.before; one with `load` begins at such a state, of so many processes, and takes the last step alone. One
+with `sum` takes no rows: its gradients are given (see `_sum`).
 """
 
 from __future__ import annotations
@@ -29,6 +33,10 @@ OPTIMIZER: dict[str, Any] = {
     "warmupSteps": 2,
 }
 LORA = {"rank": 4, "alpha": 8}
+ELEMENTS = 64
+SMALL = 2.0**-9
+"""Half of the last place of 1 in bfloat16: 1 + SMALL is 1 there."""
+MICRO_BATCHES = 257
 
 
 def start(base: Path, folder: Path, variants: Mapping[str, Mapping[str, Any]], processes: int) -> None:
@@ -67,55 +75,122 @@ def main() -> None:
 
 
 def _run(base: Path, target: Path, settings: dict[str, Any], ranks: Any) -> None:
+    from headway_trainer.step import optimizer_step, with_old
+
+    if settings.get("sum"):
+        norm = _sum(target, settings, ranks)
+        if ranks.first:
+            target.with_suffix(".json").write_text(json.dumps({"norm": norm}))
+        return
+    engine, policy, objective, head = _made(base, target, settings, ranks)
+    taken = []
+    first = _resumed(engine, settings["load"], ranks) if "load" in settings else 1
+    for step in range(first, STEPS + 1):
+        if settings.get("save") and step == STEPS:
+            engine.save(target.with_suffix(".state"))
+            _keep(engine, target.with_suffix(".before"), ranks)
+        tokens = settings.get("tokens", 4096)
+        parts = _parts(step, settings, objective)
+        for rows in with_old(policy, objective, parts, ranks=ranks, max_tokens=tokens):
+            taken.append(optimizer_step(engine, policy, objective, rows, ranks=ranks, max_tokens=tokens))
+    _keep(engine, target.with_suffix(".safetensors"), ranks)
+    if ranks.first:
+        found = {
+            "losses": [result.tokens["loss"] for result in taken],
+            "norms": [result.update.gradient_norm for result in taken],
+            "micro_batches": [result.micro_batches for result in taken],
+            "packed": policy.layout.packed,
+            "head": head,
+        }
+        target.with_suffix(".json").write_text(json.dumps(found))
+
+
+def _keep(engine: Any, file: Path, ranks: Any) -> None:
     from safetensors.torch import save_file
 
-    from headway_api.spec.learner import DeepSpeed
+    weights = dict(engine.tensors(trained_only=True))
+    if ranks.first:
+        save_file(weights, file)
+
+
+def _made(base: Path, target: Path, settings: dict[str, Any], ranks: Any) -> tuple[Any, Any, Any, str]:
+    """Engine, policy and objective of a variant, and how the policy runs its head."""
     from headway_trainer import layout
     from headway_trainer import model as models
     from headway_trainer import policy as policies
-    from headway_trainer.batch import mini_batches, training_batch
     from headway_trainer.engine import Engine
     from headway_trainer.objective.presets import Objective
     from headway_trainer.packing import Layout
-    from headway_trainer.step import optimizer_step
 
     spec = rig.job(
         target,
         base,
         lora=LORA if settings.get("lora") else None,
         dtype=settings.get("dtype", "float32"),
-        algorithm={"kl": {"coefficient": settings.get("kl", 0.0)}},
+        algorithm=settings.get("algorithm"),
         optimizer=OPTIMIZER,
     ).spec
-    deepspeed = DeepSpeed(zero_stage=settings["zeroStage"], offload=settings.get("offload", "none"))
-    objective = Objective.of(spec.algorithm)
     policies.CHUNK = settings.get("chunk", 2**26)  # type: ignore[misc]
     model = models.load(base, spec.model, spec.seed)
     if settings.get("checkpointing"):
         models.save_memory(model)
-    engine = Engine(model, deepspeed, spec.optimizer, ranks)
+    engine = Engine(model, _deepspeed(settings), spec.optimizer, ranks)
     frozen = models.reference(base, spec, ranks.device)
     policy = policies.Policy(engine, model, temperature=1.0, frozen=frozen)
     choice = layout.choose(policy, ranks.device, quadratic=0.001)
     if not settings.get("packed", True):
         policy.layout = Layout(packed=False)
-    results = []
-    for step in range(1, STEPS + 1):
-        batch = training_batch(rig.batch(step, groups=3, seed=5), objective)
-        (rows,) = mini_batches(batch, 1, objective)
-        tokens = settings.get("tokens", 4096)
-        results.append(optimizer_step(engine, policy, objective, rows, ranks=ranks, max_tokens=tokens))
-    weights = dict(engine.tensors(trained_only=True))
+    return engine, policy, Objective.of(spec.algorithm), choice.head
+
+
+def _deepspeed(settings: dict[str, Any]) -> Any:
+    from headway_api.spec.learner import DeepSpeed
+
+    return DeepSpeed(zero_stage=settings["zeroStage"], offload=settings.get("offload", "none"))
+
+
+def _parts(step: int, settings: dict[str, Any], objective: Any) -> Any:
+    from headway_trainer.batch import mini_batches, training_batch
+
+    batch = training_batch(rig.batch(step, groups=3, seed=5), objective)
+    return mini_batches(batch, settings.get("updates", 1), objective)
+
+
+def _resumed(engine: Any, saved: dict[str, Any], ranks: Any) -> int:
+    """Load what `saved["ranks"]` processes left in `saved["folder"]`; the step to take next."""
+    from headway_trainer.checkpoint import resize
+    from headway_trainer.engine import TAG
+
+    folder = Path(saved["folder"])
+    if saved["ranks"] == ranks.world:
+        engine.load(folder)
+        return STEPS
     if ranks.first:
-        save_file(weights, target.with_suffix(".safetensors"))
-        found = {
-            "losses": [result.tokens["loss"] for result in results],
-            "norms": [result.update.gradient_norm for result in results],
-            "micro_batches": [result.micro_batches for result in results],
-            "packed": policy.layout.packed,
-            "head": choice.head,
-        }
-        target.with_suffix(".json").write_text(json.dumps(found))
+        resize.to_universal(folder / TAG, folder / resize.TAG)
+    ranks.barrier()
+    engine.load_universal(folder, resize.TAG, STEPS - 1)
+    return STEPS
+
+
+def _sum(target: Path, settings: dict[str, Any], ranks: Any) -> float:
+    """Norm of a sum of gradients, each element 1 of rank 0's first micro-batch and `SMALL` of all others."""
+    import torch
+
+    from headway_trainer.engine import Engine
+
+    class Scaled(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(ELEMENTS, dtype=torch.bfloat16))
+
+        def forward(self, by: float) -> torch.Tensor:
+            return (self.weight * by).sum()
+
+    optimizer = rig.job(target, target, optimizer=OPTIMIZER).spec.optimizer
+    engine = Engine(Scaled(), _deepspeed(settings), optimizer, ranks)
+    for first in [ranks.first, *[False] * (MICRO_BATCHES - 1)]:
+        engine.backward(engine(by=1.0 if first else SMALL))
+    return float(engine.step().gradient_norm)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 from collections.abc import Callable
@@ -17,7 +18,8 @@ from safetensors.torch import load_file
 from step_variants import LORA, OPTIMIZER, STEPS
 from torch import Tensor
 
-from headway_api.records import Batch, Canary, StepReport
+from headway_api.records import Batch, Canary, Row, StepReport
+from headway_trainer import model as models
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -52,11 +54,23 @@ ADAPTER: dict[str, dict[str, Any]] = {
         "checkpointing": True,
     },
 }
+PENALTY = {"kl": {"coefficient": 0.1}}
 DIVERGENCE: dict[str, dict[str, Any]] = {
-    "divergence": {"zeroStage": 1, "kl": 0.1},
-    "divergence-stage3-small": {"zeroStage": 3, "kl": 0.1, "tokens": SMALL, "chunk": FEW},
+    "divergence": {"zeroStage": 1, "algorithm": PENALTY},
+    "divergence-stage3-small": {"zeroStage": 3, "algorithm": PENALTY, "tokens": SMALL, "chunk": FEW},
 }
 """Each penalized against the frozen copy, which is laid out and chunked as the policy is."""
+LARGE = {"kl": {"coefficient": 10.0}}
+"""An adapter moves little in three steps."""
+TERMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "lora-divergence": ({"lora": True, "algorithm": LARGE}, {"lora": True, "divergence": 10.0}),
+    "old": ({"algorithm": {"correction": "decoupled"}, "updates": 2}, {"updates": 2, "decoupled": True}),
+    "entropy": ({"algorithm": {"entropy": {"coefficient": 1.0}}}, {"entropy": 1.0}),
+}
+"""What needs a pass or a gradient of its own: the variant, and the same in plain PyTorch."""
+GATHERED = {
+    name: {"zeroStage": 3, "tokens": SMALL, "chunk": FEW, **settings} for name, (settings, _) in TERMS.items()
+}
 RANKS = (1, 2)
 
 
@@ -84,12 +98,30 @@ def advantages(rewards: list[float]) -> list[float]:
     return list((values - values.mean()) / (values.std(ddof=1) + 1e-6))
 
 
-def reference(folder: Path, updates: int = 1) -> tuple[dict[str, Tensor], list[float], list[float]]:
-    """Plain PyTorch, one row at a time: final weights, loss and gradient norm of each optimizer step."""
-    from transformers import AutoModelForCausalLM
+def logprobs(model: Any, row: Row) -> Tensor:
+    """Log-probability of every token of the vocabulary at every position."""
+    found: Tensor = model(torch.tensor([row.tokens])).logits[0].log_softmax(-1)
+    return found
 
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    adam = torch.optim.AdamW(model.parameters(), lr=RATE, betas=BETAS, eps=EPSILON, weight_decay=DECAY)
+
+def reference(
+    folder: Path,
+    updates: int = 1,
+    *,
+    lora: bool = False,
+    divergence: float = 0.0,
+    entropy: float = 0.0,
+    decoupled: bool = False,
+) -> tuple[dict[str, Tensor], list[float], list[float]]:
+    """Plain PyTorch, one row at a time: final weights, loss and gradient norm of each optimizer step.
+
+    The product loads the model and makes the adapter's first weights; nothing else is its own.
+    """
+    config = rig.job(folder, folder, lora=LORA if lora else None)
+    model: Any = models.load(folder, config.spec.model, config.spec.seed)
+    untrained = copy.deepcopy(model)
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    adam = torch.optim.AdamW(trained.values(), lr=RATE, betas=BETAS, eps=EPSILON, weight_decay=DECAY)
     losses, norms, taken = [], [], 0
     for batch in batches():
         groups = []
@@ -98,25 +130,34 @@ def reference(folder: Path, updates: int = 1) -> tuple[dict[str, Tensor], list[f
             pairs = list(zip(scored, advantages([e.reward or 0.0 for e in scored]), strict=True))
             if any(advantage for _, advantage in pairs):
                 groups.append(pairs)
+        before = copy.deepcopy(model)
         for part in np.array_split(np.arange(len(groups)), updates):
             rows = [(row, a) for g in part for episode, a in groups[g] for row in episode.rows]
             tokens = sum(sum(row.mask) for row, _ in rows)
             loss = torch.zeros(())
             for row, advantage in rows:
-                log_LV = model(torch.tensor([row.tokens])).logits[0].log_softmax(-1)
+                log_LV = logprobs(model, row)
+                with torch.no_grad():
+                    old_LV, untrained_LV = logprobs(before, row), logprobs(untrained, row)
                 for t in range(1, len(row.tokens)):
                     if row.mask[t]:
-                        ratio = torch.exp(log_LV[t - 1, row.tokens[t]] - row.logprobs[t])
-                        loss = loss - torch.min(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage) / tokens
+                        at = (t - 1, row.tokens[t])
+                        old = float(old_LV[at]) if decoupled else row.logprobs[t]
+                        ratio = torch.exp(log_LV[at] - old)
+                        surrogate = torch.min(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage)
+                        apart = untrained_LV[at] - log_LV[at]
+                        uncertain = -(log_LV[t - 1].exp() * log_LV[t - 1]).sum()
+                        share = divergence * (apart.exp() - 1 - apart) - entropy * uncertain
+                        loss = loss + (share - math.exp(old - row.logprobs[t]) * surrogate) / tokens
             adam.zero_grad()
             loss.backward()
-            norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)))
+            norms.append(float(torch.nn.utils.clip_grad_norm_(trained.values(), CLIP)))
             for settings in adam.param_groups:
                 settings["lr"] = RATE * min(1.0, (taken + 1) / WARMUP)
             adam.step()
             taken += 1
             losses.append(loss.item())
-    return dict(model.named_parameters()), losses, norms
+    return trained, losses, norms
 
 
 def distance(found: dict[str, Tensor], expected: dict[str, Tensor], start: dict[str, Tensor]) -> float:
@@ -147,7 +188,7 @@ def ran(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int,
     def steps(ranks: int, name: str) -> Steps:
         if ranks not in folders:
             folder = tmp_path_factory.mktemp(f"ranks{ranks}")
-            step_variants.start(model, folder, FULL | ADAPTER | DIVERGENCE, ranks)
+            step_variants.start(model, folder, FULL | ADAPTER | DIVERGENCE | GATHERED, ranks)
             folders[ranks] = folder
         return Steps(folders[ranks], name)
 
@@ -198,6 +239,20 @@ def test_the_frozen_copy_is_the_same_under_every_setting(
     agree(ran(ranks, "divergence-stage3-small"), expected.weights, expected.losses, expected.norms)
     assert expected.losses[0] == pytest.approx(free.losses[0], abs=1e-6), "at first both models are one"
     assert abs(expected.losses[-1] - free.losses[-1]) > 1e-5
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("name", TERMS)
+def test_every_term_is_plain_pytorchs_where_weights_are_gathered(
+    ran: Callable[[int, str], Steps], model: Path, ranks: int, name: str
+) -> None:
+    """The adapter switched off, the old policy's pass, the entropy's gradient, in small micro-batches."""
+    options = TERMS[name][1]
+    found, (weights, losses, norms) = ran(ranks, name), reference(model, **options)
+    agree(found, weights, losses, norms)
+    kept = {option: value for option, value in options.items() if option in ("lora", "updates")}
+    _, _, free = reference(model, **kept)
+    assert not np.allclose(norms, free, rtol=1e-3), "the term made no difference: the test proves nothing"
 
 
 @pytest.mark.parametrize(
