@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -22,7 +22,17 @@ from headway_api.spec.learner import DeepSpeed, OptimizerSpec
 from headway_trainer.imports import lean
 from headway_trainer.ranks import Ranks
 
-PRECISION: Final = {torch.float32: {}, torch.bfloat16: {"bf16": {"enabled": True}}}
+PRECISION: Final[Mapping[torch.dtype, Mapping[str, Any]]] = {
+    torch.float32: {},
+    torch.bfloat16: {
+        # At stage 1 a gradient is added to the sum in float32, and freed, as soon as there is one.
+        "bf16": {"enabled": True, "immediate_grad_update": True},
+        "data_types": {"grad_accum_dtype": "fp32"},
+        "communication_data_type": "fp32",
+    },
+}
+"""What DeepSpeed is told of a model's number format. In bfloat16 sums of gradients, over micro-batches and
+over ranks, are float32: what is some 250 times smaller than the sum would be lost. Without ZeRO it cannot."""
 TAG: Final = "state"
 
 

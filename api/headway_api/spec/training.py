@@ -101,8 +101,8 @@ class RLTrainingJobSpec(SpecModel):
         EPISODE_WITHIN_SANDBOX,
         Rule(
             "self.learner.deepspeed.zeroStage >= 1 || self.model.dtype == 'float32'",
-            "spec.learner.deepspeed.zeroStage: 0 needs spec.model.dtype: float32: without ZeRO, steps in "
-            "bfloat16 deviate further from float32; use zeroStage: 1, which costs no memory over it",
+            "spec.learner.deepspeed.zeroStage: 0 needs spec.model.dtype: float32: without ZeRO, DeepSpeed "
+            "adds gradients up in bfloat16; use zeroStage: 1, which adds them up in float32",
             lambda self: self.learner.deepspeed.zero_stage >= 1 or self.model.dtype == "float32",
             "learner",
         ),
