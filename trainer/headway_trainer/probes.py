@@ -11,8 +11,9 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Final
 
-STALL: Final = 2400.0
-"""Longer than the longest collective may take, so that a slow step is no hung one."""
+STALL: Final = 4 * 3600.0
+"""Longer than ranks wait for one another (`ranks.CONTROL_TIMEOUT`), and than a resumption with its download
+and its conversion, so that slow work is no hung process; ranks that wait for a hung one end by themselves."""
 
 
 class Probes:

@@ -18,7 +18,10 @@ import torch.distributed as dist
 Value = TypeVar("Value")
 
 COLLECTIVE_TIMEOUT: Final = timedelta(minutes=30)
-"""Longest one rank may work (a step, an upload) while the others wait for it."""
+"""Longest one rank may be behind the others where all compute the same: gradients, weights."""
+CONTROL_TIMEOUT: Final = timedelta(hours=2)
+"""Longest one rank may work (a download, a conversion, an upload) while the others wait for its word. A
+process that is gone is noticed at once, by its closed connections: this bounds one that hangs."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ class Ranks:
             dist.init_process_group(backend, store=store, rank=0, world_size=1)
             return cls(0, local_rank, 1, None)
         dist.init_process_group(backend, timeout=COLLECTIVE_TIMEOUT)
-        return cls(rank, local_rank, world, dist.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT))
+        return cls(rank, local_rank, world, dist.new_group(backend="gloo", timeout=CONTROL_TIMEOUT))
 
     @property
     def first(self) -> bool:

@@ -8,10 +8,15 @@ from typing import cast
 
 import pytest
 
+from headway_api.artifacts import Layout
 from headway_api.exits import JobError
 from headway_api.records import FileDigest
+from headway_api.spec.learner import CheckpointsSpec
 from headway_api.store import FileStore
-from headway_trainer.checkpoint import state
+from headway_trainer import probes, ranks
+from headway_trainer.checkpoint import resize, state
+from headway_trainer.checkpoint.journal import Journal
+from headway_trainer.checkpoint.keeper import Keeper
 from headway_trainer.engine import Engine
 from headway_trainer.ranks import Ranks
 
@@ -45,7 +50,12 @@ def test_a_damaged_checkpoint_is_tried_again_so_that_a_person_can_set_the_pointe
         assert "set latest.json" in error.termination.message
 
 
-def test_what_cannot_be_converted_for_another_number_of_processes_can_be_set_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize("seconds", [resize.SECONDS, 0.01])
+def test_what_cannot_be_converted_for_another_number_of_processes_can_be_set_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    """Be it that the conversion fails, or that it is not done in time."""
+    monkeypatch.setattr(resize, "SECONDS", seconds)
     folder = tmp_path / "checkpoint"
     folder.mkdir()
     (folder / "a.pt").write_bytes(b"")
@@ -55,3 +65,29 @@ def test_what_cannot_be_converted_for_another_number_of_processes_can_be_set_bac
     assert not error.permanent, "a job that has failed could not be given its old number of processes"
     assert error.termination.field == "spec.learner"
     assert "set nodes x processesPerNode to what it was" in error.termination.message
+    assert ("it was not done in" in error.termination.message) == (seconds < 1)
+
+
+@pytest.mark.parametrize("uploaded", [False, True])
+def test_a_checkpoint_that_is_being_written_is_neither_deleted_nor_forgotten(
+    tmp_path: Path, uploaded: bool
+) -> None:
+    """Weights of the steps that `prune` names stay: the one under way is among them before its first file."""
+    store, layout = FileStore(), Layout(f"file://{tmp_path}", "rl", "refunds", "uid")
+    for step in [1, 2, *[3] * uploaded]:
+        store.put(f"{layout.checkpoint(step)}/a.pt", b"state")
+    spec = CheckpointsSpec(keep_last=1, keep_best=0)
+    keeper = Keeper(
+        spec, UNTOUCHED, store, layout, Journal(store, layout), tmp_path / "scratch", Ranks(0, 0, 1, None)
+    )
+    keeper.durable, keeper.saved = 2, 3
+    assert keeper.prune([]) == [2, 3]
+    left = {uri.removeprefix(f"{layout.checkpoints}/") for uri in store.list(layout.checkpoints)}
+    assert left == {f"{Path(layout.checkpoint(step)).name}/a.pt" for step in [2, *[3] * uploaded]}
+
+
+def test_who_waits_for_a_checkpoint_waits_as_long_as_it_may_take() -> None:
+    """The conversion and another node's upload are bounded; liveness must not end what they let go on."""
+    waits = ranks.CONTROL_TIMEOUT.total_seconds()
+    assert waits > max(resize.SECONDS, state.PART_SECONDS)
+    assert waits + resize.SECONDS < probes.STALL

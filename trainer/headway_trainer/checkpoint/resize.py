@@ -14,7 +14,8 @@ from typing import Final
 from headway_api.exits import JobError
 
 TAG: Final = "universal"
-SECONDS: Final = 3600
+SECONDS: Final = 6600
+"""Longest a conversion may take; the other ranks wait for it (`ranks.CONTROL_TIMEOUT`)."""
 LAST_LINES: Final = 2000
 """Characters of its output that an error repeats."""
 
@@ -30,12 +31,19 @@ def to_universal(files: Path, folder: Path) -> None:
     # What a universal checkpoint needs beyond an ordinary one (which layers are shared, how a vocabulary was
     # padded) is empty for these models, and an ordinary one does not hold it.
     command += ["--inject_missing_state", "--num_extract_workers", "1", "--num_merge_workers", "1"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    except subprocess.TimeoutExpired as late:
+        raise _unusable(f"it was not done in {SECONDS} s") from late
     if done.returncode != 0:
-        raise JobError(
-            "CheckpointUnusable",
-            "the checkpoint cannot be converted for another number of processes; set nodes x "
-            f"processesPerNode to what it was ({(done.stdout + done.stderr)[-LAST_LINES:]})",
-            field="spec.learner",
-            permanent=False,
-        )
+        raise _unusable((done.stdout + done.stderr)[-LAST_LINES:])
+
+
+def _unusable(why: str) -> JobError:
+    return JobError(
+        "CheckpointUnusable",
+        "the checkpoint cannot be converted for another number of processes; set nodes x "
+        f"processesPerNode to what it was ({why})",
+        field="spec.learner",
+        permanent=False,
+    )

@@ -1,0 +1,37 @@
+"""Ranks that wait for one that works: two real processes over gloo."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import learner_rig as rig
+import pytest
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+
+SCRIPT = """
+import os, sys, time
+from datetime import timedelta
+from headway_trainer import ranks
+
+ranks.COLLECTIVE_TIMEOUT = timedelta(seconds=3)
+child = os.fork()
+rank = 0 if child else 1
+os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2")
+os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=sys.argv[1])
+here = ranks.Ranks.join()
+if here.first:
+    time.sleep(6)
+here.barrier()
+said = here.share("converted" if here.first else None)
+print(rank, said, flush=True)
+os._exit(0 if rank else os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_one_that_works_for_longer_than_a_collective_may_take_is_waited_for() -> None:
+    command = [sys.executable, "-c", SCRIPT, str(rig.free_port())]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert sorted(done.stdout.split("\n")) == ["", "0 converted", "1 converted"]
