@@ -24,6 +24,7 @@ from aiohttp import web
 from headway_api.config import JobConfig
 from headway_api.records import (
     Batch,
+    Canary,
     EpisodeRecord,
     Finished,
     GroupRecord,
@@ -33,6 +34,7 @@ from headway_api.records import (
     Row,
     StepReport,
     VersionSpan,
+    WeightsManifest,
 )
 
 TOKEN = "a-token-of-this-job"
@@ -102,6 +104,21 @@ def batch(step: int, *, groups: int = 2, seed: int = 0) -> Batch:
     ]
     made.append(group(f"t000-{step * groups + groups - 1:06d}", [1.0, 1.0, 1.0], seed=seed, step=step - 1))
     return Batch(step=step, epoch=0, groups=made)
+
+
+def report(step: int) -> StepReport:
+    """What a learner says of a step that it took without groups."""
+    version = PolicyVersion(incarnation=0, step=step)
+    canary = Canary(tokens=[1, 2], logprobs=[-1.0], tolerance=1e-3)
+    return StepReport(
+        step=step,
+        version=version,
+        groups=[],
+        train_tokens={},
+        weights=WeightsManifest(version=version, kind="lora", uri="file:///w", files=[], canary=canary),
+        durable=step,
+        metrics={},
+    )
 
 
 def job(

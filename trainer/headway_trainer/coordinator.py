@@ -28,7 +28,7 @@ LONG_POLL: Final = 30.0
 TIMEOUT: Final = LONG_POLL + 30.0
 """Seconds until a request that says nothing counts as lost."""
 PATIENCE: Final = 600.0
-"""Seconds without any answer after which the learner gives up and is started again."""
+"""Seconds without any answer after which the learner saves what is not durable and is started again."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
 GZIP_MAGIC: Final = b"\x1f\x8b"
 AGAIN: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -40,6 +40,14 @@ class Away(Exception):
 
 class AnnounceFirst(Exception):
     """The coordinator does not know the step that this learner is at."""
+
+
+class Unreachable(JobError):
+    """The coordinator stayed away for longer than the learner's patience; pickles, so that every rank can be
+    told."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("CoordinatorUnreachable", message, permanent=False)
 
 
 @dataclass(frozen=True)
@@ -65,7 +73,8 @@ class Coordinator:
         is no time: whoever resumes sends it again.
 
         Raises:
-            JobError: the coordinator stayed away, or refuses this learner.
+            Unreachable: the coordinator stayed away.
+            JobError: it refuses this learner.
         """
         body = report.model_dump_json().encode()
         while True:
@@ -82,7 +91,8 @@ class Coordinator:
 
         Raises:
             AnnounceFirst: announce the latest step, then ask again.
-            JobError: the coordinator stayed away, or refuses this learner.
+            Unreachable: the coordinator stayed away.
+            JobError: it refuses this learner.
         """
         try:
             answer = self._exchange("GET", f"/v1/batch?step={step}&wait={wait:g}")
@@ -122,11 +132,7 @@ class Coordinator:
         self._silent_since = self._silent_since or now
         silent = now - self._silent_since
         if silent > self._patience:
-            raise JobError(
-                "CoordinatorUnreachable",
-                f"no answer from {self._url} for {silent:.0f} s ({away})",
-                permanent=False,
-            ) from away
+            raise Unreachable(f"no answer from {self._url} for {silent:.0f} s ({away})") from away
         log("coordinator away", seconds=round(silent, 1), error=str(away))
         time.sleep(self._pause)
         self._pause = min(LONGEST_PAUSE, self._pause * 2)

@@ -2,7 +2,8 @@
 
     start     fetch and load the model, resume from `latest.json` or make step 0 durable, announce
     loop      ask for batch n+1 -> advantages, optimizer steps -> weights -> announce n+1 -> checkpoint
-    end       410 from the coordinator: a last checkpoint, exit 0; SIGTERM: the same, exit 143
+    end       410 from the coordinator: a last checkpoint, exit 0; SIGTERM: the same, exit 143; no word from
+              the coordinator for `PATIENCE`: the same, exit 43, and it is started again
 
 Only rank 0 speaks with the coordinator; the ranks see the same batch and take the same decisions. Killed at
 any point it resumes at the last step that was made durable: the steps after it are taken anew, from the same
@@ -15,7 +16,7 @@ import os
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -36,7 +37,7 @@ from headway_trainer.batch import TrainingBatch, mini_batches, training_batch
 from headway_trainer.checkpoint.journal import Journal
 from headway_trainer.checkpoint.keeper import Keeper
 from headway_trainer.checkpoint.retention import due, expired_weights
-from headway_trainer.coordinator import LONG_POLL, AnnounceFirst, Coordinator
+from headway_trainer.coordinator import LONG_POLL, AnnounceFirst, Coordinator, Unreachable
 from headway_trainer.engine import Engine
 from headway_trainer.logs import log
 from headway_trainer.metrics import step_metrics
@@ -237,7 +238,7 @@ def _require_one(choices: Collection[tuple[bool, str, str]]) -> None:
 class Word:
     """What rank 0 heard, for all ranks."""
 
-    received: TrainingBatch | Finished | None
+    received: TrainingBatch | Finished | Unreachable | None
     durable: int
     """The newest step that a restart would resume from."""
     validated: tuple[int, ...] = ()
@@ -248,7 +249,11 @@ def serve(
     learner: Learner, coordinator: Coordinator | None, ranks: Ranks, probes: Probes | None
 ) -> Finished | None:
     """Train batch after batch until the coordinator has no more, or SIGTERM (None); only rank 0 has a
-    coordinator. What was trained is durable then."""
+    coordinator. What was trained is durable then.
+
+    Raises:
+        Unreachable: the coordinator stayed away; what was trained is durable then too.
+    """
     report = learner.resume()
     if coordinator:
         coordinator.announce(report)
@@ -258,7 +263,8 @@ def serve(
     while True:
         with watch("wait_for_batch"):
             if coordinator:
-                report = _said_again(learner, coordinator, report)
+                with suppress(Unreachable):  # `_next` tries once more, and tells every rank
+                    report = _said_again(learner, coordinator, report)
             word = ranks.share(_next(learner, coordinator, report) if coordinator else Word(None, -1))
         learner.keeper.check()
         if probes:
@@ -266,10 +272,12 @@ def serve(
         # Held on every rank alike, and let go on none before rank 0 knows that all is durable.
         HOLD.set(word.durable < report.step)
         stopped = bool(ranks.maximum([HOLD.asked])[0])
-        if stopped or isinstance(word.received, Finished):
+        if stopped or isinstance(word.received, Finished | Unreachable):
             HOLD.set(True)  # an operator that hears that the job is over ends the learner
             learner.keeper.save(report)
             learner.keeper.settle()
+            if isinstance(word.received, Unreachable) and not stopped:
+                raise word.received
             if not isinstance(word.received, Finished):
                 return None
             learner.export(report)
@@ -283,7 +291,8 @@ def serve(
         HOLD.set(True)
         watch = Stopwatch()
         if coordinator:
-            coordinator.announce(report, give_up=lambda: HOLD.asked)
+            with suppress(Unreachable):  # as above
+                coordinator.announce(report, give_up=lambda: HOLD.asked)
         with watch("save_checkpoint"):
             learner.keeper.after(report)
         learner.prune(report.step, word.validated)
@@ -294,14 +303,21 @@ def serve(
 def _next(learner: Learner, coordinator: Coordinator, report: StepReport) -> Word:
     durable = learner.keeper.durable
     try:
-        answer = coordinator.poll(report.step + 1, SHORT_POLL if HOLD.held else LONG_POLL)
-    except AnnounceFirst as unknown:
-        log("announced again", why=str(unknown))
-        coordinator.announce(report, give_up=lambda: HOLD.asked)
-        return Word(None, durable)
+        answer = _asked(coordinator, report)
+    except Unreachable as away:
+        return Word(away, durable)
     if isinstance(answer, Batch):
         return Word(learner.prepare(answer), durable, tuple(answer.validated))
     return Word(answer, durable)
+
+
+def _asked(coordinator: Coordinator, report: StepReport) -> Batch | Finished | None:
+    try:
+        return coordinator.poll(report.step + 1, SHORT_POLL if HOLD.held else LONG_POLL)
+    except AnnounceFirst as unknown:
+        log("announced again", why=str(unknown))
+        coordinator.announce(report, give_up=lambda: HOLD.asked)
+        return None
 
 
 def _said_again(learner: Learner, coordinator: Coordinator, report: StepReport) -> StepReport:

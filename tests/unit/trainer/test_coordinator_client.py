@@ -12,9 +12,9 @@ import pytest
 from aiohttp import web
 
 from headway_api.exits import JobError
-from headway_api.records import Batch, Canary, Finished, PolicyVersion, StepReport, WeightsManifest
+from headway_api.records import Batch, Finished
 from headway_trainer import coordinator as client
-from headway_trainer.coordinator import AnnounceFirst, Coordinator
+from headway_trainer.coordinator import AnnounceFirst, Coordinator, Unreachable
 
 Answer = TypeVar("Answer")
 
@@ -25,20 +25,6 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "LONGEST_PAUSE", 0.02)
 
 
-def report(step: int) -> StepReport:
-    version = PolicyVersion(incarnation=0, step=step)
-    canary = Canary(tokens=[1, 2], logprobs=[-1.0], tolerance=1e-3)
-    return StepReport(
-        step=step,
-        version=version,
-        groups=[],
-        train_tokens={},
-        weights=WeightsManifest(version=version, kind="lora", uri="file:///w", files=[], canary=canary),
-        durable=step,
-        metrics={},
-    )
-
-
 async def off_loop(call: Callable[[], Answer]) -> Answer:
     return await asyncio.wait_for(asyncio.to_thread(call), 20)
 
@@ -47,7 +33,7 @@ async def test_a_batch_arrives_compressed_and_whole() -> None:
     served = rig.ScriptedCoordinator([rig.batch(1)])
     async with served.serving() as url:
         here = Coordinator(url, rig.TOKEN)
-        await off_loop(lambda: here.announce(report(0)))
+        await off_loop(lambda: here.announce(rig.report(0)))
         assert await off_loop(lambda: here.poll(1)) == served.batches[0]
 
 
@@ -55,7 +41,7 @@ async def test_not_yet_and_no_more() -> None:
     served = rig.ScriptedCoordinator([], hold=1)
     async with served.serving() as url:
         here = Coordinator(url, rig.TOKEN)
-        await off_loop(lambda: here.announce(report(0)))
+        await off_loop(lambda: here.announce(rig.report(0)))
         assert await off_loop(lambda: here.poll(1)) is None
         assert await off_loop(lambda: here.poll(1)) == Finished(reason="MaxSteps")
 
@@ -77,7 +63,7 @@ async def test_faults_are_outlasted(fault: str) -> None:
     served = rig.ScriptedCoordinator([rig.batch(1)], fault=fails_twice_of_three)
     async with served.serving() as url:
         here = Coordinator(url, rig.TOKEN, patience=30)
-        await off_loop(lambda: here.announce(report(0)))
+        await off_loop(lambda: here.announce(rig.report(0)))
         answers = [await off_loop(lambda: here.poll(1)) for _ in range(6)]
     assert [a for a in answers if a is not None] == [served.batches[0]] * 2
     assert {r.step for r in served.reports} == {0}
@@ -85,8 +71,10 @@ async def test_faults_are_outlasted(fault: str) -> None:
 
 async def test_a_coordinator_that_stays_away_ends_the_process_retriably() -> None:
     here = Coordinator(f"http://127.0.0.1:{rig.free_port()}", rig.TOKEN, patience=0.1)
-    with pytest.raises(JobError) as gone:
-        await off_loop(lambda: here.announce(report(0)))
+    with pytest.raises(Unreachable) as gone:
+        await off_loop(lambda: here.announce(rig.report(0)))
+    with pytest.raises(Unreachable):  # at once: its patience is used up
+        await off_loop(lambda: here.poll(1))
     assert gone.value.termination.reason == "CoordinatorUnreachable"
     assert not gone.value.permanent
 
@@ -96,7 +84,7 @@ async def test_an_answer_ends_the_silence() -> None:
     served = rig.ScriptedCoordinator([], fault=lambda request: "503" if next(turn) % 2 else None, hold=100)
     async with served.serving() as url:
         here = Coordinator(url, rig.TOKEN, patience=0.05)
-        await off_loop(lambda: here.announce(report(0)))
+        await off_loop(lambda: here.announce(rig.report(0)))
         for _ in range(30):  # half of them unanswered, for longer in all than the patience
             assert await off_loop(lambda: here.poll(1)) is None
 
@@ -105,7 +93,7 @@ async def test_a_wrong_token_is_not_tried_for_ever() -> None:
     async with rig.ScriptedCoordinator([]).serving() as url:
         here = Coordinator(url, "another job's token")
         with pytest.raises(JobError, match="401") as refused:
-            await off_loop(lambda: here.announce(report(0)))
+            await off_loop(lambda: here.announce(rig.report(0)))
     assert refused.value.termination.reason == "CoordinatorRefused"
     assert not refused.value.permanent
 
