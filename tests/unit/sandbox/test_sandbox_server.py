@@ -188,5 +188,11 @@ def test_rewards_of_turns_reach_the_coordinator(server: Server) -> None:
     assert server.post("/finish", {"messages": [], "truncated": False, "turns": -1})[0] == 400
 
 
+def test_an_agent_that_took_no_turn_is_judged_as_a_whole(server: Server) -> None:
+    server.begin(turns=[0.1, 0.1])  # wrong of any number of turns, and of none it is not looked at
+    reply = FinishReply.model_validate(server.finish(turns=0)[1])
+    assert (reply.reward, reply.turn_rewards) == (pytest.approx(0.3), None)
+
+
 def test_both_sides_allow_the_same_rounding() -> None:
     assert session.TURN_REWARDS_TOLERANCE == sandbox_api.TURN_REWARDS_TOLERANCE

@@ -18,6 +18,7 @@ from headway_api.spec.algorithm import CORRECTIONS as CORRECTION_NAMES
 from headway_api.spec.algorithm import LOSSES, RATIOS, AlgorithmSpec, Entropy, Kl
 from headway_api.spec.algorithm import REDUCTIONS as REDUCTION_NAMES
 from headway_trainer.objective import advantage, correction, ratio, reduction, surrogate
+from headway_trainer.objective.penalty import DIVERGENCES
 from headway_trainer.objective.presets import Objective
 from headway_trainer.objective.reduction import RowShape
 
@@ -299,6 +300,18 @@ def test_the_divergence_is_added_to_each_token(estimator: str, value: float, slo
     assert seen.divergence_T.item() == pytest.approx(value)
     assert new.grad is not None
     assert new.grad.item() == pytest.approx(0.2 * slope)
+
+
+@pytest.mark.parametrize("apart", [-25.0, 25.0])
+def test_the_third_estimator_stops_pulling_where_its_log_ratio_is_cut(apart: float) -> None:
+    new = torch.tensor([-30.0, -30.0], dtype=torch.float64, requires_grad=True)
+    near = ratio.LOG_RATIO_LIMIT - 1
+    found = DIVERGENCES["k3"](new, new.detach() + torch.tensor([apart, near]))
+    found.sum().backward()
+    cut = np.copysign(ratio.LOG_RATIO_LIMIT, apart)
+    assert found[0].item() == pytest.approx(np.exp(cut) - 1 - cut)
+    assert new.grad is not None
+    assert new.grad.tolist() == [0.0, pytest.approx(1 - np.exp(near))]
 
 
 def test_entropy_is_taken_off() -> None:
