@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import urllib.error
 from pathlib import Path
 
 import learner_rig as rig
 import pytest
+import rollout_server
 from direct_taker import Taker
 
 from headway_api.config import JobConfig
@@ -18,6 +20,7 @@ from headway_api.weights_format import DIGESTS_FILE, MODEL_FILE
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 STEPS = 5
+TWO = {"processes": 2}
 
 
 def job(folder: Path, model: Path, **options: int) -> JobConfig:
@@ -47,16 +50,21 @@ async def take(report: StepReport, workers: int = 1) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("options", "again"),
     [
-        {},
-        pytest.param({"zero_stage": 3, "processes": 2}, marks=pytest.mark.long),
-        pytest.param({"zero_stage": 1, "processes": 2}, marks=pytest.mark.long),
+        ({}, {}),
+        pytest.param(TWO | {"zero_stage": 3}, TWO | {"zero_stage": 3}, marks=pytest.mark.long),
+        pytest.param(TWO | {"zero_stage": 1}, {"zero_stage": 1}, marks=pytest.mark.long),
     ],
 )
-async def test_a_learner_that_was_killed_hands_over_the_same_weights_again(
-    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, int]
+async def test_a_learner_that_starts_again_hands_over_the_same_weights(
+    tmp_path: Path,
+    model: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, int],
+    again: dict[str, int],
 ) -> None:
+    """Also as another number of processes than before."""
     monkeypatch.setenv("HEADWAY_DIRECT_ADDRESS", f"127.0.0.1:{rig.free_port()}")
     config = job(tmp_path, model, **options)
     served = rig.ScriptedCoordinator([rig.batch(step) for step in range(1, STEPS + 1)])
@@ -68,12 +76,13 @@ async def test_a_learner_that_was_killed_hands_over_the_same_weights_again(
             killed_at = served.reports[-1]
             assert killed_at.weights.kind == "direct"
             before = await take(killed_at, workers=2)
-            process.kill()
+            # A launcher that is killed leaves its processes behind, which a pod would not.
+            process.kill(signal.SIGTERM if options else signal.SIGKILL)
             await process.exit()
         with pytest.raises((urllib.error.URLError, ConnectionError)):
             await take(killed_at)
         told = len(served.reports)
-        async with rig.learner(config, tmp_path, url) as process:
+        async with rig.learner(job(tmp_path, model, **again), tmp_path, url) as process:
             await heard(served, told)
             assert served.reports[-1].weights == killed_at.weights, "under the very same manifest"
             assert await take(killed_at) == before
@@ -120,3 +129,40 @@ async def test_weights_are_taken_while_the_learner_trains(
 
         assert describe(found) == header, "the version that it joined for"
         assert await process.exit() == 0, process.log.read_text()[-4000:]
+
+
+@pytest.mark.long
+async def test_vllm_follows_a_learner_that_is_killed_and_comes_back(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its canary passes for each version, so what it computes with is what the learner computed with."""
+    monkeypatch.setenv("HEADWAY_DIRECT_ADDRESS", f"127.0.0.1:{rig.free_port()}")
+    monkeypatch.setattr(rollout_server, "TOKEN", rig.TOKEN)
+    config = job(tmp_path, model)
+    served = rig.ScriptedCoordinator([rig.batch(step) for step in range(1, STEPS + 1)])
+    spec = {"full": {}, "dtype": "bfloat16"}
+    with rollout_server.RolloutServer(tmp_path / "server", model, model=spec) as server:
+        await asyncio.to_thread(server.wait_ready)
+        async with served.serving() as url:
+            async with rig.learner(config, tmp_path, url) as process:
+                await rig.reached(served, 1)
+                served.hold = 10**6
+                await rig.reached(served, 1, durable=True)
+                wanted = served.reports[-1].weights
+                process.kill()
+                await process.exit()
+            away = await asyncio.to_thread(server.post, wanted)
+            assert (away.version, away.ready, away.reason) == (None, False, "UpdateFailed"), away.error
+            told = len(served.reports)
+            async with rig.learner(config, tmp_path, url):
+                await heard(served, told)
+                taken = await asyncio.to_thread(server.post, wanted)
+                assert (taken.version, taken.ready, taken.error) == (wanted.version, True, None)
+                for step in (2, 3, 4):
+                    while served.step < step:
+                        served.hold = 0
+                        await asyncio.sleep(0.01)
+                    served.hold = 10**6
+                    newest = served.reports[-1].weights
+                    taken = await asyncio.to_thread(server.post, newest)
+                    assert (taken.version, taken.ready, taken.error) == (newest.version, True, None)

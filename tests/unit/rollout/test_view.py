@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 from episodes import version
 
 from headway_api.artifacts import Layout
@@ -15,11 +18,10 @@ LAYOUT = Layout("s3://b/runs", "team", "refunds", "u-1")
 CANARY = Canary(tokens=[1, 2], logprobs=[-1.0], tolerance=0.1)
 
 
-def report(step: int) -> StepReport:
+def report(step: int, **described: Any) -> StepReport:
     """As the learner writes it."""
-    weights = WeightsManifest(
-        version=version(step), kind="lora", uri=LAYOUT.weights(step), files=[], canary=CANARY
-    )
+    content = {"version": version(step), "kind": "lora", "uri": LAYOUT.weights(step), "files": []}
+    weights = WeightsManifest.model_validate({**content, "canary": CANARY, **described})
     return StepReport(
         step=step,
         version=version(step),
@@ -51,6 +53,24 @@ def test_there_is_no_best_where_nothing_was_validated() -> None:
     found = shown(3, {})
     assert found is not None
     assert (found.best, found.adapter and found.adapter.step) == (None, 3)
+
+
+LINK = {"version": version(0), "uri": "s3://b/w", "files": []}
+SOURCE = {"host": "learner", "port": 8310, "header": "0" * 64}
+
+
+@pytest.mark.parametrize(
+    "described", [{"kind": "delta", "chain": [LINK]}, {"kind": "direct", "direct": SOURCE}]
+)
+def test_weights_to_load_are_those_of_the_newest_whole_version_and_in_the_end_of_the_last(
+    described: dict[str, Any],
+) -> None:
+    reports = [report(0, kind="full"), report(1, kind="full", direct=SOURCE), report(2, **described)]
+    for state, step in (State(reports=reports), 1), (State(reports=reports, finished="MaxSteps"), 2):
+        found = view.checkpoints(LAYOUT, state, [])
+        assert found is not None
+        assert found.adapter is not None
+        assert found.adapter.step == step
 
 
 def test_there_is_none_before_the_learner_has_spoken() -> None:

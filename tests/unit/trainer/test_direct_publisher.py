@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import learner_rig
 import pytest
 import torch
 from tiny_model import write_model
 from torch import Tensor
 
+from headway_api import names
 from headway_api.exits import JobError
 from headway_api.records import Canary, PolicyVersion, TensorDigests, WeightsManifest
 from headway_api.spec.model import ModelSpec
@@ -20,7 +22,8 @@ from headway_api.weights_format import DIGESTS_FILE, MODEL_FILE
 from headway_trainer import model as models
 from headway_trainer.publish import full
 from headway_trainer.publish.backends import DirectPublisher, Published, write_whole
-from headway_trainer.publish.sender import Sender, describe
+from headway_trainer.publish.sender import Sender, describe, sender_of
+from headway_trainer.ranks import Ranks
 
 
 def version(step: int) -> PolicyVersion:
@@ -120,6 +123,22 @@ def test_a_learner_that_resumes_offers_the_same_and_says_so_if_it_does_not(train
     with pytest.raises(JobError) as raised:
         trained.publisher.offer_again(trained.tensors(), manifest)
     assert raised.value.termination.reason == "WeightsDiffer"
+
+
+def test_only_the_first_process_hands_out_and_at_the_address_that_stays_the_same(tmp_path: Path) -> None:
+    config = learner_rig.job(tmp_path, tmp_path, dtype="bfloat16")
+    given: dict[str, Any] = {"environ": {"HEADWAY_DIRECT_ADDRESS": "learner.test:0"}, "token": "a-token"}
+    first, second = Ranks(0, 0, 2, None), Ranks(1, 1, 2, None)
+    assert sender_of(config, ranks=first, **given) is None, "its weights travel as a delta"
+    weights = WeightsSpec.model_validate({"backend": "nccl"})
+    learner = config.spec.learner.model_copy(update={"weights": weights})
+    config = config.model_copy(update={"spec": config.spec.model_copy(update={"learner": learner})})
+    assert sender_of(config, ranks=second, **given) is None
+    made = sender_of(config, ranks=first, **given)
+    assert made is not None
+    assert (made.host, made.port > 0) == ("learner.test", True)
+    made.close(0)
+    assert names.learner_host("refunds", "rl") == "refunds-learner-0.refunds-learner.rl.svc"
 
 
 @pytest.mark.parametrize(
