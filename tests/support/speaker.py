@@ -53,8 +53,7 @@ class Speaker:
         if isinstance(text, Exception):
             raise text
         tokens = self._tok.encode(text, add_special_tokens=False)[: request.max_tokens]
-        ended = text.endswith("<|im_end|>") and len(tokens) <= request.max_tokens
-        finish = "stop" if ended and tokens[-1] in request.stop_token_ids else "length"
+        finish = "stop" if tokens[-1] in request.stop_token_ids else "length"
         spans = [VersionSpan(start=0, end=len(tokens), version=version(0))]
         self.spoken[session].append(Spoken(request.prompt, tokens))
         return Sampled(tokens, [-0.5] * len(tokens), spans, finish, 0)

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headway_rollout.agents.agent import Played, Stage
-from headway_rollout.gateway.core import Ask, Completion, ContextFull, Gateway, call_id
+from headway_rollout.faults import AgentFault
+from headway_rollout.gateway.core import Ask, CannotRender, Completion, ContextFull, Gateway, call_id
 from headway_rollout.sandboxes import Tools
 from headway_rollout.trajectory.calls import Call, Message
 
@@ -25,7 +26,11 @@ class Builtin:
     """Takes the place of the environment's own."""
 
     async def play(self, stage: Stage) -> Played:
-        """Act out one episode, from the environment's first messages to the model's last."""
+        """Act out one episode, from the environment's first messages to the model's last.
+
+        Raises:
+            AgentFault: the model's family has no way to go on from what the model said.
+        """
         messages = stage.messages
         messages += opening(stage.first, self.system_prompt)
         for _ in range(self.max_turns):
@@ -33,6 +38,12 @@ class Builtin:
                 completion = await self.gateway.chat(stage.session, Ask(list(messages), list(stage.tools)))
             except ContextFull as full:
                 return Played(truncated=True, why=str(full))
+            except CannotRender as error:
+                if not stage.session.turns:
+                    raise  # the environment's own words: no model has said anything yet
+                # Some templates take no tool's answer where there was no call, as after one that could not
+                # be read: to drop such episodes would hide the model's own mistakes from it.
+                raise AgentFault(str(error)) from error
             messages.append(completion.message)
             if completion.finish_reason == "length":
                 return Played(truncated=True, why="a turn reached its most tokens")

@@ -176,7 +176,8 @@ class Fleet:
             patience.reschedule(now)
 
     async def _proven(self, server: Server, asked: PolicyVersion, newest: PolicyVersion) -> None:
-        """A turn that went on under newer weights counts once its server has shown that they are right.
+        """A turn that went on under newer weights counts once its server has shown that they are right: the
+        newest of them, which may be more than one version ahead of those that were asked for.
 
         Raises:
             ServerLost: it has not.
@@ -185,10 +186,13 @@ class Fleet:
         def gone() -> bool:
             return self.router.servers.get(server.endpoint) is not server or server.version is None
 
+        def proven() -> bool:
+            return server.version is not None and not server.version < newest
+
         if newest == asked:
             return
         async with self._changed:
-            await self._changed.wait_for(lambda: gone() or server.version != asked)
+            await self._changed.wait_for(lambda: gone() or proven())
         if gone():
             raise vllm.ServerLost(f"weights {newest}, taken during the turn, were not verified")
 

@@ -122,6 +122,39 @@ async def test_a_turn_under_weights_taken_meanwhile_counts_once_they_are_verifie
             asked.cancel()
 
 
+async def test_a_turn_over_two_updates_waits_for_the_second() -> None:
+    free = asyncio.Event()
+
+    async def held(request: web.Request) -> None:
+        await free.wait()
+
+    def twice_swapped(body: Any) -> Any:
+        answer = engine([4, 9, 5]).answers["POST /inference/v1/generate"](body)
+        spans = [{"version": f"0.{i}", "start": i, "end": i + 1} for i in range(3)]
+        answer["choices"][0]["weight_versions"] = spans
+        return answer
+
+    async with a_fleet(1) as (fleet, servers):
+        await fleet.want(manifest(0))
+        await fleet.ready()
+        servers.engines[0].answers["POST /inference/v1/generate"] = twice_swapped
+        servers.engines[0].faults["POST /inference/v1/generate"] = held
+        asked = asyncio.create_task(fleet.generate("e", REQUEST, 5))
+        await until(lambda: servers.engines[0].count("POST /inference") == 1)
+        await fleet.want(manifest(1))
+        await fleet.ready()
+        servers.agents[0].faults["POST /v1/weights"] = hang  # the engine has version 2, its canary runs
+        await fleet.want(manifest(2))
+        [server] = fleet.router.servers.values()
+        assert server.version == version(1)
+        free.set()
+        await asyncio.sleep(0.3)
+        assert not asked.done()
+        fleet.router.holds(server.endpoint, version(2))
+        await fleet._notify()
+        assert [span.version for span in (await asked).versions] == [version(n) for n in range(3)]
+
+
 async def test_a_sync_lasts_from_the_report_to_the_first_server_in_rotation() -> None:
     async with a_fleet(2) as (fleet, servers):
         await fleet.want(manifest(0))

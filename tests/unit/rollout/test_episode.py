@@ -10,6 +10,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from call_styles import STYLES, made
 from faulty_servers import Scripted, after, broker, drop, fail, first, hang, sandbox, say, serving
 from speaker import ANSWER, CALL, MALFORMED, Speaker
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
@@ -91,6 +92,38 @@ async def test_an_episode_that_goes_well(tok: Any) -> None:
     assert r.broker.count("DELETE /v1/leases/t0-000000-0-0") == 1
     seeds = [request.seed for request in r.speaker.requests]
     assert len(set(seeds)) == 2
+
+
+@pytest.mark.parametrize("name", STYLES)
+async def test_a_call_that_cannot_be_read_is_scored_whatever_the_template_makes_of_it(
+    tok: Any, name: str
+) -> None:
+    """Some templates take no tool's answer where they see no call."""
+    style, (renderer, own) = STYLES[name], made(name)
+    complete = [text for text in style.malformed if text.endswith(tuple(style.stops))]
+    assert complete
+    for malformed in complete:
+        async with rig(tok, ANSWER) as r:
+            speaker = Speaker(own, [malformed, style.answer])
+            r.episodes._agent = Builtin(Gateway(renderer, speaker, 100_000, 5.0), 4, None)
+            record = await r.episodes.run(replace(task(), sampling=Sampling(1.0, 1.0, 16_384)))
+        assert record.outcome in (Outcome.COMPLETED, Outcome.AGENT_ERROR), record.error
+        assert record.reward is not None
+        assert record.turns[0].malformed_tool_calls
+
+
+async def test_what_the_environment_says_and_no_template_takes_is_no_fault_of_the_model(tok: Any) -> None:
+    class Refusing:
+        longest_token = None
+
+        def render(self, *_: Any) -> list[int]:
+            raise ValueError("no such role")
+
+    async with rig(tok, ANSWER) as r:
+        r.episodes._agent = Builtin(Gateway(Refusing(), r.speaker, 1000, 5.0), 4, None)  # type: ignore[arg-type]
+        record = await r.episodes.run(task())
+    assert (record.outcome, record.reward) == (Outcome.INFRA_ERROR, None)
+    assert "no such role" in str(record.error)
 
 
 @pytest.mark.parametrize("fault", [None, AgentFault("no such module")])
