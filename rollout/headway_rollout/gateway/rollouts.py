@@ -115,7 +115,7 @@ class Rollout:
             trajectory = f"{trajectory} of another attempt"
         wanted = (("JobArn", job_arn, self.job_arn), ("TrajectoryId", trajectory, self.trajectory_id))
         for name, given, own in wanted:
-            if given and not hmac.compare_digest(given.encode(), own.encode()):
+            if given and not hmac.compare_digest(_bytes(given), own.encode()):
                 raise Refusal(
                     403,
                     "trajectory_mismatch",
@@ -331,6 +331,11 @@ def token_in(rollout_id: object) -> str:
 def new_token() -> str:
     """A secret that nobody can guess."""
     return "".join(secrets.choice(string.ascii_letters) for _ in range(TOKEN_LENGTH))
+
+
+def _bytes(header: str) -> bytes:
+    """A header as it came, whatever bytes it holds."""
+    return header.encode(errors="surrogateescape")
 
 
 def _rewards(values: object, turns: int, bounds: tuple[float, float]) -> list[float]:

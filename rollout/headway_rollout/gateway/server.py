@@ -43,6 +43,7 @@ JOB_ARN = "X-Amzn-SageMaker-Job-Arn"
 TRAJECTORY_ID = "X-Amzn-SageMaker-Trajectory-Id"
 RETRIES = "X-Stainless-Retry-Count"
 """What OpenAI's clients count their retries with."""
+RETRIES_DIGITS = 9
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _log = logging.getLogger(__name__)
@@ -191,8 +192,8 @@ class GatewayServer:
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:
         rollout, token, body = await self._told(request)
-        status, error = body.get("Status", "ready"), body.get("ErrorMessage")
-        if not isinstance(status, str):
+        status, error = body.get("Status"), body.get("ErrorMessage")
+        if not isinstance(status, str):  # were a missing field a success, a misspelt one would hide failures
             raise bad("Status", "must be 'ready' or 'failed'")
         with rollout.call():
             rollout.complete(status, None if error is None else str(error)[:2000], _client_token(body))
@@ -278,6 +279,8 @@ async def _json(request: web.Request) -> Any:
             # Half a surrogate pair is valid JSON and no text: nothing that holds it could be stored.
             json.dumps(body, ensure_ascii=False).encode()
         return body
+    except web.RequestPayloadError as error:
+        raise bad("body", f"is not what its headers say: {error}") from error
     except (ValueError, RecursionError, LookupError) as error:
         raise bad("body", f"is not JSON: {error}") from error
 
@@ -289,7 +292,7 @@ def _client_token(body: dict[str, Any]) -> str | None:
 
 def _retries(request: web.Request) -> int:
     given = request.headers.get(RETRIES, "0")
-    return int(given) if given.isdecimal() else 0
+    return int(given) if given.isdecimal() and len(given) <= RETRIES_DIGITS else 0
 
 
 def _event(document: dict[str, Any]) -> bytes:
@@ -311,3 +314,9 @@ async def _answer_refusals(request: web.Request, handler: Handler) -> web.Stream
     except web.HTTPException as error:
         message = f"{error.reason}: {request.method} {request.path}; agents use POST /v1/chat/completions"
         return web.json_response(Refusal(error.status, "not_served", message).body, status=error.status)
+    except ConnectionError:  # the client left: there is nobody to answer
+        raise
+    except Exception as error:
+        _log.exception("%s %s failed", request.method, request.path)
+        message = f"the gateway failed: {type(error).__name__}: {error}"
+        return web.json_response(Refusal(500, "platform_fault", message).body, status=500)

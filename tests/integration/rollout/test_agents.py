@@ -269,7 +269,7 @@ async def test_a_sandboxed_agent_may_not_reward_itself(tok: Any, tmp_path: Path)
         "told = episode['metadata']\n"
         "tool_loop.play(told['endpoint'], episode['messages'], None)\n"
         "own = {'JobArn': told['jobArn'], 'TrajectoryId': told['rolloutId']}\n"
-        "tool_loop.ask(told['endpoint'] + '/complete-rollout', own)\n"
+        "tool_loop.ask(told['endpoint'] + '/complete-rollout', own | {'Status': 'ready'})\n"
         "tool_loop.ask(told['endpoint'] + '/update-reward', own | {'Rewards': [1.0]})\n"
     )
     async with stage("sandboxed", tok, tmp_path, [ANSWER]) as s:

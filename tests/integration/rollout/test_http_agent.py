@@ -63,7 +63,7 @@ async def test_a_service_may_think_about_its_reward_for_longer_than_it_may_be_si
             endpoint = told["metadata"]["endpoint"]
             turn = {"messages": [{"role": "user", "content": told["prompt"]}]}
             await rig.http.post(f"{endpoint}/v1/chat/completions", json=turn)
-            await rig.http.post(f"{endpoint}/complete-rollout", json={})
+            await rig.http.post(f"{endpoint}/complete-rollout", json={"Status": "ready"})
             await asyncio.sleep(1.5)
             await rig.http.post(f"{endpoint}/update-reward", json={"Rewards": [0.5]})
 
@@ -93,7 +93,7 @@ async def test_a_prompt_that_arrived_twice_is_played_once(tok: Any, tmp_path: Pa
             await asyncio.sleep(pause)
             for path, body in (
                 ("/v1/chat/completions", turn),
-                ("/complete-rollout", {}),
+                ("/complete-rollout", {"Status": "ready"}),
                 ("/update-reward", {"Rewards": [0.5]}),
             ):
                 async with rig.http.post(endpoint + path, json=body) as answer:
@@ -125,7 +125,7 @@ async def test_a_gateway_that_lost_patience_says_nothing_of_the_agent(
 
         async def finish(endpoint: str) -> None:
             await asyncio.sleep(1.0)
-            await rig.http.post(f"{endpoint}/complete-rollout", json={})
+            await rig.http.post(f"{endpoint}/complete-rollout", json={"Status": "ready"})
             await rig.http.post(f"{endpoint}/update-reward", json={"Rewards": [0.5]})
 
         async def take(request: web.Request) -> web.StreamResponse:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -9,8 +10,10 @@ import pytest
 from open_rollout import ARN, TOOLS, USER, a_rollout, rig
 from speaker import ANSWER, CALL
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
+from yarl import URL
 
 from headway_rollout.faults import InfraFault
+from headway_rollout.gateway import openai
 from headway_rollout.gateway import server as served
 from headway_rollout.gateway.rollouts import Status
 from headway_rollout.trajectory.linearize import linearize
@@ -293,6 +296,54 @@ async def test_a_call_that_is_refused_takes_no_address(tok: Any) -> None:
         assert (await r.chat())[0] == 200
         async with r.http.post(former + "/v1/chat/completions", json={"messages": [USER]}) as answer:
             assert answer.status == 409
+
+
+@pytest.mark.parametrize(
+    ("header", "status", "param"),
+    [
+        ({b"X-Amzn-SageMaker-Job-Arn": b"\xff\xfe"}, 403, "JobArn"),
+        ({b"X-Amzn-SageMaker-Trajectory-Id": b"\xff"}, 403, "TrajectoryId"),
+        ({b"Content-Encoding": b"gzip"}, 400, "body"),
+        ({b"Content-Encoding": b"deflate"}, 400, "body"),
+        ({b"X-Stainless-Retry-Count": b"9" * 5000}, 200, None),
+        ({b"Authorization": b"Bearer \xff"}, 200, None),
+    ],
+    ids=str,
+)
+async def test_whatever_bytes_headers_hold_the_answer_is_typed(
+    tok: Any, header: dict[bytes, bytes], status: int, param: str | None
+) -> None:
+    document = json.dumps({"messages": [USER]}).encode()
+    async with rig(tok) as r:
+        where = URL(r.base + "/v1/chat/completions")
+        lines = [b"POST %s HTTP/1.1" % where.raw_path.encode(), b"Host: gateway", b"Connection: close"]
+        lines += [b"Content-Length: %d" % len(document), *(k + b": " + v for k, v in header.items())]
+        reader, writer = await asyncio.open_connection(where.host, where.port)
+        writer.write(b"\r\n".join(lines) + b"\r\n\r\n" + document)
+        head, _, answer = (await asyncio.wait_for(reader.read(), 5)).partition(b"\r\n\r\n")
+        writer.close()
+    assert int(head.split()[1]) == status
+    assert json.loads(answer).get("error", {}).get("param") == param
+
+
+async def test_a_fault_of_the_gateways_own_is_typed_too(tok: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> Any:
+        raise RuntimeError("oops")
+
+    async with rig(tok) as r:
+        monkeypatch.setattr(openai, "models", broken)
+        async with r.http.get(r.base + "/v1/models") as answer:
+            assert answer.status == 500
+            assert (await answer.json())["error"]["code"] == "platform_fault"
+
+
+@pytest.mark.parametrize("told", [{}, {"status": "failed"}, {"Status": None}])
+async def test_an_end_without_a_status_is_refused(tok: Any, told: dict[str, Any]) -> None:
+    async with rig(tok) as r:
+        await r.chat()
+        status, answer = await r.post("/complete-rollout", told)
+        assert (status, answer["error"]["param"]) == (400, "Status")
+        assert r.rollout.status is Status.PENDING
 
 
 async def test_a_request_that_no_context_can_hold_truncates(
