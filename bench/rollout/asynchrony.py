@@ -106,7 +106,8 @@ def section(ran: Sequence[tuple[Plan, Ran]]) -> Section:
         }
         for plan, one in ran
     ]
-    best = max(synchronous.seconds / one.seconds for plan, one in others if plan.lag == 3)
+    ahead = [(synchronous.seconds / one.seconds, plan) for plan, one in others if plan.lag == 3]
+    best = max(faster for faster, _ in ahead)
     over = [row for row in rows if row["largest lag"] > row["lag allowed"]]
     caption = f"Measured; the learner takes {base.train_seconds:g} s a step, a turn {turn:.2f} s at lag 0"
     return Section(
@@ -116,7 +117,7 @@ def section(ran: Sequence[tuple[Plan, Ran]]) -> Section:
         goals=[
             Goal(
                 f"lag 3 at least {SPEED_UP} times as fast as lag 0",
-                f"{best:.2f} (best sampler)",
+                ", ".join(f"{faster:.2f} {plan.sampler}" for faster, plan in ahead) + "; one run each",
                 best >= SPEED_UP,
             ),
             Goal("lag never over the bound", f"{len(over)} of {len(rows)} runs over it", not over),
