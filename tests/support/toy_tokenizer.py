@@ -26,11 +26,19 @@ QWEN3_TEMPLATE = """\
 {%- elif messages[0].role == 'system' %}
     {{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>\\n' }}
 {%- endif %}
+{%- set last = namespace(query=-1) %}
+{%- for message in messages %}
+    {%- if message.role == 'user' %}{%- set last.query = loop.index0 %}{%- endif %}
+{%- endfor %}
 {%- for message in messages %}
     {%- if message.role == 'user' or (message.role == 'system' and not loop.first) %}
         {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}
     {%- elif message.role == 'assistant' %}
-        {{- '<|im_start|>assistant\\n' + message.content }}
+        {{- '<|im_start|>assistant\\n' }}
+        {%- if loop.index0 > last.query and message.reasoning_content %}
+            {{- '<think>\\n' + message.reasoning_content.strip('\\n') + '\\n</think>\\n\\n' }}
+        {%- endif %}
+        {{- message.content }}
         {%- for call in message.tool_calls or [] %}
             {%- if (loop.first and message.content) or not loop.first %}{{- '\\n' }}{%- endif %}
             {{- '<tool_call>\\n{"name": "' + call.function.name + '", "arguments": ' }}

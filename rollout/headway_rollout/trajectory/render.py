@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -35,6 +34,7 @@ from headway_rollout.trajectory.readers import (
     kept,
     token_id,
 )
+from headway_rollout.trajectory.template import TODAY, decoded, inlined, template_text
 
 FAMILIES: dict[str, tuple[str, ...]] = {
     "qwen2": ("qwen3",),
@@ -52,9 +52,6 @@ FAMILIES: dict[str, tuple[str, ...]] = {
 
 STYLES = {"hermes": HERMES, "llama": LLAMA}
 """`toolCallParser` -> the style it asks for."""
-
-TODAY = datetime(2024, 7, 26)
-"""The day that templates which state it are told: a prompt must not depend on when it is rendered."""
 
 PROBE_TOOLS: list[Tool] = [
     {
@@ -84,8 +81,9 @@ _PROBE_CALL: Message = {
         {"id": "c0", "type": "function", "function": {"name": "look_up", "arguments": {"key": "brave-otter"}}}
     ],
 }
+_THOUGHT = "It is twice 2."
 _PROBE_THOUGHT: list[Message] = [
-    {"role": "assistant", "content": "4", "reasoning_content": "It is twice 2."},
+    {"role": "assistant", "content": "4", "reasoning_content": _THOUGHT},
     {"role": "user", "content": "And 3 + 3?"},
 ]
 """Whether thoughts of earlier turns are kept or dropped."""
@@ -171,7 +169,7 @@ class Typed(Bounded):
         if bridged is None:
             return None
         fresh = self.render([*history, *new], tools)
-        return bridged if _decoded(self._tokenizer, bridged) == _decoded(self._tokenizer, fresh) else None
+        return bridged if decoded(self._tokenizer, bridged) == decoded(self._tokenizer, fresh) else None
 
     def _bridged(
         self,
@@ -197,7 +195,8 @@ class Template(Bounded):
     """The model's own chat template, extended by the text it adds after an assistant's turn.
 
     The template must be prefix-stable for that: the text of a conversation must begin with the text of its
-    beginning. It is checked at every extension; where it does not hold, the episode forks.
+    beginning. And it must say what the model thought: one that drops the thoughts of every past turn is
+    stable without them. Both are checked at every extension; where one does not hold, the episode forks.
     """
 
     def __init__(self, tokenizer: Any, style: str | None, reader: Reader) -> None:
@@ -223,11 +222,32 @@ class Template(Bounded):
         before = self._text(history, tools, generate=False)
         after = self._text([*history, *new], tools, generate=True)
         # The template may close a turn with another of the family's stops than the model did.
-        stops = [_decoded(self._tokenizer, [token]) for token in self.stop_token_ids]
+        stops = [decoded(self._tokenizer, [token]) for token in self.stop_token_ids]
         end = max((before.rfind(stop) + len(stop) for stop in stops if stop in before), default=None)
-        if end is None or not after.startswith(before):
+        if end is None or not after.startswith(before) or not self._keeps_thought(history, new, tools, after):
             return None
         return [*prompt, *sampled, *self._ids(after[end:])]
+
+    def _keeps_thought(
+        self, history: Sequence[Message], new: Sequence[Message], tools: Sequence[Tool], after: str
+    ) -> bool:
+        """Whether what was thought in the last turn of `history` is still said once `new` follows it."""
+        *earlier, last = history
+        thought = (last.get("reasoning_content") or "").strip()
+        if not thought:
+            return True
+        if self._style == GPT_OSS:  # served by Harmony's encoder, which keeps them until the user speaks
+            return all(message["role"] != "user" for message in new)
+
+        def times(content: str) -> int:
+            """How often the thought stands in the conversation, the last turn being `content` alone."""
+            turn = {**last, "content": content, "reasoning_content": None}
+            return self._text([*earlier, turn, *new], tools, generate=True).count(thought)
+
+        content = last.get("content") or ""
+        elsewhere = times(content)
+        # A template that knows no field for thoughts is shown them where the model wrote them, in the text.
+        return after.count(thought) > elsewhere or times(inlined(thought, content)) > elsewhere
 
     def parse(self, sampled: Sequence[int], prompt: Sequence[int], tools: Sequence[Tool]) -> Parsed:
         return self._reader.read(sampled, prompt, tools)
@@ -240,21 +260,6 @@ class Template(Bounded):
 
     def _ids(self, text: str) -> list[int]:
         return list(self._tokenizer.encode(text, add_special_tokens=False))
-
-
-def template_text(
-    tokenizer: Any, messages: Sequence[Message], tools: Sequence[Tool], *, generate: bool
-) -> str:
-    """A conversation by the model's own chat template, call arguments given as objects."""
-    return str(
-        tokenizer.apply_chat_template(
-            [_with_object_arguments(message) for message in messages],
-            tools=list(tools) or None,
-            add_generation_prompt=generate,
-            tokenize=False,
-            strftime_now=TODAY.strftime,
-        )
-    )
 
 
 def load(folder: Path, tool_call_parser: str = "auto") -> tuple[Renderer, Any]:
@@ -359,7 +364,7 @@ def agrees(typed: Renderer, tokenizer: Any) -> bool:
     turns, its template an approximation: there a first prompt has to do.
     """
     if isinstance(typed, HarmonyRenderer):
-        return _decoded(tokenizer, typed.render(PROBES[0], [])) == template_text(
+        return decoded(tokenizer, typed.render(PROBES[0], [])) == template_text(
             tokenizer, PROBES[0], [], generate=True
         )
     for probe in PROBES:
@@ -367,26 +372,10 @@ def agrees(typed: Renderer, tokenizer: Any) -> bool:
             turn = [_PROBE_CALL, _PROBE_RESULT] if tools else _PROBE_THOUGHT
             for messages in (probe, [*probe, *turn]):
                 text = template_text(tokenizer, messages, tools, generate=True)
-                if _decoded(tokenizer, typed.render(messages, tools)) != text:
+                if decoded(tokenizer, typed.render(messages, tools)) != text:
                     return False
-    return True
-
-
-def _decoded(tokenizer: Any, ids: list[int]) -> str:
-    return str(tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
-
-
-def _with_object_arguments(message: Message) -> Message:
-    """Templates write an object as JSON, and a string in quotes: give them objects."""
-    calls = message.get("tool_calls")
-    if not calls:
-        return message
-    return {
-        **message,
-        "tool_calls": [{**call, "function": _object_arguments(call["function"])} for call in calls],
-    }
-
-
-def _object_arguments(function: dict[str, Any]) -> dict[str, Any]:
-    arguments = function["arguments"]
-    return {**function, "arguments": json.loads(arguments) if isinstance(arguments, str) else arguments}
+    # A family's renderer may keep between tool calls what the template drops; how it is set out may differ.
+    thinking = [*PROBES[0], {**_PROBE_CALL, "reasoning_content": _THOUGHT}, _PROBE_RESULT]
+    said = decoded(tokenizer, typed.render(thinking, PROBE_TOOLS))
+    told = template_text(tokenizer, thinking, PROBE_TOOLS, generate=True)
+    return (_THOUGHT in said) == (_THOUGHT in told)

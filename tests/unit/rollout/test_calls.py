@@ -178,6 +178,16 @@ def test_an_extension_keeps_what_was_sampled_and_says_what_a_fresh_rendering_say
     assert tok.decode(extended) == tok.decode(fresh)
 
 
+@pytest.mark.parametrize("name", ["gpt-oss", "gpt-oss, own template"])
+def test_harmony_keeps_thoughts_until_the_user_speaks_whatever_its_template_says(name: str) -> None:
+    chosen, _ = made(name)
+    prompt, sampled = chosen.render(PROMPT, PROBE_TOOLS), ids(name, GPT_OSS["call"])
+    history = [*PROMPT, spoken(chosen.parse(sampled, prompt, PROBE_TOOLS))]
+    assert history[-1]["reasoning_content"] == "Think."
+    assert chosen.extend(prompt, sampled, history, [RESULT], PROBE_TOOLS) is not None
+    assert chosen.extend(prompt, sampled, history, [RESULT, PROMPT[-1]], PROBE_TOOLS) is None
+
+
 def test_a_tools_answer_is_signed_whether_or_not_the_client_names_it() -> None:
     chosen, tok = made("gpt-oss")
     history = [*PROMPT, spoken(read("gpt-oss", GPT_OSS["call"]))]

@@ -21,9 +21,12 @@ from headway_api.exits import JobError
 from headway_rollout.trajectory import render
 from headway_rollout.trajectory.lengths import extent, longest_token
 from headway_rollout.trajectory.render import PROBE_TOOLS, PROBES, Renderer, Template, Typed, choose
+from headway_rollout.trajectory.template import template_text
 
 PROMPT = PROBES[1]
 RESULT = {"role": "tool", "tool_call_id": "call-0-0", "content": "gold"}
+DROPS_OLD = "loop.index0 > last.query and message.reasoning_content"
+"""Where QWEN3_TEMPLATE says which thoughts it keeps."""
 XML_FAMILY_TOKENS = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
 """Without these the renderer of Qwen 3.5 refuses a tokenizer."""
 
@@ -95,7 +98,7 @@ def test_hermes_without_its_tags_is_refused() -> None:
 def test_both_render_what_the_template_says(both: tuple[Renderer, Any]) -> None:
     chosen, tok = both
     for messages in PROBES:
-        text = render.template_text(tok, messages, PROBE_TOOLS, generate=True)
+        text = template_text(tok, messages, PROBE_TOOLS, generate=True)
         assert tok.decode(chosen.render(messages, PROBE_TOOLS)) == text
 
 
@@ -134,17 +137,14 @@ def test_an_extension_is_what_the_template_would_have_said(both: tuple[Renderer,
     history = [*PROMPT, spoken]
     extended = chosen.extend(prompt, sampled, history, [RESULT], PROBE_TOOLS)
     assert extended is not None
-    whole = render.template_text(tok, [*history, RESULT], PROBE_TOOLS, generate=True)
+    whole = template_text(tok, [*history, RESULT], PROBE_TOOLS, generate=True)
     assert tok.decode(extended) == whole
 
 
 def test_a_template_that_keeps_thoughts_decides_over_a_familys_renderer_that_drops_them(
     tmp_path: Path,
 ) -> None:
-    written, kept = "assistant\\n' + message.content", "<think>' + message.reasoning_content + '</think>'"
-    template = QWEN3_TEMPLATE.replace(
-        written, f"assistant\\n' + ('{kept} if message.reasoning_content else '') + message.content"
-    )
+    template = QWEN3_TEMPLATE.replace(DROPS_OLD, "message.reasoning_content")
     assert template != QWEN3_TEMPLATE
     tok = tokenizer(tmp_path, template)
     chosen = choose(tok, "qwen3")
@@ -171,7 +171,7 @@ def test_a_word_of_the_users_leaves_what_was_sampled_as_it_is(both: tuple[Render
     extended = chosen.extend(prompt, sampled, history, PROBES[0], [])
     assert extended is not None
     assert extended[: len(prompt) + len(sampled)] == [*prompt, *sampled]
-    assert tok.decode(extended) == render.template_text(tok, [*history, *PROBES[0]], [], generate=True)
+    assert tok.decode(extended) == template_text(tok, [*history, *PROBES[0]], [], generate=True)
 
 
 def test_a_word_of_the_users_drops_what_was_thought_where_the_template_does(qwen: Any) -> None:
@@ -185,6 +185,63 @@ def test_a_word_of_the_users_drops_what_was_thought_where_the_template_does(qwen
     assert chosen.extend(prompt, sampled, history, PROBES[0], []) is None
     assert "Hm." not in qwen.decode(chosen.render([*history, *PROBES[0]], []))
     assert chosen.extend(prompt, sampled, history, [RESULT], []) is not None
+
+
+BARE = """\
+{%- for message in messages %}
+    {{- '<|im_start|>' + message.role + '\\n' }}
+    {%- if message.role != 'assistant' %}{{- message.content }}
+    {%- else %}SAID{%- endif %}
+    {{- '<|im_end|>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}
+"""
+APART = "{{- '<think>\\n' + (message.reasoning_content or '') + '\\n</think>\\n\\n' + message.content }}"
+
+
+@pytest.mark.parametrize("new", [PROBES[0], [RESULT]], ids=["user", "tool"])
+@pytest.mark.parametrize(
+    ("said", "keeps"),
+    [
+        ("{{- message.content.split('</think>')[-1].lstrip('\\n') }}", False),
+        ("{{- message.content if loop.last else message.content.split('</think>')[-1] }}", False),
+        ("{{- '<think>\\n\\n</think>\\n\\n' + message.content.split('</think>')[-1] }}", False),
+        (APART, True),
+        ("{{- message.content }}", True),
+    ],
+    ids=["strips-all", "strips-all-but-the-last", "empties-all", "keeps", "knows-no-thoughts"],
+)
+def test_a_turn_is_extended_where_the_template_keeps_what_was_thought_in_it(
+    tmp_path: Path, said: str, keeps: bool, new: list[dict[str, Any]]
+) -> None:
+    """Of a template that strips the thoughts of every past turn, no text shows that it had any."""
+    tok = tokenizer(tmp_path, BARE.replace("SAID", said))
+    chosen = choose(tok, "qwen2")
+    assert isinstance(chosen, Template)
+    # The words of the thought stand elsewhere, too.
+    asked = [*PROMPT, {"role": "assistant", "content": "Gold."}, {"role": "user", "content": "Is it Gold?"}]
+    prompt = chosen.render(asked, [])
+    sampled = tok.encode("<think>\nGold?\n</think>\n\nIt is Gold?<|im_end|>", add_special_tokens=False)
+    parsed = chosen.parse(sampled, prompt, [])
+    assert (parsed.reasoning or "").strip() == "Gold?"
+    turn = {"role": "assistant", "content": parsed.content}
+    extended = chosen.extend(
+        prompt, sampled, [*asked, turn | {"reasoning_content": parsed.reasoning}], new, []
+    )
+    assert (extended is not None) == keeps
+    if extended is not None:
+        assert extended[: len(prompt) + len(sampled)] == [*prompt, *sampled]
+    thoughtless = tok.encode("Gold.<|im_end|>", add_special_tokens=False)
+    spoken = [*asked, {"role": "assistant", "content": "Gold."}]
+    assert chosen.extend(prompt, thoughtless, spoken, new, []) is not None
+
+
+def test_a_familys_renderer_that_keeps_thoughts_between_tool_calls_gives_way_to_a_template_that_drops_them(
+    tmp_path: Path,
+) -> None:
+    template = QWEN3_TEMPLATE.replace(DROPS_OLD, "false")
+    assert template != QWEN3_TEMPLATE
+    assert isinstance(choose(tokenizer(tmp_path, template), "qwen3"), Template)
 
 
 @pytest.mark.parametrize(
