@@ -117,7 +117,10 @@ def section(ran: Sequence[tuple[Plan, Ran]]) -> Section:
         goals=[
             Goal(
                 f"lag 3 at least {SPEED_UP} times as fast as lag 0",
-                ", ".join(f"{faster:.2f} {plan.sampler}" for faster, plan in ahead) + "; one run each",
+                ", ".join(
+                    f"{faster:.2f} ({plan.sampler}, {plan.concurrency} places)" for faster, plan in ahead
+                )
+                + "; one run each",
                 best >= SPEED_UP,
             ),
             Goal("lag never over the bound", f"{len(over)} of {len(rows)} runs over it", not over),

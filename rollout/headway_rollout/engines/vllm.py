@@ -138,6 +138,8 @@ def _versions(
 ) -> list[VersionSpan]:
     """Spans as the server reports them where it knows our versions (full weights, swapped even during a
     request); an adapter is of one version, and the server then calls the weights `default`."""
+    if not spans and not adapter:
+        raise InfraFault("the server does not say which weights sampled, and they may have changed meanwhile")
     known = spans and all("." in str(span["version"]) for span in spans)
     if spans and not known and not adapter:
         # It was started again, and nobody has given it weights since.

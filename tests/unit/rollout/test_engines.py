@@ -294,3 +294,9 @@ def test_tokens_without_evidence_are_refused(choice: dict[str, Any]) -> None:
 def test_an_aborted_request_may_be_sent_elsewhere() -> None:
     with pytest.raises(vllm.ServerLost):
         vllm.read(answer(finish_reason="abort"), version(0))
+
+
+def test_full_weights_are_not_guessed() -> None:
+    """They may have been swapped during the request: the version that was asked for proves nothing."""
+    with pytest.raises(InfraFault, match="which weights"):
+        vllm.read(answer(), version(0), adapter=False)
