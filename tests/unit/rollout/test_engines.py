@@ -55,6 +55,18 @@ async def test_every_server_is_given_a_new_version_and_then_sampled_from() -> No
         assert salts == {"0.1"}, "keys and values of other weights are not found in the cache"
 
 
+async def test_a_server_that_joins_late_takes_the_newest_weights_before_it_is_asked() -> None:
+    async with a_fleet(2) as (fleet, servers):
+        servers.gone.add(1)
+        for step in (0, 1):
+            await fleet.want(manifest(step))
+            await fleet.ready()
+        servers.gone.clear()
+        await until(lambda: len(fleet.router.in_rotation()) == 2)
+        taken = [body["version"] for what, body in servers.agents[1].asked if what.startswith("POST")]
+        assert taken == [{"incarnation": 0, "step": 1}]
+
+
 @pytest.mark.parametrize("fault", [drop, fail(500), fail(503), fail(404), hang])
 async def test_a_request_of_a_lost_server_goes_elsewhere(fault: Any) -> None:
     async with a_fleet(2) as (fleet, servers):
