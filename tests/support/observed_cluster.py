@@ -47,6 +47,13 @@ def job(name: str = "refunds", *, status: Json | None = None, **spec: Any) -> Js
     return copy.deepcopy(body)
 
 
+FROM_MEMORY: Json = {
+    "model": {"base": "hf://Qwen/Qwen3-8B", "full": {}},
+    "learner": {"weights": {"backend": "nccl"}},
+}
+"""Blocks of a job whose servers take weights out of the learner's memory."""
+SANDBOXED: Json = {"sandboxed": {"command": ["python3", "agent.py"]}}
+"""An agent that runs in the sandbox."""
 PASSED: Json = {"preflight": {"state": "Passed", "checks": []}}
 
 

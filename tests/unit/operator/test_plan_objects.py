@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from observed_cluster import IMAGE, PASSED, PLATFORM, UID, World, job
+from observed_cluster import FROM_MEMORY, IMAGE, PASSED, PLATFORM, SANDBOXED, UID, World, job
 
 from headway_api import names
 from headway_api.config import JobConfig
@@ -245,104 +245,6 @@ def test_credentials_of_the_store_reach_those_who_use_it_and_no_one_else() -> No
         role for role, template in templates(items).items() if "envFrom" in template["spec"]["containers"][0]
     }
     assert given_to == {"coordinator", "learner", "rollout"}
-
-
-class TestNetworkPolicies:
-    """Who may speak to whom."""
-
-    @staticmethod
-    def of(**spec: Any) -> dict[str, Json]:
-        return {
-            item.ref[2].removeprefix("refunds-"): item.body["spec"]
-            for item in wanted(job(**spec))
-            if item.ref[0] == "NetworkPolicy"
-        }
-
-    @pytest.fixture
-    def policies(self) -> dict[str, Json]:
-        return self.of()
-
-    def test_every_role_has_one_from_the_start(self, policies: dict[str, Json]) -> None:
-        assert set(policies) == set(names.ROLES)
-        for role, spec in policies.items():
-            selector = spec["podSelector"]["matchLabels"]
-            assert selector == {names.LABEL_JOB_UID: UID, names.LABEL_COMPONENT: role}
-
-    def test_a_sandbox_reaches_nothing(self, policies: dict[str, Json]) -> None:
-        assert policies["sandbox"]["policyTypes"] == ["Ingress", "Egress"]
-        assert "egress" not in policies["sandbox"]
-
-    @pytest.mark.parametrize(
-        ("role", "peers", "ports"),
-        [
-            ("sandbox", {"coordinator", "broker"}, {8080}),
-            ("rollout", {"coordinator"}, {8000, 8001}),
-            ("broker", {"coordinator", "scrapers"}, {8200}),
-            ("coordinator", {"learner", "scrapers"}, {8100}),
-            ("learner", {"learner"}, set()),
-        ],
-    )
-    def test_ingress(self, policies: dict[str, Json], role: str, peers: set[str], ports: set[int]) -> None:
-        (rule,) = policies[role]["ingress"]
-        found = set()
-        for peer in rule["from"]:
-            if "podSelector" in peer:
-                labels = peer["podSelector"]["matchLabels"]
-                assert labels[names.LABEL_JOB_UID] == UID
-                found.add(labels[names.LABEL_COMPONENT])
-            else:
-                assert peer == PLATFORM.metrics_from[0]
-                found.add("scrapers")
-        assert found == peers
-        assert {port["port"] for port in rule.get("ports", [])} == ports
-
-    def test_an_agent_anywhere_reaches_the_gateway_and_changes_nothing_else(
-        self, policies: dict[str, Json]
-    ) -> None:
-        found = self.of(agent={"http": {"url": "http://agent"}})
-        opened = found["coordinator"]["ingress"].pop()
-        assert opened == {"ports": [{"protocol": "TCP", "port": 8110}]}, "without `from`: from anywhere"
-        assert found == policies
-
-    def test_a_sandboxed_agent_reaches_the_gateway_of_its_job_and_changes_nothing_else(
-        self, policies: dict[str, Json]
-    ) -> None:
-        def pods(role: str) -> list[Json]:
-            labels = {names.LABEL_JOB_UID: UID, names.LABEL_COMPONENT: role}
-            return [{"podSelector": {"matchLabels": labels}}]
-
-        found = self.of(agent=SANDBOXED)
-        ports = [{"protocol": "TCP", "port": 8110}]
-        assert found["sandbox"].pop("egress") == [{"to": pods("coordinator"), "ports": ports}]
-        assert found["coordinator"]["ingress"].pop() == {"from": pods("sandbox"), "ports": ports}
-        assert found == policies
-
-    def test_servers_that_take_weights_from_the_learner_reach_it_and_it_them(
-        self, policies: dict[str, Json]
-    ) -> None:
-        def pods(role: str) -> list[Json]:
-            labels = {names.LABEL_JOB_UID: UID, names.LABEL_COMPONENT: role}
-            return [{"podSelector": {"matchLabels": labels}}]
-
-        found = self.of(**FROM_MEMORY)
-        chosen = {"protocol": "TCP", "port": 32768, "endPort": 60999}
-        asked = {"protocol": "TCP", "port": 8310}
-        assert found["learner"]["ingress"].pop() == {"from": pods("rollout"), "ports": [asked, chosen]}
-        assert found["rollout"]["ingress"].pop() == {"from": pods("learner"), "ports": [chosen]}
-        assert found == policies
-
-    def test_no_port_that_has_a_name_is_among_those_the_system_chooses(self) -> None:
-        named = {value for name, value in vars(names).items() if name.startswith("PORT_")}
-        first, last = names.SYSTEM_PORTS
-        assert len(named) > 5
-        assert not named & set(range(first, last + 1))
-
-
-FROM_MEMORY: Json = {
-    "model": {"base": "hf://Qwen/Qwen3-8B", "full": {}},
-    "learner": {"weights": {"backend": "nccl"}},
-}
-SANDBOXED = {"sandboxed": {"command": ["python3", "agent.py"]}}
 
 
 @pytest.mark.parametrize("agent", [{"http": {"url": "http://agent"}}, SANDBOXED])

@@ -19,8 +19,8 @@ from headway_trainer.publish.handover import Handover
 from headway_trainer.publish.sender import Sender, describe
 
 TOKEN = "a-token"
-SHORT = 2.0
-"""Seconds that the learner waits for a server here."""
+SHORT = 3.0
+"""Seconds that an impatient learner waits for a server."""
 
 
 def weights(step: int) -> dict[str, Tensor]:
@@ -43,6 +43,13 @@ def same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> bool:
 
 @pytest.fixture
 def sender() -> Iterator[Sender]:
+    made = Sender("127.0.0.1", 0, TOKEN, torch.device("cpu"))
+    yield made
+    made.close(0)
+
+
+@pytest.fixture
+def impatient() -> Iterator[Sender]:
     patience: Any = partial(Handover, step_seconds=SHORT, go_seconds=SHORT)
     made = Sender("127.0.0.1", 0, TOKEN, torch.device("cpu"), patience)
     yield made
@@ -102,9 +109,9 @@ def test_a_transfer_under_way_ends_with_the_version_it_began_with(sender: Sender
 
 
 def test_a_server_that_dies_in_the_middle_holds_up_nobody(
-    sender: Sender, said: Callable[[str], list[dict[str, Any]]]
+    impatient: Sender, said: Callable[[str], list[dict[str, Any]]]
 ) -> None:
-    one = taker(sender, sender.offer(weights(1)))
+    one = taker(impatient, impatient.offer(weights(1)))
     header, receivers = one.header(), one.meet(one.join())
     arriving = receivers.pop().tensors(header)
     assert next(arriving)[0] == "embed"
@@ -118,9 +125,9 @@ def test_a_server_that_dies_in_the_middle_holds_up_nobody(
 
 @pytest.mark.parametrize("comes", [True, False])
 def test_a_server_that_stalls_is_given_up(
-    sender: Sender, said: Callable[[str], list[dict[str, Any]]], comes: bool
+    impatient: Sender, said: Callable[[str], list[dict[str, Any]]], comes: bool
 ) -> None:
-    one = taker(sender, sender.offer(weights(1)))
+    one = taker(impatient, impatient.offer(weights(1)))
     place = one.join()
     waiting = one.meet(place) if comes else []
     started = time.monotonic()
@@ -133,7 +140,7 @@ def test_a_server_that_stalls_is_given_up(
 def test_without_the_key_of_the_place_nothing_is_had(sender: Sender) -> None:
     one = taker(sender, sender.offer(weights(1)))
     place = one.join()
-    stranger = Taker(one.source, TOKEN, step_seconds=0.5)
+    stranger = Taker(one.source, TOKEN, step_seconds=0.3)
     with pytest.raises(RuntimeError):
         stranger.meet(place.model_copy(update={"key": "guessed"}))
     assert same(one.receive(one.meet(place), one.header())[0], weights(1))

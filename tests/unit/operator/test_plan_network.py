@@ -1,0 +1,101 @@
+"""Who may speak to whom: the NetworkPolicy of each role."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from observed_cluster import FROM_MEMORY, PLATFORM, SANDBOXED, UID, World, job
+
+from headway_api import names
+
+Json = dict[str, Any]
+
+
+def pods(role: str) -> list[Json]:
+    """The peers that are the pods of a role of this very job."""
+    labels = {names.LABEL_JOB_UID: UID, names.LABEL_COMPONENT: role}
+    return [{"podSelector": {"matchLabels": labels}}]
+
+
+def policies_of(**spec: Any) -> dict[str, Json]:
+    return {
+        item.ref[2].removeprefix("refunds-"): item.body["spec"]
+        for item in World(job(**spec)).plan().wanted
+        if item.ref[0] == "NetworkPolicy"
+    }
+
+
+@pytest.fixture
+def policies() -> dict[str, Json]:
+    return policies_of()
+
+
+def test_every_role_has_one_from_the_start(policies: dict[str, Json]) -> None:
+    assert set(policies) == set(names.ROLES)
+    for role, spec in policies.items():
+        selector = spec["podSelector"]["matchLabels"]
+        assert selector == {names.LABEL_JOB_UID: UID, names.LABEL_COMPONENT: role}
+
+
+def test_a_sandbox_reaches_nothing(policies: dict[str, Json]) -> None:
+    assert policies["sandbox"]["policyTypes"] == ["Ingress", "Egress"]
+    assert "egress" not in policies["sandbox"]
+
+
+@pytest.mark.parametrize(
+    ("role", "peers", "ports"),
+    [
+        ("sandbox", {"coordinator", "broker"}, {8080}),
+        ("rollout", {"coordinator"}, {8000, 8001}),
+        ("broker", {"coordinator", "scrapers"}, {8200}),
+        ("coordinator", {"learner", "scrapers"}, {8100}),
+        ("learner", {"learner"}, set()),
+    ],
+)
+def test_ingress(policies: dict[str, Json], role: str, peers: set[str], ports: set[int]) -> None:
+    (rule,) = policies[role]["ingress"]
+    found = set()
+    for peer in rule["from"]:
+        if "podSelector" in peer:
+            labels = peer["podSelector"]["matchLabels"]
+            assert labels[names.LABEL_JOB_UID] == UID
+            found.add(labels[names.LABEL_COMPONENT])
+        else:
+            assert peer == PLATFORM.metrics_from[0]
+            found.add("scrapers")
+    assert found == peers
+    assert {port["port"] for port in rule.get("ports", [])} == ports
+
+
+def test_an_agent_anywhere_reaches_the_gateway_and_changes_nothing_else(policies: dict[str, Json]) -> None:
+    found = policies_of(agent={"http": {"url": "http://agent"}})
+    opened = found["coordinator"]["ingress"].pop()
+    assert opened == {"ports": [{"protocol": "TCP", "port": 8110}]}, "without `from`: from anywhere"
+    assert found == policies
+
+
+def test_a_sandboxed_agent_reaches_the_gateway_of_its_job_and_changes_nothing_else(
+    policies: dict[str, Json],
+) -> None:
+    found = policies_of(agent=SANDBOXED)
+    ports = [{"protocol": "TCP", "port": 8110}]
+    assert found["sandbox"].pop("egress") == [{"to": pods("coordinator"), "ports": ports}]
+    assert found["coordinator"]["ingress"].pop() == {"from": pods("sandbox"), "ports": ports}
+    assert found == policies
+
+
+def test_servers_that_take_weights_from_the_learner_reach_it_and_it_them(policies: dict[str, Json]) -> None:
+    found = policies_of(**FROM_MEMORY)
+    chosen = {"protocol": "TCP", "port": 32768, "endPort": 60999}
+    asked = {"protocol": "TCP", "port": 8310}
+    assert found["learner"]["ingress"].pop() == {"from": pods("rollout"), "ports": [asked, chosen]}
+    assert found["rollout"]["ingress"].pop() == {"from": pods("learner"), "ports": [chosen]}
+    assert found == policies
+
+
+def test_no_port_that_has_a_name_is_among_those_the_system_chooses() -> None:
+    named = {value for name, value in vars(names).items() if name.startswith("PORT_")}
+    first, last = names.SYSTEM_PORTS
+    assert len(named) > 5
+    assert not named & set(range(first, last + 1))
