@@ -65,6 +65,10 @@ class Lease(Record):
     waited_seconds: float
 
 
+NOT_OWNER: Final = "NotOwner"
+"""`Problem.reason` of a lease refused for good since another process has claimed the job's sandboxes."""
+
+
 class OwnerClaim(Record):
     """A coordinator process announces itself; what its predecessor held is given back."""
 

@@ -11,6 +11,7 @@ from headway_api.spec.training import RLTrainingJobSpec
 MIN_SCORED = 2
 """A training group with fewer scored episodes has nothing to compare: it is abandoned."""
 NO_STEP_LEFT: Final = Abandoned(reason="NoStepLeft", message="too few groups are left to fill another batch")
+SUPERSEDED: Final = "Superseded"
 LOST_LIMIT = 8
 """Groups that may be abandoned one after the other before the job gives up for now."""
 
@@ -48,6 +49,19 @@ def rollback(report: StepReport, last: StepReport, latest: PolicyVersion | None)
         f"the learner, which was at step {last.step}, resumed at step {report.step}, the newest that is "
         f"durable, and goes on as version {report.version}; the coordinator starts again at that step, and "
         "the groups of the steps after it are trained again",
+        permanent=False,
+        counted=False,
+    )
+
+
+def superseded(said: str) -> JobError:
+    """Why a coordinator ends whose job another one goes on with, of which `said` tells.
+
+    Nothing of the job is at fault: where this process's pod is still wanted, it starts again, uncounted.
+    """
+    return JobError(
+        SUPERSEDED,
+        f"another coordinator goes on with this job, so this one ends and writes nothing more: {said}",
         permanent=False,
         counted=False,
     )

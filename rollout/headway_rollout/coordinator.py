@@ -30,6 +30,7 @@ from headway_api.weights_format import MODEL_FILE
 from headway_rollout import conditions, logs, view
 from headway_rollout import status as status_writer
 from headway_rollout.agents.choice import Where, agent_of, agent_url, where
+from headway_rollout.bounds import SUPERSEDED
 from headway_rollout.engines.concurrency import Concurrency
 from headway_rollout.engines.fleet import Discover, Fleet, by_dns
 from headway_rollout.engines.router import Router
@@ -133,7 +134,8 @@ class Coordinator:
                 await self._work(stack, http)
             finally:
                 writer.cancel()
-                await self._status.flush()
+                if not is_superseded(sys.exc_info()[1]):
+                    await self._status.flush()
 
     async def _work(self, stack: AsyncExitStack, http: aiohttp.ClientSession) -> None:
         with not_final(begun(self._told)):
@@ -143,6 +145,8 @@ class Coordinator:
         owner = f"{self.job.name}-{incarnation}"
         on_tool = partial(self._exporter.observe, "sandbox/tool_call_seconds")
         broker = Broker(http, self._broker_url, self._token, owner, on_tool)
+        # The model took minutes to load: to claim what a successor holds would end that one.
+        await self._blocking(self._spool.refuse_superseded, incarnation)
         await broker.claim(CLAIM_SECONDS)
         if self.spec.agent.http is not None:
             await runner.agent(http, agent_url(self.job, self.spec.agent.http))
@@ -397,6 +401,14 @@ def begun(told: st.RLTrainingJobStatus) -> bool:
 def in_cluster(environ: Mapping[str, str]) -> bool:
     """Whether this process is a pod, which has a status to write."""
     return "KUBERNETES_SERVICE_HOST" in environ
+
+
+def is_superseded(error: BaseException | None) -> bool:
+    """Whether a process ends since another has taken its place: the status is that one's to write."""
+    if isinstance(error, BaseExceptionGroup):
+        group = error.subgroup(JobError)
+        error = group and first_of(group)
+    return isinstance(error, JobError) and error.termination.reason == SUPERSEDED
 
 
 def first_of(group: BaseExceptionGroup[BaseException]) -> JobError:

@@ -1,7 +1,7 @@
 """One episode's life: lease, reset, turns, finish, release; sealed as an `EpisodeRecord`.
 
 Two deadlines of `rollout.timeoutSeconds` bound it: one to get a sandbox, one for everything after. Whatever
-fails becomes an outcome here and nowhere else; nothing but cancellation escapes `run`.
+fails becomes an outcome here and nowhere else; nothing escapes `run` but cancellation and the process's end.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from pydantic import ValidationError
 
+from headway_api.exits import JobError
 from headway_api.records import EpisodeRecord, Outcome, Purpose, Turn
 from headway_api.sandbox_api import TURN_REWARDS_TOLERANCE, FinishReply
 from headway_rollout import logs
@@ -100,7 +101,11 @@ class Episodes:
         self._sessions = sessions
 
     async def run(self, task: Task) -> EpisodeRecord:
-        """Live one episode through and seal it."""
+        """Live one episode through and seal it.
+
+        Raises:
+            JobError: `Superseded`: another coordinator has claimed the sandboxes.
+        """
         session = Session(episode_id=task.episode_id, seed=task.sampling_seed, sampling=task.sampling)
         progress = _Progress(session=session, started_at=time.time())
         try:
@@ -116,6 +121,8 @@ class Episodes:
             ending = _Ending(Outcome.INFRA_ERROR, text)
         except ValidationError as error:
             ending = _Ending(Outcome.INFRA_ERROR, f"{progress.stage} answered what it must not: {error}")
+        except JobError:  # of the whole process: it is superseded
+            raise
         except Exception as error:  # a bug costs its group a retry, not the job
             _log.exception("an episode failed while it waited for %s", progress.stage)
             ending = _Ending(Outcome.INFRA_ERROR, f"{progress.stage}: {type(error).__name__}: {error}")

@@ -14,6 +14,7 @@ import aiohttp
 
 from headway_api.exits import JobError
 from headway_api.sandbox_api import (
+    NOT_OWNER,
     AgentRequest,
     AgentState,
     AgentWait,
@@ -29,6 +30,7 @@ from headway_api.sandbox_api import (
     ToolReply,
 )
 from headway_rollout import logs
+from headway_rollout.bounds import superseded
 from headway_rollout.faults import InfraFault
 from headway_rollout.http import Refused, Unreachable, call
 
@@ -167,6 +169,7 @@ class Broker:
 
         Raises:
             InfraFault: the broker refuses for good, or cannot be reached.
+            JobError: `Superseded`: another coordinator has claimed the sandboxes.
         """
         request = LeaseRequest(lease=episode_id, owner=self._owner, deadline_seconds=deadline_seconds)
         try:
@@ -181,6 +184,8 @@ class Broker:
                     await self._call("POST", "leases", request.model_dump(mode="json"))
                 )
             except Refused as error:
+                if error.problem.reason == NOT_OWNER:
+                    raise superseded(error.problem.message) from error
                 if error.status != 503 or error.problem.permanent:
                     raise error.fault() from error
                 await asyncio.sleep(error.retry_after or PAUSE_SECONDS)

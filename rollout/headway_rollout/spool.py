@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from headway_api.artifacts import Layout
 from headway_api.records import GroupRecord, PolicyVersion, Purpose, StepReport
 from headway_api.store import Denied, NotFound, Store, bucket_unavailable
+from headway_rollout.bounds import superseded
 
 
 def encode(group: GroupRecord) -> bytes:
@@ -104,6 +105,20 @@ class Spool:
         except Denied as error:
             raise bucket_unavailable(self._layout.root, error) from error
         return number
+
+    def refuse_superseded(self, incarnation: int) -> None:
+        """To be called before anything is written that a successor would take for its own.
+
+        A successor has its number before it claims the sandboxes, so whatever it brings on here comes after.
+
+        Raises:
+            JobError: `Superseded`: there is a coordinator newer than `incarnation`.
+        """
+        try:
+            self._store.get(self._layout.incarnation(incarnation + 1))
+        except NotFound:
+            return
+        raise superseded(f"incarnation {incarnation + 1} has begun, and this is {incarnation}")
 
     def _uri(self, group: GroupRecord) -> str:
         if group.purpose is Purpose.TRAIN:

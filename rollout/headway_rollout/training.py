@@ -167,7 +167,8 @@ class Training:
         """Until the last step is taken and validated.
 
         Raises:
-            ExceptionGroup: with a JobError: `EpisodesFailing`, `LearnerRolledBack` or `StaleBatch`.
+            ExceptionGroup: with a JobError: `EpisodesFailing`, `LearnerRolledBack`, `StaleBatch` or
+                `Superseded`.
         """
         async with asyncio.TaskGroup() as tasks:
             guard = tasks.create_task(self._faulted())
@@ -379,10 +380,15 @@ class Training:
             incarnation=self._incarnation,
             max_retries=self._spec.rollout.max_retries,
         )
-        group = await self._store(self._spool.put, group)
+        group = await self._store(self._put, group)
         await self._store(self._ledger.group, group)
         self.state.discarded += discarded_tokens(group)
         return group
+
+    def _put(self, group: GroupRecord) -> GroupRecord:
+        """`Spool.put`, by the newest coordinator alone: what fails an older one is its successor's claim."""
+        self._spool.refuse_superseded(self._incarnation)
+        return self._spool.put(group)
 
     async def _counted(self, task: Task) -> EpisodeRecord:
         counts = self.state

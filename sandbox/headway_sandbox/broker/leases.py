@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import aiohttp
 
-from headway_api.sandbox_api import Lease, LeaseRequest, Problem
+from headway_api.sandbox_api import NOT_OWNER, Lease, LeaseRequest, Problem
 from headway_sandbox.broker import logs
 from headway_sandbox.broker.metrics import Metrics
 from headway_sandbox.broker.pool import Pod
@@ -101,7 +101,7 @@ class Leases:
             raise Refused(503, problem, 1.0) from None
         if self._owner not in (None, owner):
             message = f"{owner} no longer owns this job's sandboxes: {self._owner} does"
-            raise Refused(409, Problem(reason="NotOwner", message=message, permanent=True))
+            raise Refused(409, Problem(reason=NOT_OWNER, message=message, permanent=True))
 
     async def _acquire(self, request: LeaseRequest) -> Held:
         began = time.monotonic()

@@ -15,6 +15,7 @@ from faulty_servers import Scripted, after, broker, drop, fail, first, hang, san
 from speaker import ANSWER, CALL, MALFORMED, Speaker
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
+from headway_api.exits import JobError
 from headway_api.records import EpisodeRecord, Outcome, Purpose
 from headway_rollout import episode
 from headway_rollout import group as groups
@@ -284,6 +285,15 @@ async def test_a_broker_without_a_sandbox_is_asked_until_the_deadline(tok: Any) 
         record = await r.episodes.run(task(attempt=1))
     assert record.outcome is Outcome.INFRA_ERROR
     assert "a sandbox" in str(record.error)
+
+
+async def test_a_claim_of_another_coordinators_ends_the_process_and_is_no_fault_of_the_episode(
+    tok: Any,
+) -> None:
+    async with rig(tok, ANSWER) as r:
+        r.broker.faults["POST /v1/leases"] = fail(409, "NotOwner", permanent=True)
+        with pytest.raises(JobError, match="goes on with this job"):
+            await r.episodes.run(task())
 
 
 async def test_cancelling_an_episode_returns_its_lease(tok: Any) -> None:

@@ -10,7 +10,7 @@ from a_job import report
 from refusing_bucket import refusing_store
 
 from headway_api.artifacts import Layout
-from headway_api.exits import JobError
+from headway_api.exits import ANEW, JobError
 from headway_api.store import FileStore
 from headway_rollout.spool import Spool, standing
 
@@ -52,3 +52,14 @@ def test_a_coordinator_that_starts_knows_what_has_become_durable(
     replay = Spool(store, layout).replay()
     assert replay.reports[-1].durable == durable
     assert replay.undone == []
+
+
+def test_a_coordinator_is_superseded_once_a_newer_one_has_its_number(tmp_path: Path) -> None:
+    spool = Spool(FileStore(), Layout(f"file://{tmp_path}", "rl", "refunds", "uid"))
+    first = spool.incarnation()
+    spool.refuse_superseded(first)
+    second = spool.incarnation()
+    spool.refuse_superseded(second)
+    with pytest.raises(JobError, match="goes on with this job") as refused:
+        spool.refuse_superseded(first)
+    assert (refused.value.termination.reason, refused.value.code) == ("Superseded", ANEW)
