@@ -66,12 +66,14 @@ def start(base: Path, folder: Path, variants: Mapping[str, Mapping[str, Any]], p
 def main() -> None:
     """One rank."""
     from headway_trainer.ranks import Ranks
+    from headway_trainer.termination import end
 
     base, folder, variants = Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3])
     ranks = Ranks.join()
     for name, settings in variants.items():
         _run(base, folder / name, settings, ranks)
-    ranks.leave()
+    ranks.barrier()  # a rank that leaves takes its connections with it
+    end(0)
 
 
 def _run(base: Path, target: Path, settings: dict[str, Any], ranks: Any) -> None:

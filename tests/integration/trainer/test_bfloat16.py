@@ -19,9 +19,9 @@ from torch import Tensor
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 STAGES: dict[str, dict[str, Any]] = {
-    "stage1": {"zeroStage": 1},
+    "stage1": {"zeroStage": 1, "checkpointing": True},
     "stage2": {"zeroStage": 2},
-    "stage3": {"zeroStage": 3},
+    "stage3": {"zeroStage": 3, "checkpointing": True},
     "stage1-offload": {"zeroStage": 1, "offload": "cpu"},
     "stage2-offload": {"zeroStage": 2, "offload": "cpu"},
     "stage3-offload": {"zeroStage": 3, "offload": "cpu"},
