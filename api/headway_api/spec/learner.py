@@ -117,7 +117,9 @@ class CheckpointsSpec(SpecModel):
     every_steps: Annotated[int, Field(ge=1, le=1000)] = 1
     """Steps between resumable checkpoints. A learner that dies takes the steps since the last one anew, from
     the same episodes; one that is told to stop makes a checkpoint first, and so does the last step. Weights
-    to serve are written every step. May be changed while the job is suspended."""
+    to serve are written every step; where they are deltas, or pass from memory, those of every such step are
+    a whole Hugging Face model too, unless that is each of them. May be changed while the job is
+    suspended."""
     keep_last: Annotated[int, Field(ge=1, le=100)] = 2
     """Latest resumable checkpoints kept; older ones are deleted. May be changed while the job is
     suspended."""

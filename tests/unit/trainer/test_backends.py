@@ -135,7 +135,7 @@ def test_a_chain_ends_after_so_many_versions(trained: Trained) -> None:
 
 
 def test_what_people_may_serve_is_whole(trained: Trained) -> None:
-    publisher = trained.delta(whole=lambda step: served(step, evaluated_every=2))
+    publisher = trained.delta(whole=lambda step: served(step, evaluated_every=2, checkpoint_every=1))
     found = []
     for step in range(6):
         trained.step()
@@ -149,7 +149,8 @@ def test_what_people_may_serve_is_whole(trained: Trained) -> None:
     plain = FilePublisher(trained.model, trained.base, trained.folder / "other")
     trained.publish(plain, 9)
     assert (trained.at(5) / MODEL_FILE).read_bytes() == (trained.at(9) / MODEL_FILE).read_bytes()
-    assert not served(3, evaluated_every=0)
+    assert not served(3, evaluated_every=0, checkpoint_every=1)
+    assert [served(step, evaluated_every=0, checkpoint_every=2) for step in (2, 3)] == [True, False]
 
 
 def test_where_everything_changes_all_weights_are_smaller(trained: Trained) -> None:

@@ -183,9 +183,16 @@ def builds_on(chain: list[WeightsLink], version: PolicyVersion, full_every: int)
     return (last.incarnation, last.step + 1) == (version.incarnation, version.step)
 
 
-def served(step: int, evaluated_every: int) -> bool:
-    """Whether people may want to serve the weights of a step that is not the last: it is evaluated."""
-    return evaluated_every > 0 and step % evaluated_every == 0
+def served(step: int, evaluated_every: int, checkpoint_every: int) -> bool:
+    """Whether people may want to serve the weights of a step that is not the last: it is evaluated, or makes a
+    checkpoint and not every step does.
+
+    Args:
+        evaluated_every: spec.evaluation.everySteps; 0 is never.
+        checkpoint_every: spec.checkpoints.everySteps.
+    """
+    evaluated = evaluated_every > 0 and step % evaluated_every == 0
+    return evaluated or (checkpoint_every > 1 and step % checkpoint_every == 0)
 
 
 def write_whole(model: nn.Module, tensors: dict[str, Tensor], folder: Path, base_folder: Path) -> None:

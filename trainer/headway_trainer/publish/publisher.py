@@ -108,7 +108,11 @@ class Publisher:
 def _backend(
     spec: RLTrainingJobSpec, engine: Engine, base_folder: Path, scratch: Path, sender: Sender | None
 ) -> WeightPublisher:
-    weights, every = spec.learner.weights, spec.evaluation.every_steps
+    weights = spec.learner.weights
+
+    def wanted(step: int) -> bool:
+        return served(step, spec.evaluation.every_steps, spec.checkpoints.every_steps)
+
     if spec.model.effective_lora is not None:
         return LoraPublisher(engine.model, spec.model.base, scratch)
     if sender is not None:
@@ -117,7 +121,7 @@ def _backend(
             base_folder,
             scratch,
             sender,
-            whole=lambda step: step % weights.full_every_steps == 0 or served(step, every),
+            whole=lambda step: step % weights.full_every_steps == 0 or wanted(step),
         )
     if weights.chosen(spec.model.dtype) == "delta":
         return DeltaPublisher(
@@ -125,6 +129,6 @@ def _backend(
             base_folder,
             scratch,
             full_every=weights.full_every_steps,
-            whole=lambda step: served(step, every),
+            whole=wanted,
         )
     return FilePublisher(engine.model, base_folder, scratch)
