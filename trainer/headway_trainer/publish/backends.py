@@ -184,8 +184,8 @@ def builds_on(chain: list[WeightsLink], version: PolicyVersion, full_every: int)
 
 
 def served(step: int, evaluated_every: int, checkpoint_every: int) -> bool:
-    """Whether people may want to serve the weights of a step that is not the last: it is evaluated, or it makes
-    a checkpoint and not every step does.
+    """Whether people may want to serve the weights of a step that is not the last: it is evaluated, or makes
+    a checkpoint while not every step does.
 
     Args:
         evaluated_every: spec.evaluation.everySteps; 0 is never.
