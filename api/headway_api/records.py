@@ -162,8 +162,9 @@ class EpisodeRecord(Record):
     finished_at: float
 
 
-AbandonReason = Literal["TooFewScored", "NoStepLeft"]
-"""Why a training group is not trained: too many of its episodes failed for good, or no step can take it."""
+AbandonReason = Literal["TooFewScored", "NoStepLeft", "TooOld"]
+"""Why a training group is not trained: too many of its episodes failed for good, no step can take it, or a
+predecessor of the coordinator wrote it, of older tokens than may be trained by now."""
 
 
 class Abandoned(Record):

@@ -12,6 +12,9 @@ MIN_SCORED = 2
 """A training group with fewer scored episodes has nothing to compare: it is abandoned."""
 NO_STEP_LEFT: Final = Abandoned(reason="NoStepLeft", message="too few groups are left to fill another batch")
 SUPERSEDED: Final = "Superseded"
+TOO_OLD: Final = Abandoned(
+    reason="TooOld", message="a coordinator before this one wrote it late, sampled by weights too old by now"
+)
 LOST_LIMIT = 8
 """Groups that may be abandoned one after the other before the job gives up for now."""
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from headway_api.artifacts import Layout
-from headway_api.records import GroupRecord, PolicyVersion, Purpose, StepReport
+from headway_api.records import Abandoned, GroupRecord, PolicyVersion, Purpose, StepReport
 from headway_api.store import Denied, NotFound, Store, bucket_unavailable
 from headway_rollout.bounds import superseded
 
@@ -60,6 +60,12 @@ class Spool:
         """Make a group durable; returns what stands, which is an earlier writing where there is one."""
         uri = self._uri(group)
         return group if self._store.put_new(uri, encode(group)) else decode(self._store.get(uri))
+
+    def give_up(self, group: GroupRecord, why: Abandoned) -> GroupRecord:
+        """Have a group that stands stand as abandoned, with all that it holds; returns it so."""
+        group = group.model_copy(update={"abandoned": why})
+        self._store.put(self._uri(group), encode(group))
+        return group
 
     def replay(self) -> Replay:
         """Read everything back."""

@@ -25,6 +25,7 @@ from headway_rollout import logs
 from headway_rollout.bounds import (
     LOST_LIMIT,
     NO_STEP_LEFT,
+    TOO_OLD,
     check_lag,
     lost,
     oldest_step,
@@ -134,15 +135,26 @@ class Training:
 
     async def restore(self, replay: Replay) -> None:
         """Take up what a predecessor left: nothing spooled is sampled again."""
-        kept = [group for group in replay.waiting if group.abandoned is None]
+        kept = {position_of(g.group_id): g for g in replay.waiting if g.abandoned is None}
         gone = [group for group in replay.waiting if group.abandoned is not None]
-        for group in replay.waiting + [g for found in replay.validations.values() for g in found]:
+        settled = {position_of(group) for group in replay.taken} | {position_of(g.group_id) for g in gone}
+        self.state.reports = list(replay.reports)
+        at = max(0, self.state.step)
+        sampled = {position: oldest_step(group) for position, group in kept.items()}
+        late = self.sampler.restore(
+            at,
+            settled,
+            finished={p: at if step is None else step for p, step in sampled.items()},
+            undone={report.step: [*map(position_of, report.groups)] for report in replay.undone},
+        )
+        for position in late:
+            gone.append(group := await self._store(self._give_up, kept.pop(position)))
+            self._count_abandoned(group, TOO_OLD)
+        for group in [*kept.values(), *gone, *(g for found in replay.validations.values() for g in found)]:
             await self._store(self._ledger.group, group)
         for report in replay.reports[1:]:
             await self._store(self._ledger.step, report, time.time())
-        self._waiting = {position_of(group.group_id): group for group in kept}
-        settled = {position_of(group) for group in replay.taken} | {position_of(g.group_id) for g in gone}
-        self.state.reports = list(replay.reports)
+        self._waiting = kept
         for step, found in replay.validations.items():
             standing = driver.standing(found)
             # A step beyond is one that a rollback takes anew, from the same groups: its answers stand then.
@@ -151,14 +163,6 @@ class Training:
             else:
                 self._validated[step] = [group for group in standing if group.scored]
         self.state.last_batch = list(replay.last)
-        at = max(0, self.state.step)
-        sampled = {position: oldest_step(group) for position, group in self._waiting.items()}
-        self.sampler.restore(
-            at,
-            settled,
-            finished={p: at if step is None else step for p, step in sampled.items()},
-            undone={report.step: [*map(position_of, report.groups)] for report in replay.undone},
-        )
         if replay.reports:
             await self._fleet.want(replay.reports[-1].weights)
         logs.event(_log, "restored", step=self.state.step, waiting=len(kept), settled=len(settled))
@@ -355,15 +359,18 @@ class Training:
         await self._notify()
 
     def _abandoned(self, position: int, group: GroupRecord, why: Abandoned) -> None:
-        said = why.model_dump()
-        logs.event(_log, "group-abandoned", level=logging.WARNING, group=group.group_id, **said)
-        self.state.abandoned[why.reason] += 1
+        self._count_abandoned(group, why)
         self.sampler.abandoned(position)
         self._stop_doomed()
         if why.reason == "TooFewScored":
             self._lost_in_a_row += 1
             if self._lost_in_a_row >= max(LOST_LIMIT, self.sampler.slots):
                 raise lost(group)
+
+    def _count_abandoned(self, group: GroupRecord, why: Abandoned) -> None:
+        said = why.model_dump()
+        logs.event(_log, "group-abandoned", level=logging.WARNING, group=group.group_id, **said)
+        self.state.abandoned[why.reason] += 1
 
     def _stop_doomed(self) -> None:
         """Cancel what runs, once nothing can train it: called wherever that may have come true."""
@@ -380,7 +387,9 @@ class Training:
             incarnation=self._incarnation,
             max_retries=self._spec.rollout.max_retries,
         )
-        group = await self._store(self._put, group)
+        own, group = group, await self._store(self._put, group)
+        if group is not own and self._too_old(group):
+            group = await self._store(self._give_up, group)
         await self._store(self._ledger.group, group)
         self.state.discarded += discarded_tokens(group)
         return group
@@ -389,6 +398,20 @@ class Training:
         """`Spool.put`, by the newest coordinator alone: what fails an older one is its successor's claim."""
         self._spool.refuse_superseded(self._incarnation)
         return self._spool.put(group)
+
+    def _give_up(self, group: GroupRecord) -> GroupRecord:
+        self._spool.refuse_superseded(self._incarnation)
+        return self._spool.give_up(group, TOO_OLD)
+
+    def _too_old(self, group: GroupRecord) -> bool:
+        """Whether it is a predecessor's that stands for one run here, of older tokens than its slot allows.
+
+        Such a one is given up even where it might be trained yet: the bound derives from when groups begin.
+        """
+        oldest = oldest_step(group)
+        if group.purpose is not Purpose.TRAIN or group.abandoned is not None or oldest is None:
+            return False
+        return oldest < self.sampler.active[position_of(group.group_id)].since
 
     async def _counted(self, task: Task) -> EpisodeRecord:
         counts = self.state

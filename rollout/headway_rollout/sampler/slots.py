@@ -161,8 +161,11 @@ class Sampler:
         settled: Iterable[int],
         finished: Mapping[int, int],
         undone: Mapping[int, Collection[int]] | None = None,
-    ) -> None:
+    ) -> list[int]:
         """State after a restart: what was trained or abandoned, and what waits in the spool.
+
+        Returns the waiting groups that cannot be trained in time: they are abandoned. A process that keeps to
+        this class leaves none; one that was thought dead may.
 
         Args:
             step: the newest step taken.
@@ -181,10 +184,35 @@ class Sampler:
             for number, positions in (undone or {}).items()
             if finished.keys() >= set(positions)
         }
+        late = self._overdue()
+        for position in late:
+            del self.active[position]
+        self.settled.update(late)
         self._advance()
+        return late
 
     def _last(self, step: int, left: int) -> bool:
         return step >= self.steps or left < self.batch_size
+
+    def _overdue(self) -> list[int]:
+        """Waiting groups that would be too old in any batch, the most urgent of the others going first."""
+        again = [position for step in sorted(self.undone) for position in self.undone[step]]
+        place, late = len(again), []
+        for position in self._queue():
+            if position in again:
+                continue
+            group = self.active.get(position)
+            if group is not None and group.since + self.max_lag - self.step < place // self.batch_size:
+                late.append(position)
+            else:
+                place += 1
+        return late
+
+    def _queue(self) -> list[int]:
+        """Who is trained after whom, where nobody is lost."""
+        if self.order == "in_order":  # what comes before in the data is waited for, started or not
+            return [p for p in range(max(self.active, default=-1) + 1) if p not in self.settled]
+        return sorted(self.active, key=lambda position: (self.active[position].since, position))
 
     def _groups(self) -> list[Group]:
         return [Group(p, a.since + self.max_lag - self.step, a.ended) for p, a in self.active.items()]

@@ -117,7 +117,8 @@ class Schedule(RuleBasedStateMachine):
         finished = {p for p, group in old.active.items() if group.ended is not None} | again
         self.sampler = Sampler(old.batch_size, old.max_lag, old.steps, old.positions, old.order)
         undone = {number: groups for number, groups in self.taken.items() if number > step}
-        self.sampler.restore(step, old.settled - again, {p: self.since[p] for p in finished}, undone)
+        late = self.sampler.restore(step, old.settled - again, {p: self.since[p] for p in finished}, undone)
+        assert late == [], "whoever keeps to the rule leaves nothing that is too old"
 
     @invariant()
     def slots_are_overbooked_by_nothing_but_a_rollback(self) -> None:
@@ -315,3 +316,26 @@ def test_feasible_is_that_everyone_left_can_be_trained_in_time() -> None:
     assert not feasible([0, 2], groups, 2), "1 would be too old"
     assert feasible([], groups[2:], 2)
     assert not feasible([], [*groups[2:], Group(4, 1, None)], 2), "three for two places"
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@given(data=st.data())
+def test_whatever_a_predecessor_left_what_is_kept_of_it_is_trained_in_time(
+    order: Order, data: st.DataObject
+) -> None:
+    """Groups of any age in any number: one that was thought dead may have gone on writing."""
+    size, lag, step = (data.draw(st.integers(low, 4)) for low in (1, 0, 0))
+    since = data.draw(st.dictionaries(st.integers(0, 25), st.integers(step - 6, step), max_size=20))
+    sampler = Sampler(size, lag, steps=step + 12, positions=80, order=order)
+    late = sampler.restore(step, (), since)
+    assert late == sampler.restore(step, (), since)
+    assert not sampler.active.keys() & set(late)
+    assert sampler.settled == set(late)
+    while not sampler.done:
+        while (position := sampler.start()) is not None:
+            since[position] = sampler.step
+            sampler.finished(position)
+        batch = sampler.take()
+        assert batch is not None
+        assert max(sampler.step - since[position] for position in batch) <= lag
+        sampler.trained(sampler.step + 1, batch)

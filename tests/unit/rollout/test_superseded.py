@@ -9,17 +9,19 @@ from typing import Any
 import aiohttp
 import pytest
 from a_job import Job, spec
+from episodes import a_group
 from faulty_servers import broker, fail, serving
 
 from headway_api.exits import JobError
 from headway_api.records import EpisodeRecord
 from headway_api.sandbox_api import NOT_OWNER
-from headway_rollout.bounds import superseded
+from headway_rollout.bounds import TOO_OLD, superseded
 from headway_rollout.coordinator import is_superseded
 from headway_rollout.dataset import position_of
 from headway_rollout.episode import Task
+from headway_rollout.ledger.segments import total
 from headway_rollout.sandboxes import Broker
-from headway_rollout.spool import decode
+from headway_rollout.spool import Spool, decode
 
 
 def long_job(tmp_path: Path, **algorithm: Any) -> Job:
@@ -95,3 +97,56 @@ def test_only_a_superseded_coordinator_leaves_the_status_to_another() -> None:
     assert not is_superseded(None)
     assert not is_superseded(asyncio.CancelledError())
     assert not is_superseded(ExceptionGroup("", [ValueError(), JobError("StaleBatch", "x")]))
+
+
+def quick(**algorithm: Any) -> Any:
+    """Without validations, so that nothing but groups is sampled."""
+    of = spec(batchSize=1, **algorithm)
+    longer = of.schedule.model_copy(update={"max_steps": 10})
+    quiet = of.evaluation.model_copy(update={"at_start": False, "every_steps": 0})
+    return of.model_copy(update={"schedule": longer, "evaluation": quiet})
+
+
+@pytest.mark.parametrize(("behind", "given_up"), [(2, True), (1, True), (0, False)])
+async def test_a_group_that_a_predecessor_wrote_late_is_trained_unless_its_tokens_are_too_old(
+    tmp_path: Path, behind: int, given_up: bool
+) -> None:
+    """It stands for a group that this process began `behind` steps after the other's tokens."""
+    job, plain, late = Job(tmp_path, quick(maxStepsOffPolicy=1), rows=40), Job.episode, ""
+
+    async def episode(task: Task) -> EpisodeRecord:
+        nonlocal late
+        step = training.sampler.active[position_of(task.group_id)].since
+        if not late and step >= 2:
+            late = task.group_id
+            Spool(job.store, job.layout).put(a_group(late, [1.0, 0.0], step=step - behind))
+        return await plain(job, task)
+
+    job.episode = episode  # type: ignore[method-assign]
+    async with job.coordinator() as (training, learner, running):
+        await asyncio.gather(learner.run(), running)
+    assert training.state.finished == "MaxSteps"
+    group = decode(job.store.get(job.layout.train_group(late)))
+    trained = [group.group_id for batch in learner.batches for group in batch.groups]
+    assert (late in trained) != given_up
+    assert group.abandoned == (TOO_OLD if given_up else None)
+    assert training.state.abandoned == ({"TooOld": 1} if given_up else {})
+    assert bool(training.state.discarded["TooOld"]) == given_up
+    assert total(job.ledger.days) == job.recounted()
+
+
+async def test_a_successor_gives_up_what_was_written_too_late_for_any_batch(tmp_path: Path) -> None:
+    job = Job(tmp_path, quick(maxStepsOffPolicy=1), rows=40)
+    async with job.coordinator() as (_, learner, _):
+        await learner.run(steps=4)
+    at = len(job.store.list(job.layout.train_groups))
+    late = a_group(f"t0-{at:06d}", [1.0, 0.0], step=1)
+    Spool(job.store, job.layout).put(late)
+    for abandoned in ({"TooOld": 1}, {}):
+        async with job.coordinator() as (training, learner, running):
+            assert training.state.abandoned == abandoned, "it is put on record"
+            if not abandoned:
+                await asyncio.gather(learner.run(), running)
+    assert training.state.finished == "MaxSteps"
+    assert late.group_id not in [group.group_id for batch in learner.batches for group in batch.groups]
+    assert total(job.ledger.days) == job.recounted()
