@@ -2,8 +2,7 @@
 
 The gateway's side goes first: agents speak OpenAI's chat completions to it over HTTP. What it asked vLLM for
 is then asked of vLLM directly, token ids in, by as many clients at once: equal prompts, equal seeds, equal
-prefixes cached. A pair of sides is repeated, and the ratios of the pairs have a median. What a turn takes
-longer is measured apart, turn by turn: each is asked for through the gateway and then at once directly.
+prefixes cached. A pair of sides is repeated, and the ratios of the pairs have a median.
 """
 
 from __future__ import annotations
@@ -49,12 +48,7 @@ CELLS = {
 }
 """(episodes at once, turns) -> pairs of sides, and episodes that each place runs, one after the other: a load
 that lasts, where the first moment, in which all of them arrive together, is a small part of the whole."""
-ALONE = {1: 256, 4: 64, 16: 16}
-"""Turns -> episodes, one after the other, of which every turn is asked for both ways."""
-BRIEF = (4, 12)
-"""Tokens sampled in each of those. What the gateway does for a turn grows with the history, hardly with what
-is sampled, while the engine's own time for 32 tokens varies by more than is looked for."""
-OF_DIRECT, MILLISECONDS = 0.97, 3.0
+OF_DIRECT = 0.97
 START_SECONDS = 120.0
 
 SYSTEM = "You are the clerk of a refund desk. Use the tools to look each case up, then answer in one line."
@@ -86,12 +80,6 @@ READ = prose(f"""
 
     The model has {SMALL.parameters / 1e6:.0f} M parameters: a token takes about as long as one of a 7 B model
     takes a GPU, and vLLM computes on one core: it, not the client, is the limit.
-
-    *Added* is measured with one episode at a time: with more, the turns queue for the engine, and the
-    gateway's own CPU time a turn says what it takes. Each turn is asked for through the gateway and then, at
-    once, of vLLM, so that a slower minute of the machine slows both. Turns sample {BRIEF[0]} to {BRIEF[1]}
-    tokens here: what the gateway does grows with the history, and vLLM's time for more of them varies by more
-    than what is looked for. The figure is the median of the differences.
 """)
 
 
@@ -123,27 +111,26 @@ class Rig:
 
     async def through(self, name: str, ways: int, turns: int, rounds: int) -> tuple[Side, list[Any]]:
         """`rounds` episodes at each of `ways` places through the gateway; with what it asked for."""
-        asked = {"name": name, "episodes": ways * rounds, "max_tokens": LONGEST}
-        urls = await self._ask("POST", f"{self._gateway}/bench/open", asked)
+        urls = await self.open(name, ways * rounds)
         side, before = Side(), await self._ask("GET", f"{self._gateway}/bench/cpu")
         started = time.monotonic()
         episodes = [self._agent(url, f"{name}-{i}", turns, side) for i, url in enumerate(urls)]
         await at_once(episodes, ways)
         side.seconds = time.monotonic() - started
         side.cpu = (await self._ask("GET", f"{self._gateway}/bench/cpu") - before) / side.turns
-        found = await self._ask("POST", f"{self._gateway}/bench/close")
+        found = await self.close()
         assert not any(episode["forks"] for episode in found), "an episode was rendered anew"
         side.output = [[turn["sampled"] for turn in episode["turns"]] for episode in found]
         side.tokens = sum(len(turn) for episode in side.output for turn in episode)
         return side, found
 
     async def _agent(self, url: str, name: str, turns: int, side: Side) -> None:
-        messages, lengths = _opening(name), random.Random(name)
+        messages, lengths = opening(name), random.Random(name)
         for turn in range(turns):
-            await self._turn(url, messages, turn, lengths.randint(SHORTEST, LONGEST))
+            await self.turn(url, messages, turn, lengths.randint(SHORTEST, LONGEST))
             side.turns += 1
 
-    async def _turn(self, url: str, messages: list[dict[str, Any]], turn: int, tokens: int) -> float:
+    async def turn(self, url: str, messages: list[dict[str, Any]], turn: int, tokens: int) -> float:
         """Seconds it took; `messages` has its answer and its tool's result then."""
         body = {
             "model": "default",
@@ -170,29 +157,31 @@ class Rig:
     async def _replay(self, episode: Any, side: Side) -> list[list[int]]:
         output = []
         for turn in episode["turns"]:
-            output.append(await self._again(turn))
+            output.append(await self.again(turn))
             side.turns += 1
         return output
 
-    async def _again(self, turn: Any) -> list[int]:
+    async def again(self, turn: Any) -> list[int]:
+        """Tokens of a turn that the gateway asked for, of vLLM itself."""
         request = Request(turn["prompt"], len(turn["sampled"]), 1.0, 1.0, turn["seed"], [])
         answer = await self._ask("POST", self._engine, self._body(request))
         tokens: list[int] = answer["choices"][0]["token_ids"]
         return tokens
 
-    async def alternately(self, name: str, turns: int) -> list[tuple[float, float]]:
-        """Seconds of each turn of one episode: through the gateway, and then of vLLM itself."""
-        [url] = await self._ask(
-            "POST", f"{self._gateway}/bench/open", {"name": name, "episodes": 1, "max_tokens": LONGEST}
-        )
-        messages, lengths, found = _opening(name), random.Random(name), []
-        for number in range(turns):
-            through = await self._turn(url, messages, number, lengths.randint(*BRIEF))
-            [episode] = await self._ask("GET", f"{self._gateway}/bench/said")
-            started = time.monotonic()
-            await self._again(episode["turns"][-1])
-            found.append((through, time.monotonic() - started))
-        await self._ask("POST", f"{self._gateway}/bench/close")
+    async def open(self, name: str, episodes: int) -> list[str]:
+        """Addresses of new episodes."""
+        asked = {"name": name, "episodes": episodes, "max_tokens": LONGEST}
+        urls: list[str] = await self._ask("POST", f"{self._gateway}/bench/open", asked)
+        return urls
+
+    async def said(self) -> list[Any]:
+        """What the open episodes asked vLLM for, and how long it took."""
+        found: list[Any] = await self._ask("GET", f"{self._gateway}/bench/said")
+        return found
+
+    async def close(self) -> list[Any]:
+        """The same, of episodes that end with it."""
+        found: list[Any] = await self._ask("POST", f"{self._gateway}/bench/close")
         return found
 
     def _body(self, request: Request) -> dict[str, Any]:
@@ -247,7 +236,8 @@ async def rig(server: Server, profile: Path | None = None) -> AsyncIterator[Rig]
         await process.wait()
 
 
-def _opening(name: str) -> list[dict[str, Any]]:
+def opening(name: str) -> list[dict[str, Any]]:
+    """First messages of an episode."""
     return [{"role": "system", "content": SYSTEM}, {"role": "user", "content": f"Handle {name}."}]
 
 
@@ -299,42 +289,20 @@ def row(ways: int, turns: int, found: list[tuple[Side, Side]]) -> Row:
     }
 
 
-def added(turns: int, episodes: int, found: list[tuple[float, float]]) -> Row:
-    """What a turn takes longer, from the seconds of each, both ways."""
-    longer = sorted(through - direct for through, direct in found)
-    quarters = statistics.quantiles(longer, n=4)
-    return {
-        "turns": turns,
-        "episodes": episodes,
-        "turn, direct ms": shown(1000 * statistics.median(direct for _, direct in found)),
-        "added ms, p50": shown(1000 * quarters[1]),
-        "p25 .. p75": f"{1000 * quarters[0]:.1f} .. {1000 * quarters[2]:.1f}",
-    }
-
-
-def section(rows: list[Row], ratios: list[list[float]], alone: list[Row]) -> Section:
+def section(rows: list[Row], ratios: list[list[float]]) -> Section:
     """Tables and goals; `ratios` by cell and pair."""
     overall = statistics.geometric_mean(r["gateway / direct"] for r in rows)
     least, most = interval(ratios)
     lowest = min(r["gateway / direct"] for r in rows)
-    longest = max(r["added ms, p50"] for r in alone)
     return Section(
         title="Gateway over vLLM alone",
         read=READ,
-        tables=[
-            Table("Tokens a second", rows),
-            Table("What a turn takes longer, one episode at a time", alone),
-        ],
+        tables=[Table("Tokens a second", rows)],
         goals=[
             Goal(
                 f"gateway at least {OF_DIRECT} of direct, over all cells",
                 f"{overall:.3f} (geometric mean, 95 % in {least:.3f} .. {most:.3f}; lowest cell {lowest})",
                 overall >= OF_DIRECT,
-            ),
-            Goal(
-                f"adds less than {MILLISECONDS:g} ms a turn",
-                f"{longest} ms (p50, the most of {len(alone)} lengths of episodes)",
-                longest < MILLISECONDS,
             ),
         ],
     )
@@ -345,18 +313,14 @@ def measure(folder: Path) -> Section:
     return section(*asyncio.run(_measure(folder)))
 
 
-async def _measure(folder: Path) -> tuple[list[Row], list[list[float]], list[Row]]:
-    rows, ratios, alone = [], [], []
+async def _measure(folder: Path) -> tuple[list[Row], list[list[float]]]:
+    rows, ratios = [], []
     with running(folder, SMALL, context=CONTEXT, concurrency=64) as server:
         async with rig(server) as at:
             await pairs(at, 4, 4, 1, 1)
-            for turns, episodes in ALONE.items():
-                found = [await at.alternately(f"alone-{turns}-{n}", turns) for n in range(episodes)]
-                alone.append(added(turns, episodes, [turn for episode in found for turn in episode]))
-                print(f"  {turns} turns: {alone[-1]}", flush=True)
             for (ways, turns), (count, rounds) in CELLS.items():
                 both = await pairs(at, ways, turns, count, rounds)
                 rows.append(row(ways, turns, both))
                 ratios.append(ratios_of(both))
                 print(f"  {ways} x {turns}: {rows[-1]['gateway / direct']}", flush=True)
-    return rows, ratios, alone
+    return rows, ratios

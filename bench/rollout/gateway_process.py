@@ -22,13 +22,14 @@ from aiohttp import web
 
 from headway_api.records import WeightsManifest
 from headway_api.sandbox_api import ToolReply
+from headway_rollout.engines import vllm
 from headway_rollout.engines.fleet import Fleet
 from headway_rollout.engines.router import Endpoint
 from headway_rollout.gateway.core import Gateway, Sampling, Session
 from headway_rollout.gateway.rollouts import Rollout
 from headway_rollout.gateway.server import GatewayServer
 from headway_rollout.gateway.turns import Places
-from headway_rollout.http import connector
+from headway_rollout.http import call, connector
 from headway_rollout.room import Room
 from headway_rollout.seeds import seed
 from headway_rollout.trajectory.render import load
@@ -88,14 +89,31 @@ class Desk:
 
 def _told(session: Session) -> dict[str, Any]:
     turns = [
-        {"prompt": said.prompt, "sampled": said.sampled, "seed": seed(session.seed, number)}
+        {
+            "prompt": said.prompt,
+            "sampled": said.sampled,
+            "seed": seed(session.seed, number),
+            "seconds": _engine_seconds.get(seed(session.seed, number)),
+        }
         for number, said in enumerate(session.said)
     ]
     return {"turns": turns, "forks": session.forks}
 
 
+_engine_seconds: dict[int, float] = {}
+"""What the call to vLLM took that had this seed, which is a turn's own."""
+
+
+async def _timed_call(http: aiohttp.ClientSession, method: str, url: str, **options: Any) -> Any:
+    started = time.monotonic()
+    answer = await call(http, method, url, **options)
+    _engine_seconds[options["body"]["sampling_params"]["seed"]] = time.monotonic() - started
+    return answer
+
+
 async def serve(settings: dict[str, Any]) -> None:
     """Until the process is killed."""
+    vllm.call = _timed_call
     manifest = WeightsManifest.model_validate(settings["manifest"])
     renderer, _ = load(Path(settings["model"]))
 

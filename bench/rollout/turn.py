@@ -1,0 +1,105 @@
+"""What a turn takes longer through the gateway, one episode at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import statistics
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.rollout.gateway import CONTEXT, Rig, opening, pairs, rig
+from bench.support.engine import running
+from bench.support.model import SMALL
+from bench.support.report import Goal, Row, Section, Table, prose
+from bench.support.stats import shown
+
+EPISODES = {1: 256, 4: 64, 16: 16}
+"""Turns -> episodes, one after the other."""
+BRIEF = (4, 12)
+"""Tokens sampled in a turn: what the gateway does grows with the history, hardly with what is sampled."""
+MILLISECONDS = 3.0
+
+READ = prose(f"""
+    *Added* is what an agent waits for beyond vLLM: from its request to its answer, less the seconds of the
+    gateway's own call to vLLM within that turn (JSON both ways included, as a client without a gateway would
+    have it). The engine's time for a turn varies by more than that from one turn to the next, so it is taken
+    out of each turn and not out of the mean. *By a second call* is the same with another call of vLLM in its
+    place, made directly after each turn with the same prompt and seed: right on the whole, and with the
+    engine's own variation in it.
+
+    Turns sample {BRIEF[0]} to {BRIEF[1]} tokens; the engine and the history are as in the section before.
+""")
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Seconds of one turn."""
+
+    through: float
+    """Of the agent, through the gateway."""
+    engine: float
+    """Of the gateway's call to vLLM."""
+    direct: float
+    """Of a direct call afterwards."""
+
+
+async def played(at: Rig, name: str, turns: int) -> list[Turn]:
+    """One episode."""
+    [url] = await at.open(name, 1)
+    messages, lengths, found = opening(name), random.Random(name), []
+    for number in range(turns):
+        through = await at.turn(url, messages, number, lengths.randint(*BRIEF))
+        [episode] = await at.said()
+        asked = episode["turns"][-1]
+        started = time.monotonic()
+        await at.again(asked)
+        found.append(Turn(through, asked["seconds"], time.monotonic() - started))
+    await at.close()
+    return found
+
+
+def row(turns: int, episodes: int, found: list[Turn]) -> Row:
+    """Of all turns of episodes of one length."""
+    added = [1000 * (turn.through - turn.engine) for turn in found]
+    quarters = statistics.quantiles(added, n=4)
+    second = statistics.median(1000 * (turn.through - turn.direct) for turn in found)
+    return {
+        "turns": turns,
+        "episodes": episodes,
+        "vLLM, ms": shown(1000 * statistics.median(turn.engine for turn in found)),
+        "added ms, p50": shown(quarters[1]),
+        "p25 .. p75": f"{quarters[0]:.2f} .. {quarters[2]:.2f}",
+        "by a second call, p50": shown(second),
+    }
+
+
+def measure(folder: Path) -> Section:
+    """All lengths of episodes."""
+    rows = asyncio.run(_measure(folder))
+    most = max(row["added ms, p50"] for row in rows)
+    return Section(
+        title="What a turn takes longer through the gateway",
+        read=READ,
+        tables=[Table("Milliseconds, one episode at a time", rows)],
+        goals=[
+            Goal(
+                f"adds less than {MILLISECONDS:g} ms a turn",
+                f"{most} ms (p50, the most of {len(rows)} lengths of episodes)",
+                most < MILLISECONDS,
+            )
+        ],
+    )
+
+
+async def _measure(folder: Path) -> list[Row]:
+    rows = []
+    with running(folder, SMALL, context=CONTEXT, concurrency=64) as server:
+        async with rig(server) as at:
+            await pairs(at, 4, 4, 1, 1)
+            for turns, episodes in EPISODES.items():
+                found = [await played(at, f"{turns}-{n}", turns) for n in range(episodes)]
+                rows.append(row(turns, episodes, [turn for episode in found for turn in episode]))
+                print(f"  {turns} turns: {rows[-1]['added ms, p50']} ms", flush=True)
+    return rows
