@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from headway_api.exits import JobError
 from headway_rollout.trajectory.calls import Message, Parsed, Tool
+from headway_rollout.trajectory.encoder import Encoder
 from headway_rollout.trajectory.harmony import HarmonyRenderer
 from headway_rollout.trajectory.lengths import Bounded, Extent
 from headway_rollout.trajectory.readers import (
@@ -334,8 +335,9 @@ def typed(name: str, tokenizer: Any) -> Renderer:
         config = GptOssRendererConfig(conversation_start_date=f"{TODAY:%Y-%m-%d}")
         return HarmonyRenderer(tokenizer, create_renderer(tokenizer, config), Harmony(tokenizer))
     config = config_from_name(name)
-    inner = create_renderer(tokenizer, config)
-    keeping = create_renderer(tokenizer, type(config)(thinking_retention="all"))
+    encoder: Any = Encoder(tokenizer)
+    inner = create_renderer(encoder, config)
+    keeping = create_renderer(encoder, type(config)(thinking_retention="all"))
     reader = Llama(tokenizer) if name == LLAMA else Tagged(name, tokenizer, inner)
     return Typed(name, tokenizer, inner, keeping, reader)
 
