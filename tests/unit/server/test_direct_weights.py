@@ -138,11 +138,15 @@ async def test_a_transfer_that_breaks_off_is_final(server: Server, sender: Sende
     assert server.keeper.failed.done()
 
 
-async def test_what_lies_in_the_store_too_is_taken_from_there_while_the_learner_is_away(
-    server: Server, sender: Sender, tmp_path: Path
+@pytest.mark.parametrize("away", [True, False], ids=["away", "not to be met by the engine"])
+async def test_what_lies_in_the_store_too_is_taken_from_there_where_the_learner_cannot_be_joined(
+    server: Server, sender: Sender, tmp_path: Path, away: bool
 ) -> None:
     files = await asyncio.to_thread(whole, tmp_path / "store", 1)
-    sender.close(0)
+    sender.offer(offered(1))
+    server.engine.joins = False
+    if away:
+        sender.close(0)
     both = manifest(sender, 1, kind="full", uri=files.uri, files=files.files)
     state = await server.take(both)
     assert (state.version, state.ready, state.error) == (version(1), True, None)

@@ -52,8 +52,9 @@ class Learner:
             )
         except (Refused, Unreachable, ValidationError) as error:
             raise NotJoined(f"the learner hands over nothing: {error}") from error
-        await asyncio.to_thread(_write, folder, header)
         await engine.join(source.host, place)
+        # By the header a folder is known to be one whose learner was joined.
+        await asyncio.to_thread(_write, folder, header)
 
     async def _call(self, method: str, url: str, body: Any = None) -> Any:
         return await call(self.http, method, url, timeout=ASK_SECONDS, token=self.token, body=body)
