@@ -62,7 +62,7 @@ test-e2e: venv ## jobs from apply to their end on a real cluster, started and st
 test-long: venv ## the rest: processes killed in a job, full weights in vLLM, learner and vLLM together, clusters killed
 	$(PYTEST) -m long $(LONG)
 test-chaos: export CHAOS_KILLS ?= 20
-test-chaos: venv ## coordinator, servers, agents, sandboxes and learners killed at random, CHAOS_KILLS times each (20: half an hour)
+test-chaos: venv ## coordinator, servers, agents, sandboxes and learners killed at random, CHAOS_KILLS times each (20: over an hour)
 	$(PYTEST) -m chaos tests/integration
 
 .PHONY: bench-rollout bench-learner bench-learning

@@ -1,7 +1,7 @@
 """Counts a job's tokens and their cost again, from its stored trajectories and step reports alone.
 
     recount.py s3://bucket/runs/NAMESPACE/NAME/UID [--endpoint-url URL] [--region NAME] [--prices FILE]
-               [--price CLASS=USD_A_MILLION ...] [--status FILE] [--json]
+               [--price CLASS=USD_A_MILLION ...] [--method NAME] [--status FILE] [--json]
 
 Independent of Headway on purpose: standard library and boto3, none of the product's own code, so that a bill
 can be held against what was really sampled and trained. It reads `trajectories/` and `steps/` (not `usage/`)
@@ -13,8 +13,9 @@ and follows the rules that the documentation states:
 * an episode that was retried or stayed InfraError, and every episode of a training group with fewer than two
   scored ones, is not billed; what it prefilled and sampled is `discarded`;
 * `train` is, of each group that a step report acknowledges, every token of the rows of its scored
-  episodes, or none where they all scored alike (no gradient); each report must say the same, and of a group
-  once.
+  episodes, or none where it has no gradient; each report must say the same, and of a group once. By most
+  methods of advantages a group has none where its episodes all scored alike, but for rounding; by the others
+  (`--method`) the report's word for it is taken.
 
 `--status` takes the job as `kubectl get rltj NAME -o json` prints it, and fails where the two differ.
 """
@@ -52,6 +53,8 @@ STATUS = {
     "evaluation": "evaluationTokens",
 }
 INFRA_ERROR = "InfraError"
+BY_REWARDS = ("group_based", "gpg", "opo", "rloo")
+"""Methods by which a group has a gradient exactly where its rewards differ."""
 
 
 class Folder:
@@ -116,15 +119,16 @@ def count_episode(episode: dict[str, Any], counted: Counter[str], *, billed: boo
         raise SystemExit(f"{episode['episode_id']}: {in_turns} tokens sampled, but {in_rows} in its rows")
 
 
-def trainable_tokens(group: dict[str, Any]) -> int:
-    """Tokens of a training group's rows that go through forward and backward."""
+def trainable_tokens(group: dict[str, Any], method: str) -> set[int]:
+    """Tokens of a training group's rows that go through forward and backward: what a report may say."""
     scored = [episode for episode in group["episodes"] if episode["outcome"] != INFRA_ERROR]
-    if len({episode["reward"] for episode in scored}) < 2:
-        return 0
-    return sum(len(row["tokens"]) for episode in scored for row in episode["rows"] if any(row["mask"]))
+    rewards = [episode["reward"] for episode in scored]
+    alike = not rewards or max(rewards) - min(rewards) <= 1e-9 * max(1.0, *map(abs, rewards))
+    whole = sum(len(row["tokens"]) for episode in scored for row in episode["rows"] if any(row["mask"]))
+    return {0, whole} if method not in BY_REWARDS else {0 if alike else whole}
 
 
-def count_steps(reports: list[dict[str, Any]], trainable: dict[str, int], counted: Counter[str]) -> None:
+def count_steps(reports: list[dict[str, Any]], trainable: dict[str, set[int]], counted: Counter[str]) -> None:
     """Add what the steps trained; a report that says otherwise than the trajectories is an error."""
     seen: set[str] = set()
     for report in reports:
@@ -132,20 +136,21 @@ def count_steps(reports: list[dict[str, Any]], trainable: dict[str, int], counte
             if group in seen:
                 raise SystemExit(f"{group} is trained twice, the second time in step {report['step']}")
             seen.add(group)
-            if claimed != trainable[group]:
-                raise SystemExit(f"{group}: {claimed} tokens trained, but {trainable[group]} in its rows")
-            counted["train"] += trainable[group]
+            if claimed not in trainable[group]:
+                found = " or ".join(map(str, sorted(trainable[group])))
+                raise SystemExit(f"{group}: {claimed} tokens trained, but {found} in its rows")
+            counted["train"] += claimed
 
 
-def recount(source: Folder | Bucket) -> Counter[str]:
+def recount(source: Folder | Bucket, method: str) -> Counter[str]:
     """Tokens by class of the bill."""
     counted: Counter[str] = Counter(dict.fromkeys(PRICES, 0))
-    trainable: dict[str, int] = {}
+    trainable: dict[str, set[int]] = {}
     for _, data in source.read("trajectories"):
         group = json.loads(gzip.decompress(data))
         count_group(group, counted)
         if group["purpose"] == "train":
-            trainable[group["group_id"]] = trainable_tokens(group)
+            trainable[group["group_id"]] = trainable_tokens(group, method)
     count_steps([json.loads(data) for _, data in source.read("steps")], trainable, counted)
     return counted
 
@@ -192,6 +197,11 @@ def main() -> int:
     parser.add_argument("--prices", type=Path, help="JSON object, class -> US dollars a million tokens")
     parser.add_argument("--price", action="append", default=[], metavar="CLASS=USD", help="one class's price")
     parser.add_argument(
+        "--method",
+        default=BY_REWARDS[0],
+        help="the job's algorithm.advantage.method; group_based if not given",
+    )
+    parser.add_argument(
         "--status", type=Path, help="the job as JSON, to compare with; - reads standard input"
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -200,7 +210,7 @@ def main() -> int:
     prices |= dict(price.split("=", 1) for price in options.price)
     local = urlsplit(options.root).scheme == "file"
     source = Folder(options.root) if local else Bucket(options.root, options.endpoint_url, options.region)
-    found = summary(recount(source), prices)
+    found = summary(recount(source, options.method), prices)
     if options.json:
         print(json.dumps(found, indent=2))
     else:

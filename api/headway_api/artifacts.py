@@ -4,10 +4,12 @@
     trajectories/validation/<step>/<group id>.json.gz
     trajectories/failed/<group key>.json.gz       validation groups of which nothing was scored
     usage/<group key>.jsonl, usage/step-000012.jsonl      immutable ledger segments
-    checkpoints/000012/                           learner state, resumable; report.json written last
-    weights/000012/                               Hugging Face layout (adapter or full)
+    checkpoints/000012/000003/                    resumable, of one start of the learner; report.json last
+    weights/000012/                               Hugging Face layout (adapter or full); export.json
+                                                  written last where the job's end completed it
     steps/000012.json                             a StepReport: what the step was made of
     incarnations/000001                           empty: a coordinator was started
+    learners/000003                               empty: a learner was started, and resumed
     latest.json                                   pointer to the newest complete checkpoint
     mlflow-run                                    the job's run in MLflow
     report.json                                   the job's own summary, written at the end
@@ -80,12 +82,16 @@ class Layout:
         return f"{self.root}/checkpoints"
 
     def checkpoint(self, step: int) -> str:
-        """One resumable checkpoint."""
+        """Folder of the checkpoint of a step, and of what other starts of the learner left of it."""
         return f"{self.checkpoints}/{step:06d}"
 
-    def step_report(self, step: int) -> str:
-        """The StepReport that completes a checkpoint."""
-        return f"{self.checkpoint(step)}/report.json"
+    def checkpoint_of(self, step: int, start: int) -> str:
+        """A resumable checkpoint, in a folder that no other start of the learner writes to."""
+        return f"{self.checkpoint(step)}/{start:06d}"
+
+    def checkpoint_report(self, step: int, start: int) -> str:
+        """The record that makes it whole: the StepReport, and its files by digest."""
+        return f"{self.checkpoint_of(step, start)}/report.json"
 
     @property
     def step_histories(self) -> str:
@@ -111,6 +117,15 @@ class Layout:
         return f"{self.incarnations}/{number:06d}"
 
     @property
+    def learners(self) -> str:
+        """Folder with an empty object for each start of the learner."""
+        return f"{self.root}/learners"
+
+    def learner(self, start: int) -> str:
+        """One of them."""
+        return f"{self.learners}/{start:06d}"
+
+    @property
     def mlflow_run(self) -> str:
         """The MlflowRun that every process of the job logs to."""
         return f"{self.root}/mlflow-run"
@@ -130,10 +145,12 @@ class Layout:
         return f"{self.root}/report.json"
 
 
-def by_step(uris: Iterable[str], folder: str) -> dict[int, list[str]]:
-    """Objects below a folder that has one of its own for each step (`<folder>/000012/...`), by step."""
+def by_number(uris: Iterable[str], folder: str) -> dict[int, list[str]]:
+    """Objects below a folder that has one of its own for each step or start (`<folder>/000012/...`), by its
+    number. What else lies there, such as a copy that a person made, is passed over."""
     found: dict[int, list[str]] = {}
     for uri in uris:
-        step = uri.removeprefix(folder).lstrip("/").partition("/")[0]
-        found.setdefault(int(step), []).append(uri)
+        name, below, _ = uri.removeprefix(folder).lstrip("/").partition("/")
+        if below and name.isdecimal() and name == f"{int(name):06d}":
+            found.setdefault(int(name), []).append(uri)
     return found

@@ -31,9 +31,9 @@ class ConditionType(StrEnum):
     SANDBOXES_READY = "SandboxesReady"
     """The broker can hand out sandboxes."""
     WEIGHTS_IN_SYNC = "WeightsInSync"
-    """Every rollout server holds the weights wanted, verified. While servers take new ones, what was said
-    before stands. The coordinator's; without observedGeneration, for it is not told which generation of the
-    spec it runs."""
+    """As many rollout servers as spec.rollout.replicas asks for hold the weights wanted, verified. While
+    servers take new ones, what was said before stands; False stands until it is True. The coordinator's;
+    without observedGeneration, for it is not told which generation of the spec it runs."""
     PROGRESSING = "Progressing"
     """Steps are being completed."""
     CHECKPOINT_AVAILABLE = "CheckpointAvailable"
@@ -81,6 +81,8 @@ class Reason(StrEnum):
     SYNCED = "Synced"
     VERIFICATION_FAILED = "VerificationFailed"
     UPDATE_FAILED = "UpdateFailed"
+    UPDATE_TIMED_OUT = "UpdateTimedOut"
+    SERVER_SILENT = "ServerSilent"
 
     STEPPING = "Stepping"
     EVALUATING = "Evaluating"

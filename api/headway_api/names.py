@@ -80,6 +80,8 @@ ENV_PROBE_PORT: Final = "HEADWAY_PROBE_PORT"
 ENV_DIRECT_ADDRESS: Final = "HEADWAY_DIRECT_ADDRESS"
 """`host:port` at which the learner hands out its weights instead of at `learner_host` and PORT_DIRECT: for
 running without a cluster."""
+ENV_PLUGINS: Final = "HEADWAY_PLUGINS_DIR"
+"""Where the learner looks for a user's modules instead of in `/plugins`: for running without a cluster."""
 ENV_ENTRYPOINT: Final = "HEADWAY_ENTRYPOINT"
 """In the sandbox pod: `module:Class` of the environment."""
 ENV_ENVIRONMENT_CONFIG: Final = "HEADWAY_ENVIRONMENT_CONFIG"

@@ -6,6 +6,7 @@ One pure function serves the learner, which runs the result, and the coordinator
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,6 +25,8 @@ SEQUENCE_LOSSES: Final = {"gspo": "ppo"}
 """Losses that are another surrogate with the ratio of sequences."""
 LENGTHLESS: Final = ("token_mean", "sequence_mean", "prompt_mean")
 """Reductions that heed no planned length."""
+SAME: Final = 1e-9
+"""How far apart two rewards may be that are the same but for rounding: a share of the larger one, or of 1."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,19 @@ class Preset:
     kl_estimator: str | None
     entropy_coefficient: float
     plugins: tuple[str, ...]
+
+
+def uniform(values: Iterable[float]) -> bool:
+    """Whether all values are the same but for rounding (`SAME`), as one alone is.
+
+    A reward that is a sum depends on the order of its parts: 0.1 + 0.2 is not 0.3, and a group that scored
+    one and the other has nothing to learn from.
+    """
+    found = list(values)
+    if len(found) < 2:
+        return True
+    least, most = min(found), max(found)
+    return bool(most - least <= SAME * max(1.0, abs(least), abs(most)))
 
 
 def episode_tokens(spec: RLTrainingJobSpec) -> int:

@@ -4,7 +4,7 @@ A guard rail is written once and held in two places, as a `Rule` is. Its CEL is 
 ValidatingAdmissionPolicy, which warns at `kubectl apply`; its Python twin is what the operator records in
 `status.warnings`, and what this prints:
 
-    python -m headway_api.recipes job.yaml             what the family of its model starts with, and warnings
+    python -m headway_api.recipes job.yaml             what to write into it for its model, and warnings
     python -m headway_api.recipes --policy FILE [--check]     write the chart's part, or tell if it differs
 
 docs/recipes.md has the sources of the numbers.
@@ -20,50 +20,11 @@ from typing import Any, Final
 
 import yaml
 
+from headway_api.families import FAMILIES, OTHER, RANK, recipe
 from headway_api.rules import cel_literal
 from headway_api.spec.agent import BuiltinAgent
+from headway_api.spec.algorithm import CAPPED, CORRECTIONS, NORMALIZING
 from headway_api.spec.training import RLTrainingJob, RLTrainingJobSpec
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """Where to start with one family of models."""
-
-    family: str
-    pattern: str
-    """Regular expression, in RE2's syntax, that is found in `spec.model.base` of the family."""
-    learning_rate: float
-    """With a LoRA adapter of rank 32 and alpha 64; a tenth of it with full weights."""
-    source: str
-    """Where the learning rate comes from. Nobody has tuned any of them with this platform."""
-    context_length: int | None = None
-    """Tokens its configuration allows (max_position_embeddings); None where it differs within the family."""
-
-    def spec(self) -> dict[str, Any]:
-        """The fragment of a spec that is its own; everything else has its default."""
-        return {
-            "model": {"lora": {"rank": 32, "alpha": 64}},
-            "optimizer": {"learningRate": self.learning_rate},
-        }
-
-
-MTRL: Final = "default of SageMaker's multi-turn RL; a starting point, not tuned for this family"
-RECIPES: Final = (
-    Recipe(
-        "gpt-oss", "(?i)gpt-oss-(20|120)b", 1e-5, "SageMaker's multi-turn RL recipe for gpt-oss-20b", 131072
-    ),
-    Recipe("Qwen3 2507", "(?i)qwen3-[0-9.]+b(-a[0-9]+b)?-(instruct|thinking)-2507", 4e-5, MTRL, 262144),
-    Recipe("Qwen3", r"(?i)qwen3-(0\.6|1\.7|4|8|14|32|30b-a3|235b-a22)b(-fp8)?$", 4e-5, MTRL, 40960),
-    Recipe("Qwen2.5 Instruct", r"(?i)qwen2\.5-(coder-)?[0-9.]+b-instruct$", 4e-5, MTRL, 32768),
-    Recipe("Llama 3.1 to 3.3", r"(?i)llama-3\.[123]-[0-9]+b", 4e-5, MTRL, 131072),
-    Recipe("Llama 3", "(?i)meta-llama-3-[0-9]+b", 4e-5, MTRL, 8192),
-)
-"""The first whose pattern is found counts; with any other model start from the defaults."""
-
-
-def recipe(base: str) -> Recipe | None:
-    """The family that `spec.model.base` belongs to."""
-    return next((known for known in RECIPES if re.search(known.pattern, base)), None)
 
 
 @dataclass(frozen=True)
@@ -85,59 +46,96 @@ LORA_RATE: Final = 1e-3
 GPT_OSS_RATE: Final = 2e-5
 CISPO_HIGH: Final = 2.0
 CLIP_LOW, CLIP_HIGH = 0.5, 2.0
+ROW_LOW, ROW_HIGH = 0.95, 1.05
+"""Of the mean ratio of a row, which moves far less than that of a token."""
 UPDATES: Final = 16
+UNBOUNDED_UPDATES: Final = 2
 EPISODES: Final = 32
 TURNS: Final = BuiltinAgent().max_turns
+NO_LIMIT: Final = 2**31
+"""Tokens: more than any context, for models of which nothing is known here."""
 
 ALGORITHM: Final = "object.spec.algorithm"
 RATE: Final = "double(object.spec.optimizer.learningRate)"
 FULL: Final = "has(object.spec.model.full)"
 BASE: Final = "object.spec.model.base"
+CONTEXT: Final = "object.spec.model.contextLength"
 OWN_LOOP: Final = (
     "(has(object.spec.agent) && (has(object.spec.agent.http) || has(object.spec.agent.sandboxed)))"
 )
-PLANNED: Final = (
-    "(object.spec.rollout.sampling.maxTokens * (has(object.spec.agent) && has(object.spec.agent.builtin) "
-    f"? object.spec.agent.builtin.maxTurns : {TURNS}))"
+TURN: Final = "object.spec.rollout.sampling.maxTokens"
+VALIDATION_TURN: Final = "object.spec.evaluation.sampling.maxTokens"
+LONGEST_TURN: Final = (
+    f"(has(object.spec.data.validation) && has({VALIDATION_TURN}) && {VALIDATION_TURN} > {TURN} ? "
+    f"{VALIDATION_TURN} : {TURN})"
 )
-"""Tokens that all turns of the platform's own loop may sample."""
+NEEDED: Final = (
+    f"({OWN_LOOP} ? {LONGEST_TURN} : {LONGEST_TURN} * (has(object.spec.agent) && "
+    f"has(object.spec.agent.builtin) ? object.spec.agent.builtin.maxTurns : {TURNS}) + 1)"
+)
+"""`needed` in CEL."""
+ROOM: Final = "({} : {})".format(
+    " : ".join(
+        f"{BASE}.matches({cel_literal(family.pattern)}) ? {family.context_length}" for family in FAMILIES
+    ),
+    NO_LIMIT,
+)
+"""`room` in CEL: one choice after the other, as `recipe` goes through them."""
+BY_ROW: Final = (
+    f"({ALGORITHM}.loss == 'gspo' || ({ALGORITHM}.loss == 'ppo' && has({ALGORITHM}.ratio) && "
+    f"{ALGORITHM}.ratio == 'sequence'))"
+)
+"""Whether bounds are of the mean ratio of a row."""
 
 
-def planned(spec: RLTrainingJobSpec) -> int:
-    """The same in Python."""
-    return spec.rollout.sampling.max_tokens * spec.agent.planned_turns
+def longest_turn(spec: RLTrainingJobSpec) -> int:
+    """Most tokens that a turn may sample, in training or in validation."""
+    training = spec.rollout.sampling.max_tokens
+    return training if spec.data.validation is None else max(training, spec.evaluation_max_tokens)
 
 
-def _fits_family(spec: RLTrainingJobSpec) -> bool:
-    known = recipe(spec.model.base)
-    limited = known is not None and known.context_length is not None and spec.model.context_length is None
-    if known is None or known.context_length is None or not limited or not spec.agent.is_builtin:
-        return True
-    return planned(spec) < known.context_length
+def needed(spec: RLTrainingJobSpec) -> int:
+    """Fewest tokens that a context must hold, as the preflight has it.
+
+    Every turn of the platform's own loop and a token of a prompt; one turn of an agent that has a loop of its
+    own, whose prompt may be unknown.
+    """
+    return longest_turn(spec) * spec.agent.planned_turns + int(spec.agent.is_builtin)
 
 
-def _fits_family_cel() -> str:
-    """One choice after the other, as `recipe` goes through them: the room of the first family that fits."""
-    room = "true"
-    for known in reversed(RECIPES):
-        fits = "true" if known.context_length is None else f"{PLANNED} < {known.context_length}"
-        room = f"({BASE}.matches({cel_literal(known.pattern)}) ? {fits} : {room})"
-    return f"has(object.spec.model.contextLength) || {OWN_LOOP} || {room}"
+def room(base: str) -> int:
+    """Tokens of context that the configuration of the model's family allows."""
+    known = recipe(base)
+    return NO_LIMIT if known is None else known.family.context_length
+
+
+def _by_row(spec: RLTrainingJobSpec) -> bool:
+    algorithm = spec.algorithm
+    return algorithm.loss == "gspo" or (algorithm.loss == "ppo" and algorithm.ratio == "sequence")
 
 
 def _clip_is_a_ratio(spec: RLTrainingJobSpec) -> bool:
     clip = spec.algorithm.clip
-    if clip is None or spec.algorithm.loss != "ppo":
+    if clip is None or spec.algorithm.loss != "ppo" or _by_row(spec):
         return True
     return (clip.low is None or clip.low >= CLIP_LOW) and clip.high <= CLIP_HIGH
 
 
+def _clips_rows(spec: RLTrainingJobSpec) -> bool:
+    bounds = spec.algorithm.effective_clip
+    return not _by_row(spec) or (bounds is not None and bounds.low >= ROW_LOW and bounds.high <= ROW_HIGH)
+
+
 def _bounded_or_fresh(spec: RLTrainingJobSpec) -> bool:
     algorithm = spec.algorithm
-    uncorrected = algorithm.correction in ("none", "bypass")
-    return not (
-        algorithm.loss == "importance_sampling" and uncorrected and algorithm.max_steps_off_policy > 1
-    )
+    if algorithm.loss != "importance_sampling" or algorithm.correction not in CORRECTIONS:
+        return True
+    lag = 0 if algorithm.correction in CAPPED else algorithm.max_steps_off_policy
+    return algorithm.updates_per_batch * (1 + lag) <= UNBOUNDED_UPDATES
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return f"[{', '.join(map(cel_literal, names))}]"
 
 
 GUARD_RAILS: Final = (
@@ -159,19 +157,30 @@ GUARD_RAILS: Final = (
         lambda spec: spec.algorithm.loss != "cispo" or spec.algorithm.max_steps_off_policy == 0,
     ),
     GuardRail(
-        f"{ALGORITHM}.loss != 'importance_sampling' || !({ALGORITHM}.correction in ['none', 'bypass']) || "
-        f"{ALGORITHM}.maxStepsOffPolicy <= 1",
+        f"{ALGORITHM}.loss != 'importance_sampling' || "
+        f"!({ALGORITHM}.correction in {_listed(CORRECTIONS)}) || "
+        f"{ALGORITHM}.updatesPerBatch * ({ALGORITHM}.correction in {_listed(CAPPED)} ? 1 : "
+        f"1 + {ALGORITHM}.maxStepsOffPolicy) <= {UNBOUNDED_UPDATES}",
         "spec.algorithm.maxStepsOffPolicy: importance_sampling does not bound the ratio, which grows with "
-        "every step the sampler lags; set 0 or 1, or use ppo",
+        "every update between a token and its training; keep updatesPerBatch x (1 + maxStepsOffPolicy) "
+        f"within {UNBOUNDED_UPDATES} (updatesPerBatch with {' and '.join(CAPPED)}), or use ppo",
         _bounded_or_fresh,
     ),
     GuardRail(
-        f"{ALGORITHM}.loss != 'ppo' || !has({ALGORITHM}.clip) || "
+        f"{ALGORITHM}.loss != 'ppo' || {BY_ROW} || !has({ALGORITHM}.clip) || "
         f"((!has({ALGORITHM}.clip.low) || double({ALGORITHM}.clip.low) >= {CLIP_LOW}) && "
         f"double({ALGORITHM}.clip.high) <= {CLIP_HIGH})",
         "spec.algorithm.clip holds bounds of the ratio itself, not distances from 1; what papers call 0.2 is "
         "low: 0.8 and high: 1.2",
         _clip_is_a_ratio,
+    ),
+    GuardRail(
+        f"!{BY_ROW} || (has({ALGORITHM}.clip) && has({ALGORITHM}.clip.low) && "
+        f"double({ALGORITHM}.clip.low) >= {ROW_LOW} && double({ALGORITHM}.clip.high) <= {ROW_HIGH})",
+        "spec.algorithm.clip (absent: 0.8 and 1.2) bounds the mean ratio of a row, which moves far less than "
+        f"that of a token: outside {ROW_LOW} to {ROW_HIGH} next to nothing is clipped; GSPO's bounds are "
+        "low: 0.9997 and high: 1.0004",
+        _clips_rows,
     ),
     GuardRail(
         f"{ALGORITHM}.updatesPerBatch * (1 + {ALGORITHM}.maxStepsOffPolicy) <= {UPDATES}",
@@ -186,13 +195,13 @@ GUARD_RAILS: Final = (
         lambda spec: spec.algorithm.episodes_per_step >= EPISODES * spec.algorithm.updates_per_batch,
     ),
     GuardRail(
-        f"{ALGORITHM}.groupSize > 2 || {ALGORITHM}.advantage.method != 'group_based' || "
+        f"{ALGORITHM}.groupSize > 2 || !({ALGORITHM}.advantage.method in {_listed(NORMALIZING)}) || "
         f"{ALGORITHM}.advantage.normalize != 'std'",
         "spec.algorithm.groupSize: of 2 episodes, divided by their own standard deviation, one has the same "
         "advantage however little better it was; raise it, or set spec.algorithm.advantage.normalize: none",
         lambda spec: (
             spec.algorithm.group_size > 2
-            or spec.algorithm.advantage.method != "group_based"
+            or spec.algorithm.advantage.method not in NORMALIZING
             or spec.algorithm.advantage.normalize != "std"
         ),
     ),
@@ -230,20 +239,24 @@ GUARD_RAILS: Final = (
         lambda spec: spec.rollout.sampling.temperature == 1,
     ),
     GuardRail(
-        f"!has(object.spec.model.contextLength) || {OWN_LOOP} || {PLANNED} < object.spec.model.contextLength",
-        "spec.rollout.sampling.maxTokens x spec.agent.builtin.maxTurns takes all of spec.model.contextLength "
-        "and leaves nothing to the prompt; the preflight will refuse it: lower one of the first two",
-        lambda spec: (
-            spec.model.context_length is None
-            or not spec.agent.is_builtin
-            or planned(spec) < spec.model.context_length
-        ),
+        f"!has({CONTEXT}) || {NEEDED} <= {CONTEXT}",
+        "spec.model.contextLength is too short for spec.agent.builtin.maxTurns x "
+        "spec.rollout.sampling.maxTokens (or spec.evaluation.sampling.maxTokens, where larger) and a prompt; "
+        "the preflight will refuse it: lower one of these",
+        lambda spec: spec.model.context_length is None or needed(spec) <= spec.model.context_length,
     ),
     GuardRail(
-        _fits_family_cel(),
-        f"spec.rollout.sampling.maxTokens x spec.agent.builtin.maxTurns ({TURNS} unless given) is more than "
-        "models of this family hold; the preflight will refuse it: lower one of them",
-        _fits_family,
+        f"{NEEDED} <= {ROOM}",
+        f"spec.agent.builtin.maxTurns ({TURNS} unless given) x spec.rollout.sampling.maxTokens (or "
+        "spec.evaluation.sampling.maxTokens, where larger) is more than models of this family hold; the "
+        "preflight will refuse it: lower one of them",
+        lambda spec: needed(spec) <= room(spec.model.base),
+    ),
+    GuardRail(
+        f"!has({CONTEXT}) || {CONTEXT} <= {ROOM}",
+        "spec.model.contextLength is above what the configuration of this family's models allows; the "
+        "preflight will refuse it: lower it, or leave it out",
+        lambda spec: spec.model.context_length is None or spec.model.context_length <= room(spec.model.base),
     ),
 )
 
@@ -260,14 +273,58 @@ def policy() -> str:
     return head + yaml.safe_dump(entries, sort_keys=False, width=110)
 
 
+def fragment(spec: RLTrainingJobSpec) -> dict[str, Any]:
+    """What to write into a job: the recipe of its model for the way it trains, and turns that leave room in
+    the context where its own do not. Everything else stays as it is."""
+    known = recipe(spec.model.base)
+    start = OTHER if known is None else known.start
+    full = spec.model.full is not None
+    model: dict[str, Any] = {}
+    if full:
+        model["full"] = {}
+    elif spec.model.warm_start is None:  # an adapter to start from keeps its own rank and alpha
+        model["lora"] = {"rank": RANK, "alpha": start.alpha}
+    asked, most = spec.model.context_length, room(spec.model.base)
+    unsaid = asked is None and known is not None and not known.family.says_context
+    if unsaid or (asked or 0) > most:
+        model["contextLength"] = most
+    found: dict[str, Any] = {"model": model} if model else {}
+    found["optimizer"] = {"learningRate": start.full if full else start.lora}
+    return found | _fitting(spec, min(asked or most, most))
+
+
+def _fitting(spec: RLTrainingJobSpec, context: int) -> dict[str, Any]:
+    """Turns, and tokens of a turn, that leave a fifth of the context to the prompt and to what tools say.
+
+    Tokens are halved first, not below 512; then turns.
+    """
+    turns, tokens = spec.agent.planned_turns, longest_turn(spec)
+    while turns * tokens * 5 > context * 4:
+        if tokens < 1024 and turns > 1:
+            turns //= 2
+        else:
+            tokens //= 2
+    found: dict[str, Any] = {}
+    if turns < spec.agent.planned_turns:
+        found["agent"] = {"builtin": {"maxTurns": turns}}
+    if tokens < spec.rollout.sampling.max_tokens:
+        found["rollout"] = {"sampling": {"maxTokens": tokens}}
+    if tokens < (spec.evaluation.sampling.max_tokens or 0):
+        found["evaluation"] = {"sampling": {"maxTokens": tokens}}
+    return found
+
+
 def advice(job: RLTrainingJob) -> str:
     """What there is to say of a job, for people to read."""
-    known = recipe(job.spec.model.base)
-    lines = [f"{job.spec.model.base} is of no family with a recipe; start from the defaults"]
-    if known is not None:
-        fragment = yaml.safe_dump(known.spec(), sort_keys=False).splitlines()
-        lines = [f"{known.family}: {known.source}", *(f"  {line}" for line in fragment)]
-    return "\n".join([*lines, *(f"Warning: {message}" for message in warnings(job.spec))])
+    spec, known = job.spec, recipe(job.spec.model.base)
+    start = OTHER if known is None else known.start
+    name = "no family with a recipe" if known is None else known.family.name
+    way, source = (
+        ("LoRA", start.lora_source) if spec.model.full is None else ("full weights", start.full_source)
+    )
+    lines = [f"{spec.model.base} ({name}), {way}: {source}"]
+    lines += [f"  {line}" for line in yaml.safe_dump(fragment(spec), sort_keys=False).splitlines()]
+    return "\n".join([*lines, *(f"Warning: {message}" for message in warnings(spec))])
 
 
 def main(arguments: list[str] | None = None) -> int:

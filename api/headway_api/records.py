@@ -350,6 +350,11 @@ class StepReport(Record):
     metrics: dict[str, float]
     """`training/*`, `timing_s/*` and Headway's own, in the names of `headway_api.metrics`."""
 
+    @property
+    def trained(self) -> frozenset[str]:
+        """Ids of the groups that had a gradient. The learner alone knows: it has the advantages."""
+        return frozenset(group for group, tokens in self.train_tokens.items() if tokens)
+
 
 class UsageClass(StrEnum):
     """What a token (or second) is billed as."""

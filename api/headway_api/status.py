@@ -73,7 +73,7 @@ class Reward(StatusModel):
     mean: Decimal | None = None
     """Mean over its episodes."""
     valid: Decimal | None = None
-    """Mean over the groups whose episodes did not all score alike."""
+    """Mean over the groups that were trained: those with an advantage other than 0."""
 
 
 class BestValidation(StatusModel):
@@ -146,7 +146,8 @@ class Algorithm(StatusModel):
     normalize: Word | None = None
     """What advantages are divided by. Absent where the method does not ask."""
     gamma: Decimal | None = None
-    """Discount of a turn's reward for each turn before it. Absent where the method does not discount."""
+    """Discount of a turn's reward for each turn before it; of group_based_per_turn where
+    turns have rewards. Absent where the method does not discount."""
     ratio: Word | None = None
     """What the ratio compares: tokens or sequences."""
     surrogate: Word | None = None
@@ -214,11 +215,12 @@ class Checkpoints(StatusModel):
     latest: Checkpoint | None = None
     """The one a restart resumes from."""
     best: Weights | None = None
-    """The weights that validated best, by external score; kept, as those of every validated step are. They
+    """The weights that validated best, by external score, of those whose folder holds all of them: of full
+    weights, a step that was to be the last may have none. Kept, as those of every validated step are. They
     are there to load and to serve; training resumes from latest only. Where the learner was
     rolled back they may have been trained anew after the validation that chose them."""
     adapter: Weights | None = None
-    """The weights of the last step."""
+    """The newest weights whose folder holds all of them; those of the last step when the job has ended."""
 
 
 class Check(StatusModel):

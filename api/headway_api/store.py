@@ -49,6 +49,9 @@ class Store(Protocol):
     def get(self, uri: str) -> bytes:
         """Content of an object; `NotFound` where there is none, `Denied` where it may not be read."""
 
+    def get_start(self, uri: str, size: int) -> bytes:
+        """The first `size` bytes of an object, or all where it has fewer; raises as `get` does."""
+
     def put(self, uri: str, data: bytes) -> None:
         """Write an object whole, replacing what was there."""
 
@@ -77,6 +80,13 @@ class FileStore:
     def get(self, uri: str) -> bytes:
         try:
             return self._path(uri).read_bytes()
+        except FileNotFoundError:
+            raise NotFound(uri) from None
+
+    def get_start(self, uri: str, size: int) -> bytes:
+        try:
+            with self._path(uri).open("rb") as stream:
+                return stream.read(size)
         except FileNotFoundError:
             raise NotFound(uri) from None
 
@@ -131,6 +141,17 @@ class S3Store:
         bucket, key = self._split(uri)
         with _translated(uri):
             return cast(bytes, self._s3.get_object(Bucket=bucket, Key=key)["Body"].read())
+
+    def get_start(self, uri: str, size: int) -> bytes:
+        bucket, key = self._split(uri)
+        wanted = f"bytes=0-{size - 1}"
+        try:
+            with _translated(uri):
+                return cast(bytes, self._s3.get_object(Bucket=bucket, Key=key, Range=wanted)["Body"].read())
+        except self._s3.exceptions.ClientError as error:
+            if _status(error) == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:  # the object is empty
+                return b""
+            raise
 
     def put(self, uri: str, data: bytes) -> None:
         bucket, key = self._split(uri)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from headway_api import base_model
+from headway_api import base_model, lora_targets
 from headway_api.base_model import HUB
 from headway_api.exits import JobError
 from headway_api.records import FileDigest
@@ -36,7 +37,14 @@ SHAPE: Final = (
     "num_key_value_heads",
 )
 """What two configurations of one architecture and size have in common."""
-VARIANTS: Final = ("use_dora", "use_rslora", "rank_pattern", "alpha_pattern", "modules_to_save")
+VARIANTS: Final = (
+    "use_dora",
+    "use_rslora",
+    "rank_pattern",
+    "alpha_pattern",
+    "modules_to_save",
+    "target_parameters",
+)
 """Settings of PEFT that make another adapter of the same rank and alpha."""
 
 
@@ -54,10 +62,19 @@ class Start:
         return "a LoRA adapter of the base model" if self.adapter else "all weights of a model like the base"
 
 
-def fetch(model: ModelSpec, base: Path, store: Store, cache: Path, *, weights: bool = True) -> Start:
+def fetch(
+    model: ModelSpec,
+    base: Path,
+    store: Store,
+    cache: Path,
+    *,
+    weights: bool = True,
+    modules: Sequence[str] | None = None,
+) -> Start:
     """The weights that `spec.model.warmStart.uri` names; `base` is the folder of the base model.
 
-    Without `weights` the folder holds the configuration only.
+    Without `weights` the folder holds the configuration only. `modules` are those of the base model that may
+    get an adapter: what an adapter there is on is held against the job where they are given.
 
     Raises:
         JobError: `ModelUnavailable` where nothing can be read there, `WarmStartUnusable` where it does not go
@@ -67,20 +84,20 @@ def fetch(model: ModelSpec, base: Path, store: Store, cache: Path, *, weights: b
     uri = (model.warm_start.uri or "").rstrip("/")
     there = model.model_copy(update={"base": uri, "revision": None})
     folder = base_model.fetch(there, store, cache, weights=weights, field=FIELD)
-    start = judge(folder, model, base)
+    start = judge(folder, model, base, modules)
     if weights:
         _hold_against(_digests(store, uri), folder, uri)
     return start
 
 
-def judge(folder: Path, model: ModelSpec, base: Path) -> Start:
+def judge(folder: Path, model: ModelSpec, base: Path, modules: Sequence[str] | None = None) -> Start:
     """What lies in `folder`, by its configuration, if the job can start from it.
 
     Raises:
         JobError: `WarmStartUnusable`.
     """
     if (folder / ADAPTER_CONFIG).exists():
-        _judge_adapter(_read(folder / ADAPTER_CONFIG), model)
+        _judge_adapter(_read(folder / ADAPTER_CONFIG), model, modules)
         return Start(folder, adapter=True)
     if not (folder / MODEL_CONFIG).exists():
         raise _unusable(
@@ -96,7 +113,7 @@ def judge(folder: Path, model: ModelSpec, base: Path) -> Start:
     return Start(folder, adapter=False)
 
 
-def _judge_adapter(found: dict[str, Any], model: ModelSpec) -> None:
+def _judge_adapter(found: dict[str, Any], model: ModelSpec, modules: Sequence[str] | None) -> None:
     of, base = str(found.get("base_model_name_or_path")), model.base.removeprefix(HUB)
     if of.rstrip("/") != base.rstrip("/"):
         raise _unusable(
@@ -107,6 +124,8 @@ def _judge_adapter(found: dict[str, Any], model: ModelSpec) -> None:
         raise _unusable("the adapter is no plain LoRA adapter, and no other kind is trained; merge it")
     if (lora := model.effective_lora) is not None:
         _judge_size(found, lora)
+        if modules is not None:
+            _judge_targets(found.get("target_modules") or [], lora, modules)
 
 
 def _judge_size(found: dict[str, Any], lora: Lora) -> None:
@@ -116,6 +135,19 @@ def _judge_size(found: dict[str, Any], lora: Lora) -> None:
             f"the adapter has rank {rank} and alpha {alpha}, not {lora.rank} and {lora.alpha}; set "
             "spec.model.lora.rank and alpha to the adapter's, or merge it into its base model"
         )
+
+
+def _judge_targets(found: list[str] | str, lora: Lora, modules: Sequence[str]) -> None:
+    asked = lora.targets or modules
+    if lora_targets.matched(found, modules) == lora_targets.matched(asked, modules):
+        return
+    there, here = found if isinstance(found, str) else lora_targets.ends(found), lora_targets.ends(asked)
+    if there == here:  # on some layers only
+        there, here = (", ".join(sorted(names)) for names in (found, asked))
+    raise _unusable(
+        f"the adapter is on {there}, and the job's would be on {here}; set spec.model.lora.targets to the "
+        "adapter's, start from another, or merge it into its base model"
+    )
 
 
 def _judge_model(found: dict[str, Any], base: dict[str, Any]) -> None:

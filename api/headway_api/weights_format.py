@@ -29,6 +29,8 @@ DELTA_FILE: Final = "weights.delta"
 """Not named for what it is: in a folder that has a whole model too, others would read it as part of that."""
 DIGESTS_FILE: Final = "digests.json"
 """Holds a `records.TensorDigests`."""
+EXPORT_FILE: Final = "export.json"
+"""Written last where a version's folder got the whole model only when the job ended: the version's number."""
 
 CHUNK: Final = 1 << 22
 """Elements: bounds the memory that making and applying take."""

@@ -18,6 +18,7 @@ from headway_api.spec.learner import CheckpointsSpec
 from headway_api.store import FileStore
 from headway_trainer.checkpoint.journal import Journal
 from headway_trainer.checkpoint.keeper import Keeper
+from headway_trainer.checkpoint.manifest import CheckpointManifest
 
 VOCABULARY = 4096
 EPISODES = 8
@@ -53,10 +54,11 @@ def measure(folder: Path) -> Section:
     for way in ("beside", "at once"):
         store, layout = FileStore(), Layout(f"file://{folder}/{way}", "bench", "checkpoint", "uid")
         moved = _Pointer(store, layout)
+        moved.begin()
         scratch = folder / "scratch"
         keeper = Keeper(CheckpointsSpec(), ours.engine, store, layout, moved, scratch, ours.ranks)
         found = _steps(lambda: ours.step(work), keeper, moved, wait=way == "at once")
-        files = (folder / way).rglob("checkpoints/000001/*.pt")
+        files = (folder / way).rglob("checkpoints/000001/*/*.pt")
         rows.append(_row(way, found, sum(file.stat().st_size for file in files)))
     return Section(
         title="A checkpoint after every step",
@@ -72,8 +74,8 @@ class _Pointer(Journal):
         super().__init__(store, layout)
         self.at: dict[int, float] = {}
 
-    def seal(self, report: StepReport) -> None:
-        super().seal(report)
+    def seal(self, report: StepReport, state: CheckpointManifest) -> None:
+        super().seal(report, state)
         self.at[report.step] = time.monotonic()
 
 

@@ -14,7 +14,7 @@ import torch
 from bench.support.model import SMALL, write_model
 from bench.support.report import Row, Section, Table, prose
 from bench.support.stats import shown
-from headway_api.records import Canary, PolicyVersion, WeightsManifest
+from headway_api.records import Canary, PolicyVersion
 from headway_api.spec.model import ModelSpec
 from headway_api.store import FileStore
 from headway_api.weights_format import DELTA_FILE, MODEL_FILE
@@ -180,14 +180,7 @@ def _once(
     began = time.monotonic()
     published: Published = way.publish(store, uri, version, tensors)
     told = time.monotonic()
-    manifest = WeightsManifest(
-        version=version,
-        kind=published.kind,
-        uri=uri,
-        files=published.files,
-        chain=published.chain,
-        canary=Canary(tokens=[1, 2], logprobs=[-1.0], tolerance=1.0),
-    )
+    manifest = published.manifest(uri, version, Canary(tokens=[1, 2], logprobs=[-1.0], tolerance=1.0))
     taken = folder / "taken" / str(version)
     chain.fetch(store, manifest, taken, held)
     found.publish.append(told - began)

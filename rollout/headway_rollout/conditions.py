@@ -1,8 +1,9 @@
-"""What the coordinator says in `.status.conditions`: pure. The operator says the rest."""
+"""What the coordinator says in `.status.conditions`. The operator says the rest."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from headway_api.conditions import Condition, ConditionType, Reason, condition, find, merge
 from headway_rollout.engines.router import Router
@@ -10,27 +11,64 @@ from headway_rollout.engines.router import Router
 OWN = frozenset({ConditionType.WEIGHTS_IN_SYNC})
 TOLD_MOST = 3
 """Servers whose words a message repeats."""
+PATIENCE_SECONDS = 30.0
+"""How long fewer servers than asked for may hold verified weights before "in sync" is taken back: a
+coordinator that has just started knows none yet, a name server may forget one, one may miss a look."""
+GRAVEST_FIRST: Final = (
+    Reason.VERIFICATION_FAILED,
+    Reason.UPDATE_FAILED,
+    Reason.UPDATE_TIMED_OUT,
+    Reason.SERVER_SILENT,
+)
 
 
-def current(before: Sequence[Condition], router: Router) -> list[Condition]:
-    """The coordinator's conditions, after those it told before; equal to them where nothing changed."""
+class Conditions:
+    """The coordinator's conditions, as they change with what it knows of its servers."""
+
+    def __init__(self, told: Sequence[Condition]) -> None:
+        self._told = list(told)
+        self._enough_at: float | None = None
+        """When enough servers held verified weights last, or nobody could yet; None before the first look."""
+
+    def current(self, router: Router, now: float) -> list[Condition]:
+        """What is to be said at `now` (monotonic); equal to what was said where nothing changed."""
+        if self._enough_at is None or not is_short(router):
+            self._enough_at = now
+        self._told = after(self._told, router, now - self._enough_at)
+        return self._told
+
+
+def after(before: Sequence[Condition], router: Router, short_seconds: float = 0.0) -> list[Condition]:
+    """The conditions that follow those told before: pure.
+
+    `short_seconds` is for how long fewer servers than asked for have held verified weights.
+    """
     said = find(before, ConditionType.WEIGHTS_IN_SYNC)
-    stands = said if said is not None and said.status != "Unknown" else _unknown(router)
-    return merge([said] if said else [], [weights_in_sync(router) or stands])
+    if said is None:
+        return [weights_in_sync(router) or _unknown(router)]
+    overtaken = said.status == "True" and short_seconds > PATIENCE_SECONDS
+    stands = _unknown(router) if said.status == "Unknown" or overtaken else said
+    return merge([said], [weights_in_sync(router) or stands])
+
+
+def is_short(router: Router) -> bool:
+    """Whether fewer servers than the job asks for hold verified weights, of whichever version."""
+    return router.wanted is not None and len(router.verified()) < router.replicas
 
 
 def weights_in_sync(router: Router) -> Condition | None:
-    """Whether every server holds the weights wanted; None while they merely take them."""
-    servers = sorted(router.servers.values(), key=lambda server: server.endpoint.engine)
-    failed = [(server.endpoint.engine, server.failure) for server in servers if server.failure]
-    if failed:
-        unverified = any(failure.reason == "VerificationFailed" for _, failure in failed)
-        reason = Reason.VERIFICATION_FAILED if unverified else Reason.UPDATE_FAILED
-        text = "; ".join(f"{engine}: {failure.message}" for engine, failure in failed[:TOLD_MOST])
-        return condition(ConditionType.WEIGHTS_IN_SYNC, False, reason, text)
-    if servers and len(router.in_rotation()) == len(servers):
-        # Not the version: the condition would be another at every step.
-        text = "every rollout server holds the weights wanted, verified"
+    """Whether as many servers as asked for hold the weights wanted; None while they merely take them, or are
+    too few."""
+    failed = {server.endpoint: server.failure for server in router.servers.values() if server.failure}
+    if failed or router.gone:
+        reasons = {failure.reason for failure in (*failed.values(), *router.gone.values())}
+        words = [f"{endpoint.engine}: {failure.message}" for endpoint, failure in failed.items()]
+        words += [f"{endpoint.engine} (gone): {failure.message}" for endpoint, failure in router.gone.items()]
+        text = "; ".join(sorted(words)[:TOLD_MOST])
+        return condition(ConditionType.WEIGHTS_IN_SYNC, False, min(reasons, key=GRAVEST_FIRST.index), text)
+    if router.met and not is_short(router):
+        # Neither version nor number: the condition would be another at every step, and every change of scale.
+        text = "every rollout server asked for holds the weights wanted, verified"
         return condition(ConditionType.WEIGHTS_IN_SYNC, True, Reason.SYNCED, text)
     return None
 
@@ -38,5 +76,7 @@ def weights_in_sync(router: Router) -> Condition | None:
 def _unknown(router: Router) -> Condition:
     text = "the learner has not announced weights yet"
     if router.wanted is not None:
-        text = "no rollout server holds weights yet"
+        problems = [f"{s.endpoint.engine}: {s.problem}" for s in router.servers.values() if s.problem]
+        held = f"{len(router.verified())} of {router.replicas} rollout servers hold verified weights"
+        text = "; ".join([held, *sorted(problems)[:TOLD_MOST]])
     return condition(ConditionType.WEIGHTS_IN_SYNC, None, Reason.PENDING, text)

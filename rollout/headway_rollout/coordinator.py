@@ -24,9 +24,9 @@ from headway_api import status as st
 from headway_api.artifacts import Layout
 from headway_api.config import JobConfig
 from headway_api.exits import JobError, leave, not_final
-from headway_api.records import EpisodeRecord, GroupRecord, WeightsManifest
-from headway_api.store import Store, open_store
-from headway_api.weights_format import MODEL_FILE
+from headway_api.records import EpisodeRecord, GroupRecord, PolicyVersion, WeightsManifest
+from headway_api.store import NotFound, Store, open_store
+from headway_api.weights_format import EXPORT_FILE
 from headway_rollout import conditions, logs, view
 from headway_rollout import status as status_writer
 from headway_rollout.agents.choice import Where, agent_of, agent_url, where
@@ -56,6 +56,7 @@ FAREWELL_SECONDS = 60.0
 """Longest a finished coordinator waits for the learner to hear of it."""
 LAST_CHECKPOINT_SECONDS = 3600.0
 """Longest it waits for the last step to become durable; then it ends as it is, and status says what is."""
+EXPORT_POLL_SECONDS = 1.0
 LAST_WORD_SECONDS = 600.0
 """Longest it tries to write its last status: an API server that is upgraded is away for minutes."""
 CLAIM_SECONDS = 600.0
@@ -102,10 +103,11 @@ class Coordinator:
         self._ledger = Ledger(store, self.layout)
         self._exporter = Exporter(job.namespace, job.name, self._samples)
         self._api = LearnerApi(token, self._exporter.text)
-        self._status = status_writer.Writer(sink, self.status)
+        self._status = status_writer.Writer(sink, self.status, self._scaled)
+        self._replicas = job.spec.rollout.replicas
         self._told = told or st.RLTrainingJobStatus()
         """What a predecessor said: it stands until this process knows as much."""
-        self._conditions = self._told.conditions
+        self._conditions = conditions.Conditions(self._told.conditions)
         self._preflight = st.Preflight(state="Running")
         self._figures: figures.Figures = {}
         self._figured: set[tuple[str, int]] = set()
@@ -178,6 +180,7 @@ class Coordinator:
         spec, rollout = self.spec, self.spec.rollout
         on_load = partial(self._exporter.observe, "weights/sync_seconds")
         fleet = self._fleet = Fleet(http, self._token, self._discover, on_load, self._synced)
+        fleet.router.replicas = self._replicas
         room = Room(rollout.max_concurrency)
         rules = Rules(
             timeout_seconds=rollout.timeout_seconds,
@@ -215,6 +218,7 @@ class Coordinator:
             async with asyncio.timeout(LAST_CHECKPOINT_SECONDS):
                 await training.until_durable()
                 await self._until_whole(training.state.reports[-1].weights)
+                training.state.exported = True
         report = view.report(
             self.job.name,
             self.spec,
@@ -235,19 +239,25 @@ class Coordinator:
 
     async def _until_whole(self, newest: WeightsManifest) -> None:
         """Return once the folder of the newest weights holds all of them: it is completed at the end."""
-        model = f"{newest.uri}/{MODEL_FILE}"
-        while not newest.whole and model not in await self._blocking(self._store.list, newest.uri):
-            await asyncio.sleep(1.0)
+        while not newest.whole and not await self._blocking(self._is_exported, newest):
+            await asyncio.sleep(EXPORT_POLL_SECONDS)
+
+    def _is_exported(self, weights: WeightsManifest) -> bool:
+        # Any other file there may be one of a learner that was undone, or the first of many.
+        try:
+            found = self._store.get(f"{weights.uri}/{EXPORT_FILE}")
+        except NotFound:
+            return False
+        return PolicyVersion.model_validate_json(found) == weights.version
 
     def status(self) -> st.RLTrainingJobStatus:
         """Everything this process owns of `.status`."""
         training = self._training
         router = self._fleet.router if self._fleet else Router()
-        self._conditions = conditions.current(self._conditions, router)
         finished = training is not None and training.state.finished is not None
         found = self._told.model_copy(
             update={
-                "conditions": self._conditions,
+                "conditions": self._conditions.current(router, time.monotonic()),
                 "preflight": self._preflight,
                 "algorithm": view.algorithm(self.spec),
                 "artifacts": view.artifacts(self.layout, finished=finished),
@@ -259,12 +269,18 @@ class Coordinator:
         evaluations = view.curve(training.state)
         stalled = self._watch.stalled if self._watch else None
         found.progress = view.progress(training, self._ledger.episodes, router.wanted, stalled)
-        found.reward = view.reward(training.state.last_batch)
+        found.reward = view.reward(training.state)
         found.validation = view.validation(evaluations)
         found.checkpoints = view.checkpoints(self.layout, training.state, evaluations)
         if self._tracker is not None and self._tracker.run is not None:
             found.tracking = st.Tracking(mlflow=self._tracker.run)
         return found
+
+    def _scaled(self, replicas: int) -> None:
+        """The job asks for so many rollout servers."""
+        self._replicas = replicas
+        if self._fleet is not None:
+            self._fleet.router.replicas = replicas
 
     def _moved(self) -> None:
         """The job went forward: new figures, a new status."""
@@ -292,6 +308,7 @@ class Coordinator:
             found = figures.batch(
                 state.last_batch,
                 state.step,
+                trained=state.reports[-1].trained,
                 max_turns=spec.agent.effective_builtin.max_turns if spec.agent.is_builtin else None,
             )
             self._figure("step", state.step, state.reports[-1].metrics | found)

@@ -20,7 +20,10 @@ class State:
     evaluations: dict[int, Evaluation] = field(default_factory=dict)
     """Validations that are complete, by step."""
     last_batch: list[GroupRecord] = field(default_factory=list)
+    """What the last of the reports was made from; empty before any step."""
     finished: Literal["MaxSteps", "MaxEpochs"] | None = None
+    exported: bool = False
+    """The folder of the newest step's weights holds all of them, though they were not published whole."""
     evaluating: int | None = None
     """Step whose validation runs now."""
     updated_at: datetime = field(default_factory=lambda: datetime.now(UTC))

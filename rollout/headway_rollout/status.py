@@ -26,9 +26,10 @@ _log = logging.getLogger(__name__)
 
 
 class Sink(Protocol):
-    """Where a status goes. Blocking."""
+    """Where a status goes. Blocking. Returns spec.rollout.replicas as it is by now, where that is known:
+    it changes while the job runs."""
 
-    def __call__(self, status: dict[str, Any]) -> None: ...
+    def __call__(self, status: dict[str, Any]) -> int | None: ...
 
 
 def kubernetes_client() -> Any:
@@ -74,14 +75,14 @@ def told(job: JobConfig, api: Any) -> RLTrainingJobStatus:
 def kubernetes_sink(job: JobConfig, api: Any) -> Sink:
     """The job's own status subresource."""
 
-    def apply(status: dict[str, Any]) -> None:
+    def apply(status: dict[str, Any]) -> int | None:
         body = {
             "apiVersion": names.API_VERSION,
             "kind": "RLTrainingJob",
             "metadata": {"name": job.name, "namespace": job.namespace},
             "status": status,
         }
-        api.patch_namespaced_custom_object_status(
+        written = api.patch_namespaced_custom_object_status(
             names.GROUP,
             names.VERSION,
             job.namespace,
@@ -93,24 +94,34 @@ def kubernetes_sink(job: JobConfig, api: Any) -> Sink:
             _content_type="application/apply-patch+yaml",
             _request_timeout=WRITE_SECONDS,
         )
+        replicas: int | None = written.get("spec", {}).get("rollout", {}).get("replicas")
+        return replicas
 
     return apply
 
 
-def log_sink(status: dict[str, Any]) -> None:
+def log_sink(status: dict[str, Any]) -> int | None:
     """For a coordinator outside a cluster: the status as a log line."""
     logs.event(_log, "status", status=status)
+    return None
 
 
 class Writer:
     """Keeps the status in step with `current`, as often as allowed and never twice the same.
 
-    A write that fails is tried again with newer content; the job does not wait for it.
+    A write that fails is tried again with newer content; the job does not wait for it. `on_replicas` is told
+    what the sink returns.
     """
 
-    def __init__(self, sink: Sink, current: Callable[[], RLTrainingJobStatus]) -> None:
+    def __init__(
+        self,
+        sink: Sink,
+        current: Callable[[], RLTrainingJobStatus],
+        on_replicas: Callable[[int], None] = lambda replicas: None,
+    ) -> None:
         self._sink = sink
         self._current = current
+        self._on_replicas = on_replicas
         self._changed = asyncio.Event()
         self._written: dict[str, Any] | None = None
         self.failures = 0
@@ -147,7 +158,7 @@ class Writer:
             return True
         try:
             async with asyncio.timeout(2 * WRITE_SECONDS):
-                await asyncio.to_thread(self._sink, status)
+                replicas = await asyncio.to_thread(self._sink, status)
         except (
             Exception
         ) as error:  # the client's errors have no common base; training goes on without a status
@@ -155,4 +166,6 @@ class Writer:
             logs.event(_log, "status-write-failed", level=logging.WARNING, error=str(error))
             return False
         self._written = status
+        if replicas is not None:
+            self._on_replicas(replicas)
         return True

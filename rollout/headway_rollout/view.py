@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any, get_args
 
 from headway_api import status as st
 from headway_api.artifacts import Layout
 from headway_api.objective import episode_tokens, expand
 from headway_api.prices import PriceBook
-from headway_api.records import AbandonReason, GroupRecord, PolicyVersion, Purpose, UsageClass
+from headway_api.records import AbandonReason, PolicyVersion, Purpose, UsageClass
 from headway_api.spec.training import RLTrainingJobSpec
+from headway_api.spec.types import DECIMAL_LENGTH
 from headway_rollout.engines.fleet import Fleet
 from headway_rollout.evaluation.measures import Evaluation, ranked, rewards, scored, spread
 from headway_rollout.gateway.turns import Places
@@ -43,12 +45,13 @@ def progress(
     )
 
 
-def reward(batch: list[GroupRecord]) -> st.Reward | None:
+def reward(state: State) -> st.Reward | None:
     """Rewards of the last trained batch."""
-    if not batch:
+    if not state.last_batch:
         return None
-    mean = spread(rewards(scored(batch))).mean
-    return st.Reward(mean=st.decimal(mean), valid=st.decimal(valid_mean(batch)))
+    mean = spread(rewards(scored(state.last_batch))).mean
+    valid = valid_mean(state.last_batch, state.reports[-1].trained)
+    return st.Reward(mean=st.decimal(mean), valid=st.decimal(valid))
 
 
 def curve(state: State) -> list[Evaluation]:
@@ -111,22 +114,27 @@ def algorithm(spec: RLTrainingJobSpec) -> st.Algorithm:
 
 
 def _number(value: float | None) -> str | None:
-    return None if value is None else st.decimal(value, 9)
+    """Every digit of it that status has room for: a small coefficient that acts is not shown as 0."""
+    if value is None:
+        return None
+    exact = f"{Decimal(repr(value)).normalize():f}"
+    return exact if len(exact) <= DECIMAL_LENGTH else st.decimal(value, DECIMAL_LENGTH - 2)
 
 
 def checkpoints(layout: Layout, state: State, evaluations: list[Evaluation]) -> st.Checkpoints | None:
     """What there is to resume from and to serve."""
     if not state.reports:
         return None
-    last, top = state.reports[-1], best(evaluations)
-    chosen = state.reports[top.step] if top else last
-    # Some steps' folders serve nobody by themselves; at the end, the last one holds the whole model.
-    whole = (report for report in reversed(state.reports) if report.weights.whole)
-    served = last if state.finished else next(whole, last)
+    last = state.reports[-1]
+    # Some steps' folders serve nobody by themselves; at the end, the last one gets the whole model.
+    whole = {report.step: report.weights for report in state.reports if report.weights.whole}
+    if state.exported:
+        whole[last.step] = last.weights
+    served = {step: st.Weights(step=step, uri=weights.uri) for step, weights in whole.items()}
     return st.Checkpoints(
         latest=st.Checkpoint(step=last.durable, uri=layout.checkpoint(last.durable)),
-        best=st.Weights(step=chosen.step, uri=chosen.weights.uri) if top else None,
-        adapter=st.Weights(step=served.step, uri=served.weights.uri),
+        best=next((served[top.step] for top in ranked(evaluations) if top.step in served), None),
+        adapter=served[max(served)] if served else None,
     )
 
 

@@ -13,12 +13,13 @@ import random
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
 from aiohttp import web
 
 from headway_api.config import JobConfig
@@ -247,9 +248,9 @@ def free_port() -> int:
 
 
 class LearnerProcess:
-    """`python -m headway_trainer.launch` on a job in a folder."""
+    """`python -m headway_trainer.launch` on a job in a folder; `place` is that of one of several nodes."""
 
-    def __init__(self, config: JobConfig, folder: Path, url: str) -> None:
+    def __init__(self, config: JobConfig, folder: Path, url: str, place: Mapping[str, str]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "job.json").write_text(config.model_dump_json(by_alias=True, exclude_none=True))
         (folder / "token").write_text(TOKEN)
@@ -265,6 +266,7 @@ class LearnerProcess:
             "MASTER_PORT": str(free_port()),
             "HEADWAY_PROBE_PORT": "0",
             "OMP_NUM_THREADS": "1",
+            **place,
         }
         self._process: asyncio.subprocess.Process | None = None
 
@@ -282,10 +284,24 @@ class LearnerProcess:
         return self
 
     def kill(self, number: int = signal.SIGKILL) -> None:
-        """Signal the whole process group."""
+        """Signal the pod's first process; where it is killed, all below it die too, as in a container."""
         assert self._process is not None
-        if self._process.returncode is None:
-            os.killpg(self._process.pid, number)
+        if self._process.returncode is not None:
+            return
+        below = psutil.Process(self._process.pid).children(recursive=True)
+        os.killpg(self._process.pid, number)
+        if number == signal.SIGKILL:
+            for process in below:
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+
+    def kill_rank(self, rank: int) -> None:
+        """One of several ranks dies alone; nothing where it is not there."""
+        assert self._process is not None
+        with suppress(psutil.NoSuchProcess):
+            for process in psutil.Process(self._process.pid).children():
+                if process.environ().get("RANK") == str(rank):
+                    process.kill()
 
     async def exit(self, timeout: float = 100) -> int:
         """Wait for its end; its exit code."""
@@ -300,9 +316,11 @@ class LearnerProcess:
 
 
 @asynccontextmanager
-async def learner(config: JobConfig, folder: Path, url: str) -> AsyncIterator[LearnerProcess]:
-    """The learner while it runs; killed at the end."""
-    process = await LearnerProcess(config, folder, url).start()
+async def learner(
+    config: JobConfig, folder: Path, url: str, place: Mapping[str, str] | None = None
+) -> AsyncIterator[LearnerProcess]:
+    """The learner, or a node of it, while it runs; killed at the end."""
+    process = await LearnerProcess(config, folder, url, place or {}).start()
     try:
         yield process
     finally:

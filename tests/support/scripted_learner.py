@@ -48,7 +48,7 @@ class ScriptedLearner:
             step = json.loads(self._store.get(self._layout.latest))["step"]
         except KeyError:
             return self.commit(0, [])
-        return StepReport.model_validate_json(self._store.get(self._layout.step_report(step)))
+        return StepReport.model_validate_json(self._store.get(self._layout.checkpoint_report(step, 0)))
 
     def commit(self, step: int, groups: list[GroupRecord]) -> StepReport:
         """Make a step durable."""
@@ -63,7 +63,7 @@ class ScriptedLearner:
             metrics={"training/global_step": float(step)},
         )
         body = report.model_dump_json().encode()
-        self._store.put(self._layout.step_report(step), body)
+        self._store.put(self._layout.checkpoint_report(step, 0), body)
         self._store.put(self._layout.latest, json.dumps({"step": step}).encode())
         self._store.put(self._layout.step_history(step), body)
         return report

@@ -1,9 +1,9 @@
 """A batch record becomes training rows: token ids, which of them are trained, with what advantage and weight.
 
 The advantage is computed here once, for each turn of the batch's scored episodes, and from then on every
-token carries that of its turn. A group whose advantages are all zero makes no rows. What a token counts in
-the loss of its optimizer step (`weight`) is settled once its mini-batch is known: whatever is done with the
-rows afterwards (packing, accumulation, ranks) leaves the sum over tokens the same.
+token carries that of its turn. A group whose advantages are all zero, but for rounding, makes no rows. What a
+token counts in the loss of its optimizer step (`weight`) is settled once its mini-batch is known: whatever is
+done with the rows afterwards (packing, accumulation, ranks) leaves the sum over tokens the same.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway_api.exits import JobError
+from headway_api.objective import uniform
 from headway_api.records import Batch, EpisodeRecord, GroupRecord, Row, TurnSpan, VersionSpan
 from headway_trainer.objective.advantage import Numbers, Scored
 from headway_trainer.objective.presets import Objective
@@ -112,7 +113,7 @@ def training_batch(batch: Batch, objective: Objective) -> TrainingBatch:
     groups: list[GroupRows] = []
     advantages = objective.advantages([scored_episodes(group) for group in batch.groups])
     for group, found in zip(batch.groups, advantages, strict=True):
-        if any(turns.any() for turns in found):
+        if not uniform([0.0, *(value for turns in found for value in turns)]):
             rows = tuple(_rows(group, found))
             episodes = sum(any(row.action_tokens for row in episode.rows) for episode in group.scored)
             if rows:

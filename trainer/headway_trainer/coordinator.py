@@ -25,8 +25,9 @@ from headway_trainer.logs import log
 
 LONG_POLL: Final = 30.0
 """Seconds the coordinator may hold a request for a batch."""
-TIMEOUT: Final = LONG_POLL + 30.0
-"""Seconds until a request that says nothing counts as lost."""
+SILENCE: Final = 30.0
+"""Seconds without a word, besides those that the coordinator was asked to hold it, until a request counts as
+lost. A learner that is told to stop may have to wait so long before it can save."""
 PATIENCE: Final = 600.0
 """Seconds without any answer after which the learner saves what is not durable and is started again."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
@@ -95,7 +96,7 @@ class Coordinator:
             JobError: it refuses this learner.
         """
         try:
-            answer = self._exchange("GET", f"/v1/batch?step={step}&wait={wait:g}")
+            answer = self._exchange("GET", f"/v1/batch?step={step}&wait={wait:g}", wait=wait)
         except Away as away:
             self._wait(away)
             return None
@@ -107,14 +108,14 @@ class Coordinator:
         except ValidationError as error:
             raise JobError("ContractMismatch", f"the coordinator's answer cannot be read: {error}") from error
 
-    def _exchange(self, method: str, path: str, body: bytes | None = None) -> _Answer:
+    def _exchange(self, method: str, path: str, body: bytes | None = None, *, wait: float = 0.0) -> _Answer:
         request = urllib.request.Request(self._url + path, data=body, method=method)
         request.add_header("Authorization", f"Bearer {self._token}")
         request.add_header("Accept-Encoding", "gzip")
         if body is not None:
             request.add_header("Content-Type", "application/json")
         try:
-            with self._open(request, timeout=TIMEOUT) as response:
+            with self._open(request, timeout=wait + SILENCE) as response:
                 answer = _Answer(response.status, response.read())
         except urllib.error.HTTPError as error:
             with error:

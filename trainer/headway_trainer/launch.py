@@ -1,29 +1,32 @@
 """Starts this node's learner processes: `python -m headway_trainer.launch`.
 
 From the environment: NNODES, NODE_RANK (or the index of an indexed Job), NPROC, MASTER_ADDR and MASTER_PORT,
-each with the value of a lone process where it is absent. One process in all is this one itself; otherwise
-torch's elastic agent starts NPROC of them, without restarts: the operator restarts pods.
+each with the value of a lone process where it is absent; and GRACE_SECONDS, from SIGTERM to SIGKILL. One
+process in all is this one itself; otherwise torch's elastic agent starts NPROC of them, without restarts: the
+operator restarts pods.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Mapping, MutableMapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 from headway_api import names
-from headway_api.exits import PERMANENT, RETRIABLE
+from headway_api.exits import ANEW, PERMANENT, RETRIABLE
+from headway_trainer.companions import Companions
 from headway_trainer.termination import another_handles_sigterm, exit_on_sigterm, live
 
 LOOPBACK: Final = "127.0.0.1"
 RENDEZVOUS_SECONDS: Final = 900
 """Longest the pods of one learner may be apart in starting."""
-SHUTDOWN_SECONDS: Final = 290
-"""Longest the processes of a pod that is told to stop may take: they save what is not durable. Within the
-grace period of the pod."""
+LAST_SECONDS: Final = 10
+"""Of the grace period, what is left to end processes that have not ended by themselves."""
+RANK: Final = ("-u", "-m", "headway_trainer.learner")
+"""Arguments of a Python that is a rank."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,8 @@ class Place:
     """In this pod."""
     master: str
     port: int
+    grace: int
+    """Seconds that the pod has once it is told to stop."""
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Place:
@@ -47,6 +52,7 @@ class Place:
             processes=int(environ.get("NPROC", "1")),
             master=environ.get("MASTER_ADDR", LOOPBACK) if nodes > 1 else LOOPBACK,
             port=int(environ.get("MASTER_PORT", str(names.PORT_TORCH))),
+            grace=int(environ.get("GRACE_SECONDS", "300")),
         )
 
     @property
@@ -62,9 +68,16 @@ def main() -> None:
     if place.alone:
         _alone(place, os.environ)
     else:
-        # While the pods of other nodes are not there yet; torch's agent answers once there are processes.
-        exit_on_sigterm(another_handles_sigterm)
-        live(partial(_several, place))
+        companions = Companions(place.node_rank, place.master, place.port) if place.nodes > 1 else None
+
+        def answered() -> bool:
+            """Torch's agent answers once there are processes; before that the other pods may not be there."""
+            if companions:
+                companions.stopping()
+            return another_handles_sigterm()
+
+        exit_on_sigterm(answered)
+        live(partial(_several, place, companions))
 
 
 def _alone(place: Place, environ: MutableMapping[str, str]) -> None:
@@ -77,17 +90,21 @@ def _alone(place: Place, environ: MutableMapping[str, str]) -> None:
     learner.main()
 
 
-def outcome(first: int, codes: Collection[int]) -> int:
+def outcome(first: int, codes: Collection[int], stopped: Callable[[], bool]) -> int:
     """Exit code of a pod whose processes failed with `codes`; `first` is that of the first to be seen.
 
-    A process that can explain itself (42, 43) speaks for all: when one ends, the others lose it in a
-    collective and fail too, and may be seen before it. Minus a signal's number becomes a shell's 128 plus it.
+    A process that can explain itself (42, 43, 44) speaks for all: when one ends, the others lose it in a
+    collective and fail too, and may be seen before it. Where none can, `stopped` says whether they lost a pod
+    that was told to stop. Minus a signal's number becomes a shell's 128 plus it.
     """
-    explained = next((code for code in (PERMANENT, RETRIABLE) if code in codes), first)
-    return explained if explained > 0 else 128 - explained
+    if explained := next((code for code in (PERMANENT, RETRIABLE, ANEW) if code in codes), None):
+        return explained
+    if stopped():
+        return ANEW
+    return first if first > 0 else 128 - first
 
 
-def _several(place: Place) -> int:
+def _several(place: Place, companions: Companions | None) -> int:
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -96,18 +113,23 @@ def _several(place: Place) -> int:
         min_nodes=place.nodes,
         max_nodes=place.nodes,
         nproc_per_node=place.processes,
+        # The same in every pod: without one each agent makes up its own, and the pods never meet.
+        run_id="learner",
         rdzv_backend="static",
         rdzv_endpoint=f"{place.master}:{place.port}",
         rdzv_configs={"rank": place.node_rank, "timeout": RENDEZVOUS_SECONDS},
         max_restarts=0,
         monitor_interval=0.5,
-        shutdown_timeout=SHUTDOWN_SECONDS,
+        shutdown_timeout=max(1, place.grace - LAST_SECONDS),
     )
+    if companions:
+        companions.meet()
     try:
-        elastic_launch(config, sys.executable)("-u", "-m", "headway_trainer.learner")
+        elastic_launch(config, sys.executable)(*RANK)
     except ChildFailedError as failed:
         _, first = failed.get_first_failure()
-        return outcome(first.exitcode, [other.exitcode for other in failed.failures.values()])
+        codes = [other.exitcode for other in failed.failures.values()]
+        return outcome(first.exitcode, codes, companions.stopped if companions else lambda: False)
     except SignalException as stopped:
         return 128 + stopped.sigval
     return 0

@@ -1,34 +1,27 @@
-"""The learner: takes a batch, steps, publishes the weights, announces the step, makes it durable.
+"""The learner: fetches and loads the model, resumes from `latest.json` or makes step 0 durable; then `loop`
+has it train batch after batch.
 
-    start     fetch and load the model, resume from `latest.json` or make step 0 durable, announce
-    loop      ask for batch n+1 -> advantages, optimizer steps -> weights -> announce n+1 -> checkpoint
-    end       410 from the coordinator: a last checkpoint, exit 0; SIGTERM: the same, exit 143; no word from
-              the coordinator for `PATIENCE`: the same, exit 43, and it is started again
-
-Only rank 0 speaks with the coordinator; the ranks see the same batch and take the same decisions. Killed at
-any point it resumes at the last step that was made durable: the steps after it are taken anew, from the same
-groups.
+The ranks see the same batch and take the same decisions. Killed at any point it resumes at the last step that
+was made durable: the steps after it are taken anew, from the same groups.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from headway_api import config as job_config
 from headway_api import names
-from headway_api.artifacts import Layout, by_step
+from headway_api.artifacts import Layout, by_number
 from headway_api.base_model import fetch
 from headway_api.config import JobConfig
-from headway_api.exits import JobError, leave, not_final
+from headway_api.exits import ANEW, JobError, leave, not_final
 from headway_api.objective import episode_tokens
-from headway_api.records import Batch, Finished, PolicyVersion, StepReport
+from headway_api.records import Batch, PolicyVersion, StepReport
 from headway_api.spec.model import ModelSpec
 from headway_api.store import Store, open_store
 from headway_trainer import layout, warm_start
@@ -36,10 +29,12 @@ from headway_trainer import model as models
 from headway_trainer.batch import TrainingBatch, mini_batches, training_batch
 from headway_trainer.checkpoint.journal import Journal
 from headway_trainer.checkpoint.keeper import Keeper
+from headway_trainer.checkpoint.manifest import Checkpoint
 from headway_trainer.checkpoint.retention import due, expired_weights
-from headway_trainer.coordinator import LONG_POLL, AnnounceFirst, Coordinator, Unreachable
+from headway_trainer.coordinator import Coordinator
 from headway_trainer.engine import Engine
 from headway_trainer.logs import log
+from headway_trainer.loop import Stopwatch, serve
 from headway_trainer.metrics import step_metrics
 from headway_trainer.objective.presets import Objective
 from headway_trainer.policy import Policy
@@ -51,23 +46,8 @@ from headway_trainer.ranks import Ranks
 from headway_trainer.step import StepResult, optimizer_step, refuse_broken, with_old
 from headway_trainer.termination import EXIT, HOLD, end, exit_on_sigterm, live
 
-SHORT_POLL: Final = 2.0
-"""Seconds that the ranks are apart at most while there is something to save when SIGTERM comes."""
 MOST_TOKENS: Final = {"cuda": 16384, "cpu": 4096}
 """Tokens of one micro-batch. A CPU gains nothing from more, and pays in memory."""
-
-
-@dataclass
-class Stopwatch:
-    """Seconds spent, by name."""
-
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    @contextmanager
-    def __call__(self, name: str) -> Iterator[None]:
-        start = time.monotonic()
-        yield
-        self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - start
 
 
 class Learner:
@@ -99,6 +79,7 @@ class Learner:
         choice = layout.choose(self._policy, ranks.device, quadratic)
         _require_one({(c.layout.packed, c.attention, c.head) for c in ranks.gather(choice)})
         scratch = self._scratch / "weights"
+        self._sender = sender
         self._publisher = Publisher(self._engine, self._policy, spec, base, scratch, ranks, sender)
         self.keeper = Keeper(
             spec.checkpoints,
@@ -122,7 +103,7 @@ class Learner:
 
     def resume(self) -> StepReport:
         """Take up the newest durable step, or make step 0 durable: the untrained weights."""
-        latest: StepReport | None = self._ranks.share(self._journal.latest() if self._ranks.first else None)
+        latest: Checkpoint | None = self._ranks.share(self._journal.begin() if self._ranks.first else None)
         if latest is None:
             log("new job")
             report = self._finish(PolicyVersion(incarnation=0, step=0), None, [], Stopwatch())
@@ -131,11 +112,11 @@ class Learner:
             self.keeper.settle()
             return report
         self.keeper.restore(latest)
-        self._publisher.offer_again(latest.weights)
+        self._publisher.offer_again(latest.report.weights)
         if self._ranks.first:
             self._journal.confirm(latest)
-        log("resumed", step=latest.step, version=str(latest.version))
-        return latest
+        log("resumed", step=latest.report.step, version=str(latest.report.version))
+        return latest.report
 
     def train(self, batch: TrainingBatch, incarnation: int, before: Stopwatch) -> StepReport:
         """Train one batch, publish its weights and put its step on record. Without a gradient the version
@@ -163,7 +144,7 @@ class Learner:
                 )
                 for rows in parts
             ]
-        refuse_broken(updates, batch.step)
+        refuse_broken(updates, batch.step, self._objective.own_losses)
         version = PolicyVersion(incarnation=incarnation, step=batch.step)
         return self._finish(version, batch, updates, watch)
 
@@ -171,8 +152,14 @@ class Learner:
         """Rows and advantages of a batch; rank 0 alone has it before it is shared."""
         return training_batch(batch, self._objective)
 
+    def announced(self) -> None:
+        """Servers are told to take the newest weights from now on."""
+        if self._sender is not None:
+            self._sender.announced()
+
     def export(self, newest: StepReport) -> None:
         """Have the newest weights lie whole in the store, to serve as they are."""
+        self._journal.refuse_superseded()
         self._publisher.complete(self._store, newest.weights)
 
     def prune(self, latest: int, validated: Sequence[int]) -> None:
@@ -183,9 +170,12 @@ class Learner:
         checkpoints = self.keeper.prune(validated)
         folder = self._layout.all_weights
         uris = self._store.list(folder)
-        weights = by_step(uris, folder)
+        weights = by_number(uris, folder)
         planned = [step for step in weights if every and due(step, every)]
-        old = expired_weights(weights.keys(), latest, lag, checkpoints, [*planned, *validated])
+        # Of weights that are had from memory the status names the newest ones in the store.
+        full_every = self._spec.learner.weights.full_every_steps
+        whole = [] if self._sender is None else [latest - latest % full_every]
+        old = expired_weights(weights.keys(), latest, lag, checkpoints, [*planned, *validated, *whole])
         # evaluation.everySteps may have been another number, and a validation may be under way.
         unseen = [step for step in old if not self._store.list(self._layout.validation_groups(step))]
         needed = built_on(weights.keys() - set(unseen), delta_steps(uris, folder))
@@ -198,14 +188,14 @@ class Learner:
         updates: list[StepResult],
         watch: Stopwatch,
     ) -> StepReport:
-        step, layout = version.step, self._layout
+        self._journal.refuse_superseded()
         with watch("publish_weights"):
-            weights = self._publisher.publish(self._store, layout.weights(step), version)
+            weights = self._publisher.publish(self._store, self._layout.weights(version.step), version)
         whole = sum(watch.seconds.values())
         waited = watch.seconds.get("wait_for_batch", 0.0)
         seconds = watch.seconds | {"training": whole - waited, "step": whole}
         report = StepReport(
-            step=step,
+            step=version.step,
             version=version,
             groups=list(batch.group_ids) if batch else [],
             train_tokens=batch.train_tokens if batch else {},
@@ -232,102 +222,6 @@ def _require_one(choices: Collection[tuple[bool, str, str]]) -> None:
             field="spec.learner.podTemplate",
             permanent=False,
         )
-
-
-@dataclass(frozen=True)
-class Word:
-    """What rank 0 heard, for all ranks."""
-
-    received: TrainingBatch | Finished | Unreachable | None
-    durable: int
-    """The newest step that a restart would resume from."""
-    validated: tuple[int, ...] = ()
-    """Validated steps, the best first; said with a batch."""
-
-
-def serve(
-    learner: Learner, coordinator: Coordinator | None, ranks: Ranks, probes: Probes | None
-) -> Finished | None:
-    """Train batch after batch until the coordinator has no more, or SIGTERM (None); only rank 0 has a
-    coordinator. What was trained is durable then.
-
-    Raises:
-        Unreachable: the coordinator stayed away; what was trained is durable then too.
-    """
-    report = learner.resume()
-    if coordinator:
-        coordinator.announce(report)
-    if probes:
-        probes.ready = True
-    watch = Stopwatch()
-    while True:
-        with watch("wait_for_batch"):
-            if coordinator:
-                with suppress(Unreachable):  # `_next` tries once more, and tells every rank
-                    report = _said_again(learner, coordinator, report)
-            word = ranks.share(_next(learner, coordinator, report) if coordinator else Word(None, -1))
-        learner.keeper.check()
-        if probes:
-            probes.beat()
-        # Held on every rank alike, and let go on none before rank 0 knows that all is durable.
-        HOLD.set(word.durable < report.step)
-        stopped = bool(ranks.maximum([HOLD.asked])[0])
-        if stopped or isinstance(word.received, Finished | Unreachable):
-            HOLD.set(True)  # an operator that hears that the job is over ends the learner
-            learner.keeper.save(report)
-            learner.keeper.settle()
-            if isinstance(word.received, Unreachable) and not stopped:
-                raise word.received
-            if not isinstance(word.received, Finished):
-                return None
-            learner.export(report)
-            learner.prune(report.step, word.received.validated)
-            if coordinator:
-                _said_again(learner, coordinator, report)
-            return word.received
-        if word.received is None:
-            continue
-        report = learner.train(word.received, report.version.incarnation, watch)
-        HOLD.set(True)
-        watch = Stopwatch()
-        if coordinator:
-            with suppress(Unreachable):  # as above
-                coordinator.announce(report, give_up=lambda: HOLD.asked)
-        with watch("save_checkpoint"):
-            learner.keeper.after(report)
-        learner.prune(report.step, word.validated)
-        if ranks.first:
-            log("step", step=report.step, version=str(report.version), **report.metrics)
-
-
-def _next(learner: Learner, coordinator: Coordinator, report: StepReport) -> Word:
-    durable = learner.keeper.durable
-    try:
-        answer = _asked(coordinator, report)
-    except Unreachable as away:
-        return Word(away, durable)
-    if isinstance(answer, Batch):
-        return Word(learner.prepare(answer), durable, tuple(answer.validated))
-    return Word(answer, durable)
-
-
-def _asked(coordinator: Coordinator, report: StepReport) -> Batch | Finished | None:
-    try:
-        return coordinator.poll(report.step + 1, SHORT_POLL if HOLD.held else LONG_POLL)
-    except AnnounceFirst as unknown:
-        log("announced again", why=str(unknown))
-        coordinator.announce(report, give_up=lambda: HOLD.asked)
-        return None
-
-
-def _said_again(learner: Learner, coordinator: Coordinator, report: StepReport) -> StepReport:
-    """`report` as it is now; announced again where a newer step has become durable."""
-    durable = learner.keeper.durable
-    if durable <= report.durable:
-        return report
-    report = report.model_copy(update={"durable": durable})
-    coordinator.announce(report, give_up=lambda: HOLD.asked)
-    return report
 
 
 def run(environ: Mapping[str, str]) -> None:
@@ -361,8 +255,9 @@ def run(environ: Mapping[str, str]) -> None:
     if sender is not None:
         sender.close()
     if finished is None:
-        log("stopped")
-        end(EXIT)
+        log("stopped", told=HOLD.asked)
+        # One that ends because another was told to has not failed, and nobody was rid of its pod.
+        end(EXIT if HOLD.asked else ANEW)
     log("finished", reason=finished.reason)
     ranks.leave()
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 import torch
 from torch import nn
 
+from headway_api import lora_targets
 from headway_api.exits import JobError
 from headway_api.spec.model import Lora, ModelSpec
 from headway_api.spec.training import RLTrainingJobSpec
@@ -24,7 +25,8 @@ def load(folder: Path, spec: ModelSpec, seed: int) -> nn.Module:
     the policy that sampled. The adapter's initial weights are a function of `seed`.
 
     Raises:
-        JobError: `ModelNotLoadable`, when the folder holds no causal language model that loads.
+        JobError: `ModelNotLoadable`, when the folder holds no causal language model that loads;
+            `LoraTargetsUnusable`, when a name among spec.model.lora.targets is of no linear module.
     """
     with lean():
         from transformers import AutoConfig, AutoModelForCausalLM
@@ -65,7 +67,11 @@ def save_memory(model: nn.Module) -> None:
     """Recompute a layer's activations in the backward pass instead of keeping them."""
     checkpointed: Any = model
     checkpointed.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    checkpointed.train()  # it is off in a model that evaluates; nothing else differs, as there is no dropout
+    for module in model.modules():
+        # It acts in training mode alone, in which routers may choose experts by chance, as no sampler does:
+        # the layers that are recomputed are put in that mode, and nothing that is within them.
+        if vars(module).get("gradient_checkpointing"):
+            module.training = True
 
 
 def vocabulary(model: nn.Module) -> int:
@@ -75,20 +81,47 @@ def vocabulary(model: nn.Module) -> int:
 
 
 def _no_dropout(config: Any) -> None:
+    """Of layers too, whose own mode `save_memory` changes; in a model of several parts, of each."""
     for name, value in vars(config).items():
-        if isinstance(value, float) and name.endswith(("dropout", "pdrop", "dropout_rate")):
+        if isinstance(value, float) and name.endswith(("dropout", "pdrop", "dropout_rate", "layerdrop")):
             setattr(config, name, 0.0)
+    for part in getattr(config, "sub_configs", ()):
+        if (within := getattr(config, part, None)) is not None:
+            _no_dropout(within)
+
+
+def _linear(model: Any) -> tuple[list[str], list[str]]:
+    """Paths of the linear modules that get an adapter where none is named, and that of the output head."""
+    with lean():
+        from transformers.pytorch_utils import Conv1D
+
+    linear = {
+        path: module for path, module in model.named_modules() if isinstance(module, nn.Linear | Conv1D)
+    }
+    head = [path for path, module in linear.items() if module is model.get_output_embeddings()]
+    tensors = [name for name, _ in model.named_parameters()]
+    return lora_targets.chosen(linear.keys() - head, tensors), head
 
 
 def _with_adapter(model: nn.Module, lora: Lora, seed: int) -> nn.Module:
     with lean():
         from peft import LoraConfig, get_peft_model
 
+    modules, head = _linear(model)
+    if unknown := lora_targets.unmatched(lora.targets, [*modules, *head]):
+        # PEFT puts adapters on the others and says nothing; on an embedding it puts one that no server takes.
+        raise JobError(
+            "LoraTargetsUnusable",
+            f"{', '.join(unknown)}: the model that is trained has no linear module of that name; name some "
+            f"of {lora_targets.ends(modules)}, or leave targets out for all of them but the output head",
+            field=lora_targets.FIELD,
+        )
     torch.manual_seed(seed)
     config = LoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha,
-        target_modules=list(lora.targets) or "all-linear",
+        # By their paths: PEFT takes names that experts have for the experts, and "all-linear" for them too.
+        target_modules=sorted(lora_targets.matched(lora.targets, [*modules, *head]) or modules),
         lora_dropout=0.0,
         bias="none",
         task_type="CAUSAL_LM",
@@ -97,8 +130,8 @@ def _with_adapter(model: nn.Module, lora: Lora, seed: int) -> nn.Module:
         return get_peft_model(model, config, adapter_name=ADAPTER, autocast_adapter_dtype=False)
     except ValueError as error:
         raise JobError(
-            "ModelNotLoadable",
+            "LoraTargetsUnusable",
             f"no adapter can be put on {', '.join(lora.targets) or 'its linear modules'} ({error}); name "
-            "modules that the model has",
-            field="spec.model.lora.targets",
+            f"others of {lora_targets.ends(modules)}",
+            field=lora_targets.FIELD,
         ) from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -16,6 +16,7 @@ from headway_api.exits import JobError
 from headway_trainer.batch import TrainingRow
 from headway_trainer.engine import Engine, Update
 from headway_trainer.objective.presets import Objective, TokenStatistics
+from headway_trainer.objective.registry import PLUGINS_FIELD
 from headway_trainer.packing import plan
 from headway_trainer.policy import MicroBatch, Policy, micro_batch
 from headway_trainer.ranks import Ranks
@@ -160,8 +161,11 @@ def optimizer_step(
     )
 
 
-def refuse_broken(updates: Sequence[StepResult], step: int) -> None:
+def refuse_broken(updates: Sequence[StepResult], step: int, own: Mapping[str, str]) -> None:
     """Keep weights that may be no numbers from being made durable; alike on every rank.
+
+    `own` are the functions of the user's own that made the loss, by the field that names each: they are to
+    be looked at first.
 
     Raises:
         JobError: `LossNotFinite` or `GradientNotFinite`.
@@ -171,11 +175,13 @@ def refuse_broken(updates: Sequence[StepResult], step: int) -> None:
         ("GradientNotFinite", "norm of the gradient", [update.update.gradient_norm for update in updates]),
     ):
         if not all(map(math.isfinite, values)):
+            named = ", ".join(f"{field} {name!r}" for field, name in own.items())
+            look = f"see that {named} and its gradient are finite for every ratio, or " if own else ""
             raise JobError(
                 reason,
-                f"the {what} of step {step} is {values}; lower the learning rate and start from the weights "
-                f"of step {step - 1}, which are whole",
-                field="spec.optimizer.learningRate",
+                f"the {what} of step {step} is {values}; {look}lower the learning rate, and start from the "
+                f"weights of step {step - 1}, which are whole",
+                field=PLUGINS_FIELD if own else "spec.optimizer.learningRate",
             )
 
 

@@ -59,7 +59,8 @@ def _built_in_or_plugin(path: str, names: tuple[str, ...]) -> Rule:
 
 
 class Clip(SpecModel):
-    """Bounds of the ratio between the trained and the sampling policy's probability of a token."""
+    """Bounds of the ratio between the trained and the old policy's probability of a token, or of the mean of
+    such ratios over a row with gspo."""
 
     validations = (
         Rule(
@@ -71,8 +72,8 @@ class Clip(SpecModel):
     )
 
     low: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Lower bound of the ratio itself, not a distance from 1. Needed with ppo. cispo has none: leave it
-    out, or write 1, which stands for none there."""
+    """Lower bound of the ratio itself, not a distance from 1. Needed with ppo and gspo. cispo has none: leave
+    it out, or write 1, which stands for none there."""
     high: Annotated[float, Field(ge=1, le=100)]
     """Upper bound of the ratio itself, not a distance from 1."""
     dual: Annotated[
@@ -118,11 +119,22 @@ class Advantage(SpecModel):
     group_based, group_based_per_turn and grpo_passk."""
     gamma: Annotated[float, Field(ge=0, le=1)] | None = None
     """Discount of a turn's reward for each turn before it; for group_based_per_turn, reinforce_pp and
-    monte_carlo. Absent: 1."""
+    monte_carlo. Absent: 1. group_based_per_turn discounts in groups whose turns have rewards of their own; in
+    others it is group_based."""
 
 
 class Kl(SpecModel):
     """Penalty on moving away from the base model."""
+
+    validations = (
+        Rule(
+            "self.coefficient > 0.0 || self.estimator == 'k3'",
+            "spec.algorithm.kl.estimator has no effect without a coefficient; give one, 0.001 is usual, or "
+            "remove it",
+            lambda self: self.coefficient > 0 or self.estimator == "k3",
+            "estimator",
+        ),
+    )
 
     coefficient: Annotated[float, Field(ge=0, le=10)] = 0.0
     """Weight of the penalty; 0 is none."""
@@ -233,7 +245,8 @@ class AlgorithmSpec(SpecModel):
     """What the loss compares: token, the probability of each token under the trained and the old policy, or
     sequence, the geometric mean of that over the tokens of a row. Absent: sequence with gspo, else token."""
     clip: Clip | None = None
-    """Bounds of the ratio. Absent: 0.8 and 1.2 for ppo, 6 from above for cispo."""
+    """Bounds of the ratio. Absent: 0.8 and 1.2 for ppo and gspo, 6 from above for cispo. With gspo the ratio
+    is a mean over a row, which moves far less: write 0.9997 and 1.0004 there, as its paper has them."""
     advantage: Advantage = Advantage()
     """How rewards become advantages."""
     reduction: Method = "token_mean"

@@ -35,7 +35,7 @@ class DeepSpeed(SpecModel):
 class LearnerSpec(SpecModel):
     """The processes that train."""
 
-    mutable = frozenset({"nodes", "processes_per_node"})
+    mutable = frozenset({"nodes", "processes_per_node", "termination_grace_period_seconds"})
 
     nodes: Annotated[int, Field(ge=1, le=64)] = 1
     """Learner pods. May be changed while the job is suspended; it goes on from its checkpoint."""
@@ -54,6 +54,10 @@ class LearnerSpec(SpecModel):
     resources: Resources | None = None
     """Resources of one learner pod. Absent: the operator's default, with one GPU for each process where
     the cluster has GPUs."""
+    termination_grace_period_seconds: Annotated[int, Field(ge=30, le=7200)] = 300
+    """Seconds that a learner pod has, once it is told to stop, to end its step and make it durable; one that
+    has nothing to save ends at once. Give it a step and twice the upload of a checkpoint: the one before may
+    be under way. May be changed while the job is suspended."""
     pod_template: PodTemplate | None = None
     """Fragment of a PodTemplateSpec merged over the platform's (nodeSelector, tolerations, ...): containers,
     volumes and variables by name, tolerations added."""

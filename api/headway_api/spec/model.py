@@ -20,8 +20,9 @@ class Lora(SpecModel):
     targets: Annotated[
         tuple[Annotated[str, Field(min_length=1, max_length=128)], ...], Field(max_length=32)
     ] = ()
-    """Names of the linear modules that get an adapter (q_proj, up_proj, ...). Absent: every linear
-    module except the output head."""
+    """Names of the linear modules that get an adapter (q_proj, up_proj, ...). Absent: every linear module;
+    in a mixture of experts, those outside its feed-forward layers. Embeddings, output head and experts get
+    none."""
 
 
 class Full(SpecModel):
@@ -131,9 +132,9 @@ class ModelSpec(SpecModel):
     full: Full | None = None
     """Train every weight instead of an adapter."""
     warm_start: WarmStart | None = None
-    """Weights to start from. A LoRA adapter needs lora with its rank and alpha, and goes on being trained;
-    with full it is merged into the base model first. All weights need full. Both must be of this base model.
-    Step 0 is these weights, so validation at the start measures them."""
+    """Weights to start from. A LoRA adapter needs lora with its rank, alpha and targets, and goes on being
+    trained; with full it is merged into the base model first. All weights need full. Both must be of this
+    base model. Step 0 is these weights, so validation at the start measures them."""
 
     @property
     def effective_lora(self) -> Lora | None:

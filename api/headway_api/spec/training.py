@@ -32,7 +32,8 @@ EPISODE_WITHIN_SANDBOX: Final = Rule(
 
 
 class FailurePolicySpec(SpecModel):
-    """How failures of the job's own pods are met. Disruptions (a drained node) do not count."""
+    """How failures of the job's own pods are met. Disruptions (a drained node) do not count, and a failure
+    of the learner counts once, however many nodes it has."""
 
     mutable = frozenset({"max_restarts"})
 
@@ -70,6 +71,7 @@ class RLTrainingJobSpec(SpecModel):
         frozen_while_running("evaluation.everySteps"),
         frozen_while_running("learner.nodes"),
         frozen_while_running("learner.processesPerNode"),
+        frozen_while_running("learner.terminationGracePeriodSeconds"),
         frozen_while_running("checkpoints.everySteps"),
         frozen_while_running("checkpoints.keepLast"),
         frozen_while_running("checkpoints.keepBest"),

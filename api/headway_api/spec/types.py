@@ -1,6 +1,6 @@
 """Small types that several blocks of `spec` and `status` share."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
@@ -34,7 +34,9 @@ Quantity = Annotated[
     ),
 ]
 ResourceMap = Annotated[dict[str, Quantity], Field(max_length=16)]
-Decimal = Annotated[str, Field(pattern=DECIMAL_PATTERN, max_length=32)]
+DECIMAL_LENGTH: Final = 32
+"""Most characters of a `Decimal`."""
+Decimal = Annotated[str, Field(pattern=DECIMAL_PATTERN, max_length=DECIMAL_LENGTH)]
 Money = Annotated[str, Field(pattern=MONEY_PATTERN, max_length=20)]
 Label = Annotated[str, Field(pattern=LABEL_PATTERN, min_length=1, max_length=63)]
 Subdomain = Annotated[str, Field(pattern=SUBDOMAIN_PATTERN, min_length=1, max_length=253)]

@@ -35,7 +35,7 @@ def status_tokens(job: Mapping[str, Any], classes: Mapping[str, int]) -> dict[st
 
 
 def recount(run: Path) -> Bill:
-    """Run the independent script over a copy of the job's folder."""
+    """Run the independent script over a copy of the folder of a job by group_based advantages."""
     command = [sys.executable, str(ROOT / "hack" / "recount.py"), f"file://{run.resolve()}", "--json"]
     done = subprocess.run(command, check=True, text=True, capture_output=True, timeout=300)
     found = json.loads(done.stdout)

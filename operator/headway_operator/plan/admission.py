@@ -6,7 +6,7 @@ here and nothing else. A sandbox runs what a model thought of, and holds no cred
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from headway_operator.plan.context import OWN_ACCOUNT, Context, Json
@@ -42,6 +42,10 @@ VOLUME_SOURCES: Final = frozenset(
 ACCOUNT: Final = "may not be set here; use spec.serviceAccountName"
 POD_INSTEAD: Final = {"serviceAccount": ACCOUNT, "serviceAccountName": ACCOUNT}
 """Fields of a pod that have a better place."""
+LEARNER_INSTEAD: Final = POD_INSTEAD | {
+    "terminationGracePeriodSeconds": "may not be set here; use spec.learner.terminationGracePeriodSeconds"
+}
+"""The same of a learner's pod."""
 
 FIXED: Final = "is fixed for every sandbox; leave it out"
 SANDBOX_INSTEAD: Final = {
@@ -74,10 +78,13 @@ def refusals(context: Context) -> list[str]:
     return [
         *_sizes(context),
         *_account(context),
-        *_template(spec.learner.pod_template, "spec.learner.podTemplate"),
+        *_template(spec.learner.pod_template, "spec.learner.podTemplate", LEARNER_INSTEAD),
         *_template(spec.rollout.pod_template, "spec.rollout.podTemplate"),
         *_template(
-            spec.environment.sandbox.pod_template, "spec.environment.sandbox.podTemplate", sandbox=True
+            spec.environment.sandbox.pod_template,
+            "spec.environment.sandbox.podTemplate",
+            SANDBOX_INSTEAD,
+            sandbox=True,
         ),
     ]
 
@@ -106,7 +113,9 @@ def _account(context: Context) -> list[str]:
     ]
 
 
-def _template(fragment: Json | None, field: str, *, sandbox: bool = False) -> list[str]:
+def _template(
+    fragment: Json | None, field: str, instead: Mapping[str, str] = POD_INSTEAD, *, sandbox: bool = False
+) -> list[str]:
     if not fragment:
         return []
     parts = ("metadata", "spec")
@@ -118,7 +127,7 @@ def _template(fragment: Json | None, field: str, *, sandbox: bool = False) -> li
     ]
     found += _metadata(_mapping(fragment.get("metadata")), f"{field}.metadata")
     spec, path = _mapping(fragment.get("spec")), f"{field}.spec"
-    found += _pod_fields(spec, path, sandbox=sandbox)
+    found += _pod_fields(spec, path, instead)
     found += _volumes(spec, path, sandbox=sandbox)
     for kind in ("containers", "initContainers"):
         for where, container in _entries(spec, path, kind):
@@ -140,8 +149,7 @@ def _metadata(metadata: Json, path: str) -> Iterator[str]:
             yield f"{path}.{key}: must be an object"
 
 
-def _pod_fields(spec: Json, path: str, *, sandbox: bool) -> Iterator[str]:
-    instead = SANDBOX_INSTEAD if sandbox else POD_INSTEAD
+def _pod_fields(spec: Json, path: str, instead: Mapping[str, str]) -> Iterator[str]:
     for key in spec:
         if key in instead:
             yield f"{path}.{key} {instead[key]}"

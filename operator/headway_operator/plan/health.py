@@ -31,6 +31,8 @@ ESSENTIAL: Final = (names.COORDINATOR, names.BROKER, names.LEARNER, names.ROLLOU
 EVIDENCE_SECONDS: Final = 5.0
 """How long a failed Job waits for its pod's last words: the two arrive by different watches."""
 
+OUT_OF_RESTARTS: Final = ("BackoffLimitExceeded", "MaxFailedIndexesExceeded")
+"""How a Job says that its pods failed too often; the second where each node's are counted."""
 LAST_WORDS: Final = 1500
 """Characters of a log's end that a message repeats."""
 
@@ -243,7 +245,7 @@ def _failed_workload(context: Context, observed: Observed) -> Trouble | None:
             return None
         found = pod_trouble(over[-1]) if over else None
         words = found.message if found else failed.get("message", "")
-        if failed.get("reason") == "BackoffLimitExceeded":
+        if failed.get("reason") in OUT_OF_RESTARTS:
             return _exhausted(context, role, words)
         return Trouble(Reason.PROCESS_FAILED, f"{role}: {words}")
     return None

@@ -8,9 +8,6 @@ from headway_operator.plan import pods
 from headway_operator.plan.context import Context, Json, Mode, Wanted
 from headway_operator.plan.coordinator import failure_policy
 
-SAVING_SECONDS = 300
-"""What a learner may take, once told to stop, to end the step it is in and make it durable. One that has
-nothing to save ends at once."""
 INDEX_ANNOTATION = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 
 
@@ -33,12 +30,19 @@ def _job(context: Context) -> Json:
     nodes = context.spec.learner.nodes
     template = pods.pod_template(context, _process(context))
     template["spec"]["subdomain"] = context.child(names.LEARNER)
+    # As it is in the end: the platform's template may have another.
+    grace = {"name": "GRACE_SECONDS", "value": str(template["spec"]["terminationGracePeriodSeconds"])}
+    (container,) = [c for c in template["spec"]["containers"] if c["name"] == names.LEARNER]
+    container["env"] = [*container["env"], grace]
     return {
         "completionMode": "Indexed",
         "completions": nodes,
         "parallelism": nodes,
-        # When one rank dies the others do too, so one restart of the role is up to one failure a node.
-        "backoffLimit": context.spec.failure_policy.max_restarts * nodes,
+        # When one pod dies the others do too. Each index counts a failure of the learner once at most, so the
+        # learner is out of restarts when the first index is. Kubernetes waits by index too: 10 s after the
+        # first failure, not as long as after as many failures as there are nodes.
+        "backoffLimitPerIndex": context.spec.failure_policy.max_restarts,
+        "maxFailedIndexes": 0,
         "podReplacementPolicy": "Failed",
         "podFailurePolicy": failure_policy(names.LEARNER),
         "template": template,
@@ -79,5 +83,5 @@ def _process(context: Context) -> pods.Process:
         pod_template=learner.pod_template,
         costly_to_move=True,
         restart_policy="Never",
-        grace_seconds=SAVING_SECONDS,
+        grace_seconds=learner.termination_grace_period_seconds,
     )

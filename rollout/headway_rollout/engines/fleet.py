@@ -18,6 +18,7 @@ import aiohttp
 from pydantic import ValidationError
 
 from headway_api import names
+from headway_api.conditions import Reason
 from headway_api.records import PolicyVersion, WeightsManifest, WeightsState
 from headway_rollout import logs
 from headway_rollout.engines import vllm, weights
@@ -66,6 +67,13 @@ def by_dns(host: str) -> Discover:
 def _endpoint(ip: str) -> Endpoint:
     host = f"[{ip}]" if ":" in ip else ip
     return Endpoint(f"http://{host}:{names.PORT_ENGINE}", f"http://{host}:{names.PORT_WEIGHTS}")
+
+
+def _reason(error: Refused | Unreachable | ValidationError, seconds: float) -> Reason:
+    """Of which kind a load is that brought no answer to be used, after so many seconds."""
+    if not isinstance(error, Unreachable) or error.answered:
+        return Reason.UPDATE_FAILED
+    return Reason.UPDATE_TIMED_OUT if seconds >= weights.LOAD_SECONDS else Reason.SERVER_SILENT
 
 
 class Fleet:
@@ -252,7 +260,7 @@ class Fleet:
             except Unreachable as error:
                 silent = 0 if error.answered else silent + 1
                 if silent >= SILENT_LOOKS:
-                    self.router.lost(endpoint, str(error))
+                    self.router.silent(endpoint, str(error))
                     self._give_up(endpoint)
                     await self._notify()
             await asyncio.sleep(RETRY_SECONDS if silent else CHECK_SECONDS)
@@ -291,18 +299,19 @@ class Fleet:
         started = time.monotonic()
         try:
             after = await weights.load(self._http, endpoint.weights, self._token, manifest)
-        except (Refused, ValidationError) as error:
+        except (Refused, Unreachable, ValidationError) as error:
             if not isinstance(error, Refused) or error.status != STARTING:
-                self.router.failed(endpoint, Failure("UpdateFailed", str(error)))
+                reason = _reason(error, time.monotonic() - started)
+                self.router.failed(endpoint, Failure(reason, str(error)))
             raise
         logs.event(_log, "weights-loaded", server=endpoint.weights, **after.model_dump(mode="json"))
         if after.version == manifest.version and after.ready:
             self._on_load(time.monotonic() - started)
         elif after.error is not None:
-            failure = Failure(after.reason or "UpdateFailed", after.error)
+            failure = Failure(Reason(after.reason or Reason.UPDATE_FAILED), after.error)
             self.router.failed(endpoint, failure)
             # A server that failed for good says so again until it has ended: that is still one failure.
-            self.verification_failures += failure.reason == "VerificationFailed" and after != before
+            self.verification_failures += failure.reason is Reason.VERIFICATION_FAILED and after != before
         return after
 
     def _synced(self, manifest: WeightsManifest) -> None:

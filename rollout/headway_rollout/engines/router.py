@@ -11,7 +11,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from headway_api.records import LoadFailure, PolicyVersion
+from headway_api.conditions import Reason
+from headway_api.records import PolicyVersion
 
 SLACK: Final = 2
 """Episodes that a server may have, beside one, more than another server has (a quarter of its own where that
@@ -30,11 +31,11 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Failure:
-    """Weights that a server did not take."""
+    """Why a server is out of rotation until weights have been verified there again."""
 
-    reason: LoadFailure
+    reason: Reason
     message: str
-    """In the server's own words."""
+    """In the server's own words, where it said any."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class Server:
     problem: str = "its weight agent has not answered yet"
     """Why it is not in rotation, in the server's own words; empty where there is nothing to say."""
     failure: Failure | None = None
-    """How its last load ended badly; None once it holds the weights of a later one."""
+    """What ended badly there last; None once it holds the wanted weights."""
     canary_error: float | None = None
     """Mean absolute difference to the manifest's canary, as measured when `version` was loaded."""
     reading: Reading | None = None
@@ -87,7 +88,13 @@ class Router:
     """
 
     wanted: PolicyVersion | None = None
+    replicas: int = 1
+    """Servers that the job asks for."""
     servers: dict[Endpoint, Server] = field(default_factory=dict)
+    gone: dict[Endpoint, Failure] = field(default_factory=dict)
+    """Of servers that went before they were mended, and whose place nothing has taken."""
+    met: bool = False
+    """Since the last failure, as many servers as are asked for have been in rotation at one moment."""
     sessions: dict[str, Home] = field(default_factory=dict)
     _episodes: Counter[Endpoint] = field(default_factory=Counter)
     """`sessions` by where they are: counted anew, each turn would cost as much as there are episodes."""
@@ -99,9 +106,10 @@ class Router:
         now = set(endpoints)
         came, went = now - self.servers.keys(), self.servers.keys() - now
         for endpoint in came:
-            self.servers[endpoint] = Server(endpoint)
+            self.servers[endpoint] = Server(endpoint, failure=self.gone.pop(endpoint, None))
         for endpoint in went:
-            del self.servers[endpoint]
+            if (failure := self.servers.pop(endpoint).failure) is not None:
+                self.gone[endpoint] = failure
         return came, went
 
     def holds(self, endpoint: Endpoint, version: PolicyVersion, canary_error: float | None = None) -> None:
@@ -109,12 +117,22 @@ class Router:
         if server := self.servers.get(endpoint):
             server.version, server.problem, server.failure = version, "", None
             server.canary_error = canary_error
+        if len(self.in_rotation()) >= self.replicas:
+            self.met = True
+            self.gone.clear()
 
     def failed(self, endpoint: Endpoint, failure: Failure) -> None:
         """The server was told to take weights and did not."""
         if server := self.servers.get(endpoint):
-            server.failure = failure
+            server.failure, self.met = failure, False
             self.lost(endpoint, failure.message)
+
+    def silent(self, endpoint: Endpoint, problem: str) -> None:
+        """The server answers nothing. What it failed at before is still what there is to say."""
+        server = self.servers.get(endpoint)
+        if server is not None and server.failure is None:
+            self.failed(endpoint, Failure(Reason.SERVER_SILENT, problem))
+        self.lost(endpoint, problem)
 
     def lost(self, endpoint: Endpoint, problem: str) -> None:
         """The server cannot be used until it `holds` something again."""
@@ -125,6 +143,10 @@ class Router:
         """Servers that may be asked, by address so that ties are broken alike everywhere."""
         usable = [s for s in self.servers.values() if self.wanted is not None and s.version == self.wanted]
         return sorted(usable, key=lambda server: server.endpoint.engine)
+
+    def verified(self) -> list[Server]:
+        """Servers that hold weights known to be right: the wanted ones, or those they are to replace."""
+        return [server for server in self.servers.values() if server.version is not None]
 
     def pick(self, session: str, failed: Collection[Endpoint] = ()) -> Server | None:
         """The server with the fewest episodes, or this one's own while its prefix is cached there and the

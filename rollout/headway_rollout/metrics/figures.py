@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from headway_api.records import EpisodeRecord, GroupRecord, Outcome
 from headway_rollout.evaluation.measures import pass_k, rewards, scored, scores, spread, success
@@ -10,11 +10,17 @@ from headway_rollout.evaluation.measures import pass_k, rewards, scored, scores,
 Figures = dict[str, float]
 
 
-def batch(groups: Sequence[GroupRecord], step: int, *, max_turns: int | None) -> Figures:
-    """What is reported of the batch that made `step`, besides what the learner itself reports."""
+def batch(
+    groups: Sequence[GroupRecord], step: int, *, trained: Collection[str], max_turns: int | None
+) -> Figures:
+    """What is reported of the batch that made `step`, besides what the learner itself reports.
+
+    `trained` are the ids of the groups with an advantage, by the learner's word: rewards do not tell, as a
+    method may take nothing from rewards that differ, and something from rewards that are equal.
+    """
     return {
-        **_rollout(groups),
-        **_analysis(groups),
+        **_rollout(groups, trained),
+        **_analysis(groups, trained),
         **_staleness(groups, step),
         **_episodes(groups, max_turns),
     }
@@ -50,7 +56,7 @@ def _duration(episodes: Sequence[EpisodeRecord]) -> float:
     return max(e.finished_at for e in episodes) - min(e.started_at for e in episodes)
 
 
-def _rollout(groups: Sequence[GroupRecord]) -> Figures:
+def _rollout(groups: Sequence[GroupRecord], trained: Collection[str]) -> Figures:
     episodes = scored(groups)
     metrics: dict[str, list[float]] = {}
     for episode in episodes:
@@ -58,28 +64,28 @@ def _rollout(groups: Sequence[GroupRecord]) -> Figures:
             metrics.setdefault(name, []).append(value)
     return {
         **_spread("rollout/reward/", rewards(episodes)),
-        "rollout/reward/valid_mean": valid_mean(groups),
+        "rollout/reward/valid_mean": valid_mean(groups, trained),
         "rollout/reward/zero_frac": _share(r == 0 for r in rewards(episodes)),
         **{f"rollout/reward_metrics/{_word(name)}": spread(values).mean for name, values in metrics.items()},
         **_lengths("rollout", episodes, len(groups)),
     }
 
 
-def valid_mean(groups: Sequence[GroupRecord]) -> float:
-    """Mean reward of the groups whose rewards differ."""
-    return spread(rewards(scored([group for group in groups if _valid(group)]))).mean
+def valid_mean(groups: Sequence[GroupRecord], trained: Collection[str]) -> float:
+    """Mean reward of the groups with an advantage."""
+    return spread(rewards(scored([group for group in groups if group.group_id in trained]))).mean
 
 
-def _analysis(groups: Sequence[GroupRecord]) -> Figures:
+def _analysis(groups: Sequence[GroupRecord], trained: Collection[str]) -> Figures:
     episodes = [episode for group in groups for episode in group.episodes]
-    uniform = [group for group in groups if not _valid(group)]
+    idle = [group for group in groups if group.group_id not in trained]
     means = [spread(rewards(group.scored)) for group in groups if group.scored]
     return {
         "analysis/batch_completion_ratio": _share(e.outcome is Outcome.COMPLETED for e in episodes),
-        "analysis/batch_valid_ratio": _share(_valid(group) for group in groups),
-        "analysis/zero_adv_groups": float(len(uniform)),
-        "analysis/zero_adv_nonzero_reward": float(sum(any(rewards(g.scored)) for g in uniform)),
-        "analysis/zero_adv_zero_reward": float(sum(not any(rewards(g.scored)) for g in uniform)),
+        "analysis/batch_valid_ratio": _share(group.group_id in trained for group in groups),
+        "analysis/zero_adv_groups": float(len(idle)),
+        "analysis/zero_adv_nonzero_reward": float(sum(any(rewards(g.scored)) for g in idle)),
+        "analysis/zero_adv_zero_reward": float(sum(not any(rewards(g.scored)) for g in idle)),
         "analysis/reward_variance_across_groups": spread([m.mean for m in means]).std ** 2,
         "analysis/mean_group_reward_spread": spread([m.max - m.min for m in means]).mean,
     }
@@ -144,10 +150,6 @@ def _given(episode: EpisodeRecord) -> int:
 
 def _sampled(episode: EpisodeRecord) -> int:
     return sum(turn.sampled_tokens for turn in episode.turns)
-
-
-def _valid(group: GroupRecord) -> bool:
-    return len(set(rewards(group.scored))) > 1
 
 
 def _spread(prefix: str, values: Sequence[float]) -> Figures:

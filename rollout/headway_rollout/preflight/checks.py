@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from headway_api import lora_targets
 from headway_api.exits import JobError
 from headway_api.sandbox_api import FinishReply, ResetReply
+from headway_api.spec.model import Lora
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_rollout.agents.builtin import opening
 from headway_rollout.episode import check_reward
@@ -69,6 +72,25 @@ def _model_limit(folder: Path) -> int | None:
             "Face folder again",
             field="spec.model.base",
         ) from error
+
+
+def lora_modules(lora: Lora, shapes: Mapping[str, Sequence[int]]) -> list[str]:
+    """Paths of the linear modules that may get an adapter, by the shapes of the base model's tensors; each of
+    `lora.targets` names some.
+
+    Raises:
+        JobError: `LoraTargetsUnusable`, with the names that would do.
+    """
+    modules = lora_targets.adaptable(shapes)
+    if unknown := lora_targets.unmatched(lora.targets, modules):
+        raise JobError(
+            "LoraTargetsUnusable",
+            f"{', '.join(unknown)}: the base model has no linear module of that name that may get an adapter "
+            f"(embeddings, the output head and experts get none); name some of {lora_targets.ends(modules)}, "
+            "or leave targets out for all of them",
+            field=lora_targets.FIELD,
+        )
+    return modules
 
 
 def renderer(chosen: Renderer) -> str:

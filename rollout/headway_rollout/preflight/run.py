@@ -15,7 +15,7 @@ from typing import TypeVar
 import aiohttp
 from pydantic import ValidationError
 
-from headway_api import warm_start
+from headway_api import lora_targets, warm_start
 from headway_api.base_model import fetch
 from headway_api.exits import JobError, not_final
 from headway_api.sandbox_api import FinishReply, ResetReply
@@ -26,7 +26,7 @@ from headway_rollout import dataset, logs
 from headway_rollout.agents.builtin import opening
 from headway_rollout.dataset import Data
 from headway_rollout.faults import InfraFault, PermanentFault
-from headway_rollout.preflight import checks
+from headway_rollout.preflight import checks, tensors
 from headway_rollout.sandboxes import Broker
 from headway_rollout.seeds import seed
 from headway_rollout.trajectory import render
@@ -81,10 +81,18 @@ class Runner:
         length = self._need(
             "ContextLength", lambda: checks.context_length(folder, spec), lambda n: f"{n} tokens"
         )
-        if spec.model.warm_start is not None:
+        modules: list[str] | None = None
+        lora, start = spec.model.effective_lora, spec.model.warm_start
+        if lora is not None and (lora.targets or start is not None):
+            modules = self._need(
+                "LoraTargets",
+                lambda: checks.lora_modules(lora, tensors.shapes(spec.model, folder, store)),
+                lambda found: f"linear modules are {lora_targets.ends(found)}",
+            )
+        if start is not None:
             self._need(
                 "WarmStart",
-                lambda: warm_start.fetch(spec.model, folder, store, cache, weights=False),
+                lambda: warm_start.fetch(spec.model, folder, store, cache, weights=False, modules=modules),
                 lambda start: start.sentence,
             )
         parser = spec.agent.effective_builtin.tool_call_parser

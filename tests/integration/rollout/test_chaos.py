@@ -31,7 +31,7 @@ SHARE = 0.15
 SEED = 20
 MORE_STEPS = 3
 """Steps that are taken after the last death."""
-pytestmark = [pytest.mark.integration, pytest.mark.chaos, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.integration, pytest.mark.chaos, pytest.mark.timeout(3000)]
 
 
 @pytest.fixture(scope="module")

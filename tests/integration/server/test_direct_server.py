@@ -8,32 +8,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollout_server import CANARY_TOKENS, TOKEN, RolloutServer, request, score, version
+from moving_model import EMBEDDING, MovingModel, engine_digests
+from rollout_server import TOKEN, RolloutServer, request, version
 from tiny_model import write_model
 
 from headway_api.exits import RETRIABLE
-from headway_api.records import Canary, WeightsManifest
-from headway_api.store import FileStore
+from headway_api.records import WeightsManifest
 from headway_api.weights_direct import DirectPlace
 
 pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(900)]
 
-EMBEDDING = "model.embed_tokens.weight"
 
-
-class Trained:
-    """A learner in this process, of a model in bfloat16 that takes steps too small for a canary to see."""
+class Trained(MovingModel):
+    """A learner in this process."""
 
     def __init__(self, folder: Path, base: Path) -> None:
-        import torch
-        from transformers import AutoModelForCausalLM
-
-        from headway_trainer.publish.backends import DirectPublisher
-
-        self.store, self.scratch, self.base = folder / "store", folder / "scratch", base
-        self.model: Any = AutoModelForCausalLM.from_pretrained(base, dtype=torch.bfloat16).eval()
+        super().__init__(folder, base)
+        self._base, self._scratch = base, folder / "scratch"
         self.sender = self.begun(0)
-        self._publishers = DirectPublisher
 
     def begun(self, port: int) -> Any:
         import torch
@@ -42,29 +34,11 @@ class Trained:
 
         return Sender("127.0.0.1", port, TOKEN, torch.device("cpu"))
 
-    def step(self) -> None:
-        import torch
+    def sent(self, step: int, *, whole: bool = False) -> WeightsManifest:
+        from headway_trainer.publish.backends import DirectPublisher
 
-        with torch.no_grad():
-            for parameter in self.model.parameters():
-                parameter.view(torch.int16).flatten()[::100] += 1
-
-    def tensors(self) -> dict[str, Any]:
-        return {name: tensor.detach().clone() for name, tensor in self.model.named_parameters()}
-
-    def publish(self, step: int, *, whole: bool = False) -> WeightsManifest:
-        by = self._publishers(self.model, self.base, self.scratch, self.sender, whole=lambda step: whole)
-        uri = f"file://{self.store}/{step:06d}"
-        published = by.publish(FileStore(), uri, version(step), self.tensors())
-        canary = Canary(tokens=CANARY_TOKENS, logprobs=score(self.model, CANARY_TOKENS), tolerance=0.2)
-        return WeightsManifest(
-            version=version(step),
-            kind=published.kind,
-            uri=uri,
-            files=published.files,
-            direct=published.direct,
-            canary=canary,
-        )
+        by = DirectPublisher(self.model, self._base, self._scratch, self.sender, whole=lambda step: whole)
+        return self.publish(by, step)
 
 
 @pytest.fixture(scope="module")
@@ -88,20 +62,13 @@ def server(tmp_path_factory: pytest.TempPathFactory, base: Path) -> Iterator[Rol
         yield server
 
 
-def engine_digests(server: RolloutServer) -> dict[str, str]:
-    """What vLLM says that its own tensors are."""
-    code, text = request("POST", f"{server.url}/weight_checker", json.dumps({"action": "checksum"}))
-    assert code == 200, text
-    return {name.rpartition(":")[2]: found for name, found in json.loads(text)["checksums"].items()}
-
-
 def test_weights_go_from_memory_to_the_engines_own_tensors(server: RolloutServer, trained: Trained) -> None:
     from headway_trainer.publish.sender import describe
 
     before = ""
     for step in (1, 2, 3):
         trained.step()
-        manifest = trained.publish(step)
+        manifest = trained.sent(step)
         assert (manifest.kind, manifest.files) == ("direct", [])
         state = server.post(manifest)
         assert (state.ready, state.version, state.error) == (True, version(step), None)
@@ -120,26 +87,26 @@ def test_every_worker_of_an_engine_takes_them(tmp_path: Path, base: Path, traine
     split = {"replicas": 1, "engine": {"tensorParallelSize": 2}, "sampling": {"maxTokens": 32}}
     with RolloutServer(tmp_path, base, model=spec, rollout=split | {"maxConcurrency": 16}) as server:
         server.wait_ready()
-        manifest = trained.publish(3)
+        manifest = trained.sent(3)
         trained.sender.close(0)
         state = server.post(manifest)
         assert (state.version, state.ready, state.reason) == (None, False, "UpdateFailed"), state.error
         trained.sender = trained.begun(trained.sender.port)
         for step in (3, 4):
-            state = server.post(trained.publish(step))
+            state = server.post(trained.sent(step))
             assert (state.version, state.ready, state.error) == (version(step), True, None)
             trained.step()
 
 
 def test_a_learner_that_is_away_leaves_a_server_that_serves(server: RolloutServer, trained: Trained) -> None:
     trained.step()
-    manifest = trained.publish(4)
+    manifest = trained.sent(4)
     trained.sender.close(0)
     state = server.post(manifest)
     assert (state.version, state.ready, state.reason) == (version(3), True, "UpdateFailed")
     assert server.generate("base", [5, 6, 7], max_tokens=4)["choices"]
     trained.sender = trained.begun(trained.sender.port)
-    assert trained.publish(4) == manifest
+    assert trained.sent(4) == manifest
     state = server.post(manifest)
     assert (state.version, state.ready, state.error) == (version(4), True, None)
 
@@ -157,7 +124,7 @@ def test_a_meeting_that_fails_in_the_worker_leaves_the_engine_as_it_was(server: 
 
 def test_what_lies_in_the_store_too_is_had_both_ways(server: RolloutServer, trained: Trained) -> None:
     trained.step()
-    both = trained.publish(5, whole=True)
+    both = trained.sent(5, whole=True)
     assert (both.kind, both.direct is not None) == ("full", True)
     trained.sender.close(0)
     state = server.post(both)
@@ -172,11 +139,11 @@ def test_a_tensor_that_is_not_what_its_header_says_ends_the_server(
     from headway_trainer.publish import full
     from headway_trainer.publish.sender import Offer, describe
 
-    manifest = trained.publish(6)
+    manifest = trained.sent(6)
     header = describe(full.tensors(trained.model, trained.tensors()))
     trained.step()
     others = list(full.tensors(trained.model, trained.tensors()).values())
-    trained.sender._offer = Offer(header, header.sha256, others)
+    trained.sender._offers = (Offer(header, header.sha256, others),)
     state = server.post(manifest)
     assert (state.version, state.ready, state.reason) == (None, False, "VerificationFailed"), state.error
     assert "the learner published" in (state.error or "")

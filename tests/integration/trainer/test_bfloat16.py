@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from step_variants import ELEMENTS, MICRO_BATCHES
 from torch import Tensor
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(600)]
 
 STAGES: dict[str, dict[str, Any]] = {
     "stage1": {"zeroStage": 1, "checkpointing": True},
@@ -117,7 +117,6 @@ def test_stages_ranks_and_micro_batches_differ_by_rounding_alone(
     assert {tensor.dtype for tensor in found.weights.values()} == {torch.bfloat16}
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize("name", SAVED)
 def test_a_resumed_learner_goes_on_bit_for_bit(
@@ -130,7 +129,6 @@ def test_a_resumed_learner_goes_on_bit_for_bit(
     assert all(torch.equal(found.weights[n], expected.weights[n]) for n in found.weights)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1)])
 @pytest.mark.parametrize("name", RESIZED)
 def test_another_number_of_ranks_goes_on_from_the_same_state(

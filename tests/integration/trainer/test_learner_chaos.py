@@ -21,23 +21,27 @@ EVERY = 4
 STEPS_A_LIFE = 3
 
 
+@pytest.mark.parametrize(("ranks", "lora"), [(1, LORA), (2, None)], ids=["lora", "full-2-ranks"])
 async def test_it_ends_with_the_bits_of_one_that_was_left_alone(
-    tmp_path: Path, model: Path, left: Callable[..., Any]
+    tmp_path: Path, model: Path, left: Callable[..., Any], ranks: int, lora: dict[str, Any] | None
 ) -> None:
-    """Each life makes a few steps; most of them end between two checkpoints, or while one is uploaded."""
+    """Each life makes a few steps; most of them end between two checkpoints, or while one is uploaded.
+
+    Of two ranks, either dies alone or both do.
+    """
     steps = EVERY * (KILLS + 2)
     batches = [rig.batch(n, groups=3) for n in range(1, steps + 1)]
     checkpoints = {"everySteps": EVERY, "keepLast": 2}
-    calm = rig.job(tmp_path / "calm", model, lora=LORA, checkpoints=checkpoints)
+    calm = rig.job(tmp_path / "calm", model, lora=lora, checkpoints=checkpoints, processes=ranks)
     undisturbed = rig.ScriptedCoordinator(batches)
     async with (
         undisturbed.serving() as url,
         rig.learner(calm, tmp_path / "calm", url) as process,
     ):
-        assert await process.exit(300) == 0, process.log.read_text()[-4000:]
+        assert await process.exit(600) == 0, process.log.read_text()[-4000:]
 
     chance = random.Random(SEED)
-    config = rig.job(tmp_path / "rough", model, lora=LORA, checkpoints=checkpoints)
+    config = rig.job(tmp_path / "rough", model, lora=lora, checkpoints=checkpoints, processes=ranks)
     served = rig.ScriptedCoordinator(batches)
     resumed = []
     async with served.serving() as url:
@@ -49,10 +53,13 @@ async def test_it_ends_with_the_bits_of_one_that_was_left_alone(
                 resumed.append(served.reports[told])
                 await rig.reached(served, min(steps - 1, served.step + chance.randint(0, 2 * STEPS_A_LIFE)))
                 await asyncio.sleep(chance.uniform(0.0, 0.3))
-                process.kill()
-                await process.exit()
+                if ranks > 1 and chance.random() < 0.7:
+                    process.kill_rank(chance.randrange(ranks))
+                else:
+                    process.kill()
+                assert await process.exit() != 0
         async with rig.learner(config, tmp_path / "rough", url) as process:
-            assert await process.exit(300) == 0, process.log.read_text()[-4000:]
+            assert await process.exit(600) == 0, process.log.read_text()[-4000:]
 
     history = left(config).reports()
     assert [report.step for report in history] == list(range(steps + 1))

@@ -48,22 +48,41 @@ def sampled(model: Any, batch: Batch) -> Batch:
     return batch.model_copy(update={"groups": groups})
 
 
+LORA = {"rank": 4, "alpha": 8}
+LONG = pytest.mark.long
+
+
 @pytest.mark.parametrize(
-    "loss",
+    ("algorithm", "training"),
     [
-        "ppo",
-        *(pytest.param(loss, marks=pytest.mark.long) for loss in ("cispo", "importance_sampling", "gspo")),
+        ({}, {}),
+        ({"correction": "tis"}, {"lora": LORA, "processes": 2}),
+        *(pytest.param({"loss": name}, {}, marks=LONG) for name in ("cispo", "importance_sampling", "gspo")),
+        *(
+            pytest.param({"correction": name}, {"processes": 2, "zero_stage": stage}, marks=LONG)
+            for name, stage in (("none", 3), ("decoupled", 1), ("sequence_mask", 2))
+        ),
     ],
+    ids=str,
 )
 async def test_without_a_learning_rate_every_ratio_is_one_at_every_step(
-    tmp_path: Path, model: Path, left: Callable[..., Any], loss: str
+    tmp_path: Path,
+    model: Path,
+    left: Callable[..., Any],
+    algorithm: dict[str, Any],
+    training: dict[str, Any],
 ) -> None:
     from transformers import AutoModelForCausalLM
 
     policy = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
     batches = [sampled(policy, rig.batch(n, groups=3)) for n in range(1, STEPS + 1)]
-    algorithm = {"loss": loss, "updatesPerBatch": 2}
-    config = rig.job(tmp_path, model, algorithm=algorithm, optimizer={"learningRate": NO_RATE})
+    config = rig.job(
+        tmp_path,
+        model,
+        algorithm={"updatesPerBatch": 2, **algorithm},
+        optimizer={"learningRate": NO_RATE},
+        **training,
+    )
     served = rig.ScriptedCoordinator(batches)
     async with served.serving() as url, rig.learner(config, tmp_path, url) as process:
         assert await process.exit(300) == 0, process.log.read_text()[-4000:]
@@ -73,5 +92,8 @@ async def test_without_a_learning_rate_every_ratio_is_one_at_every_step(
         assert report.metrics["training/grad_norm"] > 0
         assert report.metrics["training/ratio_max"] == pytest.approx(1.0, abs=CLOSE)
         assert report.metrics["training/ratio_min"] == pytest.approx(1.0, abs=CLOSE)
-    first, last = (load_file(left(config).weights(step) / "model.safetensors") for step in (0, STEPS))
+        assert report.metrics["training/correction_weight_mean"] == pytest.approx(1.0, abs=CLOSE)
+        assert report.metrics["training/logprob_gap_max"] == pytest.approx(0.0, abs=CLOSE)
+    name = "adapter_model.safetensors" if "lora" in training else "model.safetensors"
+    first, last = (load_file(left(config).weights(step) / name) for step in (0, STEPS))
     assert max(float((last[name] - first[name]).abs().max()) for name in first) < 1e-25

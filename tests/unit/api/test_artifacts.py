@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headway_api import artifacts
-from headway_api.artifacts import Layout
+from headway_api.artifacts import Layout, by_number
 
 CONCEPTS = (Path(__file__).parents[3] / "docs" / "concepts.md").read_text()
 ARGUMENTS = {"int": 12, "str": "t0-000007"}
@@ -38,6 +38,7 @@ def test_every_kind_of_key_is_there() -> None:
         "weights",
         "steps",
         "incarnations",
+        "learners",
         "latest.json",
         "mlflow-run",
         "report.json",
@@ -49,3 +50,11 @@ def test_it_is_listed(key: str) -> None:
     listing = CONCEPTS.split("## Where a job's data lies")[1]
     assert f"\n  {key}" in listing
     assert f"\n    {key}" in (artifacts.__doc__ or "")
+
+
+def test_what_people_put_beside_numbered_folders_is_passed_over() -> None:
+    folder = "s3://b/job/checkpoints"
+    ours = [f"{folder}/000012/000000/report.json", f"{folder}/1234567/a.pt"]
+    theirs = ["000012-copy/a.pt", "12/a.pt", "README", "000013", "²/a.pt", "+00012/a.pt"]
+    found = by_number([*ours, *(f"{folder}/{name}" for name in theirs)], folder)
+    assert found == {12: ours[:1], 1234567: ours[1:]}

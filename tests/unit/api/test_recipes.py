@@ -1,4 +1,4 @@
-"""Guard rails warn of what the table says, and of nothing else; recipes know their families."""
+"""Guard rails warn of what the table says, and of nothing else; the chart and the command line carry them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from refusal_cases import EVERYTHING, SMALLEST, changed, title
+from refusal_cases import changed, title
 from warning_cases import QUIET, WARNINGS
 
 from headway_api import recipes
@@ -41,43 +41,6 @@ def test_a_warning_names_its_field_and_fits_where_it_is_told() -> None:
     assert len(recipes.GUARD_RAILS) <= 16, "status.warnings holds no more"
 
 
-@pytest.mark.parametrize("body", [SMALLEST, EVERYTHING], ids=["smallest", "everything"])
-def test_a_recipe_warns_of_nothing_of_its_own(body: dict[str, Any]) -> None:
-    for recipe in recipes.RECIPES:
-        fragment = recipe.spec()
-        spec = changed(body, {"spec.model.lora": fragment["model"]["lora"], "spec.model.full": None})
-        spec = changed(spec, {"spec.optimizer": fragment["optimizer"]})
-        assert not any("learningRate" in text for text in recipes.warnings(job(spec).spec)), recipe
-
-
-@pytest.mark.parametrize(
-    ("base", "family"),
-    [
-        ("hf://Qwen/Qwen3-8B", "Qwen3"),
-        ("hf://Qwen/Qwen3-30B-A3B", "Qwen3"),
-        ("hf://Qwen/Qwen3-30B-A3B-Instruct-2507", "Qwen3 2507"),
-        ("hf://Qwen/Qwen2.5-0.5B-Instruct", "Qwen2.5 Instruct"),
-        ("hf://meta-llama/Llama-3.2-1B-Instruct", "Llama 3.1 to 3.3"),
-        ("hf://meta-llama/Meta-Llama-3.1-8B", "Llama 3.1 to 3.3"),
-        ("hf://meta-llama/Meta-Llama-3-8B", "Llama 3"),
-        ("hf://openai/gpt-oss-120b", "gpt-oss"),
-        ("s3://acme/models/gpt-oss-20b", "gpt-oss"),
-        ("hf://acme/other-7b", None),
-    ],
-)
-def test_a_model_is_of_its_family(base: str, family: str | None) -> None:
-    found = recipes.recipe(base)
-    assert (found.family if found else None) == family
-
-
-def test_the_page_says_the_same() -> None:
-    rows = (ROOT / "docs" / "recipes.md").read_text().splitlines()
-    for known in recipes.RECIPES:
-        rate = f"{known.learning_rate:.0e}".replace("e-0", "e-")
-        (row,) = [row for row in rows if row.endswith(f"| {known.context_length} |") and known.family in row]
-        assert f"| {rate} |" in row
-
-
 def test_prints_what_is_known_of_a_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "job.yaml"
     file.write_text(yaml.safe_dump(changed(QUIET, {"spec.model.base": "hf://openai/gpt-oss-20b"})))
@@ -85,11 +48,6 @@ def test_prints_what_is_known_of_a_job(tmp_path: Path, capsys: pytest.CaptureFix
     said = capsys.readouterr().out
     assert "learningRate: 1.0e-05" in said
     assert "Warning: spec.optimizer.learningRate: gpt-oss wants a lower one" in said
-
-
-def test_a_model_of_no_family_starts_from_the_defaults() -> None:
-    said = recipes.advice(job(changed(QUIET, {"spec.model.base": "hf://acme/other-7b"})))
-    assert said == "hf://acme/other-7b is of no family with a recipe; start from the defaults"
 
 
 def test_the_chart_carries_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

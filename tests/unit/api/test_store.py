@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -124,3 +125,29 @@ def test_an_outage_of_the_store_is_waited_for_and_its_no_is_not(error: Exception
     refused = bucket_unavailable("s3://bucket/runs", error)
     assert refused.permanent is permanent
     assert (refused.termination.reason, refused.termination.field) == ("BucketUnavailable", "spec.output.uri")
+
+
+class Objects:
+    """An S3 client with one object; a range of an empty one is answered as S3 does."""
+
+    class exceptions:
+        ClientError = ClientError
+
+    def __init__(self, content: bytes) -> None:
+        self.content = content
+
+    def get_object(self, *, Range: str, **_: Any) -> dict[str, Any]:
+        first, last = map(int, Range.removeprefix("bytes=").split("-"))
+        if first >= len(self.content):
+            answer = {"Error": {"Code": "InvalidRange"}, "ResponseMetadata": {"HTTPStatusCode": 416}}
+            raise ClientError(answer, "GetObject")  # type: ignore[arg-type]
+        return {"Body": io.BytesIO(self.content[first : last + 1])}
+
+
+@pytest.mark.parametrize(("content", "start"), [(b"0123456789", b"0123"), (b"01", b"01"), (b"", b"")])
+def test_the_start_of_an_object(content: bytes, start: bytes, tmp_path: Path) -> None:
+    assert S3Store(Objects(content)).get_start("s3://b/k", 4) == start
+    (tmp_path / "k").write_bytes(content)
+    assert FileStore().get_start(f"file://{tmp_path}/k", 4) == start
+    with pytest.raises(NotFound):
+        FileStore().get_start(f"file://{tmp_path}/none", 4)

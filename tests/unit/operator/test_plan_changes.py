@@ -15,6 +15,7 @@ CHANGES: dict[str, Any] = {
     "suspend": False,
     "learner.nodes": 2,
     "learner.processesPerNode": 2,
+    "learner.terminationGracePeriodSeconds": 900,
     "rollout.replicas": 3,
     "schedule.maxSteps": 60,
     "evaluation.everySteps": 5,

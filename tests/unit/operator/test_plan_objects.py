@@ -115,10 +115,8 @@ def test_every_pod_is_restricted_whatever_a_template_says(spec: Json) -> None:
             assert not context.keys() & {"privileged", "runAsUser"}
 
 
-def test_a_learner_that_is_told_to_stop_has_the_time_that_its_processes_take() -> None:
+def test_one_that_does_not_hear_sigterm_yet_is_not_process_1_where_it_would_sit_long_out() -> None:
     pods = {role: template["spec"] for role, template in templates(everything()).items()}
-    assert pods[names.LEARNER]["terminationGracePeriodSeconds"] > launch.SHUTDOWN_SECONDS
-    # One that has no handler of SIGTERM yet must not be process 1, or it would sit all that time out.
     assert {role for role, pod in pods.items() if pod.get("shareProcessNamespace")} == {names.LEARNER}
 
 
@@ -316,8 +314,30 @@ def test_permanent_faults_fail_a_job_and_disruptions_do_not_count() -> None:
             "Ignore",
             "DisruptionTarget",
         )
-        assert body["backoffLimit"] == 2
         assert "ttlSecondsAfterFinished" not in body
+
+
+def test_restarts_are_those_of_a_role_however_many_nodes_it_has() -> None:
+    """When a learner of eight nodes fails, eight pods do."""
+    items = everything(failurePolicy={"maxRestarts": 2}, learner={"nodes": 8})
+    coordinator = named(items, "Job", "refunds-coordinator")["spec"]
+    learner = named(items, "Job", "refunds-learner")["spec"]
+    assert coordinator["backoffLimit"] == 2
+    assert (learner["backoffLimitPerIndex"], learner["maxFailedIndexes"]) == (2, 0)
+    assert "backoffLimit" not in learner
+
+
+@pytest.mark.parametrize("platform", [None, 40])
+def test_a_learner_knows_how_long_it_has_to_save(platform: int | None) -> None:
+    """Its launcher ends ranks that hang in time to say so."""
+    template: Json = {"spec": {"terminationGracePeriodSeconds": platform}} if platform else {}
+    known = PLATFORM.model_copy(update={"role_templates": {"learner": template}})
+    body = job(status=PASSED, learner={"terminationGracePeriodSeconds": 1200})
+    pod = templates(wanted(body, known))["learner"]["spec"]
+    grace = platform or 1200
+    env = {entry["name"]: entry.get("value", "0") for entry in pod["containers"][0]["env"]}
+    assert pod["terminationGracePeriodSeconds"] == launch.Place.of(env).grace == grace
+    assert templates(everything())["learner"]["spec"]["terminationGracePeriodSeconds"] == 300
 
 
 def test_the_platforms_template_is_laid_under_the_jobs() -> None:

@@ -187,10 +187,11 @@ class TestFailures:
         world.carry_out()
         assert not world.is_true("Failed")
 
-    def test_a_job_out_of_restarts_names_the_last_death(self) -> None:
+    @pytest.mark.parametrize("reason", ["BackoffLimitExceeded", "MaxFailedIndexesExceeded"])
+    def test_a_job_out_of_restarts_names_the_last_death(self, reason: str) -> None:
         world = running()
         world.died("learner", 137, reason="OOMKilled")
-        failed = world.condition("Failed", True) | {"reason": "BackoffLimitExceeded", "message": "limit"}
+        failed = world.condition("Failed", True) | {"reason": reason, "message": "limit"}
         world.workload_status("Job", "learner", failed=6, conditions=[failed])
         world.carry_out()
         told = world.told("Failed")

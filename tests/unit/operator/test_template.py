@@ -103,6 +103,16 @@ def test_other_roles_may_have_them(field: str, fragment: Json, where: str) -> No
     assert refused(field, fragment) == []
 
 
+def test_a_learners_grace_period_has_one_place() -> None:
+    grace = pod(terminationGracePeriodSeconds=900)
+    (text,) = refused(LEARNER, grace)
+    assert text == (
+        f"{LEARNER}.spec.terminationGracePeriodSeconds may not be set here; use "
+        "spec.learner.terminationGracePeriodSeconds"
+    )
+    assert refused(ROLLOUT, grace) == []
+
+
 @pytest.mark.parametrize(("fragment", "where"), NEVER)
 @pytest.mark.parametrize("field", [SANDBOX, LEARNER, ROLLOUT])
 def test_what_reaches_beyond_the_pod_is_the_platforms_to_give(field: str, fragment: Json, where: str) -> None:
@@ -126,7 +136,7 @@ def test_what_a_sandbox_has_its_own_word_for_is_said_there(field: str, instead: 
     (text,) = refused(SANDBOX, fragment)
     assert text.startswith(f"{SANDBOX}.spec.{field} ")
     assert instead in text
-    assert refused(LEARNER, fragment) == []
+    assert refused(ROLLOUT, fragment) == []
 
 
 def test_a_sandbox_may_have_scratch_data_and_its_own_place() -> None:

@@ -23,6 +23,8 @@ CHOICES: list[dict[str, Any]] = [
     {"advantage": {"method": "reinforce_pp", "gamma": 0.95}, "plugins": ["json"]},
     {"correction": "tis", "correctionCap": 4, "kl": {"coefficient": 1e-7, "estimator": "k2"}},
     {"entropy": {"coefficient": 0.001}},
+    {"kl": {"coefficient": 1e-10}, "entropy": {"coefficient": 0.1 + 0.2}},
+    {"clip": {"low": 0.9997, "high": 100}},
 ]
 
 
@@ -37,6 +39,13 @@ def test_status_shows_what_the_learner_runs(chosen: dict[str, Any], tmp_path: Pa
             assert float(said) == value, name
         else:
             assert said == (list(value) if isinstance(value, tuple) else value), name
+
+
+def test_a_number_that_status_has_no_room_for_is_cut_short(tmp_path: Path) -> None:
+    spec = rig.job(tmp_path, tmp_path, algorithm={"kl": {"coefficient": 1.23456789e-25}}).spec
+    said = view.algorithm(spec).kl_coefficient
+    assert said == "0.000000000000000000000000123457"
+    assert len(said) == 32
 
 
 def test_the_planned_length_is_that_of_the_platforms_loop_else_a_turns(tmp_path: Path) -> None:

@@ -12,9 +12,11 @@ from episodes import version
 from faulty_servers import drop, engine, fail, first, hang
 from scripted_fleet import REQUEST, a_fleet, manifest, until
 
+from headway_api.conditions import Reason
 from headway_api.records import VersionSpan
+from headway_rollout import conditions
 from headway_rollout.engines import fleet as fleets
-from headway_rollout.engines import vllm
+from headway_rollout.engines import vllm, weights
 from headway_rollout.engines.router import Failure
 from headway_rollout.faults import InfraFault
 
@@ -204,7 +206,7 @@ async def test_a_failed_load_is_remembered_in_the_servers_words(reason: str | No
         state |= bad
         await until(lambda: agent.count("POST") == 4)
         [server] = fleet.router.servers.values()
-        assert server.failure == Failure(reason or "UpdateFailed", "canary off by 3.1")  # type: ignore[arg-type]
+        assert server.failure == Failure(Reason(reason or "UpdateFailed"), "canary off by 3.1")
         assert fleet.verification_failures == counted
         good = {"version": {"incarnation": 0, "step": 0}, "ready": True}
         agent.answers = {"GET /v1/weights": lambda _: state, "POST /v1/weights": lambda _: good}
@@ -220,6 +222,52 @@ async def test_a_server_that_still_starts_has_failed_nothing() -> None:
         [server] = fleet.router.servers.values()
         assert server.failure is None
         await until(fleet.router.in_rotation)
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        (hang, Reason.UPDATE_TIMED_OUT),
+        (drop, Reason.SERVER_SILENT),
+        (fail(500), Reason.UPDATE_FAILED),
+    ],
+    ids=["times out", "breaks off", "is refused"],
+)
+async def test_a_load_without_an_answer_is_a_failure_until_one_succeeds(
+    fault: Any, reason: Reason, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weights, "LOAD_SECONDS", 0.3)
+    async with a_fleet(2) as (fleet, servers):
+        fleet.router.replicas = 2
+        servers.agents[0].faults["POST /v1/weights"] = fault
+        await fleet.want(manifest(0))
+        await until(lambda: len(fleet.router.in_rotation()) == 1)
+        bad = next(s for s in fleet.router.servers.values() if s.endpoint.weights == servers.agents[0].url)
+        await until(lambda: bad.failure)
+        [found] = conditions.after([], fleet.router)
+        assert (found.status, found.reason) == ("False", reason)
+        assert found.message.startswith(f"{bad.endpoint.engine}: POST {bad.endpoint.weights}/v1/weights: ")
+        del servers.agents[0].faults["POST /v1/weights"]
+        await until(lambda: len(fleet.router.in_rotation()) == 2)
+        assert [known.status for known in conditions.after([found], fleet.router)] == ["True"]
+
+
+async def test_a_silent_weight_agent_is_a_failure_until_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleets, "CHECK_SECONDS", 0.2)
+    monkeypatch.setattr(weights, "ASK_SECONDS", 0.3)
+    async with a_fleet(2) as (fleet, servers):
+        fleet.router.replicas = 2
+        await fleet.want(manifest(0))
+        await until(lambda: len(fleet.router.in_rotation()) == 2)
+        servers.agents[0].faults["GET /v1/weights"] = hang
+        before = conditions.after([], fleet.router)
+        await until(lambda: conditions.after(before, fleet.router) != before)
+        [found] = conditions.after(before, fleet.router)
+        assert (found.status, found.reason) == ("False", "ServerSilent")
+        assert "no answer within 0.3 s" in found.message
+        del servers.agents[0].faults["GET /v1/weights"]
+        await until(lambda: len(fleet.router.in_rotation()) == 2)
+        assert [known.status for known in conditions.after([found], fleet.router)] == ["True"]
 
 
 @pytest.mark.parametrize("route", ["GET /v1/weights", "POST /v1/weights"])

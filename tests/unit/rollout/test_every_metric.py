@@ -39,6 +39,7 @@ from headway_sandbox.broker import metrics as broker_metrics
 from headway_trainer import learner as learners
 from headway_trainer.batch import training_batch
 from headway_trainer.engine import Update
+from headway_trainer.loop import Stopwatch
 from headway_trainer.objective.presets import Objective
 from headway_trainer.step import MAXIMA, SUMS, StepResult
 
@@ -171,7 +172,7 @@ def the_learners(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     monkeypatch.setattr(learners, "optimizer_step", lambda *args, **kwargs: result)
     config = learner_job()
     learner = object.__new__(learners.Learner)
-    for name in ("_engine", "_policy", "_store", "_journal"):
+    for name in ("_engine", "_policy", "_store"):
         setattr(learner, name, None)
     learner._spec, learner._objective, learner._max_tokens = (
         config.spec,
@@ -179,13 +180,14 @@ def the_learners(monkeypatch: pytest.MonkeyPatch) -> set[str]:
         1,
     )
     learner._layout = learners.Layout("file:///o", "ns", "job", "uid")
+    learner._journal = learners.Journal(FileStore(), learner._layout)
     learner._scratch = Path("/nowhere")
     learner._ranks = type("Ranks", (), {"first": False})()
     learner._publisher = type("Publisher", (), {"publish": lambda self, store, uri, version: manifest(1)})()
     learner.keeper = type("Keeper", (), {"durable": 0})()
     groups = [learner_rig.group("t0-000000", [1.0, 0.0]), learner_rig.group("t0-000001", [1.0, 1.0])]
     batch = training_batch(Batch(step=1, epoch=0, groups=groups), learner._objective)
-    before = learners.Stopwatch({"wait_for_batch": 1.0, "save_checkpoint": 0.5})
+    before = Stopwatch({"wait_for_batch": 1.0, "save_checkpoint": 0.5})
     return set(learner.train(batch, incarnation=0, before=before).metrics)
 
 

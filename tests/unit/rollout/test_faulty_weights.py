@@ -33,7 +33,7 @@ class Job:
     said: tuple[Condition, ...] = ()
 
     def condition(self) -> tuple[str, str]:
-        self.said = tuple(conditions.current(list(self.said), self.fleet.router))
+        self.said = tuple(conditions.after(self.said, self.fleet.router))
         return self.said[0].status, self.said[0].reason
 
     async def until(self, status: str, reason: str) -> None:

@@ -6,16 +6,23 @@ from fractions import Fraction
 from itertools import combinations
 from math import comb, isclose
 
+import a_job
 import pytest
 from episodes import a_group
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headway_api.metrics import family
-from headway_api.records import Purpose
+from headway_api.records import Batch, GroupRecord, Purpose
+from headway_api.spec.algorithm import ADVANTAGES, Advantage, AlgorithmSpec
+from headway_api.status import decimal
+from headway_rollout import view
 from headway_rollout.evaluation.driver import due
 from headway_rollout.evaluation.measures import pass_at_k, pass_k, pass_power_k, spread, summarize
 from headway_rollout.metrics import figures
+from headway_rollout.state import State
+from headway_trainer.batch import training_batch
+from headway_trainer.objective.presets import Objective
 
 TRIES = st.integers(1, 9).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n), st.integers(1, n)))
 
@@ -61,7 +68,7 @@ def test_a_summary_leaves_failed_episodes_out_of_every_mean() -> None:
 
 def test_every_figure_has_a_family() -> None:
     groups = [a_group("t0-000000", [1.0, 0.0, None]), a_group("t0-000001", [1.0, 1.0])]
-    batch = figures.batch(groups, 1, max_turns=2)
+    batch = figures.batch(groups, 1, trained={"t0-000000"}, max_turns=2)
     validation = figures.validation(groups, [1, 2], 1.0)
     for name in [*batch, *validation]:
         assert family(name).kind == "gauge"
@@ -74,6 +81,38 @@ def test_every_figure_has_a_family() -> None:
     assert validation["val/reward/num_prompts"] == 2
 
 
+TRAINED = {
+    # What each method has an advantage for of [1, 1, 0], [1, 1, 1] and [0, 0, 0].
+    "grpo_passk": [False, False, False],
+    "monte_carlo": [True, True, False],
+    "reinforce_pp": [True, True, True],
+}
+
+
+@pytest.mark.parametrize("method", ADVANTAGES)
+def test_a_group_counts_as_without_advantage_where_the_learner_found_none(method: str) -> None:
+    rewards = {"t0-000000": [1.0, 1.0, 0.0], "t0-000001": [1.0, 1.0, 1.0], "t0-000002": [0.0, 0.0, 0.0]}
+    groups = [a_group(name, given) for name, given in rewards.items()]
+    report = a_job.report(1).model_copy(update={"train_tokens": learned(groups, method)})
+    found = figures.batch(groups, 1, trained=report.trained, max_turns=2)
+    differs, ones, zeros = TRAINED.get(method, [True, False, False])
+    assert found["analysis/batch_valid_ratio"] == pytest.approx(sum((differs, ones, zeros)) / 3)
+    assert found["analysis/zero_adv_groups"] == 3 - sum((differs, ones, zeros))
+    assert found["analysis/zero_adv_nonzero_reward"] == 2 - sum((differs, ones))
+    assert found["analysis/zero_adv_zero_reward"] == 1 - zeros
+    valid = [r for name, given in rewards.items() if name in report.trained for r in given]
+    assert found["rollout/reward/valid_mean"] == pytest.approx(sum(valid) / max(1, len(valid)))
+    shown = view.reward(State(reports=[report], last_batch=groups))
+    assert shown is not None
+    assert shown.valid == decimal(found["rollout/reward/valid_mean"])
+
+
+def learned(groups: list[GroupRecord], method: str) -> dict[str, int]:
+    """Tokens that the learner trains of each group."""
+    objective = Objective.of(AlgorithmSpec(advantage=Advantage(method=method)))
+    return training_batch(Batch(step=1, epoch=0, groups=groups), objective).train_tokens
+
+
 def test_a_validation_lasts_from_the_first_start_to_the_last_end_tries_included() -> None:
     group = a_group("v0-0", [1.0, 0.0], purpose=Purpose.VALIDATION, retried=1)
     late = group.discarded[0].model_copy(update={"started_at": 1_699_999_990.0})
@@ -83,7 +122,7 @@ def test_a_validation_lasts_from_the_first_start_to_the_last_end_tries_included(
 
 
 def test_figures_of_nothing_are_zero() -> None:
-    batch = figures.batch([a_group("t0-000000", [None, None])], 1, max_turns=2)
+    batch = figures.batch([a_group("t0-000000", [None, None])], 1, trained=(), max_turns=2)
     assert batch["rollout/reward/mean"] == batch["rollout/tokens/response_max"] == 0
 
 

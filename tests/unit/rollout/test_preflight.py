@@ -11,59 +11,18 @@ from typing import Any
 import aiohttp
 import pytest
 from faulty_servers import Scripted, broker, drop, fail, first, sandbox, serving
+from preflight_bench import Bench, spec, write_inputs
 from refusing_bucket import refusing_store
-from toy_tokenizer import tokenizer
 
 from headway_api.exits import JobError
 from headway_api.spec.training import RLTrainingJobSpec
-from headway_api.status import Preflight
-from headway_api.store import FileStore
-from headway_rollout.preflight.run import Runner
-from headway_rollout.sandboxes import Broker
 
 UNVALIDATED = {"everySteps": 0, "atStart": False}
 
 
-def spec(folder: Path, **blocks: Any) -> RLTrainingJobSpec:
-    content: dict[str, Any] = {
-        "model": {"base": f"file://{folder}/model"},
-        "data": {name: {"uri": f"file://{folder}/{name}.jsonl"} for name in ("train", "validation")},
-        "environment": {"image": "i", "entrypoint": "m:C"},
-        "output": {"uri": f"file://{folder}/out"},
-        "algorithm": {"batchSize": 2, "groupSize": 2},
-        "rollout": {"sampling": {"maxTokens": 20}, "timeoutSeconds": 10},
-        "agent": {"builtin": {"maxTurns": 4}},
-        "pendingDeadlineSeconds": 2,
-    }
-    return RLTrainingJobSpec.model_validate(content | blocks)
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    tokenizer(tmp_path / "model")
-    (tmp_path / "model" / "config.json").write_text(json.dumps({"max_position_embeddings": 512}))
-    for name in ("train", "validation"):
-        (tmp_path / f"{name}.jsonl").write_text('{"prompt": "a"}\n{"prompt": "b"}\n')
-    return tmp_path
-
-
-class Bench:
-    """A runner and what it reported."""
-
-    def __init__(self, of: RLTrainingJobSpec) -> None:
-        self.reports: list[Preflight] = []
-        self.runner = Runner(of, self.reports.append)
-
-    def basics(self, folder: Path) -> Any:
-        return self.runner.basics(FileStore(), folder / "cache")
-
-    async def environment(self, folder: Path, leases: Scripted) -> None:
-        async with aiohttp.ClientSession() as http:
-            await self.runner.environment(self.basics(folder), Broker(http, leases.url, "t", "me"), 0)
-
-    @property
-    def failed(self) -> list[tuple[str, str | None]]:
-        return [(check.name, check.field) for check in self.reports[-1].checks if not check.passed]
+    return write_inputs(tmp_path)
 
 
 @asynccontextmanager
@@ -174,6 +133,7 @@ def start_from(folder: Path, adapter_of: Path) -> RLTrainingJobSpec:
         "r": 32,
         "lora_alpha": 64,
         "base_model_name_or_path": f"file://{adapter_of}",
+        "target_modules": ["q_proj"],
     }
     (folder / "start" / "adapter_config.json").write_text(json.dumps(config))
     model = {"base": f"file://{folder}/model", "warmStart": {"uri": f"file://{folder}/start"}}

@@ -20,7 +20,7 @@ from headway_rollout.training import Conflict
 
 def resumed(job: Job, step: int, incarnation: int) -> StepReport:
     """What a learner announces of `step` that was made before."""
-    before = StepReport.model_validate_json(job.store.get(job.layout.step_report(step)))
+    before = StepReport.model_validate_json(job.store.get(job.layout.checkpoint_report(step, 0)))
     weights = manifest(step, incarnation)
     return before.model_copy(update={"version": weights.version, "weights": weights})
 
@@ -29,7 +29,7 @@ def roll_back(job: Job, to: int) -> StepReport:
     """Set the pointer back, and start the learner there."""
     anew = resumed(job, to, incarnation=1)
     job.store.put(job.layout.latest, json.dumps({"step": to}).encode())
-    for uri in (job.layout.step_report(to), job.layout.step_history(to)):
+    for uri in (job.layout.checkpoint_report(to, 0), job.layout.step_history(to)):
         job.store.put(uri, anew.model_dump_json().encode())
     return anew
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
+from a_job import spec
 from episodes import version
 
 from headway_api.artifacts import Layout
+from headway_api.config import JobConfig
 from headway_api.records import Canary, StepReport, WeightsManifest
 from headway_api.status import Checkpoints
+from headway_api.store import FileStore
+from headway_api.weights_format import EXPORT_FILE, MODEL_FILE
+from headway_rollout import coordinator as coordinators
 from headway_rollout import view
 from headway_rollout.evaluation.measures import Evaluation
 from headway_rollout.state import State
@@ -62,15 +69,56 @@ SOURCE = {"host": "learner", "port": 8310, "header": "0" * 64}
 @pytest.mark.parametrize(
     "described", [{"kind": "delta", "chain": [LINK]}, {"kind": "direct", "direct": SOURCE}]
 )
-def test_weights_to_load_are_those_of_the_newest_whole_version_and_in_the_end_of_the_last(
+def test_weights_to_load_are_whole_ones_alone_and_those_of_the_last_step_once_they_are_exported(
     described: dict[str, Any],
 ) -> None:
     reports = [report(0, kind="full"), report(1, kind="full", direct=SOURCE), report(2, **described)]
-    for state, step in (State(reports=reports), 1), (State(reports=reports, finished="MaxSteps"), 2):
-        found = view.checkpoints(LAYOUT, state, [])
+    scores = [Evaluation(step, 0.0, score, 0.0, 8, 0) for step, score in enumerate((0.1, 0.2, 0.9))]
+    for finished, exported, step in (None, False, 1), ("MaxSteps", False, 1), ("MaxSteps", True, 2):
+        state = State(reports=reports, finished=finished, exported=exported)  # type: ignore[arg-type]
+        found = view.checkpoints(LAYOUT, state, scores)
         assert found is not None
-        assert found.adapter is not None
-        assert found.adapter.step == step
+        assert (found.adapter and found.adapter.step, found.best and found.best.step) == (step, step)
+        assert found.adapter == found.best
+
+
+def test_a_last_step_that_was_never_exported_is_not_what_validated_best() -> None:
+    """It was to be the last when it was validated; then maxSteps was raised."""
+    delta = {"kind": "delta", "chain": [LINK]}
+    reports = [report(0, kind="full"), report(1, kind="full"), report(2, **delta), report(3, kind="full")]
+    scores = [Evaluation(step, 0.0, score, 0.0, 8, 0) for step, score in enumerate((0.1, 0.5, 0.9, 0.3))]
+    found = view.checkpoints(LAYOUT, State(reports=reports, finished="MaxSteps", exported=True), scores)
+    assert found is not None
+    assert (found.best and found.best.step, found.adapter and found.adapter.step) == (1, 3)
+
+
+def test_where_no_version_is_whole_none_is_named() -> None:
+    found = view.checkpoints(LAYOUT, State(reports=[report(0, kind="delta", chain=[LINK])]), [])
+    assert found is not None
+    assert (found.best, found.adapter) == (None, None)
+
+
+async def test_the_end_waits_for_what_the_learner_writes_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordinators, "EXPORT_POLL_SECONDS", 0.01)
+    store = FileStore()
+    of = spec().model_copy(update={"output": spec().output.model_copy(update={"uri": f"file://{tmp_path}"})})
+    job = JobConfig(name="job", namespace="ns", uid="uid", spec=of)
+    coordinator = coordinators.Coordinator(job, "token", store, tmp_path, lambda status: None)
+    newest = report(2, kind="delta", chain=[LINK], uri=f"file://{tmp_path}/000002").weights
+    waiting = asyncio.create_task(coordinator._until_whole(newest))
+    marker = f"{newest.uri}/{EXPORT_FILE}"
+    for uri, content in (
+        (f"{newest.uri}/{MODEL_FILE}", b"a model, of whoever was here before"),
+        (marker, version(2, incarnation=7).model_dump_json().encode()),
+    ):
+        store.put(uri, content)
+        await asyncio.sleep(0.2)
+        assert not waiting.done()
+    store.put(marker, newest.version.model_dump_json().encode())
+    async with asyncio.timeout(5):
+        await waiting
 
 
 def test_there_is_none_before_the_learner_has_spoken() -> None:

@@ -110,7 +110,7 @@ async def test_a_header_that_is_not_the_manifests_is_refused(server: Server, sen
     """As from a learner that erred."""
     right = manifest(sender, 1)
     assert right.direct is not None
-    sender._offer = Offer(describe(offered(2)), right.direct.header, list(offered(2).values()))
+    sender._offers = (Offer(describe(offered(2)), right.direct.header, list(offered(2).values())),)
     state = await server.take(right)
     assert (state.reason, server.engine.calls) == ("VerificationFailed", [])
     assert "sha256" in (state.error or "")

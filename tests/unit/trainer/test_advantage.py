@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headway_api.objective import uniform
 from headway_trainer.objective.advantage import (
     ADVANTAGES,
     AdvantageSettings,
@@ -140,7 +141,7 @@ def test_without_rewards_of_turns_per_turn_is_group_based(
 @given(rewards)
 def test_std_agrees_with_numpy(values: list[float]) -> None:
     array = np.array(values)
-    if array.min() == array.max():
+    if uniform(values):
         expected = np.zeros(len(array))
     else:
         expected = (array - np.mean(array)) / (np.std(array, ddof=1) + 1e-6)
@@ -155,6 +156,34 @@ def test_equal_rewards_have_no_advantage_at_all(
 ) -> None:
     # 0.1 has no exact mean: a deviation of rounding error must not be divided by itself.
     assert not np.any(of_group(method, [episode(value, 1 + n) for n in range(size)], chosen))
+
+
+SUMS = [0.1 + 0.2, 0.3, 0.3]
+"""Of the same parts in another order, 6e-17 apart."""
+
+
+@pytest.mark.parametrize("method", BASELINED)
+@pytest.mark.parametrize("size", [-1e6, 1e-6, 1.0, 1e6])
+@pytest.mark.parametrize("offset", [0.0, -0.3])
+def test_rewards_that_are_equal_but_for_rounding_have_no_advantage_at_all(
+    method: str, size: float, offset: float
+) -> None:
+    sums = [size * (value + offset) for value in SUMS]
+    assert len(set(sums)) == 2
+    group = [episode(value, 1 + n) for n, value in enumerate(sums)]
+    assert not np.any(of_group(method, group))
+    told = [by_turns(value, 0.0) for value in sums]
+    assert not np.any(of_group("group_based_per_turn", told))
+
+
+def test_the_best_that_is_so_by_rounding_alone_is_not_the_best() -> None:
+    assert not np.any(of_group("grpo_passk", [episode(r) for r in (*SUMS, 0.0)]))
+
+
+@pytest.mark.parametrize("apart", [1e-8, 1e-3])
+def test_rewards_that_differ_by_little_do_differ(apart: float) -> None:
+    assert np.all(of_group("group_based", [episode(r) for r in (0.3, 0.3 + apart)]))
+    assert np.all(of_group("group_based", [episode(r) for r in (1e6, 1e6 * (1 + apart))]))
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -16,7 +16,7 @@ from headway_api.records import Canary, PolicyVersion, WeightsLink, WeightsManif
 from headway_api.spec.model import ModelSpec
 from headway_api.spec.weights import WeightsSpec
 from headway_api.store import FileStore, digest
-from headway_api.weights_format import DELTA_FILE, DIGESTS_FILE, MODEL_FILE
+from headway_api.weights_format import DELTA_FILE, DIGESTS_FILE, EXPORT_FILE, MODEL_FILE
 from headway_rollout.server.weights import delta
 from headway_trainer import model as models
 from headway_trainer.publish.backends import (
@@ -71,14 +71,8 @@ class Trained:
         return Publisher(engine, policy, spec, self.base, self.folder / "served", Ranks(0, 0, 1, None))
 
     def manifest(self, step: int, published: Published) -> WeightsManifest:
-        return WeightsManifest(
-            version=version(step),
-            kind=published.kind,
-            uri=self.uri(step),
-            files=published.files,
-            chain=published.chain,
-            canary=Canary(tokens=[1, 2], logprobs=[-1.0], tolerance=1.0),
-        )
+        canary = Canary(tokens=[1, 2], logprobs=[-1.0], tolerance=1.0)
+        return published.manifest(self.uri(step), version(step), canary)
 
     def uri(self, step: int) -> str:
         return f"file://{self.at(step)}"
@@ -90,6 +84,17 @@ class Trained:
 @pytest.fixture
 def trained(tmp_path: Path) -> Trained:
     return Trained(tmp_path)
+
+
+class Writes(FileStore):
+    """In which order objects are written."""
+
+    def __init__(self) -> None:
+        self.written: list[str] = []
+
+    def put(self, uri: str, data: bytes) -> None:
+        super().put(uri, data)
+        self.written.append(uri)
 
 
 def names(published: Published) -> set[str]:
@@ -143,8 +148,11 @@ def test_what_people_may_serve_is_whole(trained: Trained) -> None:
     assert [one.kind for one in found] == ["full", "delta", "full", "delta", "full", "delta"]
     trained.publisher().complete(FileStore(), trained.manifest(4, found[4]))
     assert not (trained.folder / "served").exists(), "what is whole is not written again"
-    trained.publisher().complete(FileStore(), trained.manifest(5, found[5]))
+    store = Writes()
+    trained.publisher().complete(store, trained.manifest(5, found[5]))
     assert {file.name for file in trained.at(5).iterdir()} >= {MODEL_FILE, DELTA_FILE, "config.json"}
+    assert store.written[-1] == trained.uri(5) + f"/{EXPORT_FILE}", "whoever sees it sees all the rest"
+    assert PolicyVersion.model_validate_json(store.get(store.written[-1])) == version(5)
     assert {file.name for file in trained.at(3).iterdir()} == {DELTA_FILE, DIGESTS_FILE}
     plain = FilePublisher(trained.model, trained.base, trained.folder / "other")
     trained.publish(plain, 9)

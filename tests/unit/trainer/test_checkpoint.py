@@ -8,30 +8,27 @@ from typing import cast
 
 import pytest
 
-from headway_api.artifacts import Layout
 from headway_api.exits import JobError
 from headway_api.records import FileDigest
-from headway_api.spec.learner import CheckpointsSpec
 from headway_api.store import FileStore
 from headway_trainer import probes, ranks
 from headway_trainer.checkpoint import resize, state
-from headway_trainer.checkpoint.journal import Journal
-from headway_trainer.checkpoint.keeper import Keeper
+from headway_trainer.checkpoint.manifest import CheckpointManifest
 from headway_trainer.engine import Engine
 from headway_trainer.ranks import Ranks
 
 UNTOUCHED = cast(Engine, SimpleNamespace(replicated=False))
 """Nothing is loaded into an engine before all of a checkpoint is there."""
+ONE = Ranks(0, 0, 1, None)
 
 
-def manifest(folder: Path, *, world: int, file: FileDigest) -> None:
-    found = state.CheckpointManifest(files=[file], world_size=world, updates=1)
-    (folder / state.MANIFEST).write_text(found.model_dump_json())
+def manifest(*, world: int, file: FileDigest) -> CheckpointManifest:
+    return CheckpointManifest(start=0, files=[file], world_size=world, updates=1)
 
 
-def restore(folder: Path, scratch: Path) -> JobError:
+def restore(folder: Path, found: CheckpointManifest, scratch: Path) -> JobError:
     with pytest.raises(JobError) as failed:
-        state.restore(UNTOUCHED, FileStore(), f"file://{folder}", scratch, Ranks(0, 0, 1, None))
+        state.restore(UNTOUCHED, FileStore(), f"file://{folder}", found, scratch, ONE)
     assert failed.value.termination.reason == "CheckpointUnusable"
     return failed.value
 
@@ -41,10 +38,10 @@ def test_a_damaged_checkpoint_is_tried_again_so_that_a_person_can_set_the_pointe
 ) -> None:
     folder = tmp_path / "checkpoint"
     folder.mkdir()
-    missing = restore(folder, tmp_path / "scratch")
+    found = manifest(world=1, file=FileDigest(name="a.pt", size=9, sha256="0" * 64))
+    missing = restore(folder, found, tmp_path / "scratch")
     (folder / "a.pt").write_bytes(b"torn")
-    manifest(folder, world=1, file=FileDigest(name="a.pt", size=9, sha256="0" * 64))
-    damaged = restore(folder, tmp_path / "scratch")
+    damaged = restore(folder, found, tmp_path / "scratch")
     for error in (missing, damaged):
         assert not error.permanent
         assert "set latest.json" in error.termination.message
@@ -60,30 +57,12 @@ def test_what_cannot_be_converted_for_another_number_of_processes_can_be_set_bac
     folder.mkdir()
     (folder / "a.pt").write_bytes(b"")
     empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
-    manifest(folder, world=2, file=FileDigest(name="a.pt", size=0, sha256=empty))
-    error = restore(folder, tmp_path / "scratch")
+    found = manifest(world=2, file=FileDigest(name="a.pt", size=0, sha256=empty))
+    error = restore(folder, found, tmp_path / "scratch")
     assert not error.permanent, "a job that has failed could not be given its old number of processes"
     assert error.termination.field == "spec.learner"
     assert "set nodes x processesPerNode to what it was" in error.termination.message
     assert ("it was not done in" in error.termination.message) == (seconds < 1)
-
-
-@pytest.mark.parametrize("uploaded", [False, True])
-def test_a_checkpoint_that_is_being_written_is_neither_deleted_nor_forgotten(
-    tmp_path: Path, uploaded: bool
-) -> None:
-    """Weights of the steps that `prune` names stay: the one under way is among them before its first file."""
-    store, layout = FileStore(), Layout(f"file://{tmp_path}", "rl", "refunds", "uid")
-    for step in [1, 2, *[3] * uploaded]:
-        store.put(f"{layout.checkpoint(step)}/a.pt", b"state")
-    spec = CheckpointsSpec(keep_last=1, keep_best=0)
-    keeper = Keeper(
-        spec, UNTOUCHED, store, layout, Journal(store, layout), tmp_path / "scratch", Ranks(0, 0, 1, None)
-    )
-    keeper.durable, keeper.saved = 2, 3
-    assert keeper.prune([]) == [2, 3]
-    left = {uri.removeprefix(f"{layout.checkpoints}/") for uri in store.list(layout.checkpoints)}
-    assert left == {f"{Path(layout.checkpoint(step)).name}/a.pt" for step in [2, *[3] * uploaded]}
 
 
 def test_who_waits_for_a_checkpoint_waits_as_long_as_it_may_take() -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import socket
+import time
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 import learner_rig as rig
@@ -77,6 +80,19 @@ async def test_a_coordinator_that_stays_away_ends_the_process_retriably() -> Non
         await off_loop(lambda: here.poll(1))
     assert gone.value.termination.reason == "CoordinatorUnreachable"
     assert not gone.value.permanent
+
+
+async def test_a_request_that_is_swallowed_is_lost_soon_after_it_should_have_been_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A short poll does not wait as long as a long one: the learner may be told to stop meanwhile."""
+    monkeypatch.setattr(client, "SILENCE", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        here = Coordinator(f"http://127.0.0.1:{deaf.getsockname()[1]}", rig.TOKEN)
+        for wait in (0.0, 0.5):
+            started = time.monotonic()
+            assert await off_loop(partial(here.poll, 1, wait)) is None
+            assert wait + 0.2 <= time.monotonic() - started < wait + 1.5
 
 
 async def test_an_answer_ends_the_silence() -> None:

@@ -20,6 +20,7 @@ from headway_api.spec.weights import WeightsSpec
 from headway_api.store import FileStore
 from headway_api.weights_format import DIGESTS_FILE, MODEL_FILE
 from headway_trainer import model as models
+from headway_trainer.learner import Learner
 from headway_trainer.publish import full
 from headway_trainer.publish.backends import DirectPublisher, Published, write_whole
 from headway_trainer.publish.sender import Sender, describe, sender_of
@@ -58,14 +59,8 @@ class Trained:
         return self.publisher.publish(FileStore(), f"file://{self.at(step)}", version(step), self.tensors())
 
     def manifest(self, step: int, published: Published) -> WeightsManifest:
-        return WeightsManifest(
-            version=version(step),
-            kind=published.kind,
-            uri=f"file://{self.at(step)}",
-            files=published.files,
-            direct=published.direct,
-            canary=Canary(tokens=[1, 2], logprobs=[-1.0], tolerance=1.0),
-        )
+        canary = Canary(tokens=[1, 2], logprobs=[-1.0], tolerance=1.0)
+        return published.manifest(f"file://{self.at(step)}", version(step), canary)
 
 
 @pytest.fixture
@@ -102,6 +97,20 @@ def test_most_versions_are_in_memory_alone(trained: Trained) -> None:
     assert found == ["full", "direct", "direct", "full", "direct"]
     assert [trained.at(step).exists() for step in range(5)] == [True, False, False, True, False]
     assert {file.name for file in trained.at(3).iterdir()} >= {MODEL_FILE, DIGESTS_FILE, "config.json"}
+
+
+def test_the_version_before_is_to_be_had_until_servers_are_told_of_the_next(trained: Trained) -> None:
+    learner = object.__new__(Learner)
+    learner._sender = trained.sender
+    headers = []
+    for step in (1, 2):
+        published = trained.publish(step)
+        assert published.direct is not None
+        headers.append(f"/v1/weights/{published.direct.header}")
+        trained.step()
+    assert all(map(trained.sender.offered, headers))
+    learner.announced()
+    assert [trained.sender.offered(path) is not None for path in headers] == [False, True]
 
 
 def test_what_is_trained_on_does_not_change_what_is_offered(trained: Trained) -> None:

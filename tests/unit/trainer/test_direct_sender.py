@@ -87,9 +87,18 @@ def test_servers_take_the_same_weights_side_by_side(sender: Sender) -> None:
         assert same(found, weights(1))
 
 
+def test_until_the_next_version_is_announced_servers_may_join_for_either(sender: Sender) -> None:
+    """They are told of it after it is offered: one that joins in between asks for the one before."""
+    gone, before, newest = (sender.offer(weights(step)) for step in range(3))
+    assert same(taker(sender, before).take()[0], weights(1))
+    assert same(taker(sender, newest).take()[0], weights(2))
+    assert taker(sender, gone).ask("GET", header_path(gone))[0] == 404, "host memory holds two at most"
+
+
 def test_a_server_that_comes_late_gets_the_newest(sender: Sender) -> None:
     before = sender.offer(weights(1))
     newest = sender.offer(weights(2))
+    sender.announced()
     assert same(taker(sender, newest).take()[0], weights(2))
     for method, path in ("GET", header_path(before)), ("POST", join_path(before)):
         code, text = taker(sender, before).ask(method, path)

@@ -10,10 +10,11 @@ import pytest
 from pydantic import ValidationError
 
 from headway_api.artifacts import Layout
-from headway_api.exits import JobError
+from headway_api.exits import ANEW, RETRIABLE, JobError
 from headway_api.records import Canary, PolicyVersion, StepReport, WeightsManifest
 from headway_api.store import FileStore
 from headway_trainer.checkpoint.journal import Journal, incarnation
+from headway_trainer.checkpoint.manifest import Checkpoint, CheckpointManifest
 
 
 def report(step: int, number: int = 0, groups: tuple[str, ...] = ()) -> StepReport:
@@ -50,87 +51,192 @@ def layout(tmp_path: Path) -> Layout:
     return Layout(f"file://{tmp_path}", "rl", "refunds", "uid")
 
 
-def test_a_new_job_has_nothing_to_resume(layout: Layout) -> None:
-    assert Journal(FileStore(), layout).latest() is None
+def begun(layout: Layout, store: FileStore | None = None) -> tuple[Journal, Checkpoint | None]:
+    """A learner that has started, and what it resumes from."""
+    journal = Journal(store or FileStore(), layout)
+    return journal, journal.begin()
+
+
+def resumed(layout: Layout) -> Checkpoint:
+    _, found = begun(layout)
+    assert found is not None
+    return found
+
+
+def state(journal: Journal) -> CheckpointManifest:
+    return CheckpointManifest(start=journal.start, files=[], world_size=1, updates=1)
 
 
 def made_durable(journal: Journal, *reports: StepReport) -> None:
     for each in reports:
         journal.take(each)
-        journal.seal(each)
+        journal.seal(each, state(journal))
+
+
+def pointed_to(layout: Layout) -> int:
+    return int(json.loads(FileStore().get(layout.latest))["step"])
+
+
+def test_a_new_job_has_nothing_to_resume(layout: Layout) -> None:
+    assert begun(layout)[1] is None
 
 
 def test_the_pointer_is_written_last(layout: Layout) -> None:
     store = Recorder()
-    made_durable(Journal(store, layout), report(3))
-    assert store.puts == [layout.step_history(3), layout.step_report(3), layout.latest]
+    made_durable(begun(layout, store)[0], report(3))
+    assert store.puts == [layout.step_history(3), layout.checkpoint_report(3, 0), layout.latest]
 
 
 def test_a_step_is_resumed_once_it_is_durable_and_not_before(layout: Layout) -> None:
-    journal = Journal(FileStore(), layout)
+    journal, _ = begun(layout)
     made_durable(journal, report(1))
     journal.take(report(2))
-    resumed = journal.latest()
-    assert resumed is not None
-    assert (str(resumed.version), resumed.durable) == ("1.1", 1)
+    found = resumed(layout).report
+    assert (str(found.version), found.durable) == ("1.1", 1)
 
 
 @pytest.mark.parametrize(
     ("dies_before", "resumes_as"),
-    [("steps/000002.json", "0.1"), ("checkpoints/000002/report.json", "1.1"), ("latest.json", "1.1")],
+    [("steps/000002.json", "0.1"), ("checkpoints/000002/000001/report.json", "1.1"), ("latest.json", "1.1")],
 )
 def test_what_was_cut_short_is_taken_anew_in_a_new_incarnation(
     layout: Layout, dies_before: str, resumes_as: str
 ) -> None:
-    made_durable(Journal(FileStore(), layout), report(1))
+    made_durable(begun(layout)[0], report(1))
     with pytest.raises(KeyboardInterrupt):
-        made_durable(Journal(Recorder(dies_before), layout), report(2))
-    resumed = Journal(FileStore(), layout).latest()
-    assert resumed is not None
-    assert str(resumed.version) == resumes_as
+        made_durable(begun(layout, Recorder(dies_before))[0], report(2))
+    assert str(resumed(layout).report.version) == resumes_as
 
 
 def test_a_pointer_moved_back_starts_a_new_incarnation(layout: Layout) -> None:
-    journal = Journal(FileStore(), layout)
-    made_durable(journal, *map(report, range(6)))
+    made_durable(begun(layout)[0], *map(report, range(6)))
     FileStore().put(layout.latest, b'{"step": 3}')
-    resumed = journal.latest()
-    assert resumed is not None
-    assert (resumed.step, resumed.version.incarnation, resumed.weights.version.incarnation) == (3, 1, 1)
-    journal.confirm(resumed)
-    again = journal.latest()
-    assert again is not None
-    assert again.version == PolicyVersion(incarnation=1, step=3)
+    journal, found = begun(layout)
+    assert found is not None
+    version = found.report.version
+    assert (version.step, version.incarnation, found.report.weights.version.incarnation) == (3, 1, 1)
+    journal.confirm(found)
+    assert resumed(layout).report.version == version
 
 
 def test_a_start_leaves_the_pointer_to_whoever_moves_it(layout: Layout) -> None:
-    """Another process of this learner may have made a step durable since this one read the pointer."""
-    journal = Journal(FileStore(), layout)
-    made_durable(journal, report(1))
-    resumed = journal.latest()
-    assert resumed is not None
-    made_durable(journal, report(2))
-    journal.confirm(resumed)
-    newest = journal.latest()
-    assert newest is not None
-    assert newest.step == 2
+    """A person may have set it since it was read."""
+    made_durable(begun(layout)[0], report(1), report(2))
+    journal, found = begun(layout)
+    assert found is not None
+    FileStore().put(layout.latest, b'{"step": 1}')
+    journal.confirm(found)
+    assert pointed_to(layout) == 1
 
 
-def test_a_process_that_was_replaced_moves_the_pointer_no_more(layout: Layout) -> None:
-    """It hung, say, and its successor resumed at step 1, which was durable when both took step 2."""
-    journal = Journal(FileStore(), layout)
-    made_durable(journal, report(1))
-    old = report(2).model_copy(update={"durable": 1})
-    journal.take(old)
-    resumed = journal.latest()
-    assert resumed is not None
-    journal.confirm(resumed)
-    with pytest.raises(JobError, match="another process goes on from step 1"):
-        journal.seal(old)
-    assert json.loads(FileStore().get(layout.latest)) == {"step": 1}
-    again = report(2, 1).model_copy(update={"durable": 1})
-    made_durable(journal, again)
-    assert json.loads(FileStore().get(layout.latest)) == {"step": 2}
+@pytest.mark.parametrize("beyond", [0, 1])
+def test_a_process_that_was_replaced_writes_nothing_more(layout: Layout, beyond: int) -> None:
+    """It hung: when it had taken nothing beyond the durable step, whose incarnation its successor then has,
+    or when it had."""
+    old, _ = begun(layout)
+    made_durable(old, report(1))
+    if beyond:
+        old.take(report(2))
+    new, found = begun(layout)
+    assert found is not None
+    assert found.report.version.incarnation == beyond
+    new.confirm(found)
+    made_durable(new, report(2, beyond), report(3, beyond))
+    store = Recorder()
+    old._store = store
+    for write in (
+        lambda: old.take(report(2)),
+        lambda: old.seal(report(2), state(old)),
+        lambda: old.confirm(Checkpoint(report=report(2), state=state(old))),
+    ):
+        with pytest.raises(JobError, match="start 1 of the learner has begun, and this is 0") as refused:
+            write()
+        assert (refused.value.termination.reason, refused.value.code) == ("Superseded", ANEW)
+    assert store.puts == []
+    assert pointed_to(layout) == 3
+    made_durable(new, report(4, beyond))
+    assert pointed_to(layout) == 4
+
+
+def test_what_the_one_before_makes_durable_until_its_successor_is_known_is_resumed(layout: Layout) -> None:
+    old, _ = begun(layout)
+    made_durable(old, report(1))
+
+    class Late(FileStore):
+        def put_new(self, uri: str, data: bytes) -> bool:
+            made_durable(old, report(2))
+            return super().put_new(uri, data)
+
+    _, found = begun(layout, Late())
+    assert found is not None
+    assert str(found.report.version) == "0.2"
+
+
+def test_two_that_start_at_once_are_told_apart(layout: Layout) -> None:
+    """Another may have claimed a number after this one has looked for the next."""
+
+    class Late(FileStore):
+        def list(self, prefix_uri: str) -> list[str]:
+            found = super().list(prefix_uri)
+            if prefix_uri == layout.learners:
+                begun(layout)
+            return found
+
+    assert [begun(layout)[0].start, begun(layout, Late())[0].start, begun(layout)[0].start] == [0, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("pointer", "said"),
+    [
+        (b'{"step": 2}', "checkpoints/000002 cannot be resumed from (it has no report.json)"),
+        (b'{"step": 4}', "checkpoints/000004/000000/report.json cannot be resumed from (it cannot be read"),
+        (b'{"step": 5}', "it was written for step 1, start 0"),
+        (b"12", "latest.json cannot be resumed from (it holds no {"),
+        (b'{"step": "last"}', "it holds no {"),
+    ],
+)
+def test_a_pointer_to_what_is_no_checkpoint_can_be_set_back(
+    layout: Layout, pointer: bytes, said: str
+) -> None:
+    store = FileStore()
+    made_durable(begun(layout)[0], report(1))
+    store.put(f"{layout.checkpoint_of(2, 0)}/a.pt", b"half")
+    store.put(layout.checkpoint_report(4, 0), b"{}")
+    store.put(layout.checkpoint_report(5, 0), store.get(layout.checkpoint_report(1, 0)))
+    store.put(layout.latest, pointer)
+    with pytest.raises(JobError) as failed:
+        begun(layout)
+    assert said in failed.value.termination.message
+    assert "set latest.json" in failed.value.termination.message
+    assert (failed.value.termination.reason, failed.value.code) == ("CheckpointUnusable", RETRIABLE)
+
+
+def test_of_one_step_the_newest_start_is_resumed(layout: Layout) -> None:
+    """A start that was undone has left a whole one of the step that was taken anew."""
+    made_durable(begun(layout)[0], report(1), report(2))
+    FileStore().put(layout.latest, b'{"step": 1}')
+    journal, found = begun(layout)
+    assert found is not None
+    journal.confirm(found)
+    made_durable(journal, report(2, 1))
+    again = resumed(layout)
+    assert (str(again.report.version), again.state.start) == ("1.2", 1)
+
+
+def test_checkpoints_of_steps_that_were_taken_anew_do_not_stand(layout: Layout) -> None:
+    first, _ = begun(layout)
+    made_durable(first, *map(report, range(1, 5)))
+    assert first.standing({1: 0, 2: 0, 9: 0}) == {1, 2}
+    FileStore().put(layout.latest, b'{"step": 2}')
+    second, found = begun(layout)
+    assert found is not None
+    second.confirm(found)
+    second.take(report(3, 1))
+    made_durable(second, report(4, 1))
+    third, _ = begun(layout)
+    for journal in (second, third):
+        assert journal.standing({1: 0, 2: 0, 3: 0, 4: 0}) == {1, 2}
+        assert journal.standing({1: 0, 2: 0, 4: 1}) == {1, 2, 4}
 
 
 def test_incarnations_only_grow() -> None:

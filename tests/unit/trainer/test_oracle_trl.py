@@ -15,6 +15,7 @@ from torch import Tensor
 
 from headway_api.spec.algorithm import AlgorithmSpec
 from headway_trainer.objective.presets import Objective
+from headway_trainer.objective.ratio import row_mean
 
 WHY = "trl is in the environment that `make oracles` makes; `make test-oracles` runs this there"
 trl = pytest.importorskip("trl", reason=WHY)
@@ -100,6 +101,8 @@ def trls(batch: Ragged, old_T: Tensor, weight_BL: Tensor, **options: Any) -> Ten
 @pytest.mark.parametrize("case", list(CASES))
 def test_losses(case: str, seed: int) -> None:
     batch = Ragged.draw(seed)
+    if case == "gspo":  # where they differ within a row, TRL's is another gradient: see the next test
+        batch = batch.with_one_advantage_a_row()
     spec, options = CASES[case]
     ours = batch.ours(Objective.of(AlgorithmSpec.model_validate(spec), EPISODE_TOKENS))
     old_T = batch.old_T if "correction" in spec else batch.sampler_T
@@ -107,6 +110,20 @@ def test_losses(case: str, seed: int) -> None:
     theirs = trls(batch, old_T, weight_BL, **options)
     np.testing.assert_allclose(ours[0], theirs.item(), rtol=1e-6, atol=1e-9)
     np.testing.assert_allclose(ours[1], batch.slope(theirs), rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_trl_has_one_gradient_a_row_under_gspo_and_we_one_a_token(seed: int) -> None:
+    # Deliberately different, where advantages vary within a row: a token answers for its own advantage
+    # (GSPO-token, as verl has it), not for the mean of its row's.
+    batch = Ragged.draw(seed)
+    spec, options = CASES["gspo"]
+    value, slope = batch.ours(Objective.of(AlgorithmSpec.model_validate(spec), EPISODE_TOKENS))
+    theirs = trls(batch, batch.sampler_T, batch.mask_BL, **options)
+    np.testing.assert_allclose(value, theirs.item(), rtol=1e-6, atol=1e-9)
+    their_slope = batch.slope(theirs)
+    assert not torch.allclose(slope, their_slope, rtol=1e-3)
+    np.testing.assert_allclose(row_mean(slope, batch.row_T), their_slope, rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -106,6 +106,21 @@ def test_losses_and_reductions(loss: str, reduction: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("reduction", MODES)
+def test_groups_without_an_advantage_are_in_verls_denominators_alone(reduction: str, seed: int) -> None:
+    # Deliberately different: here such a group makes no rows, so what is left counts the more.
+    batch = Ragged.draw(seed).without_advantage(0)
+    loss, slope = batch.ours(objective(reduction=reduction))
+    heard_T = batch.advantage_T != 0
+    share = heard_T.double().mean().item()
+    if reduction != "token_mean":
+        share = len(set(batch.row_T[heard_T].tolist())) / len(batch.prompts)
+    assert 0 < share < 1
+    theirs = verls(batch, "ppo", MODES[reduction], old_T=batch.sampler_T)
+    same(batch, (loss * share, slope * share), theirs)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_prompt_mean_is_the_mean_of_the_prompts_token_means(seed: int) -> None:
     batch = Ragged.draw(seed)
     of_prompt = [

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,10 +17,13 @@ from headway_api.exits import JobError
 from headway_api.spec.algorithm import AlgorithmSpec
 from headway_api.spec.training import RLTrainingJob
 from headway_trainer.objective import registry
-from headway_trainer.objective.advantage import Scored
+from headway_trainer.objective.advantage import ADVANTAGES, Scored, of_each_group
+from headway_trainer.objective.correction import CORRECTIONS, Correction
 from headway_trainer.objective.presets import Objective
+from headway_trainer.objective.ratio import RATIOS
+from headway_trainer.objective.reduction import REDUCTIONS, RowShape
 from headway_trainer.objective.registry import PLUGINS_DIR, Table, load_plugins
-from headway_trainer.objective.surrogate import SURROGATES
+from headway_trainer.objective.surrogate import SURROGATES, Surrogate, never_clipped
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "algorithms"
 
@@ -54,6 +60,10 @@ def test_the_examples_job_puts_the_module_where_the_learner_looks() -> None:
             "from headway_trainer.objective.surrogate import surrogate\n@surrogate('ppo')\ndef mine(*a): ...",
             "there is a spec.algorithm.loss called 'ppo' already",
         ),
+        (  # no function of that name: it is ppo, with another ratio
+            "from headway_trainer.objective.surrogate import surrogate as s\n@s('gspo')\ndef mine(*a): ...",
+            "there is a spec.algorithm.loss called 'gspo' already",
+        ),
     ],
 )
 def test_a_module_that_cannot_be_imported_names_its_field(
@@ -71,6 +81,102 @@ def test_a_module_that_cannot_be_imported_names_its_field(
     assert (told.reason, told.field) == ("PluginNotImportable", "spec.algorithm.plugins")
     assert refused.value.permanent
     assert SURROGATES["ppo"] is ppo
+
+
+GROUPS = [[Scored(1.0, (2, 3)), Scored(0.0, (1,))], [Scored(0.5, (1,)), Scored(0.0, (1,))]]
+
+
+def own(monkeypatch: pytest.MonkeyPatch, table: Table[Any], entry: Any) -> Objective:
+    """An objective with one function of the user's own, on its axis."""
+    monkeypatch.setattr(table, "_entries", {**table._entries, "mine": entry})
+    field = table.field.removeprefix("spec.algorithm.").removesuffix(".method")
+    named = {"method": "mine"} if field == "advantage" else "mine"
+    return Objective.of(AlgorithmSpec.model_validate({"plugins": ["json"], field: named}), 64)
+
+
+def refused(table: Table[Any], says: str) -> AbstractContextManager[Any]:
+    return pytest.raises(JobError, match=re.escape(f"{table.field} 'mine' {says}"))
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("returns", "says"),
+    [
+        (lambda groups: [], "returned 0 values for 2 groups of a batch"),
+        (lambda groups: [[np.zeros(2)], [np.zeros(1)] * 2], "returned 1 values for 2 episodes of a group"),
+        (lambda groups: [[np.zeros(1)] * 2] * 2, "returned 1 values for 2 turns of an episode"),
+        (
+            lambda groups: [[np.zeros(2), np.array([NAN])], [np.zeros(1)] * 2],
+            "returned [nan] for an episode of a group with rewards [1.0, 0.0]",
+        ),
+        (lambda groups: 1 / 0, "raised ZeroDivisionError: division by zero"),
+    ],
+)
+def test_an_advantage_that_is_not_one_number_a_turn_is_its_functions_fault(
+    returns: Any, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objective = own(monkeypatch, ADVANTAGES, lambda groups, settings: returns(groups))
+    with refused(ADVANTAGES, says) as fault:
+        objective.advantages(GROUPS)
+    told = fault.value.termination
+    assert (told.reason, told.field) == ("PluginFaulty", "spec.algorithm.plugins")
+    assert fault.value.permanent
+
+
+@pytest.mark.parametrize(
+    ("returns", "says"),
+    [
+        (np.zeros(3), "returned 3 values for 2 episodes of a group"),
+        (np.array([0.0, np.inf]), "returned [inf] for an episode of a group with rewards [1.0, 0.0]"),
+    ],
+)
+def test_so_is_one_of_an_episode(returns: Any, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    function = of_each_group(lambda rewards_G, tokens_G, settings: returns)
+    with refused(ADVANTAGES, says):
+        own(monkeypatch, ADVANTAGES, function).advantages(GROUPS)
+
+
+@pytest.mark.parametrize(
+    ("returns", "says"),
+    [
+        ([1.0], "returned 1 values for 2 rows of an optimizer step"),
+        ([0.5, NAN], "returned nan as the weight of a row's tokens"),
+    ],
+)
+def test_a_weight_that_is_none_is_its_reductions(
+    returns: list[float], says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objective = own(monkeypatch, REDUCTIONS, lambda rows, episode_tokens: returns)
+    with refused(REDUCTIONS, says):
+        objective.weights([RowShape("a", 0, 3), RowShape("a", 1, 2)])
+
+
+@pytest.mark.parametrize(
+    ("table", "entry", "says"),
+    [
+        (RATIOS, lambda new_T, old_T, row_T: new_T.mean(), "returned the shape [] for 3 tokens"),
+        (
+            SURROGATES,
+            Surrogate(lambda r, n, a, b: (r * a).mean(0, True), never_clipped),
+            "returned the shape [1]",
+        ),
+        (CORRECTIONS, Correction(lambda s, o, row, cap: (o, 1.0), recomputes=False), "returned a float for"),
+    ],
+)
+def test_a_loss_is_of_each_token(
+    table: Table[Any], entry: Any, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zero = torch.zeros(3)
+    with refused(table, says):
+        own(monkeypatch, table, entry).token_loss(zero, zero, zero, zero)
+
+
+def test_a_fault_of_what_is_built_in_is_nobody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ADVANTAGES._entries, "opo", lambda groups, settings: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        Objective.of(AlgorithmSpec.model_validate({"advantage": {"method": "opo"}})).advantages(GROUPS)
 
 
 def test_the_folder_comes_last_and_only_for_plugins(monkeypatch: pytest.MonkeyPatch) -> None:

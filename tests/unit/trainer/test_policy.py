@@ -181,3 +181,45 @@ def test_recomputing_activations_changes_no_gradient(model: Any) -> None:
     recomputed_loss, recomputed = gradient(model, rows, [list(range(len(rows)))])
     assert recomputed_loss == loss
     assert relative(recomputed, vector) < 1e-6
+
+
+def test_recomputing_activations_leaves_nothing_to_chance(tmp_path: Path) -> None:
+    """phimoe chooses experts by chance in training mode, and its inputs jitter."""
+    from transformers import AutoModelForCausalLM, PhimoeConfig
+
+    config = PhimoeConfig(
+        vocab_size=512,
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        num_local_experts=4,
+        router_jitter_noise=0.01,
+        input_jitter_noise=0.01,
+    )
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    spec = ModelSpec.model_validate({"base": f"file://{tmp_path}", "dtype": "float32", "full": {}})
+    model: Any = models.load(tmp_path, spec, seed=0)
+    tokens_BL = torch.arange(24)[None]
+    with torch.no_grad():
+        evaluated = model(tokens_BL).logits
+    models.save_memory(model)
+    recomputed = []
+    model.model.layers[0].self_attn.register_forward_hook(lambda *_: recomputed.append(True))
+    found = model(tokens_BL).logits
+    assert torch.equal(found.detach(), evaluated)
+    found.sum().backward()
+    assert len(recomputed) == 2
+
+
+def test_dropout_is_off_in_every_part_of_a_model() -> None:
+    from transformers import Gemma3Config, Gemma3TextConfig, OPTConfig
+
+    several = Gemma3Config(text_config=Gemma3TextConfig(attention_dropout=0.1))
+    one = OPTConfig(dropout=0.1, layerdrop=0.1)
+    for config in (several, one):
+        models._no_dropout(config)
+    assert several.text_config.attention_dropout == 0
+    assert (one.dropout, one.layerdrop) == (0, 0)

@@ -41,6 +41,10 @@ def test_the_processes_of_one_pod_meet_on_the_loopback() -> None:
     assert not place.alone
 
 
+def test_the_pod_says_how_long_it_has_to_end() -> None:
+    assert (Place.of({}).grace, Place.of({"GRACE_SECONDS": "1200"}).grace) == (300, 1200)
+
+
 def test_the_ranks_own_index_wins_over_the_jobs() -> None:
     assert Place.of({"NNODES": "3", "NODE_RANK": "2", "JOB_COMPLETION_INDEX": "0"}).node_rank == 2
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+from collections.abc import Callable
 from typing import Any, cast
 
 import learner_rig as rig
 import pytest
 
 from headway_api.exits import RETRIABLE, JobError
-from headway_api.records import StepReport
+from headway_api.records import Batch, StepReport
 from headway_trainer import coordinator as client
-from headway_trainer import learner as module
+from headway_trainer import loop as module
 from headway_trainer.coordinator import Coordinator, Unreachable
-from headway_trainer.learner import Learner, Stopwatch, Word, serve
+from headway_trainer.learner import Learner, _require_one
+from headway_trainer.loop import Stopwatch, Word, serve
 from headway_trainer.ranks import Ranks
 from headway_trainer.termination import Hold
 
@@ -36,6 +38,8 @@ class Scripted:
         self.keeper = self
         self.step = step
         self.durable = self.saved = 0
+        self.told = -1
+        """The newest step that servers were told of."""
 
     def resume(self) -> StepReport:
         return self._report()
@@ -67,6 +71,38 @@ class Scripted:
 
     def export(self, newest: StepReport) -> None:
         """They lie whole in the store."""
+
+    def announced(self) -> None:
+        self.told = self.step
+
+
+class Silent:
+    """A coordinator that hands out batches, and what it was asked; told to stop, nobody should ask it."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def announce(self, report: StepReport, give_up: Callable[[], bool] = lambda: False) -> None:
+        self.heard.append(f"announce {report.step}")
+
+    def poll(self, step: int, wait: float) -> Batch:
+        self.heard.append(f"poll {step}")
+        return rig.batch(step)
+
+
+class First:
+    """Rank 0 of two, of which the other was told to stop while the first step was trained."""
+
+    first = True
+
+    def __init__(self, learner: Scripted) -> None:
+        self._learner = learner
+
+    def share(self, mine: Word) -> Word:
+        return mine
+
+    def maximum(self, values: list[float]) -> list[float]:
+        return [max(*values, float(self._learner.step == 5))]
 
 
 class Told:
@@ -129,6 +165,35 @@ async def test_told_to_stop_while_the_coordinator_is_away_it_stops(hold: Hold) -
     assert ended is None
 
 
+@pytest.mark.parametrize("told", ["this rank", "another"])
+async def test_told_to_stop_while_it_trains_it_saves_and_asks_nobody(hold: Hold, told: str) -> None:
+    """A coordinator that swallows requests would cost a minute each of the time there is for saving."""
+
+    class Told(Scripted):
+        def train(self, batch: Any, incarnation: int, before: Stopwatch) -> StepReport:
+            assert told != "this rank" or hold.defers()
+            return super().train(batch, incarnation, before)
+
+    learner, coordinator = Told(step=4), Silent()
+    ranks = First(learner) if told == "another" else Ranks(0, 0, 1, None)
+    assert await served(learner, cast(Coordinator, coordinator), ranks) is None
+    assert (learner.durable, learner.told) == (5, 4)
+    assert coordinator.heard == ["announce 4", "poll 5"]
+
+
+async def test_told_to_stop_while_it_announces_it_does_not_ask_for_more(hold: Hold) -> None:
+    class Told(Silent):
+        def announce(self, report: StepReport, give_up: Callable[[], bool] = lambda: False) -> None:
+            super().announce(report)
+            assert report.step == 4 or hold.defers()
+            assert give_up() == (report.step == 5)
+
+    learner, coordinator = Scripted(step=4), Told()
+    assert await served(learner, cast(Coordinator, coordinator), Ranks(0, 0, 1, None)) is None
+    assert learner.durable == 5
+    assert coordinator.heard == ["announce 4", "poll 5", "announce 5"]
+
+
 async def test_one_that_comes_back_in_time_is_told_again() -> None:
     learner = Scripted()
     refused = 0
@@ -150,9 +215,9 @@ async def test_one_that_comes_back_in_time_is_told_again() -> None:
 def test_ranks_that_lay_rows_out_differently_are_refused() -> None:
     """Each plans the whole step: one that packs would train other rows than one that pads."""
     alike = [(True, "flash", "chunked")] * 2
-    module._require_one(set(alike))
+    _require_one(set(alike))
     with pytest.raises(JobError, match="different layouts") as refused:
-        module._require_one({*alike, (False, "eager", "whole")})
+        _require_one({*alike, (False, "eager", "whole")})
     assert refused.value.termination.reason == "RanksDiffer"
     assert refused.value.termination.field == "spec.learner.podTemplate"
     assert refused.value.code == RETRIABLE

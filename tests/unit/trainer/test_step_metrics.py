@@ -95,12 +95,18 @@ def test_a_figure_that_is_no_number_is_left_out() -> None:
 )
 def test_a_step_that_may_have_broken_the_weights_is_refused(figure: str, reason: str, value: float) -> None:
     with pytest.raises(JobError, match=f"of step 4 is .*{value}") as refused:
-        refuse_broken([update(0.5, 10), broken(**{figure: value})], 4)
+        refuse_broken([update(0.5, 10), broken(**{figure: value})], 4, own={})
     told = refused.value.termination
     assert (told.reason, told.field) == (reason, "spec.optimizer.learningRate")
     assert "the weights of step 3, which are whole" in told.message
 
 
+def test_a_loss_of_the_users_own_is_looked_at_before_the_learning_rate() -> None:
+    with pytest.raises(JobError, match="loss 'sapo' and its gradient are finite") as refused:
+        refuse_broken([broken(loss=math.nan)], 4, own={"spec.algorithm.loss": "sapo"})
+    assert refused.value.termination.field == "spec.algorithm.plugins"
+
+
 def test_a_step_of_numbers_is_not() -> None:
-    refuse_broken([update(0.5, 10), update(-0.5, 10)], 4)
-    refuse_broken([], 4)
+    refuse_broken([update(0.5, 10), update(-0.5, 10)], 4, own={})
+    refuse_broken([], 4, own={})

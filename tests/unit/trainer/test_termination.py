@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import pytest
 
-from headway_api.exits import PERMANENT, RETRIABLE, JobError
+from headway_api.exits import ANEW, PERMANENT, RETRIABLE, JobError
 from headway_trainer import launch, learner
 from headway_trainer.termination import Hold, live
 
@@ -74,18 +74,29 @@ def test_work_that_is_done_is_code_0(monkeypatch: pytest.MonkeyPatch) -> None:
         (1, [1, RETRIABLE], RETRIABLE),
         (1, [1, PERMANENT], PERMANENT),
         (RETRIABLE, [RETRIABLE, PERMANENT], PERMANENT),
+        (1, [1, ANEW], ANEW),
         (1, [1, 1], 1),
         (-9, [-9, 1], 137),
     ],
 )
 def test_the_process_that_says_why_speaks_for_its_pod(first: int, codes: list[int], code: int) -> None:
-    assert launch.outcome(first, codes) == code
+    assert launch.outcome(first, codes, lambda: False) == code
+
+
+@pytest.mark.parametrize(
+    ("first", "code"),
+    [(1, ANEW), (-6, ANEW), (143, ANEW), (PERMANENT, PERMANENT), (RETRIABLE, RETRIABLE)],
+    ids=["gloo", "NCCL", "stopped with the rest", "permanent", "retriable"],
+)
+def test_to_lose_a_pod_that_was_told_to_stop_is_no_failure(first: int, code: int) -> None:
+    """A rank that fails for a reason of its own has failed, whoever goes meanwhile."""
+    assert launch.outcome(first, [first, first], lambda: True) == code
 
 
 def test_several_processes_end_with_one_code(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NPROC", "2")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setattr(launch, "_several", lambda place: PERMANENT)
+    monkeypatch.setattr(launch, "_several", lambda place, companions: PERMANENT)
     assert code_of(launch.main) == PERMANENT
 
 

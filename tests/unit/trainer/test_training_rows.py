@@ -46,6 +46,16 @@ def test_a_uniform_group_is_acknowledged_but_not_trained() -> None:
     assert batch.train_tokens["b"] == sum(row.length for row in batch.groups[0].rows)
 
 
+@pytest.mark.parametrize("method", ["group_based", "monte_carlo"])
+def test_a_group_that_is_uniform_but_for_rounding_is_not_trained(method: str) -> None:
+    objective = Objective.of(AlgorithmSpec(advantage=Advantage(method=method)))
+    sums = [0.1 + 0.2 - 0.3, 0.0, 0.0]  # 6e-17: there is nothing that centring would take away
+    batch = training_batch(made(rig.group("a", sums), rig.group("b", [1.0, 0.0])), objective)
+    assert sums[0] > 0
+    assert [group.group_id for group in batch.groups] == ["b"]
+    assert batch.train_tokens["a"] == 0
+
+
 def test_a_group_with_one_scored_episode_is_not_trained() -> None:
     batch = training_batch(made(rig.group("a", [1.0, None, None])), OBJECTIVE)
     assert batch.groups == ()

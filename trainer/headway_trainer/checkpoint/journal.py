@@ -1,90 +1,192 @@
 """Which steps were taken, and which of them is durable: the order in which a checkpoint comes to count.
 
+    0. learners/<start>                    this process is the learner, and none that started before it is
     1. the weights of step n
     2. steps/<n>.json                      the step is taken: its groups, in this incarnation
     3. POST /v1/steps                      servers may sample with it
-    4. the files of its checkpoint         where it makes one; in the background, others may lie half-written
-    5. checkpoints/<n>/report.json         the checkpoint is complete
+    4. checkpoints/<n>/<start>/...         the files of its checkpoint, where it makes one; in the background
+    5. checkpoints/<n>/<start>/report.json the checkpoint is whole
     6. latest.json = {"step": n}           a restart resumes here
 
 A crash between 2 and 6 leaves steps that were taken and are not durable. The next start resumes at the
 durable one and takes them anew, from the same groups, in a new incarnation, so that neither their weights nor
 their bill can be mistaken for those of before.
+
+A process may hang at any point, and go on when its successor has long resumed. It looks before each of these
+writes, and before it deletes, whether a newer one has started, and ends if so. One write may have been under
+way: so that it harms no checkpoint, those of a process lie in folders of its own.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from headway_api.artifacts import Layout
+from headway_api.artifacts import Layout, by_number
 from headway_api.exits import JobError
-from headway_api.records import PolicyVersion, StepReport
+from headway_api.records import PolicyVersion, Record, StepReport
 from headway_api.store import NotFound, Store
+from headway_trainer.checkpoint.manifest import Checkpoint, CheckpointManifest, unusable
 
 
 class Journal:
-    """The step reports of a job in its artifact store; only rank 0 has one."""
+    """The step reports of a job in its artifact store; only rank 0 writes them."""
 
     def __init__(self, store: Store, layout: Layout) -> None:
         self._store = store
         self._layout = layout
+        self.start = -1
+        """Which start of the learner this process is; -1 before `begin`, and on other ranks than 0."""
+        self._taken: dict[int, PolicyVersion] = {}
+        """The version on record of each step."""
+        self._sealed: dict[tuple[int, int], PolicyVersion] = {}
+        """The version of checkpoints whose report.json was read or written, by step and start."""
 
     @property
     def step(self) -> int | None:
-        """The step to resume from; None for a new job."""
+        """The step to resume from; None for a new job.
+
+        Raises:
+            JobError: `CheckpointUnusable`: a person has written a pointer that cannot be read.
+        """
         try:
-            return int(json.loads(self._store.get(self._layout.latest))["step"])
+            pointer = self._store.get(self._layout.latest)
         except NotFound:
             return None
+        try:
+            return int(json.loads(pointer)["step"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise unusable(self._layout.latest, f'it holds no {{"step": n}}: {pointer[:80]!r}') from error
 
-    def latest(self) -> StepReport | None:
-        """Report of the step to resume from, in the incarnation that resumes; None for a new job."""
+    def begin(self) -> Checkpoint | None:
+        """Become the learner, in the place of whichever process was. The checkpoint to resume from, its
+        report in the incarnation that resumes; None for a new job.
+
+        Raises:
+            JobError: `CheckpointUnusable`: the pointer names no whole checkpoint.
+        """
+        # First: whoever was the learner moves the pointer no more once it is read.
+        self.start = self._next_start()
         if (step := self.step) is None:
             return None
-        report = StepReport.model_validate_json(self._store.get(self._layout.step_report(step)))
-        return _in_incarnation(report, incarnation(report, self._reports()))
+        folder = self._layout.checkpoint(step)
+        if (start := sealed_by(self._store.list(folder), folder)) is None:
+            raise unusable(folder, "it has no report.json")
+        found = self._checkpoint(step, start)
+        history = self._reports()
+        self._taken = {report.step: report.version for report in history}
+        report = _in_incarnation(found.report, incarnation(found.report, history))
+        return found.model_copy(update={"report": report})
+
+    def refuse_superseded(self) -> None:
+        """To be called before anything is written that a successor would take for its own, or deleted. Rank 0
+        looks; the others write nothing of the kind, and end with it.
+
+        Raises:
+            JobError: `Superseded`: a newer process is the learner.
+        """
+        if self.start < 0:
+            return
+        try:
+            self._store.get(self._layout.learner(self.start + 1))
+        except NotFound:
+            return
+        raise JobError(
+            "Superseded",
+            f"start {self.start + 1} of the learner has begun, and this is {self.start}; the newer one goes "
+            "on from what was durable then",
+            permanent=False,
+            counted=False,
+        )
 
     def take(self, report: StepReport) -> None:
-        """Put on record that `report`'s step was taken; idempotent."""
-        self._store.put(self._layout.step_history(report.step), _body(report))
+        """Put on record that `report`'s step was taken; idempotent.
 
-    def seal(self, report: StepReport) -> None:
+        Raises:
+            JobError: `Superseded`.
+        """
+        self.refuse_superseded()
+        self._store.put(self._layout.step_history(report.step), _body(report))
+        self._taken[report.step] = report.version
+
+    def seal(self, report: StepReport, state: CheckpointManifest) -> None:
         """Make `report`'s step, whose checkpoint's files are all there, the one to resume from; idempotent.
 
         Raises:
-            JobError: `Superseded`: another process has resumed this learner meanwhile. The step it resumed at
-                was durable when `report` was made, and stands there in a newer incarnation.
+            JobError: `Superseded`.
         """
-        resumed = self._history(report.durable)
-        if resumed is not None and resumed.version.incarnation > report.version.incarnation:
-            raise JobError(
-                "Superseded",
-                f"another process goes on from step {resumed.step} as version {resumed.version}, so this one "
-                f"ends, at version {report.version}",
-                permanent=False,
-            )
-        durable = report.model_copy(update={"durable": report.step})
-        self._store.put(self._layout.step_report(report.step), _body(durable))
+        self._seal(Checkpoint(report=report.model_copy(update={"durable": report.step}), state=state))
         self._store.put(self._layout.latest, json.dumps({"step": report.step}).encode())
 
-    def confirm(self, report: StepReport) -> None:
+    def confirm(self, resumed: Checkpoint) -> None:
         """Write again what a crash may have kept from being written of the step that is resumed; idempotent.
 
         The pointer stays as it is: it moves forward with a checkpoint, and back by a person only.
-        """
-        self._store.put(self._layout.step_report(report.step), _body(report))
-        self.take(report)
 
-    def _history(self, step: int) -> StepReport | None:
+        Raises:
+            JobError: `Superseded`.
+        """
+        self._seal(resumed)
+        self.take(resumed.report)
+
+    def standing(self, sealed: Mapping[int, int]) -> set[int]:
+        """Those of the steps in `sealed` (with the start that wrote a report.json there) whose checkpoint is
+        whole and of the line that this learner goes on with: its step was not taken anew since.
+        """
+        return {step for step, start in sealed.items() if self._stands(step, start)}
+
+    def _stands(self, step: int, start: int) -> bool:
+        if (step, start) not in self._sealed:
+            try:
+                self._remember(self._checkpoint(step, start))
+            except JobError:
+                return False
+        taken = self._taken.get(step)
+        return taken is not None and not self._sealed[step, start] < taken
+
+    def _checkpoint(self, step: int, start: int) -> Checkpoint:
+        uri = self._layout.checkpoint_report(step, start)
         try:
-            return StepReport.model_validate_json(self._store.get(self._layout.step_history(step)))
-        except NotFound:
-            return None
+            found = Checkpoint.model_validate_json(self._store.get(uri))
+        except (NotFound, ValueError) as error:
+            raise unusable(uri, f"it cannot be read: {type(error).__name__}") from error
+        if (found.report.step, found.state.start) != (step, start):
+            raise unusable(uri, f"it was written for step {found.report.step}, start {found.state.start}")
+        return found
+
+    def _seal(self, checkpoint: Checkpoint) -> None:
+        self.refuse_superseded()
+        uri = self._layout.checkpoint_report(checkpoint.report.step, checkpoint.state.start)
+        self._store.put(uri, _body(checkpoint))
+        self._remember(checkpoint)
+
+    def _remember(self, checkpoint: Checkpoint) -> None:
+        self._sealed[checkpoint.report.step, checkpoint.state.start] = checkpoint.report.version
+
+    def _next_start(self) -> int:
+        number = len(self._store.list(self._layout.learners))
+        while not self._store.put_new(self._layout.learner(number), b""):
+            number += 1
+        return number
 
     def _reports(self) -> list[StepReport]:
         uris = self._store.list(self._layout.step_histories)
         return [StepReport.model_validate_json(self._store.get(uri)) for uri in uris]
+
+
+def sealed_by(uris: Iterable[str], folder: str) -> int | None:
+    """The newest start whose checkpoint in `folder` (`.../checkpoints/000012`) was sealed; None where nothing
+    there was.
+
+    Args:
+        uris: the objects in the folder.
+    """
+    return max(by_number(filter(is_report, uris), folder), default=None)
+
+
+def is_report(uri: str) -> bool:
+    """Whether an object below a checkpoint is what makes it whole."""
+    return uri.endswith("/report.json")
 
 
 def incarnation(resumed: StepReport, history: Sequence[StepReport]) -> int:
@@ -105,5 +207,5 @@ def _in_incarnation(report: StepReport, number: int) -> StepReport:
     return report.model_copy(update={"version": version, "weights": weights})
 
 
-def _body(report: StepReport) -> bytes:
-    return report.model_dump_json().encode()
+def _body(record: Record) -> bytes:
+    return record.model_dump_json().encode()

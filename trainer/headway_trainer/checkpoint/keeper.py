@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
-from headway_api.artifacts import Layout, by_step
+from headway_api.artifacts import Layout, by_number
 from headway_api.records import StepReport
 from headway_api.spec.learner import CheckpointsSpec
 from headway_api.store import Store
 from headway_trainer.checkpoint import state
 from headway_trainer.checkpoint.background import Background
-from headway_trainer.checkpoint.journal import Journal
+from headway_trainer.checkpoint.journal import Journal, is_report, sealed_by
+from headway_trainer.checkpoint.manifest import Checkpoint
 from headway_trainer.checkpoint.retention import due, expired_checkpoints
 from headway_trainer.engine import Engine
 from headway_trainer.ranks import Ranks
@@ -45,11 +46,12 @@ class Keeper:
         self.durable = -1
         """The newest step that a restart would resume from. Rank 0 alone knows it."""
 
-    def restore(self, report: StepReport) -> None:
-        """Make the learner what it was at `report`'s step."""
-        uri = self._layout.checkpoint(report.step)
-        state.restore(self._engine, self._store, uri, self._scratch, self._ranks)
-        self.saved = self.durable = report.step
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Make the learner what it was at `checkpoint`'s step."""
+        step, manifest = checkpoint.report.step, checkpoint.state
+        uri = self._layout.checkpoint_of(step, manifest.start)
+        state.restore(self._engine, self._store, uri, manifest, self._scratch, self._ranks)
+        self.saved = self.durable = step
 
     def after(self, report: StepReport) -> None:
         """Make a checkpoint if one is due at `report`'s step."""
@@ -67,7 +69,8 @@ class Keeper:
             return
         self._background.wait()
         self._ranks.barrier()  # nobody still reads the files that are about to be replaced
-        taken = state.snapshot(self._engine, report.version, self._scratch, self._ranks)
+        start = self._ranks.share(self._journal.start)
+        taken = state.snapshot(self._engine, start, self._scratch, self._ranks)
         self.saved = report.step
         if self._ranks.local_rank == 0:
             self._background.start(partial(self._make_durable, taken, report))
@@ -86,22 +89,38 @@ class Keeper:
         self._background.raise_failure()
 
     def prune(self, validated: Sequence[int]) -> list[int]:
-        """Delete checkpoints that `spec.checkpoints` no longer keeps; the steps of those that stay, with the
-        one that is being written. Rank 0 alone calls it.
+        """Delete checkpoints that `spec.checkpoints` no longer keeps, and files that belong to none: never
+        sealed, or of a step that was taken anew since. The steps of those that stay, with the one that is
+        being written. Rank 0 alone calls it.
 
         Args:
             validated: validated steps, the best first.
+
+        Raises:
+            JobError: `Superseded`.
         """
-        folder, spec = self._layout.checkpoints, self._spec
-        found = by_step(self._store.list(folder), folder)
-        old = expired_checkpoints(found.keys(), self.durable, spec.keep_last, spec.keep_best, validated)
-        self._store.delete(uri for step in old for uri in found[step])
+        self._journal.refuse_superseded()
+        folder, spec, durable = self._layout.checkpoints, self._spec, self.durable
+        found = by_number(self._store.list(folder), folder)
+        starts = {step: sealed_by(uris, self._layout.checkpoint(step)) for step, uris in found.items()}
+        sealed = {step: start for step, start in starts.items() if start is not None and step <= durable}
+        whole = self._journal.standing(sealed)
+        old = expired_checkpoints(found.keys(), whole, durable, spec.keep_last, spec.keep_best, validated)
+        for step in old:
+            self._delete(found[step])
+        for step in whole.difference(old):
+            own = f"{self._layout.checkpoint_of(step, sealed[step])}/"
+            self._delete(uri for uri in found[step] if not uri.startswith(own))
         return sorted(found.keys() - set(old) | {self.saved})
 
+    def _delete(self, uris: Iterable[str]) -> None:
+        # What makes a checkpoint whole goes first: cut short, this leaves none that is taken for one.
+        self._store.delete(sorted(uris, key=lambda uri: not is_report(uri)))
+
     def _make_durable(self, taken: state.Snapshot, report: StepReport) -> None:
-        uri = self._layout.checkpoint(report.step)
+        self._journal.refuse_superseded()
+        uri = self._layout.checkpoint_of(report.step, taken.start)
         state.upload(taken, self._store, uri, self._ranks.rank)
         if self._ranks.first:
-            state.complete(taken, self._store, uri, self._uploaders)
-            self._journal.seal(report.model_copy(update={"durable": max(0, self.durable)}))
+            self._journal.seal(report, state.complete(taken, self._store, uri, self._uploaders))
             self.durable = report.step

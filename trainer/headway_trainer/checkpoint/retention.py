@@ -11,23 +11,27 @@ def due(step: int, every: int) -> bool:
 
 
 def expired_checkpoints(
-    steps: Collection[int],
+    found: Collection[int],
+    whole: Collection[int],
     durable: int,
     keep_last: int,
     keep_best: int = 0,
     validated: Sequence[int] = (),
 ) -> list[int]:
-    """Resumable states to delete: all but the newest `keep_last` up to `durable`, and the `keep_best` best.
+    """Steps whose files are to be deleted: all up to `durable` but those of the newest `keep_last`
+    checkpoints, and of the `keep_best` best.
 
     Args:
-        steps: those that have files in the store. Beyond `durable` they are being written, or a rollback has
+        found: steps that have files in the store. Beyond `durable` they are being written, or a rollback has
             left them: they are kept.
-        validated: validated steps, the best first; those without a checkpoint are passed over.
+        whole: those of them whose checkpoints could be resumed from. Others up to `durable` are left-overs:
+            they count for nothing, and go.
+        validated: validated steps, the best first; those without a whole checkpoint are passed over.
     """
-    whole = sorted(step for step in steps if step <= durable)
-    best = [step for step in validated if step in whole][:keep_best]
-    kept = {durable, *whole[-max(1, keep_last) :], *best}
-    return [step for step in whole if step not in kept]
+    usable = sorted(step for step in whole if step <= durable)
+    best = [step for step in validated if step in usable][:keep_best]
+    kept = {durable, *usable[-max(1, keep_last) :], *best}
+    return sorted(step for step in found if step <= durable and step not in kept)
 
 
 def expired_weights(

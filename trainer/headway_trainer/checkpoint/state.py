@@ -1,9 +1,9 @@
 """What a learner needs to go on bit for bit: weights, optimizer, random numbers, on every rank.
 
-DeepSpeed writes one file a rank (and one for the weights they share); beside them lie each rank's random
-state and `manifest.json`, which says what must be there. A snapshot is taken on a local disk while training
-stands still; it is uploaded afterwards, by one process a node, which leaves word of what it has uploaded in a
-part of the manifest. Rank 0 puts the parts together.
+DeepSpeed writes one file a rank (and one for the weights they share); beside them lies each rank's random
+state. A snapshot is taken on a local disk while training stands still; it is uploaded afterwards, by one
+process a node, which leaves word of what it has uploaded in a part of the manifest. Rank 0 puts the parts
+together. All lie in a folder that no other start of the learner writes to.
 """
 
 from __future__ import annotations
@@ -19,27 +19,18 @@ import torch
 from pydantic import TypeAdapter
 
 from headway_api.exits import JobError
-from headway_api.records import FileDigest, PolicyVersion, Record
+from headway_api.records import FileDigest
 from headway_api.store import Corrupt, NotFound, Store, download_folder, upload_folder
 from headway_trainer.checkpoint import resize
+from headway_trainer.checkpoint.manifest import CheckpointManifest, unusable
 from headway_trainer.engine import TAG, Engine
 from headway_trainer.ranks import Ranks
 
-MANIFEST: Final = "manifest.json"
 PARTS: Final = "parts"
 PART_SECONDS: Final = 1800.0
 """Longest another node's upload may take after this one's."""
 LOOK_SECONDS: Final = 0.5
 DIGESTS: Final = TypeAdapter(list[FileDigest])
-
-
-class CheckpointManifest(Record):
-    """The files of one checkpoint, and the shape of the learner that wrote them."""
-
-    files: list[FileDigest]
-    world_size: int
-    updates: int
-    """Optimizer steps taken."""
 
 
 @dataclass(frozen=True)
@@ -48,12 +39,13 @@ class Snapshot:
 
     files: Path
     """Folder with this node's files."""
-    version: PolicyVersion
+    start: int
+    """Of the learner whose state it is."""
     world: int
     updates: int
 
 
-def snapshot(engine: Engine, version: PolicyVersion, folder: Path, ranks: Ranks) -> Snapshot:
+def snapshot(engine: Engine, start: int, folder: Path, ranks: Ranks) -> Snapshot:
     """Copy the learner's state to `folder`, which all ranks of a node share; collective."""
     if ranks.local_rank == 0:
         shutil.rmtree(folder, ignore_errors=True)
@@ -62,17 +54,17 @@ def snapshot(engine: Engine, version: PolicyVersion, folder: Path, ranks: Ranks)
     files = engine.save(folder)
     torch.save(_random_state(), files / _random_file(ranks))
     ranks.barrier()
-    return Snapshot(files, version, ranks.world, engine.updates)
+    return Snapshot(files, start, ranks.world, engine.updates)
 
 
 def upload(taken: Snapshot, store: Store, uri: str, rank: int) -> None:
-    """Upload this node's files below `uri`, and then say so. Not collective: one process a node calls it."""
+    """Upload this node's files into `uri`, and then say so. Not collective: one process a node calls it."""
     digests = upload_folder(store, taken.files, uri)
-    store.put(_part(uri, taken.version, rank), DIGESTS.dump_json(digests))
+    store.put(_part(uri, rank), DIGESTS.dump_json(digests))
 
 
-def complete(taken: Snapshot, store: Store, uri: str, uploaders: Sequence[int]) -> None:
-    """Write the manifest, once all `uploaders` (ranks) have said that they are done.
+def complete(taken: Snapshot, store: Store, uri: str, uploaders: Sequence[int]) -> CheckpointManifest:
+    """The manifest, once all `uploaders` (ranks) have said that they are done.
 
     Raises:
         JobError: `CheckpointNotUploaded`: one of them has not said so in time.
@@ -80,7 +72,7 @@ def complete(taken: Snapshot, store: Store, uri: str, uploaders: Sequence[int]) 
     deadline = time.monotonic() + PART_SECONDS
     digests = []
     for rank in uploaders:
-        while (found := _uploaded(store, _part(uri, taken.version, rank))) is None:
+        while (found := _uploaded(store, _part(uri, rank))) is None:
             if time.monotonic() > deadline:
                 raise JobError(
                     "CheckpointNotUploaded",
@@ -89,12 +81,13 @@ def complete(taken: Snapshot, store: Store, uri: str, uploaders: Sequence[int]) 
                 )
             time.sleep(LOOK_SECONDS)
         digests += found
-    manifest = CheckpointManifest(files=digests, world_size=taken.world, updates=taken.updates)
-    store.put(f"{uri}/{MANIFEST}", manifest.model_dump_json().encode())
+    return CheckpointManifest(start=taken.start, files=digests, world_size=taken.world, updates=taken.updates)
 
 
-def restore(engine: Engine, store: Store, uri: str, folder: Path, ranks: Ranks) -> None:
-    """Make the learner what it was when `uri` was written; collective.
+def restore(
+    engine: Engine, store: Store, uri: str, manifest: CheckpointManifest, folder: Path, ranks: Ranks
+) -> None:
+    """Make the learner what it was when the files of `manifest` were written to `uri`; collective.
 
     By as many processes as wrote it training goes on bit for bit; by another number it goes on from the same
     weights and optimizer state, as exactly as sums over ranks allow, with fresh random numbers.
@@ -103,17 +96,11 @@ def restore(engine: Engine, store: Store, uri: str, folder: Path, ranks: Ranks) 
         JobError: `CheckpointUnusable`, when a file is missing or damaged.
     """
     try:
-        manifest = CheckpointManifest.model_validate_json(store.get(f"{uri}/{MANIFEST}"))
         if ranks.local_rank == 0:
             shutil.rmtree(folder, ignore_errors=True)
             download_folder(store, uri, folder / TAG, manifest.files)
     except (NotFound, Corrupt) as error:
-        raise JobError(
-            "CheckpointUnusable",
-            f"the checkpoint at {uri} is not whole ({error}); if it stays so, set latest.json in the job's "
-            "folder to an older step, one whose checkpoint holds report.json",
-            permanent=False,
-        ) from error
+        raise unusable(uri, f"it is not whole: {error}") from error
     ranks.barrier()
     if manifest.world_size == ranks.world:
         engine.load(folder)
@@ -128,9 +115,8 @@ def restore(engine: Engine, store: Store, uri: str, folder: Path, ranks: Ranks) 
     engine.load_universal(folder, resize.TAG, manifest.updates)
 
 
-def _part(uri: str, version: PolicyVersion, rank: int) -> str:
-    """By version: what is left of an attempt before a restart says nothing about this one."""
-    return f"{uri}/{PARTS}/{version}-{rank:05d}.json"
+def _part(uri: str, rank: int) -> str:
+    return f"{uri}/{PARTS}/{rank:05d}.json"
 
 
 def _uploaded(store: Store, uri: str) -> list[FileDigest] | None:

@@ -1,19 +1,21 @@
 """Advantages: the scored episodes of a batch in, one number for each turn of each episode out.
 
 An `InfraError` episode is no input: it is in no mean and in no standard deviation. A group whose rewards are
-all equal, or that has one episode, has advantage exactly 0 under every method that subtracts its mean:
-rounding of the mean must not be blown up by a deviation near 0.
+all equal but for rounding, or that has one episode, has advantage exactly 0 under every method that subtracts
+its mean: rounding must not be blown up by a deviation near 0.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from headway_api.objective import uniform
+from headway_trainer.objective.checks import Unfit, require
 from headway_trainer.objective.registry import Table
 
 Normalize = Literal["std", "none"]
@@ -88,15 +90,35 @@ def of_each_group(function: EpisodeFunction) -> AdvantageFunction:
     """A function of one group's rewards, for every group of a batch."""
 
     def of_batch(groups: Sequence[Group], settings: AdvantageSettings) -> list[list[Numbers]]:
-        return [
-            [
-                np.full(len(episode.turn_tokens), value)
-                for episode, value in zip(group, function(*_columns(group), settings), strict=True)
-            ]
-            for group in groups
-        ]
+        return [_at_each_turn(group, function(*_columns(group), settings)) for group in groups]
 
     return of_batch
+
+
+def _at_each_turn(group: Group, values: Numbers) -> list[Numbers]:
+    require(len(values), len(group), "episodes of a group")
+    return [np.full(len(e.turn_tokens), value) for e, value in zip(group, values, strict=True)]
+
+
+def fit_advantages(found: Any, groups: Sequence[Group]) -> list[list[Numbers]]:
+    """One finite number for each turn of each episode of each group.
+
+    Raises:
+        Unfit: it is something else.
+    """
+    require(len(found), len(groups), "groups of a batch")
+    return [_fit(values, group) for values, group in zip(found, groups, strict=True)]
+
+
+def _fit(found: Any, group: Group) -> list[Numbers]:
+    require(len(found), len(group), "episodes of a group")
+    taken = [np.atleast_1d(np.asarray(values, dtype=np.float64)) for values in found]
+    for values, episode in zip(taken, group, strict=True):
+        require(len(values), len(episode.turn_tokens), "turns of an episode")
+        if not np.isfinite(values).all():
+            rewards = [other.reward for other in group]
+            raise Unfit(f"returned {values.tolist()} for an episode of a group with rewards {rewards}")
+    return taken
 
 
 def _columns(group: Group) -> tuple[Numbers, Numbers]:
@@ -105,13 +127,8 @@ def _columns(group: Group) -> tuple[Numbers, Numbers]:
 
 
 def centred(values: Numbers) -> Numbers:
-    """Values less their mean; exactly 0 where all are equal."""
+    """Values less their mean; exactly 0 where all are equal but for rounding."""
     return np.zeros_like(values) if uniform(values) else values - values.mean()
-
-
-def uniform(values: Numbers) -> bool:
-    """Whether all values are equal, as one alone is."""
-    return len(values) < 2 or bool(values.min() == values.max())
 
 
 def _standardized(values: Numbers, by: Numbers, settings: AdvantageSettings) -> Numbers:
@@ -178,9 +195,9 @@ def opo(rewards_G: Numbers, tokens_G: Numbers, settings: AdvantageSettings) -> N
 def grpo_passk(rewards_G: Numbers, tokens_G: Numbers, settings: AdvantageSettings) -> Numbers:
     """The best episode alone: its reward less the second best's (arXiv 2503.19595)."""
     found = np.zeros_like(rewards_G)
-    if not uniform(rewards_G):
-        second, best = np.argsort(rewards_G, kind="stable")[-2:]
-        found[best] = rewards_G[best] - rewards_G[second]
+    ranked = np.argsort(rewards_G, kind="stable")
+    if not uniform(rewards_G[ranked[-2:]]):
+        found[ranked[-1]] = rewards_G[ranked[-1]] - rewards_G[ranked[-2]]
     return _standardized(found, rewards_G, settings)
 
 

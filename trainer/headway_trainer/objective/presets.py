@@ -10,8 +10,16 @@ import torch
 from torch import Tensor
 
 from headway_api.objective import Preset, expand
+from headway_api.spec import algorithm as spec_names
 from headway_api.spec.algorithm import AlgorithmSpec
-from headway_trainer.objective.advantage import ADVANTAGES, AdvantageSettings, Group, Numbers
+from headway_trainer.objective.advantage import (
+    ADVANTAGES,
+    AdvantageSettings,
+    Group,
+    Numbers,
+    fit_advantages,
+)
+from headway_trainer.objective.checks import Unfit, blamed, fit_tokens, fit_weights
 from headway_trainer.objective.correction import CORRECTIONS
 from headway_trainer.objective.penalty import DIVERGENCES
 from headway_trainer.objective.ratio import RATIOS
@@ -62,6 +70,18 @@ class Objective:
         self._cap = float("inf") if preset.correction_cap is None else preset.correction_cap
         self._reduction = REDUCTIONS[preset.reduction]
         self._episode_tokens = preset.episode_tokens or 0
+        self.own = {
+            field: name
+            for field, name, built_in in (
+                (ADVANTAGES.field, preset.advantage, spec_names.ADVANTAGES),
+                (RATIOS.field, preset.ratio, spec_names.RATIOS),
+                (SURROGATES.field, preset.surrogate, spec_names.LOSSES),
+                (CORRECTIONS.field, preset.correction, spec_names.CORRECTIONS),
+                (REDUCTIONS.field, preset.reduction, spec_names.REDUCTIONS),
+            )
+            if name not in built_in
+        }
+        """Functions of the user's own, by the field that names them."""
 
     @classmethod
     def of(cls, spec: AlgorithmSpec, episode_tokens: int = 0) -> Objective:
@@ -92,17 +112,33 @@ class Objective:
         """Whether `token_loss` needs entropies with a gradient."""
         return self.preset.entropy_coefficient > 0
 
+    @property
+    def own_losses(self) -> dict[str, str]:
+        """Those of `own` that the loss of a token goes through."""
+        losses = (RATIOS.field, SURROGATES.field, CORRECTIONS.field)
+        return {field: name for field, name in self.own.items() if field in losses}
+
     def expanded(self) -> dict[str, Any]:
         """The preset written out, as a log shows it."""
         return asdict(self.preset)
 
     def advantages(self, groups: Sequence[Group]) -> list[list[Numbers]]:
-        """Advantage of each turn of each scored episode of a batch's groups."""
-        return self._advantage(groups, self._settings)
+        """Advantage of each turn of each scored episode of a batch's groups.
+
+        Raises:
+            JobError: `PluginFaulty`: a function of the user's own raised, or what it returned is not that.
+        """
+        with blamed(ADVANTAGES.field, self.own):
+            return fit_advantages(self._advantage(groups, self._settings), groups)
 
     def weights(self, rows: Sequence[RowShape]) -> list[float]:
-        """What each action token of each row counts, the rows being those of one optimizer step."""
-        return self._reduction(rows, self._episode_tokens)
+        """What each action token of each row counts, the rows being those of one optimizer step.
+
+        Raises:
+            JobError: as `advantages`.
+        """
+        with blamed(REDUCTIONS.field, self.own):
+            return fit_weights(self._reduction(rows, self._episode_tokens), len(rows))
 
     def token_loss(
         self,
@@ -130,13 +166,22 @@ class Objective:
 
         Returns:
             The share (shares of all micro-batches add up to the loss) and the tokens' statistics.
+
+        Raises:
+            JobError: `PluginFaulty`: what a function of the user's own returned is not one number a token.
         """
         row_T = torch.zeros_like(new_T, dtype=torch.long) if row_T is None else row_T
-        with torch.no_grad():
+        with torch.no_grad(), blamed(CORRECTIONS.field, self.own, catch=Unfit):
             recomputed_T = sampler_T if old_T is None else old_T
-            taken_T, correction_T = self._correction.function(sampler_T, recomputed_T, row_T, self._cap)
-        ratio_T = self._ratio(new_T, taken_T, row_T)
-        loss_T = self._surrogate.loss(ratio_T, new_T, advantage_T, self._bounds) * correction_T
+            taken_T, correction_T = (
+                fit_tokens(found, new_T)
+                for found in self._correction.function(sampler_T, recomputed_T, row_T, self._cap)
+            )
+        with blamed(RATIOS.field, self.own, catch=Unfit):
+            ratio_T = fit_tokens(self._ratio(new_T, taken_T, row_T), new_T)
+        with blamed(SURROGATES.field, self.own, catch=Unfit):
+            surrogate_T = self._surrogate.loss(ratio_T, new_T, advantage_T, self._bounds)
+            loss_T = fit_tokens(surrogate_T, new_T) * correction_T
         divergence_T = None
         if self.penalizes_divergence:
             assert reference_T is not None

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Final, Generic, TypeVar
 
+from headway_api import names
 from headway_api.exits import JobError
 
 Entry = TypeVar("Entry")
@@ -18,9 +20,10 @@ PLUGINS_DIR: Final = "/plugins"
 class Table(Generic[Entry]):
     """What may be named on one axis."""
 
-    def __init__(self, field: str) -> None:
-        """`field` is the path of the spec that names an entry."""
+    def __init__(self, field: str, *, reserved: Collection[str] = ()) -> None:
+        """`field` is the path of the spec that names an entry; `reserved` names stand for something else."""
         self.field = field
+        self._reserved = reserved
         self._entries: dict[str, Entry] = {}
 
     def add(self, name: str, entry: Entry) -> None:
@@ -29,7 +32,7 @@ class Table(Generic[Entry]):
         Raises:
             ValueError: the name is taken: a job must not run another function than the one it reads of.
         """
-        if name in self._entries:
+        if name in self._entries or name in self._reserved:
             raise ValueError(f"there is a {self.field} called {name!r} already; choose another name")
         self._entries[name] = entry
 
@@ -61,8 +64,9 @@ def load_plugins(modules: Sequence[str]) -> None:
     Raises:
         JobError: `PluginNotImportable`: one is not on the path, or raises.
     """
-    if modules and PLUGINS_DIR not in sys.path:
-        sys.path.append(PLUGINS_DIR)
+    folder = os.environ.get(names.ENV_PLUGINS, PLUGINS_DIR)
+    if modules and folder not in sys.path:
+        sys.path.append(folder)
     for module in modules:
         try:
             importlib.import_module(module)

@@ -13,6 +13,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from headway_api.objective import SEQUENCE_LOSSES
 from headway_trainer.objective.registry import Table
 
 
@@ -59,7 +60,7 @@ class Surrogate:
     clipped: ClippedFunction
 
 
-SURROGATES: Final[Table[Surrogate]] = Table("spec.algorithm.loss")
+SURROGATES: Final[Table[Surrogate]] = Table("spec.algorithm.loss", reserved=SEQUENCE_LOSSES)
 
 
 def surrogate(name: str, clipped: ClippedFunction = never_clipped) -> Callable[[LossFunction], LossFunction]:

@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 from torch import Tensor, nn
 
 from headway_api.exits import JobError
-from headway_api.records import DirectSource, FileDigest, PolicyVersion, WeightsLink, WeightsManifest
+from headway_api.records import Canary, DirectSource, FileDigest, PolicyVersion, WeightsLink, WeightsManifest
 from headway_api.store import Store, upload_folder
 from headway_api.weights_format import DELTA_FILE, DIGESTS_FILE, MODEL_FILE
 from headway_trainer.publish import codec, full, lora
@@ -27,6 +27,18 @@ class Published:
     files: list[FileDigest]
     chain: list[WeightsLink] = field(default_factory=list)
     direct: DirectSource | None = None
+
+    def manifest(self, uri: str, version: PolicyVersion, canary: Canary) -> WeightsManifest:
+        """What servers are told of `version`, whose folder is `uri`."""
+        return WeightsManifest(
+            version=version,
+            kind=self.kind,
+            uri=uri,
+            files=self.files,
+            chain=self.chain,
+            direct=self.direct,
+            canary=canary,
+        )
 
 
 class WeightPublisher(Protocol):
@@ -151,7 +163,6 @@ class DirectPublisher:
     ) -> Published:
         made = full.tensors(self._model, tensors)
         files = self._files.publish(store, uri, version, tensors).files if self._whole(version.step) else []
-        # Last: until the new version is announced, servers may still join for the one before.
         source = self._offer(made)
         return Published("full" if files else "direct", files, direct=source)
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from headway_api.artifacts import by_step
+from headway_api.artifacts import by_number
 from headway_api.weights_format import DELTA_FILE
 
 
 def delta_steps(uris: Iterable[str], folder: str) -> set[int]:
     """Steps below `folder` (`.../weights`) that were published as a delta, by this learner or one before."""
     deltas = (uri for uri in uris if uri.endswith(f"/{DELTA_FILE}"))
-    return set(by_step(deltas, folder))
+    return set(by_number(deltas, folder))
 
 
 def built_on(kept: Collection[int], deltas: Collection[int]) -> set[int]:

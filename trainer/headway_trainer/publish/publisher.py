@@ -9,6 +9,7 @@ from torch import Tensor
 from headway_api.records import PolicyVersion, WeightsManifest
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.store import Store
+from headway_api.weights_format import EXPORT_FILE
 from headway_trainer.engine import Engine
 from headway_trainer.model import DTYPES, vocabulary
 from headway_trainer.policy import Policy
@@ -62,15 +63,7 @@ class Publisher:
             published = self._backend.publish(store, uri, version, tensors)
         published = self._ranks.share(published)
         assert published is not None
-        return WeightsManifest(
-            version=version,
-            kind=published.kind,
-            uri=uri,
-            files=published.files,
-            chain=published.chain,
-            direct=published.direct,
-            canary=proof,
-        )
+        return published.manifest(uri, version, proof)
 
     def offer_again(self, resumed: WeightsManifest) -> None:
         """The engine holds `resumed` again, which an earlier process of this job published: where that one
@@ -87,13 +80,14 @@ class Publisher:
 
     def complete(self, store: Store, newest: WeightsManifest) -> None:
         """The job is over: have the folder of its newest version, which the engine holds, one to serve as it
-        is; collective."""
+        is, and say so there last of all; collective."""
         if newest.whole:
             return
         tensors = self._whole()
         if self._ranks.first:
             whole = FilePublisher(self._engine.model, self._base_folder, self._scratch / "whole")
             whole.publish(store, newest.uri, newest.version, tensors)
+            store.put(f"{newest.uri}/{EXPORT_FILE}", newest.version.model_dump_json().encode())
 
     def _whole(self) -> dict[str, Tensor]:
         """All published tensors on rank 0, none elsewhere; collective."""

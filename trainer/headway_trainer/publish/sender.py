@@ -1,5 +1,6 @@
 """Hands the newest weights out of this process's memory to whoever joins (`headway_api.weights_direct`).
 
+A version is offered before it is announced, and until then servers join for the one before: both can be had.
 Servers come and go at any time, also while the next step is trained: each join has a thread and a process
 group of its own. A transfer under way holds on to the version it began with and is finished: a server that is
 cut off in the middle has to start its engine anew.
@@ -62,7 +63,7 @@ def describe(tensors: Mapping[str, Tensor]) -> DirectHeader:
 
 
 class Sender:
-    """Serves the weights offered last, from threads."""
+    """Serves the weights offered last, and those announced last, from threads."""
 
     def __init__(
         self,
@@ -78,7 +79,8 @@ class Sender:
             token: the job's; whoever asks must have it.
             device: where this process computes.
         """
-        self._offer: Offer | None = None
+        self._offers: tuple[Offer, ...] = ()
+        """What can be had, the newest last."""
         self._device = device
         self._handover = handover
         self._under_way: set[threading.Thread] = set()
@@ -89,18 +91,21 @@ class Sender:
         threading.Thread(target=self._server.serve_forever, args=(0.1,), name="weights", daemon=True).start()
 
     def offer(self, tensors: Mapping[str, Tensor]) -> str:
-        """From now on hand out `tensors`, which nobody may change; the SHA-256 of their header."""
+        """From now on hand out `tensors`, which nobody may change; the SHA-256 of their header. Those offered
+        before can be had until these are `announced`."""
         header = describe(tensors)
         offer = Offer(header, header.sha256, list(tensors.values()))
-        self._offer = offer
+        self._offers = (*self._offers[-1:], offer)
         return offer.sha256
+
+    def announced(self) -> None:
+        """What was offered last is what servers are told to take: nothing else is handed out any more."""
+        self._offers = self._offers[-1:]
 
     def offered(self, path: str) -> Offer | None:
         """The offer whose header, or the joining for it, is at `path`; None where nothing of the kind is."""
-        offer = self._offer
-        if offer is None or path not in (header_path(offer.sha256), join_path(offer.sha256)):
-            return None
-        return offer
+        found = (o for o in self._offers if path in (header_path(o.sha256), join_path(o.sha256)))
+        return next(found, None)
 
     def begin(self, offer: Offer, join: DirectJoin) -> Record:
         """Await the workers of a server in a thread of its own; the place to send them to."""
@@ -119,7 +124,7 @@ class Sender:
         deadline = time.monotonic() + seconds
         for thread in tuple(self._under_way):
             thread.join(max(0.0, deadline - time.monotonic()))
-        self._offer = None
+        self._offers = ()
 
     def _hand_over(self, handover: Handover, offer: Offer) -> None:
         try:

@@ -1,0 +1,75 @@
+"""Which modules an adapter goes on: their names as PEFT matches them, told from what a checkpoint holds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final
+
+FIELD: Final = "spec.model.lora.targets"
+SUFFIX: Final = ".weight"
+HEADS: Final = ("lm_head", "embed_out")
+"""Output heads. vLLM takes an adapter there for some models (Llama, Qwen3) and not for others (Qwen2)."""
+EMBEDDINGS: Final = ("wte", "wpe")
+"""Beside those that have "embed" in their name."""
+EXPERTS: Final = "experts"
+"""Part of the path of what experts consist of. The learner holds those of a layer as one tensor."""
+OF_EXPERTS: Final = (
+    "gate_proj",
+    "up_proj",
+    "down_proj",
+    "w1",
+    "w2",
+    "w3",
+    "gate",
+    "router",
+    "shared_expert_gate",
+)
+"""What experts and the choice between them are made of. PEFT takes such a name for the experts, also where a
+linear module has it (shared experts, dense layers of a mixture), and no server takes what comes of that."""
+OTHER_TOWERS: Final = ("visual", "vision", "audio", "multi_modal", "mtp")
+"""How parts of a checkpoint begin that are not the language model, or not trained."""
+
+
+def adaptable(shapes: Mapping[str, Sequence[int]]) -> list[str]:
+    """Paths of the linear modules that may get an adapter, from the shapes of a checkpoint's tensors."""
+    paths = [name.removesuffix(SUFFIX) for name in shapes if name.endswith(SUFFIX) and len(shapes[name]) == 2]
+    return chosen(paths, shapes)
+
+
+def chosen(linear: Iterable[str], tensors: Iterable[str]) -> list[str]:
+    """Those of the paths of linear modules that may get an adapter; `tensors` are all tensors' names."""
+    routed = any(EXPERTS in name.split(".") for name in tensors)
+    return sorted(path for path in linear if _is_adaptable(path.split("."), routed))
+
+
+def _is_adaptable(parts: Sequence[str], routed: bool) -> bool:
+    last = parts[-1]
+    if last in HEADS or last in EMBEDDINGS or "embed" in last or (routed and last in OF_EXPERTS):
+        return False
+    return EXPERTS not in parts and not any(part.startswith(OTHER_TOWERS) for part in parts)
+
+
+def matched(targets: Collection[str] | str, modules: Iterable[str]) -> set[str]:
+    """Those of `modules` that `targets` name, in whole or by their end; a string is a pattern of a path."""
+    if isinstance(targets, str):
+        try:
+            return {module for module in modules if re.fullmatch(targets, module)}
+        except re.error:
+            return set()
+    return {module for module in modules if any(_names(target, module) for target in targets)}
+
+
+def _names(target: str, module: str) -> bool:
+    # A checkpoint may leave out how a model's paths begin.
+    return f".{module}".endswith(f".{target}") or ("." in module and target.endswith(f".{module}"))
+
+
+def unmatched(targets: Iterable[str], modules: Collection[str]) -> list[str]:
+    """Those of `targets` that name none of `modules`."""
+    return [target for target in targets if not matched([target], modules)]
+
+
+def ends(modules: Iterable[str]) -> str:
+    """The last parts of paths, each once, for a message."""
+    return ", ".join(sorted({module.rpartition(".")[2] for module in modules})) or "none"

@@ -1,0 +1,134 @@
+"""A learner of two nodes, of which one goes: whose end counts as a failure, and what is saved.
+
+Real launchers, torch's agents, and ranks that wait for one another over gloo; in the last test real learners.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import learner_rig as rig
+import psutil
+import pytest
+
+from headway_api.config import JobConfig
+from headway_api.exits import ANEW
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+
+RANK = """
+from headway_trainer import ranks, termination
+termination.exit_on_sigterm()
+here = ranks.Ranks.join()
+print("joined", flush=True)
+while True:
+    here.barrier()
+"""
+LAUNCH = f"""
+from headway_trainer import launch
+launch.RANK = ("-c", {RANK!r})
+launch.main()
+"""
+
+
+Pods = list[subprocess.Popen[str]]
+
+
+@pytest.fixture
+def pods() -> Iterator[Pods]:
+    """The launchers of two nodes, whose ranks have met."""
+    port = str(rig.free_port())
+    made = []
+    for node in range(2):
+        place = {"NNODES": "2", "NODE_RANK": str(node), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        made.append(
+            subprocess.Popen(
+                [sys.executable, "-c", LAUNCH],
+                env={**os.environ, **place, "OMP_NUM_THREADS": "1"},
+                stdout=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+            )
+        )
+    try:
+        for pod in made:
+            assert pod.stdout is not None
+            assert pod.stdout.readline() == "joined\n"
+        yield made
+    finally:
+        for pod in made:
+            _lost(pod)
+
+
+def _lost(pod: subprocess.Popen[str]) -> None:
+    """All its processes are gone at once, as with the node's memory, or by an OOM kill of the container."""
+    below = psutil.Process(pod.pid).children(recursive=True) if pod.poll() is None else []
+    pod.kill()
+    for process in below:
+        process.kill()
+    pod.wait()
+
+
+@pytest.mark.parametrize("goes", [0, 1])
+def test_a_drained_node_is_no_failure_of_the_other(pods: Pods, goes: int) -> None:
+    """Its own pod is a disruption; that of the other has an end that is not counted."""
+    pods[goes].send_signal(signal.SIGTERM)
+    assert pods[goes].wait(30) == 128 + signal.SIGTERM
+    assert pods[1 - goes].wait(60) == ANEW
+
+
+@pytest.mark.parametrize(("goes", "other"), [(0, ANEW), (1, 1)])
+def test_a_pod_that_is_gone_without_a_word_counts_once(pods: Pods, goes: int, other: int) -> None:
+    """The first pod's own end is counted, or not, as Kubernetes saw it; for others it must be the first's."""
+    _lost(pods[goes])
+    assert pods[1 - goes].wait(60) == other
+
+
+def test_a_rank_that_crashes_is_a_failure(pods: Pods) -> None:
+    started = time.monotonic()
+    (rank,) = psutil.Process(pods[1].pid).children()
+    rank.kill()
+    assert pods[1].wait(60) == 128 + signal.SIGKILL
+    assert pods[0].wait(60) == 1
+    assert time.monotonic() - started < 30
+
+
+@asynccontextmanager
+async def two_nodes(config: JobConfig, folder: Path, url: str) -> AsyncIterator[list[rig.LearnerProcess]]:
+    """A learner of two nodes while it runs."""
+    port = str(rig.free_port())
+    async with AsyncExitStack() as stack:
+        made = []
+        for node in ("0", "1"):
+            place = {"NNODES": "2", "NODE_RANK": node, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+            made.append(await stack.enter_async_context(rig.learner(config, folder / node, url, place)))
+        yield made
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("drained", [pytest.param(0, marks=pytest.mark.long), 1])
+async def test_when_a_node_is_drained_the_learner_saves_and_goes_on(
+    tmp_path: Path, model: Path, left: Callable[..., Any], drained: int
+) -> None:
+    config = rig.job(tmp_path, model, lora={"rank": 4, "alpha": 8}, checkpoints={"everySteps": 100})
+    served = rig.ScriptedCoordinator([rig.batch(step, groups=3) for step in range(1, 6)])
+    async with served.serving() as url:
+        async with two_nodes(config, tmp_path, url) as nodes:
+            await rig.reached(served, 2)
+            nodes[drained].kill(signal.SIGTERM)
+            said = [node.log.read_text()[-4000:] for node in nodes]
+            assert await nodes[drained].exit() == 128 + signal.SIGTERM, said
+            assert await nodes[1 - drained].exit() == ANEW, said
+        assert left(config).latest >= 2, "nothing but step 0 was due"
+        async with two_nodes(config, tmp_path, url) as nodes:
+            for node in nodes:
+                assert await node.exit(300) == 0, node.log.read_text()[-4000:]
+    assert {report.version.incarnation for report in served.reports} == {0}, "no step was taken twice"

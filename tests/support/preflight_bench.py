@@ -1,0 +1,70 @@
+"""The preflight of a job over files of its own, and what it reported."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from faulty_servers import Scripted
+from toy_tokenizer import tokenizer
+
+from headway_api.spec.training import RLTrainingJobSpec
+from headway_api.status import Preflight
+from headway_api.store import FileStore
+from headway_rollout.preflight.run import Runner
+from headway_rollout.sandboxes import Broker
+
+
+def spec(folder: Path, **blocks: Any) -> RLTrainingJobSpec:
+    content: dict[str, Any] = {
+        "model": {"base": f"file://{folder}/model"},
+        "data": {name: {"uri": f"file://{folder}/{name}.jsonl"} for name in ("train", "validation")},
+        "environment": {"image": "i", "entrypoint": "m:C"},
+        "output": {"uri": f"file://{folder}/out"},
+        "algorithm": {"batchSize": 2, "groupSize": 2},
+        "rollout": {"sampling": {"maxTokens": 20}, "timeoutSeconds": 10},
+        "agent": {"builtin": {"maxTurns": 4}},
+        "pendingDeadlineSeconds": 2,
+    }
+    return RLTrainingJobSpec.model_validate(content | blocks)
+
+
+def safetensors(shapes: dict[str, tuple[int, ...]], padding: int = 0) -> bytes:
+    """A header, and none of the weights that it describes."""
+    entries = {
+        name: {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]} for name, shape in shapes.items()
+    }
+    header = json.dumps({"__metadata__": {"format": "pt"}, **entries}).encode() + b" " * padding
+    return len(header).to_bytes(8, "little") + header
+
+
+def write_inputs(folder: Path) -> Path:
+    """A model of one linear module with its tokenizer, and two rows of each dataset; returns `folder`."""
+    tokenizer(folder / "model")
+    (folder / "model" / "config.json").write_text(json.dumps({"max_position_embeddings": 512}))
+    weights = safetensors({"model.layers.0.self_attn.q_proj.weight": (8, 8)})
+    (folder / "model" / "model.safetensors").write_bytes(weights)
+    for name in ("train", "validation"):
+        (folder / f"{name}.jsonl").write_text('{"prompt": "a"}\n{"prompt": "b"}\n')
+    return folder
+
+
+class Bench:
+    """A runner and what it reported."""
+
+    def __init__(self, of: RLTrainingJobSpec) -> None:
+        self.reports: list[Preflight] = []
+        self.runner = Runner(of, self.reports.append)
+
+    def basics(self, folder: Path) -> Any:
+        return self.runner.basics(FileStore(), folder / "cache")
+
+    async def environment(self, folder: Path, leases: Scripted) -> None:
+        async with aiohttp.ClientSession() as http:
+            await self.runner.environment(self.basics(folder), Broker(http, leases.url, "t", "me"), 0)
+
+    @property
+    def failed(self) -> list[tuple[str, str | None]]:
+        return [(check.name, check.field) for check in self.reports[-1].checks if not check.passed]

@@ -1,0 +1,67 @@
+"""The bill counted again: whose word it takes for a group without a gradient."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPT = Path(__file__).parents[3] / "hack" / "recount.py"
+TOKENS = 5
+
+
+def episode(reward: float) -> dict[str, Any]:
+    turn = {"prompt_tokens": 3, "cached_tokens": 1, "sampled_tokens": 2}
+    row = {"tokens": [1] * TOKENS, "mask": [0, 0, 0, 1, 1]}
+    return {"episode_id": "e", "outcome": "Completed", "reward": reward, "turns": [turn], "rows": [row]}
+
+
+def counted(folder: Path, rewards: list[float], claimed: int, *options: str) -> tuple[int | None, str]:
+    """Tokens trained by the recount, or what it says against them."""
+    group = {"group_id": "g", "purpose": "train", "discarded": [], "episodes": list(map(episode, rewards))}
+    for name in ("trajectories", "steps"):
+        (folder / name).mkdir()
+    (folder / "trajectories" / "g.json.gz").write_bytes(gzip.compress(json.dumps(group).encode()))
+    (folder / "steps" / "1.json").write_text(json.dumps({"step": 1, "train_tokens": {"g": claimed}}))
+    command = [sys.executable, str(SCRIPT), f"file://{folder}", "--json", *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return (None, done.stderr) if done.returncode else (json.loads(done.stdout)["tokens"]["train"], "")
+
+
+@pytest.mark.parametrize(
+    ("rewards", "claimed"), [([1.0, 0.0], 2 * TOKENS), ([1.0, 1.0], 0), ([0.1 + 0.2, 0.3], 0)]
+)
+def test_by_their_rewards_groups_have_a_gradient_or_none(
+    tmp_path: Path, rewards: list[float], claimed: int
+) -> None:
+    assert counted(tmp_path, rewards, claimed) == (claimed, "")
+
+
+@pytest.mark.parametrize(
+    ("rewards", "claimed"), [([1.0, 0.0], 0), ([1.0, 1.0], 2 * TOKENS), ([1.0, 0.0], TOKENS)]
+)
+def test_a_report_that_says_otherwise_is_found_out(
+    tmp_path: Path, rewards: list[float], claimed: int
+) -> None:
+    found, words = counted(tmp_path, rewards, claimed)
+    assert found is None
+    assert f"g: {claimed} tokens trained" in words
+
+
+@pytest.mark.parametrize("claimed", [0, 2 * TOKENS])
+@pytest.mark.parametrize("rewards", [[1.0, 1.0], [1.0, 0.0]])
+def test_where_rewards_do_not_decide_the_report_does(
+    tmp_path: Path, rewards: list[float], claimed: int
+) -> None:
+    assert counted(tmp_path, rewards, claimed, "--method", "monte_carlo") == (claimed, "")
+
+
+def test_no_method_trains_a_part_of_a_group(tmp_path: Path) -> None:
+    found, words = counted(tmp_path, [1.0, 1.0], TOKENS, "--method", "monte_carlo")
+    assert found is None
+    assert f"g: {TOKENS} tokens trained, but 0 or {2 * TOKENS} in its rows" in words

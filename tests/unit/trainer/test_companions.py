@@ -1,0 +1,78 @@
+"""Pods of one learner: whether a failure of one's ranks is that another one was told to stop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import learner_rig as rig
+import pytest
+from torch.distributed import TCPStore
+
+from headway_trainer import companions as module
+from headway_trainer.companions import Companions
+
+
+@pytest.fixture(autouse=True)
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr(module, "LOOK_SECONDS", 0.2)
+
+
+@pytest.fixture
+def pod() -> Callable[[int], Companions]:
+    port = rig.free_port()
+    return lambda node_rank: Companions(node_rank, "127.0.0.1", port)
+
+
+def met(*pods: Companions) -> tuple[Companions, ...]:
+    for one in pods:
+        one.meet()
+    return pods
+
+
+@pytest.mark.parametrize("goes", [0, 1, 2])
+def test_all_know_that_one_was_told_to_stop(pod: Callable[[int], Companions], goes: int) -> None:
+    pods = met(pod(0), pod(1), pod(2))
+    pods[goes].stopping()
+    assert [one.stopped() for one in pods] == [True] * 3
+
+
+def test_a_failure_that_nobody_was_told_of_is_one(pod: Callable[[int], Companions]) -> None:
+    assert [one.stopped() for one in met(pod(0), pod(1))] == [False] * 2
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["before it looks", "while it looks"])
+def test_where_the_first_pod_is_gone_its_own_end_counts(pod: Callable[[int], Companions], late: bool) -> None:
+    """And no other: it is gone as a drained one is, as one that crashed, or as one that ran out of memory."""
+    first, other = met(pod(0), pod(1))
+    if late:
+        other._notes()
+    first._held = None
+    assert other.stopped()
+
+
+def test_the_first_pod_takes_nothing_but_a_note_for_one(
+    pod: Callable[[int], Companions], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or two pods that lose each other for ever would restart for ever, and count no failure."""
+    first, other = met(pod(0), pod(1))
+    other._held = None
+    assert not first.stopped()
+    first._held, first._port = None, rig.free_port()
+    assert not first.stopped(), "whatever has become of the place"
+
+
+def test_one_that_is_told_before_the_pods_meet_has_nobody_to_tell(pod: Callable[[int], Companions]) -> None:
+    pod(1).stopping()
+    (other,) = met(pod(1))
+    other.stopping()
+    assert other._held is None
+
+
+def test_torchs_agent_shares_the_place(pod: Callable[[int], Companions]) -> None:
+    """It asks for a store at the same port, as the first pod's."""
+    (first,) = met(pod(0))
+    port = first._port
+    agents = TCPStore("127.0.0.1", port, 2, True, wait_for_workers=False, multi_tenant=True)
+    first.stopping()
+    assert agents.check([module.NOTE])

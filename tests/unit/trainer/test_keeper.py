@@ -1,0 +1,311 @@
+"""One learner's checkpoints in the store, beside what its predecessors and people have left there."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import learner_rig as rig
+import pytest
+
+from headway_api.artifacts import Layout
+from headway_api.exits import JobError
+from headway_api.records import PolicyVersion, StepReport
+from headway_api.spec.learner import CheckpointsSpec
+from headway_api.store import FileStore
+from headway_trainer.checkpoint.journal import Journal
+from headway_trainer.checkpoint.keeper import Keeper
+from headway_trainer.engine import TAG, Engine
+from headway_trainer.learner import Learner
+from headway_trainer.ranks import Ranks
+
+ONE = Ranks(0, 0, 1, None)
+EVERY = 5
+
+
+class Files(FileStore):
+    """Notes what is deleted, in order, and lets a test hold an upload up."""
+
+    def __init__(self) -> None:
+        self.deleted: list[str] = []
+        self.before_upload: Callable[[], object] = lambda: None
+
+    def delete(self, uris: object) -> None:
+        gone = list(cast(list[str], uris))
+        self.deleted += gone
+        super().delete(gone)
+
+    def upload(self, path: Path, uri: str) -> None:
+        self.before_upload()
+        super().upload(path, uri)
+
+
+class Counting:
+    """An engine whose state is a word."""
+
+    replicated = False
+    updates = 1
+
+    def __init__(self, word: str) -> None:
+        self.word = word
+
+    def save(self, folder: Path) -> Path:
+        (folder / TAG).mkdir()
+        (folder / TAG / "weights.pt").write_text(self.word)
+        (folder / TAG / "optimizer.pt").write_text(f"{self.word}'s moments")
+        return folder / TAG
+
+    def load(self, folder: Path) -> None:
+        self.word = (folder / TAG / "weights.pt").read_text()
+        assert (folder / TAG / "optimizer.pt").read_text() == f"{self.word}'s moments"
+
+
+class Process:
+    """A learner as far as its checkpoints go: takes steps, makes checkpoints, deletes."""
+
+    def __init__(self, folder: Path, layout: Layout, name: str, **spec: int) -> None:
+        self.store = Files()
+        self.engine = Counting(name)
+        self.journal = Journal(self.store, layout)
+        self.keeper = Keeper(
+            CheckpointsSpec(every_steps=EVERY, **spec),
+            cast(Engine, self.engine),
+            self.store,
+            layout,
+            self.journal,
+            folder / name,
+            ONE,
+        )
+        self.incarnation = 0
+        if (found := self.journal.begin()) is not None:
+            self.keeper.restore(found)
+            self.journal.confirm(found)
+            self.incarnation = found.report.version.incarnation
+
+    def report(self, step: int) -> StepReport:
+        version = PolicyVersion(incarnation=self.incarnation, step=step)
+        return rig.report(step).model_copy(update={"version": version})
+
+    def take(self, *steps: int) -> None:
+        """Without waiting for the checkpoint."""
+        for step in steps:
+            self.journal.take(self.report(step))
+            self.keeper.after(self.report(step))
+
+    def durable(self, *steps: int, validated: tuple[int, ...] = ()) -> None:
+        for step in steps:
+            self.take(step)
+            self.keeper.settle()
+            self.keeper.prune(validated)
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    return Layout(f"file://{tmp_path}/store", "rl", "refunds", "uid")
+
+
+@pytest.fixture
+def start(tmp_path: Path, layout: Layout) -> Callable[..., Process]:
+    def started(name: str, **spec: int) -> Process:
+        return Process(tmp_path, layout, name, **{"keep_last": 2, "keep_best": 0} | spec)
+
+    return started
+
+
+def folders(layout: Layout) -> list[str]:
+    """Checkpoints in the store that have any file, as step/start."""
+    root = Path(layout.checkpoints.removeprefix("file://"))
+    return sorted({"/".join(p.relative_to(root).parts[:2]) for p in root.rglob("*") if p.is_file()})
+
+
+class Hung:
+    """An upload that stands still before a file of its choice, in a process of which nobody hears."""
+
+    def __init__(self, process: Process, files: int) -> None:
+        self.reached, self.goes_on = threading.Event(), threading.Event()
+        self._left = files
+        process.store.before_upload = self._wait
+
+    def _wait(self) -> None:
+        if self._left == 0:
+            self.reached.set()
+            assert self.goes_on.wait(30)
+        self._left -= 1
+
+
+@pytest.mark.parametrize("uploaded", [0, 1, 2])
+def test_one_that_hung_in_its_upload_and_goes_on_leaves_its_successors_checkpoint_alone(
+    start: Callable[..., Process], layout: Layout, uploaded: int
+) -> None:
+    """Both make one of the same step. The older one is killed right then, or finishes."""
+    old = start("old")
+    old.durable(10)
+    hung = Hung(old, uploaded)
+    old.take(*range(11, 16))
+    assert hung.reached.wait(30)
+
+    new = start("new")
+    assert (new.engine.word, new.incarnation) == ("old", 1)
+    new.engine.word = "new"
+    new.durable(*range(11, 16))
+    assert start("after a kill").engine.word == "new"
+
+    hung.goes_on.set()
+    with pytest.raises(JobError, match="has begun, and this is 0") as ended:
+        old.keeper.settle()
+    assert ended.value.termination.reason == "Superseded"
+    again = start("after its end")
+    assert (again.engine.word, str(again.report(again.keeper.durable).version)) == ("new", "1.15")
+
+
+def test_one_that_was_replaced_uploads_nothing_and_deletes_nothing(
+    start: Callable[..., Process], layout: Layout
+) -> None:
+    """It hung before it took a step, so that its successor has its incarnation, and is cut off from the
+    coordinator but not from the store."""
+    old = start("old", keep_last=1)
+    old.durable(5, 10)
+    new = start("new")
+    assert new.incarnation == 0
+    new.durable(15, 20)
+    there = folders(layout)
+    assert there == ["000015/000001", "000020/000001"]
+    old.keeper.saved = -1
+    old.keeper.save(old.report(15))
+    with pytest.raises(JobError, match="has begun, and this is 0"):
+        old.keeper.settle()
+    with pytest.raises(JobError, match="has begun, and this is 0"):
+        old.keeper.prune([])
+    assert folders(layout) == there
+    assert start("after").keeper.durable == 20
+
+
+def test_one_that_was_replaced_exports_nothing(start: Callable[..., Process]) -> None:
+    old = start("old")
+    written: list[StepReport] = []
+    publisher = SimpleNamespace(complete=lambda store, newest: written.append(newest))
+    learner = SimpleNamespace(_journal=old.journal, _publisher=publisher, _store=old.store)
+    Learner.export(cast(Learner, learner), old.report(10))
+    assert len(written) == 1
+    start("new")
+    with pytest.raises(JobError, match="has begun, and this is 0"):
+        Learner.export(cast(Learner, learner), old.report(10))
+    assert len(written) == 1
+
+
+def test_a_write_under_way_when_it_hung_hides_no_checkpoint(
+    start: Callable[..., Process], layout: Layout
+) -> None:
+    """It had looked, and its report.json arrives when its successor has long made one of that step."""
+    old = start("old")
+    old.durable(10)
+    hung = Hung(old, 1)
+    old.take(15)
+    assert hung.reached.wait(30)
+    new = start("new")
+    new.engine.word = "new"
+    new.durable(15)
+    old.journal.refuse_superseded = lambda: None  # type: ignore[method-assign]
+    hung.goes_on.set()
+    old.keeper.settle()
+    assert "000015/000000" in folders(layout)
+    new.keeper.prune([])
+    assert folders(layout) == ["000010/000000", "000015/000001"]
+    assert start("after").engine.word == "new"
+
+
+def test_a_torn_checkpoint_is_no_fallback_and_is_cleared_away(
+    start: Callable[..., Process], layout: Layout
+) -> None:
+    """One of step 13, made on SIGTERM, was cut off: 10 is what is left to go back to from 15."""
+    first = start("first")
+    first.durable(5, 10)
+    first.store.put(f"{layout.checkpoint_of(13, 0)}/weights.pt", b"half")
+    second = start("second", keep_best=1)
+    second.durable(15, validated=(13, 10))
+    assert folders(layout) == ["000010/000000", "000015/000001"]
+    second.durable(20, 25, validated=(13, 10))
+    assert folders(layout) == ["000010/000000", "000020/000001", "000025/000001"]
+
+
+def test_what_an_undone_branch_left_counts_for_nothing(start: Callable[..., Process], layout: Layout) -> None:
+    """Set back to 10, the learner takes 11 to 20 anew, by way of 12 in place of 15."""
+    first = start("first", keep_last=9)
+    first.durable(*range(5, 21))
+    assert folders(layout)[1:] == ["000010/000000", "000015/000000", "000020/000000"]
+    first.store.put(layout.latest, b'{"step": 10}')
+    second = start("second")
+    second.journal.take(second.report(11))
+    second.journal.take(second.report(12))
+    second.keeper.save(second.report(12))
+    second.keeper.settle()
+    assert second.keeper.prune([]) == [10, 12, 15, 20], "those beyond wait for a person"
+    for step in range(13, 17):
+        second.journal.take(second.report(step))
+    second.keeper.save(second.report(16))
+    second.keeper.settle()
+    second.keeper.prune([])
+    assert folders(layout) == ["000012/000001", "000016/000001", "000020/000000"]
+    second.durable(*range(17, 21))
+    assert folders(layout) == ["000016/000001", "000020/000001"]
+
+
+def test_what_makes_a_checkpoint_whole_is_deleted_first(
+    start: Callable[..., Process], layout: Layout
+) -> None:
+    process = start("only", keep_last=1)
+    process.durable(5, 10, 15)
+    gone = process.store.deleted
+    assert [uri for uri in gone if uri.endswith("/report.json")] == [
+        layout.checkpoint_report(step, 0) for step in (5, 10)
+    ]
+    for step in (5, 10):
+        mine = [uri for uri in gone if uri.startswith(layout.checkpoint(step))]
+        assert mine[0] == layout.checkpoint_report(step, 0)
+        assert len(mine) == 5  # with the random state and the part of the manifest
+
+
+@pytest.mark.parametrize("uploaded", [False, True])
+def test_a_checkpoint_that_is_being_written_is_neither_deleted_nor_forgotten(
+    start: Callable[..., Process], layout: Layout, uploaded: bool
+) -> None:
+    """Weights of the steps that `prune` names stay: the one under way is among them before its first file."""
+    process = start("only", keep_last=1)
+    process.durable(5, 10)
+    hung = Hung(process, int(uploaded))
+    process.take(15)
+    assert hung.reached.wait(30)
+    assert process.keeper.prune([]) == [10, 15]
+    assert folders(layout) == ["000010/000000", *["000015/000000"] * uploaded]
+    hung.goes_on.set()
+    process.keeper.settle()
+    assert process.keeper.durable == 15
+
+
+def test_a_copy_that_a_person_made_is_left_alone(start: Callable[..., Process], layout: Layout) -> None:
+    process = start("only", keep_last=1)
+    process.durable(5)
+    copy = f"{layout.checkpoints}/000005-copy/000000/report.json"
+    process.store.put(copy, b"{}")
+    process.durable(10)
+    assert folders(layout) == ["000005-copy/000000", "000010/000000"]
+
+
+def test_a_step_costs_the_store_few_requests(
+    start: Callable[..., Process], layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is paid for, and waited for: what was read of a checkpoint once is not read again."""
+    first = start("first", keep_last=3)
+    first.durable(*range(16))
+    process = start("second", keep_last=3)
+    process.durable(*range(16, 21))
+    asked: list[str] = []
+    for name in ("get", "list", "delete"):
+        real = getattr(process.store, name)
+        monkeypatch.setattr(process.store, name, lambda *a, n=name, r=real: (asked.append(n), r(*a))[1])
+    process.take(21)
+    process.keeper.prune([])
+    assert [name for name in asked if name != "delete"] == ["get", "get", "list"]

@@ -1,0 +1,162 @@
+"""The learner's life once it is loaded: batch after batch, until it is told to end.
+
+    start     resume, announce
+    loop      ask for batch n+1 -> advantages, optimizer steps -> weights -> announce n+1 -> checkpoint
+    end       410 from the coordinator: a last checkpoint, exit 0; SIGTERM: the same, exit 143 (44 where
+              another rank was told); no word from the coordinator for `PATIENCE`: the same, exit 43, and it
+              is started again
+
+Only rank 0 speaks with the coordinator. Told to stop, nobody does any more: the time left is for saving.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from headway_api.records import Batch, Finished, StepReport
+from headway_trainer.batch import TrainingBatch
+from headway_trainer.coordinator import LONG_POLL, AnnounceFirst, Coordinator, Unreachable
+from headway_trainer.logs import log
+from headway_trainer.probes import Probes
+from headway_trainer.ranks import Ranks
+from headway_trainer.termination import HOLD
+
+if TYPE_CHECKING:
+    from headway_trainer.learner import Learner
+
+SHORT_POLL: Final = 2.0
+"""Seconds that the ranks are apart at most while there is something to save when SIGTERM comes."""
+
+
+@dataclass
+class Stopwatch:
+    """Seconds spent, by name."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        start = time.monotonic()
+        yield
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - start
+
+
+@dataclass(frozen=True)
+class Word:
+    """What rank 0 heard, for all ranks."""
+
+    received: TrainingBatch | Finished | Unreachable | None
+    durable: int
+    """The newest step that a restart would resume from."""
+    validated: tuple[int, ...] = ()
+    """Validated steps, the best first; said with a batch."""
+
+
+def serve(
+    learner: Learner, coordinator: Coordinator | None, ranks: Ranks, probes: Probes | None
+) -> Finished | None:
+    """Train batch after batch until the coordinator has no more, or SIGTERM on any rank (None); only rank 0
+    has a coordinator. What was trained is durable then.
+
+    Raises:
+        Unreachable: the coordinator stayed away; what was trained is durable then too.
+    """
+    report = learner.resume()
+    if coordinator:
+        _announce(learner, coordinator, report)
+    if probes:
+        probes.ready = True
+    watch = Stopwatch()
+    while True:
+        with watch("wait_for_batch"):
+            if coordinator and not HOLD.asked:
+                with suppress(Unreachable):  # `_next` tries once more, and tells every rank
+                    report = _said_again(learner, coordinator, report)
+            word = ranks.share(_next(learner, coordinator, report) if coordinator else Word(None, -1))
+        learner.keeper.check()
+        if probes:
+            probes.beat()
+        # Held on every rank alike, and let go on none before rank 0 knows that all is durable.
+        HOLD.set(word.durable < report.step)
+        stopped = _stopped(ranks)
+        if stopped or isinstance(word.received, Finished | Unreachable):
+            _save(learner, report)
+            if isinstance(word.received, Unreachable) and not stopped:
+                raise word.received
+            if not isinstance(word.received, Finished):
+                return None
+            learner.export(report)
+            learner.prune(report.step, word.received.validated)
+            if coordinator:
+                _said_again(learner, coordinator, report)
+            return word.received
+        if word.received is None:
+            continue
+        report = learner.train(word.received, report.version.incarnation, watch)
+        HOLD.set(True)
+        if _stopped(ranks):
+            _save(learner, report)  # whoever resumes announces it
+            return None
+        watch = Stopwatch()
+        if coordinator:
+            with suppress(Unreachable):  # as above
+                _announce(learner, coordinator, report)
+        with watch("save_checkpoint"):
+            learner.keeper.after(report)
+        learner.prune(report.step, word.validated)
+        if ranks.first:
+            log("step", step=report.step, version=str(report.version), **report.metrics)
+
+
+def _stopped(ranks: Ranks) -> bool:
+    """Whether any rank was told to stop; collective."""
+    return bool(ranks.maximum([HOLD.asked])[0])
+
+
+def _save(learner: Learner, report: StepReport) -> None:
+    """Make `report`'s step durable, whatever comes: an operator that hears that the job is over ends the
+    learner."""
+    HOLD.set(True)
+    learner.keeper.save(report)
+    learner.keeper.settle()
+
+
+def _next(learner: Learner, coordinator: Coordinator, report: StepReport) -> Word:
+    durable = learner.keeper.durable
+    if HOLD.asked:
+        return Word(None, durable)
+    try:
+        answer = _asked(learner, coordinator, report)
+    except Unreachable as away:
+        return Word(away, durable)
+    if isinstance(answer, Batch):
+        return Word(learner.prepare(answer), durable, tuple(answer.validated))
+    return Word(answer, durable)
+
+
+def _asked(learner: Learner, coordinator: Coordinator, report: StepReport) -> Batch | Finished | None:
+    try:
+        return coordinator.poll(report.step + 1, SHORT_POLL if HOLD.held else LONG_POLL)
+    except AnnounceFirst as unknown:
+        log("announced again", why=str(unknown))
+        _announce(learner, coordinator, report)
+        return None
+
+
+def _said_again(learner: Learner, coordinator: Coordinator, report: StepReport) -> StepReport:
+    """`report` as it is now; announced again where a newer step has become durable."""
+    durable = learner.keeper.durable
+    if durable <= report.durable:
+        return report
+    report = report.model_copy(update={"durable": durable})
+    _announce(learner, coordinator, report)
+    return report
+
+
+def _announce(learner: Learner, coordinator: Coordinator, report: StepReport) -> None:
+    coordinator.announce(report, give_up=lambda: HOLD.asked)
+    learner.announced()

@@ -1,0 +1,77 @@
+"""What the functions of an objective return, held against what the learner goes on with.
+
+A function of the user's own may return anything. A loss that broadcasts, or an advantage that is no number,
+would train something else without a word, or be blamed on the learning rate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor
+
+from headway_api.exits import JobError
+from headway_trainer.objective.registry import PLUGINS_FIELD
+
+
+class Unfit(ValueError):
+    """A function returned what cannot be gone on with; says what."""
+
+
+@contextmanager
+def blamed(field: str, own: Mapping[str, str], catch: type[Exception] = Exception) -> Iterator[None]:
+    """Around a call of the function that `field` names: what comes of the user's own is the user's to mend.
+
+    Args:
+        own: the functions of the user's, by field; a fault of one that is built in is raised as it is.
+        catch: what such a function may raise that is its own doing.
+
+    Raises:
+        JobError: `PluginFaulty`.
+    """
+    try:
+        yield
+    except (Unfit, catch) as error:
+        if field not in own:
+            raise
+        what = str(error) if isinstance(error, Unfit) else f"raised {type(error).__name__}: {error}"
+        raise JobError(
+            "PluginFaulty",
+            f"{field} {own[field]!r} {what}; mend the function in its module, or name another one",
+            field=PLUGINS_FIELD,
+        ) from error
+
+
+def require(found: int, wanted: int, what: str) -> None:
+    """Refuse another number of values than there are of what they are for."""
+    if found != wanted:
+        raise Unfit(f"returned {found} values for {wanted} {what}")
+
+
+def fit_weights(found: Any, rows: int) -> list[float]:
+    """One finite number for each row of an optimizer step.
+
+    Raises:
+        Unfit: it is something else.
+    """
+    require(len(found), rows, "rows of an optimizer step")
+    taken = [float(value) for value in found]
+    for value in taken:
+        if not math.isfinite(value):
+            raise Unfit(f"returned {value} as the weight of a row's tokens")
+    return taken
+
+
+def fit_tokens(found: Any, like_T: Tensor) -> Tensor:
+    """One number for each token of a micro-batch.
+
+    Raises:
+        Unfit: it is something else, which might be broadcast.
+    """
+    if not isinstance(found, Tensor) or found.shape != like_T.shape:
+        shape = f"the shape {list(found.shape)}" if isinstance(found, Tensor) else f"a {type(found).__name__}"
+        raise Unfit(f"returned {shape} for {len(like_T)} tokens")
+    return found
