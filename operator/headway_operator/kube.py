@@ -45,6 +45,7 @@ class Kind:
 
 JOB: Final = Kind(names.API_VERSION, "RLTrainingJob", "rltrainingjobs")
 EVENT: Final = Kind("v1", "Event", "events")
+NAMESPACE: Final = Kind("v1", "Namespace", "namespaces")
 KINDS: Final = {
     kind.kind: kind
     for kind in (
@@ -89,7 +90,9 @@ class Api:
         self._configuration = configuration
         self._pool = self._client.rest_client.pool_manager
 
-    def get(self, kind: Kind, namespace: str, name: str, *, metadata_only: bool = False) -> Json | None:
+    def get(
+        self, kind: Kind, namespace: str | None, name: str, *, metadata_only: bool = False
+    ) -> Json | None:
         """An object, or None where there is none."""
         accept = _accept("", metadata_only)
         try:

@@ -12,9 +12,9 @@ from headway_operator import plan
 from headway_operator.apply import Applier, Blocked, Outdated
 from headway_operator.cache import Cache
 from headway_operator.config import OperatorConfig
-from headway_operator.kube import EVENT, JOB, Api, ApiError, Json
+from headway_operator.kube import EVENT, JOB, NAMESPACE, Api, ApiError, Json
 from headway_operator.plan import events, status, warm_start
-from headway_operator.plan.observed import Observed
+from headway_operator.plan.observed import Observed, is_ending
 
 log = logging.getLogger(__name__)
 
@@ -79,10 +79,16 @@ class Reconciler:
         source = self._cache.get(JOB.kind, raw["metadata"]["namespace"], named) if named else None
         children = tuple(self._cache.of_job(raw["metadata"]["uid"]))
         seen = Observed(plan.utc_now(), children, source=source)
+        if seen.learner_ends() and not is_ending(raw):
+            seen = replace(seen, namespace_ends=self._namespace_ends(raw["metadata"]["namespace"]))
         if not (childless := seen.childless()):
             return seen
         told = {body["metadata"]["uid"]: self._refusal(body) for body in childless}
         return replace(seen, refusals={uid: words for uid, words in told.items() if words})
+
+    def _namespace_ends(self, name: str) -> bool:
+        namespace = self._api.get(NAMESPACE, None, name, metadata_only=True)
+        return namespace is None or is_ending(namespace)
 
     def _refusal(self, body: Json) -> str | None:
         """Why a Job's pods could not be created: only events say so."""

@@ -68,6 +68,7 @@ class World:
         self.refusals: dict[str, str] = {}
         self.source: Json | None = None
         """The job whose weights this one wants to start from."""
+        self.namespace_ends = False
 
     def later(self, seconds: float) -> World:
         """Let time pass."""
@@ -76,7 +77,8 @@ class World:
 
     def plan(self) -> plan.Plan:
         """What the planner says now."""
-        seen = Observed(self.now, tuple(self.objects.values()), self.refusals, self.source)
+        objects = tuple(self.objects.values())
+        seen = Observed(self.now, objects, self.refusals, self.source, self.namespace_ends)
         return plan.make(self.body, self.platform, seen)
 
     def carry_out(self) -> plan.Plan:

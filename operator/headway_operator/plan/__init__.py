@@ -80,6 +80,11 @@ def make(raw: Json, platform: OperatorConfig, observed: Observed, obstacle: Trou
     before = RLTrainingJobStatus.model_validate(raw.get("status", {}))
     if is_ending(raw):
         return _deleted(raw, before, observed)
+    if observed.namespace_ends:
+        # Pods of a namespace go before anything else, and the Job controller, which counts failures by index,
+        # lets go of a learner's pod only for its successor, which nobody can create there: each would wait
+        # for the other. Without the Job nobody counts.
+        return Plan(delete_job=True)
     if is_finished(before.conditions):
         return _ended(raw, before, observed)
     job = parse(raw)

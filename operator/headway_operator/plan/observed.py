@@ -32,6 +32,8 @@ class Observed:
     """Uid of a Job without pods -> why none could be created, as its latest event says."""
     source: Json | None = None
     """The job that `spec.model.warmStart.job` names, while its weights are not chosen; None: no such job."""
+    namespace_ends: bool = False
+    """Whether the namespace has been deleted; looked at only while `learner_ends`."""
 
     def pods(self, role: str | None = None) -> list[Json]:
         """Pods of a role, or all of them, oldest first."""
@@ -53,6 +55,10 @@ class Observed:
             and not conditions(body)
             and (self.now - moment(body["metadata"]["creationTimestamp"])).total_seconds() > CHILDLESS_SECONDS
         ]
+
+    def learner_ends(self) -> bool:
+        """Whether a pod of the learner has been deleted, by whomever."""
+        return any(is_ending(pod) for pod in self.pods(names.LEARNER))
 
     def workload(self, role: str) -> Json | None:
         """The Job or Deployment of a role."""

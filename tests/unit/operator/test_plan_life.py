@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from observed_cluster import PASSED, PLATFORM, World, job, running, stamp
 
 from headway_api import names
+from headway_operator.plan.observed import Observed
 
 Json = dict[str, Any]
 
@@ -98,6 +100,26 @@ def test_a_finished_job_is_deleted_after_its_ttl() -> None:
     assert not world.held
     assert not world.plan().delete_job
     assert world.later(61).plan().delete_job
+
+
+@pytest.mark.parametrize("make", [running, lambda: complete(running())], ids=["running", "ended"])
+def test_a_job_goes_with_its_namespace(make: Callable[[], World]) -> None:
+    world = make()
+    world.carry_out()
+    assert not world.plan().delete_job
+    world.namespace_ends = True
+    made = world.plan()
+    assert made.delete_job
+    assert not made.wanted
+    assert not world.deleted().plan().delete_job
+
+
+def test_a_namespace_is_looked_at_while_a_learners_pod_ends() -> None:
+    world = running()
+    world.ready(names.LEARNER)
+    assert not Observed(world.now, tuple(world.objects.values())).learner_ends()
+    world.ending(names.LEARNER)
+    assert Observed(world.now, tuple(world.objects.values())).learner_ends()
 
 
 def test_another_controllers_job_is_left_alone() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 import torch
+from senders import sending
 from served_weights import Server
 from torch import Tensor
 from versions import CANARY, tensors, version, whole
@@ -28,9 +29,8 @@ def offered(step: int) -> dict[str, Tensor]:
 
 @pytest.fixture
 def sender() -> Iterator[Sender]:
-    made = Sender("127.0.0.1", 0, TOKEN, torch.device("cpu"))
-    yield made
-    made.close(0)
+    with sending(TOKEN) as made:
+        yield made
 
 
 @pytest.fixture
@@ -81,29 +81,21 @@ async def test_while_the_learner_is_away_the_engine_stays_as_it_was(server: Serv
     assert server.engine.calls == calls
     assert not server.keeper.failed.done()
     assert server.held() == {"0.1"}
-    back = Sender("127.0.0.1", sender.port, TOKEN, torch.device("cpu"))
-    back.offer(offered(2))
-    assert (await server.take(wanted)).version == version(2), "under the very same manifest"
-    back.close(0)
+    with sending(TOKEN, port=sender.port) as back:
+        back.offer(offered(2))
+        assert (await server.take(wanted)).version == version(2), "under the very same manifest"
 
 
 @pytest.mark.parametrize("why", ["newer", "token", "engine"])
-async def test_what_keeps_it_from_joining_leaves_the_engine_as_it_was(
-    server: Server, sender: Sender, why: str
-) -> None:
-    sender.offer(offered(2 if why == "newer" else 1))
-    if why == "token":
-        sender.close(0)
-        sender = Sender("127.0.0.1", 0, "another-token", torch.device("cpu"))
-        sender.offer(offered(1))
-    server.engine.joins = why != "engine"
-    state = await server.take(manifest(sender, 1))
+async def test_what_keeps_it_from_joining_leaves_the_engine_as_it_was(server: Server, why: str) -> None:
+    with sending("another-token" if why == "token" else TOKEN) as sender:
+        sender.offer(offered(2 if why == "newer" else 1))
+        server.engine.joins = why != "engine"
+        state = await server.take(manifest(sender, 1))
     assert (state.version, state.ready, state.reason) == (None, False, "UpdateFailed")
     assert "pause" not in server.engine.calls
     assert not server.keeper.failed.done()
     assert not list(server.cache.glob("*"))
-    if why == "token":
-        sender.close(0)
 
 
 async def test_a_header_that_is_not_the_manifests_is_refused(server: Server, sender: Sender) -> None:

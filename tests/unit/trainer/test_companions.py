@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 
 import learner_rig as rig
 import pytest
@@ -75,4 +76,5 @@ def test_torchs_agent_shares_the_place(pod: Callable[[int], Companions]) -> None
     port = first._port
     agents = TCPStore("127.0.0.1", port, 2, True, wait_for_workers=False, multi_tenant=True)
     first.stopping()
-    assert agents.check([module.NOTE])
+    # A note is on its way when `stopping` returns: nobody answers it.
+    agents.wait([module.NOTE], timedelta(seconds=10))

@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from direct_taker import Taker
+from senders import sending
 from torch import Tensor
 
 from headway_api.records import DirectSource
 from headway_api.weights_direct import header_path, join_path
-from headway_trainer.publish.handover import Handover
 from headway_trainer.publish.sender import Sender, describe
 
 TOKEN = "a-token"
@@ -43,17 +42,14 @@ def same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> bool:
 
 @pytest.fixture
 def sender() -> Iterator[Sender]:
-    made = Sender("127.0.0.1", 0, TOKEN, torch.device("cpu"))
-    yield made
-    made.close(0)
+    with sending(TOKEN, patience=20) as made:
+        yield made
 
 
 @pytest.fixture
 def impatient() -> Iterator[Sender]:
-    patience: Any = partial(Handover, step_seconds=SHORT, go_seconds=SHORT)
-    made = Sender("127.0.0.1", 0, TOKEN, torch.device("cpu"), patience)
-    yield made
-    made.close(0)
+    with sending(TOKEN, patience=SHORT) as made:
+        yield made
 
 
 def taker(sender: Sender, header: str, workers: int = 1) -> Taker:

@@ -1,0 +1,31 @@
+"""A learner's sender of weights that a test has for a while, and that leaves no transfer behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headway_trainer.publish.sender import Sender
+
+
+@contextmanager
+def sending(token: str, *, patience: float = 5.0, host: str = "127.0.0.1", port: int = 0) -> Iterator[Sender]:
+    """One that waits for a server for `patience` seconds, and whose transfers have all come to an end after.
+
+    A thread that waits in torch's store while the interpreter is torn down aborts the process.
+    """
+    import torch
+
+    from headway_trainer.publish.handover import Handover
+    from headway_trainer.publish.sender import Sender
+
+    handover: Any = partial(Handover, step_seconds=patience, go_seconds=patience)
+    made = Sender(host, port, token, torch.device("cpu"), handover)
+    try:
+        yield made
+    finally:
+        made.close(4 * patience)
+        assert not made._under_way
