@@ -68,6 +68,13 @@ class JobError(Exception):
         return PERMANENT if self.permanent else RETRIABLE if self.counted else ANEW
 
 
+def job_error(error: BaseException | None) -> JobError | None:
+    """The JobError that `error` is, or the first one in it where it is a group."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error if isinstance(error, JobError) else None
+    return next((found for found in map(job_error, error.exceptions) if found is not None), None)
+
+
 @contextmanager
 def not_final(done_before: bool = True) -> Iterator[None]:
     """Around what another process of the job has done before: it was right, so a refusal now may pass."""

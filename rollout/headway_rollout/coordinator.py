@@ -23,7 +23,7 @@ from headway_api import config, names, prices
 from headway_api import status as st
 from headway_api.artifacts import Layout
 from headway_api.config import JobConfig
-from headway_api.exits import JobError, leave, not_final
+from headway_api.exits import JobError, job_error, leave, not_final
 from headway_api.records import EpisodeRecord, GroupRecord, PolicyVersion, WeightsManifest
 from headway_api.store import NotFound, Store, open_store
 from headway_api.weights_format import EXPORT_FILE
@@ -42,14 +42,14 @@ from headway_rollout.http import connector, listen
 from headway_rollout.learner_api import LearnerApi
 from headway_rollout.ledger.segments import Ledger
 from headway_rollout.ledger.usage import usage
-from headway_rollout.metrics import figures, mlflow
-from headway_rollout.metrics.prometheus import Exporter, Sample, is_metric
+from headway_rollout.metrics import mlflow
+from headway_rollout.metrics.prometheus import Exporter, Sample
+from headway_rollout.metrics.steps import StepFigures
 from headway_rollout.preflight.run import Ready, Runner
 from headway_rollout.room import Room
 from headway_rollout.sandboxes import Broker
 from headway_rollout.spool import Spool
 from headway_rollout.stall import Watch
-from headway_rollout.state import State
 from headway_rollout.training import Training
 
 FAREWELL_SECONDS = 60.0
@@ -109,9 +109,7 @@ class Coordinator:
         """What a predecessor said: it stands until this process knows as much."""
         self._conditions = conditions.Conditions(self._told.conditions)
         self._preflight = st.Preflight(state="Running")
-        self._figures: figures.Figures = {}
-        self._figured: set[tuple[str, int]] = set()
-        self._tracker: mlflow.Mlflow | None = None
+        self._figures = StepFigures(job.spec)
         self._training: Training | None = None
         self._watch: Watch | None = None
         self._fleet: Fleet | None = None
@@ -272,8 +270,8 @@ class Coordinator:
         found.reward = view.reward(training.state)
         found.validation = view.validation(evaluations)
         found.checkpoints = view.checkpoints(self.layout, training.state, evaluations)
-        if self._tracker is not None and self._tracker.run is not None:
-            found.tracking = st.Tracking(mlflow=self._tracker.run)
+        if (run := self._figures.run) is not None:
+            found.tracking = st.Tracking(mlflow=run)
         return found
 
     def _scaled(self, replicas: int) -> None:
@@ -285,13 +283,12 @@ class Coordinator:
     def _moved(self) -> None:
         """The job went forward: new figures, a new status."""
         if self._training is not None:
-            self._refigure(self._training.state)
+            self._figures.batch(self._training.state, again=self._restoring)
         self._status.changed()
 
     def _validated(self, step: int, groups: Sequence[GroupRecord]) -> None:
         """A validation is complete."""
-        measure = self.spec.evaluation
-        self._figure("val", step, figures.validation(groups, measure.pass_k, measure.success_threshold))
+        self._figures.validation(step, groups, again=self._restoring)
 
     def _ended(self, episode: EpisodeRecord) -> None:
         """An episode ended."""
@@ -300,32 +297,13 @@ class Coordinator:
 
     def _synced(self, step: int, seconds: float) -> None:
         """The first server is in rotation with the weights of a step."""
-        self._figure("sync", step, {"timing_s/weight_sync": seconds})
-
-    def _refigure(self, state: State) -> None:
-        spec = self.spec
-        if state.last_batch and ("step", state.step) not in self._figured:
-            found = figures.batch(
-                state.last_batch,
-                state.step,
-                trained=state.reports[-1].trained,
-                max_turns=spec.agent.effective_builtin.max_turns if spec.agent.is_builtin else None,
-            )
-            self._figure("step", state.step, state.reports[-1].metrics | found)
-
-    def _figure(self, kind: str, step: int, found: figures.Figures) -> None:
-        """Show and track the figures of a step."""
-        self._figured.add((kind, step))
-        self._figures |= found
-        if self._tracker is not None:
-            self._tracker.log(found, step, int(time.time() * 1000), again=self._restoring)
+        self._figures.sync(step, seconds, again=self._restoring)
 
     def _samples(self) -> Iterator[Sample]:
         cost = float(usage(self._ledger.days, self._book, datetime.now(UTC).date()).cost or 0)
-        known = {name: value for name, value in self._figures.items() if is_metric(name)}
         # Counters that began at 0 again would have Prometheus count a predecessor's bill twice.
         days = None if self._restoring else self._ledger.days
-        return view.samples(known, self._training, days, cost, self._fleet, self._places)
+        return view.samples(self._figures.shown(), self._training, days, cost, self._fleet, self._places)
 
     def _checked(self, preflight: st.Preflight) -> None:
         """A check is over. May be called from another thread."""
@@ -339,9 +317,10 @@ class Coordinator:
             return
         experiment = wanted.experiment or f"{self.job.namespace}/{self.job.name}"
         name = f"{self.job.name}-{self.job.uid[:8]}"
-        self._tracker = mlflow.connect(wanted.uri, self._store, self.layout, experiment, name)
-        self._tracker.start()
-        stack.push_async_callback(asyncio.to_thread, self._tracker.close)
+        tracker = mlflow.connect(wanted.uri, self._store, self.layout, experiment, name)
+        self._figures.tracker = tracker
+        tracker.start()
+        stack.push_async_callback(asyncio.to_thread, tracker.close)
 
     def _background(self, stack: AsyncExitStack, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run `work` until the end; if it fails before, the whole process fails."""
@@ -397,17 +376,12 @@ def main() -> None:
         uvloop.run(serve(coordinator))
     except asyncio.CancelledError:
         sys.exit(143)
-    except JobError as error:
-        leave(error)
-    except BaseExceptionGroup as group:
-        found = group.subgroup(JobError)
-        if found is not None:
-            leave(first_of(found))
-        _log.exception("failed")
-        leave(JobError("CoordinatorFailed", str(group), permanent=False))
-    except Exception as error:
-        _log.exception("failed")
-        leave(JobError("CoordinatorFailed", f"{type(error).__name__}: {error}", permanent=False))
+    except (Exception, BaseExceptionGroup) as error:
+        found = job_error(error)
+        if found is None:
+            _log.exception("failed")
+            found = JobError("CoordinatorFailed", f"{type(error).__name__}: {error}", permanent=False)
+        leave(found)
 
 
 def begun(told: st.RLTrainingJobStatus) -> bool:
@@ -422,19 +396,8 @@ def in_cluster(environ: Mapping[str, str]) -> bool:
 
 def is_superseded(error: BaseException | None) -> bool:
     """Whether a process ends since another has taken its place: the status is that one's to write."""
-    if isinstance(error, BaseExceptionGroup):
-        group = error.subgroup(JobError)
-        error = group and first_of(group)
-    return isinstance(error, JobError) and error.termination.reason == SUPERSEDED
-
-
-def first_of(group: BaseExceptionGroup[BaseException]) -> JobError:
-    """A JobError out of a group that has only such."""
-    error = group.exceptions[0]
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    assert isinstance(error, JobError)
-    return error
+    found = job_error(error)
+    return found is not None and found.termination.reason == SUPERSEDED
 
 
 if __name__ == "__main__":

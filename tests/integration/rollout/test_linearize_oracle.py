@@ -110,7 +110,7 @@ def trained(rows: list[dict[str, list[Any]]]) -> Counter[tuple[tuple[int, ...], 
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(turns=st.lists(st.tuples(TOKENS | st.just([]), TOKENS), min_size=1, max_size=8))
 def test_a_linear_episode_is_the_same_one_row(merge: Merge, turns: list[tuple[list[int], list[int]]]) -> None:
     made = episode([(0, 0, new, sampled) for new, sampled in turns])
@@ -118,7 +118,7 @@ def test_a_linear_episode_is_the_same_one_row(merge: Merge, turns: list[tuple[li
     assert plain(ours(made)) == merge(made)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(calls=CALLS)
 def test_a_drifting_or_forking_episode_is_the_same_rows(
     merge: Merge, calls: list[tuple[int, int, list[int], list[int]]]

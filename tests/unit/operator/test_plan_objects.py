@@ -85,7 +85,7 @@ def templates(items: list[Wanted]) -> dict[str, Json]:
     }
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(specs)
 def test_every_object_is_owned_by_the_job_and_labelled_with_it(spec: Json) -> None:
     for item in everything(**spec):
@@ -96,7 +96,7 @@ def test_every_object_is_owned_by_the_job_and_labelled_with_it(spec: Json) -> No
         assert item.body["metadata"]["namespace"] == "team"
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(specs)
 def test_every_pod_is_restricted_whatever_a_template_says(spec: Json) -> None:
     for role, template in templates(everything(**spec)).items():
@@ -120,7 +120,7 @@ def test_one_that_does_not_hear_sigterm_yet_is_not_process_1_where_it_would_sit_
     assert {role for role, pod in pods.items() if pod.get("shareProcessNamespace")} == {names.LEARNER}
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(specs)
 def test_every_container_has_requests_and_limits_that_fit(spec: Json) -> None:
     for template in templates(everything(**spec)).values():
@@ -130,7 +130,7 @@ def test_every_container_has_requests_and_limits_that_fit(spec: Json) -> None:
             assert asked.get("nvidia.com/gpu") == most.get("nvidia.com/gpu")
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(specs)
 def test_planning_is_deterministic_and_names_are_unique(spec: Json) -> None:
     first, second = everything(**spec), everything(**spec)

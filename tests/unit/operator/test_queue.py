@@ -126,7 +126,7 @@ def test_closing_wakes_every_worker(queue: KeyedQueue[str]) -> None:
     assert len(ended) == 3
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.lists(st.sampled_from("abcd"), min_size=1, max_size=60), st.integers(1, 4))
 def test_whatever_is_added_is_worked_on_and_never_twice_at_once(keys: list[str], count: int) -> None:
     queue: KeyedQueue[str] = KeyedQueue()

@@ -114,7 +114,7 @@ def test_a_malformed_call_is_kept_as_sampled(name: str, text: str) -> None:
 
 
 @every
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_reading_never_fails(name: str, data: st.DataObject) -> None:
     chosen, tok = made(name)

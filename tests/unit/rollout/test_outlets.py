@@ -156,7 +156,7 @@ def test_a_validation_that_a_crash_kept_from_mlflow_is_logged_after_the_restart(
     before.close()
     for _ in range(2):
         coordinator = Coordinator(a_job(tmp_path), "token", FileStore(), tmp_path, lambda status: None)
-        coordinator._tracker = found = tracker(server, tmp_path)
+        coordinator._figures.tracker = found = tracker(server, tmp_path)
         for step in (0, 2):
             coordinator._validated(step, groups)
         found.close()

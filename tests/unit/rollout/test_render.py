@@ -102,7 +102,7 @@ def test_both_render_what_the_template_says(both: tuple[Renderer, Any]) -> None:
         assert tok.decode(chosen.render(messages, PROBE_TOOLS)) == text
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 @given(junk=st.lists(st.integers(0, 500), max_size=20))
 def test_extending_keeps_what_was_sampled_token_by_token(both: tuple[Renderer, Any], junk: list[int]) -> None:
     chosen, tok = both
@@ -286,7 +286,7 @@ def bounded(name: str) -> Any:
 
 
 @pytest.mark.parametrize("name", ["qwen", "llama", "composing"])
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_a_text_has_never_fewer_tokens_than_its_length_says(name: str, data: st.DataObject) -> None:
     tok = bounded(name)

@@ -142,7 +142,7 @@ async def test_what_no_step_can_train_is_not_sampled_to_its_end(tmp_path: Path, 
         assert training.state.finished == "MaxEpochs", "a successor knows that as well"
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(seed=st.integers(0, 10_000))
 def test_a_coordinator_may_die_at_any_moment(seed: int, tmp_path_factory: pytest.TempPathFactory) -> None:
     asyncio.run(_dies_at_any_moment(seed, tmp_path_factory.mktemp("job")))

@@ -21,7 +21,7 @@ from headway_trainer.objective.advantage import (
     group_based,
 )
 
-CALM = hypothesis.settings(deadline=None, max_examples=50)
+CALM = hypothesis.settings(max_examples=50)
 STD, PLAIN = AdvantageSettings("std"), AdvantageSettings("none")
 BASELINED = (
     "group_based",

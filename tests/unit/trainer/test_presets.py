@@ -170,7 +170,7 @@ def loss(
     return share.item(), new.grad
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(
     chosen=st.sampled_from(EVERY),
     size=st.integers(1, 60),
@@ -232,7 +232,7 @@ def test_a_policy_that_did_not_move_has_ratio_1(name: str, correct: str) -> None
     assert not seen.clipped_T.any()
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(
     st.sampled_from(list(itertools.product(LOSSES, CORRECTION_NAMES))),
     st.lists(st.tuples(EXTREME, EXTREME, EXTREME, st.sampled_from([-3.0, 3.0])), min_size=1, max_size=8),

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from headway_trainer.objective.ratio import LOG_RATIO_LIMIT, token_ratio
 from headway_trainer.objective.surrogate import SURROGATES, RatioBounds
 
-CALM = hypothesis.settings(deadline=None, max_examples=50)
+CALM = hypothesis.settings(max_examples=50)
 Array = NDArray[np.float64]
 log_probs = st.floats(-12, 0, allow_nan=False)
 tokens = st.lists(
