@@ -30,9 +30,9 @@ READ = prose(f"""
     vocabulary of {VOCABULARY}, as the demo's. Seconds are of a whole optimizer step, medians of {REPEATS},
     taken in turns.
 
-    Three things keep the ratio of seconds below that of tokens: the head sees only sampled tokens, which are
-    equally many on both sides; AdamW is in both; and a token of a longer row attends to more. The last weighs
-    more the narrower the model is.
+    Three things pull the ratio of seconds below that of tokens, by no more than this machine's noise with a
+    model of this width: the head sees only sampled tokens, which are equally many on both sides; AdamW is in
+    both; and a token of a longer row attends to more. The last weighs more the narrower the model is.
 """)
 
 
