@@ -153,10 +153,10 @@ def measured(prefix: str, when: str) -> tuple[Family, ...]:
 
 
 OBJECTIVE: Final = (
-    Family("training/loss", "Loss of the step."),
+    Family("training/loss", "Loss of the step as it is minimized; of several updates, weighed by tokens."),
     Family("training/grad_norm", "Largest norm of a gradient of the step, before clipping."),
     Family("training/learning_rate", "Step size of the optimizer."),
-    Family("training/ratio_mean", "Mean ratio of trained to sampling probability."),
+    Family("training/ratio_mean", "Mean ratio of trained to old probability, by the correction."),
     Family("training/ratio_min", "Smallest such ratio."),
     Family("training/ratio_max", "Largest such ratio."),
     Family("training/clip_fraction", "Share of action tokens whose ratio was clipped.", "ratio"),

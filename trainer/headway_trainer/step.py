@@ -45,8 +45,8 @@ class Tally:
         default_factory=lambda: torch.full((len(MAXIMA),), -torch.inf, dtype=torch.float64)
     )
 
-    def add(self, tokens: TokenStatistics, entropy_T: Tensor) -> None:
-        """Count the tokens of one micro-batch."""
+    def add(self, tokens: TokenStatistics, entropy_T: Tensor, weight_T: Tensor) -> None:
+        """Count the tokens of one micro-batch. `weight_T` is what each one's loss counts."""
         gap_T = tokens.log_ratio_T.double()
         # Not measured is no number, and `step_metrics` leaves out what is none.
         divergence = gap_T.new_tensor(torch.nan)
@@ -55,7 +55,7 @@ class Tally:
         self.sums += torch.stack(
             [
                 torch.tensor(float(len(gap_T)), dtype=torch.float64, device=gap_T.device),
-                tokens.loss_T.double().sum(),
+                (tokens.loss_T.double() * weight_T).sum(),
                 tokens.ratio_T.double().sum(),
                 tokens.clipped_T.double().sum(),
                 -gap_T.sum(),
@@ -70,12 +70,13 @@ class Tally:
         self.maxima = torch.maximum(self.maxima, peaks.double().cpu())
 
     def over(self, ranks: Ranks) -> dict[str, float]:
-        """Means and extremes over all ranks' tokens; collective."""
+        """The loss, and means and extremes over all ranks' tokens; collective."""
         sums = dict(zip(SUMS, ranks.total(self.sums.tolist()), strict=True))
         maxima = dict(zip(MAXIMA, ranks.maximum(self.maxima.tolist()), strict=True))
-        tokens = sums.pop("tokens")
+        tokens, loss = sums.pop("tokens"), sums.pop("loss")
         means = {name: value / tokens for name, value in sums.items()}
         return means | {
+            "loss": loss,
             "ratio_max": maxima["ratio_max"],
             "ratio_min": -maxima["negative_ratio_min"],
             "gap_max": maxima["gap_max"],
@@ -88,7 +89,7 @@ class StepResult:
 
     update: Update
     tokens: dict[str, float]
-    """Means and extremes over the action tokens; see `SUMS` and `MAXIMA`."""
+    """The loss as it was minimized; means and extremes over the action tokens. See `SUMS` and `MAXIMA`."""
     action_tokens: int
     micro_batches: int
     """On each rank."""
@@ -174,13 +175,14 @@ def refuse_broken(updates: Sequence[StepResult], step: int, own: Mapping[str, st
         ("LossNotFinite", "loss", [update.tokens["loss"] for update in updates]),
         ("GradientNotFinite", "norm of the gradient", [update.update.gradient_norm for update in updates]),
     ):
-        if not all(map(math.isfinite, values)):
+        # DeepSpeed says -1 of a norm that is no number, where it says it at all.
+        if not all(math.isfinite(value) and (what == "loss" or value >= 0) for value in values):
             named = ", ".join(f"{field} {name!r}" for field, name in own.items())
             look = f"see that {named} and its gradient are finite for every ratio, or " if own else ""
             raise JobError(
                 reason,
-                f"the {what} of step {step} is {values}; {look}lower the learning rate, and start from the "
-                f"weights of step {step - 1}, which are whole",
+                f"the {what} of step {step} is {values}; {look}lower the learning rate; a new job may "
+                "start from the newest whole weights of this one (spec.model.warmStart.job)",
                 field=PLUGINS_FIELD if own else "spec.optimizer.learningRate",
             )
 
@@ -202,7 +204,7 @@ def _loss(
         reference_T=reference_T,
         entropy_T=prediction.entropy_T,
     )
-    tally.add(tokens, prediction.entropy_T)
+    tally.add(tokens, prediction.entropy_T, batch.weight_T)
     return loss
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from tiny_model import write_model
+from torch import Tensor
 
 from headway_api.records import Batch
 from headway_api.spec.algorithm import AlgorithmSpec
@@ -27,6 +29,8 @@ from headway_trainer.policy import MicroBatch, Policy, Prediction
 from headway_trainer.step import optimizer_step, with_old
 
 VOCABULARY = rig.VOCABULARY
+PLANNED = 64
+"""Tokens of an episode, as a job would plan them."""
 flat = chain.from_iterable
 
 
@@ -132,6 +136,77 @@ def test_weights_that_did_not_move_have_ratio_1_at_every_update(correction: str,
         if correction in ("tis", "decoupled"):
             weights = np.minimum(expected, 2.0) if correction == "tis" else expected
             assert found["correction"] == pytest.approx(float(weights.mean()), rel=1e-5)
+
+
+def by_hand(objective: Objective, table: Tensor, rows: Sequence[TrainingRow]) -> Tensor:
+    """The loss of an optimizer step, row by row in float64: one update, `planned` tokens an episode."""
+    preset = objective.preset
+    episodes, prompts = Counter[tuple[str, int]](), Counter[str]()
+    for row in rows:
+        episodes[row.group_id, row.episode] += row.action_tokens
+        prompts[row.group_id] += row.action_tokens
+    loss = torch.zeros((), dtype=torch.float64)
+    for row in rows:
+        places = np.flatnonzero(row.mask)
+        assert row.old is not None
+        old_T, sampler_T = torch.tensor(row.old).double(), torch.tensor(row.logprobs[places]).double()
+        advantage_T = torch.tensor(row.advantages[places]).double()
+        log_ratio_T = table[row.tokens[places - 1], row.tokens[places]] - old_T
+        if preset.ratio == "sequence":
+            log_ratio_T = log_ratio_T.mean().detach() + log_ratio_T - log_ratio_T.detach()
+        ratio_T = log_ratio_T.exp()
+        clipped_T = ratio_T.clamp(preset.clip_low, preset.clip_high)
+        loss_T = -torch.minimum(ratio_T * advantage_T, clipped_T * advantage_T)
+        if preset.correction == "sequence_mask" and abs((old_T - sampler_T).mean()) > np.log(
+            preset.correction_cap
+        ):
+            loss_T = loss_T * 0
+        counted = {
+            "token_mean": episodes.total(),
+            "sequence_mean": len(episodes) * episodes[row.group_id, row.episode],
+            "prompt_mean": len(prompts) * prompts[row.group_id],
+            "constant": len(episodes) * PLANNED,
+        }[preset.reduction]
+        loss = loss + loss_T.sum() / counted
+    return loss
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(
+    "terms",
+    [
+        {"loss": "gspo"},
+        {"loss": "ppo", "reduction": "sequence_mean"},
+        {"loss": "ppo", "reduction": "prompt_mean"},
+        {"loss": "gspo", "reduction": "constant"},
+        {"loss": "ppo", "correction": "sequence_mask", "correctionCap": 1.1},
+    ],
+    ids=lambda terms: "-".join(map(str, terms.values())),
+)
+def test_of_a_policy_that_moved_every_token_has_its_rows_weight_and_ratio(
+    terms: dict[str, Any], packed: bool
+) -> None:
+    """Several rows of unequal lengths in a micro-batch, against the loss row by row."""
+    spec = AlgorithmSpec.model_validate({"correction": "none"} | terms)
+    objective, policy = Objective.of(spec, PLANNED), Bigrams(packed)
+    numbers = torch.Generator().manual_seed(1)
+    groups = [rig.group(f"g{n}", [1.0, 0.0, 0.5][: 3 - n % 2]) for n in range(4)]
+    batch = training_batch(Batch(step=1, epoch=0, groups=groups), objective)
+    [rows] = with_old(policy, objective, mini_batches(batch, 1, objective), ranks=OneOf(), max_tokens=90)  # type: ignore[arg-type]
+    with torch.no_grad():
+        policy.table += 0.3 * torch.randn(policy.table.shape, generator=numbers)
+    engine = SimpleNamespace(backward=lambda loss: loss.backward(), step=lambda: Update(1.0, 0.0))
+    found = optimizer_step(engine, policy, objective, rows, ranks=OneOf(), max_tokens=90)  # type: ignore[arg-type]
+    assert 1 < found.micro_batches < len(rows), "several, of several rows"
+    table = policy.table.detach().double().requires_grad_()
+    loss = by_hand(objective, table, rows)
+    loss.backward()
+    assert policy.table.grad is not None
+    assert table.grad is not None
+    error = (policy.table.grad.double() - table.grad).norm() / table.grad.norm()
+    assert error < 1e-5
+    assert found.tokens["loss"] == pytest.approx(loss.item(), rel=1e-5)
+    assert (0 < found.tokens["masked"] < 1) == (spec.correction == "sequence_mask")
 
 
 def test_rows_that_were_not_asked_for_are_a_fault() -> None:

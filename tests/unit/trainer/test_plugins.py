@@ -111,6 +111,14 @@ NAN = float("nan")
             lambda groups: [[np.zeros(2), np.array([NAN])], [np.zeros(1)] * 2],
             "returned [nan] for an episode of a group with rewards [1.0, 0.0]",
         ),
+        (
+            lambda groups: [[np.zeros((2, 1)), np.zeros(1)], [np.zeros(1)] * 2],
+            "returned the shape [2, 1] for the turns of an episode",
+        ),
+        (
+            lambda groups: [[np.zeros(2), np.array([1e39])], [np.zeros(1)] * 2],  # inf in float32
+            "returned [1e+39] for an episode of a group with rewards [1.0, 0.0]",
+        ),
         (lambda groups: 1 / 0, "raised ZeroDivisionError: division by zero"),
     ],
 )
@@ -143,6 +151,7 @@ def test_so_is_one_of_an_episode(returns: Any, says: str, monkeypatch: pytest.Mo
     [
         ([1.0], "returned 1 values for 2 rows of an optimizer step"),
         ([0.5, NAN], "returned nan as the weight of a row's tokens"),
+        ([0.5, 1e39], "returned 1e+39 as the weight of a row's tokens"),
     ],
 )
 def test_a_weight_that_is_none_is_its_reductions(
@@ -162,6 +171,7 @@ def test_a_weight_that_is_none_is_its_reductions(
             Surrogate(lambda r, n, a, b: (r * a).mean(0, True), never_clipped),
             "returned the shape [1]",
         ),
+        (SURROGATES, Surrogate(lambda r, n, a, b: r * a, lambda r, a, b: 0.0), "returned a float for"),
         (CORRECTIONS, Correction(lambda s, o, row, cap: (o, 1.0), recomputes=False), "returned a float for"),
     ],
 )

@@ -136,7 +136,7 @@ def drawn(size: int, seed: int = 0, rows: int = 6) -> dict[str, torch.Tensor]:
         "sampler": sampler,
         "advantage": torch.randn(rows, generator=numbers, dtype=torch.float64)[row],
         "row": torch.unique(row, return_inverse=True)[1],
-        "old": sampler + 0.4 * uniform() - 0.2,
+        "old": sampler + 3 * uniform() - 1.5,  # far enough for a correction to leave rows out
         "reference": sampler + uniform() - 0.5,
         "entropy": uniform(),
     }

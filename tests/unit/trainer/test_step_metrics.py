@@ -89,6 +89,12 @@ def test_a_figure_that_is_no_number_is_left_out() -> None:
     assert found["training/loss"] == 0.5
 
 
+def test_deepspeeds_word_for_a_norm_that_is_no_number_is_understood() -> None:
+    with pytest.raises(JobError, match="norm of the gradient of step 4") as refused:
+        refuse_broken([broken(norm=-1.0)], 4, own={})
+    assert refused.value.termination.reason == "GradientNotFinite"
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize(
     ("figure", "reason"), [("loss", "LossNotFinite"), ("norm", "GradientNotFinite")], ids=["loss", "gradient"]
@@ -98,7 +104,7 @@ def test_a_step_that_may_have_broken_the_weights_is_refused(figure: str, reason:
         refuse_broken([update(0.5, 10), broken(**{figure: value})], 4, own={})
     told = refused.value.termination
     assert (told.reason, told.field) == (reason, "spec.optimizer.learningRate")
-    assert "the weights of step 3, which are whole" in told.message
+    assert "spec.model.warmStart.job" in told.message
 
 
 def test_a_loss_of_the_users_own_is_looked_at_before_the_learning_rate() -> None:

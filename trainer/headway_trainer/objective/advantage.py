@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway_api.objective import uniform
-from headway_trainer.objective.checks import Unfit, require
+from headway_trainer.objective.checks import Unfit, fits, require
 from headway_trainer.objective.registry import Table
 
 Normalize = Literal["std", "none"]
@@ -101,7 +101,7 @@ def _at_each_turn(group: Group, values: Numbers) -> list[Numbers]:
 
 
 def fit_advantages(found: Any, groups: Sequence[Group]) -> list[list[Numbers]]:
-    """One finite number for each turn of each episode of each group.
+    """One number that float32 can hold for each turn of each episode of each group.
 
     Raises:
         Unfit: it is something else.
@@ -114,8 +114,10 @@ def _fit(found: Any, group: Group) -> list[Numbers]:
     require(len(found), len(group), "episodes of a group")
     taken = [np.atleast_1d(np.asarray(values, dtype=np.float64)) for values in found]
     for values, episode in zip(taken, group, strict=True):
-        require(len(values), len(episode.turn_tokens), "turns of an episode")
-        if not np.isfinite(values).all():
+        require(values.size, len(episode.turn_tokens), "turns of an episode")
+        if values.ndim != 1:
+            raise Unfit(f"returned the shape {list(values.shape)} for the turns of an episode")
+        if not fits(values):
             rewards = [other.reward for other in group]
             raise Unfit(f"returned {values.tolist()} for an episode of a group with rewards {rewards}")
     return taken

@@ -6,11 +6,12 @@ would train something else without a word, or be blamed on the learning rate.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from headway_api.exits import JobError
@@ -51,8 +52,13 @@ def require(found: int, wanted: int, what: str) -> None:
         raise Unfit(f"returned {found} values for {wanted} {what}")
 
 
+def fits(values: float | NDArray[np.float64]) -> bool:
+    """Whether all are numbers, and stay so in float32, in which losses are computed."""
+    return bool((np.abs(values) <= np.finfo(np.float32).max).all())
+
+
 def fit_weights(found: Any, rows: int) -> list[float]:
-    """One finite number for each row of an optimizer step.
+    """One number that float32 can hold for each row of an optimizer step.
 
     Raises:
         Unfit: it is something else.
@@ -60,7 +66,7 @@ def fit_weights(found: Any, rows: int) -> list[float]:
     require(len(found), rows, "rows of an optimizer step")
     taken = [float(value) for value in found]
     for value in taken:
-        if not math.isfinite(value):
+        if not fits(value):
             raise Unfit(f"returned {value} as the weight of a row's tokens")
     return taken
 

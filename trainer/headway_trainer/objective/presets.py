@@ -182,6 +182,8 @@ class Objective:
         with blamed(SURROGATES.field, self.own, catch=Unfit):
             surrogate_T = self._surrogate.loss(ratio_T, new_T, advantage_T, self._bounds)
             loss_T = fit_tokens(surrogate_T, new_T) * correction_T
+            with torch.no_grad():
+                clipped_T = fit_tokens(self._surrogate.clipped(ratio_T, advantage_T, self._bounds), new_T)
         divergence_T = None
         if self.penalizes_divergence:
             assert reference_T is not None
@@ -195,7 +197,7 @@ class Objective:
             statistics = TokenStatistics(
                 loss_T=loss_T.detach(),
                 ratio_T=ratio_T.detach(),
-                clipped_T=self._surrogate.clipped(ratio_T, advantage_T, self._bounds),
+                clipped_T=clipped_T,
                 log_ratio_T=new_T.detach() - sampler_T,
                 correction_T=correction_T,
                 divergence_T=None if divergence_T is None else divergence_T.detach(),
