@@ -33,7 +33,9 @@ class ConditionType(StrEnum):
     WEIGHTS_IN_SYNC = "WeightsInSync"
     """As many rollout servers as spec.rollout.replicas asks for hold the weights wanted, verified. While
     servers take new ones, what was said before stands; False stands until it is True. The coordinator's;
-    without observedGeneration, for it is not told which generation of the spec it runs."""
+    without observedGeneration, for it is not told which generation of the spec it runs. Of a job that is
+    suspended or has ended the operator says that it is Unknown, and so until a resumed one has a
+    coordinator again."""
     PROGRESSING = "Progressing"
     """Steps are being completed."""
     CHECKPOINT_AVAILABLE = "CheckpointAvailable"
@@ -113,6 +115,8 @@ class Reason(StrEnum):
 
 
 TERMINAL = (ConditionType.COMPLETE, ConditionType.FAILED)
+WITHOUT_COORDINATOR = frozenset({Reason.SUSPENDED, Reason.RESUMED, Reason.SUCCEEDED, Reason.FAILED})
+"""Reasons of WeightsInSync that are the operator's; the coordinator has others."""
 
 
 class Condition(StatusModel):

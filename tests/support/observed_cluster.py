@@ -8,9 +8,11 @@ from typing import Any
 
 from headway_api import names
 from headway_api.exits import PERMANENT, Termination
+from headway_api.status import RLTrainingJobStatus
 from headway_operator import plan
 from headway_operator.config import Images, OperatorConfig
 from headway_operator.plan.observed import Observed, role_of
+from headway_operator.plan.status import own_part
 
 Json = dict[str, Any]
 UID = "0b5e8a1c-1111-2222-3333-444455556666"
@@ -92,8 +94,16 @@ class World:
             if item.ref[0] != "Secret":
                 self._put(item.body)
         if made.status is not None:
-            self.body["status"] = self.body["status"] | made.status.as_object()
+            self.body["status"] = self._applied(made.status.as_object())
         return made
+
+    def _applied(self, written: Json) -> Json:
+        """The status with the operator's part as it writes it; conditions of the coordinator's stay."""
+        stored = self.body["status"]
+        own = {known.type for known in own_part(RLTrainingJobStatus.model_validate(stored)).conditions}
+        own |= {known["type"] for known in written["conditions"]}
+        others = [known for known in stored.get("conditions", []) if known["type"] not in own]
+        return stored | written | {"conditions": [*written["conditions"], *others]}
 
     @property
     def held(self) -> bool:

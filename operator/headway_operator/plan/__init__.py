@@ -221,11 +221,12 @@ def _ended(raw: Json, before: RLTrainingJobStatus, observed: Observed) -> Plan:
 
 
 def _after_the_end(raw: Json, before: RLTrainingJobStatus, now: datetime) -> Plan:
+    told = status.ended(before, now)
     seconds = raw["spec"].get("ttlSecondsAfterFinished")
     if seconds is None or before.completion_time is None:
-        return Plan(held=False)
+        return Plan(status=told, held=False)
     left = (before.completion_time + timedelta(seconds=seconds) - now).total_seconds()
-    return Plan(held=False, delete_job=left <= 0, again_seconds=left if left > 0 else None)
+    return Plan(status=told, held=False, delete_job=left <= 0, again_seconds=left if left > 0 else None)
 
 
 def _surplus(observed: Observed, wanted: tuple[Wanted, ...]) -> tuple[Json, ...]:

@@ -1,7 +1,10 @@
 """The operator's part of a job's status: conditions, roles, state and times, true of one generation.
 
 The coordinator owns the rest, and the condition that only it can judge (`WeightsInSync`), which is left out
-here so that server-side apply leaves it alone.
+here so that server-side apply leaves it alone. But a coordinator that is gone cannot take back what it said:
+of a job that is suspended or has ended the operator says, by force, that nothing is known of weights, and
+goes on saying so until a coordinator has spoken again. Left out before, an item would stay of which the old
+coordinator's field manager owns the key alone; without its required fields the API server refuses it.
 """
 
 from __future__ import annotations
@@ -10,7 +13,16 @@ from datetime import datetime
 from typing import Final
 
 from headway_api import names
-from headway_api.conditions import Condition, ConditionType, Reason, condition, find, is_true, merge
+from headway_api.conditions import (
+    WITHOUT_COORDINATOR,
+    Condition,
+    ConditionType,
+    Reason,
+    condition,
+    find,
+    is_true,
+    merge,
+)
 from headway_api.recipes import warnings
 from headway_api.spec.training import RLTrainingJob
 from headway_api.status import RLTrainingJobStatus, Role, State
@@ -78,6 +90,7 @@ def of(context: Context, situation: Situation) -> RLTrainingJobStatus:
         *_roles(situation),
         _progressing(context, situation),
         *_terminal(context, situation),
+        *_weights(context, situation),
     ]
     fresh += _kstatus(context, situation, fresh)
     status = _with(before, fresh, context.job.metadata.generation, now)
@@ -104,7 +117,7 @@ def own_part(status: RLTrainingJobStatus) -> RLTrainingJobStatus:
         observed_generation=status.observed_generation,
         state=status.state,
         reason=status.reason,
-        conditions=[known for known in status.conditions if known.type in OWN],
+        conditions=[known for known in status.conditions if _is_own(known)],
         warm_start=status.warm_start,
         warnings=status.warnings,
         start_time=status.start_time,
@@ -116,8 +129,23 @@ def own_part(status: RLTrainingJobStatus) -> RLTrainingJobStatus:
     )
 
 
+def _is_own(known: Condition) -> bool:
+    return known.type in OWN or (
+        known.type == ConditionType.WEIGHTS_IN_SYNC and known.reason in WITHOUT_COORDINATOR
+    )
+
+
+def ended(before: RLTrainingJobStatus, now: datetime) -> RLTrainingJobStatus:
+    """Of a job that has ended, whose coordinator may have had one more word while it was being stopped."""
+    said = find(before.conditions, ConditionType.WEIGHTS_IN_SYNC)
+    if said is None or _is_own(said):
+        return own_part(before)
+    reason = Reason.FAILED if is_true(before.conditions, ConditionType.FAILED) else Reason.SUCCEEDED
+    return _with(before, [_nothing_known(reason)], before.observed_generation, now)
+
+
 def _with(
-    before: RLTrainingJobStatus, fresh: list[Condition], generation: int, now: datetime
+    before: RLTrainingJobStatus, fresh: list[Condition], generation: int | None, now: datetime
 ) -> RLTrainingJobStatus:
     stamped = [
         item.model_copy(
@@ -125,10 +153,9 @@ def _with(
         )
         for item in fresh
     ]
-    own = own_part(before)
-    return own.model_copy(
-        update={"conditions": merge(own.conditions, stamped), "observed_generation": generation}
-    )
+    # Merged with the coordinator's too: what it said last is what a status that changes has changed from.
+    conditions = [known for known in merge(before.conditions, stamped) if _is_own(known)]
+    return own_part(before).model_copy(update={"conditions": conditions, "observed_generation": generation})
 
 
 def preflight_passed(job: RLTrainingJob) -> bool:
@@ -254,6 +281,26 @@ def _terminal(context: Context, situation: Situation) -> list[Condition]:
     epochs = context.spec.schedule.max_epochs
     text = f"the rows left of spec.schedule.maxEpochs ({epochs}) do not fill another batch"
     return [condition(ConditionType.COMPLETE, True, Reason.DATA_EXHAUSTED, text)]
+
+
+def _weights(context: Context, situation: Situation) -> list[Condition]:
+    """What is known of servers' weights where no coordinator can say it; nothing where one can."""
+    if situation.failure:
+        return [_nothing_known(Reason.FAILED)]
+    if situation.complete:
+        return [_nothing_known(Reason.SUCCEEDED)]
+    if situation.suspended:
+        return [_nothing_known(Reason.SUSPENDED)]
+    said = find(context.job.status.conditions, ConditionType.WEIGHTS_IN_SYNC)
+    return [_nothing_known(Reason.RESUMED)] if said is not None and _is_own(said) else []
+
+
+def _nothing_known(reason: Reason) -> Condition:
+    text = {
+        Reason.SUSPENDED: "the job is suspended and has no rollout servers",
+        Reason.RESUMED: "the job was suspended; its coordinator has not looked at rollout servers since",
+    }.get(reason, "the job has ended and has no rollout servers")
+    return condition(ConditionType.WEIGHTS_IN_SYNC, None, reason, text)
 
 
 def _kstatus(context: Context, situation: Situation, fresh: list[Condition]) -> list[Condition]:

@@ -9,7 +9,7 @@ import pytest
 from kubernetes import client, config
 
 from headway_api import names
-from headway_api.conditions import ConditionType, Reason, condition
+from headway_api.conditions import Condition, ConditionType, Reason, condition
 from headway_api.config import JobConfig
 from headway_api.crd import definitions
 from headway_api.status import Progress, RLTrainingJobStatus, Usage
@@ -77,30 +77,35 @@ def test_each_writer_keeps_its_own_fields(cluster: Cluster, job: JobConfig) -> N
     assert "usage" not in status, "what a writer no longer sends is gone"
 
 
+def told_by_operator(cluster: Cluster, job: JobConfig, *conditions: Condition) -> None:
+    """The operator applies its part, by force, as it does."""
+    document = {
+        "apiVersion": names.API_VERSION,
+        "kind": "RLTrainingJob",
+        "metadata": {"name": job.name},
+        "status": RLTrainingJobStatus(conditions=list(conditions)).as_object(),
+    }
+    cluster.kubectl(
+        "apply",
+        "--server-side",
+        "--force-conflicts",
+        "--subresource=status",
+        f"--field-manager={names.FIELD_MANAGER_OPERATOR}",
+        "-n",
+        job.namespace,
+        "-f",
+        "-",
+        input=json.dumps(document),
+    )
+
+
 def test_each_writer_keeps_its_own_conditions(cluster: Cluster, job: JobConfig) -> None:
     synced = condition(ConditionType.WEIGHTS_IN_SYNC, True, Reason.SYNCED, "as wanted")
     sink = kubernetes_sink(job, api(cluster))
     sink(RLTrainingJobStatus(conditions=[synced]).as_object())
 
     def by_operator(ready: bool) -> None:
-        theirs = condition(ConditionType.READY, ready, Reason.RUNNING, generation=1)
-        document = {
-            "apiVersion": names.API_VERSION,
-            "kind": "RLTrainingJob",
-            "metadata": {"name": job.name},
-            "status": {"conditions": [theirs.model_dump(mode="json", by_alias=True)]},
-        }
-        cluster.kubectl(
-            "apply",
-            "--server-side",
-            "--subresource=status",
-            f"--field-manager={names.FIELD_MANAGER_OPERATOR}",
-            "-n",
-            job.namespace,
-            "-f",
-            "-",
-            input=json.dumps(document),
-        )
+        told_by_operator(cluster, job, condition(ConditionType.READY, ready, Reason.RUNNING, generation=1))
 
     def said() -> dict[str, str]:
         return {known["type"]: known["status"] for known in found(cluster, job)["conditions"]}
@@ -111,6 +116,27 @@ def test_each_writer_keeps_its_own_conditions(cluster: Cluster, job: JobConfig) 
     sink(RLTrainingJobStatus(conditions=[failed]).as_object())
     by_operator(ready=True)
     assert said() == {"WeightsInSync": "False", "Ready": "True"}
+
+
+def test_the_operator_speaks_for_a_coordinator_that_is_gone(cluster: Cluster, job: JobConfig) -> None:
+    kind, sink = ConditionType.WEIGHTS_IN_SYNC, kubernetes_sink(job, api(cluster))
+    ready = condition(ConditionType.READY, False, Reason.RECONCILING, generation=1)
+
+    def weights() -> dict[str, Any]:
+        told = found(cluster, job)["conditions"]
+        return next(known for known in told if known["type"] == kind)
+
+    sink(RLTrainingJobStatus(conditions=[condition(kind, True, Reason.SYNCED, "as wanted")]).as_object())
+    for reason in (Reason.SUSPENDED, Reason.RESUMED):
+        told_by_operator(cluster, job, ready, condition(kind, None, reason, generation=1))
+        assert (weights()["status"], weights()["reason"]) == ("Unknown", reason)
+    sink(RLTrainingJobStatus(conditions=[condition(kind, None, Reason.PENDING)]).as_object())
+    told_by_operator(cluster, job, ready)
+    assert (weights()["status"], weights()["reason"]) == ("Unknown", "Pending")
+    assert "observedGeneration" not in weights(), "it was the operator's"
+    sink(RLTrainingJobStatus(conditions=[condition(kind, True, Reason.SYNCED)]).as_object())
+    told_by_operator(cluster, job, ready)
+    assert (weights()["status"], weights()["reason"]) == ("True", "Synced")
 
 
 def test_a_successor_reads_what_was_said_with_the_right_to_patch_alone(

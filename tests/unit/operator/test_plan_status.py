@@ -9,6 +9,7 @@ import pytest
 from observed_cluster import PASSED, World, job, running, stamp
 
 from headway_api import names
+from headway_api.status import RLTrainingJobStatus
 from headway_operator.plan import status
 
 Json = dict[str, Any]
@@ -146,6 +147,94 @@ def test_the_coordinators_part_is_never_written() -> None:
     body = written.as_object()
     assert not body.keys() & {"progress", "usage", "preflight", "checkpoints", "artifacts"}
     assert "WeightsInSync" not in {c["type"] for c in body["conditions"]}
+
+
+def synced(world: World, status: str = "True", reason: str = "Synced") -> World:
+    """The coordinator says of its servers' weights what it says, by force."""
+    told = {"type": "WeightsInSync", "status": status, "reason": reason, "message": "its own words"}
+    others = [c for c in world.body["status"]["conditions"] if c["type"] != "WeightsInSync"]
+    world.body["status"]["conditions"] = [*others, told | {"lastTransitionTime": stamp(world.now)}]
+    return world
+
+
+def weights(world: World) -> tuple[str, str]:
+    told = world.told("WeightsInSync")
+    return told["status"], told["reason"]
+
+
+def over(how: str) -> World:
+    """A job that has just ended, whose coordinator said before that weights are in sync."""
+    world = synced(running())
+    world.later(60)
+    if how == "Failed":
+        world.gave_up("learner", "ModelNotLoadable", "no such file", "spec.model.base")
+    else:
+        world.workload_status("Job", "coordinator", conditions=[world.condition("Complete", True)])
+    world.carry_out()
+    return world
+
+
+class TestWeightsOfNobody:
+    """A job without a coordinator does not say that servers hold weights, nor that they do not."""
+
+    @pytest.mark.parametrize("said", [("True", "Synced"), ("False", "VerificationFailed")])
+    def test_of_a_suspended_job_nothing_is_known(self, said: tuple[str, str]) -> None:
+        world = synced(running(), *said)
+        world.body["spec"]["suspend"] = True
+        world.carry_out()
+        assert weights(world) == said, "the coordinator may still have something to say"
+        world.objects.clear()
+        world.later(60).carry_out()
+        assert weights(world) == ("Unknown", "Suspended")
+        assert world.told("WeightsInSync")["lastTransitionTime"] == stamp(world.now)
+
+    def test_nor_after_it_resumes_until_its_coordinator_has_spoken(self) -> None:
+        world = synced(running())
+        world.body["spec"]["suspend"] = True
+        world.objects.clear()
+        world.carry_out()
+        world.body["spec"]["suspend"] = False
+        world.carry_out()
+        world.ready(*FOUR)
+        for _ in range(2):
+            made = world.carry_out().status
+            assert weights(world) == ("Unknown", "Resumed")
+            assert made is not None
+            assert "WeightsInSync" in {c.type for c in made.conditions}, "left out, it would lack its fields"
+        for said in (("Unknown", "Pending"), ("True", "Synced")):
+            made = synced(world, *said).carry_out().status
+            assert made is not None
+            assert "WeightsInSync" not in {c.type for c in made.conditions}
+            assert weights(world) == said
+
+    @pytest.mark.parametrize(("how", "reason"), [("Failed", "Failed"), ("Complete", "Succeeded")])
+    def test_nor_of_a_job_that_has_ended(self, how: str, reason: str) -> None:
+        world = over(how)
+        assert world.is_true(how)
+        assert weights(world) == ("Unknown", reason)
+
+    @pytest.mark.parametrize(("how", "reason"), [("Failed", "Failed"), ("Complete", "Succeeded")])
+    def test_a_coordinators_last_word_after_the_end_does_not_stand(self, how: str, reason: str) -> None:
+        world = synced(over(how), "False", "ServerSilent")
+        world.objects.clear()
+        generation = world.body["status"]["observedGeneration"]
+        world.body["metadata"]["generation"] += 1
+        world.carry_out()
+        assert weights(world) == ("Unknown", reason)
+        assert world.is_true(how)
+        assert world.body["status"]["observedGeneration"] == generation, "nothing was judged anew"
+        made = world.plan().status
+        assert made is not None
+        known = RLTrainingJobStatus.model_validate(world.body["status"])
+        assert status.own_part(known).as_object() == made.as_object(), "and nothing is written again"
+
+    def test_a_job_that_ended_without_such_a_word_gets_none(self) -> None:
+        world = over("Complete")
+        told = world.body["status"]["conditions"]
+        world.body["status"]["conditions"] = [c for c in told if c["type"] != "WeightsInSync"]
+        world.objects.clear()
+        world.carry_out()
+        assert "WeightsInSync" not in {c["type"] for c in world.body["status"]["conditions"]}
 
 
 def test_a_checkpoint_is_told_once_and_not_at_every_step() -> None:

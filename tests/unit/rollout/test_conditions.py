@@ -11,7 +11,7 @@ import pytest
 from a_job import spec
 from episodes import version
 
-from headway_api.conditions import Condition, ConditionType, Reason, condition
+from headway_api.conditions import WITHOUT_COORDINATOR, Condition, ConditionType, Reason, condition
 from headway_api.config import JobConfig
 from headway_api.records import LoadFailure
 from headway_api.status import Progress, RLTrainingJobStatus
@@ -178,6 +178,18 @@ def test_a_failed_load_is_told_in_the_servers_words_and_stays_until_it_is_mended
 
 def test_kinds_of_failure_are_reasons() -> None:
     assert set(get_args(LoadFailure)) <= set(conditions.GRAVEST_FIRST)
+
+
+def test_what_the_operator_said_meanwhile_is_taken_back_at_the_first_word() -> None:
+    for reason in WITHOUT_COORDINATOR:
+        theirs = [known.model_copy(update={"observed_generation": 3}) for known in said(None, reason)]
+        assert now(theirs, router(wanted=None)) == ("Unknown", "Pending")
+        assert now(theirs, router(A)) == ("Unknown", "Pending")
+        assert now(theirs, router(A, B)) == ("True", "Synced")
+
+
+def test_no_reason_is_both_the_operators_and_the_coordinators() -> None:
+    assert not WITHOUT_COORDINATOR & {Reason.SYNCED, Reason.PENDING, *conditions.GRAVEST_FIRST}
 
 
 class Api:
