@@ -37,6 +37,8 @@ ROLES: Final = (COORDINATOR, LEARNER, ROLLOUT, BROKER, SANDBOX)
 
 PORT_COORDINATOR: Final = 8100
 """Learner API of the coordinator, its probes and `/metrics`."""
+STARTING: Final = "Starting"
+"""Reason of its answers (503) until it can serve: it is there, and reads what a predecessor left."""
 PORT_GATEWAY: Final = 8110
 """Where agents outside the coordinator's process ask it for their turns (`http` and `sandboxed` agents)."""
 PORT_ENGINE: Final = 8000

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 from pydantic import ValidationError
 
+from headway_api import names
 from headway_api.exits import JobError
 from headway_api.records import Batch, Finished, StepReport
 from headway_api.sandbox_api import Problem
@@ -61,7 +62,7 @@ class LearnerApi:
         except (KeyError, ValueError):
             return problem(400, "BadRequest", "give the step to make: /v1/batch?step=1&wait=30")
         if self.training is None:
-            return problem(503, "Starting", "the coordinator is still starting")
+            return problem(503, names.STARTING, "the coordinator is still starting")
         try:
             found = await self.training.wait_for_batch(step, min(max(0.0, wait), POLL_SECONDS))
         except Conflict as conflict:
@@ -83,7 +84,7 @@ class LearnerApi:
         except ValidationError as error:
             return problem(400, "BadRequest", f"not a StepReport: {error}")
         if self.training is None:
-            return problem(503, "Starting", "the coordinator is still starting")
+            return problem(503, names.STARTING, "the coordinator is still starting")
         try:
             await self.training.report(report)
         except Conflict as conflict:
@@ -97,7 +98,7 @@ class LearnerApi:
 
     async def _readyz(self, request: web.Request) -> web.StreamResponse:
         if self.training is None:
-            return problem(503, "Starting", "preflight is not over")
+            return problem(503, names.STARTING, "preflight is not over")
         return web.Response(text="ok")
 
     async def _prometheus(self, request: web.Request) -> web.StreamResponse:

@@ -24,7 +24,8 @@ NOTE: Final = "headway/stopping"
 CONNECT_SECONDS: Final = 3.0
 """Longest that the first pod is tried. It holds up one that is told to stop before that one is there."""
 LOOK_SECONDS: Final = 5.0
-"""Longest that a note may be behind the failure: a pod that goes hears of it no later than its ranks do."""
+"""Longest that a note may be behind the failure: a pod that goes hears of it no later than its ranks do. The
+first pod looks for twice as long, as the store goes with it: others would take its end for a note."""
 
 
 class Companions:
@@ -62,7 +63,7 @@ class Companions:
         from torch.distributed import DistNetworkError, DistStoreError
 
         try:
-            self._notes().wait([NOTE], timedelta(seconds=LOOK_SECONDS))
+            self._notes().wait([NOTE], timedelta(seconds=LOOK_SECONDS * (2 if self._first else 1)))
         except DistNetworkError:
             return not self._first
         except DistStoreError:

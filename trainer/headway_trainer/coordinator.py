@@ -20,7 +20,9 @@ from typing import Final
 from pydantic import ValidationError
 
 from headway_api.exits import JobError
+from headway_api.names import STARTING
 from headway_api.records import Batch, Finished, StepReport
+from headway_api.sandbox_api import Problem
 from headway_trainer.logs import log
 
 LONG_POLL: Final = 30.0
@@ -29,7 +31,8 @@ SILENCE: Final = 30.0
 """Seconds without a word, besides those that the coordinator was asked to hold it, until a request counts as
 lost. A learner that is told to stop may have to wait so long before it can save."""
 PATIENCE: Final = 600.0
-"""Seconds without any answer after which the learner saves what is not durable and is started again."""
+"""Seconds without any answer after which the learner saves what is not durable and is started again. That the
+coordinator is starting is one."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
 GZIP_MAGIC: Final = b"\x1f\x8b"
 AGAIN: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -123,6 +126,8 @@ class Coordinator:
         except (OSError, http.client.HTTPException) as error:
             raise Away(f"{type(error).__name__}: {error}") from error
         if answer.status in AGAIN:
+            if _is_starting(answer):
+                self._silent_since = None
             raise Away(f"HTTP {answer.status}")
         self._silent_since, self._pause = None, FIRST_PAUSE
         _refuse(answer, method, path)
@@ -137,6 +142,14 @@ class Coordinator:
         log("coordinator away", seconds=round(silent, 1), error=str(away))
         time.sleep(self._pause)
         self._pause = min(LONGEST_PAUSE, self._pause * 2)
+
+
+def _is_starting(answer: _Answer) -> bool:
+    """Whether the coordinator is there, and reads what a predecessor left: minutes, of a long run."""
+    try:
+        return Problem.model_validate_json(answer.body).reason == STARTING
+    except ValidationError:
+        return False
 
 
 def _refuse(answer: _Answer, method: str, path: str) -> None:

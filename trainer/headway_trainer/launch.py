@@ -18,11 +18,13 @@ from typing import Final
 from headway_api import names
 from headway_api.exits import ANEW, PERMANENT, RETRIABLE
 from headway_trainer.companions import Companions
+from headway_trainer.logs import log
 from headway_trainer.termination import another_handles_sigterm, exit_on_sigterm, live
 
 LOOPBACK: Final = "127.0.0.1"
 RENDEZVOUS_SECONDS: Final = 900
-"""Longest the pods of one learner may be apart in starting."""
+"""Longest that a pod waits for the others before it starts again, which is not counted: how long that may go
+on is the job's to say (`pendingDeadlineSeconds`)."""
 LAST_SECONDS: Final = 10
 """Of the grace period, what is left to end processes that have not ended by themselves."""
 RANK: Final = ("-u", "-m", "headway_trainer.learner")
@@ -71,10 +73,13 @@ def main() -> None:
         companions = Companions(place.node_rank, place.master, place.port) if place.nodes > 1 else None
 
         def answered() -> bool:
-            """Torch's agent answers once there are processes; before that the other pods may not be there."""
+            """Torch's agent answers once there are processes. Before that nobody misses this pod, and a note
+            would be found by those that meet without it."""
+            if not another_handles_sigterm():
+                return False
             if companions:
                 companions.stopping()
-            return another_handles_sigterm()
+            return True
 
         exit_on_sigterm(answered)
         live(partial(_several, place, companions))
@@ -105,6 +110,7 @@ def outcome(first: int, codes: Collection[int], stopped: Callable[[], bool]) -> 
 
 
 def _several(place: Place, companions: Companions | None) -> int:
+    from torch.distributed import DistError
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -132,6 +138,9 @@ def _several(place: Place, companions: Companions | None) -> int:
         return outcome(first.exitcode, codes, companions.stopped if companions else lambda: False)
     except SignalException as stopped:
         return 128 + stopped.sigval
+    except DistError as apart:
+        log("the pods have not met", why=str(apart).partition("\n")[0])
+        return ANEW
     return 0
 
 

@@ -93,6 +93,9 @@ def serve(
             learner.prune(report.step, word.received.validated)
             if coordinator:
                 _said_again(learner, coordinator, report)
+            # A node that has left well is not started again: should the first one fail until here, it would
+            # wait for the others for ever.
+            ranks.barrier()
             return word.received
         if word.received is None:
             continue

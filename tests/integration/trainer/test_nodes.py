@@ -101,6 +101,27 @@ def test_a_rank_that_crashes_is_a_failure(pods: Pods) -> None:
     assert time.monotonic() - started < 30
 
 
+@pytest.mark.parametrize("node", ["0", "1"])
+def test_a_node_that_waits_in_vain_starts_again_and_nothing_counts(node: str) -> None:
+    """How long the other may take is the job's to say: it may have to wait for a machine."""
+    place = {
+        "NNODES": "2",
+        "NODE_RANK": node,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(rig.free_port()),
+    }
+    hasty = LAUNCH.replace("launch.main()", "launch.RENDEZVOUS_SECONDS = 2\nlaunch.main()")
+    ended = subprocess.run(
+        [sys.executable, "-c", hasty],
+        env={**os.environ, **place},
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=90,
+    )
+    assert ended.returncode == ANEW
+    assert "the pods have not met" in ended.stdout
+
+
 @asynccontextmanager
 async def two_nodes(config: JobConfig, folder: Path, url: str) -> AsyncIterator[list[rig.LearnerProcess]]:
     """A learner of two nodes while it runs."""

@@ -15,8 +15,8 @@ from headway_trainer.companions import Companions
 
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "CONNECT_SECONDS", 0.5)
-    monkeypatch.setattr(module, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(module, "CONNECT_SECONDS", 1.0)
+    monkeypatch.setattr(module, "LOOK_SECONDS", 2.0)
 
 
 @pytest.fixture

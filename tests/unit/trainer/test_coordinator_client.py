@@ -15,6 +15,7 @@ import pytest
 from aiohttp import web
 
 from headway_api.exits import JobError
+from headway_api.names import STARTING
 from headway_api.records import Batch, Finished
 from headway_trainer import coordinator as client
 from headway_trainer.coordinator import AnnounceFirst, Coordinator, Unreachable
@@ -54,6 +55,31 @@ async def test_a_coordinator_that_forgot_asks_for_the_announcement() -> None:
         here = Coordinator(url, rig.TOKEN)
         with pytest.raises(AnnounceFirst):
             await off_loop(lambda: here.poll(1))
+
+
+async def test_a_coordinator_that_says_that_it_is_starting_is_not_away() -> None:
+    """It may read for longer than the learner has patience with one that says nothing."""
+    asked = 0
+
+    async def answer(request: web.Request) -> web.Response:
+        nonlocal asked
+        asked += 1
+        if asked > 40:
+            return web.Response(status=204)
+        return web.json_response({"reason": STARTING, "message": "not yet"}, status=503)
+
+    app = web.Application()
+    app.router.add_post("/v1/steps", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        here = Coordinator(f"http://127.0.0.1:{runner.addresses[0][1]}", rig.TOKEN, patience=0.1)
+        await off_loop(lambda: here.announce(rig.report(0)))
+    finally:
+        await runner.cleanup()
+    assert asked == 41
 
 
 @pytest.mark.parametrize("fault", ["503", "drop"])

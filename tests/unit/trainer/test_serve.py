@@ -11,7 +11,7 @@ import learner_rig as rig
 import pytest
 
 from headway_api.exits import RETRIABLE, JobError
-from headway_api.records import Batch, StepReport
+from headway_api.records import Batch, Finished, StepReport
 from headway_trainer import coordinator as client
 from headway_trainer import loop as module
 from headway_trainer.coordinator import Coordinator, Unreachable
@@ -119,6 +119,9 @@ class Told:
     def maximum(self, values: list[float]) -> list[float]:
         return values
 
+    def barrier(self) -> None:
+        """Nobody is waited for."""
+
 
 async def served(learner: Scripted, coordinator: Coordinator | None, ranks: Any) -> BaseException | None:
     """Run the loop; what it raised."""
@@ -192,6 +195,23 @@ async def test_told_to_stop_while_it_announces_it_does_not_ask_for_more(hold: Ho
     assert await served(learner, cast(Coordinator, coordinator), Ranks(0, 0, 1, None)) is None
     assert learner.durable == 5
     assert coordinator.heard == ["announce 4", "poll 5", "announce 5"]
+
+
+async def test_no_rank_leaves_well_before_the_first_one_has_done_its_part() -> None:
+    """A node that has succeeded is not started again, and the first one cannot start again without it."""
+    did: list[str] = []
+
+    class Exporting(Scripted):
+        def export(self, newest: StepReport) -> None:
+            did.append("export")
+
+    class Waiting(Told):
+        def barrier(self) -> None:
+            did.append("wait")
+
+    word = Word(Finished(reason="MaxSteps"), durable=4)
+    assert await served(Exporting(step=4), None, Waiting(word)) == Finished(reason="MaxSteps")
+    assert did == ["export", "wait"]
 
 
 async def test_one_that_comes_back_in_time_is_told_again() -> None:
