@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -93,12 +92,10 @@ def test_a_pod_that_is_gone_without_a_word_counts_once(pods: Pods, goes: int, ot
 
 
 def test_a_rank_that_crashes_is_a_failure(pods: Pods) -> None:
-    started = time.monotonic()
     (rank,) = psutil.Process(pods[1].pid).children()
     rank.kill()
     assert pods[1].wait(60) == 128 + signal.SIGKILL
     assert pods[0].wait(60) == 1
-    assert time.monotonic() - started < 30
 
 
 @pytest.mark.parametrize("node", ["0", "1"])
