@@ -140,7 +140,7 @@ class Coordinator:
     async def _work(self, stack: AsyncExitStack, http: aiohttp.ClientSession) -> None:
         with not_final(begun(self._told)):
             incarnation = await self._blocking(self._spool.incarnation)
-        runner = Runner(self.spec, self._checked, begun(self._told))
+        runner = Runner(self.spec, self.layout, self._checked, begun(self._told))
         ready = await self._blocking(runner.basics, self._store, self._cache)
         owner = f"{self.job.name}-{incarnation}"
         on_tool = partial(self._exporter.observe, "sandbox/tool_call_seconds")

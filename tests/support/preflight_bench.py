@@ -10,6 +10,7 @@ import aiohttp
 from faulty_servers import Scripted
 from toy_tokenizer import tokenizer
 
+from headway_api.artifacts import Layout
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.status import Preflight
 from headway_api.store import FileStore
@@ -56,7 +57,8 @@ class Bench:
 
     def __init__(self, of: RLTrainingJobSpec) -> None:
         self.reports: list[Preflight] = []
-        self.runner = Runner(of, self.reports.append)
+        self.layout = Layout(of.output.uri, "team", "refunds", "uid")
+        self.runner = Runner(of, self.layout, self.reports.append)
 
     def basics(self, folder: Path) -> Any:
         return self.runner.basics(FileStore(), folder / "cache")

@@ -16,12 +16,13 @@ import aiohttp
 from pydantic import ValidationError
 
 from headway_api import lora_targets, warm_start
+from headway_api.artifacts import Layout
 from headway_api.base_model import fetch
 from headway_api.exits import JobError, not_final
 from headway_api.sandbox_api import FinishReply, ResetReply
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.status import Check, Preflight
-from headway_api.store import Store
+from headway_api.store import Denied, NotFound, Store, bucket_unavailable
 from headway_rollout import dataset, logs
 from headway_rollout.agents.builtin import opening
 from headway_rollout.dataset import Data
@@ -55,6 +56,7 @@ class Runner:
     """Collects results; `report` is called after each."""
 
     spec: RLTrainingJobSpec
+    layout: Layout
     report: Callable[[Preflight], None]
     begun: bool = False
     """A predecessor got past all of this: none of the basics failing is final."""
@@ -83,6 +85,9 @@ class Runner:
         )
         modules: list[str] | None = None
         lora, start = spec.model.effective_lora, spec.model.warm_start
+        # Like the learner: what a job began with is never asked for again, and may be gone.
+        if start is not None and self._resumes(store):
+            start = None
         if lora is not None and (lora.targets or start is not None):
             modules = self._need(
                 "LoraTargets",
@@ -98,6 +103,17 @@ class Runner:
         parser = spec.agent.effective_builtin.tool_call_parser
         chosen = self._need("Tokenizer", lambda: render.load(folder, parser)[0], checks.renderer)
         return Ready(Data(train=train, validation=validation), chosen, length)
+
+    def _resumes(self, store: Store) -> bool:
+        """Whether the learner has a step to go on from. Whether that step can be used is for it to say."""
+        try:
+            store.get(self.layout.latest)
+        except NotFound:
+            return False
+        except Denied as error:
+            with not_final(self.begun):
+                raise bucket_unavailable(self.layout.latest, error) from error
+        return True
 
     async def agent(self, http: aiohttp.ClientSession, url: str) -> None:
         """The agent's service answers: anything at all, for it is not known what it takes but prompts.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from refusing_bucket import refusing_store
 
 from headway_api.exits import JobError
 from headway_api.spec.training import RLTrainingJobSpec
+from headway_api.store import Denied, FileStore
 
 UNVALIDATED = {"everySteps": 0, "atStart": False}
 
@@ -153,6 +155,38 @@ def test_weights_of_another_model_are_no_start(folder: Path) -> None:
         bench.basics(folder)
     assert caught.value.permanent
     assert bench.failed == [("WarmStart", "spec.model.warmStart")]
+
+
+def test_what_a_job_began_with_is_not_asked_for_again(folder: Path) -> None:
+    started = start_from(folder, folder / "model")
+    Bench(started).basics(folder)
+    for left in ("start", "cache"):
+        shutil.rmtree(folder / left)
+    before = Bench(started)
+    before.runner.begun = True
+    with pytest.raises(JobError, match="nothing lies at") as caught:
+        before.basics(folder)
+    assert caught.value.termination.field == "spec.model.warmStart"
+    assert not caught.value.permanent
+    after = Bench(started)
+    FileStore().put(after.layout.latest, b'{"step": 0}')
+    after.basics(folder)
+    assert after.failed == []
+
+
+def test_a_pointer_that_may_not_be_read_is_a_fault_of_the_bucket(folder: Path) -> None:
+    bench = Bench(start_from(folder, folder / "model"))
+    FileStore().put(bench.layout.latest, b'{"step": 0}')
+
+    class Closed(FileStore):
+        def get(self, uri: str) -> bytes:
+            if uri == bench.layout.latest:
+                raise Denied(f"{uri}: AccessDenied")
+            return super().get(uri)
+
+    with pytest.raises(JobError, match="AccessDenied") as caught:
+        bench.runner.basics(Closed(), folder / "cache")
+    assert caught.value.termination.reason == "BucketUnavailable"
 
 
 async def test_a_context_that_is_too_short_says_what_to_write_instead(folder: Path) -> None:
