@@ -22,11 +22,15 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from bench.learner.work import RATE, Ours, model_of, ragged, row
+from bench.learner.work import MICRO_BATCH_TOKENS, RATE, Ours, model_of, ragged, row
 from bench.support.model import SMALL
 from headway_api.spec.algorithm import AlgorithmSpec
 from headway_api.spec.learner import OptimizerSpec
+from headway_trainer import attention
 from headway_trainer.batch import TrainingRow
+from headway_trainer.layout import Choice
+from headway_trainer.packing import plan
+from headway_trainer.policy import micro_batch
 
 SIZE = SMALL
 VOCABULARY = 8192
@@ -148,15 +152,55 @@ class Lean:
         """Takes `model` over."""
         self._model = model.train()
         self._rows = rows
+        self._tokens = sum(each.action_tokens for each in rows)
 
-    def step(self) -> None:
-        """Gradients are made and thrown away."""
+    def step(self) -> float:
+        """The mean over tokens; gradients are made and thrown away."""
+        total = 0.0
         for each in self._rows:
             tokens = torch.from_numpy(each.tokens)
             trained = torch.from_numpy(each.mask).nonzero().flatten()
             logits = self._model(input_ids=tokens[None], logits_to_keep=trained - 1).logits[0]
-            torch.nn.functional.cross_entropy(logits, tokens[trained]).backward()
+            total += _backward(logits, tokens[trained], self._tokens)
         self._model.zero_grad()
+        return total
+
+
+class Packed:
+    """The very micro-batches that the learner plans, with its attention and the head only where a token is
+    trained: what is computed in any case, whatever a step adds to it.
+    """
+
+    def __init__(self, model: Any, rows: Sequence[TrainingRow], choice: Choice) -> None:
+        """Takes `model` over. `choice` is what the learner decided for such a model."""
+        assert choice.layout.packed, f"the learner does not pack: {choice.why}"
+        attention.install(model, choice.attention)
+        self._model = model.train()
+        [mine] = plan([each.length for each in rows], MICRO_BATCH_TOKENS, 1, choice.layout)
+        cpu = torch.device("cpu")
+        self._parts = [micro_batch([rows[n] for n in chosen], cpu, packed=True) for chosen in mine]
+        self._tokens = sum(each.action_tokens for each in rows)
+
+    def step(self) -> float:
+        """The mean over tokens; gradients are made and thrown away."""
+        total = 0.0
+        for part in self._parts:
+            assert part.spans is not None
+            logits = self._model(
+                input_ids=part.tokens_BL,
+                position_ids=part.spans.positions_1L,
+                rows=part.spans,
+                logits_to_keep=part.positions_T,
+            ).logits[0]
+            total += _backward(logits, part.targets_T, self._tokens)
+        self._model.zero_grad()
+        return total
+
+
+def _backward(logits_TV: Tensor, targets_T: Tensor, tokens: int) -> float:
+    loss = torch.nn.functional.cross_entropy(logits_TV, targets_T, reduction="sum") / tokens
+    loss.backward()
+    return loss.item()
 
 
 def main() -> None:
@@ -171,6 +215,7 @@ def main() -> None:
         "bare": Bare(model_of(SIZE, VOCABULARY), rows, BATCH).step,
         "one by one": Bare(model_of(SIZE, VOCABULARY), rows, 1).step,
         "lean": Lean(model_of(SIZE, VOCABULARY), rows).step,
+        "packed": Packed(model_of(SIZE, VOCABULARY), rows, ours.layout).step,
     }
     losses = {name: step() for name, step in sides.items()}
     seconds: dict[str, list[float]] = {name: [] for name in sides}
@@ -181,7 +226,7 @@ def main() -> None:
             seconds[name].append(time.perf_counter() - started)
     found = {
         "seconds": seconds,
-        "losses": {name: losses[name] for name in ("ours", "trl")},
+        "losses": {name: losses[name] for name in ("ours", "trl", "lean", "packed")},
         "tokens": sum(each.length for each in rows),
         "action_tokens": sum(each.action_tokens for each in rows),
     }

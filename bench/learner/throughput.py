@@ -10,13 +10,16 @@ import sys
 from pathlib import Path
 
 from bench.learner.sides import BATCH, EPISODES, REPEATS, SIZE, VOCABULARY
+from bench.learner.work import MICRO_BATCH_TOKENS
 from bench.support import machine
 from bench.support.report import Goal, Row, Section, Table, prose
 from bench.support.stats import shown
 
 OVER_TRL = 1.5
 OF_BARE = 0.9
-BARE = ("bare", "one by one", "lean")
+BARE = ("bare", "one by one", "lean", "packed")
+SAME = (("ours", "trl"), ("lean", "packed"))
+"""Sides that compute one loss."""
 SAME_LOSS = 1e-4
 NAMES = {
     "ours": "ours: an optimizer step",
@@ -24,6 +27,7 @@ NAMES = {
     "bare": "bare: forward and backward, padded",
     "one by one": "bare, rows one by one: nothing padded",
     "lean": "bare, rows one by one, the head only where a token is trained",
+    "packed": "bare, the learner's packed micro-batches, the head only where a token is trained",
 }
 
 READ = prose(f"""
@@ -36,12 +40,17 @@ READ = prose(f"""
     gradient norm, clip, AdamW, by DeepSpeed (ZeRO 2, one rank). *TRL* is `GRPOTrainer._compute_loss` called
     on the same rows as TRL lays them out ({BATCH} rows a device batch, prompts padded on the left,
     completions on the right, tool results masked), with its fused head, then backward, clip and AdamW;
-    sampling, rewards and logging are left out. *Bare* is what one would write by hand: batches of {BATCH}
-    rows in their order, padded on the right, a mask, the model's own loss on the action tokens, and
-    backward: no objective, no clip, no optimizer. The last two lines are the same without any padding, a row
-    at a time, and with the head only on the tokens that are trained: the least that has to be computed. The
-    goal is judged by the fastest of the three. TRL's loss and ours agree on the first step to what the table
+    sampling, rewards and logging are left out. TRL's loss and ours agree on the first step to what the table
     says.
+
+    *Bare* is forward, cross-entropy of the action tokens and backward, in four ways; none has an objective,
+    statistics, a clip or an optimizer. The first is what one would write by hand: batches of {BATCH} rows in
+    their order, padded on the right, a mask, the model's own loss. The second is the same a row at a time, so
+    that nothing is padded. The third has the head only at the tokens that are trained. The fourth has that
+    too, and runs the very micro-batches that the learner plans, of up to {MICRO_BATCH_TOKENS} tokens, laid
+    out before the clock starts, by the learner's own attention over packed rows: the same tokens through the
+    same layers in the same way as ours, so that what ours takes longer is all that a step adds. The last two
+    have one loss, as every run asserts. The goal is judged by the fastest of the four.
 """)
 
 
@@ -73,16 +82,22 @@ def section(
         }
         for name, taken in seconds.items()
     ]
-    fastest = min(over(name) for name in BARE)
+    fastest = min(BARE, key=over)
+    for one, other in SAME:
+        apart = abs(losses[one] - losses[other])
+        assert apart < SAME_LOSS, f"{one} and {other} do not compute the same: their losses are {apart} apart"
     apart = abs(losses["ours"] - losses["trl"])
-    assert apart < SAME_LOSS, f"the sides do not compute the same: their losses are {apart} apart"
     return Section(
         title="Throughput",
         read=READ,
         tables=[Table(f"{action_tokens} action tokens in {tokens}; losses {apart:.1e} apart at first", rows)],
         goals=[
             Goal("a step of TRL's at 1.5 times the speed", f"{over('trl'):.2f}", over("trl") >= OVER_TRL),
-            Goal("0.9 of bare forward and backward", f"{fastest:.2f} of the fastest", fastest >= OF_BARE),
+            Goal(
+                "0.9 of bare forward and backward",
+                f"{over(fastest):.2f} of the fastest of {len(BARE)} ({fastest})",
+                over(fastest) >= OF_BARE,
+            ),
         ],
     )
 
