@@ -1,11 +1,12 @@
-"""What a checkpoint costs a step: training stands still for a local copy; the upload goes on beside it."""
+"""What a checkpoint costs a step: what training stands still for it, and what its upload takes beside it."""
 
 from __future__ import annotations
 
+import shutil
 import statistics
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from bench.learner.work import Ours, model_of, ragged, row
@@ -22,49 +23,146 @@ from headway_trainer.checkpoint.manifest import CheckpointManifest
 
 VOCABULARY = 4096
 EPISODES = 8
-STEPS = 5
+NONE, BESIDE, AT_ONCE = WAYS = ("none", "beside training", "at once")
+STEPS = 2
+"""Of a block: so many one after the other of one way, each with its checkpoint."""
+ROUNDS = 3
+"""Each way has a block in each, and each place in a round once: a machine that slows down favours none."""
 MEBIBYTE = 1 << 20
 
-READ = prose(f"""
-    A model of {SMALL.parameters / 1e6:.0f} M parameters and its optimizer in float32, all weights trained,
-    {STEPS} steps of {EPISODES} episodes each way, with a checkpoint after every one: *beside* as the learner
-    makes them, *at once* waiting until each is durable. The store is a folder on the same disk; over a
-    network the upload takes longer, and the copy does not.
 
-    *Stands still* is what a step takes longer for its checkpoint: the wait for the one before, and the copy
-    to the local disk. *Durable after* is from the end of the step until the pointer names it.
-""")
+@dataclass(frozen=True)
+class Step:
+    """Seconds of one step, and of what came after it."""
+
+    step: float
+    still: float = 0.0
+    durable: float | None = None
+
+    @property
+    def both(self) -> float:
+        """From its beginning to where the next may begin."""
+        return self.step + self.still
 
 
-@dataclass
-class Found:
-    """Seconds of each step, of one way."""
-
-    step: list[float] = field(default_factory=list)
-    still: list[float] = field(default_factory=list)
-    durable: list[float] = field(default_factory=list)
+Found = Mapping[str, Sequence[Sequence[Step]]]
+"""By way, of each round the block's steps."""
 
 
 def measure(folder: Path) -> Section:
-    """Both ways on one model."""
+    """All ways on one model, in turns."""
     ours = Ours(model_of(SMALL, VOCABULARY))
     work = [row(turns, VOCABULARY, seed=n) for n, turns in enumerate(ragged(EPISODES, seed=0))]
     ours.step(work)
-    rows: list[Row] = []
-    for way in ("beside", "at once"):
-        store, layout = FileStore(), Layout(f"file://{folder}/{way}", "bench", "checkpoint", "uid")
-        moved = _Pointer(store, layout)
-        moved.begin()
-        scratch = folder / "scratch"
-        keeper = Keeper(CheckpointsSpec(), ours.engine, store, layout, moved, scratch, ours.ranks)
-        found = _steps(lambda: ours.step(work), keeper, moved, wait=way == "at once")
-        files = (folder / way).rglob("checkpoints/000001/*/*.pt")
-        rows.append(_row(way, found, sum(file.stat().st_size for file in files)))
+    found: dict[str, list[Sequence[Step]]] = {way: [] for way in WAYS}
+    size = 0
+    for number in range(ROUNDS):
+        for way in in_turn(number):
+            block = _Block(ours, lambda: ours.step(work), folder / "block")
+            found[way].append(block.without() if way == NONE else block.steps(wait=way == AT_ONCE))
+            size = block.size() or size
+            shutil.rmtree(folder / "block", ignore_errors=True)
+    return section(found, size, sum(p.numel() for p in ours.engine.model.parameters()))
+
+
+def in_turn(number: int) -> list[str]:
+    """The ways in the order of round `number`."""
+    first = number % len(WAYS)
+    return [*WAYS[first:], *WAYS[:first]]
+
+
+def section(found: Found, size: int, parameters: int) -> Section:
+    """The table. A checkpoint has `size` bytes, the model so many `parameters`."""
+    steps = sum(len(block) for block in found[NONE])
+    caption = f"A checkpoint has {size / MEBIBYTE:.0f} MiB; medians of {steps} steps"
     return Section(
         title="A checkpoint after every step",
-        read=READ,
-        tables=[Table("Medians over the steps", rows)],
+        read=_read(parameters),
+        tables=[Table(caption, [_row(way, found) for way in WAYS])],
     )
+
+
+def _row(way: str, found: Found) -> Row:
+    steps = [each for block in found[way] for each in block]
+    durable = [each.durable for each in steps if each.durable is not None]
+    longer = [_seconds(a) / _seconds(b) - 1 for a, b in zip(found[way], found[NONE], strict=True)]
+    return {
+        "checkpoint": way,
+        "step s": shown(statistics.median(each.step for each in steps)),
+        "stands still s": shown(statistics.median(each.still for each in steps)),
+        "step + still s": shown(statistics.median(each.both for each in steps)),
+        "longer than without": f"{statistics.median(longer):.1%}",
+        "in each round": ", ".join(f"{each:.0%}" for each in longer),
+        "durable after s": shown(statistics.median(durable)) if durable else "",
+    }
+
+
+def _seconds(block: Sequence[Step]) -> float:
+    return sum(each.both for each in block)
+
+
+def _read(parameters: int) -> list[str]:
+    return prose(f"""
+        A model of {parameters / 1e6:.1f} M parameters and its optimizer in float32, all weights trained, in
+        steps of {EPISODES} episodes: without checkpoints, with one after every step *beside training* as the
+        learner makes them, and with one *at once*, which the next step waits for until it is durable. The
+        three take turns in blocks of {STEPS} steps, {ROUNDS} times, each time in another order. A block
+        begins with a checkpoint, so that a step beside training has an upload beside it from its first on.
+        The store is a folder on the same disk; over a network the upload takes longer, and the copy does not.
+
+        *Stands still* is the wait and the copy alone: until the checkpoint before is durable (at once: until
+        this one is), and until the learner's state lies on the local disk. The upload beside training needs
+        cores as well, to hash and to copy, and those it takes from the step: that shows in *step*, the more
+        the fewer cores there are, and here the step computes on the same ones. What a checkpoint costs is
+        therefore *longer than without*: step and standstill together, of each round against the same
+        round's without checkpoints, and the median of the rounds. *Durable after* is from the end of the step
+        until the pointer names it.
+    """)
+
+
+class _Block:
+    """Steps of one way, with a store and a keeper of their own, beginning where nothing is under way."""
+
+    def __init__(self, ours: Ours, step: Callable[[], object], folder: Path) -> None:
+        self._step = step
+        self._folder = folder
+        store, layout = FileStore(), Layout(f"file://{folder}/store", "bench", "checkpoint", "uid")
+        self._moved = _Pointer(store, layout)
+        self._moved.begin()
+        scratch = folder / "scratch"
+        self._keeper = Keeper(CheckpointsSpec(), ours.engine, store, layout, self._moved, scratch, ours.ranks)
+
+    def without(self) -> list[Step]:
+        """No checkpoint."""
+        return [Step(self._timed(self._step)) for _ in range(STEPS)]
+
+    def steps(self, *, wait: bool) -> list[Step]:
+        """A checkpoint after each; `wait` until it is durable before the next."""
+        self._save(0, wait)
+        seconds, ended = [], []
+        for number in range(1, STEPS + 1):
+            step = self._timed(self._step)
+            ended.append(time.monotonic())
+            seconds.append((step, self._timed(lambda number=number: self._save(number, wait))))
+        self._keeper.settle()
+        durable = [self._moved.at[number] - at for number, at in enumerate(ended, start=1)]
+        return [Step(*taken, after) for taken, after in zip(seconds, durable, strict=True)]
+
+    def size(self) -> int:
+        """Bytes of a checkpoint; 0 where none was made."""
+        files = (self._folder / "store").rglob("checkpoints/000001/*/*.pt")
+        return sum(file.stat().st_size for file in files)
+
+    def _save(self, number: int, wait: bool) -> None:
+        self._keeper.save(_report(number))
+        if wait:
+            self._keeper.settle()
+
+    @staticmethod
+    def _timed(work: Callable[[], object]) -> float:
+        began = time.monotonic()
+        work()
+        return time.monotonic() - began
 
 
 class _Pointer(Journal):
@@ -77,35 +175,6 @@ class _Pointer(Journal):
     def seal(self, report: StepReport, state: CheckpointManifest) -> None:
         super().seal(report, state)
         self.at[report.step] = time.monotonic()
-
-
-def _steps(step: Callable[[], object], keeper: Keeper, moved: _Pointer, *, wait: bool) -> Found:
-    found, ended = Found(), {}
-    for number in range(STEPS):
-        began = time.monotonic()
-        step()
-        ended[number] = time.monotonic()
-        keeper.save(_report(number))
-        if wait:
-            keeper.settle()
-        found.step.append(ended[number] - began)
-        found.still.append(time.monotonic() - ended[number])
-    keeper.settle()
-    found.durable = [moved.at[number] - at for number, at in ended.items()]
-    return found
-
-
-def _row(way: str, found: Found, size: int) -> Row:
-    # The first has no checkpoint before it to wait for.
-    step, still, durable = (statistics.median(x[1:]) for x in (found.step, found.still, found.durable))
-    return {
-        "checkpoint": way,
-        "MiB": shown(size / MEBIBYTE),
-        "step s": shown(step),
-        "stands still s": shown(still),
-        "of a step": f"{still / step:.1%}",
-        "durable after s": shown(durable),
-    }
 
 
 def _report(step: int) -> StepReport:

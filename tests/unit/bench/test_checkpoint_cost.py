@@ -1,0 +1,111 @@
+"""What the page says a checkpoint costs a step is measured against steps without one."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[3]))
+
+from bench.learner import checkpoint
+from bench.learner.checkpoint import (
+    AT_ONCE,
+    BESIDE,
+    NONE,
+    ROUNDS,
+    STEPS,
+    VOCABULARY,
+    WAYS,
+    Step,
+    _Pointer,
+    in_turn,
+    section,
+)
+from bench.learner.work import Ours, model_of
+from bench.support.model import SMALL
+
+from headway_trainer.ranks import Ranks
+
+MEBIBYTE = 1 << 20
+SLOWED = 1.2
+"""By the upload beside it."""
+
+
+def rounds(*paces: float) -> dict[str, list[list[Step]]]:
+    """Blocks on a machine whose pace differs from round to round."""
+    return {
+        NONE: [[Step(2.0 * pace), Step(2.0 * pace)] for pace in paces],
+        BESIDE: [[Step(2.0 * SLOWED * pace, 0.1 * pace, 1.0 * pace)] * 2 for pace in paces],
+        AT_ONCE: [[Step(2.0 * pace, 1.0 * pace, 1.0 * pace)] * 2 for pace in paces],
+    }
+
+
+def test_the_upload_counts_where_it_slows_the_step_and_standing_still_is_the_wait_and_the_copy() -> None:
+    [table] = section(rounds(1.0, 1.0, 1.0), size=MEBIBYTE * 188, parameters=10**7).tables
+    none, beside, once = table.rows
+    assert [row["checkpoint"] for row in table.rows] == list(WAYS)
+    assert [row["step s"] for row in table.rows] == [2.0, 2.4, 2.0]
+    assert [row["stands still s"] for row in table.rows] == [0.0, 0.1, 1.0]
+    assert [row["step + still s"] for row in table.rows] == [2.0, 2.5, 3.0]
+    assert [row["longer than without"] for row in table.rows] == ["0.0%", "25.0%", "50.0%"]
+    assert (none["durable after s"], beside["durable after s"], once["durable after s"]) == ("", 1.0, 1.0)
+    assert "188 MiB" in table.caption
+
+
+def test_a_machine_that_slows_down_makes_no_checkpoint_dear() -> None:
+    [table] = section(rounds(1.0, 1.5, 3.0), size=MEBIBYTE, parameters=10**7).tables
+    assert [row["longer than without"] for row in table.rows] == ["0.0%", "25.0%", "50.0%"]
+    assert table.rows[1]["in each round"] == "25%, 25%, 25%"
+
+
+def test_each_way_has_each_place_in_a_round() -> None:
+    orders = [in_turn(number) for number in range(ROUNDS)]
+    assert all(sorted(places) == sorted(WAYS) for places in zip(*orders, strict=True))
+
+
+def test_the_page_counts_the_model_that_is_measured() -> None:
+    parameters = sum(parameter.numel() for parameter in model_of(SMALL, VOCABULARY).parameters())
+    page = " ".join(section(rounds(1.0), size=1, parameters=parameters).read)
+    assert "12.3 M parameters" in page
+
+
+class Files:
+    """An engine as far as a checkpoint goes."""
+
+    updates = 1
+
+    def save(self, folder: Path) -> Path:
+        (folder / "state").mkdir()
+        (folder / "state" / "weights.pt").write_text("weights")
+        return folder / "state"
+
+
+@pytest.mark.parametrize(("wait", "durable_before"), [(False, [-1, 0]), (True, [0, 1])])
+def test_each_step_of_a_block_has_the_upload_of_the_one_before_beside_it_or_behind_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait: bool, durable_before: list[int]
+) -> None:
+    steps_begun = threading.Semaphore(0)
+
+    class Held(_Pointer):
+        def seal(self, *what: Any) -> None:
+            assert wait or steps_begun.acquire(timeout=20), "durable before a step ran beside it"
+            super().seal(*what)
+
+    def step() -> None:
+        newest.append(max(block._moved.at, default=-1))
+        # The last one's upload has no step beside it.
+        steps_begun.release(1 if len(newest) < STEPS else 2)
+
+    monkeypatch.setattr(checkpoint, "_Pointer", Held)
+    newest: list[int] = []
+    ours = SimpleNamespace(engine=Files(), ranks=Ranks(0, 0, 1, None))
+    block = checkpoint._Block(cast(Ours, ours), step, tmp_path)
+    taken = block.steps(wait=wait)
+    assert newest == durable_before
+    assert all(each.durable is not None and each.durable > 0 for each in taken)
+    assert block.size() > len("weights")
