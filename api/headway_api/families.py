@@ -42,7 +42,7 @@ class Family:
     starts: tuple[Start, ...]
     """The first whose sizes are found counts."""
     says_context: bool = True
-    """Whether config.json names that number; where not, a job has to."""
+    """Whether config.json names that number; where not, a job has to, and the preflight goes by this one."""
 
     @property
     def pattern(self) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from headway_api import lora_targets
 from headway_api.exits import JobError
+from headway_api.families import recipe
 from headway_api.sandbox_api import FinishReply, ResetReply
 from headway_api.spec.model import Lora
 from headway_api.spec.training import RLTrainingJobSpec
@@ -33,6 +34,9 @@ def batch(rows: int, spec: RLTrainingJobSpec) -> str:
 def context_length(folder: Path, spec: RLTrainingJobSpec) -> int:
     """Most tokens of an episode: what the spec says, else the model's own limit.
 
+    Where config.json does not say it, more than the model's family holds is refused all the same, as the
+    guard rails promise: vLLM knows the limit too, and would refuse only once GPUs were asked for.
+
     Raises:
         JobError: `ContextLengthUnknown`, or `ContextLengthTooLong` where the model's limit is lower;
             `ModelIncomplete` or `ModelNotLoadable` where there is no config.json, or none that says it.
@@ -44,10 +48,12 @@ def context_length(folder: Path, spec: RLTrainingJobSpec) -> int:
             "the model's config.json has no max_position_embeddings; say how many tokens an episode may have",
             field="spec.model.contextLength",
         )
-    if asked is not None and limit is not None and asked > limit:
+    known = recipe(spec.model.base)
+    most = limit or (known.family.context_length if known is not None else None)
+    if asked is not None and most is not None and asked > most:
         raise JobError(
             "ContextLengthTooLong",
-            f"{asked} is more than the model's own limit of {limit}; lower it",
+            f"{asked} is more than the model's own limit of {most}; lower it",
             field="spec.model.contextLength",
         )
     return asked or limit or 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from copy import deepcopy
 from itertools import product
 from pathlib import Path
@@ -13,7 +14,8 @@ import yaml
 from refusal_cases import SMALLEST, changed
 
 from headway_api import recipes
-from headway_api.families import FAMILIES, OTHER, Start, recipe
+from headway_api.exits import JobError
+from headway_api.families import FAMILIES, OTHER, Family, Start, recipe
 from headway_api.sandbox_api import ResetReply
 from headway_api.spec.training import RLTrainingJob
 from headway_rollout.preflight import checks
@@ -136,6 +138,29 @@ def test_a_model_is_of_its_family(base: str, family: str, rate: float) -> None:
     assert (found.family.name, found.start.lora, found.start.full) == (family, rate, 1e-6)
 
 
+@pytest.mark.parametrize("base", [base for base, *_ in MEMBERS])
+def test_the_preflight_refuses_the_context_that_the_rail_says_it_will(base: str, tmp_path: Path) -> None:
+    found = recipe(base)
+    assert found is not None
+    (tmp_path / "config.json").write_text(json.dumps(configuration(found.family)))
+    short = {"spec.model.base": base, "spec.rollout": {"sampling": {"maxTokens": 64}}}
+    for more, refused in ((0, False), (1, True)):
+        own = {"spec.model.contextLength": found.family.context_length + more}
+        spec = RLTrainingJob.model_validate(changed(SMALLEST, short | own)).spec
+        rails = [
+            text for text in recipes.warnings(spec) if text.startswith("spec.model.contextLength is above")
+        ]
+        assert bool(rails) is refused
+        with pytest.raises(JobError, match="own limit") if refused else nullcontext():
+            checks.context_length(tmp_path, spec)
+
+
+def configuration(family: Family) -> dict[str, Any]:
+    """As much of the family's config.json as says the context."""
+    said = {"max_position_embeddings": family.context_length} if family.says_context else {}
+    return said or {"text_config": {"hidden_size": 8}}
+
+
 @pytest.mark.parametrize("base", STRANGERS)
 def test_a_model_that_may_be_another_is_of_none(base: str) -> None:
     assert recipe(base) is None
@@ -158,8 +183,7 @@ def test_what_is_printed_passes_rails_and_preflight_once_pasted(
     assert recipes.warnings(spec) == []
     assert spec.optimizer.learning_rate == (found.start.lora if way == "LoRA" else found.start.full)
     assert (spec.model.full is None) == (way == "LoRA")
-    said = {"max_position_embeddings": found.family.context_length} if found.family.says_context else {}
-    (tmp_path / "config.json").write_text(json.dumps(said or {"text_config": said}))
+    (tmp_path / "config.json").write_text(json.dumps(configuration(found.family)))
     length = checks.context_length(tmp_path, spec)
     first = ResetReply(messages=[{"role": "user", "content": "a prompt"}], tools=[])
     checks.context(first, Prompted(length // 5), length, spec)  # type: ignore[arg-type]
