@@ -93,11 +93,15 @@ def make(raw: Json, platform: OperatorConfig, observed: Observed, obstacle: Trou
     context = Context(job, platform)
     if messages := admission.refusals(context):
         return _refused(context, observed, messages)
-    if messages := warm_start.refusals(context, observed.source):
-        return _refused(context, observed, messages)
+    if messages := warm_start.refusals(context, observed.source, observed.now):
+        made = _refused(context, observed, messages)
+        # An event of the other job brings up that job alone.
+        moments = (made.again_seconds, warm_start.LOOK_SECONDS)
+        return replace(made, again_seconds=min(seconds for seconds in moments if seconds is not None))
     if text := warm_start.waits_for(context, observed.source):
         told = status.waiting(job.status, job.metadata.generation, text, observed.now)
-        return Plan(status=told, held=False, again_seconds=warm_start.LOOK_SECONDS)
+        held = bool(observed.objects)  # made when the choice was, which no status has kept
+        return Plan(status=told, held=held, again_seconds=warm_start.LOOK_SECONDS)
     chosen = warm_start.chosen(context, observed.source)
     return _alive(replace(context, warm_start=chosen), observed, obstacle)
 

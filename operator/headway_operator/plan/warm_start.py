@@ -2,10 +2,14 @@
 
 They are chosen once, before anything is made, and kept in the status: the other job may be deleted or made
 again, and this one restarted, without its beginning changing under it. Its own processes are told the URI.
+
+Jobs that are applied together are seen in any order: one that is not there is waited for, and nothing that is
+refused because of another job is refused for ever.
 """
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from typing import Final
 
 from headway_api.conditions import is_finished
@@ -15,9 +19,10 @@ from headway_api.status import RLTrainingJobStatus, StartingWeights, Weights
 from headway_operator.plan.context import Context, Json
 
 LOOK_SECONDS: Final = 30.0
-"""A job that waits for another's weights is looked at this often."""
+"""A job that waits for another's weights, or is refused because of it, is looked at this often."""
 FIELD: Final = "spec.model.warmStart.job"
 INSTEAD: Final = "name another job, or give the uri of weights"
+SOONER: Final = "to start sooner, give the uri of weights instead"
 
 
 def source(raw: Json) -> str | None:
@@ -26,17 +31,21 @@ def source(raw: Json) -> str | None:
     return None if raw.get("status", {}).get("warmStart") else name
 
 
-def refusals(context: Context, other: Json | None) -> list[str]:
-    """Why the job can never start from the one it names, which is `other`."""
+def refusals(context: Context, other: Json | None, now: datetime) -> list[str]:
+    """Why the job cannot start from the one it names, which is `other` as it is now."""
     name = _wanted(context)
     if name is None:
         return []
     if name == context.name:
         return [f"{FIELD}: a job cannot start from itself; {INSTEAD}"]
     if other is None:
-        return [f"{FIELD}: there is no RLTrainingJob {name} in this namespace; {INSTEAD}"]
+        return _not_come(context, name, now)
     status = RLTrainingJobStatus.model_validate(other.get("status", {}))
-    if is_finished(status.conditions) and _exported(status) is None:
+    if not is_finished(status.conditions):
+        if source(other) == context.name:
+            itself = f"{name} itself waits for {context.name}, so neither starts"
+            return [f"{FIELD}: {itself}; have one of the two {INSTEAD}"]
+    elif _exported(status) is None:
         return [f"{FIELD}: {name} ended without weights; {INSTEAD}"]
     model, theirs = context.spec.model, other["spec"]["model"]
     if (model.base, model.revision) != (theirs["base"], theirs.get("revision")):
@@ -48,13 +57,18 @@ def refusals(context: Context, other: Json | None) -> list[str]:
 
 
 def waits_for(context: Context, other: Json | None) -> str | None:
-    """What is said of the job while the one it names, which is `other`, has not ended."""
+    """What is said of the job while the one it names, which is `other`, is not there or has not ended."""
     name = _wanted(context)
-    if name is None or other is None:
+    if name is None:
         return None
+    if other is None:
+        return (
+            f"{FIELD}: there is no RLTrainingJob {name} in this namespace yet; this job starts when there is "
+            f"one and it has ended; {SOONER}"
+        )
     if is_finished(RLTrainingJobStatus.model_validate(other.get("status", {})).conditions):
         return None
-    return f"{FIELD}: this job starts when {name} has ended; to start sooner, give the uri of weights instead"
+    return f"{FIELD}: this job starts when {name} has ended; {SOONER}"
 
 
 def chosen(context: Context, other: Json | None) -> StartingWeights | None:
@@ -72,6 +86,20 @@ def told(spec: RLTrainingJobSpec, weights: StartingWeights | None) -> RLTraining
         return spec
     model = spec.model.model_copy(update={"warm_start": WarmStart(uri=weights.uri)})
     return spec.model_copy(update={"model": model})
+
+
+def _not_come(context: Context, name: str, now: datetime) -> list[str]:
+    """That the job has waited for long enough for one that is not there, if it has.
+
+    It holds nothing meanwhile: it has not failed, and starts as soon as there is such a job.
+    """
+    patience, created = context.spec.pending_deadline_seconds, context.job.metadata.creation_timestamp
+    if created is None or now - created <= timedelta(seconds=patience):
+        return []
+    return [
+        f"{FIELD}: there is no RLTrainingJob {name} in this namespace, and this job was made more than "
+        f"spec.pendingDeadlineSeconds ({patience}) ago; create {name}, {INSTEAD}"
+    ]
 
 
 def _wanted(context: Context) -> str | None:

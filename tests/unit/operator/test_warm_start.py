@@ -70,7 +70,6 @@ def test_once_chosen_they_stay(since: Json | None) -> None:
 @pytest.mark.parametrize(
     ("source", "words"),
     [
-        (None, "there is no RLTrainingJob earlier in this namespace"),
         (earlier(), "earlier ended without weights"),
         (earlier(model={"base": "hf://Qwen/Qwen3-4B"}, best=BEST), "earlier trained hf://Qwen/Qwen3-4B, not"),
         (
@@ -79,9 +78,7 @@ def test_once_chosen_they_stay(since: Json | None) -> None:
         ),
     ],
 )
-def test_what_cannot_be_started_from_is_refused_before_anything_is_made(
-    source: Json | None, words: str
-) -> None:
+def test_what_cannot_be_started_from_is_refused_before_anything_is_made(source: Json, words: str) -> None:
     world = later(source)
     made = world.carry_out()
     assert made.wanted == ()
@@ -89,6 +86,63 @@ def test_what_cannot_be_started_from_is_refused_before_anything_is_made(
     assert refused["status"] == "False"
     assert refused["message"].startswith("spec.model.warmStart.job: ")
     assert words in refused["message"]
+    assert made.again_seconds == warm_start.LOOK_SECONDS, "that job may be made again"
+    world.source = earlier(best=BEST)
+    world.later(30).carry_out()
+    assert world.is_true("Accepted")
+    assert world.body["status"]["warmStart"] == {"job": "earlier"} | BEST
+
+
+def test_a_job_that_is_not_there_yet_is_waited_for() -> None:
+    world = later(None)
+    made = world.carry_out()
+    assert (made.wanted, made.held, made.again_seconds) == ((), False, warm_start.LOOK_SECONDS)
+    assert (world.body["status"]["state"], world.body["status"]["reason"]) == ("Pending", "WaitingForWeights")
+    assert "there is no RLTrainingJob earlier in this namespace yet" in world.told("Reconciling")["message"]
+    assert [world.is_true(kind) for kind in ("Accepted", "Stalled")] == [True, False]
+    world.source = earlier(conditions=[])
+    world.later(30).carry_out()
+    assert "starts when earlier has ended" in world.told("Reconciling")["message"]
+    world.source = earlier(best=BEST)
+    world.later(30).carry_out()
+    assert world.body["status"]["warmStart"] == {"job": "earlier"} | BEST
+
+
+def test_one_that_never_comes_is_waited_for_no_longer_than_for_pods() -> None:
+    world = later(None)
+    world.body["spec"]["pendingDeadlineSeconds"] = 600
+    world.later(600).carry_out()
+    assert world.body["status"]["reason"] == "WaitingForWeights"
+    made = world.later(1).carry_out()
+    assert world.is_true("Stalled")
+    refused = world.told("Accepted")
+    assert (refused["status"], refused["reason"]) == ("False", "InvalidSpec")
+    assert refused["message"] == (
+        "spec.model.warmStart.job: there is no RLTrainingJob earlier in this namespace, and this job was "
+        "made more than spec.pendingDeadlineSeconds (600) ago; create earlier, name another job, or give the "
+        "uri of weights"
+    )
+    assert (made.wanted, made.again_seconds) == ((), warm_start.LOOK_SECONDS)
+    world.source = earlier(conditions=[])
+    world.later(30).carry_out()
+    assert world.body["status"]["reason"] == "WaitingForWeights"
+    assert [world.is_true(kind) for kind in ("Accepted", "Stalled")] == [True, False]
+
+
+def test_two_jobs_that_wait_for_one_another_are_refused() -> None:
+    both = earlier(conditions=[], model=BASE | {"warmStart": {"job": "refunds"}})
+    world = later(both)
+    made = world.carry_out()
+    assert made.wanted == ()
+    refused = world.told("Accepted")
+    assert refused["status"] == "False"
+    assert refused["message"].startswith("spec.model.warmStart.job: earlier itself waits for refunds")
+    assert made.again_seconds == warm_start.LOOK_SECONDS
+    # It may name a job of this one's name that was there before: then it waits for nothing.
+    both["status"]["warmStart"] = {"job": "refunds"} | LAST
+    world.later(30).carry_out()
+    assert world.is_true("Accepted")
+    assert world.body["status"]["reason"] == "WaitingForWeights"
 
 
 def test_it_waits_for_the_other_to_end_and_then_starts() -> None:
@@ -110,6 +164,15 @@ def test_it_waits_for_the_other_to_end_and_then_starts() -> None:
     assert told(world).uid == UID
     assert not world.is_true("Ready")
     assert world.body["status"]["reason"] != "WaitingForWeights"
+
+
+def test_what_was_made_is_held_on_to_though_the_choice_was_lost() -> None:
+    world = later(earlier(best=BEST))
+    world.carry_out()
+    del world.body["status"]["warmStart"]
+    world.source = None
+    made = world.carry_out()
+    assert (world.held, made.doomed) == (True, ())
 
 
 def test_a_job_cannot_start_from_itself() -> None:
