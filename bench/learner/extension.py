@@ -13,7 +13,7 @@ from bench.support.report import Goal, Row, Section, Table, prose
 from bench.support.stats import shown
 
 PROMPTS = {4: 110, 8: 57, 16: 33}
-"""Tokens before the first turn, by turns: the demo task's token ratios, 3.3, 5.3 and 9.1."""
+"""Tokens before the first turn, by turns: rows a turn then have about 3, 5 and 9 times the tokens of one."""
 OBSERVED, SAMPLED = 10, 14
 EPISODES = {4: 16, 8: 16, 16: 8}
 """By turns."""

@@ -23,14 +23,14 @@ from headway_demo.watch import Job, follow
 
 LOSSES: Final = ("ppo", "cispo", "importance_sampling")
 SEEDS: Final = (0, 1, 2)
-GAIN: Final = 0.3
-"""Least gain in held-out success of every seed."""
+GAIN: Final = 30
+"""Least gain in held-out success of every seed: percentage points."""
 JOB_DEADLINE_S: Final = 3000
 
 READ = prose("""
     Held-out success is the share of 64 cases, never trained on, whose external score is full (it is stricter
-    than the reward): greedy, before the first step and after the last. The bill of every job was recounted
-    from its stored trajectories and is equal.
+    than the reward): greedy, before the first step and after the last. An episode that the platform failed
+    counts neither way. The bill of every job was recounted from its stored trajectories and is equal.
 """)
 
 
@@ -86,16 +86,16 @@ def row(seed: int, job: Job, run: Path, seconds: float) -> Row:
 
 def section(loss: str, rows: list[Row]) -> Section:
     """Table and goal."""
-    gains = [row["after"] - row["before"] for row in rows]
+    points = [100 * (row["after"] - row["before"]) for row in rows]
     return Section(
         title=f"Loss {loss}",
         read=READ,
         tables=[Table(f"The demo's job with algorithm.loss: {loss}", rows)],
         goals=[
             Goal(
-                f"{loss}: held-out success of every seed rises by {GAIN:.0%} or more",
-                f"{min(gains):.0%} .. {max(gains):.0%}, mean {statistics.fmean(gains):.0%}",
-                min(gains) >= GAIN,
+                f"{loss}: held-out success of every seed rises by {GAIN} percentage points or more",
+                f"{min(points):.0f} .. {max(points):.0f}, mean {statistics.fmean(points):.0f}",
+                min(points) >= GAIN,
             )
         ],
     )
