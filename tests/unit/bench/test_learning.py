@@ -1,0 +1,33 @@
+"""What the benchmark of learning says of its figures is what they are."""
+
+from __future__ import annotations
+
+import sys
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[3]))
+sys.path.insert(0, str(Path(__file__).parents[3] / "examples" / "sop-quickstart"))
+
+import generate
+from bench.learning import seeds
+from bench.learning.__main__ import BENCHMARK
+
+
+@pytest.mark.parametrize(
+    ("after", "found", "met"), [(0.75, "32 .. 75, mean 54", True), (0.7, "27 .. 75, mean 51", False)]
+)
+def test_a_gain_is_told_in_percentage_points(after: float, found: str, met: bool) -> None:
+    [goal] = seeds.section("ppo", [{"before": 0.25, "after": 1.0}, {"before": 0.43, "after": after}]).goals
+    assert goal.what.endswith("rises by 30 percentage points or more")
+    assert (goal.found, goal.met) == (found, met)
+
+
+def test_the_seeds_held_out_cases_overlap_as_the_page_says() -> None:
+    assert "of the same 164 each seed takes its first 64" in BENCHMARK.intro[0]
+    assert {len(generate.rows("validation", seed)) for seed in seeds.SEEDS} == {164}
+    held_out = [{row["case_id"] for row in generate.rows("validation", seed)[:64]} for seed in seeds.SEEDS]
+    for one, other in combinations(held_out, 2):
+        assert len(one & other) / 64 == pytest.approx(1 / 3, abs=0.05)
