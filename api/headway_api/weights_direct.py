@@ -23,8 +23,9 @@ from headway_api.records import Record
 GO: Final = "go"
 """Key in the place's store that rank 1 sets when the workers are about to take tensors."""
 
-MEET_SECONDS: Final = 5.0
-"""Longest a worker may take to reach the place, whose address it was given just now."""
+MEET_SECONDS: Final = 12.0
+"""Longest a worker may take to reach the place, whose address it was given just now. Torch asks the DNS twice
+for each connection, and a lost answer is 5 s."""
 STEP_SECONDS: Final = 60.0
 """Longest the group may take to form, and one tensor to travel."""
 GO_SECONDS: Final = 180.0

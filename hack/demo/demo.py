@@ -83,7 +83,7 @@ def finish(platform: Platform, settings: Settings) -> str:
     if settings.keep:
         where = f"KUBECONFIG={platform.kube.kubeconfig} " if platform.kube.kubeconfig else ""
         return f"kept: {where}kubectl -n {NAMESPACE} describe rltj {NAME}"
-    platform.kube.run("delete", "rltrainingjob", NAME, "-n", NAMESPACE, "--timeout=60s", timeout_s=90)
+    platform.kube.run("delete", "rltrainingjob", NAME, "-n", NAMESPACE, "--timeout=180s", timeout_s=200)
     platform.kube.wait(
         "the job to leave nothing", lambda: not leftovers(platform.kube), deadline_s=60,
         explain=lambda: str([o["metadata"]["name"] for o in leftovers(platform.kube)]),

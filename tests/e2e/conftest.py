@@ -82,7 +82,8 @@ class Bench:
 
     def delete(self, name: str) -> None:
         """Delete a job and wait until nothing of it is left."""
-        self.kube.run("delete", "rltrainingjob", name, "-n", NAMESPACE, "--ignore-not-found", "--timeout=60s")
+        target = ("rltrainingjob", name, "-n", NAMESPACE, "--ignore-not-found")
+        self.kube.run("delete", *target, "--timeout=180s", timeout_s=200)
         self.kube.wait(
             f"{name} to leave nothing", lambda: not self.owned(name), deadline_s=90,
             explain=lambda: " ".join(self.owned(name)),

@@ -21,7 +21,7 @@ SMALL: dict[str, Any] = {
     "evaluation": {"everySteps": 0, "atStart": False},
     "schedule": {"maxSteps": STEPS},
 }
-pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(1200)]
 
 
 def documents(bench: Any, file: str, changes: dict[str, Any]) -> list[dict[str, Any]]:

@@ -29,7 +29,7 @@ STEPS = 6
 STRANGERS = "headway-e2e-strangers"
 OUTSIDE = "outside/"
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import pytest
 
 from headway_demo.settings import NAMESPACE
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 
 
 def patch(bench: Any, name: str, spec: dict[str, Any]) -> None:

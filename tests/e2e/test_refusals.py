@@ -18,7 +18,7 @@ from headway_demo.settings import NAMESPACE
 SPOILT = "spoilt"
 """Folder in the bucket of models that do not load."""
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 
 AT_APPLY: dict[str, tuple[dict[str, Any], str]] = {
     "wrong-type": ({"algorithm": {"batchSize": "four"}}, r"spec\.algorithm\.batchSize.*integer"),
