@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 NOTE: Final = "headway/stopping"
 CONNECT_SECONDS: Final = 12.0
-"""Longest that the first pod is tried. Torch asks the DNS twice for each connection, and a lost answer is 5 s."""
+"""Longest that the first pod is tried. Torch asks the DNS twice a connection, and a lost answer is 5 s."""
 LOOK_SECONDS: Final = 5.0
 """Longest that a note may be behind the failure: a pod that goes hears of it no later than its ranks do. The
 first pod looks for twice as long, as the store goes with it: others would take its end for a note."""
