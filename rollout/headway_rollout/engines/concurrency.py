@@ -16,14 +16,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import aiohttp
-from prometheus_client.parser import text_string_to_metric_families
 
 from headway_rollout import logs
+from headway_rollout.engines import metrics
 from headway_rollout.engines.router import Reading, Router, Server
 from headway_rollout.room import Room
 
@@ -41,7 +40,6 @@ CUT: Final = 0.75
 KV_USE: Final = "vllm:kv_cache_usage_perc"
 PREEMPTIONS: Final = "vllm:num_preemptions_total"
 WAITING: Final = "vllm:num_requests_waiting"
-_LINES: Final = tuple(f"{name}{{" for name in (KV_USE, PREEMPTIONS, WAITING))
 
 _log = logging.getLogger(__name__)
 
@@ -100,16 +98,8 @@ def read(text: str) -> tuple[float, float, float] | None:
 
     None where one of them is missing or is no number.
     """
-    found: dict[str, list[float]] = {KV_USE: [], PREEMPTIONS: [], WAITING: []}
-    # A thousand lines come, and three are of interest: the parser sees only those.
-    wanted = "\n".join(line for line in text.splitlines() if line.startswith(_LINES)) + "\n"
-    try:
-        for family in text_string_to_metric_families(wanted):
-            for sample in family.samples:
-                found[sample.name].append(sample.value)
-    except (ValueError, IndexError, KeyError):  # what the parser raises where a line is none
-        return None
-    if not all(values and all(map(math.isfinite, values)) for values in found.values()):
+    found = metrics.read(text, (KV_USE, PREEMPTIONS, WAITING))
+    if found is None:
         return None
     return max(found[KV_USE]), sum(found[PREEMPTIONS]), sum(found[WAITING])
 

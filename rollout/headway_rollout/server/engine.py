@@ -40,6 +40,8 @@ class Engine:
     def __init__(self, http: aiohttp.ClientSession, url: str) -> None:
         self._http = http
         self._url = url
+        self.held = False
+        """It is not to compute what it is asked for: it is paused, or its workers meet the learner."""
 
     async def healthy(self) -> bool:
         """vLLM answers and its engine loop is alive."""
@@ -60,11 +62,15 @@ class Engine:
 
     async def adapters_in_use(self) -> frozenset[str]:
         """Adapters that a running or waiting request names."""
-        limit = aiohttp.ClientTimeout(total=SHORT_SECONDS)
+        return parse_adapters_in_use(await self.metrics())
+
+    async def metrics(self, seconds: float = SHORT_SECONDS) -> str:
+        """All that it counts."""
+        limit = aiohttp.ClientTimeout(total=seconds)
         try:
             async with self._http.get(f"{self._url}/metrics", timeout=limit) as response:
-                return parse_adapters_in_use(await response.text())
-        except (aiohttp.ClientError, TimeoutError) as error:
+                return await response.text()
+        except (aiohttp.ClientError, TimeoutError, UnicodeDecodeError) as error:
             raise EngineRefused(f"GET /metrics: {type(error).__name__}: {error}") from error
 
     async def next_logprob(self, model: str, context: list[int], token: int) -> float:
@@ -97,10 +103,12 @@ class Engine:
     async def pause(self) -> None:
         """Freeze all requests; every computed key and value is dropped, and computed anew on `resume`."""
         await self._post("/pause?mode=keep&clear_cache=true", None, LOAD_SECONDS)
+        self.held = True
 
     async def resume(self) -> None:
         """Go on with the frozen requests."""
         await self._post("/resume", None, SHORT_SECONDS)
+        self.held = False
 
     async def update_weights(self, folder: str, files: list[str], digests: str | None, version: str) -> None:
         """Read a whole checkpoint into the paused engine; tokens sampled from here on carry `version`.
@@ -117,10 +125,13 @@ class Engine:
         """
         where = {"host": host, "place": place.model_dump_json()}
         body = {"method": "meet_learner", "kwargs": where}
+        self.held = True
         try:
             answer = await self._post("/collective_rpc", body, JOIN_SECONDS)
         except EngineRefused as error:
             raise NotJoined(str(error)) from error
+        finally:
+            self.held = False
         failures = [why for why in answer["results"] if why is not None]
         if failures:
             raise NotJoined(f"a worker did not meet the learner: {failures[0]}")

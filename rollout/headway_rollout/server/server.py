@@ -23,7 +23,7 @@ from headway_api.records import WeightsManifest, WeightsState
 from headway_api.store import Store, open_store
 from headway_api.weights_direct import DirectJoin
 from headway_rollout.logs import event
-from headway_rollout.server import failures, model
+from headway_rollout.server import failures, hang, model
 from headway_rollout.server.agent import application
 from headway_rollout.server.engine import Engine
 from headway_rollout.server.launch import Host, launch
@@ -81,8 +81,8 @@ class Settings:
 class RolloutServer:
     """The process: vLLM, and the agent that tells what it holds.
 
-    It ends, with the engine, on SIGTERM (normally), when the engine ends, and when weights could not be
-    verified (both retriable); a base model that vLLM cannot load ends it for good.
+    It ends, with the engine, on SIGTERM (normally), when the engine ends or hangs, and when weights could not
+    be verified (all retriable); a base model that vLLM cannot load ends it for good.
     """
 
     def __init__(self, config: JobConfig, token: str, settings: Settings) -> None:
@@ -154,7 +154,7 @@ class RolloutServer:
         await self._started(engine, self._process)
         self._engine, self._keeper = engine, self._make_keeper(engine, store, folder, http)
         event(log, "ready", fetch_seconds=fetched - started, load_seconds=time.monotonic() - fetched)
-        await self._watch(self._keeper, self._process)
+        await self._watch(engine, self._keeper, self._process)
 
     async def _started(self, engine: Engine, process: EngineProcess) -> None:
         ended = asyncio.create_task(process.ended())
@@ -184,13 +184,16 @@ class RolloutServer:
             loader = FullLoader(engine, read_headers(folder), Learner(http, self._token, join))
         return Keeper(engine, loader, store, self._settings.cache / "weights")
 
-    async def _watch(self, keeper: Keeper, process: EngineProcess) -> None:
-        ended = asyncio.create_task(process.ended())
+    async def _watch(self, engine: Engine, keeper: Keeper, process: EngineProcess) -> None:
+        ended, hung = asyncio.create_task(process.ended()), asyncio.create_task(hang.found(engine))
         failed = asyncio.ensure_future(keeper.failed)
         try:
-            await asyncio.wait((ended, failed), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((ended, failed, hung), return_when=asyncio.FIRST_COMPLETED)
         finally:
             ended.cancel()
+            hung.cancel()
+        if hung.done():
+            keeper.hung(hung.result())
         if keeper.failed.done():
             await process.kill()
             await asyncio.sleep(REPORT_SECONDS)

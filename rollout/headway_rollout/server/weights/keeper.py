@@ -9,6 +9,7 @@ Two kinds of failure are told apart by whether the engine was touched:
   canary outside its tolerance) means that nobody knows what the engine computes. The state is not ready for
   good, the engine is killed at once so that no request in flight can finish on such weights, and the process
   ends as retriable: Kubernetes starts it again with a clean engine, and the next manifest starts from there.
+  So does an engine that hangs, whoever finds it.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ class Keeper:
             try:
                 folder = await self._fetched(manifest)
             except UNTOUCHED as error:
-                self._state = before.model_copy(update={"error": said(error), "reason": kind_of(error)})
+                self._settle(before.model_copy(update={"error": said(error), "reason": kind_of(error)}))
             else:
                 await self._load(manifest, folder, started)
             self._report(manifest)
@@ -125,8 +126,9 @@ class Keeper:
         except (EngineRefused, NotVerified) as error:
             self._fail(manifest.version, error, measured)
             return
-        self._state = WeightsState(
-            version=manifest.version, ready=True, canary_error=measured, seconds=time.monotonic() - started
+        seconds = time.monotonic() - started
+        self._settle(
+            WeightsState(version=manifest.version, ready=True, canary_error=measured, seconds=seconds)
         )
 
     async def _measure(self, manifest: WeightsManifest) -> float:
@@ -139,11 +141,27 @@ class Keeper:
 
     def _fail(self, version: PolicyVersion, error: Exception, measured: float | None) -> None:
         finite = measured if measured is not None and measured != float("inf") else None
-        self._state = WeightsState(
+        state = WeightsState(
             version=None, ready=False, error=said(error), reason=kind_of(error), canary_error=finite
         )
         message = f"weights {version} were not verified: {said(error)}"
-        self.failed.set_result(JobError("WeightsNotVerified", message, permanent=False))
+        self._end(state, JobError("WeightsNotVerified", message, permanent=False))
+
+    def hung(self, why: str) -> None:
+        """The engine computes nothing any more."""
+        # Whatever it is told to take from here on, it does not take.
+        state = WeightsState(version=None, ready=False, error=f"EngineHung: {why}", reason="UpdateFailed")
+        self._end(state, JobError("EngineHung", why, permanent=False))
+
+    def _end(self, state: WeightsState, error: JobError) -> None:
+        self._settle(state)
+        if not self.failed.done():
+            self.failed.set_result(error)
+
+    def _settle(self, state: WeightsState) -> None:
+        """It is so from now on; but what ended the engine stands, whatever a load that it broke off says."""
+        if not self.failed.done():
+            self._state = state
 
     def _report(self, manifest: WeightsManifest) -> None:
         state = self._state

@@ -1,0 +1,25 @@
+"""What vLLM's `/metrics` says under given names: pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+
+from prometheus_client.parser import text_string_to_metric_families
+
+
+def read(text: str, names: Collection[str]) -> dict[str, list[float]] | None:
+    """Every engine's value of each name; None where one of them is missing or is no number."""
+    found: dict[str, list[float]] = {name: [] for name in names}
+    starts = tuple(f"{name}{{" for name in names)
+    # A thousand lines come, and a few are of interest: the parser sees only those.
+    wanted = "\n".join(line for line in text.splitlines() if line.startswith(starts)) + "\n"
+    try:
+        for family in text_string_to_metric_families(wanted):
+            for sample in family.samples:
+                found[sample.name].append(sample.value)
+    except (ValueError, IndexError, KeyError):  # what the parser raises where a line is none
+        return None
+    if not all(values and all(map(math.isfinite, values)) for values in found.values()):
+        return None
+    return found
