@@ -30,6 +30,8 @@ from headway_rollout.model_names import name_of
 DISCOVER_SECONDS = 1.0
 CHECK_SECONDS = 5.0
 RETRY_SECONDS = 1.0
+LAST_RETRY_SECONDS = 60.0
+"""Between two loads of weights that a server refuses, at most: each may fetch a whole model."""
 SILENT_LOOKS = 2
 """Looks in a row that a server must leave unanswered before its requests go elsewhere: what they have sampled
 is thrown away then, and a busy machine, this one included, may miss one look."""
@@ -76,6 +78,15 @@ def _reason(error: Refused | Unreachable | ValidationError, seconds: float) -> R
     return Reason.UPDATE_TIMED_OUT if seconds >= weights.LOAD_SECONDS else Reason.SERVER_SILENT
 
 
+def retry_after(failures: int) -> float:
+    """Seconds until a server that answered so many loads in a row with an error is told to load again."""
+    return float(min(RETRY_SECONDS * 2 ** (min(failures, 32) - 1), LAST_RETRY_SECONDS))
+
+
+class NotTaken(Exception):
+    """A server answered that it does not take the weights, and why."""
+
+
 class Fleet:
     """All rollout servers of the job.
 
@@ -106,6 +117,8 @@ class Fleet:
         self._leaving: dict[Endpoint, asyncio.Task[None]] = {}
         self._asking: defaultdict[Endpoint, set[asyncio.Timeout]] = defaultdict(set)
         """Of each server the requests in flight, by what ends their patience with it."""
+        self._loading: dict[Endpoint, tuple[PolicyVersion, asyncio.Timeout]] = {}
+        """Of each server that is told of new weights, which, and what ends the wait for its answer."""
         self.router = Router()
         self.reroutes = 0
         self.verification_failures = 0
@@ -148,7 +161,7 @@ class Fleet:
             if failures == TRIES:
                 raise InfraFault(f"{failures} servers failed this turn, one after the other; at last: {lost}")
             if manifest.version == self.router.wanted:
-                self.router.lost(server.endpoint, str(lost))
+                self.router.lost_request(server.endpoint, str(lost))
             await self._notify()
             if all(other.endpoint in failed for other in self.router.in_rotation()):
                 await asyncio.sleep(min(FIRST_PAUSE_SECONDS * 2 ** (failures - 1), LAST_PAUSE_SECONDS))
@@ -170,6 +183,7 @@ class Fleet:
             async with patience:
                 sampled = await vllm.generate(self._http, url, name_of(manifest), version, request, timeout)
                 await self._proven(server, version, sampled.versions[-1].version)
+                server.losses = 0
                 return sampled
         except TimeoutError as error:
             raise vllm.ServerLost(f"{url} went, or fell silent") from error
@@ -253,8 +267,9 @@ class Fleet:
         silent = 0
         while True:
             try:
-                await weights.state(self._http, endpoint.weights, self._token)
+                state = await weights.state(self._http, endpoint.weights, self._token)
                 silent = 0
+                self._look_again(endpoint, state)
             except (Refused, ValidationError):
                 silent = 0
             except Unreachable as error:
@@ -265,20 +280,38 @@ class Fleet:
                     await self._notify()
             await asyncio.sleep(RETRY_SECONDS if silent else CHECK_SECONDS)
 
+    def _look_again(self, endpoint: Endpoint, state: WeightsState) -> None:
+        """End a load that still waits for its answer where the server has taken the weights."""
+        version, loading = self._loading.get(endpoint, (None, None))
+        if loading is not None and state.ready and state.version == version:
+            del self._loading[endpoint]
+            loading.reschedule(asyncio.get_running_loop().time())
+
     async def _keep(self, endpoint: Endpoint) -> None:
         """Keep one server holding the wanted weights."""
+        seen, failures = self._manifest, 0
         while True:
             manifest = self._manifest
+            if manifest is not seen:
+                seen, failures = manifest, 0
             try:
-                held = await self._bring(endpoint, manifest)
+                pause = CHECK_SECONDS if await self._bring(endpoint, manifest) else RETRY_SECONDS
+            except NotTaken as error:
+                self.router.lost(endpoint, str(error))
+                failures += 1
+                pause = retry_after(failures)
             except (Refused, Unreachable, ValidationError) as error:
                 self.router.lost(endpoint, str(error))
-                held = False
+                failures, pause = 0, RETRY_SECONDS
             await self._notify()
-            await self._pause(endpoint, manifest, CHECK_SECONDS if held else RETRY_SECONDS)
+            await self._pause(endpoint, manifest, pause)
 
     async def _bring(self, endpoint: Endpoint, manifest: WeightsManifest | None) -> bool:
-        """One look at a server, and a load where it lacks the wanted weights; says whether it has them."""
+        """One look at a server, and a load where it lacks the wanted weights; says whether it has them.
+
+        Raises:
+            NotTaken: it answered the load with an error.
+        """
         state = await weights.state(self._http, endpoint.weights, self._token)
         if manifest is None:
             self.router.lost(endpoint, state.error or "waiting for the learner's weights")
@@ -295,12 +328,19 @@ class Fleet:
     async def _load(
         self, endpoint: Endpoint, manifest: WeightsManifest, before: WeightsState
     ) -> WeightsState:
-        """Tell a server of new weights, and note how that went."""
+        """Tell a server of new weights, and note how that went.
+
+        That it did not take weights which were overtaken meanwhile is no failure: they may be gone already.
+
+        Raises:
+            NotTaken: it answered with an error.
+        """
         started = time.monotonic()
         try:
-            after = await weights.load(self._http, endpoint.weights, self._token, manifest)
+            after = await self._loaded(endpoint, manifest)
         except (Refused, Unreachable, ValidationError) as error:
-            if not isinstance(error, Refused) or error.status != STARTING:
+            starting = isinstance(error, Refused) and error.status == STARTING
+            if not starting and manifest.version == self.router.wanted:
                 reason = _reason(error, time.monotonic() - started)
                 self.router.failed(endpoint, Failure(reason, str(error)))
             raise
@@ -309,10 +349,26 @@ class Fleet:
             self._on_load(time.monotonic() - started)
         elif after.error is not None:
             failure = Failure(Reason(after.reason or Reason.UPDATE_FAILED), after.error)
-            self.router.failed(endpoint, failure)
+            wrong = failure.reason is Reason.VERIFICATION_FAILED
+            if wrong or manifest.version == self.router.wanted:
+                self.router.failed(endpoint, failure)
             # A server that failed for good says so again until it has ended: that is still one failure.
-            self.verification_failures += failure.reason is Reason.VERIFICATION_FAILED and after != before
+            self.verification_failures += wrong and after != before
+            raise NotTaken(after.error)
         return after
+
+    async def _loaded(self, endpoint: Endpoint, manifest: WeightsManifest) -> WeightsState:
+        """What a server says once it has taken weights, or failed to. Where `_watch` finds that it has taken
+        them, this answer may have been lost on its way, and it is asked again."""
+        try:
+            async with asyncio.timeout(None) as loading:
+                self._loading[endpoint] = manifest.version, loading
+                try:
+                    return await weights.load(self._http, endpoint.weights, self._token, manifest)
+                finally:
+                    self._loading.pop(endpoint, None)
+        except TimeoutError:
+            return await weights.state(self._http, endpoint.weights, self._token)
 
     def _synced(self, manifest: WeightsManifest) -> None:
         if self._reported is not None and manifest.version == self.router.wanted:

@@ -1,13 +1,15 @@
 """Which server answers: pure bookkeeping of servers, what they hold and what they are doing.
 
-A server is in rotation exactly when it is healthy and its weights are the version wanted. Servers enter by
-`discovered` and `holds`, and leave by `discovered`, `lost`, or by a new version being wanted.
+A server is in rotation exactly when it is healthy, its weights are the version wanted, and it does not rest.
+Servers enter by `discovered` and `holds`, and leave by `discovered`, `lost`, or by a new version being
+wanted. One that loses requests rests after each loss, longer and longer, while there is another one to ask.
 """
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -17,6 +19,15 @@ from headway_api.records import PolicyVersion
 SLACK: Final = 2
 """Episodes that a server may have, beside one, more than another server has (a quarter of its own where that
 is more) before that one moves: its cached prefix stays behind, which costs the other server a prefill."""
+
+FIRST_REST_SECONDS: Final = 1.0
+"""After one loss: what breaks off once, as when a server takes weights or restarts, costs little."""
+LAST_REST_SECONDS: Final = 60.0
+
+
+def rest_after(losses: int) -> float:
+    """Seconds that a server rests after so many losses, one after the other."""
+    return float(min(FIRST_REST_SECONDS * 2 ** (min(losses, 32) - 1), LAST_REST_SECONDS))
 
 
 @dataclass(frozen=True)
@@ -60,6 +71,10 @@ class Server:
     version: PolicyVersion | None = None
     """Verified weights; None while unknown, loading or failed."""
     inflight: int = 0
+    losses: int = 0
+    """Times that it lost requests, one after the other, without an answer in between."""
+    rests_until: float = 0.0
+    """By the router's clock."""
     problem: str = "its weight agent has not answered yet"
     """Why it is not in rotation, in the server's own words; empty where there is nothing to say."""
     failure: Failure | None = None
@@ -94,12 +109,13 @@ class Router:
     gone: dict[Endpoint, Failure] = field(default_factory=dict)
     """Of servers that went before they were mended, and whose place nothing has taken."""
     met: bool = False
-    """Since the last failure, as many servers as are asked for have been in rotation at one moment."""
+    """Since the last failure, as many servers as are asked for have held the wanted weights at one moment."""
     sessions: dict[str, Home] = field(default_factory=dict)
     _episodes: Counter[Endpoint] = field(default_factory=Counter)
     """`sessions` by where they are: counted anew, each turn would cost as much as there are episodes."""
     preemptions: int = 0
     """Requests that servers took out of a full cache, as far as this process saw."""
+    clock: Callable[[], float] = time.monotonic
 
     def discovered(self, endpoints: Iterable[Endpoint]) -> tuple[set[Endpoint], set[Endpoint]]:
         """The servers there are now; returns those that came and those that went."""
@@ -117,7 +133,7 @@ class Router:
         if server := self.servers.get(endpoint):
             server.version, server.problem, server.failure = version, "", None
             server.canary_error = canary_error
-        if len(self.in_rotation()) >= self.replicas:
+        if len(self._in_sync()) >= self.replicas:
             self.met = True
             self.gone.clear()
 
@@ -139,10 +155,25 @@ class Router:
         if server := self.servers.get(endpoint):
             server.version, server.problem = None, problem
 
+    def lost_request(self, endpoint: Endpoint, problem: str) -> None:
+        """The server did not answer a request. What it loses while it rests anyway is the same loss: all that
+        runs on a server breaks off at once."""
+        server, now = self.servers.get(endpoint), self.clock()
+        if server is not None and now >= server.rests_until:
+            server.losses += 1
+            server.rests_until = now + rest_after(server.losses)
+        self.lost(endpoint, problem)
+
     def in_rotation(self) -> list[Server]:
-        """Servers that may be asked, by address so that ties are broken alike everywhere."""
-        usable = [s for s in self.servers.values() if self.wanted is not None and s.version == self.wanted]
-        return sorted(usable, key=lambda server: server.endpoint.engine)
+        """Servers that may be asked, by address so that ties are broken alike everywhere. Those that rest are
+        none of them, unless there are no others."""
+        usable, now = self._in_sync(), self.clock()
+        rested = [server for server in usable if now >= server.rests_until]
+        return sorted(rested or usable, key=lambda server: server.endpoint.engine)
+
+    def _in_sync(self) -> list[Server]:
+        """Servers that hold the wanted weights."""
+        return [s for s in self.servers.values() if self.wanted is not None and s.version == self.wanted]
 
     def verified(self) -> list[Server]:
         """Servers that hold weights known to be right: the wanted ones, or those they are to replace."""

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 from episodes import version
-from faulty_servers import drop, engine, fail, first, hang
+from faulty_servers import Fault, Scripted, drop, engine, fail, first, hang, say
+from hypothesis import given
+from hypothesis import strategies as st
 from scripted_fleet import REQUEST, a_fleet, manifest, until
 
 from headway_api.conditions import Reason
@@ -17,6 +19,7 @@ from headway_api.records import VersionSpan
 from headway_rollout import conditions
 from headway_rollout.engines import fleet as fleets
 from headway_rollout.engines import vllm, weights
+from headway_rollout.engines.fleet import Fleet
 from headway_rollout.engines.router import Failure
 from headway_rollout.faults import InfraFault
 
@@ -212,6 +215,102 @@ async def test_a_failed_load_is_remembered_in_the_servers_words(reason: str | No
         agent.answers = {"GET /v1/weights": lambda _: state, "POST /v1/weights": lambda _: good}
         await until(fleet.router.in_rotation)
         assert server.failure is None
+
+
+async def test_weights_that_a_server_refuses_are_told_it_ever_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each time it may fetch a whole model."""
+    monkeypatch.setattr(fleets, "RETRY_SECONDS", 0.1)
+    async with a_fleet(1) as (fleet, servers):
+        await fleet.want(manifest(0))
+        await fleet.ready()
+        agent, held = servers.agents[0], {"version": {"incarnation": 0, "step": 0}, "ready": True}
+        bad = held | {"error": "Corrupt: model.safetensors", "reason": "VerificationFailed"}
+        agent.faults["POST /v1/weights"] = say(bad)
+        told = agent.count("POST")
+        await fleet.want(manifest(1))
+        await asyncio.sleep(1.2)  # 0.1 + 0.2 + 0.4 after the first one
+        assert 2 <= agent.count("POST") - told <= 4
+        del agent.faults["POST /v1/weights"]
+        await fleet.want(manifest(2))
+        async with asyncio.timeout(0.5):
+            await fleet.ready()
+
+
+@given(st.integers(1, 10**6))
+def test_no_pause_between_loads_is_longer_than_the_last(failures: int) -> None:
+    assert fleets.retry_after(1) == fleets.RETRY_SECONDS
+    pauses = fleets.retry_after(failures), fleets.retry_after(failures + 1)
+    assert fleets.RETRY_SECONDS <= pauses[0] <= pauses[1] <= fleets.LAST_RETRY_SECONDS
+
+
+async def overtaken(fleet: Fleet, agent: Scripted, answer: Fault) -> list[tuple[str, str]]:
+    """What is said of the weights while a load of version 1 ends after version 2 has come to be wanted."""
+    fleet.router.replicas = 1
+    await fleet.want(manifest(0))
+    await until(fleet.router.in_rotation)
+    free = asyncio.Event()
+
+    async def slow(request: web.Request) -> web.StreamResponse | None:
+        step = (await request.json())["version"]["step"]
+        if step == 1:
+            await free.wait()
+            return await answer(request)
+        await asyncio.sleep(0.2)  # long enough to be seen
+        return None
+
+    agent.faults["POST /v1/weights"] = slow
+    await fleet.want(manifest(1))
+    await until(lambda: agent.count("POST") == 2)
+    await fleet.want(manifest(2))
+    free.set()
+    told = conditions.after([], fleet.router)
+    said = [(told[0].status, told[0].reason)]
+    async with asyncio.timeout(5):
+        while not fleet.router.in_rotation():
+            await asyncio.sleep(0.002)
+            told = conditions.after(told, fleet.router)
+            if (now := (told[0].status, told[0].reason)) != said[-1]:
+                said.append(now)
+    return said
+
+
+KEPT = {"version": {"incarnation": 0, "step": 0}, "ready": True}
+GONE = KEPT | {"error": "NotJoined: 404 OtherWeights", "reason": "UpdateFailed"}
+WRONG = {"version": None, "ready": False, "error": "NotVerified: off", "reason": "VerificationFailed"}
+
+
+@pytest.mark.parametrize("answer", [say(GONE), drop, fail(500)], ids=["gone", "breaks off", "is refused"])
+async def test_weights_that_were_overtaken_meanwhile_are_nobodys_failure(answer: Fault) -> None:
+    async with a_fleet(1) as (fleet, servers):
+        assert [status for status, _ in await overtaken(fleet, servers.agents[0], answer)] == ["True"]
+
+
+async def test_weights_that_are_wrong_are_a_failure_even_where_they_were_overtaken() -> None:
+    async with a_fleet(1) as (fleet, servers):
+        said = await overtaken(fleet, servers.agents[0], say(WRONG))
+        assert ("False", "VerificationFailed") in said
+        assert fleet.verification_failures == 1
+
+
+async def test_a_load_whose_answer_is_lost_keeps_no_server_out_that_took_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fleets, "CHECK_SECONDS", 0.2)
+    monkeypatch.setattr(weights, "ASK_SECONDS", 0.3)
+    async with a_fleet(1) as (fleet, servers):
+        await fleet.want(manifest(0))
+        await until(fleet.router.in_rotation)
+        agent = servers.agents[0]
+        agent.faults |= {"POST /v1/weights": hang}
+        await fleet.want(manifest(1))
+        await until(lambda: agent.count("POST") == 2)
+        agent.faults["GET /v1/weights"] = hang
+        await until(lambda: fleet.router.servers and not fleet.router.verified())
+        agent.faults["GET /v1/weights"] = say({"version": {"incarnation": 0, "step": 1}, "ready": True})
+        async with asyncio.timeout(5):
+            await fleet.ready()
+        assert agent.count("POST") == 2
+        assert len(servers.loads) == 2
 
 
 async def test_a_server_that_still_starts_has_failed_nothing() -> None:

@@ -16,7 +16,7 @@ from faulty_servers import fail, first, hang, say
 from scripted_fleet import REQUEST, Servers, a_fleet, manifest, until
 
 from headway_rollout.engines import fleet as fleets
-from headway_rollout.engines import weights
+from headway_rollout.engines import router, weights
 from headway_rollout.engines.fleet import Fleet
 from headway_rollout.engines.router import Endpoint
 from headway_rollout.faults import InfraFault
@@ -112,6 +112,38 @@ async def test_what_runs_on_a_server_that_is_merely_out_of_rotation_goes_on(how:
         async with asyncio.timeout(5):
             assert [(await turn).versions[0].version for turn in turns] == [version(0)] * 2
         assert fleet.reroutes == 0
+
+
+async def test_a_server_that_fails_every_turn_is_asked_ever_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(router, "FIRST_REST_SECONDS", 0.2)
+    async with a_fleet(2) as (fleet, servers):
+        await fleet.want(manifest(0))
+        await until(lambda: len(fleet.router.in_rotation()) == 2)
+        bad = servers.engines[0]
+        bad.faults["POST /inference/v1/generate"] = fail(500)
+        for i in range(60):
+            async with asyncio.timeout(5):
+                assert (await fleet.generate(f"e{i}", REQUEST, 5)).tokens == [4, 9]
+            fleet.router.forget(f"e{i}")
+            await asyncio.sleep(0.02)
+        assert 1 <= bad.count("POST") <= 4, "of 60 turns in two seconds"
+        assert len(fleet.router.verified()) == 2
+        bad.faults.clear()
+        await until(lambda: len(fleet.router.in_rotation()) == 2)
+        asked = bad.count("POST")
+        await asyncio.gather(*(fleet.generate(f"f{i}", REQUEST, 5) for i in range(4)))
+        assert bad.count("POST") == asked + 2
+        assert [server.losses for server in fleet.router.servers.values()] == [0, 0]
+
+
+async def test_the_only_server_does_not_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(router, "FIRST_REST_SECONDS", 60.0)
+    async with a_fleet(1) as (fleet, servers):
+        await fleet.want(manifest(0))
+        servers.engines[0].faults["POST /inference/v1/generate"] = first(1, fail(500))
+        async with asyncio.timeout(5):
+            assert (await fleet.generate("e", REQUEST, 5)).tokens == [4, 9]
+        assert fleet.reroutes == 1
 
 
 async def test_a_caller_that_leaves_takes_its_request_along() -> None:

@@ -9,7 +9,7 @@ from episodes import version
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway_rollout.engines.router import SLACK, Endpoint, Router
+from headway_rollout.engines.router import LAST_REST_SECONDS, SLACK, Endpoint, Router, rest_after
 
 A, B, C = (Endpoint(f"http://{name}:8000", f"http://{name}:8001") for name in "abc")
 
@@ -143,3 +143,80 @@ def test_whoever_is_picked_holds_the_wanted_weights(events: list[tuple[Endpoint,
         picked = found.pick("e")
         assert (picked is None) == (found.problem() is not None)
         assert picked is None or picked.version == found.wanted
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def lose(found: Router, endpoint: Endpoint) -> None:
+    """A request is lost there, and a look finds the server well."""
+    found.lost_request(endpoint, "500")
+    found.holds(endpoint, version(1))
+
+
+def asked(found: Router) -> set[Endpoint]:
+    return {server.endpoint for server in found.in_rotation()}
+
+
+def test_a_server_that_loses_requests_rests_longer_each_time() -> None:
+    found, clock = router(A, B), Clock()
+    found.clock = clock
+    rests = []
+    for _ in range(9):
+        lose(found, A)
+        began = clock.now
+        assert asked(found) == {B}
+        while asked(found) == {B}:
+            clock.now += 0.5
+        rests.append(clock.now - began)
+    assert rests == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+    found.servers[A].losses = 0
+    lose(found, A)
+    clock.now += 1
+    assert asked(found) == {A, B}, "an answer in between ends the row"
+
+
+def test_all_that_a_server_loses_at_once_is_one_loss() -> None:
+    found, clock = router(A, B), Clock()
+    found.clock = clock
+    for _ in range(32):
+        lose(found, A)
+    assert found.servers[A].losses == 1
+    clock.now += 1
+    assert asked(found) == {A, B}
+
+
+def test_servers_that_rest_are_asked_where_there_is_no_other() -> None:
+    found = router(A, B)
+    found.clock = Clock()
+    lose(found, A)
+    assert asked(found) == {B}
+    lose(found, B)
+    assert asked(found) == {A, B}
+    found.lost(A, "silent")
+    assert asked(found) == {B}
+    found.lost(B, "silent")
+    assert asked(found) == set()
+    found.holds(C, version(1))
+    found.holds(A, version(1))
+    assert asked(found) == {C}
+
+
+def test_a_server_that_rests_holds_its_weights_all_the_same() -> None:
+    found = router()
+    found.clock, found.replicas = Clock(), 2
+    found.lost_request(A, "500")
+    found.holds(B, version(1))
+    assert not found.met
+    found.holds(A, version(1))
+    assert (found.met, asked(found), len(found.verified())) == (True, {B}, 2)
+
+
+@given(st.integers(1, 10**6))
+def test_no_rest_is_longer_than_the_last(losses: int) -> None:
+    assert 0 < rest_after(losses) <= rest_after(losses + 1) <= LAST_REST_SECONDS
