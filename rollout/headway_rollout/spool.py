@@ -140,7 +140,8 @@ class Spool:
         """The newest durable step: what the learner has made so since it took the last one counts."""
         try:
             pointed_to = int(json.loads(self._store.get(self._layout.latest))["step"])
-        except NotFound:
+        except (NotFound, ValueError, KeyError, TypeError):
+            # NotFound, or nothing that can be read: the learner, which resumes there, says so.
             return last.durable
         return min(pointed_to, last.step)
 

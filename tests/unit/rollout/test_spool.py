@@ -54,6 +54,16 @@ def test_a_coordinator_that_starts_knows_what_has_become_durable(
     assert replay.undone == []
 
 
+@pytest.mark.parametrize("pointer", [b"step 12", b"{}", b"12", b'{"step": null}'])
+def test_a_pointer_that_cannot_be_read_is_the_learners_to_explain(tmp_path: Path, pointer: bytes) -> None:
+    """A person has written it; the learner, which is to resume there, ends with `CheckpointUnusable`."""
+    store, layout = FileStore(), Layout(f"file://{tmp_path}", "rl", "refunds", "uid")
+    store.put(layout.step_history(0), report(0).model_dump_json().encode())
+    store.put(layout.latest, pointer)
+    replay = Spool(store, layout).replay()
+    assert replay.reports[-1].durable == report(0).durable
+
+
 def test_a_coordinator_is_superseded_once_a_newer_one_has_its_number(tmp_path: Path) -> None:
     spool = Spool(FileStore(), Layout(f"file://{tmp_path}", "rl", "refunds", "uid"))
     first = spool.incarnation()
