@@ -25,7 +25,7 @@ from headway_api.artifacts import Layout
 from headway_api.config import JobConfig
 from headway_api.exits import JobError, job_error, leave, not_final
 from headway_api.records import EpisodeRecord, GroupRecord, PolicyVersion, WeightsManifest
-from headway_api.store import NotFound, Store, open_store
+from headway_api.store import NotFound, Patience, Store, open_store, store_explained
 from headway_api.weights_format import EXPORT_FILE
 from headway_rollout import conditions, logs, view
 from headway_rollout import status as status_writer
@@ -345,8 +345,11 @@ class Coordinator:
             return await asyncio.to_thread(call, *args, **kwargs)
 
 
-async def serve(coordinator: Coordinator) -> None:
-    """Run until the job is over, or until SIGTERM: what is durable is enough for a successor."""
+async def serve(coordinator: Coordinator, ended: Callable[[], None] = lambda: None) -> None:
+    """Run until the job is over, or until SIGTERM: what is durable is enough for a successor.
+
+    `ended` is called then, before what still runs in threads is waited for.
+    """
     task = asyncio.ensure_future(coordinator.run())
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -358,6 +361,8 @@ async def serve(coordinator: Coordinator) -> None:
             raise coordinator.fault from None
         logs.event(_log, "stopped")
         raise
+    finally:
+        ended()
 
 
 def main() -> None:
@@ -371,9 +376,10 @@ def main() -> None:
             api = status_writer.kubernetes_client()
             sink, told = status_writer.kubernetes_sink(job, api), status_writer.told(job, api)
         with not_final(begun(told)):
-            store = open_store(job.spec.output)
+            store = open_store(job.spec.output, patience := Patience())
         coordinator = Coordinator(job, config.load_token(os.environ), store, cache, sink, told=told)
-        uvloop.run(serve(coordinator))
+        with store_explained():
+            uvloop.run(serve(coordinator, patience.over.set))
     except asyncio.CancelledError:
         sys.exit(143)
     except (Exception, BaseExceptionGroup) as error:

@@ -23,7 +23,7 @@ from headway_api.exits import ANEW, JobError, leave, not_final
 from headway_api.objective import episode_tokens
 from headway_api.records import Batch, PolicyVersion, StepReport
 from headway_api.spec.model import ModelSpec
-from headway_api.store import Store, open_store
+from headway_api.store import Patience, Store, open_store, store_explained
 from headway_trainer import layout, warm_start
 from headway_trainer import model as models
 from headway_trainer.batch import TrainingBatch, mini_batches, training_batch
@@ -235,7 +235,7 @@ def run(environ: Mapping[str, str]) -> None:
     token = job_config.load_token(environ)
     cache = Path(environ.get(names.ENV_CACHE, names.CACHE_DIR))
     with not_final():  # the preflight has used this bucket already
-        store = open_store(config.spec.output)
+        store = open_store(config.spec.output, Patience())
     with ThreadPoolExecutor(1) as background:
         # Ranks of a node share the folder: one fetches, while all of them import and meet.
         here = _first_here(environ)
@@ -283,7 +283,8 @@ def main() -> None:
 
 def _explained() -> None:
     try:
-        run(os.environ)
+        with store_explained():
+            run(os.environ)
     except JobError as error:
         leave(error)
 

@@ -12,10 +12,11 @@ import learner_rig as rig
 import pytest
 
 from headway_api.artifacts import Layout
-from headway_api.exits import JobError
+from headway_api.exits import RETRIABLE, JobError
 from headway_api.records import PolicyVersion, StepReport
 from headway_api.spec.learner import CheckpointsSpec
-from headway_api.store import FileStore
+from headway_api.store import FileStore, StoreAway
+from headway_trainer import learner
 from headway_trainer.checkpoint.journal import Journal
 from headway_trainer.checkpoint.keeper import Keeper
 from headway_trainer.engine import TAG, Engine
@@ -181,6 +182,82 @@ def test_one_that_was_replaced_uploads_nothing_and_deletes_nothing(
         old.keeper.prune([])
     assert folders(layout) == there
     assert start("after").keeper.durable == 20
+
+
+class Absent:
+    """A store that is away for so many uploads of a process."""
+
+    def __init__(self, process: Process, times: int) -> None:
+        self.left = times
+        process.store.before_upload = self._refuse
+
+    def _refuse(self) -> None:
+        if self.left:
+            self.left -= 1
+            raise StoreAway("no good answer")
+
+
+def until_over(process: Process) -> None:
+    """As the loop looks: now and then, until nothing is under way."""
+    while process.keeper._background._work is not None:
+        process.keeper.check()
+
+
+def test_an_upload_that_failed_is_made_again_from_the_snapshot(start: Callable[..., Process]) -> None:
+    process = start("first")
+    absent = Absent(process, 1)
+    process.take(5)
+    process.engine.word = "trained on"
+    until_over(process)
+    assert (absent.left, process.keeper.durable) == (0, 5)
+    assert start("second").engine.word == "first"
+
+
+def test_one_that_is_told_to_stop_after_a_failed_upload_is_saved(start: Callable[..., Process]) -> None:
+    """Of the step whose upload failed, or of a newer one."""
+    process = start("first")
+    Absent(process, 1)
+    process.take(5)
+    process.keeper.save(process.report(5))
+    process.keeper.settle()
+    assert start("second").keeper.durable == 5
+    Absent(process := start("third"), 1)
+    process.take(10, 11)
+    process.engine.word = "at 11"
+    process.keeper.save(process.report(11))
+    process.keeper.settle()
+    after = start("fourth")
+    assert (after.keeper.durable, after.engine.word) == (11, "at 11")
+
+
+def test_a_store_that_stays_away_ends_a_learner(start: Callable[..., Process]) -> None:
+    process = start("first")
+    Absent(process, 2)
+    process.take(5)
+    with pytest.raises(StoreAway):
+        process.keeper.settle()
+
+
+def test_the_stores_absence_is_told_where_it_ends_the_process(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def away(environ: object) -> None:
+        raise StoreAway("no good answer for 600 s")
+
+    monkeypatch.setattr(learner, "run", away)
+    with pytest.raises(SystemExit) as left:
+        learner._explained()
+    assert left.value.code == RETRIABLE
+    assert "StoreAway: no good answer for 600 s" in capsys.readouterr().err
+
+
+def test_absences_far_apart_are_not_added_up(start: Callable[..., Process]) -> None:
+    process = start("first")
+    for step in (5, 10, 15):
+        Absent(process, 1)
+        process.take(step)
+        process.keeper.settle()
+        assert process.keeper.durable == step
 
 
 def test_one_that_was_replaced_exports_nothing(start: Callable[..., Process]) -> None:

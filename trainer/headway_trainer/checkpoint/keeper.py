@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
 from headway_api.artifacts import Layout, by_number
 from headway_api.records import StepReport
 from headway_api.spec.learner import CheckpointsSpec
-from headway_api.store import Store
+from headway_api.store import Store, StoreAway
 from headway_trainer.checkpoint import state
 from headway_trainer.checkpoint.background import Background
 from headway_trainer.checkpoint.journal import Journal, is_report, sealed_by
 from headway_trainer.checkpoint.manifest import Checkpoint
 from headway_trainer.checkpoint.retention import due, expired_checkpoints
 from headway_trainer.engine import Engine
+from headway_trainer.logs import log
 from headway_trainer.ranks import Ranks
 
 
@@ -41,6 +42,10 @@ class Keeper:
         self._ranks = ranks
         self._uploaders = [rank for rank, local in enumerate(ranks.gather(ranks.local_rank)) if local == 0]
         self._background = Background()
+        self._upload: Callable[[], None] = lambda: None
+        """What makes the newest snapshot of this node durable; may be done again."""
+        self._given_up = 0
+        """Uploads that the store's absence has ended since one went through."""
         self.saved = -1
         """The newest step whose state was copied, be it durable or not."""
         self.durable = -1
@@ -63,30 +68,43 @@ class Keeper:
         where it was done.
 
         Raises:
-            JobError: what became of the checkpoint before, where that could not be made durable.
+            StoreAway: the store was away for this checkpoint's predecessor, and before that.
+            JobError: what else became of the checkpoint before, where that could not be made durable.
         """
         if report.step == self.saved:
             return
-        self._background.wait()
+        try:
+            self._background.wait()
+        except StoreAway as away:  # the newer state takes its place: it may be the last that can be saved
+            self._give_up(away)
         self._ranks.barrier()  # nobody still reads the files that are about to be replaced
         start = self._ranks.share(self._journal.start)
         taken = state.snapshot(self._engine, start, self._scratch, self._ranks)
         self.saved = report.step
         if self._ranks.local_rank == 0:
-            self._background.start(partial(self._make_durable, taken, report))
+            self._upload = partial(self._make_durable, taken, report)
+            self._background.start(self._upload)
 
     def settle(self) -> None:
         """Return once nothing is under way on any rank: what was saved is durable.
 
         Raises:
-            JobError: it could not be made so.
+            StoreAway: the store was away twice for as long as it is waited for.
+            JobError: it could not be made so for another reason.
         """
-        self._background.wait()
+        try:
+            self._background.wait()
+        except StoreAway as away:
+            self._upload_again(away)
+            self._background.wait()
         self._ranks.barrier()
 
     def check(self) -> None:
-        """Have what failed in the background come up here. Not collective."""
-        self._background.raise_failure()
+        """Have what failed in the background come up here, or be tried again. Not collective."""
+        try:
+            self._background.raise_failure()
+        except StoreAway as away:
+            self._upload_again(away)
 
     def prune(self, validated: Sequence[int]) -> list[int]:
         """Delete checkpoints that `spec.checkpoints` no longer keeps, and files that belong to none: never
@@ -117,6 +135,17 @@ class Keeper:
         # What makes a checkpoint whole goes first: cut short, this leaves none that is taken for one.
         self._store.delete(sorted(uris, key=lambda uri: not is_report(uri)))
 
+    def _upload_again(self, away: StoreAway) -> None:
+        """The snapshot is whole, and the process with it: the upload alone failed."""
+        self._give_up(away)
+        self._background.start(self._upload)
+
+    def _give_up(self, away: StoreAway) -> None:
+        self._given_up += 1
+        if self._given_up > 1:
+            raise away
+        log("upload of a checkpoint given up", step=self.saved, why=str(away))
+
     def _make_durable(self, taken: state.Snapshot, report: StepReport) -> None:
         self._journal.refuse_superseded()
         uri = self._layout.checkpoint_of(report.step, taken.start)
@@ -124,3 +153,4 @@ class Keeper:
         if self._ranks.first:
             self._journal.seal(report, state.complete(taken, self._store, uri, self._uploaders))
             self.durable = report.step
+        self._given_up = 0

@@ -1,0 +1,126 @@
+"""A bucket on this machine that can be away for a while: as much of S3 as boto3 asks for here."""
+
+from __future__ import annotations
+
+import re
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, unquote, urlsplit
+
+LONGEST = 30.0
+"""Seconds after which an absence ends by itself."""
+
+
+class AbsentBucket:
+    """Objects by path (`/bucket/key`); away it refuses connections, answers a status, or cuts answers off."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.asked = 0
+        """Requests that came, answered or not."""
+        self._server: ThreadingHTTPServer | None = None
+        self._answer: int | str = "well"
+        self._port = 0
+        self._open()
+
+    @property
+    def url(self) -> str:
+        """For `spec.output.endpointUrl`."""
+        return f"http://127.0.0.1:{self._port}"
+
+    def leave(self, how: int | str, seconds: float = LONGEST) -> None:
+        """Be away for some seconds: `refused`, `cut off`, or a status."""
+        if how == "refused":
+            self.close()
+            back = threading.Timer(seconds, self._open)
+        else:
+            self._answer = how
+            back = threading.Timer(seconds, self._recover)
+        back.daemon = True
+        back.start()
+
+    def close(self) -> None:
+        """Listen no more."""
+        if (server := self._server) is not None:
+            self._server = None
+            server.shutdown()
+            server.server_close()
+
+    def _recover(self) -> None:
+        self._answer = "well"
+
+    def _open(self) -> None:
+        bucket = self
+
+        class Handler(BaseHTTPRequestHandler):
+            timeout = 10
+            # One request a connection: what is closed is closed for everybody.
+            protocol_version = "HTTP/1.0"
+
+            def _answered(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                bucket.asked += 1
+                if isinstance(bucket._answer, int):
+                    self._say(bucket._answer, b"<Error><Code>x</Code><Message>away</Message></Error>")
+                    return
+                status, said, headers = bucket._done(self.command, self.path, self.headers.get("Range"), body)
+                self._say(status, said, headers, cut=bucket._answer == "cut off")
+
+            do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _answered
+
+            def _say(
+                self, status: int, body: bytes, headers: dict[str, str] | None = None, *, cut: bool = False
+            ) -> None:
+                self.send_response(status)
+                for name, value in (headers or {}).items():
+                    self.send_header(name, value)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                if self.command != "HEAD":
+                    self.wfile.write(body[: len(body) // 2] if cut else body)
+
+            def log_message(self, format: str, *args: object) -> None:
+                """Requests are not worth a line."""
+
+        server = self._server = ThreadingHTTPServer(("127.0.0.1", self._port), Handler)
+        server.daemon_threads = True
+        self._port = int(server.server_address[1])
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+
+    def _done(
+        self, method: str, target: str, wanted: str | None, body: bytes
+    ) -> tuple[int, bytes, dict[str, str]]:
+        parts = urlsplit(target)
+        path, query = unquote(parts.path), parse_qs(parts.query, keep_blank_values=True)
+        tag = {"ETag": '"tag"'}
+        if "list-type" in query:
+            return 200, self._listed(path, query["prefix"][0]), {}
+        if method == "POST" and "uploads" in query:
+            said = "<InitiateMultipartUploadResult><UploadId>1</UploadId></InitiateMultipartUploadResult>"
+            return 200, said.encode(), {}
+        if method == "POST":
+            numbers = sorted(int(n) for n in re.findall(rb"<PartNumber>(\d+)<", body))
+            self.objects[path] = b"".join(self.objects.pop(f"part {n} of {path}") for n in numbers)
+            return 200, b"<CompleteMultipartUploadResult/>", {}
+        if method == "PUT":
+            part = query.get("partNumber")
+            self.objects[f"part {part[0]} of {path}" if part else path] = body
+            return 200, b"", tag
+        if method == "DELETE":
+            self.objects.pop(path, None)
+            return 204, b"", {}
+        if path.count("/") == 1:  # the bucket itself
+            return 200, b"", {}
+        if path not in self.objects:
+            return 404, b"<Error><Code>NoSuchKey</Code><Message>none</Message></Error>", {}
+        found = self.objects[path]
+        if wanted is not None:
+            first, last = (int(n) for n in wanted.removeprefix("bytes=").split("-"))
+            whole = f"bytes {first}-{min(last, len(found) - 1)}/{len(found)}"
+            return 206, found[first : last + 1], tag | {"Content-Range": whole}
+        return 200, found, tag
+
+    def _listed(self, bucket: str, prefix: str) -> bytes:
+        keys = sorted(path.removeprefix(f"{bucket}/") for path in self.objects if path.startswith(bucket))
+        found = "".join(f"<Contents><Key>{key}</Key></Contents>" for key in keys if key.startswith(prefix))
+        return f"<ListBucketResult><IsTruncated>false</IsTruncated>{found}</ListBucketResult>".encode()

@@ -1,0 +1,214 @@
+"""A store that is away for a while: waited for by a process that has time, and named where it stays away."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from absent_bucket import AbsentBucket
+from botocore.exceptions import ClientError, CredentialRetrievalError, NoCredentialsError
+
+from headway_api import store as stores
+from headway_api.exits import RETRIABLE, JobError
+from headway_api.spec.lifecycle import OutputSpec
+from headway_api.store import (
+    FileStore,
+    NotFound,
+    Patience,
+    Patient,
+    Store,
+    StoreAway,
+    download_folder,
+    open_store,
+    store_explained,
+)
+
+BEYOND_BOTOCORE = 2.0
+"""Seconds; its own five retries end within 1.6."""
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stores, "PAUSE", 0.1)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("NO_PROXY", "*")
+
+
+@pytest.fixture
+def bucket() -> Iterator[AbsentBucket]:
+    found = AbsentBucket()
+    yield found
+    found.close()
+
+
+def output(bucket: AbsentBucket) -> OutputSpec:
+    return OutputSpec.model_validate(
+        {"uri": "s3://bucket/runs", "endpointUrl": bucket.url, "region": "eu-test-1"}
+    )
+
+
+@pytest.mark.parametrize("how", ["refused", 503, "cut off"])
+def test_every_request_waits_for_a_store_that_is_away(
+    how: int | str, bucket: AbsentBucket, tmp_path: Path
+) -> None:
+    """All at once, as a learner's upload in parts and its other requests may be."""
+    store = open_store(output(bucket), Patience(60))
+    store.put("s3://bucket/there", b"0123456789")
+    large = tmp_path / "large"
+    large.write_bytes(bytes(range(256)) * (20 * 2**20 // 256))
+    bucket.leave(how, BEYOND_BOTOCORE)
+    with ThreadPoolExecutor(8) as threads:
+        uploaded = threads.submit(store.upload, large, "s3://bucket/large")
+        downloaded = threads.submit(store.download, "s3://bucket/there", tmp_path / "there")
+        put = threads.submit(store.put, "s3://bucket/put", b"put")
+        new = threads.submit(store.put_new, "s3://bucket/new", b"new")
+        listed = threads.submit(store.list, "s3://bucket")
+        got = threads.submit(store.get, "s3://bucket/there")
+        start = threads.submit(store.get_start, "s3://bucket/there", 4)
+        gone = threads.submit(store.delete, ["s3://bucket/none", "s3://bucket/neither"])
+        for done in (uploaded, downloaded, put, gone):
+            done.result(30)
+        assert new.result(30) is True
+        assert "s3://bucket/there" in listed.result(30)
+        assert (got.result(30), start.result(30)) == (b"0123456789", b"0123")
+    assert bucket.objects["/bucket/large"] == large.read_bytes()
+    assert (bucket.objects["/bucket/put"], bucket.objects["/bucket/new"]) == (b"put", b"new")
+    assert (tmp_path / "there").read_bytes() == b"0123456789"
+
+
+@pytest.mark.parametrize("how", ["refused", 503])
+def test_one_that_stays_away_is_named_when_the_process_ends(how: int | str, bucket: AbsentBucket) -> None:
+    store = open_store(output(bucket), Patience(1))
+    bucket.leave(how)
+    with pytest.raises(JobError, match=r"no good answer for [1-4] s") as ended, store_explained():
+        store.put("s3://bucket/key", b"x")
+    assert (ended.value.termination.reason, ended.value.code) == ("StoreAway", RETRIABLE)
+
+
+def test_an_upload_in_parts_is_given_up_once(bucket: AbsentBucket, tmp_path: Path) -> None:
+    """What it leaves behind is tidied away without another wait."""
+    store = open_store(output(bucket), Patience(1))
+    large = tmp_path / "large"
+    large.write_bytes(bytes(20 * 2**20))
+    started = time.monotonic()
+    store.upload(large, "s3://bucket/warm")
+    bucket.leave(503)
+    with pytest.raises(StoreAway):
+        store.upload(large, "s3://bucket/large")
+    assert time.monotonic() - started < 15
+
+
+def test_a_process_that_ends_waits_no_more(bucket: AbsentBucket) -> None:
+    patience = Patience(60)
+    store = open_store(output(bucket), patience)
+    bucket.leave(503)
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(store.get, "s3://bucket/key")
+        time.sleep(0.5)
+        assert not waiting.done()
+        patience.over.set()
+        with pytest.raises(StoreAway):
+            waiting.result(10)
+
+
+@pytest.mark.parametrize(("status", "expected"), [(404, NotFound), (501, ClientError)])
+def test_a_no_is_not_waited_for(status: int, expected: type[Exception], bucket: AbsentBucket) -> None:
+    store = open_store(output(bucket), Patience(60))
+    bucket.leave(status)
+    asked = bucket.asked
+    with pytest.raises(expected):
+        store.get("s3://bucket/key")
+    assert bucket.asked == asked + 1
+
+
+def test_the_first_look_does_not_wait(bucket: AbsentBucket) -> None:
+    bucket.leave("refused")
+    started = time.monotonic()
+    with pytest.raises(JobError, match="bucket 'bucket' cannot be used") as refused:
+        open_store(output(bucket), Patience(60))
+    assert refused.value.termination.reason == "BucketUnavailable"
+    assert time.monotonic() - started < 10
+    attempts = stores.LOOK["retries"]["total_max_attempts"]
+    assert attempts * max(stores.LOOK["connect_timeout"], stores.LOOK["read_timeout"]) <= 15
+
+
+class NoIdentity(FileStore):
+    """The cloud's identity service answers after a while."""
+
+    def __init__(self, *failures: Exception) -> None:
+        self.failures = list(failures)
+
+    def get(self, uri: str) -> bytes:
+        if self.failures:
+            raise self.failures.pop(0)
+        return super().get(uri)
+
+
+def test_credentials_that_cannot_be_had_for_a_while_are_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "key").write_bytes(b"x")
+    uri = f"file://{tmp_path}/key"
+    silent = CredentialRetrievalError(provider="container-role", error_msg="refused")
+    assert Patient(NoIdentity(silent, silent), Patience(60)).get(uri) == b"x"
+    with pytest.raises(StoreAway, match="refused"):
+        Patient(NoIdentity(silent), Patience(0)).get(uri)
+    with pytest.raises(NoCredentialsError):
+        Patient(NoIdentity(NoCredentialsError()), Patience(60)).get(uri)
+
+
+def raises(error: BaseException) -> Callable[[], None]:
+    def work() -> None:
+        raise error
+
+    return work
+
+
+SUPERSEDED = JobError("Superseded", "another has begun", permanent=False)
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (StoreAway("away"), "StoreAway"),
+        (
+            ExceptionGroup("tasks", [ValueError("x"), ExceptionGroup("more", [StoreAway("away")])]),
+            "StoreAway",
+        ),
+        (SUPERSEDED, "Superseded"),
+        (ExceptionGroup("tasks", [StoreAway("away"), SUPERSEDED]), None),
+        (ValueError("a bug"), None),
+    ],
+)
+def test_only_the_stores_absence_is_told_as_such(error: Exception, reason: str | None) -> None:
+    work = raises(error)
+    with pytest.raises(type(error) if reason is None else JobError) as ended, store_explained():
+        work()
+    if reason is None:
+        assert ended.value is error
+    else:
+        assert isinstance(ended.value, JobError)
+        assert ended.value.termination.reason == reason
+
+
+def marked(bucket: AbsentBucket, **keys: bytes) -> Store:
+    bucket.objects |= {f"/bucket/models/qwen/{key}": content for key, content in keys.items()}
+    return open_store(output(bucket))
+
+
+def test_objects_that_mark_a_folder_are_no_files(bucket: AbsentBucket, tmp_path: Path) -> None:
+    """As S3's console makes them, and s3fs."""
+    keys: dict[str, Any] = {"": b"", "config.json": b"{}", "original/": b"", "original/params.json": b"{}"}
+    store = marked(bucket, **keys)
+    download_folder(store, "s3://bucket/models/qwen", tmp_path / "got")
+    found = sorted(str(p.relative_to(tmp_path / "got")) for p in (tmp_path / "got").rglob("*") if p.is_file())
+    assert found == ["config.json", "original/params.json"]
+
+
+def test_a_folder_that_is_only_marked_is_not_there(bucket: AbsentBucket, tmp_path: Path) -> None:
+    store = marked(bucket, **{"": b""})
+    with pytest.raises(NotFound):
+        download_folder(store, "s3://bucket/models/qwen", tmp_path / "got")
