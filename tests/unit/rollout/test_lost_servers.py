@@ -115,18 +115,19 @@ async def test_what_runs_on_a_server_that_is_merely_out_of_rotation_goes_on(how:
 
 
 async def test_a_server_that_fails_every_turn_is_asked_ever_less(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(router, "FIRST_REST_SECONDS", 0.2)
+    monkeypatch.setattr(router, "FIRST_REST_SECONDS", 0.5)
     async with a_fleet(2) as (fleet, servers):
         await fleet.want(manifest(0))
         await until(lambda: len(fleet.router.in_rotation()) == 2)
-        bad = servers.engines[0]
+        first_asked = fleet.router.in_rotation()[0].endpoint.engine
+        bad = next(engine for engine in servers.engines if engine.url == first_asked)
         bad.faults["POST /inference/v1/generate"] = fail(500)
         for i in range(60):
             async with asyncio.timeout(5):
                 assert (await fleet.generate(f"e{i}", REQUEST, 5)).tokens == [4, 9]
             fleet.router.forget(f"e{i}")
             await asyncio.sleep(0.02)
-        assert 1 <= bad.count("POST") <= 4, "of 60 turns in two seconds"
+        assert 1 <= bad.count("POST") <= 5, "of 60 turns"
         assert len(fleet.router.verified()) == 2
         bad.faults.clear()
         await until(lambda: len(fleet.router.in_rotation()) == 2)
