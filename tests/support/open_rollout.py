@@ -87,6 +87,6 @@ def a_rollout(episode: str = "t0-000001-0-0") -> Rollout:
 
 
 async def until(condition: Any) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not condition():
             await asyncio.sleep(0.01)

@@ -27,7 +27,7 @@ def spec(folder: Path, **blocks: Any) -> RLTrainingJobSpec:
         "algorithm": {"batchSize": 2, "groupSize": 2},
         "rollout": {"sampling": {"maxTokens": 20}, "timeoutSeconds": 10},
         "agent": {"builtin": {"maxTurns": 4}},
-        "pendingDeadlineSeconds": 2,
+        "pendingDeadlineSeconds": 20,
     }
     return RLTrainingJobSpec.model_validate(content | blocks)
 

@@ -17,7 +17,7 @@ from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
 from headway_api.exits import JobError
 from headway_api.records import EpisodeRecord, Outcome, Purpose
-from headway_rollout import episode
+from headway_rollout import episode, sandboxes
 from headway_rollout import group as groups
 from headway_rollout.agents.agent import Played, Stage
 from headway_rollout.agents.builtin import Builtin
@@ -49,7 +49,7 @@ class Rig:
 async def rig(
     tok: Any,
     *texts: str,
-    timeout: float = 5.0,
+    timeout: float = 30.0,
     max_turns: int = 4,
     context: int = 1000,
     system: str | None = None,
@@ -277,8 +277,11 @@ async def test_a_turn_that_was_not_delivered_earned_nothing(tok: Any) -> None:
     assert by_index([1.0, 2.0], [turns[0], lost, turns[1]]) == [1.0, 0.0, 2.0]
 
 
-async def test_a_broker_without_a_sandbox_is_asked_until_the_deadline(tok: Any) -> None:
-    async with rig(tok, ANSWER, timeout=2.0) as r:
+async def test_a_broker_without_a_sandbox_is_asked_until_the_deadline(
+    tok: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sandboxes, "PAUSE_SECONDS", 0.2)
+    async with rig(tok, ANSWER, timeout=5.0) as r:
         r.broker.faults["POST /v1/leases"] = first(1, fail(503, "PoolEmpty"))
         assert (await r.episodes.run(task())).outcome is Outcome.COMPLETED
         r.broker.faults["POST /v1/leases"] = fail(503, "PoolEmpty")
@@ -297,14 +300,14 @@ async def test_a_claim_of_another_coordinators_ends_the_process_and_is_no_fault_
 
 
 async def test_cancelling_an_episode_returns_its_lease(tok: Any) -> None:
-    async with rig(tok, CALL, timeout=30) as r:
+    async with rig(tok, CALL) as r:
         r.sandbox.faults["POST /tool"] = hang
         running = asyncio.create_task(r.episodes.run(task()))
         while r.sandbox.count("POST /tool") == 0:
             await asyncio.sleep(0.01)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while r.broker.count("DELETE") == 0:
                 await asyncio.sleep(0.01)
 
@@ -354,7 +357,7 @@ async def test_an_episode_that_is_cancelled_with_its_group_keeps_what_it_sampled
         r.sandbox.faults["POST /tool"] = hang
         one = task()
         running = asyncio.create_task(r.episodes.run(one))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while not r.sandbox.count("POST /tool"):
                 await asyncio.sleep(0.01)
             one.stop.now(NO_STEP_LEFT)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from typing import Any
 
-import aiohttp
 import pytest
 from open_rollout import USER, Rig, a_rollout, rig, until
 from speaker import ANSWER
@@ -30,11 +30,7 @@ def tok(tmp_path_factory: pytest.TempPathFactory) -> Any:
 async def test_a_turn_whose_client_left_is_sampled_once(tok: Any) -> None:
     async with rig(tok) as r:
         r.speaker.gate.clear()
-        with pytest.raises(TimeoutError):
-            await r.post(
-                "/v1/chat/completions", {"messages": [USER]}, timeout=aiohttp.ClientTimeout(total=0.1)
-            )
-        await until(lambda: r.rollout.calls == 0)
+        await gone(r)
         again = asyncio.create_task(r.chat())
         await until(lambda: r.rollout.calls == 1)
         r.speaker.gate.set()
@@ -146,11 +142,14 @@ async def test_the_end_of_an_episode_ends_turns_that_were_asked_for_alike(tok: A
         assert [status for status, _ in await asyncio.gather(*asked)] == [409, 409]
 
 
-async def gone(r: Rig, *messages: Any, path: str = "/v1/chat/completions") -> None:
-    """A client that does not wait for its answer."""
-    body = {"messages": list(messages) or [USER]}
-    with pytest.raises(TimeoutError):
-        await r.post(path, body, timeout=aiohttp.ClientTimeout(total=0.1))
+async def gone(r: Rig, arrived: Callable[[], bool] | None = None, path: str = "/v1/chat/completions") -> None:
+    """A client that does not wait for its answer: it leaves when what it asked for is under way."""
+    before = len(r.speaker.requests)
+    asked = asyncio.create_task(r.post(path, {"messages": [USER]}))
+    await until(arrived or (lambda: len(r.speaker.requests) > before))
+    asked.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asked
     await until(lambda: r.rollout.calls == 0)
 
 
@@ -205,14 +204,17 @@ async def test_a_fault_stands_until_the_same_request_is_answered(tok: Any) -> No
 
 
 async def test_a_tool_call_that_was_cut_short_cannot_be_made_good(tok: Any) -> None:
+    called = asyncio.Event()
+
     class Slow:
         async def tool(self, name: str, arguments: dict[str, Any]) -> ToolReply:
-            await asyncio.sleep(5)
+            called.set()
+            await asyncio.sleep(60)
             raise AssertionError
 
     async with rig(tok) as r:
         r.rollout.sandbox = Slow()
-        await gone(r, path="/v1/tools/refund")
+        await gone(r, called.is_set, "/v1/tools/refund")
         await r.chat()
         assert r.rollout.fault == "the call of refund was cut short"
 

@@ -40,10 +40,11 @@ async def test_calls_run_in_order_and_one_by_one() -> None:
 
 @pytest.mark.parametrize("how", ["timeout", "cancelled"])
 async def test_a_call_that_was_given_up_still_has_the_thread_to_itself(how: str) -> None:
-    busy, run = Busy(), OneAtATime(seconds=0.05 if how == "timeout" else 60)
+    busy, run = Busy(), OneAtATime(seconds=1.0 if how == "timeout" else 60)
     first = asyncio.create_task(run(busy, 1, wait=True))
-    while not busy.running:
-        await asyncio.sleep(0.001)
+    async with asyncio.timeout(20):
+        while not busy.running:
+            await asyncio.sleep(0.001)
     if how == "cancelled":
         first.cancel()
     with pytest.raises(TimeoutError if how == "timeout" else asyncio.CancelledError):
@@ -58,7 +59,7 @@ async def test_a_call_that_was_given_up_still_has_the_thread_to_itself(how: str)
 
 
 async def test_a_call_that_never_began_is_not_made_later() -> None:
-    busy, run = Busy(), OneAtATime(seconds=0.05)
+    busy, run = Busy(), OneAtATime(seconds=1.0)
     waiting = [asyncio.create_task(run(busy, n, wait=True)) for n in (1, 2)]
     assert [type(found) for found in await asyncio.gather(*waiting, return_exceptions=True)] == [
         TimeoutError

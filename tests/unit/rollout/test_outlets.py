@@ -87,6 +87,9 @@ class Server:
 
 
 def tracker(server: Server, folder: Path) -> Mlflow:
+    # Its thread would import this while `close` waits for it, and on a cold disk for longer than that.
+    from mlflow.entities import Metric  # noqa: F401
+
     found = Mlflow(server, FileStore(), Layout(f"file://{folder}", "ns", "job", "uid"), "ns/job", "job")
     found.start()
     return found

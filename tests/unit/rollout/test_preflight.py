@@ -228,7 +228,7 @@ async def test_an_environment_that_does_not_import_fails_for_good_in_its_own_wor
 
 @pytest.mark.parametrize("where", ["lease", "reset"])
 async def test_a_platform_that_fails_is_no_fault_of_the_job(folder: Path, where: str) -> None:
-    bench = Bench(spec(folder))
+    bench = Bench(spec(folder, pendingDeadlineSeconds=2 if where == "lease" else 20))
     async with sandboxes() as (leases, box):
         if where == "lease":
             leases.faults["POST /v1/leases"] = fail(503, "PoolEmpty")
@@ -255,9 +255,10 @@ async def test_a_service_that_answers_anything_is_there(folder: Path) -> None:
 
 
 async def test_a_service_that_is_not_there_is_named_and_asked_for_again_later(folder: Path) -> None:
+    bench = Bench(spec(folder, agent=HTTP, pendingDeadlineSeconds=2))
     async with aiohttp.ClientSession() as http:
         with pytest.raises(JobError) as caught:
-            await Bench(spec(folder, agent=HTTP)).runner.agent(http, "http://127.0.0.1:1/")
+            await bench.runner.agent(http, "http://127.0.0.1:1/")
     found = caught.value.termination
     assert (found.reason, found.field, caught.value.permanent) == (
         "AgentUnreachable",

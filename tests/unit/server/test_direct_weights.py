@@ -21,6 +21,8 @@ from headway_rollout.server.weights.learner import HEADER_FILE, Learner
 from headway_trainer.publish.sender import Offer, Sender, describe
 
 TOKEN = "a-token"
+SHORT = 5.0
+"""Seconds that a learner waits for a server that does not come."""
 
 
 def offered(step: int) -> dict[str, Tensor]:
@@ -88,7 +90,7 @@ async def test_while_the_learner_is_away_the_engine_stays_as_it_was(server: Serv
 
 @pytest.mark.parametrize("why", ["newer", "token", "engine"])
 async def test_what_keeps_it_from_joining_leaves_the_engine_as_it_was(server: Server, why: str) -> None:
-    with sending("another-token" if why == "token" else TOKEN) as sender:
+    with sending("another-token" if why == "token" else TOKEN, patience=SHORT) as sender:
         sender.offer(offered(2 if why == "newer" else 1))
         server.engine.joins = why != "engine"
         state = await server.take(manifest(sender, 1))
@@ -122,25 +124,27 @@ async def test_weights_of_another_model_are_refused(server: Server, sender: Send
     assert (state.reason, server.engine.calls) == ("VerificationFailed", [])
 
 
-async def test_a_transfer_that_breaks_off_is_final(server: Server, sender: Sender) -> None:
-    sender.offer(offered(1))
+async def test_a_transfer_that_breaks_off_is_final(server: Server) -> None:
     server.engine.refuses = True
-    state = await server.take(manifest(sender, 1))
+    with sending(TOKEN, patience=SHORT) as sender:
+        sender.offer(offered(1))
+        state = await server.take(manifest(sender, 1))
     assert (state.version, state.ready, state.reason) == (None, False, "UpdateFailed")
     assert server.keeper.failed.done()
 
 
 @pytest.mark.parametrize("away", [True, False], ids=["away", "not to be met by the engine"])
 async def test_what_lies_in_the_store_too_is_taken_from_there_where_the_learner_cannot_be_joined(
-    server: Server, sender: Sender, tmp_path: Path, away: bool
+    server: Server, tmp_path: Path, away: bool
 ) -> None:
     files = await asyncio.to_thread(whole, tmp_path / "store", 1)
-    sender.offer(offered(1))
     server.engine.joins = False
-    if away:
-        sender.close(0)
-    both = manifest(sender, 1, kind="full", uri=files.uri, files=files.files)
-    state = await server.take(both)
+    with sending(TOKEN, patience=SHORT) as sender:
+        sender.offer(offered(1))
+        if away:
+            sender.close(0)
+        both = manifest(sender, 1, kind="full", uri=files.uri, files=files.files)
+        state = await server.take(both)
     assert (state.version, state.ready, state.error) == (version(1), True, None)
     assert server.engine.calls == ["pause", "update 0.1", "resume"]
 

@@ -118,7 +118,7 @@ async def test_a_request_that_is_swallowed_is_lost_soon_after_it_should_have_bee
         for wait in (0.0, 0.5):
             started = time.monotonic()
             assert await off_loop(partial(here.poll, 1, wait)) is None
-            assert wait + 0.2 <= time.monotonic() - started < wait + 1.5
+            assert wait + 0.2 <= time.monotonic() - started < wait + 15
 
 
 async def test_an_answer_ends_the_silence() -> None:
