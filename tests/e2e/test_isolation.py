@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from limits import pods_to_hold, unheld
@@ -25,8 +26,9 @@ from headway_demo.objects import read_group
 from headway_demo.settings import NAMESPACE
 
 NAME = "walled"
-STEPS = 6
-STRANGERS = "headway-e2e-strangers"
+STEPS = 12
+STRANGERS = f"headway-e2e-strangers-{uuid4().hex[:8]}"
+"""Another each time: an earlier run's may still be going."""
 OUTSIDE = "outside/"
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
@@ -95,7 +97,8 @@ def pod_without_policy(kube: Any, image: str) -> Iterator[dict[str, Any]]:
     }
     try:
         kube.apply(pod)
-        kube.run("wait", "-n", STRANGERS, "--for=condition=Ready", "--timeout=50s", "pod/stranger")
+        ready = ("--for=condition=Ready", "--timeout=150s", "pod/stranger")
+        kube.run("wait", "-n", STRANGERS, *ready, timeout_s=180)
         yield pod
     finally:
         kube.run("delete", "namespace", STRANGERS, "--wait=false")

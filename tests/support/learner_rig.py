@@ -303,7 +303,7 @@ class LearnerProcess:
                 if process.environ().get("RANK") == str(rank):
                     process.kill()
 
-    async def exit(self, timeout: float = 100) -> int:
+    async def exit(self, timeout: float = 300) -> int:
         """Wait for its end; its exit code."""
         assert self._process is not None
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,8 +18,9 @@ PROBE = (Path(__file__).parent / "pod_probe.py").read_text()
 Target = tuple[str, str, int]
 """`tcp` or `dns`, address, port."""
 
-HOLDS = 5
-"""Tries to hold the engines while an episode runs: between two batches there may be none."""
+HOLDS = 20
+"""Tries to hold the engines while an episode runs: between two batches there is none, which where weights are
+slow to come is half of the time."""
 
 SETTLED_S = 2.0
 """After so long an episode that needs no engine any more has ended, and every other one stands still."""
@@ -96,7 +98,7 @@ def sandbox_in_use(kube: Kube, job: str) -> Iterator[Sandbox]:
             if found is not None:
                 yield found
                 return
-        time.sleep(1)
+        time.sleep(random.uniform(0.5, 2.5))  # never in step with the batches
     raise AssertionError(f"{HOLDS} times the engines of {job} were held, and no sandbox was leased")
 
 

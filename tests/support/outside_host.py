@@ -40,6 +40,8 @@ def _listening(*, deadline_s: float) -> None:
 @contextmanager
 def outside_host() -> Iterator[tuple[str, int]]:
     """Address and port of a server there that lets everyone connect. Needs root, and the node here."""
+    for leftover in (("link", "delete", LINK), ("netns", "delete", NAME)):  # of a run that was killed
+        subprocess.run(["ip", *leftover], check=False, capture_output=True)
     _ip("netns", "add", NAME)
     try:
         _ip("link", "add", LINK, "type", "veth", "peer", "name", "eth0", "netns", NAME)

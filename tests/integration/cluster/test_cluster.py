@@ -105,7 +105,7 @@ def test_strangers_are_turned_away(cluster: Any, port: int) -> None:
     host = server["server"].removeprefix("https://").partition(":")[0]
     nobody = ssl._create_unverified_context()
     with pytest.raises(urllib.error.HTTPError) as refusal:
-        urllib.request.urlopen(f"https://{host}:{port}/healthz", context=nobody, timeout=5)
+        urllib.request.urlopen(f"https://{host}:{port}/healthz", context=nobody, timeout=30)
     assert refusal.value.code == 401
 
 

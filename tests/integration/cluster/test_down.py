@@ -89,6 +89,8 @@ class Spare:
 @pytest.fixture
 def spare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spare]:
     state = tmp_path_factory.mktemp("spare") / "state"
+    # Of a run that was killed.
+    subprocess.run(["ip", "netns", "delete", NETWORK], check=False, capture_output=True)
     subprocess.run(["ip", "netns", "add", NETWORK], check=True)
     spare = Spare(Layout(cache=Layout.from_environment().cache, state=state))
     spare.run("ip", "link", "set", "lo", "up")

@@ -30,7 +30,8 @@ async def test_a_client_that_loses_patience_gets_the_same_turn(
         rig.speaker.gate.clear()
         agent = rig.http_agent(f"{service.url}/at-once")
         playing = asyncio.create_task(play(rig, leases, agent, style=style, patience=0.4, retries=9))
-        await until(lambda: rig.statuses("/v1/chat/completions") == [0, 0])  # it left twice
+        await until(lambda: len(rig.statuses("/v1/chat/completions")) >= 2)
+        assert rig.statuses("/v1/chat/completions")[:2] == [0, 0], "it left twice"
         rig.speaker.gate.set()
         record = await playing
     assert (record.outcome, record.reward) == (Outcome.COMPLETED, 1.0), service.log[-3000:]
@@ -41,22 +42,23 @@ async def test_a_client_that_loses_patience_gets_the_same_turn(
 async def test_a_full_gateway_is_asked_again_when_it_says(
     tok: Any, agents: Agents, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turns, "RETRY_AFTER_SECONDS", 2)
+    monkeypatch.setattr(turns, "RETRY_AFTER_SECONDS", 5)
     service = agents.get("openai_agent")
     async with stage(tok, tmp_path, ANSWER) as (rig, leases):
         rig.speaker.gate.clear()
         agent = rig.http_agent(f"{service.url}/at-once")
         playing = asyncio.create_task(play(rig, leases, agent, crowd=turns.AT_ONCE + 2))
-        await until(lambda: rig.statuses("/v1/chat/completions") == [429, 429])
+        await until(lambda: len(rig.statuses("/v1/chat/completions")) >= 2)
+        assert rig.statuses("/v1/chat/completions")[:2] == [429, 429]
         rig.speaker.gate.set()
         record = await playing
     assert (record.outcome, record.reward) == (Outcome.COMPLETED, 1.0), service.log[-3000:]
     assert len(record.turns) == turns.AT_ONCE + 2 + 1
     assert len(record.rows) == len(record.turns)
-    told = [one.at for one in rig.answered if one.status == 429]
+    told = [one.at for one in rig.answered if one.status == 429][:2]
     came_back = [one.at for one in rig.answered if one.retries == 1]
     assert len(came_back) == 2
-    assert min(came_back) - max(told) > 1.5  # without a word its first pause is half a second
+    assert min(came_back) - max(told) > 4  # without a word its first pause is half a second
 
 
 @pytest.mark.parametrize("during", ["its own work", "a turn"])
@@ -65,9 +67,11 @@ async def test_an_agent_that_is_killed_mid_episode_loses_it_and_its_successor_pl
 ) -> None:
     service = agents.fresh("openai_agent")
     async with stage(tok, tmp_path, CALL, ANSWER) as (rig, leases):
-        agent = rig.http_agent(f"{service.url}/at-once", idle_seconds=1.5)
+        agent = rig.http_agent(f"{service.url}/at-once", idle_seconds=6.0)
         own_work = during == "its own work"
         playing = asyncio.create_task(play(rig, leases, agent, between=60.0 if own_work else 1.0))
+        ended: list[float] = []
+        playing.add_done_callback(lambda task: ended.append(time.monotonic()))
         await until(lambda: rig.statuses("/v1/chat/completions") == [200])
         if not own_work:
             rig.speaker.gate.clear()
@@ -76,12 +80,11 @@ async def test_an_agent_that_is_killed_mid_episode_loses_it_and_its_successor_pl
         killed = time.monotonic()
         await asyncio.to_thread(service.start)
         lost = await playing
-        took = time.monotonic() - killed
         rig.speaker.gate.set()
         again = await play(rig, leases, agent, attempt=1)
     assert (lost.outcome, lost.reward) == (Outcome.INFRA_ERROR, None)
     assert "has been silent for" in str(lost.error)
-    assert took < 1.5 + 5.0
+    assert ended[0] - killed < 6.0 + 20.0
     token_truth(rig, lost)
     assert (again.outcome, again.reward) == (Outcome.COMPLETED, 1.0), service.log[-3000:]
     token_truth(rig, again)
@@ -97,7 +100,7 @@ async def test_a_broken_connection_is_an_earlier_sign_of_it(
         playing = asyncio.create_task(play(rig, leases, agent, between=60.0))
         await until(lambda: rig.statuses("/v1/chat/completions") == [200])
         service.kill()
-        lost = await asyncio.wait_for(playing, 5.0)
+        lost = await asyncio.wait_for(playing, 30.0)
     assert lost.outcome is Outcome.INFRA_ERROR
     assert "since its connection broke" in str(lost.error)
 

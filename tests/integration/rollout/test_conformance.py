@@ -155,7 +155,7 @@ async def test_an_agent_that_reports_an_error_is_never_a_zero(
 async def test_a_reward_that_is_none_is_refused_to_the_sdk(
     tok: Any, agents: Agents, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, say: str, why: str
 ) -> None:
-    monkeypatch.setattr("headway_rollout.agents.http.REWARD_SECONDS", 0.5)
+    monkeypatch.setattr("headway_rollout.agents.http.REWARD_SECONDS", 3.0)
     service = agents.get("sagemaker_agent")
     async with stage(tok, tmp_path, CALL, ANSWER) as (rig, leases):
         agent = rig.http_agent(f"{service.url}/at-once")
@@ -169,7 +169,7 @@ async def test_a_reward_that_is_none_is_refused_to_the_sdk(
 async def test_another_episode_cannot_be_completed_nor_a_sealed_one_go_on(
     tok: Any, agents: Agents, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headway_rollout.agents.http.REWARD_SECONDS", 1.0)
+    monkeypatch.setattr("headway_rollout.agents.http.REWARD_SECONDS", 3.0)
     service = agents.get("sagemaker_agent")
     async with stage(tok, tmp_path, CALL, ANSWER) as (rig, leases):
         agent = rig.http_agent(f"{service.url}/at-once")

@@ -64,7 +64,7 @@ async def test_a_service_may_think_about_its_reward_for_longer_than_it_may_be_si
             turn = {"messages": [{"role": "user", "content": told["prompt"]}]}
             await rig.http.post(f"{endpoint}/v1/chat/completions", json=turn)
             await rig.http.post(f"{endpoint}/complete-rollout", json={"Status": "ready"})
-            await asyncio.sleep(1.5)
+            await asyncio.sleep(3.0)
             await rig.http.post(f"{endpoint}/update-reward", json={"Rewards": [0.5]})
 
         def take(told: dict[str, Any]) -> dict[str, Any]:
@@ -72,7 +72,7 @@ async def test_a_service_may_think_about_its_reward_for_longer_than_it_may_be_si
             return {}
 
         async with serving(Scripted({"POST /": take})) as service:
-            agent = rig.http_agent(f"{service.url}/", idle_seconds=0.5)
+            agent = rig.http_agent(f"{service.url}/", idle_seconds=2.0)
             record = await play(rig, leases, agent)
             await asyncio.gather(*work)
     assert (record.outcome, record.reward) == (Outcome.COMPLETED, 0.5)
@@ -81,16 +81,18 @@ async def test_a_service_may_think_about_its_reward_for_longer_than_it_may_be_si
 
 async def test_a_prompt_that_arrived_twice_is_played_once(tok: Any, tmp_path: Path) -> None:
     """The connection broke before the answer came, but not before the prompt did: two runs are at work."""
+    second_done = asyncio.Event()
     ends: list[list[int]] = []
     work: list[asyncio.Task[None]] = []
 
     async with stage(tok, tmp_path, CALL, ANSWER) as (rig, leases):
 
-        async def act(told: dict[str, Any], pause: float) -> None:
+        async def act(told: dict[str, Any], second: bool) -> None:
             endpoint, seen = told["metadata"]["endpoint"], []
             ends.append(seen)
             turn = {"messages": [{"role": "user", "content": told["prompt"]}]}
-            await asyncio.sleep(pause)
+            if not second:
+                await second_done.wait()
             for path, body in (
                 ("/v1/chat/completions", turn),
                 ("/complete-rollout", {"Status": "ready"}),
@@ -98,10 +100,11 @@ async def test_a_prompt_that_arrived_twice_is_played_once(tok: Any, tmp_path: Pa
             ):
                 async with rig.http.post(endpoint + path, json=body) as answer:
                     seen.append(answer.status)
+            second_done.set()
 
         async def take(request: web.Request) -> web.StreamResponse | None:
             again = bool(work)
-            work.append(asyncio.create_task(act(await request.json(), 0.1 if again else 0.5)))
+            work.append(asyncio.create_task(act(await request.json(), again)))
             return None if again else await drop(request)
 
         async with serving(Scripted({"POST /": lambda body: {}}, {"POST /": take})) as service:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,9 @@ from headway_api.weights_direct import DirectPlace
 
 pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(900)]
 
+PATIENCE = 30.0
+"""Seconds that the learner waits for a server: the last one here dies in the middle of a transfer."""
+
 
 class Trained(MovingModel):
     """A learner in this process."""
@@ -25,14 +29,24 @@ class Trained(MovingModel):
     def __init__(self, folder: Path, base: Path) -> None:
         super().__init__(folder, base)
         self._base, self._scratch = base, folder / "scratch"
+        self._senders: list[Any] = []
         self.sender = self.begun(0)
 
     def begun(self, port: int) -> Any:
         import torch
 
+        from headway_trainer.publish.handover import Handover
         from headway_trainer.publish.sender import Sender
 
-        return Sender("127.0.0.1", port, TOKEN, torch.device("cpu"))
+        handover: Any = partial(Handover, step_seconds=PATIENCE, go_seconds=PATIENCE)
+        self._senders.append(Sender("127.0.0.1", port, TOKEN, torch.device("cpu"), handover))
+        return self._senders[-1]
+
+    def end(self) -> None:
+        """Return when all transfers have come to an end; see `senders.sending`."""
+        for sender in self._senders:
+            sender.close(4 * PATIENCE)
+            assert not sender._under_way
 
     def sent(self, step: int, *, whole: bool = False) -> WeightsManifest:
         from headway_trainer.publish.backends import DirectPublisher
@@ -50,7 +64,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trained(tmp_path_factory: pytest.TempPathFactory, base: Path) -> Iterator[Trained]:
     made = Trained(tmp_path_factory.mktemp("trained"), base)
     yield made
-    made.sender.close(0)
+    made.end()
 
 
 @pytest.fixture(scope="module")

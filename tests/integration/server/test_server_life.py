@@ -80,5 +80,5 @@ def test_a_model_that_vllm_cannot_load_is_a_mistake_of_the_spec(tmp_path: Path, 
 
 def test_a_base_model_that_is_not_there_is_a_mistake_of_the_spec(tmp_path: Path) -> None:
     with RolloutServer(tmp_path, f"file://{tmp_path}/nothing", model=LORA) as server:
-        assert server.process.wait(60) == RETRIABLE, "the preflight has seen it"
+        assert server.process.wait(180) == RETRIABLE, "the preflight has seen it"
         assert "ModelUnavailable: spec.model.base: " in server.tail()

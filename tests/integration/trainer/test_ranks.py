@@ -15,14 +15,14 @@ import os, sys, time
 from datetime import timedelta
 from headway_trainer import ranks
 
-ranks.COLLECTIVE_TIMEOUT = timedelta(seconds=3)
+ranks.COLLECTIVE_TIMEOUT = timedelta(seconds=5)
 child = os.fork()
 rank = 0 if child else 1
 os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2")
 os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=sys.argv[1])
 here = ranks.Ranks.join()
 if here.first:
-    time.sleep(6)
+    time.sleep(8)
 here.barrier()
 said = here.share("converted" if here.first else None)
 print(rank, said, flush=True)
