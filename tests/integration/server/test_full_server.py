@@ -5,14 +5,16 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rollout_server import CANARY_TOKENS, RolloutServer, publish_full, score, version
 from tiny_model import write_model
 
 from headway_api.exits import RETRIABLE
-from headway_api.records import Canary
+from headway_api.records import Canary, WeightsManifest
 from headway_api.store import digest
 
 pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(900)]
@@ -60,25 +62,37 @@ def test_new_weights_give_the_log_probabilities_of_a_plain_forward(
         assert choice["weight_versions"] == [{"version": f"0.{step}", "start": 0, "end": 20}]
 
 
-def test_a_request_in_flight_goes_on_under_the_new_weights_and_says_where_they_begin(
-    server: RolloutServer, store: Path, tied: bool
-) -> None:
-    manifests = {step: publish_full(store, version(step), seed=step, tied=tied) for step in (3, 4)}
-    assert server.post(manifests[3]).ready
-    prompt, length = [5, 6, 7] * 20, 900
+def in_flight(server: RolloutServer, prompt: list[int], length: int, manifest: WeightsManifest) -> Any:
+    """What is sampled while the server takes other weights."""
     answers = []
     asked = threading.Thread(
         target=lambda: answers.append(server.generate("base", prompt, max_tokens=length, ignore_eos=True))
     )
     asked.start()
     deadline = time.monotonic() + 60
-    while 'vllm:num_requests_running{engine="0",model_name="base"} 1.0' not in server.metrics():
+    running = 'vllm:num_requests_running{engine="0",model_name="base"} 1.0'
+    while asked.is_alive() and running not in server.metrics():
         assert time.monotonic() < deadline, "the request never ran"
-    assert server.post(manifests[4]).ready
+        time.sleep(0.05)
+    assert server.post(manifest).ready
     asked.join(120)
     [choice] = answers[0]["choices"]
-    spans = choice["weight_versions"]
-    assert [span["version"] for span in spans] == ["0.3", "0.4"]
+    return choice
+
+
+def test_a_request_in_flight_goes_on_under_the_new_weights_and_says_where_they_begin(
+    server: RolloutServer, store: Path, tied: bool
+) -> None:
+    steps = range(3, 7)
+    manifests = {step: publish_full(store, version(step), seed=step, tied=tied) for step in steps}
+    assert server.post(manifests[3]).ready
+    prompt, length = [5, 6, 7] * 20, 900
+    for old, new in pairwise(steps):
+        choice = in_flight(server, prompt, length, manifests[new])
+        spans = choice["weight_versions"]
+        if [span["version"] for span in spans] != [f"0.{old}"]:
+            break  # and if not, the model was done before the weights were there
+    assert [span["version"] for span in spans] == [f"0.{old}", f"0.{new}"]
     assert [span["start"] for span in spans[1:]] == [span["end"] for span in spans[:-1]]
     assert (spans[0]["start"], spans[-1]["end"]) == (0, length)
     found = [entry["logprob"] for entry in choice["logprobs"]["content"]]

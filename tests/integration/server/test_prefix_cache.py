@@ -9,6 +9,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import aiohttp
@@ -40,11 +41,11 @@ def server(tmp_path_factory: pytest.TempPathFactory, tiny: Path, kind: str) -> I
 
 @pytest.fixture(scope="module")
 def manifests(tmp_path_factory: pytest.TempPathFactory, tiny: Path, kind: str) -> list[WeightsManifest]:
-    """Four versions."""
+    """Six versions."""
     store = tmp_path_factory.mktemp("store")
     if kind == "full":
-        return [publish_full(store, version(step), seed=step, tied=True) for step in range(4)]
-    return [publish_adapter(store, tiny, version(step), seed=step) for step in range(4)]
+        return [publish_full(store, version(step), seed=step, tied=True) for step in range(6)]
+    return [publish_adapter(store, tiny, version(step), seed=step) for step in range(6)]
 
 
 def cached(server: RolloutServer, model: WeightsManifest, asked: WeightsManifest | None = None) -> int:
@@ -92,15 +93,23 @@ def test_taking_full_weights_preempts_what_runs_and_an_adapter_does_not(
 ) -> None:
     """Why such preemptions are told from those of a full cache."""
     assert server.post(manifests[2]).ready
-    model = BASE_MODEL if kind == "full" else name_of(manifests[2])
     long = {"max_tokens": 800, "ignore_eos": True}
-    asked = threading.Thread(target=server.generate, args=(model, PROMPT), kwargs=long)
-    asked.start()
-    deadline = time.monotonic() + 60
-    while not ((found := read(server.metrics())) and found[0] > 0):
-        assert time.monotonic() < deadline, "the request never ran"
-    assert server.post(manifests[3]).ready
-    after = read(server.metrics())
+    for old, new in pairwise(manifests[2:]):
+        before = read(server.metrics())
+        model = BASE_MODEL if kind == "full" else name_of(old)
+        asked = threading.Thread(target=server.generate, args=(model, PROMPT), kwargs=long)
+        asked.start()
+        deadline = time.monotonic() + 60
+        while asked.is_alive() and not ((found := read(server.metrics())) and found[0] > 0):
+            assert time.monotonic() < deadline, "the request never ran"
+            time.sleep(0.05)
+        assert server.post(new).ready
+        after = read(server.metrics())
+        still_runs = asked.is_alive()
+        asked.join(120)
+        if still_runs:
+            break
+    assert still_runs, "the model was always done before the weights were there"
+    assert before is not None
     assert after is not None
-    assert after[1] == (1 if kind == "full" else 0)
-    asked.join(120)
+    assert after[1] - before[1] == (1 if kind == "full" else 0)
