@@ -80,7 +80,7 @@ async def test_what_hangs_on_a_server_that_is_lost_goes_elsewhere(how: str) -> N
         if how == "fell silent in a load":
             servers.agents[bad].faults["POST /v1/weights"] = hang
             await fleet.want(manifest(1))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             assert [(await turn).tokens for turn in turns] == [[4, 9]] * 4
         assert fleet.reroutes == 2
         [left] = fleet.router.in_rotation()
@@ -93,7 +93,11 @@ async def test_what_hangs_on_a_server_that_is_lost_goes_elsewhere(how: str) -> N
     "how",
     ["new weights", "weights it refuses", "one look missed", "nonsense", "left discovery"],
 )
-async def test_what_runs_on_a_server_that_is_merely_out_of_rotation_goes_on(how: str) -> None:
+async def test_what_runs_on_a_server_that_is_merely_out_of_rotation_goes_on(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A second look must not be missed for want of a CPU: then the server is lost.
+    monkeypatch.setattr(weights, "ASK_SECONDS", 1.5)
     async with a_fleet(2) as (fleet, servers), held_turns(fleet, servers, 2) as (bad, held, turns):
         agent = servers.agents[bad]
         if how == "one look missed":
@@ -109,7 +113,7 @@ async def test_what_runs_on_a_server_that_is_merely_out_of_rotation_goes_on(how:
         looks = agent.count("GET")
         await until(lambda: agent.count("GET") > looks + 4)
         held.free.set()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             assert [(await turn).versions[0].version for turn in turns] == [version(0)] * 2
         assert fleet.reroutes == 0
 
