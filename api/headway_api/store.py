@@ -8,22 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import os
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 from urllib.parse import urlsplit
 
-from headway_api.exits import JobError, job_error
+from headway_api.exits import JobError
 from headway_api.records import FileDigest
+from headway_api.store_away import Patience, Patient, may_pass, status_of, wait_for
 
 if TYPE_CHECKING:
-    from botocore.exceptions import ClientError
-
     from headway_api.spec.lifecycle import OutputSpec
 
 
@@ -33,12 +30,6 @@ CONFLICT = 409
 CONFLICT_TRIES = 6
 CONFLICT_SECONDS = 0.2
 """Pause after the first conflict; it grows by as much each time."""
-BUSY = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
-"""Refusals that are no answer to the request: the store has too much to do."""
-PATIENCE: Final = 600.0
-"""Seconds without a good answer after which a process that has time gives a request up."""
-PAUSE = 5.0
-"""Between two attempts of a patient request, once botocore's own, which come sooner, are used up."""
 LOOK: Final[dict[str, Any]] = {
     "retries": {"mode": "standard", "total_max_attempts": 3},
     "connect_timeout": 4,
@@ -51,9 +42,6 @@ WORK: Final[dict[str, Any]] = {
     "read_timeout": 30,
 }
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
 
 class NotFound(KeyError):
     """No object at this URI."""
@@ -61,32 +49,6 @@ class NotFound(KeyError):
 
 class Denied(PermissionError):
     """There is no such bucket, or the credentials at hand may not do this; in the store's own words."""
-
-
-class StoreAway(Exception):
-    """The store gave no answer, or was in trouble, for as long as a process waits; in words for people."""
-
-
-@dataclass(frozen=True)
-class Patience:
-    """How long a request waits for a store that is away."""
-
-    seconds: float = PATIENCE
-    over: threading.Event = field(default_factory=threading.Event)
-    """Set by a process that ends: nothing is worth waiting for any more."""
-
-    def pause(self, since: float, now: float, said: object) -> float:
-        """Seconds until the next attempt, of a request that has had no good answer `since`.
-
-        Raises:
-            StoreAway: it has waited long enough; `said` is the last that was heard.
-        """
-        if self.over.is_set() or now - since >= self.seconds:
-            raise StoreAway(
-                f"the artifact store has given no good answer for {now - since:.0f} s ({said}); what is "
-                "durable stands, and is taken up once it answers again"
-            )
-        return PAUSE
 
 
 class Store(Protocol):
@@ -195,7 +157,7 @@ class S3Store:
             with _translated(uri):
                 return cast(bytes, self._s3.get_object(Bucket=bucket, Key=key, Range=wanted)["Body"].read())
         except self._s3.exceptions.ClientError as error:
-            if _status(error) == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:  # the object is empty
+            if status_of(error) == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:  # the object is empty
                 return b""
             raise
 
@@ -213,7 +175,7 @@ class S3Store:
                     self._s3.put_object(Bucket=bucket, Key=key, Body=data, IfNoneMatch="*")
                 return True
             except self._s3.exceptions.ClientError as error:
-                status = _status(error)
+                status = status_of(error)
                 if status == EXISTS:
                     return False
                 if status != CONFLICT or tried == CONFLICT_TRIES:
@@ -242,86 +204,6 @@ class S3Store:
         self._s3.upload_file(str(path), bucket, key)
 
 
-class Patient:
-    """A store that waits for what fails between its requests, and passes: the body of an answer breaks off,
-    or the cloud's identity service gives no credentials. `_wait_for` has its client wait for the requests.
-    """
-
-    def __init__(self, store: Store, patience: Patience) -> None:
-        self._store = store
-        self._patience = patience
-
-    def get(self, uri: str) -> bytes:
-        return self._patiently(self._store.get, uri)
-
-    def get_start(self, uri: str, size: int) -> bytes:
-        return self._patiently(self._store.get_start, uri, size)
-
-    def put(self, uri: str, data: bytes) -> None:
-        self._patiently(self._store.put, uri, data)
-
-    def put_new(self, uri: str, data: bytes) -> bool:
-        return self._patiently(self._store.put_new, uri, data)
-
-    def list(self, prefix_uri: str) -> list[str]:
-        return self._patiently(self._store.list, prefix_uri)
-
-    def delete(self, uris: Iterable[str]) -> None:
-        for uri in uris:
-            self._patiently(self._store.delete, [uri])
-
-    def download(self, uri: str, path: Path) -> None:
-        self._patiently(self._store.download, uri, path)
-
-    def upload(self, path: Path, uri: str) -> None:
-        self._patiently(self._store.upload, path, uri)
-
-    def _patiently(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        since: float | None = None
-        while True:
-            try:
-                return call(*args, **kwargs)
-            except Exception as error:
-                if not _may_pass(error):
-                    raise
-                now = time.monotonic()
-                since = now if since is None else since
-                try:
-                    pause = self._patience.pause(since, now, error)
-                except StoreAway as away:
-                    raise away from error
-            time.sleep(pause)
-
-
-def _wait_for(client: Any, patience: Patience) -> None:
-    """Have each request of an S3 client try again for as long as `patience` goes.
-
-    botocore's own retries are bounded by a quota that all requests of a client share: the threads of one
-    large upload use it up in half a minute. Here each request, thus each part of an upload, waits by itself.
-    """
-
-    def again(
-        *, response: Any, caught_exception: Exception | None, operation: Any, request_dict: Any, **_: Any
-    ) -> float | None:
-        said = _trouble(response, caught_exception)
-        # An upload that is given up is tidied away: nobody waits for that a second time.
-        if said is None or operation.name == "AbortMultipartUpload":
-            return None
-        now = time.monotonic()
-        since = request_dict["context"].setdefault("headway_away_since", now)
-        return patience.pause(since, now, said)
-
-    client.meta.events.register_last("needs-retry.s3", again, unique_id="headway-patience")
-
-
-def _trouble(response: Any, caught: Exception | None) -> str | None:
-    """What kept a request from being answered and may pass; None where it was answered, be it with a no."""
-    if caught is not None:
-        return str(caught) if _may_pass(caught) else None
-    status = response[0].status_code
-    return f"HTTP {status}" if _is_trouble(status) else None
-
-
 @contextmanager
 def _translated(uri: str) -> Iterator[None]:
     """What S3 says of a place that cannot be used, as `NotFound` or `Denied`; any other error as it is."""
@@ -332,15 +214,11 @@ def _translated(uri: str) -> Iterator[None]:
     except ParamValidationError as error:  # no bucket can have this name
         raise Denied(f"{uri}: {error}") from error
     except ClientError as error:
-        if error.response["Error"]["Code"] == "NoSuchBucket" or _status(error) == HTTPStatus.FORBIDDEN:
+        if error.response["Error"]["Code"] == "NoSuchBucket" or status_of(error) == HTTPStatus.FORBIDDEN:
             raise Denied(f"{uri}: {error}") from error
-        if _status(error) == HTTPStatus.NOT_FOUND:
+        if status_of(error) == HTTPStatus.NOT_FOUND:
             raise NotFound(uri) from None
         raise
-
-
-def _status(error: ClientError) -> int:
-    return error.response["ResponseMetadata"]["HTTPStatusCode"]
 
 
 def bucket_unavailable(uri: str, error: Exception) -> JobError:
@@ -351,60 +229,8 @@ def bucket_unavailable(uri: str, error: Exception) -> JobError:
         f"bucket {bucket!r} cannot be used ({error}); create it, or correct the name, the endpointUrl or "
         "the credentials in secretRef",
         field="spec.output.uri",
-        permanent=not _may_pass(error),
+        permanent=not may_pass(error),
     )
-
-
-def _may_pass(error: Exception) -> bool:
-    """Whether the store could not be reached or was in trouble itself, rather than saying no."""
-    from boto3.exceptions import RetriesExceededError
-    from botocore.exceptions import (
-        ClientError,
-        ConnectionError,
-        CredentialRetrievalError,
-        HTTPClientError,
-        IncompleteReadError,
-        MetadataRetrievalError,
-    )
-
-    if isinstance(error, ClientError):
-        return _is_trouble(_status(error))
-    # The cloud's identity service did not answer, as on a node that has just joined.
-    identity = (CredentialRetrievalError, MetadataRetrievalError)
-    # The body of an answer broke off, of a download several times.
-    cut_off = (IncompleteReadError, RetriesExceededError)
-    return isinstance(error, (ConnectionError, HTTPClientError, *identity, *cut_off))
-
-
-def _is_trouble(status: int) -> bool:
-    # 501: what an S3 server does not know it will not learn.
-    failed = status >= HTTPStatus.INTERNAL_SERVER_ERROR and status != HTTPStatus.NOT_IMPLEMENTED
-    return failed or status in BUSY
-
-
-@contextmanager
-def store_explained() -> Iterator[None]:
-    """Around the life of a process: where the store's absence ends it, it ends with a word on that.
-
-    Raises:
-        JobError: `StoreAway`, retriable.
-    """
-    try:
-        yield
-    except (Exception, BaseExceptionGroup) as error:
-        away = _absence(error)
-        if away is None or job_error(error) is not None:
-            raise
-        raise JobError("StoreAway", str(away), permanent=False) from error
-
-
-def _absence(error: BaseException) -> Exception | None:
-    """The failure that the store's absence is, or the first one in it where `error` is a group."""
-    if isinstance(error, BaseExceptionGroup):
-        return next((found for found in map(_absence, error.exceptions) if found is not None), None)
-    if isinstance(error, StoreAway) or (isinstance(error, Exception) and _may_pass(error)):
-        return error
-    return None
 
 
 def open_store(output: OutputSpec, patience: Patience | None = None) -> Store:
@@ -434,7 +260,7 @@ def open_store(output: OutputSpec, patience: Patience | None = None) -> Store:
     working = client(WORK)
     if patience is None:
         return S3Store(working)
-    _wait_for(working, patience)
+    wait_for(working, patience)
     return Patient(S3Store(working), patience)
 
 

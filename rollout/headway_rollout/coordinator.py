@@ -25,7 +25,8 @@ from headway_api.artifacts import Layout
 from headway_api.config import JobConfig
 from headway_api.exits import JobError, job_error, leave, not_final
 from headway_api.records import EpisodeRecord, GroupRecord, PolicyVersion, WeightsManifest
-from headway_api.store import NotFound, Patience, Store, open_store, store_explained
+from headway_api.store import NotFound, Store, open_store
+from headway_api.store_away import Patience, store_explained
 from headway_api.weights_format import EXPORT_FILE
 from headway_rollout import conditions, logs, view
 from headway_rollout import status as status_writer

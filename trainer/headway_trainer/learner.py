@@ -23,7 +23,8 @@ from headway_api.exits import ANEW, JobError, leave, not_final
 from headway_api.objective import episode_tokens
 from headway_api.records import Batch, PolicyVersion, StepReport
 from headway_api.spec.model import ModelSpec
-from headway_api.store import Patience, Store, open_store, store_explained
+from headway_api.store import Store, open_store
+from headway_api.store_away import Patience, store_explained
 from headway_trainer import layout, warm_start
 from headway_trainer import model as models
 from headway_trainer.batch import TrainingBatch, mini_batches, training_batch

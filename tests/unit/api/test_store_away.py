@@ -13,19 +13,11 @@ from absent_bucket import AbsentBucket
 from botocore.exceptions import ClientError, CredentialRetrievalError, NoCredentialsError
 
 from headway_api import store as stores
+from headway_api import store_away
 from headway_api.exits import RETRIABLE, JobError
 from headway_api.spec.lifecycle import OutputSpec
-from headway_api.store import (
-    FileStore,
-    NotFound,
-    Patience,
-    Patient,
-    Store,
-    StoreAway,
-    download_folder,
-    open_store,
-    store_explained,
-)
+from headway_api.store import FileStore, NotFound, Store, download_folder, open_store
+from headway_api.store_away import Patience, Patient, StoreAway, store_explained
 
 BEYOND_BOTOCORE = 2.0
 """Seconds; its own five retries end within 1.6."""
@@ -33,7 +25,7 @@ BEYOND_BOTOCORE = 2.0
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stores, "PAUSE", 0.1)
+    monkeypatch.setattr(store_away, "PAUSE", 0.1)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     monkeypatch.setenv("NO_PROXY", "*")

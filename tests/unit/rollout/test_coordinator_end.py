@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from headway_api.exits import RETRIABLE
-from headway_api.store import Patience, StoreAway
+from headway_api.store_away import Patience, StoreAway
 from headway_rollout import coordinator
 
 

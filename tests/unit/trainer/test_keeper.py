@@ -15,7 +15,8 @@ from headway_api.artifacts import Layout
 from headway_api.exits import RETRIABLE, JobError
 from headway_api.records import PolicyVersion, StepReport
 from headway_api.spec.learner import CheckpointsSpec
-from headway_api.store import FileStore, StoreAway
+from headway_api.store import FileStore
+from headway_api.store_away import StoreAway
 from headway_trainer import learner
 from headway_trainer.checkpoint.journal import Journal
 from headway_trainer.checkpoint.keeper import Keeper

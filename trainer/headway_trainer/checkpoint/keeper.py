@@ -9,7 +9,8 @@ from pathlib import Path
 from headway_api.artifacts import Layout, by_number
 from headway_api.records import StepReport
 from headway_api.spec.learner import CheckpointsSpec
-from headway_api.store import Store, StoreAway
+from headway_api.store import Store
+from headway_api.store_away import StoreAway
 from headway_trainer.checkpoint import state
 from headway_trainer.checkpoint.background import Background
 from headway_trainer.checkpoint.journal import Journal, is_report, sealed_by
