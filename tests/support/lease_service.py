@@ -35,6 +35,8 @@ class LeaseService:
 
     folder: Path
     """Where the environment's module lies."""
+    episodes: Path
+    """Where programs find their episodes."""
     entrypoint: str
     token: str
     url: str = ""
@@ -70,7 +72,7 @@ class LeaseService:
             "HEADWAY_ENTRYPOINT": self.entrypoint,
             "HEADWAY_SANDBOX_PORT": str(port),
             # Sandboxes share this machine's files.
-            "HEADWAY_EPISODE_FILE": str(self.folder / f"{lease}.json"),
+            "HEADWAY_EPISODE_FILE": str(self.episodes / f"{lease}.json"),
             "PYTHONPATH": os.pathsep.join([str(self.folder), *filter(None, [os.environ.get("PYTHONPATH")])]),
         }
         process = await asyncio.create_subprocess_exec(
@@ -130,9 +132,12 @@ class LeaseService:
 
 
 @asynccontextmanager
-async def lease_service(folder: Path, entrypoint: str, token: str) -> AsyncIterator[LeaseService]:
-    """A running lease service; every sandbox it started is gone afterwards."""
-    service = LeaseService(folder=folder, entrypoint=entrypoint, token=token)
+async def lease_service(
+    folder: Path, entrypoint: str, token: str, episodes: Path | None = None
+) -> AsyncIterator[LeaseService]:
+    """A running lease service; every sandbox it started is gone afterwards. `episodes` is where programs find
+    theirs: beside the environment's module, unless that lies where nothing is to be written."""
+    service = LeaseService(folder, episodes or folder, entrypoint, token)
     runner = web.AppRunner(service.app())
     await runner.setup()
     port = free_port()

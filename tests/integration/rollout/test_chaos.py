@@ -117,7 +117,7 @@ async def playing(
     if kind == "http":
         entrypoint = "headway_sandbox.reported:ReportedReward"
     blocks = {"agent": agents[kind], "environment": {"image": "environment", "entrypoint": entrypoint}}
-    async with lease_service(EXAMPLE, entrypoint, TOKEN) as leases:
+    async with lease_service(EXAMPLE, entrypoint, TOKEN, folder) as leases:
         with chaos_job(folder / "job", inputs, leases, servers, **blocks) as job:
             if kind == "http":
                 job.start_agent(port)

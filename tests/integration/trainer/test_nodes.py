@@ -9,8 +9,9 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import pytest
 
 from headway_api.config import JobConfig
 from headway_api.exits import ANEW
+from headway_trainer.companions import NOTE
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
@@ -41,13 +43,13 @@ launch.main()
 Pods = list[subprocess.Popen[str]]
 
 
-@pytest.fixture
-def pods() -> Iterator[Pods]:
-    """The launchers of two nodes, whose ranks have met."""
-    port = str(rig.free_port())
+@contextmanager
+def launchers(nodes: int, port: int) -> Iterator[Pods]:
+    """Those of the first two of so many nodes, just started."""
     made = []
     for node in range(2):
-        place = {"NNODES": "2", "NODE_RANK": str(node), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        place = {"NNODES": str(nodes), "NODE_RANK": str(node)}
+        place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
         made.append(
             subprocess.Popen(
                 [sys.executable, "-c", LAUNCH],
@@ -58,13 +60,20 @@ def pods() -> Iterator[Pods]:
             )
         )
     try:
-        for pod in made:
-            assert pod.stdout is not None
-            assert pod.stdout.readline() == "joined\n"
         yield made
     finally:
         for pod in made:
             _lost(pod)
+
+
+@pytest.fixture
+def pods() -> Iterator[Pods]:
+    """The launchers of two nodes, whose ranks have met."""
+    with launchers(2, rig.free_port()) as made:
+        for pod in made:
+            assert pod.stdout is not None
+            assert pod.stdout.readline() == "joined\n"
+        yield made
 
 
 def _lost(pod: subprocess.Popen[str]) -> None:
@@ -117,6 +126,30 @@ def test_a_node_that_waits_in_vain_starts_again_and_nothing_counts(node: str) ->
     )
     assert ended.returncode == ANEW
     assert "the pods have not met" in ended.stdout
+
+
+def test_a_pod_that_goes_before_all_have_met_leaves_no_note() -> None:
+    """Those that meet without it would find it at their first failure, and not count that."""
+    from torch.distributed import TCPStore
+
+    port = rig.free_port()
+    with launchers(3, port) as (_, goes):
+        while not _connected(goes, port):
+            assert goes.poll() is None
+            time.sleep(0.05)
+        goes.send_signal(signal.SIGTERM)
+        assert goes.wait(60) == 128 + signal.SIGTERM
+        notes = TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
+        assert not notes.check([NOTE])
+        del notes
+
+
+def _connected(pod: subprocess.Popen[str], port: int) -> bool:
+    """Whether a pod waits at the place where the pods meet."""
+    found = psutil.Process(pod.pid).net_connections(kind="tcp")
+    return any(
+        one.raddr and one.raddr.port == port and one.status == psutil.CONN_ESTABLISHED for one in found
+    )
 
 
 @asynccontextmanager
