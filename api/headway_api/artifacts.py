@@ -72,6 +72,10 @@ class Layout:
         """Segment with the events of one group's episodes, by `GroupRecord.key`."""
         return f"{self.usage}/{key}.jsonl"
 
+    def usage_of_given_up(self, key: str) -> str:
+        """Segment with what differs where a group is given up of which another segment says otherwise."""
+        return f"{self.usage}/{key}-given-up.jsonl"
+
     def usage_of_step(self, step: int) -> str:
         """Segment with the train tokens of one optimizer step."""
         return f"{self.usage}/step-{step:06d}.jsonl"

@@ -374,8 +374,9 @@ class UsageEvent(Record):
     """A line of the ledger. Its id is a pure function of what it counts: counting twice is impossible."""
 
     id: str
-    """`<episode id>/<turn>/<class>`, or `<group id>/step-<n>/train`."""
+    """`<episode id>/<turn>/<class>` or `<group id>/step-<n>/train`; of one withdrawn, `<id>/withdrawn`."""
     usage_class: UsageClass
-    quantity: float = Field(ge=0)
+    quantity: float
+    """Negative where it withdraws another."""
     at: float
     """Unix time of the thing counted, which decides the price that applies."""

@@ -9,18 +9,23 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http import HTTPStatus
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 from urllib.parse import urlsplit
 
 from headway_api.exits import JobError
 from headway_api.records import FileDigest
-from headway_api.store_away import Patience, Patient, may_pass, status_of, wait_for
+from headway_api.store_away import Patience, Patient, batches, may_pass, status_of, wait_for
 
 if TYPE_CHECKING:
+    from botocore.exceptions import ClientError
+
     from headway_api.spec.lifecycle import OutputSpec
 
 
@@ -30,6 +35,21 @@ CONFLICT = 409
 CONFLICT_TRIES = 6
 CONFLICT_SECONDS = 0.2
 """Pause after the first conflict; it grows by as much each time."""
+ONE_BY_ONE: Final = (400, 405, 501)
+"""Answers of servers that delete no objects together: they do not know the request, or ask for an older
+checksum of it than boto3 sends."""
+STATUS_OF: Final = {
+    "AccessDenied": HTTPStatus.FORBIDDEN,
+    "InternalError": HTTPStatus.INTERNAL_SERVER_ERROR,
+    "RequestTimeout": HTTPStatus.REQUEST_TIMEOUT,
+    "ServiceUnavailable": HTTPStatus.SERVICE_UNAVAILABLE,
+    "SlowDown": HTTPStatus.SERVICE_UNAVAILABLE,
+}
+"""What S3 answers a request for one object with, by the word it has where that is one of several."""
+READERS: Final = 8
+"""Objects that are read at once; a client keeps ten connections."""
+READ_AHEAD: Final = 256
+"""Objects whose contents may be held for a reader that is slower than they come."""
 LOOK: Final[dict[str, Any]] = {
     "retries": {"mode": "standard", "total_max_attempts": 3},
     "connect_timeout": 4,
@@ -190,9 +210,24 @@ class S3Store:
             return [f"s3://{bucket}/{item['Key']}" for page in pages for item in page.get("Contents", [])]
 
     def delete(self, uris: Iterable[str]) -> None:
-        for uri in uris:
-            bucket, key = self._split(uri)
-            self._s3.delete_object(Bucket=bucket, Key=key)
+        for bucket, places in groupby(map(self._split, uris), itemgetter(0)):
+            for keys in batches(key for _, key in places):
+                with _translated(f"s3://{bucket}"):
+                    self._delete(bucket, keys)
+
+    def _delete(self, bucket: str, keys: Sequence[str]) -> None:
+        together = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
+        try:
+            refused = self._s3.delete_objects(Bucket=bucket, Delete=together).get("Errors", [])
+        except self._s3.exceptions.ClientError as error:
+            if status_of(error) not in ONE_BY_ONE:
+                raise
+            for key in keys:
+                self._s3.delete_object(Bucket=bucket, Key=key)
+            return
+        for said in refused:
+            if said["Code"] != "NoSuchKey":
+                raise _refusal(said)
 
     def download(self, uri: str, path: Path) -> None:
         bucket, key = self._split(uri)
@@ -219,6 +254,16 @@ def _translated(uri: str) -> Iterator[None]:
         if status_of(error) == HTTPStatus.NOT_FOUND:
             raise NotFound(uri) from None
         raise
+
+
+def _refusal(said: Mapping[str, str]) -> ClientError:
+    """What S3 says of one object of several, as if it had been asked for that one alone."""
+    from botocore.exceptions import ClientError
+
+    words = {"Code": said["Code"], "Message": f"{said.get('Key')}: {said.get('Message')}"}
+    status = STATUS_OF.get(said["Code"], HTTPStatus.BAD_REQUEST)
+    answer: Any = {"Error": words, "ResponseMetadata": {"HTTPStatusCode": status}}
+    return ClientError(answer, "DeleteObjects")
 
 
 def bucket_unavailable(uri: str, error: Exception) -> JobError:
@@ -262,6 +307,17 @@ def open_store(output: OutputSpec, patience: Patience | None = None) -> Store:
         return S3Store(working)
     wait_for(working, patience)
     return Patient(S3Store(working), patience)
+
+
+def get_each(store: Store, uris: Sequence[str]) -> Iterator[bytes]:
+    """Contents of many small objects in their order, several read at once.
+
+    Raises:
+        NotFound: one of them is gone, and the other errors of `Store.get`.
+    """
+    with ThreadPoolExecutor(READERS, thread_name_prefix="store-reader") as pool:
+        for start in range(0, len(uris), READ_AHEAD):
+            yield from pool.map(store.get, uris[start : start + READ_AHEAD])
 
 
 def digest(path: Path) -> FileDigest:

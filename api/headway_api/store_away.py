@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
@@ -24,6 +25,8 @@ PATIENCE: Final = 600.0
 """Seconds without a good answer after which a process that has time gives a request up."""
 PAUSE = 5.0
 """Between two attempts of a patient request, once botocore's own, which come sooner, are used up."""
+DELETED_AT_ONCE: Final = 1000
+"""Objects that one request may delete; S3 takes no more."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -80,8 +83,8 @@ class Patient:
         return self._patiently(self._store.list, prefix_uri)
 
     def delete(self, uris: Iterable[str]) -> None:
-        for uri in uris:
-            self._patiently(self._store.delete, [uri])
+        for batch in batches(uris):
+            self._patiently(self._store.delete, batch)
 
     def download(self, uri: str, path: Path) -> None:
         self._patiently(self._store.download, uri, path)
@@ -104,6 +107,13 @@ class Patient:
                 except StoreAway as away:
                     raise away from error
             time.sleep(pause)
+
+
+def batches(items: Iterable[T]) -> Iterator[list[T]]:
+    """`items` in their order, as many together as are deleted at once."""
+    left = iter(items)
+    while batch := list(islice(left, DELETED_AT_ONCE)):
+        yield batch
 
 
 def wait_for(client: Any, patience: Patience) -> None:

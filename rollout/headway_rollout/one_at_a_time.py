@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -11,28 +12,33 @@ from typing import ParamSpec, TypeVar
 P = ParamSpec("P")
 T = TypeVar("T")
 
-STORE_SECONDS = 300.0
-"""Longest a write to the artifact store may take, its wait for the ones before it and the client's own
-retries included."""
-
 
 class OneAtATime:
-    """Runs calls in one thread, in the order they were made.
+    """Runs calls in one thread, in the order they were made, each for as long as it takes.
 
-    A caller that gives up does not end its call: the thread goes on, and what comes after waits for it.
+    A caller that is cancelled does not end its call: the thread goes on, and what comes after waits for it.
+    A call that had not begun by then is never made.
     """
 
-    def __init__(self, seconds: float = STORE_SECONDS) -> None:
+    def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
-        self._seconds = seconds
+        self._since: float | None = None
+
+    @property
+    def busy(self) -> float:
+        """Seconds for which the call that runs has run; 0 where none does."""
+        since = self._since
+        return 0.0 if since is None else time.monotonic() - since
 
     async def __call__(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """What `call` returns or raises.
+        """What `call` returns or raises. It must end by itself, as one to the artifact store does."""
+        return await asyncio.get_running_loop().run_in_executor(
+            self._thread, self._timed, partial(call, *args, **kwargs)
+        )
 
-        Raises:
-            TimeoutError: not within the seconds allowed; a call that had not begun is never made.
-        """
-        async with asyncio.timeout(self._seconds):
-            return await asyncio.get_running_loop().run_in_executor(
-                self._thread, partial(call, *args, **kwargs)
-            )
+    def _timed(self, call: Callable[[], T]) -> T:
+        self._since = time.monotonic()
+        try:
+            return call()
+        finally:
+            self._since = None

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from headway_api.artifacts import Layout
 from headway_api.records import Abandoned, GroupRecord, PolicyVersion, Purpose, StepReport
-from headway_api.store import Denied, NotFound, Store, bucket_unavailable
+from headway_api.store import Denied, NotFound, Store, bucket_unavailable, get_each
 from headway_rollout.bounds import superseded
 
 
@@ -71,7 +71,7 @@ class Spool:
         """Read everything back."""
         validations: dict[int, list[GroupRecord]] = {}
         for folder in (f"{self._layout.root}/trajectories/validation", self._layout.failed_groups):
-            for group in map(self._group, self._store.list(folder)):
+            for group in self._groups(self._store.list(folder)):
                 validations.setdefault(group.step, []).append(group)
         reports, undone = standing(self._reports())
         if reports:
@@ -80,12 +80,9 @@ class Spool:
         spooled = self._store.list(self._layout.train_groups)
         return Replay(
             reports=reports,
-            waiting=[self._group(uri) for uri in spooled if uri not in taken],
+            waiting=[*self._groups([uri for uri in spooled if uri not in taken])],
             undone=undone,
-            last=[
-                self._group(self._layout.train_group(group))
-                for group in (reports[-1].groups if reports else [])
-            ],
+            last=[*self._groups([*map(self._layout.train_group, reports[-1].groups if reports else [])])],
             validations=validations,
         )
 
@@ -133,8 +130,8 @@ class Spool:
             return self._layout.failed_group(group.key)
         return self._layout.validation_group(group.step, group.group_id)
 
-    def _group(self, uri: str) -> GroupRecord:
-        return decode(self._store.get(uri))
+    def _groups(self, uris: Sequence[str]) -> Iterator[GroupRecord]:
+        return map(decode, get_each(self._store, uris))
 
     def _durable(self, last: StepReport) -> int:
         """The newest durable step: what the learner has made so since it took the last one counts."""
@@ -147,7 +144,7 @@ class Spool:
 
     def _reports(self) -> list[StepReport]:
         uris = self._store.list(self._layout.step_histories)
-        return [StepReport.model_validate_json(self._store.get(uri)) for uri in uris]
+        return [*map(StepReport.model_validate_json, get_each(self._store, uris))]
 
 
 def standing(reports: Sequence[StepReport]) -> tuple[list[StepReport], list[StepReport]]:

@@ -16,6 +16,8 @@ AFTER_SECONDS = 120.0
 """Patience with what answers soon or not at all."""
 LEARNER_SECONDS = 1800.0
 """Patience with a learner that trains: as long as one of its ranks may keep the others waiting."""
+STORE_SECONDS = 60.0
+"""A write to the artifact store that takes longer is one that waits for it."""
 CHECK_SECONDS = 5.0
 
 
@@ -37,6 +39,9 @@ def culprit(training: Training, router: Router, pool: PoolState | str, episode_s
         episode_seconds: longest an episode may take.
     """
     step = training.state.step
+    if training.store_busy > STORE_SECONDS:
+        words = "artifact store: a write has waited for it for over a minute"
+        return Culprit(words, AFTER_SECONDS)
     if step < 0:
         return Culprit("learner: it has not announced its untrained weights yet", AFTER_SECONDS)
     if training.batch_ready:

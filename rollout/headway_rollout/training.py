@@ -129,6 +129,11 @@ class Training:
         return len(self._waiting)
 
     @property
+    def store_busy(self) -> float:
+        """Seconds for which the write to the artifact store that is under way has been."""
+        return self._store.busy
+
+    @property
     def batch_ready(self) -> bool:
         """Whether the learner could take a batch now."""
         return self.state.step >= 0 and not self._validation_due() and self.sampler.batch() is not None
@@ -150,6 +155,7 @@ class Training:
         for position in late:
             gone.append(group := await self._store(self._give_up, kept.pop(position)))
             self._count_abandoned(group, TOO_OLD)
+            self.state.discarded += discarded_tokens(group)
         for group in [*kept.values(), *gone, *(g for found in replay.validations.values() for g in found)]:
             await self._store(self._ledger.group, group)
         for report in replay.reports[1:]:
@@ -235,10 +241,14 @@ class Training:
         """Take the learner's word that a step was taken. Saying it again changes nothing.
 
         Raises:
-            Conflict: the step does not follow, or names other groups than its batch.
+            Conflict: the step does not follow, names other groups than its batch, or is of a learner that
+                another one has taken the place of.
             JobError: `LearnerRolledBack`: the learner goes on from an older step. It ends `run` too.
         """
         async with self._reporting:
+            newest = self.state.reports[-1].version if self.state.reports else report.version
+            if report.version.incarnation < newest.incarnation:
+                raise Conflict(f"version {report.version} is of a learner before that of version {newest}")
             if report.step == self.state.step and set(report.groups) == set(self.state.reports[-1].groups):
                 await self._again(report)
                 return

@@ -141,6 +141,7 @@ class Job:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
             await runner.cleanup()
+            await training._store(lambda: None)  # what its thread still writes, nobody else is to meet
 
     def recounted(self) -> dict[UsageClass, float]:
         """The bill of what lies in the store, from the groups and reports themselves."""

@@ -98,6 +98,10 @@ class AbsentBucket:
         if method == "POST" and "uploads" in query:
             said = "<InitiateMultipartUploadResult><UploadId>1</UploadId></InitiateMultipartUploadResult>"
             return 200, said.encode(), {}
+        if method == "POST" and "delete" in query:
+            for key in re.findall("<Key>([^<]+)</Key>", body.decode()):
+                self.objects.pop(f"{path}/{key}", None)
+            return 200, b"<DeleteResult/>", {}
         if method == "POST":
             numbers = sorted(int(n) for n in re.findall(rb"<PartNumber>(\d+)<", body))
             self.objects[path] = b"".join(self.objects.pop(f"part {n} of {path}") for n in numbers)

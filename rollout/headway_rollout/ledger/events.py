@@ -12,7 +12,7 @@ An event's id is a function of what it counts, so a replay yields the same ids a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, get_args
 
 from headway_api.records import (
@@ -47,6 +47,16 @@ def of_group(group: GroupRecord) -> list[UsageEvent]:
     return events
 
 
+def instead(stood: Sequence[UsageEvent], meant: Sequence[UsageEvent]) -> list[UsageEvent]:
+    """Events that, beside those that stood, amount to those that were meant: none is ever taken back."""
+    withdrawn = [
+        event.model_copy(update={"id": f"{event.id}/withdrawn", "quantity": -event.quantity})
+        for event in stood
+        if event not in meant
+    ]
+    return withdrawn + [event for event in meant if event not in stood]
+
+
 def discarded_tokens(group: GroupRecord) -> Counter[str]:
     """What a group adds to the discarded tokens, by why (`DISCARDS`)."""
     found: Counter[str] = Counter()
@@ -65,9 +75,11 @@ def _fates(group: GroupRecord) -> Iterator[tuple[EpisodeRecord, str | None]]:
         yield episode, whole or "Retried"
 
 
-def is_training_episode(event: UsageEvent) -> bool:
-    """Whether this is the one event by which a scored training episode is counted."""
-    return event.usage_class is UsageClass.SANDBOX_SECONDS and event.id.startswith("t")
+def training_episodes(event: UsageEvent) -> int:
+    """1 for the one event by which a scored training episode is counted, -1 for the one that withdraws it."""
+    if event.usage_class is not UsageClass.SANDBOX_SECONDS or not event.id.startswith("t"):
+        return 0
+    return 1 if event.quantity > 0 else -1
 
 
 def of_step(report: StepReport, at: float) -> list[UsageEvent]:

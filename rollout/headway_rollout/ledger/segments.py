@@ -11,7 +11,8 @@ from datetime import UTC, date, datetime
 
 from headway_api.artifacts import Layout
 from headway_api.records import GroupRecord, StepReport, UsageClass, UsageEvent
-from headway_api.store import Store
+from headway_api.store import Store, get_each
+from headway_rollout.bounds import TOO_OLD
 from headway_rollout.ledger import events
 
 Totals = dict[UsageClass, float]
@@ -32,43 +33,51 @@ def decode(data: bytes) -> list[UsageEvent]:
 class Ledger:
     """Events of a job, each counted once.
 
-    Invariant: an id is in `_seen` exactly when its event is both in the store and in `days`. Blocking calls:
-    run them in a thread, one at a time.
+    Invariant: a segment is in `_seen` exactly when it is in the store and its events are in `days`. Blocking
+    calls: run them in a thread, one at a time.
     """
 
     def __init__(self, store: Store, layout: Layout) -> None:
         self._store = store
         self._layout = layout
         self._seen: set[str] = set()
+        """URIs: a job has too many events to remember each by its id, and no two segments share one."""
         self.days: Days = {}
         self.episodes = 0
         """Training episodes that were billed: completed, truncated or failed by the agent's own fault."""
 
     def load(self) -> None:
         """Read every segment there is."""
-        for uri in self._store.list(self._layout.usage):
-            self._count(decode(self._store.get(uri)))
+        uris = self._store.list(self._layout.usage)
+        for uri, data in zip(uris, get_each(self._store, uris), strict=True):
+            self._seen.add(uri)
+            self._count(decode(data))
 
     def group(self, group: GroupRecord) -> None:
-        """Write down a finished group."""
-        self._write(self._layout.usage_of_group(group.key), events.of_group(group))
+        """Write down a finished group. One given up after it was written down costs what such a one costs."""
+        uri, meant = self._layout.usage_of_group(group.key), events.of_group(group)
+        found = self._write(uri, meant)
+        if meant and group.abandoned is not None and group.abandoned.reason == TOO_OLD.reason:
+            stood = decode(self._store.get(uri))
+            found += self._write(self._layout.usage_of_given_up(group.key), events.instead(stood, meant))
+        self._count(found)
 
     def step(self, report: StepReport, at: float) -> None:
         """Write down an acknowledged step."""
-        self._write(self._layout.usage_of_step(report.step), events.of_step(report, at))
+        self._count(self._write(self._layout.usage_of_step(report.step), events.of_step(report, at)))
 
-    def _write(self, uri: str, segment: list[UsageEvent]) -> None:
-        if all(event.id in self._seen for event in segment):
-            return
+    def _write(self, uri: str, segment: list[UsageEvent]) -> list[UsageEvent]:
+        """Make a segment durable; what is to be counted by that, of an earlier writing where there is one."""
+        if not segment or uri in self._seen:
+            return []
         if not self._store.put_new(uri, encode(segment)):
             segment = decode(self._store.get(uri))
-        self._count(segment)
+        self._seen.add(uri)
+        return segment
 
-    def _count(self, segment: Iterable[UsageEvent]) -> None:
-        fresh = [event for event in segment if event.id not in self._seen]
-        self._seen.update(event.id for event in fresh)
-        self.days = fold(fresh, self.days)
-        self.episodes += sum(events.is_training_episode(event) for event in fresh)
+    def _count(self, segment: Sequence[UsageEvent]) -> None:
+        self.days = fold(segment, self.days)
+        self.episodes += sum(map(events.training_episodes, segment))
 
 
 def fold(segment: Iterable[UsageEvent], start: Days | None = None) -> Days:

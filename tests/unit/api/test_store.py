@@ -19,6 +19,7 @@ from refusing_bucket import refusing_store
 
 from headway_api import store
 from headway_api.store import Denied, FileStore, NotFound, S3Store, bucket_unavailable
+from headway_api.store_away import may_pass
 
 
 class Bucket:
@@ -87,6 +88,85 @@ def test_what_a_bucket_refuses_is_told_from_what_is_not_there(
     arguments = (b"x",) if call.startswith("put") else ()
     with pytest.raises(expected):
         getattr(store, call)("s3://bucket/key", *arguments)
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "expected"), [word for word in WORDS if word[0] != "NoSuchKey"], ids=lambda it: str(it)
+)
+def test_what_a_bucket_refuses_to_delete_is_told_in_the_same_words(
+    code: str, status: int, expected: type[Exception]
+) -> None:
+    with pytest.raises(expected):
+        refusing_store(code, status).delete(["s3://bucket/key"])
+
+
+class Shelf:
+    """An S3 client that notes what it is told to delete, and says `errors` of it, or `status`."""
+
+    class exceptions:
+        ClientError = ClientError
+
+    def __init__(self, *errors: str, status: int = 200) -> None:
+        self.errors, self.status = errors, status
+        self.told: list[tuple[str, list[str]]] = []
+        self.one_by_one: list[str] = []
+
+    def delete_objects(self, *, Bucket: str, Delete: dict[str, Any]) -> dict[str, Any]:
+        if self.status != 200:
+            answer = {"Error": {"Code": "x"}, "ResponseMetadata": {"HTTPStatusCode": self.status}}
+            raise ClientError(answer, "DeleteObjects")  # type: ignore[arg-type]
+        assert Delete["Quiet"]
+        keys = [item["Key"] for item in Delete["Objects"]]
+        self.told.append((Bucket, keys))
+        refused = zip(keys, self.errors, strict=False)
+        said = [{"Key": key, "Code": code, "Message": "so"} for key, code in refused]
+        return {"Errors": said} if said else {}
+
+    def delete_object(self, *, Bucket: str, Key: str) -> None:
+        self.one_by_one.append(f"{Bucket}/{Key}")
+
+
+def test_a_thousand_objects_of_a_bucket_are_deleted_at_once_and_in_order() -> None:
+    shelf = Shelf()
+    S3Store(shelf).delete(f"s3://{'ab'[n // 2500]}/folder/{n}" for n in range(2600))
+    assert [(bucket, len(keys)) for bucket, keys in shelf.told] == [
+        ("a", 1000),
+        ("a", 1000),
+        ("a", 500),
+        ("b", 100),
+    ]
+    assert [key for _, keys in shelf.told for key in keys] == [f"folder/{n}" for n in range(2600)]
+    S3Store(nothing := Shelf()).delete([])
+    assert nothing.told == []
+
+
+@pytest.mark.parametrize(
+    ("code", "expected", "passes"),
+    [
+        ("AccessDenied", Denied, False),
+        ("SlowDown", ClientError, True),
+        ("InternalError", ClientError, True),
+        ("InvalidArgument", ClientError, False),
+    ],
+)
+def test_an_object_that_is_not_deleted_is_an_error(
+    code: str, expected: type[Exception], passes: bool
+) -> None:
+    """Of those beside it the answer says nothing: they are gone."""
+    with pytest.raises(expected, match=r"two: so") as refused:
+        S3Store(Shelf("NoSuchKey", code)).delete(["s3://b/one", "s3://b/two", "s3://b/three"])
+    assert may_pass(refused.value) is passes
+
+
+def test_one_that_is_gone_already_is_none() -> None:
+    S3Store(Shelf("NoSuchKey")).delete(["s3://b/gone", "s3://b/there"])
+
+
+@pytest.mark.parametrize("status", [400, 405, 501])
+def test_a_server_that_deletes_nothing_together_is_asked_for_each(status: int) -> None:
+    shelf = Shelf(status=status)
+    S3Store(shelf).delete(["s3://b/one", "s3://b/two"])
+    assert shelf.one_by_one == ["b/one", "b/two"]
 
 
 def test_a_name_that_no_bucket_can_have_is_denied() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -150,6 +150,38 @@ def test_credentials_that_cannot_be_had_for_a_while_are_waited_for(tmp_path: Pat
         Patient(NoIdentity(silent), Patience(0)).get(uri)
     with pytest.raises(NoCredentialsError):
         Patient(NoIdentity(NoCredentialsError()), Patience(60)).get(uri)
+
+
+def test_objects_are_deleted_together(bucket: AbsentBucket) -> None:
+    store = open_store(output(bucket), Patience(60))
+    for key in ("a&b", "c", "d"):
+        store.put(f"s3://bucket/{key}", b"x")
+    asked = bucket.asked
+    store.delete(["s3://bucket/c", "s3://bucket/none", "s3://bucket/d"])
+    assert (list(bucket.objects), bucket.asked) == (["/bucket/a&b"], asked + 1)
+
+
+class Slow(FileStore):
+    """Too busy for every second request to delete."""
+
+    def __init__(self) -> None:
+        self.told: list[list[str]] = []
+
+    def delete(self, uris: Iterable[str]) -> None:
+        self.told.append(list(uris))
+        if len(self.told) % 2 == 0:
+            answer = {"Error": {"Code": "SlowDown"}, "ResponseMetadata": {"HTTPStatusCode": 503}}
+            raise ClientError(answer, "DeleteObjects")  # type: ignore[arg-type]
+
+
+def test_what_could_not_be_deleted_is_told_again_and_the_rest_is_not() -> None:
+    slow = Slow()
+    Patient(slow, Patience(60)).delete(f"s3://b/{n}" for n in range(1500))
+    assert [(told[0], len(told)) for told in slow.told] == [
+        ("s3://b/0", 1000),
+        ("s3://b/1000", 500),
+        ("s3://b/1000", 500),
+    ]
 
 
 def raises(error: BaseException) -> Callable[[], None]:

@@ -38,18 +38,15 @@ async def test_calls_run_in_order_and_one_by_one() -> None:
     assert not busy.overlapped
 
 
-@pytest.mark.parametrize("how", ["timeout", "cancelled"])
-async def test_a_call_that_was_given_up_still_has_the_thread_to_itself(how: str) -> None:
-    busy, run = Busy(), OneAtATime(seconds=1.0 if how == "timeout" else 60)
+async def test_a_call_that_was_given_up_still_has_the_thread_to_itself() -> None:
+    busy, run = Busy(), OneAtATime()
     first = asyncio.create_task(run(busy, 1, wait=True))
     async with asyncio.timeout(20):
         while not busy.running:
             await asyncio.sleep(0.001)
-    if how == "cancelled":
-        first.cancel()
-    with pytest.raises(TimeoutError if how == "timeout" else asyncio.CancelledError):
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
         await first
-    run._seconds = 10
     second = asyncio.create_task(run(busy, 2))
     await asyncio.sleep(0.02)
     assert busy.made == [1]
@@ -59,15 +56,29 @@ async def test_a_call_that_was_given_up_still_has_the_thread_to_itself(how: str)
 
 
 async def test_a_call_that_never_began_is_not_made_later() -> None:
-    busy, run = Busy(), OneAtATime(seconds=1.0)
+    busy, run = Busy(), OneAtATime()
     waiting = [asyncio.create_task(run(busy, n, wait=True)) for n in (1, 2)]
-    assert [type(found) for found in await asyncio.gather(*waiting, return_exceptions=True)] == [
-        TimeoutError
-    ] * 2
+    async with asyncio.timeout(20):
+        while not busy.running:
+            await asyncio.sleep(0.001)
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
     busy.go_on.set()
-    run._seconds = 10
     assert await run(busy, 3) == 3
     assert busy.made == [1, 3]
+
+
+async def test_it_says_for_how_long_a_call_has_run() -> None:
+    busy, run = Busy(), OneAtATime()
+    assert run.busy == 0
+    running = asyncio.create_task(run(busy, 1, wait=True))
+    async with asyncio.timeout(20):
+        while run.busy < 0.05:
+            await asyncio.sleep(0.001)
+    busy.go_on.set()
+    await running
+    assert run.busy == 0
 
 
 async def test_what_a_call_raises_is_the_callers() -> None:

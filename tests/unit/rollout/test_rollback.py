@@ -9,9 +9,10 @@ from pathlib import Path
 import aiohttp
 import pytest
 from a_job import TOKEN, Job, manifest, report, spec
+from episodes import version
 
 from headway_api.exits import ANEW, JobError
-from headway_api.records import PolicyVersion, StepReport
+from headway_api.records import StepReport
 from headway_rollout.bounds import rollback
 from headway_rollout.ledger.segments import total
 from headway_rollout.sampler.choice import CHOICES, Order
@@ -78,12 +79,25 @@ async def test_a_learner_whose_step_nothing_points_to_is_refused(tmp_path: Path)
         assert not running.done()
 
 
+async def test_a_learner_that_another_has_taken_the_place_of_is_not_heard(tmp_path: Path) -> None:
+    """It was cut off when it had taken a step, and says so when the other has taken the same one."""
+    job = Job(tmp_path)
+    async with job.coordinator() as (training, learner, running):
+        await learner.run(steps=2)
+        old = training.state.reports[-1]
+        anew = manifest(2, incarnation=1)
+        await training.report(old.model_copy(update={"version": anew.version, "weights": anew}))
+        with pytest.raises(Conflict, match=r"of a learner before that of version 1\.2"):
+            await training.report(old)
+        assert training.state.reports[-1].weights == anew
+        following = old.model_copy(update={"step": 3, "version": version(3)})
+        with pytest.raises(Conflict, match="of a learner before"):
+            await training.report(following)
+        assert not running.done()
+
+
 def test_only_a_newer_incarnation_that_is_on_record_is_a_rollback(tmp_path: Path) -> None:
     last = report(5, 1)
-
-    def version(step: int, incarnation: int) -> PolicyVersion:
-        return PolicyVersion(incarnation=incarnation, step=step)
-
     fault = rollback(report(3, 2), last, latest=version(3, 2))
     assert fault is not None
     assert fault.code == ANEW, "nothing failed: no restart is counted"

@@ -13,13 +13,13 @@ from episodes import a_group
 from faulty_servers import broker, fail, serving
 
 from headway_api.exits import JobError
-from headway_api.records import EpisodeRecord
+from headway_api.records import EpisodeRecord, GroupRecord
 from headway_api.sandbox_api import NOT_OWNER
 from headway_rollout.bounds import TOO_OLD, superseded
 from headway_rollout.coordinator import is_superseded
 from headway_rollout.dataset import position_of
 from headway_rollout.episode import Task
-from headway_rollout.ledger.segments import total
+from headway_rollout.ledger.segments import Ledger, total
 from headway_rollout.sandboxes import Broker
 from headway_rollout.spool import Spool, decode
 
@@ -107,9 +107,17 @@ def quick(**algorithm: Any) -> Any:
     return of.model_copy(update={"schedule": longer, "evaluation": quiet})
 
 
+def write(job: Job, group: GroupRecord, *, billed: bool) -> None:
+    """What a predecessor that was thought dead writes, before it is stopped at last."""
+    Spool(job.store, job.layout).put(group)
+    if billed:
+        Ledger(job.store, job.layout).group(group)
+
+
+@pytest.mark.parametrize("billed", [False, True])
 @pytest.mark.parametrize(("behind", "given_up"), [(2, True), (1, True), (0, False)])
 async def test_a_group_that_a_predecessor_wrote_late_is_trained_unless_its_tokens_are_too_old(
-    tmp_path: Path, behind: int, given_up: bool
+    tmp_path: Path, behind: int, given_up: bool, billed: bool
 ) -> None:
     """It stands for a group that this process began `behind` steps after the other's tokens."""
     job, plain, late = Job(tmp_path, quick(maxStepsOffPolicy=1), rows=40), Job.episode, ""
@@ -119,7 +127,7 @@ async def test_a_group_that_a_predecessor_wrote_late_is_trained_unless_its_token
         step = training.sampler.active[position_of(task.group_id)].since
         if not late and step >= 2:
             late = task.group_id
-            Spool(job.store, job.layout).put(a_group(late, [1.0, 0.0], step=step - behind))
+            write(job, a_group(late, [1.0, 0.0], step=step - behind), billed=billed)
         return await plain(job, task)
 
     job.episode = episode  # type: ignore[method-assign]
@@ -135,16 +143,21 @@ async def test_a_group_that_a_predecessor_wrote_late_is_trained_unless_its_token
     assert total(job.ledger.days) == job.recounted()
 
 
-async def test_a_successor_gives_up_what_was_written_too_late_for_any_batch(tmp_path: Path) -> None:
+@pytest.mark.parametrize("billed", [False, True])
+async def test_a_successor_gives_up_what_was_written_too_late_for_any_batch(
+    tmp_path: Path, billed: bool
+) -> None:
     job = Job(tmp_path, quick(maxStepsOffPolicy=1), rows=40)
     async with job.coordinator() as (_, learner, _):
         await learner.run(steps=4)
     at = len(job.store.list(job.layout.train_groups))
     late = a_group(f"t0-{at:06d}", [1.0, 0.0], step=1)
-    Spool(job.store, job.layout).put(late)
+    write(job, late, billed=billed)
     for abandoned in ({"TooOld": 1}, {}):
         async with job.coordinator() as (training, learner, running):
             assert training.state.abandoned == abandoned, "it is put on record"
+            assert bool(training.state.discarded["TooOld"]) == bool(abandoned)
+            assert total(job.ledger.days) == job.recounted()
             if not abandoned:
                 await asyncio.gather(learner.run(), running)
     assert training.state.finished == "MaxSteps"
