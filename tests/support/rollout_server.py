@@ -125,6 +125,11 @@ class RolloutServer:
         [started] = self.events("engine starting")
         return group_members(started["pid"])
 
+    def front_process(self) -> int:
+        """vLLM's API server: the oldest child of the guard, which leads the group and adopts orphans."""
+        group = self.events("engine starting")[0]["pid"]
+        return min(pid for pid in self.engine_processes() if pid != group and _parent_of(pid) == group)
+
     def wait_ready(self, seconds: float = 600) -> float:
         """Wait until `/readyz` says so; the seconds it took."""
         started = time.monotonic()
@@ -202,6 +207,10 @@ def group_members(group: int) -> list[int]:
         if int(fields[2]) == group and fields[0] != "Z":
             found.append(int(entry.name))
     return found
+
+
+def _parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def kill(pid: int) -> None:

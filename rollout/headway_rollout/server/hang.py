@@ -1,17 +1,20 @@
 """Whether the engine still computes, as its own counters tell: a pure judgement, and the looks that feed it.
 
 An engine whose workers wait for each other for ever answers its probes all the same: the process that talks
-HTTP is another one. What it counts it hears from the other one, after each step. So an engine that hangs over
-the first request after a time without any still says that it has none, and is not found here.
+HTTP is another one. What it counts it hears from the other one, after each step. So one that hangs over the
+first request after a time without any still says that it has none; hence one that says so is asked for a
+token now and then, and what it was asked for counts as a request that it has.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from headway_rollout.engines import metrics
+from headway_rollout.model_names import BASE_MODEL
 from headway_rollout.server.engine import Engine, EngineRefused
 
 LOOK_SECONDS = 5.0
@@ -20,6 +23,9 @@ HUNG_SECONDS = 120.0
 """How long an engine with running requests may count no token. vLLM counts a prompt once all of it is
 computed, so it must be longer than the longest prefill, which takes tens of seconds; and an engine that is
 killed by mistake throws away more than this."""
+
+BEAT_SECONDS = 30.0
+"""Without requests, before it is asked for a token."""
 
 RUNNING: Final = "vllm:num_requests_running"
 PROMPT: Final = "vllm:prompt_tokens_total"
@@ -67,13 +73,29 @@ def after(before: Standstill | None, pulse: Pulse | None, now: float) -> Standst
 async def found(engine: Engine) -> str:
     """Return once the engine hangs, and how that showed."""
     standstill: Standstill | None = None
-    while True:
-        await asyncio.sleep(LOOK_SECONDS)
-        try:
-            text = await engine.metrics(LOOK_SECONDS)
-        except EngineRefused:
-            pass  # one that had requests and does not even answer now is none the better for it
-        else:
-            standstill = after(standstill, None if engine.held else read(text), time.monotonic())
-        if standstill is not None and time.monotonic() - standstill.since > HUNG_SECONDS:
-            return f"vLLM has requests and has computed no token for {HUNG_SECONDS:.0f} s"
+    beat, beaten = asyncio.create_task(_beat(engine)), time.monotonic()
+    try:
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            now = time.monotonic()
+            try:
+                pulse = read(await engine.metrics(LOOK_SECONDS))
+            except EngineRefused:  # what does not even answer does no more than it was known to have done
+                pulse = Pulse(running=1, tokens=standstill.tokens if standstill is not None else 0.0)
+            if engine.held:
+                pulse = None
+            elif pulse is not None and not beat.done():
+                pulse = pulse._replace(running=pulse.running + 1)
+            standstill = after(standstill, pulse, time.monotonic())
+            if pulse is not None and pulse.running == 0 and now - beaten > BEAT_SECONDS:
+                beat, beaten = asyncio.create_task(_beat(engine)), now
+            if standstill is not None and time.monotonic() - standstill.since > HUNG_SECONDS:
+                return f"vLLM has computed no token of what it was asked for in {HUNG_SECONDS:.0f} s"
+    finally:
+        beat.cancel()
+
+
+async def _beat(engine: Engine) -> None:
+    """Have it compute one token; whether it did shows in what it counts."""
+    with suppress(EngineRefused):
+        await engine.next_logprob(BASE_MODEL, [0], 0)

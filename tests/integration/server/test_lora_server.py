@@ -5,14 +5,18 @@ The tests of this module share one server and run in order; the last one makes i
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import shutil
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from rollout_server import (
     CANARY_TOKENS,
@@ -28,6 +32,8 @@ from headway_api.exits import RETRIABLE
 from headway_api.records import WeightsManifest
 from headway_api.store import digest
 from headway_rollout.model_names import adapter_name
+from headway_rollout.server import hang
+from headway_rollout.server.engine import Engine
 from headway_rollout.server.launch import KEEP_ADAPTERS
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
@@ -205,6 +211,28 @@ def test_missing_weights_are_reported(server: RolloutServer, first: WeightsManif
     assert state.error is not None
     assert state.error.startswith("NotFound")
     assert server.status("/readyz") == 200
+
+
+async def test_an_engine_that_hangs_while_it_has_no_requests_is_found(
+    server: RolloutServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, seconds in {"LOOK_SECONDS": 0.2, "BEAT_SECONDS": 1.0, "HUNG_SECONDS": 6.0}.items():
+        monkeypatch.setattr(hang, name, seconds)
+    talking = {server.events("engine starting")[0]["pid"], server.front_process()}
+    computing = set(server.engine_processes()) - talking
+    async with aiohttp.ClientSession() as http:
+        finding = asyncio.create_task(hang.found(Engine(http, server.url)))
+        await asyncio.wait({finding}, timeout=10)
+        assert not finding.done(), "it answers all it is asked for"
+        try:
+            for pid in computing:
+                os.kill(pid, signal.SIGSTOP)
+            assert "no token" in await asyncio.wait_for(finding, 60)
+            assert server.status("/readyz") == 200, "its own process tells nobody"
+        finally:
+            for pid in computing:
+                os.kill(pid, signal.SIGCONT)
+    server.generate("base", CANARY_TOKENS)
 
 
 def test_the_wrong_adapter_fails_the_canary_and_ends_the_server(

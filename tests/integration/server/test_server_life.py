@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from rollout_server import RolloutServer, group_members, kill
+from rollout_server import RolloutServer, kill
 
 from headway_api.exits import PERMANENT, RETRIABLE
 
@@ -26,16 +26,6 @@ def until(condition: Callable[[], bool], seconds: float = 120) -> None:
         time.sleep(0.05)
 
 
-def parent_of(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-
-def front_process(server: RolloutServer) -> int:
-    """vLLM's API server: the oldest child of the guard, which leads the group and adopts orphans."""
-    group = server.events("engine starting")[0]["pid"]
-    return min(pid for pid in group_members(group) if pid != group and parent_of(pid) == group)
-
-
 @pytest.mark.long
 def test_kill_of_the_server_leaves_no_engine_process(tmp_path: Path, tiny: Path) -> None:
     with RolloutServer(tmp_path, tiny, model=LORA) as server:
@@ -49,7 +39,7 @@ def test_kill_of_the_server_leaves_no_engine_process(tmp_path: Path, tiny: Path)
 def test_when_the_engine_dies_the_server_says_so_and_ends(tmp_path: Path, tiny: Path) -> None:
     with RolloutServer(tmp_path, tiny, model=LORA) as server:
         server.wait_ready()
-        kill(front_process(server))
+        kill(server.front_process())
         assert server.process.wait(60) == RETRIABLE
         assert "EngineDied: vLLM ended (killed by signal 9)" in server.tail()
         until(lambda: server.engine_processes() == [])

@@ -87,6 +87,15 @@ class Counting(Engine):
         self.count: Callable[[int], float | None] = lambda look: 0.0
         """Tokens by the number of the look; None where it does not answer."""
         self.running = 2.0
+        self.asked = 0
+        self.answers = True
+        """A request for a token ends."""
+
+    async def next_logprob(self, model: str, context: list[int], token: int) -> float:
+        self.asked += 1
+        if not self.answers:
+            await asyncio.Event().wait()
+        return -1.0
 
     async def metrics(self, seconds: float = 0.0) -> str:
         self.looks += 1
@@ -101,28 +110,53 @@ class Counting(Engine):
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hang, "LOOK_SECONDS", 0.01)
     monkeypatch.setattr(hang, "HUNG_SECONDS", 0.15)
+    monkeypatch.setattr(hang, "BEAT_SECONDS", 0.05)
 
 
 @pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("running", [2.0, 0.0], ids=["with requests", "idle"])
 @pytest.mark.parametrize("answers", [True, False], ids=["says so", "answers nothing"])
-async def test_an_engine_that_computes_nothing_more_hangs(answers: bool) -> None:
+async def test_an_engine_that_computes_nothing_more_hangs(answers: bool, running: float) -> None:
     engine = Counting()
     engine.count = lambda look: float(look) if look < 20 else 20.0 if answers else None
+    engine.running = running
+    engine.answers = running > 0
     async with asyncio.timeout(5):
         assert "no token" in await hang.found(engine)
     assert engine.looks > 20
 
 
 @pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize("why", ["idle", "held", "computing", "never answered"])
+@pytest.mark.parametrize("why", ["idle", "held", "held and silent", "computing"])
 async def test_an_engine_that_has_a_reason_to_stand_still_does_not_hang(why: str) -> None:
     engine = Counting()
     engine.running = 0.0 if why == "idle" else 2.0
-    engine.held = why == "held"
-    engine.count = {"computing": float, "never answered": lambda look: None}.get(why, engine.count)
+    engine.held = why.startswith("held")
+    engine.count = {"computing": float, "held and silent": lambda look: None}.get(why, engine.count)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.5):
             await hang.found(engine)
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_an_engine_that_hangs_over_its_first_request_hangs_though_it_says_it_has_none() -> None:
+    engine = Counting()
+    engine.running = 0.0
+    engine.count = lambda look: setattr(engine, "answers", look < 20) or 0.0
+    async with asyncio.timeout(5):
+        assert "no token" in await hang.found(engine)
+    assert engine.looks > 20
+    assert engine.asked > 2, "it was asked now and then while it answered"
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_an_engine_that_has_requests_is_asked_for_nothing_more() -> None:
+    engine = Counting()
+    engine.count = float
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.5):
+            await hang.found(engine)
+    assert engine.asked == 1, "when it started"
 
 
 class Process:
