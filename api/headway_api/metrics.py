@@ -64,6 +64,7 @@ TIMING: Final = (
     Family("timing_s/training", "All the learner does of a step once it has the batch.", "seconds"),
     Family("timing_s/policy_update", "Forward, backward and optimizer of a step.", "seconds"),
     Family("timing_s/save_checkpoint", "Writing a checkpoint.", "seconds"),
+    Family("timing_s/prune", "Deleting checkpoints and weights that are no longer kept.", "seconds"),
     Family("timing_s/publish_weights", "Writing the weights that the servers fetch.", "seconds"),
     Family("timing_s/eval", "A validation, from its first episode's start to its last one's end.", "seconds"),
     Family(
@@ -111,6 +112,11 @@ CONCURRENCY: Final = (
     Family(
         "rollout/preemptions",
         "Requests that servers took out of a full KV cache and computed again; not those for new weights.",
+        kind="counter",
+    ),
+    Family(
+        "rollout/rerouted_requests",
+        "Requests lost with their server and asked again, of another one where there is one.",
         kind="counter",
     ),
 )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from headway_api.conditions import Condition, ConditionType, Reason, condition, find, merge
-from headway_rollout.engines.router import Router
+from headway_rollout.engines.router import ALWAYS_BEHIND, Endpoint, Router
 
 OWN = frozenset({ConditionType.WEIGHTS_IN_SYNC})
 TOLD_MOST = 3
@@ -34,21 +34,27 @@ class Conditions:
         """What is to be said at `now` (monotonic); equal to what was said where nothing changed."""
         if self._enough_at is None or not is_short(router):
             self._enough_at = now
-        self._told = after(self._told, router, now - self._enough_at)
+        self._told = after(self._told, router, now - self._enough_at, router.behind(now))
         return self._told
 
 
-def after(before: Sequence[Condition], router: Router, short_seconds: float = 0.0) -> list[Condition]:
+def after(
+    before: Sequence[Condition],
+    router: Router,
+    short_seconds: float = 0.0,
+    behind: Collection[Endpoint] = (),
+) -> list[Condition]:
     """The conditions that follow those told before: pure.
 
-    `short_seconds` is for how long fewer servers than asked for have held verified weights.
+    `short_seconds` is for how long fewer servers than asked for have held verified weights, `behind` are
+    those that have held none but overtaken ones for too long.
     """
     said = find(before, ConditionType.WEIGHTS_IN_SYNC)
     if said is None:
-        return [weights_in_sync(router) or _unknown(router)]
+        return [weights_in_sync(router, behind) or _unknown(router)]
     overtaken = said.status == "True" and short_seconds > PATIENCE_SECONDS
     stands = _unknown(router) if said.status == "Unknown" or overtaken else said
-    return merge([said], [weights_in_sync(router) or stands])
+    return merge([said], [weights_in_sync(router, behind) or stands])
 
 
 def is_short(router: Router) -> bool:
@@ -56,10 +62,11 @@ def is_short(router: Router) -> bool:
     return router.wanted is not None and len(router.verified()) < router.replicas
 
 
-def weights_in_sync(router: Router) -> Condition | None:
+def weights_in_sync(router: Router, behind: Collection[Endpoint] = ()) -> Condition | None:
     """Whether as many servers as asked for hold the weights wanted; None while they merely take them, or are
-    too few."""
-    failed = {server.endpoint: server.failure for server in router.servers.values() if server.failure}
+    too few. One that is `behind` takes them for ever and never has them in time."""
+    failed = dict.fromkeys(behind, ALWAYS_BEHIND)
+    failed |= {server.endpoint: server.failure for server in router.servers.values() if server.failure}
     if failed or router.gone:
         reasons = {failure.reason for failure in (*failed.values(), *router.gone.values())}
         words = [f"{endpoint.engine}: {failure.message}" for endpoint, failure in failed.items()]

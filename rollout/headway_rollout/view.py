@@ -220,6 +220,7 @@ def _servers(fleet: Fleet) -> Iterator[Sample]:
             yield Sample("rollout/kv_cache_use", server.reading.kv_use, {"server": server.endpoint.engine})
     yield Sample("weights/verification_failures", fleet.verification_failures)
     yield Sample("rollout/preemptions", router.preemptions)
+    yield Sample("rollout/rerouted_requests", fleet.reroutes)
 
 
 def _episodes(training: Training) -> Iterator[Sample]:

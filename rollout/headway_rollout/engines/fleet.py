@@ -121,6 +121,7 @@ class Fleet:
         """Of each server that is told of new weights, which, and what ends the wait for its answer."""
         self.router = Router()
         self.reroutes = 0
+        """Times that a request was lost with its server and asked again."""
         self.verification_failures = 0
         """Loads that ended with a server saying that the weights are not those of their manifest."""
 
@@ -131,7 +132,7 @@ class Fleet:
         known, as after a restart.
         """
         self._manifest, self._reported = manifest, reported
-        self.router.wanted = manifest.version
+        self.router.want(manifest.version)
         await self._notify()
 
     async def ready(self) -> None:
@@ -156,10 +157,10 @@ class Fleet:
             except vllm.ServerLost as error:
                 failures, lost = failures + 1, error
             failed.add(server.endpoint)
-            self.reroutes += 1
             logs.event(_log, "server-lost", level=logging.WARNING, session=session, error=str(lost))
             if failures == TRIES:
                 raise InfraFault(f"{failures} servers failed this turn, one after the other; at last: {lost}")
+            self.reroutes += 1
             if manifest.version == self.router.wanted:
                 self.router.lost_request(server.endpoint, str(lost))
             await self._notify()

@@ -7,6 +7,7 @@ wanted. One that loses requests rests after each loss, longer and longer, while 
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
@@ -15,6 +16,7 @@ from typing import Final
 
 from headway_api.conditions import Reason
 from headway_api.records import PolicyVersion
+from headway_rollout.engines import weights
 
 SLACK: Final = 2
 """Episodes that a server may have, beside one, more than another server has (a quarter of its own where that
@@ -49,6 +51,15 @@ class Failure:
     """In the server's own words, where it said any."""
 
 
+ALWAYS_BEHIND: Final = Failure(
+    Reason.UPDATE_TIMED_OUT,
+    f"always behind: for more than {weights.LOAD_SECONDS:.0f} s it has held none but overtaken weights, as "
+    "it takes longer to load them than a step takes",
+)
+"""Of a server whose every load ends well, and too late. No numbers of its own: they would be others at every
+step."""
+
+
 @dataclass(frozen=True)
 class Reading:
     """How full a server said it is."""
@@ -79,6 +90,9 @@ class Server:
     """Why it is not in rotation, in the server's own words; empty where there is nothing to say."""
     failure: Failure | None = None
     """What ended badly there last; None once it holds the wanted weights."""
+    in_step_at: float = math.inf
+    """When it last held the wanted weights, or first any since it came or failed, by the router's clock; not
+    when it came, for a start is no load."""
     canary_error: float | None = None
     """Mean absolute difference to the manifest's canary, as measured when `version` was loaded."""
     reading: Reading | None = None
@@ -121,18 +135,28 @@ class Router:
         """The servers there are now; returns those that came and those that went."""
         now = set(endpoints)
         came, went = now - self.servers.keys(), self.servers.keys() - now
+        behind = dict.fromkeys(self.behind(self.clock()), ALWAYS_BEHIND)
         for endpoint in came:
             self.servers[endpoint] = Server(endpoint, failure=self.gone.pop(endpoint, None))
         for endpoint in went:
-            if (failure := self.servers.pop(endpoint).failure) is not None:
-                self.gone[endpoint] = failure
+            failure = self.servers.pop(endpoint).failure or behind.get(endpoint)
+            if failure is not None:
+                self.gone[endpoint], self.met = failure, False
         return came, went
+
+    def want(self, version: PolicyVersion) -> None:
+        """From now on these are the weights wanted: whoever held the last ones was in step until now."""
+        for server in self._in_sync():
+            server.in_step_at = self.clock()
+        self.wanted = version
 
     def holds(self, endpoint: Endpoint, version: PolicyVersion, canary_error: float | None = None) -> None:
         """The server's weights were verified to be `version`."""
         if server := self.servers.get(endpoint):
             server.version, server.problem, server.failure = version, "", None
             server.canary_error = canary_error
+            now = self.clock()
+            server.in_step_at = now if version == self.wanted else min(server.in_step_at, now)
         if len(self._in_sync()) >= self.replicas:
             self.met = True
             self.gone.clear()
@@ -140,7 +164,7 @@ class Router:
     def failed(self, endpoint: Endpoint, failure: Failure) -> None:
         """The server was told to take weights and did not."""
         if server := self.servers.get(endpoint):
-            server.failure, self.met = failure, False
+            server.failure, server.in_step_at, self.met = failure, math.inf, False
             self.lost(endpoint, failure.message)
 
     def silent(self, endpoint: Endpoint, problem: str) -> None:
@@ -178,6 +202,12 @@ class Router:
     def verified(self) -> list[Server]:
         """Servers that hold weights known to be right: the wanted ones, or those they are to replace."""
         return [server for server in self.servers.values() if server.version is not None]
+
+    def behind(self, now: float) -> list[Endpoint]:
+        """Servers that have held none but overtaken weights for longer than a load may take: none of their
+        loads failed, and yet they answer nothing."""
+        overtaken = (server for server in self.verified() if server.version != self.wanted)
+        return [s.endpoint for s in overtaken if now - s.in_step_at > weights.LOAD_SECONDS]
 
     def pick(self, session: str, failed: Collection[Endpoint] = ()) -> Server | None:
         """The server with the fewest episodes, or this one's own while its prefix is cached there and the

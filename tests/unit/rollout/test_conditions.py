@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, get_args
@@ -20,6 +21,7 @@ from headway_rollout import conditions, status
 from headway_rollout.coordinator import Coordinator
 from headway_rollout.engines.fleet import Fleet, by_dns
 from headway_rollout.engines.router import Endpoint, Failure, Router, Server
+from headway_rollout.engines.weights import LOAD_SECONDS
 
 A, B, C = (Endpoint(f"http://{name}:8000", f"http://{name}:8001") for name in "abc")
 LONG_AGO = datetime(2026, 11, 1, tzinfo=UTC)
@@ -74,15 +76,123 @@ def test_servers_that_take_a_version_change_nothing() -> None:
 
 
 def test_steps_that_overtake_each_other_keep_it_true() -> None:
-    of, told = router(A, B), conditions.Conditions(said(None, Reason.PENDING))
+    of, told, at = router(A, B), conditions.Conditions(said(None, Reason.PENDING)), [0.0]
+    of.clock = lambda: at[0]
     [first] = told.current(of, 0.0)
     for step in range(2, 6):
-        of.wanted = version(step)  # seen between its report and its load, each time
+        at[0] = 100.0 * step
+        of.want(version(step))  # seen between its report and its load, each time
         assert told.current(of, 100.0 * step) == [first]
         of.holds(A, version(step))
         assert told.current(of, 100.0 * step + 50) == [first], "however long the second one's load takes"
         of.holds(B, version(step))
     assert first.status == "True"
+
+
+class Job:
+    """Two servers at one step every 100 s, the first of which takes each step's weights at once."""
+
+    def __init__(self) -> None:
+        self.now, self.step = 0.0, 1
+        self.router = router()
+        self.router.clock = lambda: self.now
+        for endpoint in (A, B):
+            self.router.holds(endpoint, version(1))
+        self.told = conditions.Conditions(said(True))
+
+    def steps(self, until: float, second: Callable[[int], int | None], of: Endpoint = B) -> set[str]:
+        """Go on until then. Just before a step's end, the second server has taken the weights that `second`
+        says, if any. Returns all that was told meanwhile."""
+        told = set()
+        while self.now + 100 <= until:
+            self.now += 99
+            if (taken := second(self.step)) is not None:
+                self.router.holds(of, version(taken))
+            told.add(self.status())
+            self.now, self.step = self.now + 1, self.step + 1
+            self.router.want(version(self.step))
+            self.router.holds(A, version(self.step))
+            told.add(self.status())
+        return told
+
+    def status(self) -> str:
+        return self.condition().status
+
+    def condition(self) -> Condition:
+        [found] = self.told.current(self.router, self.now)
+        return found
+
+
+def overtaken(step: int) -> int:
+    """What a server holds whose load takes a little longer than a step."""
+    return step - 1
+
+
+def test_a_server_whose_every_load_is_overtaken_is_told_once_no_load_may_take_as_long() -> None:
+    job = Job()
+    assert job.steps(100, lambda step: step) == {"True"}
+    assert job.steps(100 + LOAD_SECONDS, overtaken) == {"True"}
+    job.now += 1
+    first = job.condition()
+    assert (first.status, first.reason) == ("False", "UpdateTimedOut")
+    assert first.message.startswith("http://b:8000: always behind: for more than 600 s ")
+    assert "longer to load them than a step takes" in first.message
+    assert job.steps(5000, overtaken) == {"False"}
+    assert job.condition() == first, "in the same words at every step"
+    job.router.holds(B, version(job.step))
+    assert job.condition().reason == "Synced"
+
+
+@pytest.mark.parametrize("every", [2, 5])
+def test_a_server_that_falls_behind_and_catches_up_keeps_it_true(every: int) -> None:
+    job = Job()
+    assert job.steps(10_000, lambda step: step if step % every == 0 else overtaken(step)) == {"True"}
+
+
+def test_one_load_may_take_all_the_time_that_a_load_may_take() -> None:
+    job = Job()
+    job.now = 10_000.0  # of one step
+    job.router.want(version(2))
+    job.router.holds(A, version(2))
+    job.now += LOAD_SECONDS
+    assert job.status() == "True"
+    job.router.holds(B, version(2))
+    job.now += 10_000.0
+    assert job.status() == "True"
+
+
+def test_a_server_that_starts_is_not_behind_while_it_loads_for_the_first_time() -> None:
+    job = Job()
+    job.router.discovered([A, C])
+    job.steps(3000, lambda step: None)
+    assert job.status() == "Unknown"
+    job.steps(3000 + LOAD_SECONDS, overtaken, of=C)
+    assert job.status() == "True"
+    job.steps(3200 + LOAD_SECONDS, overtaken, of=C)
+    assert (job.status(), job.condition().message[:13]) == ("False", "http://c:8000")
+
+
+def test_one_that_failed_has_all_the_time_again_once_it_takes_weights() -> None:
+    job = Job()
+    job.router.failed(B, Failure(Reason.SERVER_SILENT, "no answer"))
+    job.steps(3000, lambda step: None)
+    assert job.steps(3000 + LOAD_SECONDS, overtaken) == {"False"}
+    assert job.condition().message == "http://b:8000: no answer", "what was said stands"
+    job.router.holds(B, version(job.step))
+    assert job.status() == "True"
+
+
+def test_a_server_that_was_always_behind_is_remembered_until_its_place_is_taken() -> None:
+    job = Job()
+    job.steps(2000, overtaken)
+    for there in ([A], [A, C], [A, B]):
+        job.router.discovered(there)
+        assert job.status() == "False"
+        if len(there) > 1:
+            job.router.holds(there[1], version(job.step - 1))
+        assert job.status() == "False", "none but overtaken weights again"
+    job.router.holds(B, version(job.step))
+    assert job.status() == "True"
 
 
 def test_a_mended_server_is_in_sync_though_the_next_weights_are_wanted_already() -> None:

@@ -350,6 +350,37 @@ async def test_a_load_without_an_answer_is_a_failure_until_one_succeeds(
         assert [known.status for known in conditions.after([found], fleet.router)] == ["True"]
 
 
+async def test_a_server_whose_loads_are_all_overtaken_makes_it_false_until_one_is_not() -> None:
+    may_end = asyncio.Semaphore(0)
+
+    async def slow(_: web.Request) -> web.StreamResponse | None:
+        await may_end.acquire()
+        return None
+
+    async with a_fleet(2) as (fleet, servers):
+        router, agent = fleet.router, servers.agents[1]
+        router.replicas = 2
+        await fleet.want(manifest(0))
+        await until(lambda: len(router.in_rotation()) == 2)
+        told = conditions.Conditions(conditions.after([], router))
+        agent.faults["POST /v1/weights"] = slow
+        late = next(s for s in router.servers.values() if s.endpoint.weights == agent.url)
+        await fleet.want(manifest(1))
+        await until(lambda: agent.count("POST") == 2)
+        await fleet.want(manifest(2))
+        may_end.release()
+        await until(lambda: late.version == version(1) and len(router.in_rotation()) == 1)
+        assert [known.status for known in told.current(router, time.monotonic())] == ["True"]
+        much_later = time.monotonic() + weights.LOAD_SECONDS + 1
+        [found] = told.current(router, much_later)
+        assert (found.status, found.reason) == ("False", "UpdateTimedOut")
+        assert found.message.startswith(f"{late.endpoint.engine}: always behind")
+        assert late.version == version(1), "its weights are right, for what it samples still"
+        may_end.release()
+        await until(lambda: len(router.in_rotation()) == 2)
+        assert [known.status for known in told.current(router, much_later)] == ["True"]
+
+
 async def test_a_silent_weight_agent_is_a_failure_until_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleets, "CHECK_SECONDS", 0.2)
     monkeypatch.setattr(weights, "ASK_SECONDS", 0.3)

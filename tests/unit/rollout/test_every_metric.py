@@ -139,6 +139,7 @@ async def coordinators(folder: Path) -> set[str]:
             await until_ready(running, port)
             shown, _, _ = await asyncio.gather(seen(coordinator, running), learner.run(), running)
     text = coordinator._exporter.text().decode()
+    assert 'headway_rollout_rerouted_requests_total{job="job",namespace="ns"} 0.0' in text
     assert 'headway_weights_verification_failures_total{job="job",namespace="ns"} 1.0' in text
     assert 'headway_episodes_retried_total{job="job",namespace="ns",purpose="validation"} 1.0' in text
     return shown | families(text_string_to_metric_families(text))
@@ -187,7 +188,7 @@ def the_learners(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     learner.keeper = type("Keeper", (), {"durable": 0})()
     groups = [learner_rig.group("t0-000000", [1.0, 0.0]), learner_rig.group("t0-000001", [1.0, 1.0])]
     batch = training_batch(Batch(step=1, epoch=0, groups=groups), learner._objective)
-    before = Stopwatch({"wait_for_batch": 1.0, "save_checkpoint": 0.5})
+    before = Stopwatch({"wait_for_batch": 1.0, "save_checkpoint": 0.5, "prune": 0.1})
     return set(learner.train(batch, incarnation=0, before=before).metrics)
 
 

@@ -9,6 +9,7 @@ from episodes import version
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headway_rollout.engines import weights
 from headway_rollout.engines.router import LAST_REST_SECONDS, SLACK, Endpoint, Router, rest_after
 
 A, B, C = (Endpoint(f"http://{name}:8000", f"http://{name}:8001") for name in "abc")
@@ -215,6 +216,36 @@ def test_a_server_that_rests_holds_its_weights_all_the_same() -> None:
     assert not found.met
     found.holds(A, version(1))
     assert (found.met, asked(found), len(found.verified())) == (True, {B}, 2)
+
+
+def test_who_has_held_none_but_overtaken_weights_for_longer_than_a_load_may_take_is_behind() -> None:
+    found, clock = router(), Clock()
+    found.clock, longest = clock, weights.LOAD_SECONDS
+    for endpoint in (A, B):
+        found.holds(endpoint, version(1))
+    clock.now += 10 * longest
+    assert found.behind(clock.now) == [], "in step, and C has held none yet"
+    found.want(version(2))
+    since = clock.now
+    clock.now += 1
+    found.holds(A, version(1))
+    found.holds(C, version(1))
+    found.holds(B, version(2))
+    assert found.behind(since + longest) == []
+    assert found.behind(since + longest + 0.5) == [A]
+    assert set(found.behind(since + longest + 1.5)) == {A, C}
+    found.lost(A, "refused")
+    assert found.behind(since + longest + 1.5) == [C], "it has another problem for now"
+    found.holds(A, version(1))
+    assert set(found.behind(since + longest + 1.5)) == {A, C}, "and the time goes on"
+    found.holds(A, version(2))
+    assert found.behind(since + longest + 1.5) == [C]
+    clock.now += longest
+    found.holds(C, version(2))
+    found.lost(C, "500")
+    found.want(version(3))
+    found.holds(C, version(2))
+    assert found.behind(clock.now + longest) == [], "it was in step, though not to the end"
 
 
 @given(st.integers(1, 10**6))
