@@ -110,7 +110,8 @@ def serve(
                 _announce(learner, coordinator, report)
         with watch("save_checkpoint"):
             learner.keeper.after(report)
-        learner.prune(report.step, word.validated)
+        with watch("prune"):
+            learner.prune(report.step, word.validated)
         if ranks.first:
             log("step", step=report.step, version=str(report.version), **report.metrics)
 

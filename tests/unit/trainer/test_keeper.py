@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import TypeVar, cast
 
 import learner_rig as rig
 import pytest
@@ -18,6 +20,7 @@ from headway_api.spec.learner import CheckpointsSpec
 from headway_api.store import FileStore
 from headway_api.store_away import StoreAway
 from headway_trainer import learner
+from headway_trainer.checkpoint import state
 from headway_trainer.checkpoint.journal import Journal
 from headway_trainer.checkpoint.keeper import Keeper
 from headway_trainer.engine import TAG, Engine
@@ -26,18 +29,19 @@ from headway_trainer.ranks import Ranks
 
 ONE = Ranks(0, 0, 1, None)
 EVERY = 5
+Value = TypeVar("Value")
 
 
 class Files(FileStore):
-    """Notes what is deleted, in order, and lets a test hold an upload up."""
+    """Notes what is deleted, in order and what together, and lets a test hold an upload up."""
 
     def __init__(self) -> None:
-        self.deleted: list[str] = []
+        self.deleted: list[list[str]] = []
         self.before_upload: Callable[[], object] = lambda: None
 
     def delete(self, uris: object) -> None:
         gone = list(cast(list[str], uris))
-        self.deleted += gone
+        self.deleted += [gone] if gone else []
         super().delete(gone)
 
     def upload(self, path: Path, uri: str) -> None:
@@ -46,31 +50,33 @@ class Files(FileStore):
 
 
 class Counting:
-    """An engine whose state is a word."""
+    """An engine whose state is a word; each rank writes files of its own."""
 
     replicated = False
     updates = 1
 
-    def __init__(self, word: str) -> None:
+    def __init__(self, word: str, rank: int) -> None:
         self.word = word
+        self._weights, self._optimizer = f"weights_{rank}.pt", f"optimizer_{rank}.pt"
 
     def save(self, folder: Path) -> Path:
         (folder / TAG).mkdir()
-        (folder / TAG / "weights.pt").write_text(self.word)
-        (folder / TAG / "optimizer.pt").write_text(f"{self.word}'s moments")
+        (folder / TAG / self._weights).write_text(self.word)
+        (folder / TAG / self._optimizer).write_text(f"{self.word}'s moments")
         return folder / TAG
 
     def load(self, folder: Path) -> None:
-        self.word = (folder / TAG / "weights.pt").read_text()
-        assert (folder / TAG / "optimizer.pt").read_text() == f"{self.word}'s moments"
+        self.word = (folder / TAG / self._weights).read_text()
+        assert (folder / TAG / self._optimizer).read_text() == f"{self.word}'s moments"
 
 
 class Process:
     """A learner as far as its checkpoints go: takes steps, makes checkpoints, deletes."""
 
-    def __init__(self, folder: Path, layout: Layout, name: str, **spec: int) -> None:
+    def __init__(self, folder: Path, layout: Layout, name: str, ranks: Ranks = ONE, **spec: int) -> None:
+        self.ranks = ranks
         self.store = Files()
-        self.engine = Counting(name)
+        self.engine = Counting(name, ranks.rank)
         self.journal = Journal(self.store, layout)
         self.keeper = Keeper(
             CheckpointsSpec(every_steps=EVERY, **spec),
@@ -79,10 +85,10 @@ class Process:
             layout,
             self.journal,
             folder / name,
-            ONE,
+            ranks,
         )
         self.incarnation = 0
-        if (found := self.journal.begin()) is not None:
+        if (found := ranks.share(self.journal.begin() if ranks.first else None)) is not None:
             self.keeper.restore(found)
             self.journal.confirm(found)
             self.incarnation = found.report.version.incarnation
@@ -94,7 +100,8 @@ class Process:
     def take(self, *steps: int) -> None:
         """Without waiting for the checkpoint."""
         for step in steps:
-            self.journal.take(self.report(step))
+            if self.ranks.first:
+                self.journal.take(self.report(step))
             self.keeper.after(self.report(step))
 
     def durable(self, *steps: int, validated: tuple[int, ...] = ()) -> None:
@@ -185,6 +192,39 @@ def test_one_that_was_replaced_uploads_nothing_and_deletes_nothing(
     assert start("after").keeper.durable == 20
 
 
+class Meeting:
+    """Where two nodes meet, with a process each; neither waits long for the other."""
+
+    def __init__(self) -> None:
+        self.said: list[object] = [None, None]
+        self.both = threading.Barrier(2, timeout=30)
+
+    def live(self, work: Callable[[Ranks], Value]) -> list[Value]:
+        """What becomes of `work` on each node."""
+        with ThreadPoolExecutor(2) as nodes:
+            return list(nodes.map(work, [Node(0, 0, 2, None, self), Node(1, 0, 2, None, self)]))
+
+
+@dataclass(frozen=True)
+class Node(Ranks):
+    """The only process of its node."""
+
+    meeting: Meeting
+
+    def gather(self, value: Value) -> list[Value]:
+        self.meeting.said[self.rank] = value
+        self.barrier()
+        said = list(self.meeting.said)
+        self.barrier()
+        return cast(list[Value], said)
+
+    def share(self, value: Value) -> Value:
+        return self.gather(value)[0]
+
+    def barrier(self) -> None:
+        self.meeting.both.wait()
+
+
 class Absent:
     """A store that is away for so many uploads of a process."""
 
@@ -229,6 +269,30 @@ def test_one_that_is_told_to_stop_after_a_failed_upload_is_saved(start: Callable
     process.keeper.settle()
     after = start("fourth")
     assert (after.keeper.durable, after.engine.word) == (11, "at 11")
+
+
+@pytest.mark.parametrize("away", [0, 1])
+def test_no_node_waits_for_what_another_has_given_up(
+    away: int, tmp_path: Path, layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store is away for one of two nodes; the next checkpoint takes the lost one's place on both."""
+    monkeypatch.setattr(state, "PART_SECONDS", 20.0)
+
+    def work(ranks: Ranks) -> int:
+        node = Process(tmp_path, layout, f"node{ranks.rank}", ranks, keep_last=2, keep_best=0)
+        if ranks.rank == away:
+            Absent(node, 1)
+        node.take(5, 10)
+        node.keeper.settle()
+        if ranks.first:
+            node.keeper.prune([])
+        return node.keeper.durable
+
+    assert Meeting().live(work) == [10, -1]
+    assert folders(layout) == ["000010/000000"]
+    found = Journal(FileStore(), layout).begin()
+    assert found is not None
+    assert {file.name for file in found.state.files} >= {"weights_0.pt", "weights_1.pt"}
 
 
 def test_a_store_that_stays_away_ends_a_learner(start: Callable[..., Process]) -> None:
@@ -336,14 +400,19 @@ def test_what_makes_a_checkpoint_whole_is_deleted_first(
 ) -> None:
     process = start("only", keep_last=1)
     process.durable(5, 10, 15)
-    gone = process.store.deleted
-    assert [uri for uri in gone if uri.endswith("/report.json")] == [
-        layout.checkpoint_report(step, 0) for step in (5, 10)
-    ]
-    for step in (5, 10):
-        mine = [uri for uri in gone if uri.startswith(layout.checkpoint(step))]
-        assert mine[0] == layout.checkpoint_report(step, 0)
-        assert len(mine) == 5  # with the random state and the part of the manifest
+    gone = iter(process.store.deleted)
+    for step, (reports, others) in zip((5, 10), zip(gone, gone, strict=True), strict=True):
+        assert reports == [layout.checkpoint_report(step, 0)]
+        assert len(others) == 4  # with the random state and the part of the manifest
+        assert all(uri.startswith(layout.checkpoint(step)) for uri in others)
+
+
+def test_many_old_checkpoints_go_in_two_requests(start: Callable[..., Process], layout: Layout) -> None:
+    start("first", keep_last=9).durable(5, 10, 15, 20)
+    process = start("second", keep_last=1)
+    process.keeper.prune([])
+    assert [len(together) for together in process.store.deleted] == [3, 3 * 4]
+    assert folders(layout) == ["000020/000000"]
 
 
 @pytest.mark.parametrize("uploaded", [False, True])

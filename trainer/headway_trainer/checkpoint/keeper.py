@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import threading
+from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import filterfalse
 from pathlib import Path
 
 from headway_api.artifacts import Layout, by_number
@@ -47,6 +49,8 @@ class Keeper:
         """What makes the newest snapshot of this node durable; may be done again."""
         self._given_up = 0
         """Uploads that the store's absence has ended since one went through."""
+        self._withdrawn = threading.Event()
+        """Of the newest snapshot: a node has given its upload up, and it will not be whole."""
         self.saved = -1
         """The newest step whose state was copied, be it durable or not."""
         self.durable = -1
@@ -74,16 +78,18 @@ class Keeper:
         """
         if report.step == self.saved:
             return
-        try:
-            self._background.wait()
-        except StoreAway as away:  # the newer state takes its place: it may be the last that can be saved
-            self._give_up(away)
-        self._ranks.barrier()  # nobody still reads the files that are about to be replaced
+        # Rank 0 is the last to wait: what another node has given up it would await in vain.
+        if any(self._ranks.gather(not self._ranks.first and self._lost())):
+            self._withdrawn.set()
+        if self._ranks.first:
+            self._lost()
+        # Nobody still reads the files that are about to be replaced.
         start = self._ranks.share(self._journal.start)
         taken = state.snapshot(self._engine, start, self._scratch, self._ranks)
         self.saved = report.step
         if self._ranks.local_rank == 0:
-            self._upload = partial(self._make_durable, taken, report)
+            self._withdrawn = threading.Event()
+            self._upload = partial(self._make_durable, taken, report, self._withdrawn)
             self._background.start(self._upload)
 
     def settle(self) -> None:
@@ -125,16 +131,26 @@ class Keeper:
         sealed = {step: start for step, start in starts.items() if start is not None and step <= durable}
         whole = self._journal.standing(sealed)
         old = expired_checkpoints(found.keys(), whole, durable, spec.keep_last, spec.keep_best, validated)
-        for step in old:
-            self._delete(found[step])
+        gone = [uri for step in old for uri in found[step]]
         for step in whole.difference(old):
             own = f"{self._layout.checkpoint_of(step, sealed[step])}/"
-            self._delete(uri for uri in found[step] if not uri.startswith(own))
+            gone += [uri for uri in found[step] if not uri.startswith(own)]
+        # What makes a checkpoint whole goes first, by itself: a store deletes in any order what it is told at
+        # once, and cut short this leaves none that is taken for whole.
+        self._store.delete(filter(is_report, gone))
+        self._store.delete(filterfalse(is_report, gone))
         return sorted(found.keys() - set(old) | {self.saved})
 
-    def _delete(self, uris: Iterable[str]) -> None:
-        # What makes a checkpoint whole goes first: cut short, this leaves none that is taken for one.
-        self._store.delete(sorted(uris, key=lambda uri: not is_report(uri)))
+    def _lost(self) -> bool:
+        """Whether the store's absence ended the upload of this node, once that is over. It is not made again:
+        the newer state takes its place, which may be the last that can be saved.
+        """
+        try:
+            self._background.wait()
+        except StoreAway as away:
+            self._give_up(away)
+            return True
+        return False
 
     def _upload_again(self, away: StoreAway) -> None:
         """The snapshot is whole, and the process with it: the upload alone failed."""
@@ -147,11 +163,14 @@ class Keeper:
             raise away
         log("upload of a checkpoint given up", step=self.saved, why=str(away))
 
-    def _make_durable(self, taken: state.Snapshot, report: StepReport) -> None:
+    def _make_durable(self, taken: state.Snapshot, report: StepReport, withdrawn: threading.Event) -> None:
         self._journal.refuse_superseded()
         uri = self._layout.checkpoint_of(report.step, taken.start)
         state.upload(taken, self._store, uri, self._ranks.rank)
         if self._ranks.first:
-            self._journal.seal(report, state.complete(taken, self._store, uri, self._uploaders))
+            whole = state.complete(taken, self._store, uri, self._uploaders, withdrawn)
+            if whole is None:
+                return
+            self._journal.seal(report, whole)
             self.durable = report.step
         self._given_up = 0

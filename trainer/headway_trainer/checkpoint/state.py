@@ -9,6 +9,7 @@ together. All lie in a folder that no other start of the learner writes to.
 from __future__ import annotations
 
 import shutil
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -63,8 +64,11 @@ def upload(taken: Snapshot, store: Store, uri: str, rank: int) -> None:
     store.put(_part(uri, rank), DIGESTS.dump_json(digests))
 
 
-def complete(taken: Snapshot, store: Store, uri: str, uploaders: Sequence[int]) -> CheckpointManifest:
-    """The manifest, once all `uploaders` (ranks) have said that they are done.
+def complete(
+    taken: Snapshot, store: Store, uri: str, uploaders: Sequence[int], withdrawn: threading.Event
+) -> CheckpointManifest | None:
+    """The manifest, once all `uploaders` (ranks) have said that they are done; None once it is `withdrawn`,
+    for one of them never will.
 
     Raises:
         JobError: `CheckpointNotUploaded`: one of them has not said so in time.
@@ -73,13 +77,14 @@ def complete(taken: Snapshot, store: Store, uri: str, uploaders: Sequence[int]) 
     digests = []
     for rank in uploaders:
         while (found := _uploaded(store, _part(uri, rank))) is None:
+            if withdrawn.wait(LOOK_SECONDS):
+                return None
             if time.monotonic() > deadline:
                 raise JobError(
                     "CheckpointNotUploaded",
                     f"the node of rank {rank} has not uploaded its part of {uri} in {PART_SECONDS:.0f} s",
                     permanent=False,
                 )
-            time.sleep(LOOK_SECONDS)
         digests += found
     return CheckpointManifest(start=taken.start, files=digests, world_size=taken.world, updates=taken.updates)
 
