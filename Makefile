@@ -66,11 +66,11 @@ test-chaos: venv ## coordinator, servers, agents, sandboxes and learners killed 
 	$(PYTEST) -m chaos tests/integration
 
 .PHONY: bench-rollout bench-learner bench-learning
-bench-rollout: venv ## what the gateway, asynchrony and weight updates cost and gain: bench/results/rollout.md (15 minutes; ONLY=gateway: a section)
+bench-rollout: venv ## what the gateway, asynchrony and weight updates cost and gain: bench/results/rollout.md (half an hour; ONLY=gateway: a section)
 	PYTHONPATH=.:tests/support $(PY) -m bench.rollout $(if $(ONLY),--only $(ONLY))
-bench-learner: oracles venv ## an optimizer step against TRL's and bare PyTorch, one row against one a turn, memory, deltas: bench/results/learner.md (ONLY=memory: a section)
+bench-learner: oracles venv ## an optimizer step against TRL's and bare PyTorch, one row against one a turn, memory, deltas: bench/results/learner.md (a quarter of an hour; ONLY=memory: a section)
 	PYTHONPATH=.:tests/support $(PY) -m bench.learner $(if $(ONLY),--only $(ONLY))
-bench-learning: venv ## the demo's job with three losses and three seeds each: bench/results/learning.md (over an hour; ONLY=cispo: one loss)
+bench-learning: venv ## the demo's job with three losses and three seeds each: bench/results/learning.md (over two hours; ONLY=cispo: one loss; ONLY=page: the page again from the figures on record)
 	PYTHONPATH=.:tests/support $(PY) -m bench.learning $(if $(ONLY),--only $(ONLY))
 
 .PHONY: demo images image-base cluster-up cluster-down

@@ -1,9 +1,11 @@
-"""What a checkpoint costs a step: what training stands still for it, and what its upload takes beside it."""
+"""What a checkpoint costs a step: what training stands still for it, what its upload takes beside it, and
+what it saves to have it there."""
 
 from __future__ import annotations
 
 import shutil
 import statistics
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,11 +25,20 @@ from headway_trainer.checkpoint.manifest import CheckpointManifest
 
 VOCABULARY = 4096
 EPISODES = 8
-NONE, BESIDE, AT_ONCE = WAYS = ("none", "beside training", "at once")
-STEPS = 2
+BITS = 10**9
+"""A second, over the link."""
+LINK = f"{BITS / 1e9:g} Gbit/s"
+FOLDER = "a folder"
+NONE = "none"
+BESIDE, AT_ONCE = "beside training, a folder", "at once, a folder"
+LINK_BESIDE, LINK_AT_ONCE = f"beside training, {LINK}", f"at once, {LINK}"
+WAYS = (NONE, BESIDE, AT_ONCE, LINK_BESIDE, LINK_AT_ONCE)
+STORES = {FOLDER: (BESIDE, AT_ONCE), LINK: (LINK_BESIDE, LINK_AT_ONCE)}
+STEPS = 1
 """Of a block: so many one after the other of one way, each with its checkpoint."""
-ROUNDS = 3
-"""Each way has a block in each, and each place in a round once: a machine that slows down favours none."""
+BLOCK = "one step" if STEPS == 1 else f"{STEPS} steps"
+ROUNDS = 6
+"""Each way has a block in each. An even number: see `in_turn`."""
 MEBIBYTE = 1 << 20
 
 
@@ -58,34 +69,43 @@ def measure(folder: Path) -> Section:
     size = 0
     for number in range(ROUNDS):
         for way in in_turn(number):
-            block = _Block(ours, lambda: ours.step(work), folder / "block")
-            found[way].append(block.without() if way == NONE else block.steps(wait=way == AT_ONCE))
+            store = Link() if way in STORES[LINK] else FileStore()
+            block = _Block(ours, lambda: ours.step(work), folder / "block", store)
+            wait = way in (AT_ONCE, LINK_AT_ONCE)
+            found[way].append(block.without() if way == NONE else block.steps(wait=wait))
             size = block.size() or size
             shutil.rmtree(folder / "block", ignore_errors=True)
     return section(found, size, sum(p.numel() for p in ours.engine.model.parameters()))
 
 
 def in_turn(number: int) -> list[str]:
-    """The ways in the order of round `number`."""
-    first = number % len(WAYS)
-    return [*WAYS[first:], *WAYS[:first]]
+    """The ways in the order of round `number`: every other one goes the way of the one before back, so that a
+    machine that slows down favours none, and the next two begin elsewhere."""
+    first = number - number % 2
+    order = [WAYS[(first + place) % len(WAYS)] for place in range(len(WAYS))]
+    return order if number == first else order[::-1]
 
 
 def section(found: Found, size: int, parameters: int) -> Section:
     """The table. A checkpoint has `size` bytes, the model so many `parameters`."""
     steps = sum(len(block) for block in found[NONE])
-    caption = f"A checkpoint has {size / MEBIBYTE:.0f} MiB; medians of {steps} steps"
+    mebibytes, over = size / MEBIBYTE, size * 8 / BITS
+    caption = f"A checkpoint has {mebibytes:.0f} MiB, {over:.2g} s over {LINK}; medians of {steps} steps"
+    saved = "What it saves to have the upload beside training: steps with a checkpoint over steps without one"
     return Section(
         title="A checkpoint after every step",
         read=_read(parameters),
-        tables=[Table(caption, [_row(way, found) for way in WAYS])],
+        tables=[
+            Table(caption, [_row(way, found) for way in WAYS]),
+            Table(saved, [_saved(store, found) for store in STORES]),
+        ],
     )
 
 
 def _row(way: str, found: Found) -> Row:
     steps = [each for block in found[way] for each in block]
     durable = [each.durable for each in steps if each.durable is not None]
-    longer = [_seconds(a) / _seconds(b) - 1 for a, b in zip(found[way], found[NONE], strict=True)]
+    longer = [ratio - 1 for ratio in _ratios(way, NONE, found)]
     return {
         "checkpoint": way,
         "step s": shown(statistics.median(each.step for each in steps)),
@@ -97,6 +117,23 @@ def _row(way: str, found: Found) -> Row:
     }
 
 
+def _saved(store: str, found: Found) -> Row:
+    beside, at_once = STORES[store]
+    ratios = _ratios(at_once, beside, found)
+    return {
+        "store": store,
+        "beside training / without": f"{statistics.median(_ratios(beside, NONE, found)):.2f}",
+        "at once / without": f"{statistics.median(_ratios(at_once, NONE, found)):.2f}",
+        "at once / beside training": f"{statistics.median(ratios):.2f}",
+        "in each round": ", ".join(f"{each:.2f}" for each in ratios),
+    }
+
+
+def _ratios(one: str, other: str, found: Found) -> list[float]:
+    """Of each round: seconds of the one way's block over those of the other's."""
+    return [_seconds(a) / _seconds(b) for a, b in zip(found[one], found[other], strict=True)]
+
+
 def _seconds(block: Sequence[Step]) -> float:
     return sum(each.both for each in block)
 
@@ -106,27 +143,51 @@ def _read(parameters: int) -> list[str]:
         A model of {parameters / 1e6:.1f} M parameters and its optimizer in float32, all weights trained, in
         steps of {EPISODES} episodes: without checkpoints, with one after every step *beside training* as the
         learner makes them, and with one *at once*, which the next step waits for until it is durable. The
-        three take turns in blocks of {STEPS} steps, {ROUNDS} times, each time in another order. A block
-        begins with a checkpoint, so that a step beside training has an upload beside it from its first on.
-        The store is a folder on the same disk; over a network the upload takes longer, and the copy does not.
+        store is a folder on the same disk, or the same folder over a link of {LINK}. **The link is no
+        network but an injected delay**: after each object the uploading thread sleeps for as long as its
+        bytes would take over such a link. It takes time and no CPU, and has no latency.
+
+        The {len(WAYS)} ways take turns of {BLOCK}, in {ROUNDS} rounds, every other one in the order of the
+        one before reversed. A turn with checkpoints begins with one that is not counted, so that each step
+        *beside training* has an upload beside it.
 
         *Stands still* is the wait and the copy alone: until the checkpoint before is durable (at once: until
         this one is), and until the learner's state lies on the local disk. The upload beside training needs
         cores as well, to hash and to copy, and those it takes from the step: that shows in *step*, the more
-        the fewer cores there are, and here the step computes on the same ones. What a checkpoint costs is
-        therefore *longer than without*: step and standstill together, of each round against the same
-        round's without checkpoints, and the median of the rounds. *Durable after* is from the end of the step
-        until the pointer names it.
+        the fewer cores there are. What a checkpoint costs is therefore *longer than without*: step and
+        standstill together, of each round against the same round's without checkpoints, and the median of the
+        rounds. *Durable after* is from the end of the step until the pointer names it.
+
+        An upload is work for cores and disk, and waiting for the store. The step here computes on all cores
+        there are, so beside training that work is not hidden, only moved, and can cost as much as at once or
+        more: the folder is the case of work alone. What can be hidden is the waiting: the link is the case of
+        both. In the second table *at once / beside training* is how many times as long a step takes that
+        waits for its checkpoint; below 1, waiting is the cheaper. Where a step leaves the host's cores free,
+        as on an accelerator, the work could be hidden too: that is not measured here.
     """)
+
+
+class Link(FileStore):
+    """A folder at the other end of a link of so many `BITS` a second: what is written takes the time that its
+    bytes would, asleep. One object after the other has the link."""
+
+    def __init__(self) -> None:
+        self._taken = threading.Lock()
+
+    def put(self, uri: str, data: bytes) -> None:
+        """The folder's own work comes first; the sleep is beyond it."""
+        super().put(uri, data)
+        with self._taken:
+            time.sleep(len(data) * 8 / BITS)
 
 
 class _Block:
     """Steps of one way, with a store and a keeper of their own, beginning where nothing is under way."""
 
-    def __init__(self, ours: Ours, step: Callable[[], object], folder: Path) -> None:
+    def __init__(self, ours: Ours, step: Callable[[], object], folder: Path, store: FileStore) -> None:
         self._step = step
         self._folder = folder
-        store, layout = FileStore(), Layout(f"file://{folder}/store", "bench", "checkpoint", "uid")
+        layout = Layout(f"file://{folder}/store", "bench", "checkpoint", "uid")
         self._moved = _Pointer(store, layout)
         self._moved.begin()
         scratch = folder / "scratch"

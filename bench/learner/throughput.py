@@ -14,6 +14,7 @@ from bench.learner.work import MICRO_BATCH_TOKENS
 from bench.support import machine
 from bench.support.report import Goal, Row, Section, Table, prose
 from bench.support.stats import shown
+from headway_trainer.policy import CHUNK
 
 OVER_TRL = 1.5
 OF_BARE = 0.9
@@ -29,6 +30,16 @@ NAMES = {
     "lean": "bare, rows one by one, the head only where a token is trained",
     "packed": "bare, the learner's packed micro-batches, the head only where a token is trained",
 }
+
+PIECE = CHUNK // VOCABULARY
+"""Tokens that the learner's head takes at once."""
+HEAD = (
+    "The head runs in one piece on both sides: one of the learner's holds "
+    f"{PIECE} tokens of this vocabulary, and a micro-batch has no more."
+    if PIECE >= MICRO_BATCH_TOKENS
+    else f"The fourth's head runs in one piece, the learner's in pieces of {PIECE} tokens, each of which the "
+    "backward pass computes again."
+)
 
 READ = prose(f"""
     One batch of {EPISODES} episodes of 2 to 10 turns of unequal length, one row each, in float32 on all
@@ -49,8 +60,14 @@ READ = prose(f"""
     that nothing is padded. The third has the head only at the tokens that are trained. The fourth has that
     too, and runs the very micro-batches that the learner plans, of up to {MICRO_BATCH_TOKENS} tokens, laid
     out before the clock starts, by the learner's own attention over packed rows: the same tokens through the
-    same layers in the same way as ours, so that what ours takes longer is all that a step adds. The last two
-    have one loss, as every run asserts. The goal is judged by the fastest of the four.
+    same layers in the same way as ours. The last two have one loss, as every run asserts. The goal is judged
+    by the fastest of the four.
+
+    The fourth is not a part of ours, and either may be the faster. Beside what a step adds, two things are
+    done in another way. A gradient of the fourth is PyTorch's own: added up over micro-batches where it
+    stands, thrown away after the step and made anew in the next; ours goes through DeepSpeed's buffers. And
+    the fourth has PyTorch's cross-entropy over the logits, ours a log-probability and an entropy of each
+    token. {HEAD}
 """)
 
 

@@ -1,8 +1,8 @@
 """Measure, and write `bench/results/learning.md` and `.json`.
 
-    python -m bench.learning [--only ppo,cispo,importance_sampling] [--out FOLDER]
+    python -m bench.learning [--only ppo,cispo,importance_sampling|page] [--out FOLDER]
 
-A section that is not run keeps the results it has.
+A section that is not run keeps the figures it has, and is told in today's words; `page` runs none.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ BENCHMARK = Benchmark(
         first 64, so that two seeds have a third of theirs in common.
     """),
     sections={loss: partial(seeds.measure, loss) for loss in seeds.LOSSES},
+    told={loss: partial(seeds.section, loss) for loss in seeds.LOSSES},
 )
 
 if __name__ == "__main__":

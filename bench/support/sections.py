@@ -9,11 +9,15 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from bench.support import machine
-from bench.support.report import Section, merge, page
+from bench.support.report import Row, Section, merge, page
+
+PAGE = "page"
+"""In a section's place: measure nothing, write the page again."""
 
 
 @dataclass(frozen=True)
@@ -26,18 +30,23 @@ class Benchmark:
     intro: Sequence[str]
     sections: Mapping[str, Callable[[Path], Section]]
     """Each measured in an empty folder, which is deleted after it."""
+    told: Mapping[str, Callable[[list[Row]], Section]] = field(default_factory=dict)
+    """What makes a section of the rows of its one table, for those whose words and goals follow from
+    them alone: where such a section is not run, it is told anew from the rows on record."""
 
     def main(self) -> None:
-        """The command line: `[--only SECTION,...] [--out FOLDER]`."""
+        """The command line: `[--only SECTION,...|page] [--out FOLDER]`."""
         parser = argparse.ArgumentParser()
-        parser.add_argument("--only", default=",".join(self.sections), help="sections, by comma")
+        parser.add_argument("--only", default=",".join(self.sections), help=f"sections, by comma; or {PAGE}")
         parser.add_argument("--out", type=Path, default=machine.ROOT / "bench" / "results")
         options = parser.parse_args()
         logging.disable(logging.ERROR)
         # Ended by a signal it still ends what it started.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         found: dict[str, Section] = {}
-        for name in filter(None, options.only.split(",")):
+        if options.only == PAGE:
+            self._write(options.out, found)
+        for name in [] if options.only == PAGE else filter(None, options.only.split(",")):
             print(f"{name} ...", flush=True)
             measured = {"on": machine.described(), "at commit": machine.commit()}
             measured["load before"] = f"{machine.load():.1f}"
@@ -55,5 +64,15 @@ class Benchmark:
     def _write(self, folder: Path, found: dict[str, Section]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         results = merge(folder / f"{self.name}.json", found, list(self.sections))
+        for name in results.keys() & self.told.keys() - found.keys():
+            results[name] = retold(self.told[name], results[name])
         (folder / f"{self.name}.json").write_text(json.dumps(results, indent=1) + "\n")
         (folder / f"{self.name}.md").write_text(page(self.title, self.intro, results))
+
+
+def retold(tell: Callable[[list[Row]], Section], recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """A section on record in today's words. Its figures, and where they were measured, stay as they are."""
+    [table] = recorded["tables"]
+    section = tell(table["rows"])
+    section.measured = recorded["measured"]
+    return asdict(section)

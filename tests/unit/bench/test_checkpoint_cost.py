@@ -16,11 +16,14 @@ from bench.learner import checkpoint
 from bench.learner.checkpoint import (
     AT_ONCE,
     BESIDE,
+    BITS,
+    LINK_AT_ONCE,
+    LINK_BESIDE,
     NONE,
     ROUNDS,
-    STEPS,
     VOCABULARY,
     WAYS,
+    Link,
     Step,
     _Pointer,
     in_turn,
@@ -29,11 +32,14 @@ from bench.learner.checkpoint import (
 from bench.learner.work import Ours, model_of
 from bench.support.model import SMALL
 
+from headway_api.store import FileStore
 from headway_trainer.ranks import Ranks
 
 MEBIBYTE = 1 << 20
 SLOWED = 1.2
 """By the upload beside it."""
+LONGER = ["0.0%", "25.0%", "50.0%", "25.0%", "150.0%"]
+STEPS = 2
 
 
 def rounds(*paces: float) -> dict[str, list[list[Step]]]:
@@ -42,30 +48,55 @@ def rounds(*paces: float) -> dict[str, list[list[Step]]]:
         NONE: [[Step(2.0 * pace), Step(2.0 * pace)] for pace in paces],
         BESIDE: [[Step(2.0 * SLOWED * pace, 0.1 * pace, 1.0 * pace)] * 2 for pace in paces],
         AT_ONCE: [[Step(2.0 * pace, 1.0 * pace, 1.0 * pace)] * 2 for pace in paces],
+        LINK_BESIDE: [[Step(2.0 * SLOWED * pace, 0.1 * pace, 2.0 * pace)] * 2 for pace in paces],
+        LINK_AT_ONCE: [[Step(2.0 * pace, 3.0 * pace, 3.0 * pace)] * 2 for pace in paces],
     }
 
 
 def test_the_upload_counts_where_it_slows_the_step_and_standing_still_is_the_wait_and_the_copy() -> None:
-    [table] = section(rounds(1.0, 1.0, 1.0), size=MEBIBYTE * 188, parameters=10**7).tables
-    none, beside, once = table.rows
+    table, _ = section(rounds(1.0, 1.0, 1.0), size=MEBIBYTE * 188, parameters=10**7).tables
+    none, beside, once, link_beside, link_once = table.rows
     assert [row["checkpoint"] for row in table.rows] == list(WAYS)
-    assert [row["step s"] for row in table.rows] == [2.0, 2.4, 2.0]
-    assert [row["stands still s"] for row in table.rows] == [0.0, 0.1, 1.0]
-    assert [row["step + still s"] for row in table.rows] == [2.0, 2.5, 3.0]
-    assert [row["longer than without"] for row in table.rows] == ["0.0%", "25.0%", "50.0%"]
+    assert [row["step s"] for row in table.rows] == [2.0, 2.4, 2.0, 2.4, 2.0]
+    assert [row["stands still s"] for row in table.rows] == [0.0, 0.1, 1.0, 0.1, 3.0]
+    assert [row["step + still s"] for row in table.rows] == [2.0, 2.5, 3.0, 2.5, 5.0]
+    assert [row["longer than without"] for row in table.rows] == LONGER
+    assert (link_beside["durable after s"], link_once["durable after s"]) == (2.0, 3.0)
     assert (none["durable after s"], beside["durable after s"], once["durable after s"]) == ("", 1.0, 1.0)
-    assert "188 MiB" in table.caption
+    assert "188 MiB, 1.6 s over 1 Gbit/s" in table.caption
 
 
 def test_a_machine_that_slows_down_makes_no_checkpoint_dear() -> None:
-    [table] = section(rounds(1.0, 1.5, 3.0), size=MEBIBYTE, parameters=10**7).tables
-    assert [row["longer than without"] for row in table.rows] == ["0.0%", "25.0%", "50.0%"]
+    table, saved = section(rounds(1.0, 1.5, 3.0), size=MEBIBYTE, parameters=10**7).tables
+    assert [row["longer than without"] for row in table.rows] == LONGER
     assert table.rows[1]["in each round"] == "25%, 25%, 25%"
+    assert saved.rows[1]["in each round"] == "2.00, 2.00, 2.00"
 
 
-def test_each_way_has_each_place_in_a_round() -> None:
+def test_what_is_saved_is_told_of_each_store() -> None:
+    _, saved = section(rounds(1.0, 1.0), size=MEBIBYTE, parameters=10**7).tables
+    assert [row["store"] for row in saved.rows] == ["a folder", "1 Gbit/s"]
+    assert [row["beside training / without"] for row in saved.rows] == ["1.25", "1.25"]
+    assert [row["at once / without"] for row in saved.rows] == ["1.50", "2.50"]
+    assert [row["at once / beside training"] for row in saved.rows] == ["1.20", "2.00"]
+
+
+def test_a_link_takes_the_time_its_bytes_would_and_no_cpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(checkpoint.time, "sleep", slept.append)
+    (tmp_path / "state").write_bytes(bytes(BITS // 8000))
+    Link().upload(tmp_path / "state", f"file://{tmp_path}/there")
+    assert (tmp_path / "there").stat().st_size == BITS // 8000
+    assert slept == [pytest.approx(1e-3)]
+
+
+def test_each_way_is_as_early_as_late_in_the_rounds() -> None:
     orders = [in_turn(number) for number in range(ROUNDS)]
-    assert all(sorted(places) == sorted(WAYS) for places in zip(*orders, strict=True))
+    assert all(sorted(order) == sorted(WAYS) for order in orders)
+    assert len({sum(order.index(way) for order in orders) for way in WAYS}) == 1
+    assert len({tuple(order) for order in orders}) == ROUNDS
 
 
 def test_the_page_counts_the_model_that_is_measured() -> None:
@@ -102,9 +133,10 @@ def test_each_step_of_a_block_has_the_upload_of_the_one_before_beside_it_or_behi
         steps_begun.release(1 if len(newest) < STEPS else 2)
 
     monkeypatch.setattr(checkpoint, "_Pointer", Held)
+    monkeypatch.setattr(checkpoint, "STEPS", STEPS)
     newest: list[int] = []
     ours = SimpleNamespace(engine=Files(), ranks=Ranks(0, 0, 1, None))
-    block = checkpoint._Block(cast(Ours, ours), step, tmp_path)
+    block = checkpoint._Block(cast(Ours, ours), step, tmp_path, FileStore())
     taken = block.steps(wait=wait)
     assert newest == durable_before
     assert all(each.durable is not None and each.durable > 0 for each in taken)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from dataclasses import asdict
 from itertools import combinations
 from pathlib import Path
 
@@ -31,3 +33,26 @@ def test_the_seeds_held_out_cases_overlap_as_the_page_says() -> None:
     held_out = [{row["case_id"] for row in generate.rows("validation", seed)[:64]} for seed in seeds.SEEDS]
     for one, other in combinations(held_out, 2):
         assert len(one & other) / 64 == pytest.approx(1 / 3, abs=0.05)
+
+
+def test_a_section_that_is_not_run_is_told_in_todays_words_with_the_figures_on_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [{"seed": 0, "before": 0.25, "after": 0.75, "s": 7}]
+    recorded = asdict(seeds.section("ppo", rows))
+    recorded["read"] = ["words of another day"]
+    recorded["goals"] = [{"what": "rises by 30%", "found": "50%", "met": False}]
+    recorded["measured"] = {"at commit": "abc"}
+    (tmp_path / "learning.json").write_text(json.dumps({"ppo": recorded}))
+    monkeypatch.setattr(sys, "argv", ["bench.learning", "--only", "page", "--out", str(tmp_path)])
+    BENCHMARK.main()
+    now = json.loads((tmp_path / "learning.json").read_text())["ppo"]
+    assert now["tables"] == recorded["tables"]
+    assert now["measured"] == {"at commit": "abc"}
+    assert now["read"] == seeds.READ
+    [goal] = now["goals"]
+    assert goal["what"].endswith("30 percentage points or more")
+    assert (goal["found"], goal["met"]) == ("50 .. 50, mean 50", True)
+    page = (tmp_path / "learning.md").read_text()
+    assert "another day" not in page
+    assert "| 0 | 0.25 | 0.75 | 7 |" in page

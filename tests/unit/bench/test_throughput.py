@@ -10,14 +10,14 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from bench.learner import sides
+from bench.learner import sides, throughput
 from bench.learner.sides import Lean, Packed
 from bench.learner.throughput import section
 from bench.learner.work import model_of, ragged, row
 from bench.support.model import TINY
 
 from headway_trainer.layout import Choice, choose, quadratic_share
-from headway_trainer.policy import Policy
+from headway_trainer.policy import CHUNK, Policy
 
 VOCABULARY = 97
 ROWS = [row(turns, VOCABULARY, seed=n, episode=n) for n, turns in enumerate(ragged(5, seed=0))]
@@ -64,3 +64,10 @@ def test_sides_that_compute_something_else_are_no_measure(side: str) -> None:
     seconds = {name: [taken] for name, taken in (SECONDS | {"packed": 1.0}).items()}
     with pytest.raises(AssertionError, match=f"and {side} do not compute the same"):
         section(seconds, action_tokens=10, tokens=20, losses=LOSSES | {side: 1.0})
+
+
+def test_the_page_says_whether_the_learners_head_runs_in_one_piece() -> None:
+    page = " ".join(throughput.READ)
+    in_pieces = CHUNK // sides.VOCABULARY < sides.MICRO_BATCH_TOKENS
+    assert ("in pieces of" in page) is in_pieces
+    assert ("The head runs in one piece on both sides" in page) is not in_pieces
