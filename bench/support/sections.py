@@ -45,8 +45,9 @@ class Benchmark:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         found: dict[str, Section] = {}
         if options.only == PAGE:
-            self._write(options.out, found)
-        for name in [] if options.only == PAGE else filter(None, options.only.split(",")):
+            self.write(options.out, found)
+            options.only = ""
+        for name in filter(None, options.only.split(",")):
             print(f"{name} ...", flush=True)
             measured = {"on": machine.described(), "at commit": machine.commit()}
             measured["load before"] = f"{machine.load():.1f}"
@@ -55,13 +56,14 @@ class Benchmark:
                 found[name] = self.sections[name](Path(folder))
             measured["date"] = time.strftime("%Y-%m-%d", time.gmtime())
             found[name].measured = measured | {"took": f"{time.monotonic() - started:.0f} s"}
-            self._write(options.out, found)
+            self.write(options.out, found)
         for section in found.values():
             for goal in section.goals:
                 print(f"{'met   ' if goal.met else 'MISSED'} {goal.what}: {goal.found}")
         print(f"written: {options.out / f'{self.name}.md'}")
 
-    def _write(self, folder: Path, found: dict[str, Section]) -> None:
+    def write(self, folder: Path, found: dict[str, Section]) -> None:
+        """The page and its figures: of `found`, and of the sections on record that were not run."""
         folder.mkdir(parents=True, exist_ok=True)
         results = merge(folder / f"{self.name}.json", found, list(self.sections))
         for name in results.keys() & self.told.keys() - found.keys():

@@ -36,7 +36,7 @@ def test_the_seeds_held_out_cases_overlap_as_the_page_says() -> None:
 
 
 def test_a_section_that_is_not_run_is_told_in_todays_words_with_the_figures_on_record(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     rows = [{"seed": 0, "before": 0.25, "after": 0.75, "s": 7}]
     recorded = asdict(seeds.section("ppo", rows))
@@ -44,8 +44,7 @@ def test_a_section_that_is_not_run_is_told_in_todays_words_with_the_figures_on_r
     recorded["goals"] = [{"what": "rises by 30%", "found": "50%", "met": False}]
     recorded["measured"] = {"at commit": "abc"}
     (tmp_path / "learning.json").write_text(json.dumps({"ppo": recorded}))
-    monkeypatch.setattr(sys, "argv", ["bench.learning", "--only", "page", "--out", str(tmp_path)])
-    BENCHMARK.main()
+    BENCHMARK.write(tmp_path, {})
     now = json.loads((tmp_path / "learning.json").read_text())["ppo"]
     assert now["tables"] == recorded["tables"]
     assert now["measured"] == {"at commit": "abc"}
