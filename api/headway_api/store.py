@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http import HTTPStatus
@@ -24,8 +24,6 @@ from headway_api.records import FileDigest
 from headway_api.store_away import Patience, Patient, batches, may_pass, status_of, wait_for
 
 if TYPE_CHECKING:
-    from botocore.exceptions import ClientError
-
     from headway_api.spec.lifecycle import OutputSpec
 
 
@@ -38,14 +36,6 @@ CONFLICT_SECONDS = 0.2
 ONE_BY_ONE: Final = (400, 405, 501)
 """Answers of servers that delete no objects together: they do not know the request, or ask for an older
 checksum of it than boto3 sends."""
-STATUS_OF: Final = {
-    "AccessDenied": HTTPStatus.FORBIDDEN,
-    "InternalError": HTTPStatus.INTERNAL_SERVER_ERROR,
-    "RequestTimeout": HTTPStatus.REQUEST_TIMEOUT,
-    "ServiceUnavailable": HTTPStatus.SERVICE_UNAVAILABLE,
-    "SlowDown": HTTPStatus.SERVICE_UNAVAILABLE,
-}
-"""What S3 answers a request for one object with, by the word it has where that is one of several."""
 READERS: Final = 8
 """Objects that are read at once; a client keeps ten connections."""
 READ_AHEAD: Final = 256
@@ -218,16 +208,16 @@ class S3Store:
     def _delete(self, bucket: str, keys: Sequence[str]) -> None:
         together = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
         try:
-            refused = self._s3.delete_objects(Bucket=bucket, Delete=together).get("Errors", [])
+            answer = self._s3.delete_objects(Bucket=bucket, Delete=together)
+            left = [said["Key"] for said in answer.get("Errors", [])]
         except self._s3.exceptions.ClientError as error:
             if status_of(error) not in ONE_BY_ONE:
                 raise
-            for key in keys:
-                self._s3.delete_object(Bucket=bucket, Key=key)
-            return
-        for said in refused:
-            if said["Code"] != "NoSuchKey":
-                raise _refusal(said)
+            left = keys
+        # Of one among several a server says why in words of its own; asked for it alone, it answers with a
+        # status, from which anyone can tell what passes.
+        for key in left:
+            self._s3.delete_object(Bucket=bucket, Key=key)
 
     def download(self, uri: str, path: Path) -> None:
         bucket, key = self._split(uri)
@@ -254,16 +244,6 @@ def _translated(uri: str) -> Iterator[None]:
         if status_of(error) == HTTPStatus.NOT_FOUND:
             raise NotFound(uri) from None
         raise
-
-
-def _refusal(said: Mapping[str, str]) -> ClientError:
-    """What S3 says of one object of several, as if it had been asked for that one alone."""
-    from botocore.exceptions import ClientError
-
-    words = {"Code": said["Code"], "Message": f"{said.get('Key')}: {said.get('Message')}"}
-    status = STATUS_OF.get(said["Code"], HTTPStatus.BAD_REQUEST)
-    answer: Any = {"Error": words, "ResponseMetadata": {"HTTPStatusCode": status}}
-    return ClientError(answer, "DeleteObjects")
 
 
 def bucket_unavailable(uri: str, error: Exception) -> JobError:

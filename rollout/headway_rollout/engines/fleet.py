@@ -340,8 +340,9 @@ class Fleet:
         try:
             after = await self._loaded(endpoint, manifest)
         except (Refused, Unreachable, ValidationError) as error:
-            starting = isinstance(error, Refused) and error.status == STARTING
-            if not starting and manifest.version == self.router.wanted:
+            if isinstance(error, Refused) and error.status == STARTING:
+                self.router.starting(endpoint)
+            elif manifest.version == self.router.wanted:
                 reason = _reason(error, time.monotonic() - started)
                 self.router.failed(endpoint, Failure(reason, str(error)))
             raise

@@ -174,6 +174,11 @@ class Router:
             self.failed(endpoint, Failure(Reason.SERVER_SILENT, problem))
         self.lost(endpoint, problem)
 
+    def starting(self, endpoint: Endpoint) -> None:
+        """The server is not up yet, perhaps again: that is no load that takes long."""
+        if server := self.servers.get(endpoint):
+            server.in_step_at = math.inf
+
     def lost(self, endpoint: Endpoint, problem: str) -> None:
         """The server cannot be used until it `holds` something again."""
         if server := self.servers.get(endpoint):

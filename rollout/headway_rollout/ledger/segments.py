@@ -6,7 +6,7 @@ first stands. The totals in memory are a projection; at a restart they are rebui
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
 
 from headway_api.artifacts import Layout
@@ -50,21 +50,22 @@ class Ledger:
         """Read every segment there is."""
         uris = self._store.list(self._layout.usage)
         for uri, data in zip(uris, get_each(self._store, uris), strict=True):
-            self._seen.add(uri)
-            self._count(decode(data))
+            self._count({uri: decode(data)})
 
     def group(self, group: GroupRecord) -> None:
         """Write down a finished group. One given up after it was written down costs what such a one costs."""
         uri, meant = self._layout.usage_of_group(group.key), events.of_group(group)
-        found = self._write(uri, meant)
+        found = {uri: self._write(uri, meant)}
         if meant and group.abandoned is not None and group.abandoned.reason == TOO_OLD.reason:
             stood = decode(self._store.get(uri))
-            found += self._write(self._layout.usage_of_given_up(group.key), events.instead(stood, meant))
+            given_up = self._layout.usage_of_given_up(group.key)
+            found[given_up] = self._write(given_up, events.instead(stood, meant))
         self._count(found)
 
     def step(self, report: StepReport, at: float) -> None:
         """Write down an acknowledged step."""
-        self._count(self._write(self._layout.usage_of_step(report.step), events.of_step(report, at)))
+        uri = self._layout.usage_of_step(report.step)
+        self._count({uri: self._write(uri, events.of_step(report, at))})
 
     def _write(self, uri: str, segment: list[UsageEvent]) -> list[UsageEvent]:
         """Make a segment durable; what is to be counted by that, of an earlier writing where there is one."""
@@ -72,12 +73,14 @@ class Ledger:
             return []
         if not self._store.put_new(uri, encode(segment)):
             segment = decode(self._store.get(uri))
-        self._seen.add(uri)
         return segment
 
-    def _count(self, segment: Sequence[UsageEvent]) -> None:
-        self.days = fold(segment, self.days)
-        self.episodes += sum(map(events.training_episodes, segment))
+    def _count(self, segments: Mapping[str, Sequence[UsageEvent]]) -> None:
+        """At once: a bill in between would be of neither."""
+        found = [event for segment in segments.values() for event in segment]
+        self._seen.update(segments)
+        self.days = fold(found, self.days)
+        self.episodes += sum(map(events.training_episodes, found))
 
 
 def fold(segment: Iterable[UsageEvent], start: Days | None = None) -> Days:

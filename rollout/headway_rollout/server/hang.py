@@ -25,7 +25,7 @@ computed, so it must be longer than the longest prefill, which takes tens of sec
 killed by mistake throws away more than this."""
 
 BEAT_SECONDS = 30.0
-"""Without requests, before it is asked for a token."""
+"""For so long it has no requests, at any look, before it is asked for a token."""
 
 RUNNING: Final = "vllm:num_requests_running"
 PROMPT: Final = "vllm:prompt_tokens_total"
@@ -73,7 +73,7 @@ def after(before: Standstill | None, pulse: Pulse | None, now: float) -> Standst
 async def found(engine: Engine) -> str:
     """Return once the engine hangs, and how that showed."""
     standstill: Standstill | None = None
-    beat, beaten = asyncio.create_task(_beat(engine)), time.monotonic()
+    beat, busy = asyncio.create_task(_beat(engine)), time.monotonic()
     try:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
@@ -87,8 +87,10 @@ async def found(engine: Engine) -> str:
             elif pulse is not None and not beat.done():
                 pulse = pulse._replace(running=pulse.running + 1)
             standstill = after(standstill, pulse, time.monotonic())
-            if pulse is not None and pulse.running == 0 and now - beaten > BEAT_SECONDS:
-                beat, beaten = asyncio.create_task(_beat(engine)), now
+            if pulse is None or pulse.running > 0:
+                busy = now
+            elif now - busy > BEAT_SECONDS:
+                beat, busy = asyncio.create_task(_beat(engine)), now
             if standstill is not None and time.monotonic() - standstill.since > HUNG_SECONDS:
                 return f"vLLM has computed no token of what it was asked for in {HUNG_SECONDS:.0f} s"
     finally:

@@ -150,9 +150,15 @@ async def test_an_engine_that_hangs_over_its_first_request_hangs_though_it_says_
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_an_engine_that_has_requests_is_asked_for_nothing_more() -> None:
+@pytest.mark.parametrize("pauses", [False, True])
+async def test_an_engine_that_is_in_use_is_asked_for_nothing_more(pauses: bool) -> None:
     engine = Counting()
-    engine.count = float
+
+    def count(look: int) -> float:
+        engine.running = float(look % 2) if pauses else 1.0
+        return look
+
+    engine.count = count
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.5):
             await hang.found(engine)
