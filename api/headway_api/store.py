@@ -209,7 +209,7 @@ class S3Store:
         together = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
         try:
             answer = self._s3.delete_objects(Bucket=bucket, Delete=together)
-            left = [said["Key"] for said in answer.get("Errors", [])]
+            left: Sequence[str] = [said["Key"] for said in answer.get("Errors", [])]
         except self._s3.exceptions.ClientError as error:
             if status_of(error) not in ONE_BY_ONE:
                 raise

@@ -240,6 +240,7 @@ def test_who_has_held_none_but_overtaken_weights_for_longer_than_a_load_may_take
     assert set(found.behind(since + longest + 1.5)) == {A, C}, "and the time goes on"
     found.starting(A)
     found.lost(A, "503")
+    clock.now += 1
     found.holds(A, version(1))
     assert found.behind(since + longest + 1.5) == [C], "it has begun anew"
     found.holds(A, version(2))
