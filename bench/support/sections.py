@@ -44,10 +44,10 @@ class Benchmark:
         # Ended by a signal it still ends what it started.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         found: dict[str, Section] = {}
-        if options.only == PAGE:
+        names = [] if options.only == PAGE else [name for name in options.only.split(",") if name]
+        if not names:
             self.write(options.out, found)
-            options.only = ""
-        for name in filter(None, options.only.split(",")):
+        for name in names:
             print(f"{name} ...", flush=True)
             measured = {"on": machine.described(), "at commit": machine.commit()}
             measured["load before"] = f"{machine.load():.1f}"

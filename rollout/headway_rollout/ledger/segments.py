@@ -78,7 +78,7 @@ class Ledger:
     def _count(self, segments: Mapping[str, Sequence[UsageEvent]]) -> None:
         """At once: a bill in between would be of neither."""
         found = [event for segment in segments.values() for event in segment]
-        self._seen.update(segments)
+        self._seen.update(uri for uri, segment in segments.items() if segment)
         self.days = fold(found, self.days)
         self.episodes += sum(map(events.training_episodes, found))
 

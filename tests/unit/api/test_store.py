@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from botocore.exceptions import (
 from refusing_bucket import refusing_store
 
 from headway_api import store
-from headway_api.store import Denied, FileStore, NotFound, S3Store, bucket_unavailable
+from headway_api.store import Denied, FileStore, NotFound, S3Store, bucket_unavailable, get_each
 from headway_api.store_away import may_pass
 
 
@@ -98,6 +99,23 @@ def test_what_a_bucket_refuses_to_delete_is_told_in_the_same_words(
 ) -> None:
     with pytest.raises(expected):
         refusing_store(code, status).delete(["s3://bucket/key"])
+
+
+def test_many_objects_are_read_in_their_order_and_several_at_once(tmp_path: Path) -> None:
+    met = threading.Barrier(store.READERS, timeout=20)
+
+    class Slow(FileStore):
+        def get(self, uri: str) -> bytes:
+            met.wait()
+            return super().get(uri)
+
+    uris = [f"file://{tmp_path}/{n}" for n in range(store.READ_AHEAD + store.READERS)]
+    for n, uri in enumerate(uris):
+        FileStore().put(uri, str(n).encode())
+    assert [*get_each(Slow(), uris)] == [str(n).encode() for n in range(len(uris))]
+    with pytest.raises(NotFound):
+        [*get_each(FileStore(), [*uris, f"file://{tmp_path}/gone"])]
+    assert [*get_each(FileStore(), [])] == []
 
 
 class Shelf:

@@ -197,6 +197,19 @@ async def test_told_to_stop_while_it_announces_it_does_not_ask_for_more(hold: Ho
     assert coordinator.heard == ["announce 4", "poll 5", "announce 5"]
 
 
+async def test_what_comes_after_a_step_is_timed_with_the_next(hold: Hold) -> None:
+    timed: list[set[str]] = []
+
+    class Timed(Scripted):
+        def train(self, batch: Any, incarnation: int, before: Stopwatch) -> StepReport:
+            timed.append(set(before.seconds))
+            assert self.step == 0 or hold.defers()
+            return super().train(batch, incarnation, before)
+
+    assert await served(Timed(), cast(Coordinator, Silent()), Ranks(0, 0, 1, None)) is None
+    assert timed == [{"wait_for_batch"}, {"wait_for_batch", "save_checkpoint", "prune"}]
+
+
 async def test_no_rank_leaves_well_before_the_first_one_has_done_its_part() -> None:
     """A node that has succeeded is not started again, and the first one cannot start again without it."""
     did: list[str] = []
