@@ -13,7 +13,7 @@ INTEGRATION = $(PYTEST) -m "not long and not chaos" tests/integration
 E2E = $(PYTEST) -m "not long" tests/e2e
 # A folder of them, for `make test-long`.
 LONG ?= tests
-SOURCES = api operator rollout trainer sandbox tests examples bench hack
+SOURCES = api analysis coordinator operator rollout trainer sandbox tests examples bench hack
 LOCAL_CLUSTER = $(SYSTEM_PYTHON) hack/cluster/cluster.py
 IMAGES = $(SYSTEM_PYTHON) hack/images/build.py
 
@@ -38,7 +38,7 @@ lint: venv ## ruff: rules and format
 format: venv ## ruff: rewrite what it can
 	$(PY) -m ruff check --fix $(wildcard $(SOURCES))
 	$(PY) -m ruff format $(wildcard $(SOURCES))
-types: venv ## mypy, strict, on the five packages
+types: venv ## mypy, strict, on the packages
 	$(PY) -m mypy
 crds: venv ## write crds/, the chart's copies and the reference page from the models in api/
 	$(PY) -m headway_api.crd crds

@@ -18,8 +18,8 @@ from headway_api.records import Canary, PolicyVersion
 from headway_api.spec.model import ModelSpec
 from headway_api.store import FileStore
 from headway_api.weights_format import DELTA_FILE, MODEL_FILE
-from headway_rollout.server.weights import chain
-from headway_rollout.server.weights.chain import Held
+from headway_rollout.weights import chain
+from headway_rollout.weights.chain import Held
 from headway_trainer import model as models
 from headway_trainer.publish.backends import (
     DeltaPublisher,

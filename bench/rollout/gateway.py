@@ -26,9 +26,9 @@ from bench.support.engine import Server, running
 from bench.support.model import SMALL
 from bench.support.report import Goal, Row, Section, Table, prose
 from bench.support.stats import interval, shown
-from headway_rollout.engines.vllm import Request
-from headway_rollout.http import connector
-from headway_rollout.model_names import name_of
+from headway_api.model_names import name_of
+from headway_coordinator.engines.vllm import Request
+from headway_coordinator.http import connector
 
 Done = TypeVar("Done")
 

@@ -22,17 +22,17 @@ from aiohttp import web
 
 from headway_api.records import WeightsManifest
 from headway_api.sandbox_api import ToolReply
-from headway_rollout.engines import vllm
-from headway_rollout.engines.fleet import Fleet
-from headway_rollout.engines.router import Endpoint
-from headway_rollout.gateway.core import Gateway, Sampling, Session
-from headway_rollout.gateway.rollouts import Rollout
-from headway_rollout.gateway.server import GatewayServer
-from headway_rollout.gateway.turns import Places
-from headway_rollout.http import call, connector
-from headway_rollout.room import Room
-from headway_rollout.seeds import seed
-from headway_rollout.trajectory.render import load
+from headway_coordinator.engines import vllm
+from headway_coordinator.engines.fleet import Fleet
+from headway_coordinator.engines.router import Endpoint
+from headway_coordinator.gateway.core import Gateway, Sampling, Session
+from headway_coordinator.gateway.rollouts import Rollout
+from headway_coordinator.gateway.server import GatewayServer
+from headway_coordinator.gateway.turns import Places
+from headway_coordinator.http import call, connector
+from headway_coordinator.room import Room
+from headway_coordinator.seeds import seed
+from headway_coordinator.trajectory.render import load
 
 EPISODE_SECONDS = 600.0
 

@@ -18,9 +18,9 @@ from bench.support.engine import Server, running
 from bench.support.model import SMALL
 from bench.support.report import Goal, Row, Section, Table, prose
 from bench.support.stats import shown
-from headway_rollout.engines.fleet import Fleet
-from headway_rollout.engines.vllm import Request
-from headway_rollout.model_names import name_of
+from headway_api.model_names import name_of
+from headway_coordinator.engines.fleet import Fleet
+from headway_coordinator.engines.vllm import Request
 
 CONTEXT = 1024
 WAYS = 8

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from bench.support.job import Plan
-from headway_rollout.sampler.slots import Sampler
+from headway_coordinator.sampler.slots import Sampler
 
 
 def episode_seconds(plan: Plan, position: int, index: int, turn_seconds: float) -> float:

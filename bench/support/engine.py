@@ -13,7 +13,7 @@ from rollout_server import CANARY_TOKENS, TOLERANCE, RolloutServer, publish_adap
 from bench.support.model import Size, write_model
 from headway_api.records import Canary, WeightsManifest
 from headway_api.store import digest
-from headway_rollout.engines.router import Endpoint
+from headway_coordinator.engines.router import Endpoint
 
 START_SECONDS = 300
 LORA: dict[str, Any] = {"rank": 8, "alpha": 16}

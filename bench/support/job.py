@@ -21,9 +21,9 @@ from bench.support.sandboxes import ENTRYPOINT, warm_pool
 from headway_api.artifacts import Layout
 from headway_api.records import Batch, Finished, GroupRecord, WeightsManifest
 from headway_api.store import FileStore
-from headway_rollout.agents.choice import Where
-from headway_rollout.bounds import oldest_step
-from headway_rollout.coordinator import Coordinator
+from headway_coordinator.agents.choice import Where
+from headway_coordinator.bounds import oldest_step
+from headway_coordinator.coordinator import Coordinator
 
 READY_SECONDS = 60
 RUN_SECONDS = 900

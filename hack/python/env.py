@@ -38,7 +38,7 @@ PYTHON = os.environ.get("HEADWAY_PYTHON", "/usr/bin/python3")
 LOCKS: dict[str, tuple[str, ...]] = {
     "operator": ("operator", "broker"),
     "broker": ("broker",),
-    "rollout": ("rollout",),
+    "coordinator": ("coordinator",),
     "rollout-cpu": ("rollout", "rollout-cpu"),
     "trainer": ("trainer",),
     "dev": ("dev",),

@@ -1,1 +1,12 @@
-"""The coordinator and the rollout servers: episodes, tokens, batches, the ledger."""
+"""The rollout server: vLLM as a child process, and the weight agent beside it.
+
+launch.py            spec -> vLLM's command line (pure)
+model.py             base model URI -> folder
+guard.py process.py  the child: started, heard, judged, never left behind
+engine.py            the few calls made to vLLM over HTTP
+weights/             a published manifest -> verified weights in the engine
+weight_transfer.py   runs inside vLLM: the only module that knows its internals
+receiver.py          there too: weights out of the learner's memory
+agent.py             HTTP for the coordinator and the kubelet
+server.py            wires the above
+"""

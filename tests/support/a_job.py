@@ -20,16 +20,16 @@ from headway_api.artifacts import Layout
 from headway_api.records import Canary, EpisodeRecord, StepReport, UsageClass, WeightsManifest
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.store import FileStore
-from headway_rollout.dataset import Data
-from headway_rollout.engines.router import Router
-from headway_rollout.episode import Task
-from headway_rollout.learner_api import LearnerApi
-from headway_rollout.ledger import events
-from headway_rollout.ledger.segments import Ledger, fold, total
-from headway_rollout.room import Room
-from headway_rollout.spool import Spool, decode
-from headway_rollout.stop import Stopped
-from headway_rollout.training import Training
+from headway_coordinator.dataset import Data
+from headway_coordinator.engines.router import Router
+from headway_coordinator.episode import Task
+from headway_coordinator.learner_api import LearnerApi
+from headway_coordinator.ledger import events
+from headway_coordinator.ledger.segments import Ledger, fold, total
+from headway_coordinator.room import Room
+from headway_coordinator.spool import Spool, decode
+from headway_coordinator.stop import Stopped
+from headway_coordinator.training import Training
 
 TOKEN = "secret"
 

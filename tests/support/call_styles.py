@@ -11,8 +11,8 @@ from typing import Any
 
 from toy_tokenizer import QWEN3_TEMPLATE, gpt_oss_tokenizer, llama_tokenizer, tokenizer
 
-from headway_rollout.trajectory.harmony import HarmonyRenderer
-from headway_rollout.trajectory.render import Renderer, Template, Typed, choose
+from headway_coordinator.trajectory.harmony import HarmonyRenderer
+from headway_coordinator.trajectory.render import Renderer, Template, Typed, choose
 
 JSON = '{"key": "brave-otter"}'
 

@@ -36,7 +36,7 @@ from headway_api.records import (
     WeightsManifest,
 )
 from headway_api.store import FileStore
-from headway_rollout.spool import decode
+from headway_coordinator.spool import decode
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "sop-quickstart"

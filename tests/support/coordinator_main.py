@@ -15,13 +15,13 @@ from typing import Any
 
 import uvloop
 
+from headway_api import logs
 from headway_api import status as st
 from headway_api.config import JobConfig
 from headway_api.store import open_store
-from headway_rollout import logs
-from headway_rollout.agents.choice import where
-from headway_rollout.coordinator import Coordinator, serve
-from headway_rollout.engines.router import Endpoint
+from headway_coordinator.agents.choice import where
+from headway_coordinator.coordinator import Coordinator, serve
+from headway_coordinator.engines.router import Endpoint
 
 
 def main(folder: Path) -> None:

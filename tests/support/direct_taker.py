@@ -14,7 +14,7 @@ from headway_api.weights_direct import DirectHeader, DirectJoin, DirectPlace, he
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from headway_rollout.server.receiver import Receiver
+    from headway_rollout.receiver import Receiver
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Taker:
         """The workers, once they have met the learner."""
         import torch
 
-        from headway_rollout.server.receiver import Receiver
+        from headway_rollout.receiver import Receiver
 
         def one(rank: int) -> Receiver:
             return Receiver(

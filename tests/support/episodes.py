@@ -15,7 +15,7 @@ from headway_api.records import (
     Turn,
     VersionSpan,
 )
-from headway_rollout.bounds import doomed
+from headway_coordinator.bounds import doomed
 
 PROMPT, SAMPLED, CACHED = 10, 4, 3
 

@@ -21,21 +21,21 @@ from speaker import Speaker
 
 from headway_api.records import EpisodeRecord, Purpose, Row
 from headway_api.sandbox_api import ToolReply
-from headway_rollout.agents.agent import Agent
-from headway_rollout.agents.builtin import Builtin
-from headway_rollout.agents.http import HttpAgent
-from headway_rollout.agents.remote import Desk
-from headway_rollout.agents.sandboxed import SandboxedAgent
-from headway_rollout.dataset import prompt_of
-from headway_rollout.engines.router import Router
-from headway_rollout.episode import Episodes, Rules, Task
-from headway_rollout.gateway.core import Gateway, Sampling, Session
-from headway_rollout.gateway.rollouts import Rollout
-from headway_rollout.gateway.server import RETRIES, GatewayServer
-from headway_rollout.gateway.turns import Places
-from headway_rollout.room import Room
-from headway_rollout.sandboxes import Broker
-from headway_rollout.trajectory.render import choose
+from headway_coordinator.agents.agent import Agent
+from headway_coordinator.agents.builtin import Builtin
+from headway_coordinator.agents.http import HttpAgent
+from headway_coordinator.agents.remote import Desk
+from headway_coordinator.agents.sandboxed import SandboxedAgent
+from headway_coordinator.dataset import prompt_of
+from headway_coordinator.engines.router import Router
+from headway_coordinator.episode import Episodes, Rules, Task
+from headway_coordinator.gateway.core import Gateway, Sampling, Session
+from headway_coordinator.gateway.rollouts import Rollout
+from headway_coordinator.gateway.server import RETRIES, GatewayServer
+from headway_coordinator.gateway.turns import Places
+from headway_coordinator.room import Room
+from headway_coordinator.sandboxes import Broker
+from headway_coordinator.trajectory.render import choose
 
 ARN = "arn:headway:rltrainingjob::tests:job/uid"
 TOKEN = "broker-token"

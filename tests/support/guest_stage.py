@@ -14,7 +14,7 @@ from guests import ROOT, guest
 from lease_service import LeaseService
 
 from headway_api.records import EpisodeRecord
-from headway_rollout.agents.http import HttpAgent
+from headway_coordinator.agents.http import HttpAgent
 
 GUESTS = ROOT / "tests" / "integration" / "rollout" / "guests"
 PROGRAMS = {

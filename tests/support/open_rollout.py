@@ -15,12 +15,12 @@ from aiohttp import web
 from speaker import ANSWER, Speaker
 
 from headway_api.sandbox_api import ToolReply
-from headway_rollout.gateway.core import Gateway, Sampling, Session
-from headway_rollout.gateway.rollouts import Rollout
-from headway_rollout.gateway.server import GatewayServer
-from headway_rollout.gateway.turns import Places
-from headway_rollout.room import Room
-from headway_rollout.trajectory.render import choose
+from headway_coordinator.gateway.core import Gateway, Sampling, Session
+from headway_coordinator.gateway.rollouts import Rollout
+from headway_coordinator.gateway.server import GatewayServer
+from headway_coordinator.gateway.turns import Places
+from headway_coordinator.room import Room
+from headway_coordinator.trajectory.render import choose
 
 ARN = "arn:headway:rltrainingjob::tests:job/uid"
 USER = {"role": "user", "content": "What is x?"}

@@ -14,8 +14,8 @@ from headway_api.artifacts import Layout
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.status import Preflight
 from headway_api.store import FileStore
-from headway_rollout.preflight.run import Runner
-from headway_rollout.sandboxes import Broker
+from headway_coordinator.preflight.run import Runner
+from headway_coordinator.sandboxes import Broker
 
 
 def spec(folder: Path, **blocks: Any) -> RLTrainingJobSpec:

@@ -59,7 +59,7 @@ def free_port() -> int:
 
 
 class RolloutServer:
-    """The process `python -m headway_rollout.server`, killed with all it started when the block ends."""
+    """The process `python -m headway_rollout`, killed with all it started when the block ends."""
 
     def __init__(self, folder: Path, base: Path | str, **spec: Any) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -81,7 +81,7 @@ class RolloutServer:
         self.cache = folder / "cache"
         self._stream = self.log.open("wb")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "headway_rollout.server"],
+            [sys.executable, "-m", "headway_rollout"],
             env=environment,
             stdout=self._stream,
             stderr=subprocess.STDOUT,

@@ -11,9 +11,9 @@ from episodes import version
 from faulty_servers import Scripted, engine, serving, weight_agent
 
 from headway_api.records import Canary, WeightsManifest
-from headway_rollout.engines import vllm
-from headway_rollout.engines.fleet import Fleet
-from headway_rollout.engines.router import Endpoint
+from headway_coordinator.engines import vllm
+from headway_coordinator.engines.fleet import Fleet
+from headway_coordinator.engines.router import Endpoint
 
 REQUEST = vllm.Request(prompt=[1, 2, 3], max_tokens=5, temperature=1.0, top_p=1.0, seed=7, stop_token_ids=[9])
 

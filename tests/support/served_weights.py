@@ -14,16 +14,16 @@ from headway_api.records import WeightsManifest, WeightsState
 from headway_api.store import FileStore, Store
 from headway_api.weights_direct import DirectHeader, DirectPlace
 from headway_api.weights_format import DIGESTS_FILE, MODEL_FILE
-from headway_rollout.server.engine import Engine, EngineRefused, NotJoined
-from headway_rollout.server.weights.checks import read_headers
-from headway_rollout.server.weights.keeper import Keeper
-from headway_rollout.server.weights.learner import Learner
-from headway_rollout.server.weights.loaders import FullLoader
+from headway_rollout.engine import Engine, EngineRefused, NotJoined
+from headway_rollout.weights.checks import read_headers
+from headway_rollout.weights.keeper import Keeper
+from headway_rollout.weights.learner import Learner
+from headway_rollout.weights.loaders import FullLoader
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from headway_rollout.server.receiver import Receiver
+    from headway_rollout.receiver import Receiver
 
 
 class ScriptedEngine(Engine):
@@ -58,7 +58,7 @@ class ScriptedEngine(Engine):
     async def join(self, host: str, place: DirectPlace) -> None:
         from torch import device
 
-        from headway_rollout.server.receiver import Receiver
+        from headway_rollout.receiver import Receiver
 
         if not self.joins:
             raise NotJoined("no")

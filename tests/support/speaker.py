@@ -11,7 +11,7 @@ from typing import Any
 from episodes import version
 
 from headway_api.records import VersionSpan
-from headway_rollout.engines.vllm import Request, Sampled
+from headway_coordinator.engines.vllm import Request, Sampled
 
 CALL = '<tool_call>\n{"name": "look_up", "arguments": {"key": "x"}}\n</tool_call><|im_end|>'
 ANSWER = "It is gold.<|im_end|>"

@@ -61,10 +61,11 @@ def provide(settings: Settings) -> dict[str, str]:
     prefix, tag = settings.image_prefix, settings.image_tag
     if settings.current_cluster:
         own = {
-            name: f"{prefix}/{name}:{tag}" for name in ("operator", "rollout", "trainer", "sop-quickstart")
+            name: f"{prefix}/{name}:{tag}"
+            for name in ("operator", "coordinator", "rollout", "trainer", "sop-quickstart")
         }
         return {
-            "operator": own["operator"], "broker": own["operator"], "coordinator": own["rollout"],
+            "operator": own["operator"], "broker": own["operator"], "coordinator": own["coordinator"],
             "rollout": own["rollout"], "learner": own["trainer"], "sop-quickstart": own["sop-quickstart"],
         } | published()  # fmt: skip
     names = ("--prefix", prefix, "--tag", tag)

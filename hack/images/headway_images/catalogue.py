@@ -26,11 +26,11 @@ class Image:
     """An environment's image sees its own folder only, as it would anywhere else."""
 
 
-PULLED = ("operator", "sandbox", "trainer", "rollout")
+PULLED = ("operator", "coordinator", "sandbox", "trainer", "rollout")
 """Images of Headway that a cluster pulls; `base` is under them, and `host` never leaves this machine."""
 EXAMPLES = ("examples/sop-quickstart",)
 """Folders with the images of environments that the examples' jobs name."""
-ROOMS = ("api", "operator", "rollout", "trainer", "sandbox")
+ROOMS = ("api", "analysis", "coordinator", "operator", "rollout", "trainer", "sandbox")
 PACKAGES = (*(f"{room}/headway_{room}" for room in ROOMS), "images/copy.sh")
 
 
@@ -50,6 +50,7 @@ def catalogue(rollout_lock: str) -> dict[str, Image]:
         Image("host", "images/host"),
         Image("sandbox", "images/sandbox", inputs=("sandbox/headway_sandbox",)),
         *python_image("operator", "operator"),
+        *python_image("coordinator", "coordinator"),
         *python_image("trainer", "trainer"),
         *python_image("rollout", rollout_lock, f"LOCK={rollout_lock}"),
     )

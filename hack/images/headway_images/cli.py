@@ -29,9 +29,7 @@ def main(arguments: Sequence[str], description: str | None) -> int:
     then.add_argument("--push", action="store_true", help="into the registry that --prefix begins with")
     parser.add_argument("--prefix", default=LOCAL, help=f"in front of the images' names (default: {LOCAL})")
     parser.add_argument("--tag", default=TAG, help=f"behind them (default: {TAG})")
-    parser.add_argument(
-        "--rollout-lock", default="rollout-cpu", choices=("rollout-cpu", "rollout-gpu", "rollout")
-    )
+    parser.add_argument("--rollout-lock", default="rollout-cpu", choices=("rollout-cpu", "rollout-gpu"))
     options = parser.parse_args(arguments)
     images = catalogue(options.rollout_lock)
     pulled = (*PULLED, *(str(ROOT / folder) for folder in EXAMPLES))

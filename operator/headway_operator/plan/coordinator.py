@@ -55,7 +55,7 @@ def failure_policy(container: str) -> Json:
 def _process(context: Context) -> pods.Process:
     return pods.Process(
         role=names.COORDINATOR,
-        module="headway_rollout.coordinator",
+        module="headway_coordinator",
         image=context.platform.images.coordinator,
         ports=_ports(context),
         probes={

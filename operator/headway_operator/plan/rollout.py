@@ -40,7 +40,7 @@ def _process(context: Context) -> pods.Process:
     attempts = context.spec.pending_deadline_seconds // STARTUP_PERIOD + 1
     return pods.Process(
         role=names.ROLLOUT,
-        module="headway_rollout.server",
+        module="headway_rollout",
         image=context.platform.images.rollout,
         ports={"engine": names.PORT_ENGINE, "weights": names.PORT_WEIGHTS},
         probes={

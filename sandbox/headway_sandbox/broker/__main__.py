@@ -14,10 +14,10 @@ from aiohttp import web
 from pydantic import ValidationError
 
 from headway_api import config as job_config
-from headway_api import names
+from headway_api import logs, names
 from headway_api.config import JobConfig
 from headway_api.exits import JobError, leave
-from headway_sandbox.broker import logs, pods, pool
+from headway_sandbox.broker import pods, pool
 from headway_sandbox.broker.kube import Pods
 from headway_sandbox.broker.leases import Leases
 from headway_sandbox.broker.metrics import Metrics

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 import aiohttp
 
+from headway_api import logs
 from headway_api.sandbox_api import NOT_OWNER, Lease, LeaseRequest, Problem
-from headway_sandbox.broker import logs
 from headway_sandbox.broker.metrics import Metrics
 from headway_sandbox.broker.pool import Pod
 from headway_sandbox.broker.warm import WarmPool

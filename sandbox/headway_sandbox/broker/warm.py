@@ -20,10 +20,10 @@ from typing import Any
 
 import aiohttp
 
-from headway_api import names
+from headway_api import logs, names
 from headway_api.config import JobConfig
 from headway_api.sandbox_api import Problem
-from headway_sandbox.broker import logs, pods, pool
+from headway_sandbox.broker import pods, pool
 from headway_sandbox.broker.kube import ApiError, Gone, Json, Pods
 from headway_sandbox.broker.metrics import Metrics
 from headway_sandbox.broker.pool import Pod, State

@@ -1,22 +1,14 @@
-"""What the tests of agents share."""
+"""Models and servers shared by the tests of one module: starting vLLM takes most of a minute."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack
-from typing import Any
+from pathlib import Path
 
 import pytest
-from guest_stage import Agents
-from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
+from tiny_model import write_model
 
 
-@pytest.fixture(scope="module")
-def tok(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return tokenizer(tmp_path_factory.mktemp("tok"), QWEN3_TEMPLATE)
-
-
-@pytest.fixture(scope="module")
-def agents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agents]:
-    with ExitStack() as stack:
-        yield Agents(tmp_path_factory.mktemp("agents"), stack)
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of a tiny base model with tied embeddings."""
+    return write_model(tmp_path_factory.mktemp("base"), seed=0)

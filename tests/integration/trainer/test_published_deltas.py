@@ -10,7 +10,7 @@ import pytest
 from headway_api.records import StepReport, TensorDigests
 from headway_api.store import FileStore
 from headway_api.weights_format import DELTA_FILE, DIGESTS_FILE, MODEL_FILE
-from headway_rollout.server.weights import chain
+from headway_rollout.weights import chain
 from headway_trainer.publish.codec import tensor_digests
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]

@@ -18,7 +18,7 @@ from headway_api.exits import JobError
 from headway_api.families import FAMILIES, OTHER, Family, Start, recipe
 from headway_api.sandbox_api import ResetReply
 from headway_api.spec.training import RLTrainingJob
-from headway_rollout.preflight import checks
+from headway_coordinator.preflight import checks
 
 ROOT = Path(__file__).resolve().parents[3]
 EXAMPLES = {

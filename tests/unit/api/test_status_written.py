@@ -13,7 +13,7 @@ from headway_api.status import RLTrainingJobStatus, State
 
 ROOT = Path(__file__).resolve().parents[3]
 OPERATOR = "operator/headway_operator"
-WRITERS = (OPERATOR, "rollout/headway_rollout", "api/headway_api")
+WRITERS = (OPERATOR, "coordinator/headway_coordinator", "api/headway_api")
 
 
 def models_in(annotation: object) -> Iterator[type[BaseModel]]:

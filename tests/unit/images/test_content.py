@@ -80,7 +80,7 @@ def test_a_program_that_becomes_executable_counts(root: Path) -> None:
     assert changed(root, lambda: (root / "code" / "main.py").chmod(0o755)) == {"app"}
 
 
-@pytest.mark.parametrize("lock", ["rollout-cpu", "rollout-gpu", "rollout"])
+@pytest.mark.parametrize("lock", ["rollout-cpu", "rollout-gpu"])
 def test_every_image_of_the_catalogue_has_what_it_is_made_of(lock: str) -> None:
     images = catalogue(lock)
     for image in images.values():

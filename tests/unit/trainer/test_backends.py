@@ -17,7 +17,7 @@ from headway_api.spec.model import ModelSpec
 from headway_api.spec.weights import WeightsSpec
 from headway_api.store import FileStore, digest
 from headway_api.weights_format import DELTA_FILE, DIGESTS_FILE, EXPORT_FILE, MODEL_FILE
-from headway_rollout.server.weights import delta
+from headway_rollout.weights import delta
 from headway_trainer import model as models
 from headway_trainer.publish.backends import (
     DeltaPublisher,

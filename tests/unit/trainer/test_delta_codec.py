@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 from headway_api import weights_format
 from headway_api.store import Corrupt
 from headway_api.weights_format import DELTA_FILE, DIGESTS_FILE
-from headway_rollout.server.weights import delta
+from headway_rollout.weights import delta
 from headway_trainer.publish import codec
 
 WIDTHS = st.sampled_from([np.uint8, np.uint16, np.uint32, np.uint64])

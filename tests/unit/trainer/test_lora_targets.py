@@ -14,7 +14,7 @@ from tiny_model import write_model
 from headway_api import lora_targets, warm_start
 from headway_api.exits import JobError
 from headway_api.spec.model import ModelSpec
-from headway_rollout.server.weights.checks import check_lora, read_headers
+from headway_rollout.weights.checks import check_lora, read_headers
 from headway_trainer import model as models
 from headway_trainer.publish import lora
 

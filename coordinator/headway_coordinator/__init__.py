@@ -1,0 +1,1 @@
+"""The coordinator and the rollout servers: episodes, tokens, batches, the ledger."""

@@ -1,0 +1,53 @@
+"""What the three kinds of agent have in common: they play one episode on a stage, and say how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from headway_api.records import Purpose
+from headway_coordinator.gateway.core import Session
+from headway_coordinator.sandboxes import Sandbox
+from headway_coordinator.trajectory.calls import Message, Tool
+
+
+@dataclass
+class Stage:
+    """One attempt at one episode, after the environment's reset."""
+
+    session: Session
+    sandbox: Sandbox
+    purpose: Purpose
+    row: dict[str, Any]
+    """Every column of the dataset row."""
+    first: Sequence[Message]
+    """The environment's messages to begin with."""
+    tools: Sequence[Tool]
+    messages: list[Message] = field(default_factory=list)
+    """The conversation, written as it happens, so that a failure leaves what was said so far."""
+
+
+@dataclass(frozen=True)
+class Played:
+    """How an agent's part ended."""
+
+    truncated: bool
+    why: str | None = None
+    """What truncated it."""
+    reported: list[float] | None = None
+    """The agent's own reward, for the environment to judge by: one value, or one a turn."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    """Numbers that came with it."""
+
+
+class Agent(Protocol):
+    """Whoever acts in an episode."""
+
+    async def play(self, stage: Stage) -> Played:
+        """Act it out. The caller sets the deadline.
+
+        Raises:
+            AgentFault: the agent itself failed.
+            InfraFault: a part of the platform did, or nobody can tell.
+        """

@@ -1,0 +1,84 @@
+"""The platform's own agent: sample a turn, run its tool calls in the sandbox, repeat.
+
+A tool call that cannot be read stays in the trajectory as it was sampled, is counted, and is answered with
+an error the model can learn from. Running into maxTurns, maxTokens or the context truncates the episode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from headway_coordinator.agents.agent import Played, Stage
+from headway_coordinator.faults import AgentFault
+from headway_coordinator.gateway.core import Ask, CannotRender, Completion, ContextFull, Gateway, call_id
+from headway_coordinator.sandboxes import Tools
+from headway_coordinator.trajectory.calls import Call, Message
+
+
+@dataclass(frozen=True)
+class Builtin:
+    """The tool loop."""
+
+    gateway: Gateway
+    max_turns: int
+    system_prompt: str | None = None
+    """Takes the place of the environment's own."""
+
+    async def play(self, stage: Stage) -> Played:
+        """Act out one episode, from the environment's first messages to the model's last.
+
+        Raises:
+            AgentFault: the model's family has no way to go on from what the model said.
+        """
+        messages = stage.messages
+        messages += opening(stage.first, self.system_prompt)
+        for _ in range(self.max_turns):
+            try:
+                completion = await self.gateway.chat(stage.session, Ask(list(messages), list(stage.tools)))
+            except ContextFull as full:
+                return Played(truncated=True, why=str(full))
+            except CannotRender as error:
+                if not stage.session.turns:
+                    raise  # the environment's own words: no model has said anything yet
+                # Some templates take no tool's answer where there was no call, as after one that could not
+                # be read: to drop such episodes would hide the model's own mistakes from it.
+                raise AgentFault(str(error)) from error
+            messages.append(completion.message)
+            if completion.finish_reason == "length":
+                return Played(truncated=True, why="a turn reached its most tokens")
+            if not completion.calls:
+                return Played(truncated=False)
+            observations, done = await _observe(stage.sandbox, completion)
+            messages += observations
+            if done:
+                return Played(truncated=False)
+        return Played(truncated=True, why=f"no answer within {self.max_turns} turns")
+
+
+def opening(first: Sequence[Message], system_prompt: str | None) -> list[Message]:
+    """The first messages; a system prompt from the spec takes the place of the environment's own."""
+    if system_prompt is None:
+        return list(first)
+    rest = [message for message in first if message.get("role") != "system"]
+    return [{"role": "system", "content": system_prompt}, *rest]
+
+
+async def _observe(sandbox: Tools, completion: Completion) -> tuple[list[Message], bool]:
+    """Answer every attempted call in order; stops at the first that ends the episode."""
+    observations: list[Message] = []
+    for index, call in enumerate(completion.calls):
+        content, done = await _answer(sandbox, call)
+        identity = call_id(completion.number, index)
+        observation: Message = {"role": "tool", "tool_call_id": identity, "content": content}
+        observations.append(observation | ({"name": call.name} if call.name else {}))
+        if done:
+            return observations, True
+    return observations, False
+
+
+async def _answer(sandbox: Tools, call: Call) -> tuple[str, bool]:
+    if call.problem is not None or call.name is None or call.arguments is None:
+        return f"error: the tool call could not be read ({call.problem}); write it as specified", False
+    reply = await sandbox.tool(call.name, call.arguments)
+    return reply.content, reply.done

@@ -1,0 +1,90 @@
+"""Which agent acts, as the spec says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+
+from headway_api import names
+from headway_api.config import JobConfig
+from headway_api.records import Purpose
+from headway_api.spec.agent import HttpAgent as HttpSpec
+from headway_coordinator.agents.agent import Agent
+from headway_coordinator.agents.builtin import Builtin
+from headway_coordinator.agents.http import HttpAgent
+from headway_coordinator.agents.remote import Desk
+from headway_coordinator.agents.sandboxed import SandboxedAgent
+from headway_coordinator.dataset import prompt_of
+from headway_coordinator.gateway.core import Gateway
+from headway_coordinator.gateway.server import GatewayServer
+
+
+@dataclass(frozen=True)
+class Where:
+    """How agents reach this process."""
+
+    service: str
+    """Base URL of the gateway by the coordinator's Service: for agents that resolve names."""
+    pod: str
+    """The same by the pod's own address: for sandboxes, which resolve none."""
+
+
+def where(job: JobConfig, pod_ip: str, port: int = names.PORT_GATEWAY) -> Where:
+    """The gateway's addresses in a cluster."""
+    host = f"[{pod_ip}]" if ":" in pod_ip else pod_ip
+    service = names.service_host(job.name, names.COORDINATOR, job.namespace)
+    return Where(f"http://{service}:{port}", f"http://{host}:{port}")
+
+
+def agent_of(
+    job: JobConfig, gateway: Gateway, server: GatewayServer, at: Where, http: aiohttp.ClientSession
+) -> Agent:
+    """The job's agent."""
+    spec = job.spec.agent
+    if spec.http is not None:
+        desk = _desk(job, server, spec.http.callback_url or at.service)
+        return HttpAgent(
+            http, desk, agent_url(job, spec.http), spec.http.idle_seconds, spec.http.reports_reward
+        )
+    if spec.sandboxed is not None:
+        return SandboxedAgent(_desk(job, server, at.pod), spec.sandboxed.command)
+    loop = spec.effective_builtin
+    return Builtin(gateway, loop.max_turns, loop.system_prompt)
+
+
+def agent_url(job: JobConfig, spec: HttpSpec) -> str:
+    """Where the prompt is posted to."""
+    if spec.service is not None:
+        service = spec.service
+        return f"http://{service.name}.{job.namespace}.svc:{service.port}{service.path}"
+    return str(spec.url)
+
+
+def job_arn(job: JobConfig) -> str:
+    """The job's name as MTRL's clients carry it."""
+    return f"arn:headway:rltrainingjob::{job.namespace}:{job.name}/{job.uid}"
+
+
+def _desk(job: JobConfig, server: GatewayServer, base_url: str) -> Desk:
+    low, high = job.spec.reward.range
+    return Desk(
+        server=server,
+        base_url=base_url,
+        job_arn=job_arn(job),
+        reward_range=(low, high),
+        seconds=job.spec.rollout.timeout_seconds,
+        prompt=_prompts(job),
+    )
+
+
+def _prompts(job: JobConfig) -> Callable[[Purpose, dict[str, Any]], str]:
+    data = job.spec.data
+
+    def prompt(purpose: Purpose, row: dict[str, Any]) -> str:
+        dataset = data.validation if purpose is Purpose.VALIDATION else data.train
+        return prompt_of(row, dataset.prompt_column if dataset else None)
+
+    return prompt

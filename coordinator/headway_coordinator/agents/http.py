@@ -1,0 +1,173 @@
+"""An agent that runs as a service: it is sent the prompt, and calls the gateway back. MTRL's protocol.
+
+    post the prompt ...... until it is taken: an agent that restarts is asked again
+    wait ................. for complete-rollout, and for the reward where the agent reports one
+    watch ................ an agent that took the prompt and falls silent has lost it: a fault of the platform
+
+The post's answer means nothing but "taken": agents that answer at the end of their work are as welcome as
+those that answer at once. While the connection stands, or a call of the agent runs, it is not silent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass
+
+import aiohttp
+
+from headway_api import logs
+from headway_coordinator.agents.agent import Played, Stage
+from headway_coordinator.agents.remote import Desk, failed, played
+from headway_coordinator.faults import AgentFault, InfraFault
+from headway_coordinator.gateway.rollouts import Rollout, Status
+from headway_coordinator.http import Refused, Unreachable, call
+
+REWARD_SECONDS = 60.0
+"""Longest wait for the reward of a rollout that is complete."""
+BROKEN_SECONDS = 15.0
+"""Longest silence after the connection of an open post broke: the agent's process is probably gone."""
+FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS = 0.25, 5.0
+"""Between two attempts to have the prompt taken: doubled each time."""
+END_SECONDS = 2.0
+"""Longest silence after an agent answered its post with an error, before that is its word."""
+LOOK_SECONDS = 0.25
+MESSAGE_LENGTH = 1000
+"""Characters of an agent's own words that are kept."""
+GATEWAY_TIMEOUT = 504
+LATER = frozenset({408, 425, 429, 500, 502, 503, GATEWAY_TIMEOUT})
+"""Statuses of an agent that cannot take the prompt now; any other refusal is its answer."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """What became of a posted prompt."""
+
+    patience: float
+    """Longest silence from now on, in seconds."""
+    broke: bool = False
+    """The connection, after the agent had begun."""
+    failure: str | None = None
+    """How the agent says that its work ended."""
+
+
+@dataclass(frozen=True)
+class HttpAgent:
+    """The user's service."""
+
+    http: aiohttp.ClientSession
+    desk: Desk
+    url: str
+    idle_seconds: float
+    reports_reward: bool
+
+    async def play(self, stage: Stage) -> Played:
+        """Have the service act, and wait for its word."""
+        async with self.desk.open(stage, takes_reward=self.reports_reward) as rollout:
+            work = asyncio.create_task(self._watched(stage, rollout))
+            word = asyncio.create_task(self._word(rollout))
+            try:
+                await asyncio.wait({work, word}, return_when=asyncio.FIRST_COMPLETED)
+                return word.result() if word.done() else work.result()
+            finally:
+                work.cancel()
+                word.cancel()
+                await asyncio.gather(work, word, return_exceptions=True)
+                stage.messages[:] = rollout.conversation
+
+    async def _word(self, rollout: Rollout) -> Played:
+        """What the agent says of its end."""
+        await rollout.until(Status.READY, Status.REWARD_RECEIVED, Status.FAILED)
+        if rollout.status is Status.FAILED:
+            return failed(rollout, rollout.error or "the agent completed its rollout as failed")
+        if self.reports_reward:
+            try:
+                async with asyncio.timeout(REWARD_SECONDS):
+                    await rollout.until(Status.REWARD_RECEIVED)
+            except TimeoutError as error:
+                raise InfraFault(_without_reward(rollout)) from error
+        return played(rollout)
+
+    async def _watched(self, stage: Stage, rollout: Rollout) -> Played:
+        """Have the prompt taken; ends once the agent must have lost it, or has said that it failed.
+
+        Raises:
+            AgentFault: it failed.
+            InfraFault: it lost the prompt, or failed of the platform.
+        """
+        taken = await self._deliver(stage, rollout)
+        since = time.monotonic()
+        while True:
+            # Once it has said that it is done, its reward has a limit of its own.
+            busy = rollout.calls or rollout.status is not Status.PENDING
+            silent = 0.0 if busy else time.monotonic() - max(since, rollout.called_at)
+            if silent > taken.patience:
+                if taken.failure is not None:
+                    return failed(rollout, taken.failure)
+                raise InfraFault(self._silence(rollout, taken, silent))
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def _silence(self, rollout: Rollout, taken: _Taken, seconds: float) -> str:
+        said = (
+            f"{self.url} took the prompt of {rollout.trajectory_id} and has been silent for {seconds:.0f} s"
+        )
+        if taken.broke:
+            return f"{said}, since its connection broke"
+        if not rollout.begun:
+            return (
+                f"{said}: it never called {self.desk.base_url}; can it reach that address? See "
+                "spec.agent.http.callbackUrl; and idleSeconds, where its first turn takes long"
+            )
+        return f"{said}; see spec.agent.http.idleSeconds"
+
+    async def _deliver(self, stage: Stage, rollout: Rollout) -> _Taken:
+        """Post the prompt until it is taken.
+
+        Each time with another address: where an earlier one did arrive, one of the two runs acts.
+
+        Raises:
+            AgentFault: the agent refuses this prompt.
+        """
+        pause = FIRST_PAUSE_SECONDS
+        while True:
+            document = self.desk.document(stage, rollout)
+            try:
+                answer = await call(self.http, "POST", self.url, timeout=self.desk.seconds, body=document)
+                if isinstance(answer, dict) and (kind := answer.get("errorType")):
+                    return self._ended(rollout, f"{self.url}: {kind}: {answer.get('errorMessage')}")
+                return _Taken(self.idle_seconds)
+            except Refused as error:
+                # A gateway on the way that lost patience says nothing of the agent.
+                if rollout.begun:
+                    slow = error.status == GATEWAY_TIMEOUT
+                    return _Taken(self.idle_seconds) if slow else self._ended(rollout, str(error))
+                if error.status not in LATER:
+                    raise AgentFault(rollout.redacted(str(error))) from error
+                problem: Exception = error
+            except Unreachable as error:
+                if rollout.begun:
+                    return _Taken(min(self.idle_seconds, BROKEN_SECONDS), broke=True)
+                if error.answered:
+                    return _Taken(self.idle_seconds)
+                problem = error
+            said = rollout.redacted(str(problem))[:MESSAGE_LENGTH]
+            logs.event(_log, "agent-unreachable", level=logging.WARNING, error=said, pause=pause)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LAST_PAUSE_SECONDS)
+            if not self.desk.server.renew(rollout):
+                return _Taken(self.idle_seconds)  # it had arrived
+
+    def _ended(self, rollout: Rollout, failure: str) -> _Taken:
+        """It answered at the end of its work, and with an error: its last calls may be on their way."""
+        said = rollout.redacted(failure)[:MESSAGE_LENGTH]
+        return _Taken(min(self.idle_seconds, END_SECONDS), failure=said)
+
+
+def _without_reward(rollout: Rollout) -> str:
+    sent = f"{REWARD_SECONDS:g} s after the agent completed its rollout"
+    if rollout.refused is not None:
+        return f"no reward that can be taken {sent}; the one it sent was refused: {rollout.refused}"
+    return f"no reward {sent}; send one with /update-reward, or set spec.agent.http.reportsReward to false"

@@ -1,0 +1,67 @@
+"""An agent that is a program in the episode's own sandbox.
+
+It is started once the environment stands, and finds its endpoint in a file and in the variables that OpenAI's
+and SageMaker's clients read. Its end is the episode's: exit status 0, or a fault of its own with last words.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from headway_api.sandbox_api import AgentState
+from headway_coordinator.agents.agent import Played, Stage
+from headway_coordinator.agents.remote import Desk, failed, played
+from headway_coordinator.gateway.rollouts import Rollout, Status
+
+WAIT_SECONDS = 20.0
+"""How long one look at the program lasts."""
+LAST_WORDS = 1000
+"""Characters of its output that an error message holds."""
+
+
+@dataclass(frozen=True)
+class SandboxedAgent:
+    """The user's program."""
+
+    desk: Desk
+    command: tuple[str, ...]
+
+    async def play(self, stage: Stage) -> Played:
+        """Run the program to its end."""
+        async with self.desk.open(stage, takes_reward=False) as rollout:
+            try:
+                state = await stage.sandbox.agent(
+                    self.command, self._document(stage, rollout), self._environment(rollout)
+                )
+                while state.running:
+                    state = await stage.sandbox.agent_wait(WAIT_SECONDS)
+            finally:
+                stage.messages[:] = rollout.conversation
+        if state.exit_code == 0 and rollout.status is not Status.FAILED:
+            return played(rollout)
+        return failed(rollout, rollout.error or _last_words(state))
+
+    def _document(self, stage: Stage, rollout: Rollout) -> dict[str, Any]:
+        """What the model may come to read: the row, with its answers, is the environment's to show."""
+        document = self.desk.document(stage, rollout)
+        del document["instance"]
+        return document | {
+            "base_url": f"{self.desk.endpoint(rollout)}/v1",
+            "api_key": rollout.token,
+            "messages": list(stage.first),
+            "tools": list(stage.tools),
+        }
+
+    def _environment(self, rollout: Rollout) -> dict[str, str]:
+        endpoint = self.desk.endpoint(rollout)
+        return {
+            "OPENAI_BASE_URL": f"{endpoint}/v1",
+            "OPENAI_API_KEY": rollout.token,
+            "RFT_RUNTIME_ENDPOINT": endpoint,
+        }
+
+
+def _last_words(state: AgentState) -> str:
+    said = state.output.strip()[-LAST_WORDS:]
+    return f"the agent ended with exit status {state.exit_code}" + (f": {said}" if said else "")

@@ -1,0 +1,89 @@
+"""What the coordinator says in `.status.conditions`. The operator says the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from headway_api.conditions import Condition, ConditionType, Reason, condition, find, merge
+from headway_coordinator.engines.router import ALWAYS_BEHIND, Endpoint, Router
+
+OWN = frozenset({ConditionType.WEIGHTS_IN_SYNC})
+TOLD_MOST = 3
+"""Servers whose words a message repeats."""
+PATIENCE_SECONDS = 30.0
+"""How long fewer servers than asked for may hold verified weights before "in sync" is taken back: a
+coordinator that has just started knows none yet, a name server may forget one, one may miss a look."""
+GRAVEST_FIRST: Final = (
+    Reason.VERIFICATION_FAILED,
+    Reason.UPDATE_FAILED,
+    Reason.UPDATE_TIMED_OUT,
+    Reason.SERVER_SILENT,
+)
+
+
+class Conditions:
+    """The coordinator's conditions, as they change with what it knows of its servers."""
+
+    def __init__(self, told: Sequence[Condition]) -> None:
+        self._told = list(told)
+        self._enough_at: float | None = None
+        """When enough servers held verified weights last, or nobody could yet; None before the first look."""
+
+    def current(self, router: Router, now: float) -> list[Condition]:
+        """What is to be said at `now` (monotonic); equal to what was said where nothing changed."""
+        if self._enough_at is None or not is_short(router):
+            self._enough_at = now
+        self._told = after(self._told, router, now - self._enough_at, router.behind(now))
+        return self._told
+
+
+def after(
+    before: Sequence[Condition],
+    router: Router,
+    short_seconds: float = 0.0,
+    behind: Collection[Endpoint] = (),
+) -> list[Condition]:
+    """The conditions that follow those told before: pure.
+
+    `short_seconds` is for how long fewer servers than asked for have held verified weights, `behind` are
+    those that have held none but overtaken ones for too long.
+    """
+    said = find(before, ConditionType.WEIGHTS_IN_SYNC)
+    if said is None:
+        return [weights_in_sync(router, behind) or _unknown(router)]
+    overtaken = said.status == "True" and short_seconds > PATIENCE_SECONDS
+    stands = _unknown(router) if said.status == "Unknown" or overtaken else said
+    return merge([said], [weights_in_sync(router, behind) or stands])
+
+
+def is_short(router: Router) -> bool:
+    """Whether fewer servers than the job asks for hold verified weights, of whichever version."""
+    return router.wanted is not None and len(router.verified()) < router.replicas
+
+
+def weights_in_sync(router: Router, behind: Collection[Endpoint] = ()) -> Condition | None:
+    """Whether as many servers as asked for hold the weights wanted; None while they merely take them, or are
+    too few. One that is `behind` takes them for ever and never has them in time."""
+    failed = dict.fromkeys(behind, ALWAYS_BEHIND)
+    failed |= {server.endpoint: server.failure for server in router.servers.values() if server.failure}
+    if failed or router.gone:
+        reasons = {failure.reason for failure in (*failed.values(), *router.gone.values())}
+        words = [f"{endpoint.engine}: {failure.message}" for endpoint, failure in failed.items()]
+        words += [f"{endpoint.engine} (gone): {failure.message}" for endpoint, failure in router.gone.items()]
+        text = "; ".join(sorted(words)[:TOLD_MOST])
+        return condition(ConditionType.WEIGHTS_IN_SYNC, False, min(reasons, key=GRAVEST_FIRST.index), text)
+    if router.met and not is_short(router):
+        # Neither version nor number: the condition would be another at every step, and every change of scale.
+        text = "every rollout server asked for holds the weights wanted, verified"
+        return condition(ConditionType.WEIGHTS_IN_SYNC, True, Reason.SYNCED, text)
+    return None
+
+
+def _unknown(router: Router) -> Condition:
+    text = "the learner has not announced weights yet"
+    if router.wanted is not None:
+        problems = [f"{s.endpoint.engine}: {s.problem}" for s in router.servers.values() if s.problem]
+        held = f"{len(router.verified())} of {router.replicas} rollout servers hold verified weights"
+        text = "; ".join([held, *sorted(problems)[:TOLD_MOST]])
+    return condition(ConditionType.WEIGHTS_IN_SYNC, None, Reason.PENDING, text)

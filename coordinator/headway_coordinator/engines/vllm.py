@@ -1,0 +1,152 @@
+"""One call to vLLM's `/inference/v1/generate`: token ids in, token ids and log-probabilities out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+
+from headway_api.model_names import BASE_MODEL
+from headway_api.records import PolicyVersion, VersionSpan
+from headway_coordinator.faults import InfraFault
+from headway_coordinator.http import Refused, Unreachable, call
+
+MISSING_LOGPROB = -9999.0
+"""What vLLM writes where it has no log-probability."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to sample."""
+
+    prompt: Sequence[int]
+    max_tokens: int
+    temperature: float
+    top_p: float
+    seed: int
+    stop_token_ids: Sequence[int]
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """What was sampled."""
+
+    tokens: list[int]
+    logprobs: list[float]
+    versions: list[VersionSpan]
+    finish_reason: str
+    """`stop` (the model ended its turn) or `length`."""
+    cached_tokens: int
+    """Prompt tokens the engine found in its prefix cache; 0 where it does not report them."""
+
+
+class ServerLost(Exception):
+    """The server cannot serve this request now; another one may."""
+
+
+async def generate(
+    http: aiohttp.ClientSession,
+    url: str,
+    model: str,
+    version: PolicyVersion,
+    request: Request,
+    timeout: float,
+) -> Sampled:
+    """Sample one continuation from the server at `url`, whose `model` holds `version`.
+
+    Raises:
+        ServerLost: unreachable, failing, without the model, or it aborted the request.
+        InfraFault: the server refuses the request itself, or answers what cannot be trusted.
+    """
+    try:
+        answer = await call(
+            http, "POST", f"{url}/inference/v1/generate", timeout=timeout, body=_body(model, version, request)
+        )
+    except Unreachable as error:
+        raise ServerLost(str(error)) from error
+    except Refused as error:
+        if error.status >= 500 or error.status in (404, 429):
+            raise ServerLost(str(error)) from error
+        raise InfraFault(str(error)) from error
+    try:
+        return read(answer, version, adapter=model != BASE_MODEL)
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
+        raise InfraFault(
+            f"{url} answered what nobody understands: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _body(model: str, version: PolicyVersion, request: Request) -> dict[str, Any]:
+    return {
+        "model": model,
+        # Nothing that was computed for another version is ever found in the prefix cache, whatever was done
+        # to the cache when the weights changed.
+        "cache_salt": str(version),
+        "token_ids": list(request.prompt),
+        "sampling_params": {
+            "max_tokens": request.max_tokens,
+            "temperature": request.temperature,
+            "top_p": request.top_p,
+            "seed": request.seed,
+            "logprobs": 0,
+            "stop_token_ids": list(request.stop_token_ids),
+            "skip_special_tokens": False,
+            "detokenize": False,
+        },
+    }
+
+
+def read(answer: dict[str, Any], version: PolicyVersion, *, adapter: bool = True) -> Sampled:
+    """Check an answer: as many log-probabilities as tokens, each one finite and of the token itself.
+
+    Raises:
+        ServerLost: the server aborted the request, or (without an adapter) has weights that are none of ours.
+        InfraFault: evidence for a sampled token is missing.
+    """
+    choice = answer["choices"][0]
+    if choice["finish_reason"] not in ("stop", "length"):
+        raise ServerLost(f"the server ended the request with {choice['finish_reason']!r}")
+    tokens = list(choice.get("token_ids") or [])
+    content = (choice.get("logprobs") or {}).get("content") or []
+    if not tokens or len(content) != len(tokens):
+        raise InfraFault(f"the server answered {len(tokens)} tokens with {len(content)} log-probabilities")
+    logprobs = [_logprob(entry, token) for entry, token in zip(content, tokens, strict=True)]
+    details = (answer.get("usage") or {}).get("prompt_tokens_details") or {}
+    return Sampled(
+        tokens=tokens,
+        logprobs=logprobs,
+        versions=_versions(choice.get("weight_versions"), len(tokens), version, adapter),
+        finish_reason=choice["finish_reason"],
+        cached_tokens=int(details.get("cached_tokens") or 0),
+    )
+
+
+def _logprob(entry: dict[str, Any], token: int) -> float:
+    if entry.get("token_id", token) != token:
+        raise InfraFault(f"log-probability of token {entry['token_id']} came with token {token}")
+    value = float(entry["logprob"])
+    if not math.isfinite(value) or value <= MISSING_LOGPROB:
+        raise InfraFault(f"log-probability of token {token} is {value}")
+    return value
+
+
+def _versions(
+    spans: list[dict[str, Any]] | None, length: int, version: PolicyVersion, adapter: bool
+) -> list[VersionSpan]:
+    """Spans as the server reports them where it knows our versions (full weights, swapped even during a
+    request); an adapter is of one version, and the server then calls the weights `default`."""
+    if not spans and not adapter:
+        raise InfraFault("the server does not say which weights sampled, and they may have changed meanwhile")
+    known = spans and all("." in str(span["version"]) for span in spans)
+    if spans and not known and not adapter:
+        # It was started again, and nobody has given it weights since.
+        raise ServerLost(f"the server sampled from weights it calls {spans[0]['version']!r}")
+    if not spans or not known:
+        return [VersionSpan(start=0, end=length, version=version)]
+    return [
+        VersionSpan(start=span["start"], end=span["end"], version=PolicyVersion.parse(span["version"]))
+        for span in spans
+    ]

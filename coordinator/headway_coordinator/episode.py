@@ -1,0 +1,235 @@
+"""One episode's life: lease, reset, turns, finish, release; sealed as an `EpisodeRecord`.
+
+Two deadlines of `rollout.timeoutSeconds` bound it: one to get a sandbox, one for everything after. Whatever
+fails becomes an outcome here and nowhere else; nothing escapes `run` but cancellation and the process's end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from pydantic import ValidationError
+
+from headway_api import logs
+from headway_api.exits import JobError
+from headway_api.records import EpisodeRecord, Outcome, Purpose, Turn
+from headway_api.sandbox_api import TURN_REWARDS_TOLERANCE, FinishReply
+from headway_coordinator.agents.agent import Agent, Played, Stage
+from headway_coordinator.faults import AgentFault, InfraFault
+from headway_coordinator.gateway.core import Sampling, Session
+from headway_coordinator.sandboxes import Broker, Sandbox
+from headway_coordinator.stop import Stop
+from headway_coordinator.trajectory.linearize import linearize
+
+ERROR_LENGTH = 2000
+"""Characters of an error that are kept."""
+
+_log = logging.getLogger(__name__)
+
+
+class Sessions(Protocol):
+    """Whatever remembers episodes between their turns (the router)."""
+
+    def forget(self, session: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What the spec says of every episode."""
+
+    timeout_seconds: float
+    sandbox_seconds: float
+    """Longest life of a sandbox in use."""
+    reward_range: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One attempt at one episode."""
+
+    group_id: str
+    purpose: Purpose
+    index: int
+    attempt: int
+    row: dict[str, Any]
+    environment_seed: int
+    """The same for every episode of a group: they differ only in what the model does."""
+    sampling_seed: int
+    sampling: Sampling
+    stop: Stop = field(default_factory=Stop, compare=False)
+    """Its group's."""
+
+    @property
+    def episode_id(self) -> str:
+        return f"{self.group_id}-{self.index}-{self.attempt}"
+
+
+@dataclass
+class _Progress:
+    """What is known of a running episode, whatever becomes of it."""
+
+    session: Session
+    started_at: float
+    stage: str = "a sandbox"
+    """What it waits for, for the error message."""
+    why: str | None = None
+    """What cut the agent short."""
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    sandbox_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Ending:
+    outcome: Outcome
+    error: str | None = None
+    reply: FinishReply | None = None
+
+
+class Episodes:
+    """Runs episodes with one agent and one broker."""
+
+    def __init__(self, rules: Rules, agent: Agent, broker: Broker, sessions: Sessions) -> None:
+        self._rules = rules
+        self._agent = agent
+        self._broker = broker
+        self._sessions = sessions
+
+    async def run(self, task: Task) -> EpisodeRecord:
+        """Live one episode through and seal it.
+
+        Raises:
+            JobError: `Superseded`: another coordinator has claimed the sandboxes.
+        """
+        session = Session(episode_id=task.episode_id, seed=task.sampling_seed, sampling=task.sampling)
+        progress = _Progress(session=session, started_at=time.time())
+        try:
+            async with task.stop.guard():
+                ending = await self._live(task, progress)
+        except TimeoutError:
+            limit = self._rules.timeout_seconds
+            ending = _Ending(
+                Outcome.INFRA_ERROR, f"no end within {limit:g} s; it was waiting for {progress.stage}"
+            )
+        except InfraFault as fault:
+            text = f"{fault}; the agent: {progress.why}" if progress.why else str(fault)
+            ending = _Ending(Outcome.INFRA_ERROR, text)
+        except ValidationError as error:
+            ending = _Ending(Outcome.INFRA_ERROR, f"{progress.stage} answered what it must not: {error}")
+        except JobError:  # of the whole process: it is superseded
+            raise
+        except Exception as error:  # a bug costs its group a retry, not the job
+            _log.exception("an episode failed while it waited for %s", progress.stage)
+            ending = _Ending(Outcome.INFRA_ERROR, f"{progress.stage}: {type(error).__name__}: {error}")
+        finally:
+            self._sessions.forget(task.episode_id)
+        record = self._seal(task, progress, ending)
+        if ending.outcome is Outcome.INFRA_ERROR:
+            logs.event(
+                _log, "episode-failed", level=logging.WARNING, episode=record.episode_id, error=ending.error
+            )
+        return record
+
+    async def _live(self, task: Task, progress: _Progress) -> _Ending:
+        async with self._sandbox(task, progress) as sandbox, asyncio.timeout(self._rules.timeout_seconds):
+            progress.stage = "the environment's reset"
+            first = await sandbox.reset(task.row, task.environment_seed)
+            progress.stage = "the agent"
+            stage = Stage(
+                session=progress.session,
+                sandbox=sandbox,
+                purpose=task.purpose,
+                row=task.row,
+                first=first.messages,
+                tools=first.tools,
+                messages=progress.messages,
+            )
+            outcome, played = await self._act(stage)
+            if not progress.session.taken and outcome is not Outcome.TRUNCATED:
+                raise InfraFault(f"the agent ended without a single turn: {played.why or 'it said nothing'}")
+            progress.stage, progress.why = "the environment's judgement", played.why
+            unfinished = outcome is not Outcome.COMPLETED
+            reply = await sandbox.finish(
+                progress.messages, unfinished, played.reported, played.metrics, progress.session.taken
+            )
+            check_reward(reply, self._rules.reward_range, progress.session.taken)
+            return _Ending(outcome, played.why, reply)
+
+    async def _act(self, stage: Stage) -> tuple[Outcome, Played]:
+        try:
+            played = await self._agent.play(stage)
+        except AgentFault as fault:
+            return Outcome.AGENT_ERROR, Played(truncated=True, why=str(fault))
+        return (Outcome.TRUNCATED if played.truncated else Outcome.COMPLETED), played
+
+    @asynccontextmanager
+    async def _sandbox(self, task: Task, progress: _Progress) -> AsyncIterator[Sandbox]:
+        """A leased sandbox, and how long it was in use."""
+        waiting = asyncio.timeout(self._rules.timeout_seconds)
+        leased = self._broker.lease(task.episode_id, self._rules.sandbox_seconds, self._rules.timeout_seconds)
+        async with waiting, leased as sandbox:
+            waiting.reschedule(None)
+            start = time.monotonic()
+            try:
+                yield sandbox
+            finally:
+                progress.sandbox_seconds = time.monotonic() - start
+
+    def _seal(self, task: Task, progress: _Progress, ending: _Ending) -> EpisodeRecord:
+        reply, turns = ending.reply, progress.session.record
+        return EpisodeRecord(
+            episode_id=task.episode_id,
+            group_id=task.group_id,
+            index=task.index,
+            attempt=task.attempt,
+            outcome=ending.outcome,
+            error=_storable(ending.error),
+            reward=reply.reward if reply else None,
+            turn_rewards=by_index(reply.turn_rewards, turns) if reply and reply.turn_rewards else None,
+            score=reply.score if reply else None,
+            metrics=reply.metrics if reply else {},
+            messages=progress.messages,
+            turns=turns,
+            rows=linearize(progress.session.graph, progress.session.unseen),
+            forks=progress.session.forks,
+            sandbox_seconds=progress.sandbox_seconds,
+            started_at=progress.started_at,
+            finished_at=time.time(),
+        )
+
+
+def _storable(text: str | None) -> str | None:
+    """Text as UTF-8 can hold it, and not too much of it: errors quote what others wrote."""
+    return None if text is None else text[:ERROR_LENGTH].encode(errors="replace").decode()
+
+
+def by_index(rewards: Sequence[float], turns: Sequence[Turn]) -> list[float]:
+    """Rewards of the delivered turns, in their order -> of all turns, by index; what was not delivered earned
+    nothing."""
+    earned = iter(rewards)
+    return [next(earned) if turn.delivered else 0.0 for turn in turns]
+
+
+def check_reward(reply: FinishReply, bounds: tuple[float, float], turns: int) -> None:
+    """Refuse a judgement that must not reach the learner.
+
+    Raises:
+        InfraFault: the reward is out of range, or rewards of turns are not those of `turns` turns.
+    """
+    given = reply.turn_rewards
+    if given is not None and len(given) != turns:
+        raise InfraFault(f"the environment gave {len(given)} rewards of turns for {turns} turns")
+    if given is not None and abs(sum(given) - reply.reward) > TURN_REWARDS_TOLERANCE:
+        raise InfraFault(
+            f"the environment's rewards of turns add up to {sum(given):g}, and its reward is {reply.reward:g}"
+        )
+    low, high = bounds
+    if not low <= reply.reward <= high:
+        raise InfraFault(
+            f"the environment's reward is {reply.reward}, outside spec.reward.range [{low:g}, {high:g}]"
+        )

@@ -1,0 +1,124 @@
+"""What was said in an episode: each recorded turn as what it added to the one that it continues.
+
+Agents send the whole conversation with every turn. Kept whole each time, an episode would grow with the
+square of its turns; chained, it grows with what was said.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from headway_coordinator.trajectory.calls import Message, Tool
+from headway_coordinator.trajectory.graph import Graph
+
+
+@dataclass(eq=False)
+class Said:
+    """One recorded turn: the conversation up to and with the model's answer, and its exact tokens."""
+
+    graph: Graph = field(repr=False)
+    node: int
+    """What was sampled, in the graph."""
+    before: Said | None = field(repr=False)
+    """The recorded conversation that this one continues."""
+    new: list[Message]
+    """All since then, the model's answer last."""
+    meanings: list[object]
+    """Of each new message."""
+    tools: list[Tool]
+    after: list[Said] = field(default_factory=list, repr=False)
+    """What continues this one."""
+    length: int = 0
+    """Messages of the whole conversation."""
+
+    def __post_init__(self) -> None:
+        self.length = len(self.new)
+        if self.before is not None:
+            self.length += self.before.length
+            self.tools = self.before.tools  # equal, and kept once
+            self.before.after.append(self)
+
+    @property
+    def prompt(self) -> list[int]:
+        """What the engine was asked."""
+        return self.graph.tokens(self.graph.nodes[self.node].parent)
+
+    @property
+    def sampled(self) -> list[int]:
+        """What it answered."""
+        return list(self.graph.nodes[self.node].tokens)
+
+    @property
+    def messages(self) -> list[Message]:
+        """The whole conversation."""
+        parts, said = [self.new], self
+        while said.before is not None:
+            said = said.before
+            parts.append(said.new)
+        return [message for part in reversed(parts) for message in part]
+
+
+def continued(
+    recorded: Sequence[Said],
+    messages: Sequence[Message],
+    meanings: Sequence[object],
+    tools: Sequence[Tool],
+    unseen: Collection[int] = (),
+) -> Said | None:
+    """The longest recorded conversation that a request continues, with messages of its own after it.
+
+    Samples of one request may mean the same: of those it is one that reached the agent (whose node is not
+    `unseen`), then the one whose calls and reasoning the client holds, then the newest.
+    """
+    best: tuple[int, bool, int, int] = (0, False, 0, 0)
+    found: Said | None = None
+    reached = [(said, 0) for said in recorded if said.before is None and said.tools == tools]
+    while reached:
+        said, alike = reached.pop()
+        start = said.length - len(said.new)
+        if said.length >= len(meanings) or said.meanings != meanings[start : said.length]:
+            continue
+        alike += sum(map(_alike, said.new, messages[start : said.length]))
+        mark = (said.length, said.node not in unseen, alike, said.node)
+        if mark > best:
+            best, found = mark, said
+        reached += [(next_one, alike) for next_one in said.after]
+    return found
+
+
+def _alike(recorded: Message, sent: Message) -> bool:
+    """Whether two messages of one meaning are the same answer, as far as the client says."""
+    reasoning = sent.get("reasoning_content")
+    return _ids(recorded) == _ids(sent) and reasoning in (None, "", recorded.get("reasoning_content"))
+
+
+def _ids(message: Message) -> list[str | None]:
+    return [call.get("id") for call in message.get("tool_calls") or []]
+
+
+def meaning(message: Message) -> object:
+    """What a message says, whichever of the usual ways a client writes it.
+
+    Clients drop reasoning, write null for empty content, and strip what the model wrote around its text.
+    """
+    content = text(message)
+    if message.get("role") == "assistant":
+        content = content.strip()
+    calls = [
+        (call["function"]["name"], _arguments(call["function"]["arguments"]))
+        for call in message.get("tool_calls") or []
+    ]
+    return (message.get("role"), content, calls, message.get("tool_call_id"))
+
+
+def text(message: Message) -> str:
+    """A message's content, be it a string, blocks or nothing."""
+    content = message.get("content") or ""
+    return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
+
+
+def _arguments(arguments: Any) -> Any:
+    return json.loads(arguments) if isinstance(arguments, str) else arguments

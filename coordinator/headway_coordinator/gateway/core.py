@@ -1,0 +1,271 @@
+"""The gateway: one chat completion, tokens in and tokens out, recorded into the episode's graph.
+
+Every agent's turns pass here: the built-in agent's in process, the others' through `server.py`, which only
+translates. Several turns of one episode may run at once (an agent with helpers): each is a branch of its
+graph.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from headway_api.records import Turn
+from headway_coordinator.engines.vllm import Request, Sampled
+from headway_coordinator.gateway.conversations import Said, continued, meaning, text
+from headway_coordinator.seeds import seed
+from headway_coordinator.trajectory.calls import Call, Message, Parsed, Tool
+from headway_coordinator.trajectory.graph import Graph
+from headway_coordinator.trajectory.lengths import extent
+from headway_coordinator.trajectory.render import Renderer
+
+INLINE_CHARACTERS = 16 * 1024
+"""So many are rendered at once, in some 20 ms: more of them would keep all other episodes waiting."""
+
+
+class Engine(Protocol):
+    """Whatever samples tokens: the fleet of rollout servers."""
+
+    async def generate(self, session: str, request: Request, timeout: float) -> Sampled: ...
+
+
+class ContextFull(Exception):
+    """The conversation leaves no room for another token: the episode is truncated, not failed."""
+
+
+class CannotForce(Exception):
+    """The model's family has no known way to begin a tool call on the model's behalf."""
+
+
+class CannotRender(Exception):
+    """The model's chat template takes no such conversation."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the next token is drawn."""
+
+    temperature: float
+    top_p: float
+    max_tokens: int
+
+
+@dataclass(frozen=True)
+class Force:
+    """OpenAI's tool_choice `required`, or a named tool: the turn begins in the middle of a call."""
+
+    tool: str | None = None
+    """The tool to call; None leaves the choice to the model."""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One chat completion, as an agent asks for it."""
+
+    messages: list[Message]
+    tools: list[Tool] = field(default_factory=list)
+    may_call: bool = True
+    """OpenAI's tool_choice `none` is False: the tools are shown all the same, since a conversation that hides
+    them is another one from its first token on; a call that the model makes anyway is text."""
+    max_tokens: int | None = None
+    """A bound of the agent's own; the job's holds anyway."""
+    force: Force | None = None
+
+
+@dataclass
+class Session:
+    """What the gateway knows of one episode."""
+
+    episode_id: str
+    seed: int
+    """Every turn's own seed is drawn from it."""
+    sampling: Sampling
+    graph: Graph = field(default_factory=Graph)
+    turns: list[Turn] = field(default_factory=list)
+    nodes: list[int] = field(default_factory=list)
+    """What was sampled in each of them, in the graph."""
+    begun: int = 0
+    """Turns asked for, the running ones included."""
+    forks: int = 0
+    """Turns whose history did not extend what was sampled."""
+    unseen: set[int] = field(default_factory=set)
+    """Sampled nodes of the graph that never reached the agent: they had no part in its reward."""
+    said: list[Said] = field(default_factory=list)
+    """The recorded turns, in the order in which they were answered."""
+
+    @property
+    def record(self) -> list[Turn]:
+        """The turns, and which of them reached the agent."""
+        pairs = zip(self.turns, self.nodes, strict=True)
+        return [turn.model_copy(update={"delivered": node not in self.unseen}) for turn, node in pairs]
+
+    @property
+    def taken(self) -> int:
+        """Turns that reached the agent."""
+        return len(self.turns) - len(self.unseen)
+
+
+@dataclass(frozen=True)
+class Completion:
+    """The model's answer to one turn."""
+
+    number: int
+    """Which of the episode's turns it is, in the order in which they were asked for."""
+    message: Message
+    """OpenAI form; text of tool calls that could not be read is kept in its content."""
+    calls: list[Call]
+    """Every attempt at a tool call, in order, those that could not be read included."""
+    finish_reason: str
+    """`stop`, `tool_calls` or `length`."""
+    turn: Turn
+    """What it cost."""
+    node: int
+    """Its place in the session's graph."""
+
+
+class Gateway:
+    """Chat completions over an engine that speaks token ids."""
+
+    def __init__(self, renderer: Renderer, engine: Engine, context_length: int, timeout: float) -> None:
+        self._renderer = renderer
+        self._engine = engine
+        self._context_length = context_length
+        self._timeout = timeout
+        self._longest_token = renderer.longest_token
+
+    async def chat(self, session: Session, ask: Ask) -> Completion:
+        """Sample the next assistant message.
+
+        Raises:
+            ContextFull: no token fits any more.
+            CannotForce: `ask.force` is not possible with this model.
+            CannotRender: nor is this conversation.
+            InfraFault: the engine failed.
+        """
+        self._require_room(ask.messages)
+        meanings = [meaning(message) for message in ask.messages]
+        before = continued(session.said, ask.messages, meanings, ask.tools, session.unseen)
+        forced = self._forced(ask.force)
+        number, session.begun = session.begun, session.begun + 1
+        prompt = await self._prompt(session, ask, before) + forced
+        room = self._context_length - len(prompt)
+        if room < 1:
+            raise ContextFull(f"{len(prompt)} tokens fill the context of {self._context_length}")
+        request = Request(
+            prompt=prompt,
+            max_tokens=min(room, session.sampling.max_tokens, ask.max_tokens or room),
+            temperature=session.sampling.temperature,
+            top_p=session.sampling.top_p,
+            seed=seed(session.seed, number),
+            stop_token_ids=self._renderer.stop_token_ids,
+        )
+        sampled = await self._engine.generate(session.episode_id, request, self._timeout)
+        return self._record(session, ask, meanings, before, number, prompt, forced, sampled)
+
+    def _forced(self, force: Force | None) -> list[int]:
+        if force is None:
+            return []
+        tokens = self._renderer.force(force.tool)
+        if tokens is None:
+            raise CannotForce(f"{self._renderer.name} knows no way to begin a tool call for the model")
+        return tokens
+
+    def _require_room(self, messages: Sequence[Message]) -> None:
+        """Refuse at a glance what cannot fit: megabytes take long to render.
+
+        Users' and tools' words are what every template says in full.
+        """
+        if self._longest_token is None:
+            return
+        said = extent(text(message) for message in messages if message.get("role") in ("user", "tool"))
+        if (least := said.tokens(self._longest_token)) > self._context_length:
+            raise ContextFull(f"at least {least} tokens fill the context of {self._context_length}")
+
+    async def _prompt(self, session: Session, ask: Ask, before: Said | None) -> list[int]:
+        """What the engine is asked; a history that goes on from nothing that was sampled is counted.
+
+        Meanwhile another turn may be recorded: all that is there already stays as it is.
+        """
+        had_turns = bool(session.said)
+        try:
+            if len(str(ask.tools)) + sum(len(str(message)) for message in ask.messages) > INLINE_CHARACTERS:
+                prompt, extended = await asyncio.to_thread(self._rendered, ask, before)
+            else:
+                prompt, extended = self._rendered(ask, before)
+        except Exception as error:  # a template raises whatever its author chose
+            raise CannotRender(f"the chat template takes no such conversation: {error}") from error
+        session.forks += had_turns and not extended and not session.graph.goes_on_in(prompt)
+        return prompt
+
+    def _rendered(self, ask: Ask, before: Said | None) -> tuple[list[int], bool]:
+        """Ids that extend the recorded conversation that `ask` continues, else its own; and which it was."""
+        if before is not None:
+            new = ask.messages[before.length :]
+            extended = self._renderer.extend(before.prompt, before.sampled, before.messages, new, ask.tools)
+            if extended is not None:
+                return extended, True
+        return self._renderer.render(ask.messages, ask.tools), False
+
+    def _record(
+        self,
+        session: Session,
+        ask: Ask,
+        meanings: list[object],
+        before: Said | None,
+        number: int,
+        prompt: list[int],
+        forced: list[int],
+        sampled: Sampled,
+    ) -> Completion:
+        """Place a turn in the graph, and read it."""
+        parsed = self._renderer.parse(
+            [*forced, *sampled.tokens], prompt[: len(prompt) - len(forced)], ask.tools
+        )
+        message = _message(parsed, number, ask.may_call)
+        turn = Turn(
+            index=len(session.turns),
+            prompt_tokens=len(prompt),
+            cached_tokens=min(sampled.cached_tokens, len(prompt)),
+            sampled_tokens=len(sampled.tokens),
+            finish_reason=sampled.finish_reason,
+            malformed_tool_calls=sum(call.problem is not None for call in parsed.calls),
+            policy_version=min(span.version for span in sampled.versions),
+        )
+        end = session.graph.place(prompt)
+        node = session.graph.add_sampled(end, sampled.tokens, sampled.logprobs, sampled.versions)
+        known = before.length if before else 0
+        new, said = [*ask.messages[known:], message], [*meanings[known:], meaning(message)]
+        session.said.append(Said(session.graph, node, before, new, said, ask.tools))
+        session.turns.append(turn)
+        session.nodes.append(node)
+        called = "tool_calls" in message and sampled.finish_reason == "stop"
+        finish = "tool_calls" if called else sampled.finish_reason
+        return Completion(number, message, parsed.calls, finish, turn, node)
+
+
+def call_id(turn: int, index: int) -> str:
+    """Id of a turn's tool call: the same at every replay."""
+    return f"call-{turn}-{index}"
+
+
+def _message(parsed: Parsed, turn: int, may_call: bool) -> Message:
+    """A sampled turn in OpenAI's form."""
+    good = [(i, call) for i, call in enumerate(parsed.calls) if may_call and call.problem is None]
+    content = parsed.content
+    for call in parsed.calls:
+        if not may_call or call.problem is not None:
+            content = f"{content}\n{call.written}".strip()
+    message: Message = {"role": "assistant", "content": content}
+    if parsed.reasoning:
+        message["reasoning_content"] = parsed.reasoning
+    if good:
+        message["tool_calls"] = [_openai(call, call_id(turn, i)) for i, call in good]
+    return message
+
+
+def _openai(call: Call, identity: str) -> dict[str, Any]:
+    arguments = json.dumps(call.arguments, ensure_ascii=False)
+    return {"id": identity, "type": "function", "function": {"name": call.name, "arguments": arguments}}

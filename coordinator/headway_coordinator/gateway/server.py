@@ -1,0 +1,322 @@
+"""The gateway over HTTP, for agents outside this process: requests into turns and tool calls, and what
+becomes of those into answers, and into what the episode's end has to know.
+
+Under an episode's own base URL, `/e/{token}`, or at the root with the episode's rolloutId, which holds the
+token, in MTRL's header or body, or with the token as Authorization: Bearer:
+
+POST /v1/chat/completions   OpenAI's, streamed or not      GET  /v1/models
+GET  /v1/tools              the environment's tools        POST /v1/tools/{name}   its arguments -> ToolReply
+POST /complete-rollout      JobArn, TrajectoryId, Status: ready | failed, ClientToken?, ErrorMessage?
+POST /update-reward         JobArn, TrajectoryId, Rewards: [number], Metrics?, ClientToken?
+
+An agent may send an Authorization of its own as long as one of the others holds the token. A streamed answer
+begins when the turn is complete: a token counts once the weights that sampled it are proven, and tool calls
+are read from whole turns. Until then comments keep the connection alive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+from aiohttp import web
+
+from headway_api import logs
+from headway_coordinator.faults import InfraFault
+from headway_coordinator.gateway import openai
+from headway_coordinator.gateway.core import Ask, CannotForce, CannotRender, Completion, ContextFull, Gateway
+from headway_coordinator.gateway.refusals import Refusal, bad
+from headway_coordinator.gateway.rollouts import Rollout, Rollouts, token_in
+from headway_coordinator.gateway.turns import Client, Places, Turn, Turns
+
+MAX_BODY = 16 * 1024 * 1024
+"""Bytes of a request: reading more would hold the other episodes up."""
+KEEP_ALIVE_SECONDS = 10.0
+"""How often a stream whose turn is not complete says so."""
+TOOLS = "tools"
+"""What faults of tool calls are kept under: no later call makes them good."""
+JOB_ARN = "X-Amzn-SageMaker-Job-Arn"
+TRAJECTORY_ID = "X-Amzn-SageMaker-Trajectory-Id"
+RETRIES = "X-Stainless-Retry-Count"
+"""What OpenAI's clients count their retries with."""
+RETRIES_DIGITS = 9
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_log = logging.getLogger(__name__)
+
+
+class GatewayServer:
+    """Routes over open rollouts."""
+
+    def __init__(self, gateway: Gateway, places: Places) -> None:
+        self._gateway = gateway
+        self._rollouts = Rollouts()
+        self._turns: dict[str, Turns] = {}
+        self.places = places
+
+    @asynccontextmanager
+    async def open(self, rollout: Rollout) -> AsyncIterator[Rollout]:
+        """Let an episode's agent in until the block ends."""
+        turns = self._turns[rollout.trajectory_id] = Turns(self._gateway, rollout, self.places)
+        with self._rollouts.open(rollout):
+            try:
+                yield rollout
+            finally:
+                rollout.close()
+                del self._turns[rollout.trajectory_id]
+                await turns.close()
+
+    def renew(self, rollout: Rollout) -> bool:
+        """Give an open episode another address, for a prompt that is sent again; see `Rollouts.renew`."""
+        return self._rollouts.renew(rollout)
+
+    def app(self) -> web.Application:
+        """The application to serve; run it with handler_cancellation, to know of clients that leave."""
+        app = web.Application(middlewares=[_answer_refusals], client_max_size=MAX_BODY)
+        for base in ("", "/e/{token}"):
+            app.router.add_post(f"{base}/v1/chat/completions", self._chat)
+            # Agents that take the endpoint itself for the client's base URL, as the SDK's docs do.
+            app.router.add_post(f"{base}/chat/completions", self._chat)
+            app.router.add_get(f"{base}/v1/models", self._models)
+            app.router.add_get(f"{base}/v1/tools", self._tools)
+            app.router.add_post(f"{base}/v1/tools/{{name}}", self._tool)
+            app.router.add_post(f"{base}/complete-rollout", self._complete)
+            app.router.add_post(f"{base}/update-reward", self._reward)
+        return app
+
+    def _rollout(self, request: web.Request, body: Any = None) -> tuple[Rollout, str]:
+        """The episode's rollout, and the address by which it was found."""
+        scheme, _, bearer = request.headers.get("Authorization", "").partition(" ")
+        token = (
+            request.match_info.get("token")
+            or token_in(request.headers.get(TRAJECTORY_ID))
+            or (token_in(body.get("TrajectoryId")) if isinstance(body, dict) else "")
+            or (bearer.strip() if scheme.lower() == "bearer" else "")
+        )
+        if not token:
+            raise Refusal(
+                401,
+                "token_missing",
+                "use the endpoint that came with the episode, or send its rolloutId as "
+                f"{TRAJECTORY_ID}, or its token as Authorization: Bearer",
+            )
+        rollout = self._rollouts.find(token)
+        rollout.check(request.headers.get(JOB_ARN), request.headers.get(TRAJECTORY_ID))
+        return rollout, token
+
+    async def _chat(self, request: web.Request) -> web.StreamResponse:
+        rollout, token = self._rollout(request)
+        try:
+            asked = openai.read(await _json(request))
+        except web.HTTPRequestEntityTooLarge as error:
+            rollout.truncated = f"a request of more than {MAX_BODY} bytes fits no context"
+            raise Refusal(400, "context_length_exceeded", rollout.truncated, param="messages") from error
+        rollout.require_open("a turn")
+        rollout.hold(token)
+        with rollout.call():
+            turns = self._turns[rollout.trajectory_id]
+            async with turns.turn(asked.ask, retry=_retries(request) > 0) as client:
+                if asked.stream:
+                    return await self._stream(request, turns, asked, client)
+                found = await _outcome(rollout, asked.ask, client.turn)
+                answer = web.json_response(openai.completion(asked, found, rollout.trajectory_id))
+                turns.deliver(client, asked.ask)
+                await answer.prepare(request)
+                await answer.write_eof()
+                return answer
+
+    async def _stream(
+        self,
+        request: web.Request,
+        turns: Turns,
+        asked: openai.ChatRequest,
+        client: Client,
+    ) -> web.StreamResponse:
+        """Server-sent events; an error before the turn is being sampled has a status of its own."""
+        turn = client.turn
+        response = web.StreamResponse(
+            headers={"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
+        )
+        while not (await asyncio.wait({turn.task}, timeout=KEEP_ALIVE_SECONDS))[0]:
+            if turn.placed.is_set():
+                if not response.prepared:
+                    await response.prepare(request)
+                await response.write(b": the turn is being sampled\n\n")
+        try:
+            found = await _outcome(turns.rollout, asked.ask, turn)
+            turns.deliver(client, asked.ask)
+        except Refusal as refusal:
+            if not response.prepared:
+                raise
+            await response.write(_event(refusal.body))
+            await response.write_eof()
+            return response
+        if not response.prepared:
+            await response.prepare(request)
+        events = [_event(chunk) for chunk in openai.chunks(asked, found, turns.rollout.trajectory_id)]
+        await response.write(b"".join(events) + b"data: [DONE]\n\n")
+        with suppress(ConnectionError):  # it has all there is
+            await response.write_eof()
+        return response
+
+    async def _models(self, request: web.Request) -> web.StreamResponse:
+        self._rollout(request)
+        return web.json_response(openai.models())
+
+    async def _tools(self, request: web.Request) -> web.StreamResponse:
+        rollout, _ = self._rollout(request)
+        return web.json_response({"tools": list(rollout.tools)})
+
+    async def _tool(self, request: web.Request) -> web.StreamResponse:
+        rollout, token = self._rollout(request)
+        arguments = await _json(request)
+        if not isinstance(arguments, dict):
+            raise bad("body", "must be a JSON object, the tool's arguments")
+        rollout.require_open("a tool call")
+        rollout.hold(token)
+        name = request.match_info["name"]
+        with rollout.call():
+            try:
+                reply = await rollout.sandbox.tool(name, arguments)
+            except asyncio.CancelledError:
+                # Nobody knows what the tool did, and asking again would do it twice.
+                rollout.faults[TOOLS] = f"the call of {name} was cut short"
+                raise
+            except Exception as error:
+                raise _faulted(rollout, TOOLS, error) from error
+        return web.json_response(reply.model_dump(mode="json"))
+
+    async def _complete(self, request: web.Request) -> web.StreamResponse:
+        rollout, token, body = await self._told(request)
+        status, error = body.get("Status"), body.get("ErrorMessage")
+        if not isinstance(status, str):  # were a missing field a success, a misspelt one would hide failures
+            raise bad("Status", "must be 'ready' or 'failed'")
+        with rollout.call():
+            rollout.complete(status, None if error is None else str(error)[:2000], _client_token(body))
+            rollout.hold(token)
+            if (turns := self._turns.get(rollout.trajectory_id)) is not None:
+                await turns.close()  # a turn that ends from now on would have no part in what is judged
+        logs.event(_log, "rollout-completed", episode=rollout.trajectory_id, status=rollout.status)
+        return web.json_response({"Status": rollout.status})
+
+    async def _reward(self, request: web.Request) -> web.StreamResponse:
+        rollout, token, body = await self._told(request)
+        with rollout.call():
+            rollout.reward(body.get("Rewards"), body.get("Metrics"), _client_token(body))
+            rollout.hold(token)
+        return web.json_response({"Status": rollout.status})
+
+    async def _told(self, request: web.Request) -> tuple[Rollout, str, dict[str, Any]]:
+        """The rollout, the address it was found by and the body of one of MTRL's own calls."""
+        body = await _json(request)
+        rollout, token = self._rollout(request, body)
+        if not isinstance(body, dict):
+            raise bad("body", "must be a JSON object")
+        for name in ("JobArn", "TrajectoryId"):
+            if not isinstance(body.get(name, ""), str):
+                raise bad(name, "must be a string")
+        rollout.check(body.get("JobArn"), body.get("TrajectoryId"))
+        rollout.require_holder(token)
+        return rollout, token, body
+
+
+async def _outcome(rollout: Rollout, ask: Ask, turn: Turn) -> Completion:
+    """The turn, and what it means for the episode; its faults as refusals."""
+    try:
+        found = await asyncio.shield(turn.task)
+    except ContextFull as full:
+        rollout.truncated = str(full)
+        raise Refusal(400, "context_length_exceeded", str(full), param="messages") from full
+    except CannotForce as cannot:
+        raise bad(
+            "tool_choice", f"{cannot}; use auto, and ask for the call in the prompt", "unsupported_parameter"
+        ) from cannot
+    except CannotRender as error:
+        raise bad("messages", str(error), "unrenderable") from error
+    except Refusal as refusal:
+        if refusal.code == "servers_full":
+            rollout.faults[turn.request] = str(refusal)
+        raise
+    except asyncio.CancelledError:
+        if turn.task.cancelled():
+            rollout.require_open("a turn")
+        raise
+    except Exception as error:
+        raise _faulted(rollout, turn.request, error) from error
+    rollout.truncated = "a turn reached its most tokens" if _cut_off(rollout, ask, found) else None
+    return found
+
+
+def _cut_off(rollout: Rollout, ask: Ask, found: Completion) -> bool:
+    """Whether the job, or the context, ended the turn, and not a smaller bound of the agent's own."""
+    own = ask.max_tokens is not None and ask.max_tokens < rollout.session.sampling.max_tokens
+    return found.finish_reason == "length" and not (own and found.turn.sampled_tokens == ask.max_tokens)
+
+
+def _faulted(rollout: Rollout, request: str, error: Exception) -> Refusal:
+    """A fault of the platform: whatever the agent makes of it is not what the model is worth."""
+    if not isinstance(error, InfraFault):
+        _log.exception("a call of %s failed", rollout.trajectory_id)
+    rollout.faults[request] = (
+        str(error) if isinstance(error, InfraFault) else f"{type(error).__name__}: {error}"
+    )
+    return Refusal(502, "platform_fault", rollout.faults[request])
+
+
+async def _json(request: web.Request) -> Any:
+    """The request's JSON, all of which can be written down again.
+
+    Raises:
+        Refusal: 400.
+    """
+    try:
+        body = await request.json()
+        if b"\\ud" in (await request.read()).lower():
+            # Half a surrogate pair is valid JSON and no text: nothing that holds it could be stored.
+            json.dumps(body, ensure_ascii=False).encode()
+        return body
+    except web.RequestPayloadError as error:
+        raise bad("body", f"is not what its headers say: {error}") from error
+    except (ValueError, RecursionError, LookupError) as error:
+        raise bad("body", f"is not JSON: {error}") from error
+
+
+def _client_token(body: dict[str, Any]) -> str | None:
+    token = body.get("ClientToken")
+    return None if token is None else str(token)
+
+
+def _retries(request: web.Request) -> int:
+    given = request.headers.get(RETRIES, "0")
+    return int(given) if given.isdecimal() and len(given) <= RETRIES_DIGITS else 0
+
+
+def _event(document: dict[str, Any]) -> bytes:
+    return f"data: {json.dumps(document, ensure_ascii=False)}\n\n".encode()
+
+
+@web.middleware
+async def _answer_refusals(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except Refusal as refusal:
+        headers = {"Retry-After": str(refusal.retry_after)} if refusal.retry_after else {}
+        if refusal.status == 409:  # OpenAI's clients would send it again: what is over stays over
+            headers["X-Should-Retry"] = "false"
+        return web.json_response(refusal.body, status=refusal.status, reason=refusal.reason, headers=headers)
+    except web.HTTPRequestEntityTooLarge:
+        message = f"a request has at most {MAX_BODY} bytes"
+        return web.json_response(Refusal(413, "request_too_large", message).body, status=413)
+    except web.HTTPException as error:
+        message = f"{error.reason}: {request.method} {request.path}; agents use POST /v1/chat/completions"
+        return web.json_response(Refusal(error.status, "not_served", message).body, status=error.status)
+    except ConnectionError:  # the client left: there is nobody to answer
+        raise
+    except Exception as error:
+        _log.exception("%s %s failed", request.method, request.path)
+        message = f"the gateway failed: {type(error).__name__}: {error}"
+        return web.json_response(Refusal(500, "platform_fault", message).body, status=500)

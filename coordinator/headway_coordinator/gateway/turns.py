@@ -1,0 +1,191 @@
+"""Turns of agents that call over a network: bounded in number, and sampled once however often they are sent.
+
+A client whose connection broke, or that lost patience, sends its request again. Were it sampled again, the
+first answer would be trained with a reward it had no part in. So a turn whose answer was never delivered is
+kept, and the same request gets it; one that was delivered is only repeated to a client that says it retries.
+A turn that nobody ever came back for is not trained.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import defaultdict
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from hashlib import sha256
+
+from headway_coordinator.gateway.core import Ask, Completion, Gateway
+from headway_coordinator.gateway.refusals import Refusal
+from headway_coordinator.gateway.rollouts import Rollout
+from headway_coordinator.room import Room
+
+AT_ONCE = 16
+"""Turns of one episode that may run at the same time."""
+QUEUE_SECONDS = 30.0
+"""Longest a turn waits for its place before its agent is told to come back."""
+RETRY_AFTER_SECONDS = 5
+
+
+class Places:
+    """Turns that may be in flight, over all episodes: as many as the servers take episodes now."""
+
+    def __init__(self, room: Room) -> None:
+        self._room = room
+        self.refused = 0
+        """Turns whose agent was told to come back."""
+
+    @property
+    def taken(self) -> int:
+        """Turns in flight."""
+        return self._room.used
+
+    @asynccontextmanager
+    async def place(self) -> AsyncIterator[None]:
+        """One turn's place.
+
+        Raises:
+            Refusal: 429, with Retry-After, where none became free.
+        """
+        async with AsyncExitStack() as held:
+            try:
+                async with asyncio.timeout(QUEUE_SECONDS):
+                    await held.enter_async_context(self._room)
+            except TimeoutError as error:
+                self.refused += 1
+                why = f"{self.taken} turns are in flight, as many as the rollout servers take now"
+                raise busy("servers_full", why) from error
+            yield
+
+
+def busy(code: str, why: str) -> Refusal:
+    """Come back later."""
+    return Refusal(429, code, f"{why}; ask again after Retry-After seconds", retry_after=RETRY_AFTER_SECONDS)
+
+
+@dataclass(eq=False)
+class Turn:
+    """One turn, asked for once or several times."""
+
+    request: str
+    """Equal for the same request."""
+    task: asyncio.Task[Completion]
+    placed: asyncio.Event
+    """It is being sampled: no 429 comes any more."""
+    waiting: int = 0
+    """Clients that are connected and wait for it."""
+    deliveries: int = 0
+    """Clients that have it."""
+    retried: bool = False
+    """It failed, and a retry of it was a turn of its own."""
+
+    @property
+    def failed(self) -> bool:
+        return self.task.done() and (self.task.cancelled() or self.task.exception() is not None)
+
+
+@dataclass(eq=False)
+class Client:
+    """One connection that waits for a turn."""
+
+    turn: Turn
+    has_it: bool = False
+
+
+@dataclass
+class Turns:
+    """One episode's turns."""
+
+    gateway: Gateway
+    rollout: Rollout
+    places: Places
+    _by_request: defaultdict[str, list[Turn]] = field(default_factory=lambda: defaultdict(list))
+
+    @asynccontextmanager
+    async def turn(self, ask: Ask, *, retry: bool) -> AsyncIterator[Client]:
+        """The turn that answers `ask`, running or done; `deliver` it before its last bytes are sent.
+
+        A block that ends by the client's leaving takes that back.
+
+        Args:
+            ask: what is asked for.
+            retry: the client says that it sends this again.
+        """
+        asked = [ask.messages, ask.tools, ask.may_call, ask.max_tokens, repr(ask.force)]
+        request = sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+        turn = _same(self._by_request[request], retry)
+        if turn is None:
+            placed = asyncio.Event()
+            turn = Turn(request, asyncio.create_task(self._sample(ask, placed)), placed)
+            self._by_request[request].append(turn)
+            turn.task.add_done_callback(_seen)
+        turn.waiting += 1
+        client = Client(turn)
+        try:
+            yield client
+        except (asyncio.CancelledError, ConnectionError):
+            self._lose(client)
+            raise
+        finally:
+            turn.waiting -= 1
+
+    def deliver(self, client: Client, ask: Ask) -> None:
+        """The agent gets its answer. Said before the bytes are, for its next call may overtake their end.
+
+        Raises:
+            Refusal: the agent has said meanwhile that it is done.
+        """
+        self.rollout.require_open("a turn")
+        turn, client.has_it = client.turn, True
+        found = turn.task.result()
+        turn.deliveries += 1
+        self.rollout.answered(turn.request, found.node, [*ask.messages, found.message])
+
+    def _lose(self, client: Client) -> None:
+        """The client left: what it asked for waits for it to come back."""
+        turn = client.turn
+        self.rollout.lost.add(turn.request)
+        turn.deliveries -= client.has_it
+        if client.has_it and not turn.deliveries:
+            self.rollout.unanswered(turn.task.result().node)
+
+    async def close(self) -> None:
+        """End what still runs."""
+        tasks = [turn.task for turns in self._by_request.values() for turn in turns]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _sample(self, ask: Ask, placed: asyncio.Event) -> Completion:
+        every = [turn for turns in self._by_request.values() for turn in turns]
+        # One whose client has left holds nobody up.
+        running = sum(not turn.task.done() and turn.waiting > 0 for turn in every)
+        if running > AT_ONCE:
+            raise busy("too_many_turns", f"{AT_ONCE} turns of this episode are running")
+        async with self.places.place():
+            placed.set()
+            self.rollout.require_open("a turn")
+            found = await self.gateway.chat(self.rollout.session, ask)
+            self.rollout.session.unseen.add(found.node)
+            return found
+
+
+def _same(turns: Sequence[Turn], retry: bool) -> Turn | None:
+    """The turn that the same request is, where it is not another sample of it that is wanted."""
+    lost = [turn for turn in turns if not turn.failed and turn.waiting == 0 and not turn.deliveries]
+    if lost:
+        return lost[0]
+    if not retry:
+        return None
+    # A retry of what was refused, or failed, is still a wish for the sample that did not come of it.
+    if (failed := next((turn for turn in turns if turn.failed and not turn.retried), None)) is not None:
+        failed.retried = True
+        return None
+    return next((turn for turn in reversed(turns) if not turn.failed), None)
+
+
+def _seen(task: asyncio.Task[Completion]) -> None:
+    """Nobody may be left to look at a failure: that is no error of its own."""
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,109 @@
+"""A group: `groupSize` episodes on one prompt, with retries, sealed as one record."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+from headway_api.records import Abandoned, EpisodeRecord, GroupRecord, Outcome, Purpose
+from headway_coordinator.bounds import doomed
+from headway_coordinator.dataset import Slot
+from headway_coordinator.episode import Task
+from headway_coordinator.gateway.core import Sampling
+from headway_coordinator.room import Room
+from headway_coordinator.seeds import seed
+from headway_coordinator.stop import Stop, Stopped
+
+ATTEMPTS_PER_INCARNATION = 100
+"""A restarted coordinator counts attempts from the next hundred, so that no episode id is ever used twice."""
+
+Run = Callable[[Task], Awaitable[EpisodeRecord]]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a group is, before it runs."""
+
+    slot: Slot
+    purpose: Purpose
+    step: int
+    """Training: learner step now. Validation: the step that is evaluated."""
+    row: dict[str, Any]
+    size: int
+    sampling: Sampling
+    job_seed: int
+    stop: Stop = field(default_factory=Stop, compare=False)
+    """Ends its episodes, whatever they wait for, once nothing can be trained on them."""
+
+    @property
+    def group_id(self) -> str:
+        return self.slot.group_id(self.purpose, self.step)
+
+    def task(self, index: int, attempt: int) -> Task:
+        """One attempt at one of its episodes.
+
+        The environment's seed does not depend on the attempt. Nor does what a first attempt samples, in
+        whichever incarnation; a retry samples anew, so that an episode which breaks its sandbox by what the
+        model says there is not replayed until its retries are used up.
+        """
+        retry = (attempt,) if is_retry(attempt) else ()
+        return Task(
+            group_id=self.group_id,
+            purpose=self.purpose,
+            index=index,
+            attempt=attempt,
+            row=self.row,
+            environment_seed=seed(self.job_seed, "environment", self.purpose, self.slot.position),
+            sampling_seed=seed(self.job_seed, "sampling", self.group_id, index, *retry),
+            sampling=self.sampling,
+            stop=self.stop,
+        )
+
+
+def is_retry(attempt: int) -> bool:
+    """Whether it is not the first attempt of its coordinator."""
+    return attempt % ATTEMPTS_PER_INCARNATION > 0
+
+
+async def run(plan: Plan, episode: Run, room: Room, *, incarnation: int, max_retries: int) -> GroupRecord:
+    """Run every episode of a group, `room` at a time over all groups, and seal it.
+
+    A training group that is doomed by what it has lost stops there and then, as it does by `plan.stop`.
+    """
+    first = ATTEMPTS_PER_INCARNATION * incarnation
+    lost = 0
+
+    async def tries(index: int) -> list[EpisodeRecord]:
+        nonlocal lost
+        records: list[EpisodeRecord] = []
+        for attempt in range(first, first + max_retries + 1):
+            async with AsyncExitStack() as place:
+                try:
+                    async with plan.stop.guard():
+                        await place.enter_async_context(room)
+                except Stopped:
+                    return records
+                records.append(await episode(plan.task(index, attempt)))
+            if records[-1].outcome is not Outcome.INFRA_ERROR:
+                return records
+        lost += 1
+        if plan.purpose is Purpose.TRAIN and doomed(plan.size, lost):
+            plan.stop.now(Abandoned(reason="TooFewScored", message=records[-1].error or "unknown"))
+        return records
+
+    async with asyncio.TaskGroup() as tasks:
+        running = [tasks.create_task(tries(index)) for index in range(plan.size)]
+    attempts = [task.result() for task in running]
+    return GroupRecord(
+        group_id=plan.group_id,
+        purpose=plan.purpose,
+        row=plan.slot.row,
+        epoch=plan.slot.epoch,
+        step=plan.step,
+        episodes=[records[-1] for records in attempts if records],
+        discarded=[record for records in attempts for record in records[:-1]],
+        abandoned=plan.stop.why,
+    )

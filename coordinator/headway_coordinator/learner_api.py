@@ -1,0 +1,116 @@
+"""HTTP between learner and coordinator, and the coordinator's probes and metrics.
+
+GET  /v1/batch?step=n&wait=s   200 Batch (gzip) | 204 not yet | 410 Finished | 401, 409, 503 Problem
+POST /v1/steps          204 | 400, 401, 409, 503 Problem
+GET  /healthz /readyz /metrics
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import hmac
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+from pydantic import ValidationError
+
+from headway_api import names
+from headway_api.exits import JobError
+from headway_api.records import Batch, Finished, StepReport
+from headway_api.sandbox_api import Problem
+from headway_coordinator.training import Conflict, Training
+
+POLL_SECONDS = 30.0
+MAX_BODY = 64 * 1024 * 1024
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class LearnerApi:
+    """Routes over a `Training`; until there is one, the learner is told to come back."""
+
+    def __init__(self, token: str, metrics: Callable[[], bytes]) -> None:
+        self._token = token
+        self._metrics = metrics
+        self.training: Training | None = None
+        self.told_finished = False
+        """The learner has heard that there is nothing more to train."""
+
+    def app(self) -> web.Application:
+        """The application to serve."""
+        app = web.Application(middlewares=[self._authenticate], client_max_size=MAX_BODY)
+        app.router.add_get("/v1/batch", self._batch)
+        app.router.add_post("/v1/steps", self._steps)
+        app.router.add_get("/healthz", self._healthz)
+        app.router.add_get("/readyz", self._readyz)
+        app.router.add_get("/metrics", self._prometheus)
+        return app
+
+    @web.middleware
+    async def _authenticate(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
+        wanted = f"Bearer {self._token}".encode()
+        if request.path.startswith("/v1/") and not hmac.compare_digest(given, wanted):
+            return problem(401, "Unauthorized", "send the job's token as Authorization: Bearer")
+        return await handler(request)
+
+    async def _batch(self, request: web.Request) -> web.StreamResponse:
+        try:
+            step = int(request.query["step"])
+            wait = float(request.query.get("wait", POLL_SECONDS))
+        except (KeyError, ValueError):
+            return problem(400, "BadRequest", "give the step to make: /v1/batch?step=1&wait=30")
+        if self.training is None:
+            return problem(503, names.STARTING, "the coordinator is still starting")
+        try:
+            found = await self.training.wait_for_batch(step, min(max(0.0, wait), POLL_SECONDS))
+        except Conflict as conflict:
+            return problem(409, "StepMismatch", str(conflict))
+        except JobError as fault:
+            return problem(503, fault.termination.reason, str(fault))
+        if found is None:
+            return web.Response(status=204)
+        if isinstance(found, Finished):
+            self.told_finished = True
+            return web.json_response(text=found.model_dump_json(), status=410)
+        # Megabytes of tokens: episodes go on meanwhile.
+        body = await asyncio.to_thread(_packed, found)
+        return web.Response(body=body, content_type="application/json", headers={"Content-Encoding": "gzip"})
+
+    async def _steps(self, request: web.Request) -> web.StreamResponse:
+        try:
+            report = StepReport.model_validate_json(await request.read())
+        except ValidationError as error:
+            return problem(400, "BadRequest", f"not a StepReport: {error}")
+        if self.training is None:
+            return problem(503, names.STARTING, "the coordinator is still starting")
+        try:
+            await self.training.report(report)
+        except Conflict as conflict:
+            return problem(409, "StepMismatch", str(conflict))
+        except JobError as fault:
+            return problem(503, fault.termination.reason, str(fault))
+        return web.Response(status=204)
+
+    async def _healthz(self, request: web.Request) -> web.StreamResponse:
+        return web.Response(text="ok")
+
+    async def _readyz(self, request: web.Request) -> web.StreamResponse:
+        if self.training is None:
+            return problem(503, names.STARTING, "preflight is not over")
+        return web.Response(text="ok")
+
+    async def _prometheus(self, request: web.Request) -> web.StreamResponse:
+        return web.Response(body=self._metrics(), headers={"Content-Type": "text/plain; version=0.0.4"})
+
+
+def _packed(batch: Batch) -> bytes:
+    return gzip.compress(batch.model_dump_json().encode(), compresslevel=1)
+
+
+def problem(status: int, reason: str, message: str) -> web.Response:
+    """An answer that is not a success."""
+    body = Problem(reason=reason, message=message, permanent=status in (400, 401, 409))
+    headers = {"Retry-After": "1"} if status == 503 else {}
+    return web.json_response(text=body.model_dump_json(), status=status, headers=headers)

@@ -1,0 +1,64 @@
+"""Figures of steps as they come to be known: the latest of each for `/metrics`, all of them for MLflow."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from headway_analysis.measures import figures
+from headway_analysis.measures.figures import Figures
+from headway_api.records import GroupRecord
+from headway_api.spec.training import RLTrainingJobSpec
+from headway_api.status import MlflowRun
+from headway_coordinator.metrics.mlflow import Mlflow
+from headway_coordinator.metrics.prometheus import is_metric
+from headway_coordinator.state import State
+
+
+class StepFigures:
+    """Those of one job. `again` says that an earlier process may have logged them already."""
+
+    def __init__(self, spec: RLTrainingJobSpec) -> None:
+        self._spec = spec
+        self._latest: Figures = {}
+        self._batches: set[int] = set()
+        """Steps whose batches are known. A step that is taken once more is made from the same groups."""
+        self.tracker: Mlflow | None = None
+        """Where they are logged, if anywhere."""
+
+    @property
+    def run(self) -> MlflowRun | None:
+        """The run they are logged to, once it is there."""
+        return self.tracker.run if self.tracker else None
+
+    def shown(self) -> Figures:
+        """The latest of those that `/metrics` has a name for."""
+        return {name: value for name, value in self._latest.items() if is_metric(name)}
+
+    def batch(self, state: State, *, again: bool) -> None:
+        """The last batch of `state`, if there is one, has been trained. Saying so twice changes nothing."""
+        if not state.last_batch or state.step in self._batches:
+            return
+        agent, report = self._spec.agent, state.reports[-1]
+        found = figures.batch(
+            state.last_batch,
+            state.step,
+            trained=report.trained,
+            max_turns=agent.effective_builtin.max_turns if agent.is_builtin else None,
+        )
+        self._batches.add(state.step)
+        self._add(state.step, report.metrics | found, again)
+
+    def validation(self, step: int, groups: Sequence[GroupRecord], *, again: bool) -> None:
+        """A validation is complete."""
+        measure = self._spec.evaluation
+        self._add(step, figures.validation(groups, measure.pass_k, measure.success_threshold), again)
+
+    def sync(self, step: int, seconds: float, *, again: bool) -> None:
+        """The first server came into rotation with the weights of a step, after so long."""
+        self._add(step, {"timing_s/weight_sync": seconds}, again)
+
+    def _add(self, step: int, found: Figures, again: bool) -> None:
+        self._latest |= found
+        if self.tracker is not None:
+            self.tracker.log(found, step, int(time.time() * 1000), again=again)

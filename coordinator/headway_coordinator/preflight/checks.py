@@ -1,0 +1,148 @@
+"""The static checks: each a function that raises `JobError` with the remedy, or says what it found."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from headway_api import lora_targets
+from headway_api.exits import JobError
+from headway_api.families import recipe
+from headway_api.sandbox_api import FinishReply, ResetReply
+from headway_api.spec.model import Lora
+from headway_api.spec.training import RLTrainingJobSpec
+from headway_coordinator.agents.builtin import opening
+from headway_coordinator.episode import check_reward
+from headway_coordinator.faults import InfraFault
+from headway_coordinator.trajectory.render import Renderer
+
+
+def batch(rows: int, spec: RLTrainingJobSpec) -> str:
+    """The data fills at least one batch."""
+    size, epochs = spec.algorithm.batch_size, spec.schedule.max_epochs
+    if rows * epochs < size:
+        raise JobError(
+            "TooFewRows",
+            f"{rows} rows in {epochs} epochs do not fill one batch of {size}; lower batchSize, raise "
+            "schedule.maxEpochs, or add rows",
+            field="spec.algorithm.batchSize",
+        )
+    return f"{rows} rows, {rows * epochs // size} steps of {size} in {epochs} epochs"
+
+
+def context_length(folder: Path, spec: RLTrainingJobSpec) -> int:
+    """Most tokens of an episode: what the spec says, else the model's own limit.
+
+    Where config.json does not say it, more than the model's family holds is refused all the same, as the
+    guard rails promise: vLLM knows the limit too, and would refuse only once GPUs were asked for.
+
+    Raises:
+        JobError: `ContextLengthUnknown`, or `ContextLengthTooLong` where the model's limit is lower;
+            `ModelIncomplete` or `ModelNotLoadable` where there is no config.json, or none that says it.
+    """
+    asked, limit = spec.model.context_length, _model_limit(folder)
+    if asked is None and limit is None:
+        raise JobError(
+            "ContextLengthUnknown",
+            "the model's config.json has no max_position_embeddings; say how many tokens an episode may have",
+            field="spec.model.contextLength",
+        )
+    known = recipe(spec.model.base)
+    most = limit or (known.family.context_length if known is not None else None)
+    if asked is not None and most is not None and asked > most:
+        raise JobError(
+            "ContextLengthTooLong",
+            f"{asked} is more than the model's own limit of {most}; lower it",
+            field="spec.model.contextLength",
+        )
+    return asked or limit or 0
+
+
+def _model_limit(folder: Path) -> int | None:
+    path = folder / "config.json"
+    if not path.exists():
+        raise JobError(
+            "ModelIncomplete",
+            "the base model has no config.json; upload the whole Hugging Face folder",
+            field="spec.model.base",
+        )
+    try:
+        config = json.loads(path.read_text())
+        limit = (config.get("text_config") or config).get("max_position_embeddings")
+        return int(limit) if limit else None
+    except (ValueError, TypeError, AttributeError) as error:
+        raise JobError(
+            "ModelNotLoadable",
+            f"the base model's config.json is no model's configuration ({error}); upload the whole Hugging "
+            "Face folder again",
+            field="spec.model.base",
+        ) from error
+
+
+def lora_modules(lora: Lora, shapes: Mapping[str, Sequence[int]]) -> list[str]:
+    """Paths of the linear modules that may get an adapter, by the shapes of the base model's tensors; each of
+    `lora.targets` names some.
+
+    Raises:
+        JobError: `LoraTargetsUnusable`, with the names that would do.
+    """
+    modules = lora_targets.adaptable(shapes)
+    if unknown := lora_targets.unmatched(lora.targets, modules):
+        raise JobError(
+            "LoraTargetsUnusable",
+            f"{', '.join(unknown)}: the base model has no linear module of that name that may get an adapter "
+            f"(embeddings, the output head and experts get none); name some of {lora_targets.ends(modules)}, "
+            "or leave targets out for all of them",
+            field=lora_targets.FIELD,
+        )
+    return modules
+
+
+def renderer(chosen: Renderer) -> str:
+    """How messages become tokens."""
+    return f"messages are rendered by {chosen.name}, {len(chosen.stop_token_ids)} stop tokens"
+
+
+def lowest_report(spec: RLTrainingJobSpec) -> list[float] | None:
+    """What an agent that reports its reward would say of an episode it did not play."""
+    agent = spec.agent.http
+    return [spec.reward.range[0]] if agent is not None and agent.reports_reward else None
+
+
+def reward(reply: FinishReply, spec: RLTrainingJobSpec) -> str:
+    """The reward of an episode without a single turn is a number in range."""
+    low, high = spec.reward.range
+    try:
+        check_reward(reply, (low, high), turns=0)
+    except InfraFault as fault:
+        raise JobError(
+            "RewardOutOfRange",
+            f"{fault}; correct the environment's reward, or the range",
+            field="spec.reward.range",
+        ) from fault
+    return f"an episode without an answer has reward {reply.reward:g} and score {reply.score:g}"
+
+
+def context(first: ResetReply, chosen: Renderer, length: int, spec: RLTrainingJobSpec) -> str:
+    """Prompt, tool specs and every turn at its longest fit the context.
+
+    Of an agent with a loop of its own only the first turn is known, and that without the agent's own prompt.
+    """
+    agent, most, turns = spec.agent, spec.rollout.sampling.max_tokens, spec.agent.planned_turns
+    field = "spec.rollout.sampling.maxTokens"
+    if spec.data.validation is not None and spec.evaluation_max_tokens > most:
+        most, field = spec.evaluation_max_tokens, "spec.evaluation.sampling.maxTokens"
+    messages = opening(first.messages, agent.effective_builtin.system_prompt)
+    prompt = len(chosen.render(messages, first.tools)) if messages else 0
+    need = prompt + turns * most
+    sums = f"{prompt} prompt and tool tokens + {turns} turns x {most} tokens = {need}"
+    if need > length:
+        also = ", or spec.agent.builtin.maxTurns" if agent.is_builtin else ""
+        raise JobError(
+            "ContextTooShort",
+            f"{sums}, but the context holds {length}, tool results not counted; lower "
+            f"{field} to {max(1, (length - prompt) // turns)}{also}",
+            field=field,
+        )
+    return f"{sums}, of {length}"

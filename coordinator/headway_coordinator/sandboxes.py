@@ -1,0 +1,206 @@
+"""Clients of the sandbox broker and of the server inside a sandbox pod."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Protocol
+from urllib.parse import quote
+
+import aiohttp
+
+from headway_api import logs
+from headway_api.exits import JobError
+from headway_api.sandbox_api import (
+    NOT_OWNER,
+    AgentRequest,
+    AgentState,
+    AgentWait,
+    FinishReply,
+    FinishRequest,
+    Lease,
+    LeaseRequest,
+    OwnerClaim,
+    PoolState,
+    ResetReply,
+    ResetRequest,
+    ToolCall,
+    ToolReply,
+)
+from headway_coordinator.bounds import superseded
+from headway_coordinator.faults import InfraFault
+from headway_coordinator.http import Refused, Unreachable, call
+
+RELEASE_SECONDS = 10.0
+ASK_SECONDS = 30.0
+PAUSE_SECONDS = 1.0
+
+Timed = Callable[[float], None]
+"""Told how many seconds something took."""
+
+_log = logging.getLogger(__name__)
+
+
+class Tools(Protocol):
+    """Whatever carries out tool calls: the episode's sandbox."""
+
+    async def tool(self, name: str, arguments: dict[str, Any]) -> ToolReply: ...
+
+
+class Sandbox:
+    """One episode's sandbox."""
+
+    def __init__(
+        self, http: aiohttp.ClientSession, lease: Lease, timeout: float, on_tool: Timed = lambda seconds: None
+    ) -> None:
+        self._http = http
+        self._on_tool = on_tool
+        self.lease = lease
+        self._timeout = timeout
+
+    async def reset(self, row: dict[str, Any], seed: int) -> ResetReply:
+        """Put the environment in its first state."""
+        body = ResetRequest(row=row, seed=seed)
+        return ResetReply.model_validate(await self._post("reset", body.model_dump(mode="json")))
+
+    async def tool(self, name: str, arguments: dict[str, Any]) -> ToolReply:
+        """Carry out one tool call."""
+        body, started = ToolCall(name=name, arguments=arguments), time.monotonic()
+        reply = ToolReply.model_validate(await self._post("tool", body.model_dump(mode="json")))
+        self._on_tool(time.monotonic() - started)
+        return reply
+
+    async def agent(
+        self, command: Sequence[str], episode: dict[str, Any], environment: dict[str, str]
+    ) -> AgentState:
+        """Start the episode's agent beside its environment."""
+        body = AgentRequest(command=list(command), episode=episode, environment=environment)
+        return AgentState.model_validate(await self._post("agent", body.model_dump(mode="json")))
+
+    async def agent_wait(self, seconds: float) -> AgentState:
+        """How the agent fares, once it has ended or after so many seconds."""
+        body = AgentWait(seconds=seconds)
+        return AgentState.model_validate(await self._post("agent/wait", body.model_dump(mode="json")))
+
+    async def finish(
+        self,
+        messages: list[dict[str, Any]],
+        truncated: bool,
+        reported: list[float] | None = None,
+        metrics: dict[str, float] | None = None,
+        turns: int = 0,
+    ) -> FinishReply:
+        """Have the environment judge the episode, and what its agent reported of it."""
+        body = FinishRequest(
+            messages=messages,
+            truncated=truncated,
+            reported=reported,
+            reported_metrics=metrics or {},
+            turns=turns,
+        )
+        return FinishReply.model_validate(await self._post("finish", body.model_dump(mode="json")))
+
+    async def _post(self, path: str, body: Any) -> Any:
+        try:
+            return await call(
+                self._http,
+                "POST",
+                f"{self.lease.url.rstrip('/')}/{path}",
+                timeout=self._timeout,
+                token=self.lease.token,
+                body=body,
+            )
+        except Refused as error:
+            raise error.fault() from error
+        except Unreachable as error:
+            raise InfraFault(f"sandbox {self.lease.pod}: {error}") from error
+
+
+class Broker:
+    """Leases of sandboxes, in the name of one coordinator process. `on_tool`: a tool call was answered."""
+
+    def __init__(
+        self,
+        http: aiohttp.ClientSession,
+        url: str,
+        token: str,
+        owner: str,
+        on_tool: Timed = lambda seconds: None,
+    ) -> None:
+        self._http = http
+        self._url = url.rstrip("/")
+        self._token = token
+        self._owner = owner
+        self._on_tool = on_tool
+
+    async def claim(self, deadline: float) -> None:
+        """Announce this process, and so free what its predecessor held. Asks again for `deadline` seconds.
+
+        Raises:
+            JobError: `BrokerUnavailable`, retriable.
+        """
+        error: Exception | None = None
+        try:
+            async with asyncio.timeout(deadline):
+                while True:
+                    try:
+                        await self._call("POST", "owners", OwnerClaim(owner=self._owner).model_dump())
+                        return
+                    except (Unreachable, Refused) as found:
+                        error = found
+                        logs.event(_log, "broker-not-ready", level=logging.WARNING, error=str(error))
+                        await asyncio.sleep(PAUSE_SECONDS)
+        except TimeoutError:
+            said = f"no sandbox broker within {deadline:g} s: {error}"
+            raise JobError("BrokerUnavailable", said, permanent=False) from error
+
+    async def pool(self) -> PoolState:
+        """The pool as the broker sees it."""
+        return PoolState.model_validate(await self._call("GET", "pool"))
+
+    @asynccontextmanager
+    async def lease(self, episode_id: str, deadline_seconds: float, timeout: float) -> AsyncIterator[Sandbox]:
+        """A sandbox for one episode, released whatever happens.
+
+        `timeout` bounds each later call to the sandbox; the caller bounds the wait for the lease.
+
+        Raises:
+            InfraFault: the broker refuses for good, or cannot be reached.
+            JobError: `Superseded`: another coordinator has claimed the sandboxes.
+        """
+        request = LeaseRequest(lease=episode_id, owner=self._owner, deadline_seconds=deadline_seconds)
+        try:
+            yield Sandbox(self._http, await self._acquire(request), timeout, self._on_tool)
+        finally:
+            await asyncio.shield(self._release(episode_id))
+
+    async def _acquire(self, request: LeaseRequest) -> Lease:
+        while True:
+            try:
+                return Lease.model_validate(
+                    await self._call("POST", "leases", request.model_dump(mode="json"))
+                )
+            except Refused as error:
+                if error.problem.reason == NOT_OWNER:
+                    raise superseded(error.problem.message) from error
+                if error.status != 503 or error.problem.permanent:
+                    raise error.fault() from error
+                await asyncio.sleep(error.retry_after or PAUSE_SECONDS)
+            except Unreachable as error:
+                logs.event(_log, "broker-unreachable", level=logging.WARNING, error=str(error))
+                await asyncio.sleep(PAUSE_SECONDS)
+
+    async def _release(self, episode_id: str) -> None:
+        """Best effort: a sandbox that is not released dies at its own deadline."""
+        try:
+            await self._call("DELETE", f"leases/{quote(episode_id, safe='')}", timeout=RELEASE_SECONDS)
+        except (Refused, Unreachable) as error:
+            logs.event(_log, "release-failed", level=logging.WARNING, lease=episode_id, error=str(error))
+
+    async def _call(self, method: str, path: str, body: Any = None, timeout: float = ASK_SECONDS) -> Any:
+        return await call(
+            self._http, method, f"{self._url}/v1/{path}", timeout=timeout, token=self._token, body=body
+        )

@@ -1,0 +1,158 @@
+"""Finished groups in the artifact store: durable before the learner may see them, until it has acknowledged.
+
+Nothing is deleted: the spool is also the record of every trajectory. What was taken is read from the
+learner's own step reports. A learner that resumed at an older step has written that step's report anew, in a
+newer incarnation: the steps beyond it are undone.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from headway_api.artifacts import Layout
+from headway_api.records import Abandoned, GroupRecord, PolicyVersion, Purpose, StepReport
+from headway_api.store import Denied, NotFound, Store, bucket_unavailable, get_each
+from headway_coordinator.bounds import superseded
+
+
+def encode(group: GroupRecord) -> bytes:
+    """As it is stored; equal groups are equal bytes."""
+    return gzip.compress(group.model_dump_json().encode(), compresslevel=5, mtime=0)
+
+
+def decode(data: bytes) -> GroupRecord:
+    """Inverse of `encode`."""
+    return GroupRecord.model_validate_json(gzip.decompress(data))
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What a coordinator finds when it starts."""
+
+    reports: list[StepReport] = field(default_factory=list)
+    """Step reports that stand, oldest first."""
+    waiting: list[GroupRecord] = field(default_factory=list)
+    """Spooled training groups that no step has taken, in data order."""
+    undone: list[StepReport] = field(default_factory=list)
+    """Reports of steps beyond the newest that stands, oldest first: a rollback undid them."""
+    last: list[GroupRecord] = field(default_factory=list)
+    """Groups of the newest step."""
+    validations: dict[int, list[GroupRecord]] = field(default_factory=dict)
+    """Validation groups by step; of one id there may be several, of which at most one is answered."""
+
+    @property
+    def taken(self) -> set[str]:
+        """Ids of the groups the learner has taken."""
+        return {group for report in self.reports for group in report.groups}
+
+
+class Spool:
+    """The spool of one job. Blocking calls: run them in a thread."""
+
+    def __init__(self, store: Store, layout: Layout) -> None:
+        self._store = store
+        self._layout = layout
+
+    def put(self, group: GroupRecord) -> GroupRecord:
+        """Make a group durable; returns what stands, which is an earlier writing where there is one."""
+        uri = self._uri(group)
+        return group if self._store.put_new(uri, encode(group)) else decode(self._store.get(uri))
+
+    def give_up(self, group: GroupRecord, why: Abandoned) -> GroupRecord:
+        """Have a group that stands stand as abandoned, with all that it holds; returns it so."""
+        group = group.model_copy(update={"abandoned": why})
+        self._store.put(self._uri(group), encode(group))
+        return group
+
+    def replay(self) -> Replay:
+        """Read everything back."""
+        validations: dict[int, list[GroupRecord]] = {}
+        for folder in (f"{self._layout.root}/trajectories/validation", self._layout.failed_groups):
+            for group in self._groups(self._store.list(folder)):
+                validations.setdefault(group.step, []).append(group)
+        reports, undone = standing(self._reports())
+        if reports:
+            reports[-1] = reports[-1].model_copy(update={"durable": self._durable(reports[-1])})
+        taken = {self._layout.train_group(group) for report in reports for group in report.groups}
+        spooled = self._store.list(self._layout.train_groups)
+        return Replay(
+            reports=reports,
+            waiting=[*self._groups([uri for uri in spooled if uri not in taken])],
+            undone=undone,
+            last=[*self._groups([*map(self._layout.train_group, reports[-1].groups if reports else [])])],
+            validations=validations,
+        )
+
+    def keep(self, report: StepReport) -> None:
+        """Keep a step's report for as long as the job's folder, whoever has written it first."""
+        self._store.put_new(self._layout.step_history(report.step), report.model_dump_json().encode())
+
+    def latest(self) -> PolicyVersion | None:
+        """Version of the newest step that stands; None before the learner has taken any."""
+        reports, _ = standing(self._reports())
+        return reports[-1].version if reports else None
+
+    def incarnation(self) -> int:
+        """Number of this coordinator process: one more than any before it, whichever of them still live.
+
+        Raises:
+            JobError: `BucketUnavailable`: this is the first that a coordinator writes.
+        """
+        try:
+            number = len(self._store.list(self._layout.incarnations))
+            while not self._store.put_new(self._layout.incarnation(number), b""):
+                number += 1
+        except Denied as error:
+            raise bucket_unavailable(self._layout.root, error) from error
+        return number
+
+    def refuse_superseded(self, incarnation: int) -> None:
+        """To be called before anything is written that a successor would take for its own.
+
+        A successor has its number before it claims the sandboxes, so whatever it brings on here comes after.
+
+        Raises:
+            JobError: `Superseded`: there is a coordinator newer than `incarnation`.
+        """
+        try:
+            self._store.get(self._layout.incarnation(incarnation + 1))
+        except NotFound:
+            return
+        raise superseded(f"incarnation {incarnation + 1} has begun, and this is {incarnation}")
+
+    def _uri(self, group: GroupRecord) -> str:
+        if group.purpose is Purpose.TRAIN:
+            return self._layout.train_group(group.group_id)
+        if group.unanswered:
+            return self._layout.failed_group(group.key)
+        return self._layout.validation_group(group.step, group.group_id)
+
+    def _groups(self, uris: Sequence[str]) -> Iterator[GroupRecord]:
+        return map(decode, get_each(self._store, uris))
+
+    def _durable(self, last: StepReport) -> int:
+        """The newest durable step: what the learner has made so since it took the last one counts."""
+        try:
+            pointed_to = int(json.loads(self._store.get(self._layout.latest))["step"])
+        except (NotFound, ValueError, KeyError, TypeError):
+            # NotFound, or nothing that can be read: the learner, which resumes there, says so.
+            return last.durable
+        return min(pointed_to, last.step)
+
+    def _reports(self) -> list[StepReport]:
+        uris = self._store.list(self._layout.step_histories)
+        return [*map(StepReport.model_validate_json, get_each(self._store, uris))]
+
+
+def standing(reports: Sequence[StepReport]) -> tuple[list[StepReport], list[StepReport]]:
+    """Reports that stand and reports that were undone, each by step.
+
+    The learner is at the newest version of all. A step beyond it was taken before the learner resumed there.
+    """
+    newest = max((report.version for report in reports), default=None)
+    ordered = sorted(reports, key=lambda report: report.step)
+    at = -1 if newest is None else newest.step
+    return [r for r in ordered if r.step <= at], [r for r in ordered if r.step > at]

@@ -1,0 +1,98 @@
+"""Why a job that does not go forward does not: names the part it waits for."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+from headway_api.sandbox_api import PoolState
+from headway_coordinator.engines.router import Router
+from headway_coordinator.http import Refused, Unreachable
+from headway_coordinator.training import Training
+
+AFTER_SECONDS = 120.0
+"""Patience with what answers soon or not at all."""
+LEARNER_SECONDS = 1800.0
+"""Patience with a learner that trains: as long as one of its ranks may keep the others waiting."""
+STORE_SECONDS = 60.0
+"""A write to the artifact store that takes longer is one that waits for it."""
+CHECK_SECONDS = 5.0
+
+
+class Culprit(NamedTuple):
+    """The part that has to move next."""
+
+    words: str
+    patience: float
+    """Seconds for which it may keep the job waiting before anything is wrong."""
+
+
+def culprit(training: Training, router: Router, pool: PoolState | str, episode_seconds: float) -> Culprit:
+    """The part that has to move next, in its own words.
+
+    Args:
+        training: the job.
+        router: its servers.
+        pool: the broker's answer, or why there is none.
+        episode_seconds: longest an episode may take.
+    """
+    step = training.state.step
+    if training.store_busy > STORE_SECONDS:
+        words = "artifact store: a write has waited for it for over a minute"
+        return Culprit(words, AFTER_SECONDS)
+    if step < 0:
+        return Culprit("learner: it has not announced its untrained weights yet", AFTER_SECONDS)
+    if training.batch_ready:
+        words = f"learner: the batch of step {step + 1} is ready, and has not been reported as trained"
+        return Culprit(words, LEARNER_SECONDS)
+    if (problem := router.problem()) is not None:
+        return Culprit(f"rollout servers: {problem}", AFTER_SECONDS)
+    if isinstance(pool, str):
+        return Culprit(f"sandbox broker: {pool}", AFTER_SECONDS)
+    if pool.problem is not None:
+        return Culprit(f"sandboxes: {pool.problem.reason}: {pool.problem.message}", AFTER_SECONDS)
+    running = sum(training.state.in_flight.values())
+    words = f"{running} episodes are running and none has ended; {pool.leased} sandboxes are leased"
+    return Culprit(words, AFTER_SECONDS + (episode_seconds if pool.leased else 0.0))
+
+
+class Watch:
+    """Looks every few seconds whether the job moves."""
+
+    def __init__(
+        self,
+        training: Training,
+        router: Router,
+        pool: Callable[[], Awaitable[PoolState]],
+        changed: Callable[[], None],
+        episode_seconds: float,
+    ) -> None:
+        self._training = training
+        self._router = router
+        self._pool = pool
+        self._changed = changed
+        self._episode_seconds = episode_seconds
+        self.stalled: str | None = None
+
+    async def run(self) -> None:
+        """Keep `stalled` true, until cancelled."""
+        while True:
+            found = await self._look()
+            if found != self.stalled:
+                self.stalled = found
+                self._changed()
+            await asyncio.sleep(CHECK_SECONDS)
+
+    async def _look(self) -> str | None:
+        state = self._training.state
+        idle = time.monotonic() - state.moved_at
+        if idle <= AFTER_SECONDS or state.finished is not None:
+            return None
+        try:
+            pool: PoolState | str = await self._pool()
+        except (Refused, Unreachable) as error:
+            pool = str(error)
+        found = culprit(self._training, self._router, pool, self._episode_seconds)
+        return found.words if idle > found.patience else None

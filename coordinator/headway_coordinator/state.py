@@ -1,0 +1,62 @@
+"""Where a job stands: what `training` changes, and status, metrics and the learner's API show."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Literal
+
+from headway_analysis.measures.episodes import Evaluation, ranked
+from headway_api.records import GroupRecord, StepReport
+
+
+@dataclass
+class State:
+    """Changed on the event loop only."""
+
+    reports: list[StepReport] = field(default_factory=list)
+    evaluations: dict[int, Evaluation] = field(default_factory=dict)
+    """Validations that are complete, by step."""
+    last_batch: list[GroupRecord] = field(default_factory=list)
+    """What the last of the reports was made from; empty before any step."""
+    finished: Literal["MaxSteps", "MaxEpochs"] | None = None
+    exported: bool = False
+    """The folder of the newest step's weights holds all of them, though they were not published whole."""
+    evaluating: int | None = None
+    """Step whose validation runs now."""
+    updated_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    """When anything last went forward: a start of this process, a scored episode, a group, a step."""
+    moved_at: float = field(default_factory=time.monotonic)
+    """The same moment, monotonic."""
+
+    def moved(self) -> None:
+        """Something went forward."""
+        self.updated_at, self.moved_at = datetime.now(UTC), time.monotonic()
+
+    in_flight: Counter[str] = field(default_factory=Counter)
+    """Episodes that hold a place now, by purpose."""
+    ended: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Episodes of this process that ended, by outcome and purpose."""
+    retried: Counter[str] = field(default_factory=Counter)
+    """Those of them that were started again after an InfraError, by purpose."""
+    abandoned: Counter[str] = field(default_factory=Counter)
+    """Groups that this process gave up, by reason."""
+    discarded: Counter[str] = field(default_factory=Counter)
+    """Tokens of this process's groups that were used for nothing, by why."""
+
+    @property
+    def durable(self) -> bool:
+        """Whether the newest step has a whole checkpoint."""
+        return bool(self.reports) and self.reports[-1].durable == self.step
+
+    @property
+    def validated(self) -> list[int]:
+        """Validated steps, the best first."""
+        return [evaluation.step for evaluation in ranked(self.evaluations.values())]
+
+    @property
+    def step(self) -> int:
+        """Steps taken; -1 before the learner has announced its untrained weights."""
+        return self.reports[-1].step if self.reports else -1

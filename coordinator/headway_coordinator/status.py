@@ -1,0 +1,170 @@
+"""Writes the coordinator's part of `.status`: by server-side apply, at most every two seconds.
+
+The API server merges by owner: a field this process does not send is not touched if another owns it, and is
+removed if this process did. So every write carries everything the coordinator owns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Protocol
+
+from headway_api import logs, names
+from headway_api.config import JobConfig
+from headway_api.status import RLTrainingJobStatus
+from headway_coordinator.conditions import OWN
+
+LEAST_SECONDS = 2.0
+WRITE_SECONDS = 15.0
+PLURAL = "rltrainingjobs"
+
+_log = logging.getLogger(__name__)
+
+
+class Sink(Protocol):
+    """Where a status goes. Blocking. Returns spec.rollout.replicas as it is by now, where that is known:
+    it changes while the job runs."""
+
+    def __call__(self, status: dict[str, Any]) -> int | None: ...
+
+
+def kubernetes_client() -> Any:
+    """The API server, with the pod's service account."""
+    from kubernetes import client, config
+
+    config.load_incluster_config()
+    return client.CustomObjectsApi()
+
+
+def told(job: JobConfig, api: Any) -> RLTrainingJobStatus:
+    """The coordinator's part of the status as a predecessor left it; empty where it cannot be had.
+
+    A patch that changes nothing is answered with the object: the coordinator may patch its job's status
+    and read nothing else.
+    """
+    try:
+        found = api.patch_namespaced_custom_object_status(
+            names.GROUP,
+            names.VERSION,
+            job.namespace,
+            PLURAL,
+            job.name,
+            {"status": {}},
+            _content_type="application/merge-patch+json",
+            _request_timeout=WRITE_SECONDS,
+        )
+        known = RLTrainingJobStatus.model_validate(found.get("status", {}))
+    except Exception as error:  # the client's errors have no common base; the status starts afresh
+        logs.event(_log, "status-not-read", level=logging.WARNING, error=str(error))
+        return RLTrainingJobStatus()
+    return RLTrainingJobStatus(
+        conditions=[condition for condition in known.conditions if condition.type in OWN],
+        progress=known.progress,
+        reward=known.reward,
+        validation=known.validation,
+        usage=known.usage,
+        checkpoints=known.checkpoints,
+        tracking=known.tracking,
+    )
+
+
+def kubernetes_sink(job: JobConfig, api: Any) -> Sink:
+    """The job's own status subresource."""
+
+    def apply(status: dict[str, Any]) -> int | None:
+        body = {
+            "apiVersion": names.API_VERSION,
+            "kind": "RLTrainingJob",
+            "metadata": {"name": job.name, "namespace": job.namespace},
+            "status": status,
+        }
+        written = api.patch_namespaced_custom_object_status(
+            names.GROUP,
+            names.VERSION,
+            job.namespace,
+            PLURAL,
+            job.name,
+            body,
+            field_manager=names.FIELD_MANAGER_COORDINATOR,
+            force=True,
+            _content_type="application/apply-patch+yaml",
+            _request_timeout=WRITE_SECONDS,
+        )
+        replicas: int | None = written.get("spec", {}).get("rollout", {}).get("replicas")
+        return replicas
+
+    return apply
+
+
+def log_sink(status: dict[str, Any]) -> int | None:
+    """For a coordinator outside a cluster: the status as a log line."""
+    logs.event(_log, "status", status=status)
+    return None
+
+
+class Writer:
+    """Keeps the status in step with `current`, as often as allowed and never twice the same.
+
+    A write that fails is tried again with newer content; the job does not wait for it. `on_replicas` is told
+    what the sink returns.
+    """
+
+    def __init__(
+        self,
+        sink: Sink,
+        current: Callable[[], RLTrainingJobStatus],
+        on_replicas: Callable[[int], None] = lambda replicas: None,
+    ) -> None:
+        self._sink = sink
+        self._current = current
+        self._on_replicas = on_replicas
+        self._changed = asyncio.Event()
+        self._written: dict[str, Any] | None = None
+        self.failures = 0
+
+    def changed(self) -> None:
+        """Something worth telling has happened."""
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Write after each change, and now and then without one, until cancelled."""
+        while True:
+            await self.flush()
+            await asyncio.sleep(LEAST_SECONDS)
+            try:
+                async with asyncio.timeout(5 * LEAST_SECONDS):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue
+
+    async def settle(self, seconds: float) -> bool:
+        """Write what is to be the last word, again and again for `seconds`; says whether it stands."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while not await self.flush():
+                    await asyncio.sleep(LEAST_SECONDS)
+                return True
+        return False
+
+    async def flush(self) -> bool:
+        """Write now, unless nothing is new; says whether the status is as it should be."""
+        self._changed.clear()
+        status = self._current().as_object()
+        if status == self._written:
+            return True
+        try:
+            async with asyncio.timeout(2 * WRITE_SECONDS):
+                replicas = await asyncio.to_thread(self._sink, status)
+        except (
+            Exception
+        ) as error:  # the client's errors have no common base; training goes on without a status
+            self.failures += 1
+            logs.event(_log, "status-write-failed", level=logging.WARNING, error=str(error))
+            return False
+        self._written = status
+        if replicas is not None:
+            self._on_replicas(replicas)
+        return True

@@ -1,0 +1,63 @@
+"""Ends what runs for a group, once nothing can be trained on it: by cancelling it, and as a fault of its own.
+
+    async with stop.guard():      # raises Stopped as soon as, or if already, `stop.now(why)` was called
+        ...
+
+A cancellation from outside, as when the process ends, passes through as what it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from headway_api.records import Abandoned
+from headway_coordinator.faults import InfraFault
+
+
+class Stopped(InfraFault):
+    """Nothing could be trained on it any more: an InfraError, which is never scored or billed."""
+
+    def __init__(self, why: Abandoned) -> None:
+        super().__init__(f"cancelled with its group, {why.reason}: {why.message}")
+
+
+class Stop:
+    """One group's, and so that of each of its episodes. Used on the event loop only."""
+
+    def __init__(self) -> None:
+        self.why: Abandoned | None = None
+        self._guards: set[asyncio.Timeout] = set()
+
+    def now(self, why: Abandoned) -> None:
+        """End everything under a guard; the first reason stands."""
+        if self.why is None:
+            self.why = why
+            for guard in self._guards:
+                guard.reschedule(asyncio.get_running_loop().time())
+
+    @asynccontextmanager
+    async def guard(self) -> AsyncIterator[None]:
+        """Run the block until it ends or is stopped. Blocks of one task must not lie within one another.
+
+        Raises:
+            Stopped: it was, or is not to begin.
+        """
+        if self.why is not None:
+            raise self._stopped()
+        try:
+            async with asyncio.timeout(None) as guard:
+                self._guards.add(guard)
+                try:
+                    yield
+                finally:
+                    self._guards.discard(guard)
+        except TimeoutError:
+            if not guard.expired():
+                raise
+            raise self._stopped() from None
+
+    def _stopped(self) -> Stopped:
+        assert self.why is not None
+        return Stopped(self.why)

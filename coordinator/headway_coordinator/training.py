@@ -1,0 +1,449 @@
+"""A job's life, between its parts: replay, evaluate, keep groups in flight, hand out batches, take reports.
+
+What is decided elsewhere: which group is next (`sampler`), what an episode is (`episode`), what is durable
+(`spool`, `ledger`). Here is only the order of things:
+
+    a group starts        when the sampler has a slot, and no validation is running or due
+    a group is finished   once it is in the spool and in the ledger, and only then can it be in a batch
+    a step is taken       when the learner reports it; its weights are wanted from then on
+    a validation runs     between a step's report and the next batch, so that one version is measured
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from headway_analysis.measures.episodes import summarize
+from headway_api import logs
+from headway_api.exits import JobError
+from headway_api.records import Abandoned, Batch, EpisodeRecord, Finished, GroupRecord, Purpose, StepReport
+from headway_api.spec.training import RLTrainingJobSpec
+from headway_coordinator import group as groups
+from headway_coordinator.bounds import (
+    LOST_LIMIT,
+    NO_STEP_LEFT,
+    TOO_OLD,
+    check_lag,
+    lost,
+    oldest_step,
+    rollback,
+    steps_in,
+)
+from headway_coordinator.dataset import Data, Order, position_of
+from headway_coordinator.engines.fleet import Fleet
+from headway_coordinator.episode import Task
+from headway_coordinator.evaluation import driver
+from headway_coordinator.gateway.core import Sampling
+from headway_coordinator.ledger.events import discarded_tokens
+from headway_coordinator.ledger.segments import Ledger
+from headway_coordinator.one_at_a_time import OneAtATime
+from headway_coordinator.room import Room
+from headway_coordinator.sampler.slots import Sampler
+from headway_coordinator.spool import Replay, Spool
+from headway_coordinator.state import State
+from headway_coordinator.stop import Stop
+
+_log = logging.getLogger(__name__)
+
+
+class Conflict(Exception):
+    """The learner asks for, or reports, a step that does not follow."""
+
+
+class Training:
+    """Drives one job. All of its state is changed on the event loop only."""
+
+    def __init__(
+        self,
+        spec: RLTrainingJobSpec,
+        data: Data,
+        fleet: Fleet,
+        spool: Spool,
+        ledger: Ledger,
+        episode: groups.Run,
+        incarnation: int,
+        room: Room,
+        on_change: Callable[[], None] = lambda: None,
+        on_episode: Callable[[EpisodeRecord], None] = lambda record: None,
+        on_validation: Callable[[int, Sequence[GroupRecord]], None] = lambda step, found: None,
+    ) -> None:
+        algorithm, schedule = spec.algorithm, spec.schedule
+        self._spec = spec
+        self._data = data
+        self._fleet = fleet
+        self._spool = spool
+        self._ledger = ledger
+        self._episode = episode
+        self._incarnation = incarnation
+        self._on_change = on_change
+        self._on_episode = on_episode
+        self._on_validation = on_validation
+        self._order = Order(rows=len(data.train), seed=spec.seed, shuffle=spec.data.shuffle)
+        self.room = room
+        self._store = OneAtATime()
+        self._reporting = asyncio.Lock()
+        self._changed = asyncio.Condition()
+        self._running: dict[int, Stop] = {}
+        self._waiting: dict[int, GroupRecord] = {}
+        self._validated: dict[int, list[GroupRecord]] = {}
+        """Answered groups of validations that a predecessor began, or made at steps that are taken anew."""
+        self._lost_in_a_row = 0
+        self._fault: JobError | None = None
+        """What `run` ends with: it came up in a call of the learner's."""
+        self.state = State()
+        self.sampler = Sampler(
+            batch_size=algorithm.batch_size,
+            max_lag=algorithm.max_steps_off_policy,
+            steps=steps_in(len(data.train), spec),
+            positions=len(data.train) * schedule.max_epochs,
+            order=algorithm.sampler,
+        )
+
+    @property
+    def steps(self) -> int:
+        """Steps in all."""
+        return self.sampler.steps
+
+    @property
+    def epochs_done(self) -> int:
+        """Passes over the training rows completed."""
+        return max(0, self.state.step) * self._spec.algorithm.batch_size // len(self._data.train)
+
+    async def until_durable(self) -> None:
+        """Return once the newest step has a whole checkpoint. The caller sets the deadline.
+
+        Raises:
+            JobError: `LearnerRolledBack`: it will not become so, it is taken anew.
+        """
+        await self._until(lambda: self.state.durable or self._fault is not None)
+        if self._fault is not None:
+            raise self._fault
+
+    @property
+    def spooled(self) -> int:
+        """Finished groups that no step has taken."""
+        return len(self._waiting)
+
+    @property
+    def store_busy(self) -> float:
+        """Seconds for which the write to the artifact store that is under way has been."""
+        return self._store.busy
+
+    @property
+    def batch_ready(self) -> bool:
+        """Whether the learner could take a batch now."""
+        return self.state.step >= 0 and not self._validation_due() and self.sampler.batch() is not None
+
+    async def restore(self, replay: Replay) -> None:
+        """Take up what a predecessor left: nothing spooled is sampled again."""
+        kept = {position_of(g.group_id): g for g in replay.waiting if g.abandoned is None}
+        gone = [group for group in replay.waiting if group.abandoned is not None]
+        settled = {position_of(group) for group in replay.taken} | {position_of(g.group_id) for g in gone}
+        self.state.reports = list(replay.reports)
+        at = max(0, self.state.step)
+        sampled = {position: oldest_step(group) for position, group in kept.items()}
+        late = self.sampler.restore(
+            at,
+            settled,
+            finished={p: at if step is None else step for p, step in sampled.items()},
+            undone={report.step: [*map(position_of, report.groups)] for report in replay.undone},
+        )
+        for position in late:
+            gone.append(group := await self._store(self._give_up, kept.pop(position)))
+            self._count_abandoned(group, TOO_OLD)
+            self.state.discarded += discarded_tokens(group)
+        for group in [*kept.values(), *gone, *(g for found in replay.validations.values() for g in found)]:
+            await self._store(self._ledger.group, group)
+        for report in replay.reports[1:]:
+            await self._store(self._ledger.step, report, time.time())
+        self._waiting = kept
+        for step, found in replay.validations.items():
+            standing = driver.standing(found)
+            # A step beyond is one that a rollback takes anew, from the same groups: its answers stand then.
+            if step <= self.state.step and driver.complete(standing, len(self._data.validation)):
+                self._evaluated(step, standing)
+            else:
+                self._validated[step] = [group for group in standing if group.scored]
+        self.state.last_batch = list(replay.last)
+        if replay.reports:
+            await self._fleet.want(replay.reports[-1].weights)
+        logs.event(_log, "restored", step=self.state.step, waiting=len(kept), settled=len(settled))
+
+    async def run(self) -> None:
+        """Until the last step is taken and validated.
+
+        Raises:
+            ExceptionGroup: with a JobError: `EpisodesFailing`, `LearnerRolledBack`, `StaleBatch` or
+                `Superseded`.
+        """
+        async with asyncio.TaskGroup() as tasks:
+            guard = tasks.create_task(self._faulted())
+            await self._until(lambda: self.state.step >= 0)
+            while True:
+                seen = self.state.step
+                if self._validation_due():
+                    await self._validate()
+                elif self.sampler.done:
+                    break
+                else:
+                    await self._fleet.ready()
+                    while (position := self.sampler.start()) is not None:
+                        tasks.create_task(self._train(position))
+                    await self._until(partial(self._news, seen))
+            guard.cancel()
+        self.state.finished = (
+            "MaxSteps" if self.sampler.step >= self._spec.schedule.max_steps else "MaxEpochs"
+        )
+        await self._notify()
+
+    async def batch(self, step: int) -> Batch | Finished | None:
+        """The batch that makes `step`, once it can be cut; None while it cannot.
+
+        Raises:
+            Conflict: the learner is not at the step it should be at.
+            JobError: `StaleBatch`, if the staleness bound was ever broken.
+        """
+        if self.state.finished is not None:
+            return Finished(reason=self.state.finished, validated=self.state.validated)
+        if step != self.state.step + 1 or self.state.step < 0:
+            raise Conflict(f"step {step} was asked for, but step {self.state.step} is the last one reported")
+        positions = None if self._validation_due() else self.sampler.take()
+        self._stop_doomed()
+        if positions is None or self.sampler.step >= self.steps:
+            return None
+        batch = Batch(
+            step=step,
+            epoch=self._order.slot(positions[0]).epoch,
+            groups=[self._waiting[position] for position in positions],
+            validated=self.state.validated,
+        )
+        check_lag(batch, self._spec.algorithm.max_steps_off_policy)
+        return batch
+
+    async def wait_for_batch(self, step: int, timeout: float) -> Batch | Finished | None:
+        """`batch`, but waits up to `timeout` seconds for it. A JobError ends `run` too."""
+        try:
+            async with asyncio.timeout(timeout), self._changed:
+                while (found := await self.batch(step)) is None:
+                    await self._changed.wait()
+                return found
+        except TimeoutError:
+            return None
+        except JobError as fault:
+            await self._end(fault)
+            raise
+
+    async def report(self, report: StepReport) -> None:
+        """Take the learner's word that a step was taken. Saying it again changes nothing.
+
+        Raises:
+            Conflict: the step does not follow, names other groups than its batch, or is of a learner that
+                another one has taken the place of.
+            JobError: `LearnerRolledBack`: the learner goes on from an older step. It ends `run` too.
+        """
+        async with self._reporting:
+            newest = self.state.reports[-1].version if self.state.reports else report.version
+            if report.version.incarnation < newest.incarnation:
+                raise Conflict(f"version {report.version} is of a learner before that of version {newest}")
+            if report.step == self.state.step and set(report.groups) == set(self.state.reports[-1].groups):
+                await self._again(report)
+                return
+            if report.step != self.state.step + 1:
+                await self._refuse_rollback(report)
+                raise Conflict(f"step {report.step} does not follow step {self.state.step}")
+            await self._take(report)
+
+    async def _refuse_rollback(self, report: StepReport) -> None:
+        """End this process where the learner was rolled back: everything it knows was read from the store."""
+        if not self.state.reports:
+            return
+        latest = await self._store(self._spool.latest)
+        if (fault := rollback(report, self.state.reports[-1], latest)) is not None:
+            await self._end(fault)
+            raise fault
+
+    async def _end(self, fault: JobError) -> None:
+        """Have `run` end with what came up in a call of the learner's."""
+        self._fault = fault
+        await self._notify()
+
+    async def _faulted(self) -> None:
+        await self._until(lambda: self._fault is not None)
+        assert self._fault is not None
+        raise self._fault
+
+    async def _again(self, report: StepReport) -> None:
+        """The same step once more: a newer one has become durable, or the learner started again."""
+        before = self.state.reports[-1]
+        if report == before:
+            return
+        self.state.reports[-1] = report
+        if report.weights != before.weights:
+            await self._want(report, time.monotonic())
+        await self._notify()
+
+    async def _take(self, report: StepReport) -> None:
+        reported = time.monotonic()
+        positions = [position_of(group) for group in report.groups]
+        if report.step > 0 and not self.sampler.accepts(report.step, positions):
+            raise Conflict(f"step {report.step} names other groups than its batch")
+        await self._store(self._spool.keep, report)
+        await self._store(self._ledger.step, report, time.time())
+        if report.step > 0:
+            self.sampler.trained(report.step, positions)
+            self._stop_doomed()
+            self.state.last_batch = [self._waiting.pop(position) for position in positions]
+        self.state.reports.append(report)
+        await self._want(report, reported)
+        logs.event(_log, "step", step=report.step, version=str(report.version), metrics=report.metrics)
+        await self._notify()
+
+    async def _want(self, report: StepReport, reported: float) -> None:
+        """Have the weights of a step sampled with."""
+        # Step 0 is reported while the servers still start: that wait says nothing of weights.
+        await self._fleet.want(report.weights, reported if report.step > 0 else None)
+
+    def _news(self, seen: int) -> bool:
+        """Whether there is something to do that there was not at step `seen`, when all slots were taken."""
+        startable = self.sampler.free > 0 and not self.sampler.exhausted
+        return self.state.step != seen or self.sampler.done or startable
+
+    def _validation_due(self) -> bool:
+        step, evaluation = self.state.step, self._spec.evaluation
+        if step < 0 or not self._data.validation or step in self.state.evaluations:
+            return False
+        return driver.due(
+            step, every=evaluation.every_steps, at_start=evaluation.at_start, last=self.sampler.done
+        )
+
+    async def _validate(self) -> None:
+        step, evaluation = self.state.step, self._spec.evaluation
+        self.state.evaluating = step
+        await self._notify()
+        sampling = Sampling(
+            temperature=evaluation.sampling.temperature,
+            top_p=evaluation.sampling.top_p,
+            max_tokens=evaluation.sampling.max_tokens or self._spec.rollout.sampling.max_tokens,
+        )
+        wanted = driver.plans(self._data.validation, step, evaluation.group_size, sampling, self._spec.seed)
+        try:
+            await self._fleet.ready()
+            found = await driver.validate(wanted, self._validated.pop(step, []), self._run)
+        finally:
+            self.state.evaluating = None
+        if not driver.complete(found, len(wanted)):
+            raise lost(found[0])
+        self._evaluated(step, found)
+        await self._notify()
+
+    def _evaluated(self, step: int, found: Sequence[GroupRecord]) -> None:
+        self.state.evaluations[step] = summarize(step, found, self._spec.evaluation.success_threshold)
+        self._on_validation(step, found)
+
+    async def _train(self, position: int) -> None:
+        sampling = self._spec.rollout.sampling
+        slot = self._order.slot(position)
+        plan = groups.Plan(
+            slot=slot,
+            purpose=Purpose.TRAIN,
+            step=max(0, self.state.step),
+            row=self._data.train[slot.row],
+            size=self._spec.algorithm.group_size,
+            sampling=Sampling(sampling.temperature, sampling.top_p, sampling.max_tokens),
+            job_seed=self._spec.seed,
+        )
+        self._running[position] = plan.stop
+        self._stop_doomed()
+        group = await self._run(plan)
+        del self._running[position]
+        if group.abandoned is not None:
+            self._abandoned(position, group, group.abandoned)
+        else:
+            self._lost_in_a_row = 0
+            self._waiting[position] = group
+            self.sampler.finished(position)
+        await self._notify()
+
+    def _abandoned(self, position: int, group: GroupRecord, why: Abandoned) -> None:
+        self._count_abandoned(group, why)
+        self.sampler.abandoned(position)
+        self._stop_doomed()
+        if why.reason == "TooFewScored":
+            self._lost_in_a_row += 1
+            if self._lost_in_a_row >= max(LOST_LIMIT, self.sampler.slots):
+                raise lost(group)
+
+    def _count_abandoned(self, group: GroupRecord, why: Abandoned) -> None:
+        said = why.model_dump()
+        logs.event(_log, "group-abandoned", level=logging.WARNING, group=group.group_id, **said)
+        self.state.abandoned[why.reason] += 1
+
+    def _stop_doomed(self) -> None:
+        """Cancel what runs, once nothing can train it: called wherever that may have come true."""
+        if self.sampler.over:
+            for stop in self._running.values():
+                stop.now(NO_STEP_LEFT)
+
+    async def _run(self, plan: groups.Plan) -> GroupRecord:
+        """Run a group, make it and its usage durable."""
+        group = await groups.run(
+            plan,
+            self._counted,
+            self.room,
+            incarnation=self._incarnation,
+            max_retries=self._spec.rollout.max_retries,
+        )
+        own, group = group, await self._store(self._put, group)
+        if group is not own and self._too_old(group):
+            group = await self._store(self._give_up, group)
+        await self._store(self._ledger.group, group)
+        self.state.discarded += discarded_tokens(group)
+        return group
+
+    def _put(self, group: GroupRecord) -> GroupRecord:
+        """`Spool.put`, by the newest coordinator alone: what fails an older one is its successor's claim."""
+        self._spool.refuse_superseded(self._incarnation)
+        return self._spool.put(group)
+
+    def _give_up(self, group: GroupRecord) -> GroupRecord:
+        self._spool.refuse_superseded(self._incarnation)
+        return self._spool.give_up(group, TOO_OLD)
+
+    def _too_old(self, group: GroupRecord) -> bool:
+        """Whether it is a predecessor's that stands for one run here, of older tokens than its slot allows.
+
+        Such a one is given up even where it might be trained yet: the bound derives from when groups begin.
+        """
+        oldest = oldest_step(group)
+        if group.purpose is not Purpose.TRAIN or group.abandoned is not None or oldest is None:
+            return False
+        return oldest < self.sampler.active[position_of(group.group_id)].since
+
+    async def _counted(self, task: Task) -> EpisodeRecord:
+        counts = self.state
+        counts.in_flight[task.purpose] += 1
+        counts.retried[task.purpose] += groups.is_retry(task.attempt)
+        try:
+            record = await self._episode(task)
+        finally:
+            counts.in_flight[task.purpose] -= 1
+        counts.ended[record.outcome.value, task.purpose] += 1
+        if record.reward is not None:
+            self.state.moved()
+        self._on_episode(record)
+        return record
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        """Wait for the job to move. Unbounded on purpose: `stall` says what it waits for."""
+        async with self._changed:
+            await self._changed.wait_for(condition)
+
+    async def _notify(self) -> None:
+        self.state.moved()
+        self._on_change()
+        async with self._changed:
+            self._changed.notify_all()

@@ -1,0 +1,67 @@
+"""OpenAI's Harmony, the format of gpt-oss: channels instead of one text a turn.
+
+The family's servers render it with OpenAI's encoder and not with the chat template, and so does the
+`renderers` package; the template differs from it in tool turns. Two things are ours: a turn begins, as those
+servers have it, before the channel, so that the model chooses one (or is made to call a tool), and a tool's
+answer is signed with the tool's name, which clients leave out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from headway_coordinator.trajectory.calls import Message, Parsed, Tool
+from headway_coordinator.trajectory.lengths import Bounded
+from headway_coordinator.trajectory.readers import GPT_OSS, Reader, forced, kept, last
+
+
+class HarmonyRenderer(Bounded):
+    """Messages <-> token ids for gpt-oss."""
+
+    name = GPT_OSS
+
+    def __init__(self, tokenizer: Any, inner: Any, reader: Reader) -> None:
+        self._tokenizer = tokenizer
+        self._inner = inner
+        self._reader = reader
+        self._start, self._channel = tokenizer.convert_tokens_to_ids(["<|start|>", "<|channel|>"])
+        self.stop_token_ids = reader.stop_token_ids
+
+    def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
+        ids = self._inner.render_ids(
+            signed([], messages), tools=list(tools) or None, add_generation_prompt=True
+        )
+        return self._before_channel(ids)
+
+    def extend(
+        self,
+        prompt: Sequence[int],
+        sampled: Sequence[int],
+        history: Sequence[Message],
+        new: Sequence[Message],
+        tools: Sequence[Tool],
+    ) -> list[int] | None:
+        said = [*prompt, *sampled]
+        turn = last(prompt, self._start)
+        bridged = self._inner.bridge_to_next_turn(
+            said[:turn], said[turn:], signed(history, new), tools=list(tools) or None
+        )
+        return None if bridged is None else kept(said, self._before_channel(bridged.token_ids))
+
+    def parse(self, sampled: Sequence[int], prompt: Sequence[int], tools: Sequence[Tool]) -> Parsed:
+        return self._reader.read(sampled, prompt, tools)
+
+    def force(self, tool: str | None) -> list[int] | None:
+        return forced(self._tokenizer, self.name, tool)
+
+    def _before_channel(self, ids: Sequence[int]) -> list[int]:
+        return list(ids[: last(ids, self._channel)])
+
+
+def signed(history: Sequence[Message], new: Sequence[Message]) -> list[Message]:
+    """`new`, its tool messages with the names of the tools that were called."""
+    from renderers import extract_message_tool_names
+
+    names = extract_message_tool_names([*history, *new])[len(history) :]
+    return [{**message, "name": name} if name else message for message, name in zip(new, names, strict=True)]

@@ -1,0 +1,68 @@
+"""From the message graph to training rows: one row a leaf, every sampled token trained exactly once.
+
+A linear episode of T turns has one leaf, so it is one row, (T+1)/2 times fewer tokens than a row a turn.
+Where the graph forked, the branches share a prefix; its sampled tokens are trained in the oldest branch
+and are context in the others.
+
+tinker-cookbook's merge makes the same rows, in the same order, of an episode whose turns never come back to a
+conversation they had left; where they do, it makes a row for each visit, and here the row goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from headway_api.records import Row, TurnSpan, VersionSpan
+from headway_coordinator.trajectory.graph import Graph, Node
+
+
+def linearize(graph: Graph, unseen: Collection[int] = ()) -> list[Row]:
+    """Rows of an episode, oldest leaf first. A branch that trains nothing new makes no row.
+
+    What the agent never saw (`unseen`, sampled nodes) had no part in its reward: it is not trained.
+    """
+    rows: list[Row] = []
+    turns, trained = graph.turns(), set(unseen)
+    for leaf in graph.leaves():
+        path = graph.path(leaf)
+        fresh = {i for i in path if graph.nodes[i].sampled} - trained
+        if fresh:
+            rows.append(_row([(graph.nodes[i], turns[i] if i in fresh else None) for i in path]))
+        trained |= fresh
+    return rows
+
+
+def _row(parts: list[tuple[Node, int | None]]) -> Row:
+    """Concatenate nodes up to the last trained one: what follows it has no bearing on the gradient.
+
+    Beside each node its turn, where it is trained here.
+    """
+    while parts[-1][1] is None:
+        parts.pop()
+    tokens: list[int] = []
+    mask: list[int] = []
+    logprobs: list[float] = []
+    versions: list[VersionSpan] = []
+    turns: list[TurnSpan] = []
+    for node, turn in parts:
+        train = turn is not None
+        if turn is not None:
+            versions += [_shift(span, len(tokens)) for span in node.versions]
+            turns.append(TurnSpan(start=len(tokens), end=len(tokens) + len(node.tokens), turn=turn))
+        tokens += node.tokens
+        mask += [int(train)] * len(node.tokens)
+        logprobs += node.logprobs if train else [0.0] * len(node.tokens)
+    return Row(tokens=tokens, mask=mask, logprobs=logprobs, versions=_merge(versions), turns=turns)
+
+
+def _shift(span: VersionSpan, by: int) -> VersionSpan:
+    return VersionSpan(start=span.start + by, end=span.end + by, version=span.version)
+
+
+def _merge(spans: list[VersionSpan]) -> list[VersionSpan]:
+    merged: list[VersionSpan] = []
+    for span in spans:
+        if merged and merged[-1].end == span.start and merged[-1].version == span.version:
+            span = VersionSpan(start=merged.pop().start, end=span.end, version=span.version)
+        merged.append(span)
+    return merged

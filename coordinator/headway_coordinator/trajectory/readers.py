@@ -1,0 +1,244 @@
+"""How the model families write a tool call: read from what was sampled, or begun on the model's behalf.
+
+Whatever was sampled, reading it never fails. The parsers are those of the `renderers` package; what they drop
+without a word (a call cut off in its header, JSON that does not close) is found here and counted.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from headway_coordinator.trajectory.calls import Call, Parsed, Tool, judged, malformed
+
+HERMES, LLAMA, GPT_OSS = "qwen3", "llama-3", "gpt-oss"
+"""Styles by the name of their renderer: JSON between <tool_call> tags; a turn that is one JSON object;
+OpenAI's Harmony, with a channel for each purpose."""
+
+TOKENS: dict[str, tuple[str, ...]] = {
+    HERMES: ("<tool_call>",),
+    GPT_OSS: (
+        "<|start|>",
+        "<|channel|>",
+        "<|constrain|>",
+        "<|message|>",
+        "<|end|>",
+        "<|call|>",
+        "<|return|>",
+    ),
+    LLAMA: ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),
+}
+"""By these a tokenizer shows that its model was trained in a style."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """A call as text; TOOL stands for the tool's name."""
+
+    opening: str = "<tool_call>"
+    closing: str = "</tool_call>"
+    any_tool: str | None = None
+    """With this a turn begins that calls some tool."""
+    named: str | None = None
+    """And with this, one that calls TOOL. It ends where the model's own token would, before the blank."""
+
+
+XML = Form(any_tool="<tool_call>\n<function=", named="<tool_call>\n<function=TOOL>\n")
+DEEPSEEK = Form("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")
+FORMS: dict[str, Form] = {
+    HERMES: Form(any_tool='<tool_call>\n{"name": "', named='<tool_call>\n{"name": "TOOL", "arguments":'),
+    "qwen3.5": XML,
+    "qwen3.6": XML,
+    LLAMA: Form("", "", any_tool='{"name": "', named='{"name": "TOOL", "parameters":'),
+    GPT_OSS: Form(
+        "",
+        "",
+        any_tool="<|channel|>commentary to=functions.",
+        named="<|channel|>commentary to=functions.TOOL <|constrain|>json<|message|>",
+    ),
+    "deepseek-v3": DEEPSEEK,
+    "deepseek-r1": DEEPSEEK,
+    "kimi-k2": Form("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
+    "minimax-m2": Form("<minimax:tool_call>", "</minimax:tool_call>"),
+}
+"""By renderer; what is not named here has <tool_call> tags and cannot be begun on the model's behalf."""
+
+
+class Reader(Protocol):
+    """Sampled ids -> what they say, in one family's style."""
+
+    stop_token_ids: list[int]
+
+    def read(self, sampled: Sequence[int], prompt: Sequence[int], tools: Sequence[Tool]) -> Parsed:
+        """Read a turn; never fails."""
+
+
+class Tagged:
+    """Calls between tags, by a renderer of the `renderers` package."""
+
+    def __init__(self, name: str, tokenizer: Any, inner: Any) -> None:
+        self._form = FORMS.get(name, Form())
+        self._tokenizer = tokenizer
+        self._inner = inner
+        self.stop_token_ids = list(inner.get_stop_token_ids())
+
+    def read(self, sampled: Sequence[int], prompt: Sequence[int], tools: Sequence[Tool]) -> Parsed:
+        try:
+            found = self._inner.parse_response(
+                list(sampled), tools=list(tools) or None, prompt_ids=list(prompt)
+            )
+        except (ValueError, RecursionError) as error:  # brackets without end, a number of thousands of digits
+            return self._unreadable(text(self._tokenizer, sampled, self.stop_token_ids), error)
+        tags = (self._form.opening, self._form.closing)
+        calls = [judged(call, tags) for call in found.tool_calls]
+        return Parsed(found.content, found.reasoning_content, calls)
+
+    def _unreadable(self, written: str, error: Exception) -> Parsed:
+        """All from the first opening tag on as one call."""
+        content, opening, rest = written.partition(self._form.opening)
+        if not opening:
+            return Parsed("", calls=[malformed(written, error)])
+        closing = self._form.closing if rest.rstrip().endswith(self._form.closing) else ""
+        raw = rest.rstrip().removesuffix(closing)
+        return Parsed(content, calls=[malformed(raw, error, (opening, closing))])
+
+
+class Llama:
+    """A turn that calls is one call, `{"name": ..., "parameters": {...}}`, perhaps after <|python_tag|>."""
+
+    STOPS = ("<|eot_id|>", "<|eom_id|>", "<|end_of_text|>")
+    _ATTEMPT = re.compile(r'\{\s*("type"\s*:\s*"function"\s*,\s*)?"name"\s*:')
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._python = token_id(tokenizer, "<|python_tag|>")
+        self.stop_token_ids = stops(tokenizer, self.STOPS)
+
+    def read(self, sampled: Sequence[int], prompt: Sequence[int], tools: Sequence[Tool]) -> Parsed:
+        from renderers.parsing import parse_llama_3
+
+        tagged = bool(sampled) and self._python is not None and sampled[0] == self._python
+        ids = list(sampled[1:] if tagged else sampled)
+        try:
+            found = parse_llama_3(self._tokenizer, ids, stop_ids=set(self.stop_token_ids))
+        except (ValueError, RecursionError) as error:
+            return Parsed("", calls=[malformed(text(self._tokenizer, ids, self.stop_token_ids), error)])
+        calls = [judged(call) for call in found.tool_calls]
+        if calls and not tagged and not _meant(calls[0], tools):
+            return Parsed(calls[0].raw)
+        if not calls and (tagged or self._ATTEMPT.match(found.content)):
+            return Parsed("", calls=[malformed(found.content, "not one call as JSON")])
+        return Parsed(found.content, calls=calls)
+
+
+def _meant(call: Call, tools: Sequence[Tool]) -> bool:
+    """Whether an object with a name is a call at all: an answer may well be JSON with a name in it."""
+    named = {tool.get("function", tool).get("name") for tool in tools}
+    return call.name in named or not {"parameters", "arguments"}.isdisjoint(json.loads(call.raw))
+
+
+class Harmony:
+    """Messages in channels: analysis is reasoning, final is content, commentary to functions.NAME a call."""
+
+    STOPS = ("<|return|>", "<|call|>")
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._id: dict[str, int] = {name: tokenizer.convert_tokens_to_ids(name) for name in TOKENS[GPT_OSS]}
+        self._begun = [self._id["<|start|>"], *tokenizer.encode("assistant", add_special_tokens=False)]
+        self.stop_token_ids = stops(tokenizer, self.STOPS)
+
+    def read(self, sampled: Sequence[int], prompt: Sequence[int], tools: Sequence[Tool]) -> Parsed:
+        from renderers.parsing import parse_gpt_oss
+
+        ids = [*self._header(prompt), *_until(sampled, self._id["<|return|>"])]
+        try:
+            found = parse_gpt_oss(
+                self._tokenizer,
+                ids,
+                **{f"{name.strip('<|>')}_id": identity for name, identity in self._id.items()},
+            )
+        except (ValueError, RecursionError) as error:
+            return Parsed("", calls=[malformed(text(self._tokenizer, sampled, self.stop_token_ids), error)])
+        calls = [judged(call) for call in found.tool_calls]
+        return self._with_last(Parsed(found.content, found.reasoning_content or None, calls), ids)
+
+    def _header(self, prompt: Sequence[int]) -> list[int]:
+        """What the prompt holds of the turn's first message already."""
+        start = self._id["<|start|>"]
+        return list(prompt[last(prompt, start) :]) if start in prompt else list(self._begun)
+
+    def _with_last(self, parsed: Parsed, ids: list[int]) -> Parsed:
+        """Adds what the parser passes over: a message without a body, a call of something not a function."""
+        start, body = last(ids, self._id["<|start|>"]), self._id["<|message|>"]
+        message = ids[start + 1 :]
+        split = message.index(body) if body in message else len(message)
+        header = self._text(message[:split])
+        rest = self._text(message[split + 1 :])
+        called = self._id["<|call|>"] in message
+        if split == len(message):
+            written = header.removeprefix("assistant")
+            if called or "to=" in header:
+                return Parsed(
+                    parsed.content, parsed.reasoning, [*parsed.calls, malformed(written, "unclosed block")]
+                )
+            return Parsed(parsed.content + written, parsed.reasoning, parsed.calls)
+        if called and "to=functions." not in header:
+            content = parsed.content.removesuffix(rest.strip()).strip()
+            problem = "it is not addressed to a function"
+            return Parsed(content, parsed.reasoning, [*parsed.calls, malformed(rest, problem)])
+        return parsed
+
+    def _text(self, ids: Sequence[int]) -> str:
+        return text(self._tokenizer, ids, [*self.stop_token_ids, self._id["<|end|>"]])
+
+
+def forced(tokenizer: Any, style: str | None, tool: str | None) -> list[int] | None:
+    """Ids with which a turn begins that calls `tool`, or any; None where the style has no known way."""
+    form = FORMS.get(style or "", Form())
+    begun = form.any_tool if tool is None else form.named
+    if begun is None:
+        return None
+    return list(tokenizer.encode(begun.replace("TOOL", tool or ""), add_special_tokens=False))
+
+
+def kept(said: list[int], extended: list[int]) -> list[int] | None:
+    """An extension that begins with exactly what was said, else None."""
+    return extended if extended[: len(said)] == said else None
+
+
+def end_of_last(part: Sequence[int], ids: Sequence[int]) -> int:
+    """Where the last occurrence of `part` ends; the end where there is none."""
+    size = len(part)
+    ends = range(len(ids), size - 1, -1)
+    return next((end for end in ends if list(ids[end - size : end]) == list(part)), len(ids))
+
+
+def _until(ids: Sequence[int], token: int) -> list[int]:
+    return list(ids[: ids.index(token)]) if token in ids else list(ids)
+
+
+def text(tokenizer: Any, ids: Sequence[int], stop_token_ids: Sequence[int]) -> str:
+    """What was sampled before the first stop token, special tokens included."""
+    end = next((i for i, token in enumerate(ids) if token in stop_token_ids), len(ids))
+    return str(tokenizer.decode(list(ids[:end]), skip_special_tokens=False))
+
+
+def token_id(tokenizer: Any, token: str) -> int | None:
+    """Id of a token that the tokenizer has as one, else None."""
+    found = tokenizer.convert_tokens_to_ids(token)
+    return None if found is None or found == tokenizer.unk_token_id else int(found)
+
+
+def stops(tokenizer: Any, tokens: Sequence[str]) -> list[int]:
+    """Ids of the tokens that end a turn, those that the tokenizer has, and its own."""
+    found = [token_id(tokenizer, token) for token in tokens] + [tokenizer.eos_token_id]
+    return list(dict.fromkeys(i for i in found if i is not None))
+
+
+def last(ids: Sequence[int], token: int) -> int:
+    """Index of the last `token`, which is among them."""
+    return len(ids) - 1 - list(reversed(ids)).index(token)

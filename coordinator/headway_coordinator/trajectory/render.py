@@ -1,0 +1,383 @@
+"""Messages to token ids, and sampled ids back to a message.
+
+Two ways, one contract. A *typed* renderer (PyPI `renderers`) knows a model family's template by heart; it is
+taken only where it says what the model's own chat template says for a set of probe
+conversations. Otherwise the model's chat template itself is rendered, and extended by the text it adds.
+Either way the turns are read in the model's own style (`readers.py`).
+
+`extend` never re-tokenizes what the model sampled: the ids it returns begin with exactly the ids given, or
+it returns None, and the caller renders afresh and forks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from headway_api.exits import JobError
+from headway_coordinator.trajectory.calls import Message, Parsed, Tool
+from headway_coordinator.trajectory.encoder import Encoder
+from headway_coordinator.trajectory.harmony import HarmonyRenderer
+from headway_coordinator.trajectory.lengths import Bounded, Extent
+from headway_coordinator.trajectory.readers import (
+    GPT_OSS,
+    HERMES,
+    LLAMA,
+    TOKENS,
+    Harmony,
+    Llama,
+    Reader,
+    Tagged,
+    end_of_last,
+    forced,
+    kept,
+    token_id,
+)
+from headway_coordinator.trajectory.template import TODAY, decoded, inlined, template_text
+
+FAMILIES: dict[str, tuple[str, ...]] = {
+    "qwen2": ("qwen3",),
+    "qwen3": ("qwen3",),
+    "qwen3_moe": ("qwen3",),
+    "qwen3_5": ("qwen3.5", "qwen3.6"),
+    "qwen3_5_moe": ("qwen3.5", "qwen3.6"),
+    "llama": (LLAMA,),
+    "glm4_moe": ("glm-4.5",),
+    "gpt_oss": (GPT_OSS,),
+    "deepseek_v3": ("deepseek-v3", "deepseek-r1", "kimi-k2"),
+    "minimax_m2": ("minimax-m2",),
+}
+"""`model_type` -> renderers that may fit it; the first that agrees with its chat template is taken."""
+
+STYLES = {"hermes": HERMES, "llama": LLAMA}
+"""`toolCallParser` -> the style it asks for."""
+
+PROBE_TOOLS: list[Tool] = [
+    {
+        "type": "function",
+        "function": {
+            "name": "look_up",
+            "description": "Look a thing up.",
+            "parameters": {
+                "type": "object",
+                "properties": {"key": {"type": "string", "description": "Name of the thing"}},
+                "required": ["key"],
+            },
+        },
+    }
+]
+PROBES: list[list[Message]] = [
+    [{"role": "user", "content": "What is 2 + 2?"}],
+    [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Look up brave-otter.\nThen stop."},
+    ],
+]
+_PROBE_CALL: Message = {
+    "role": "assistant",
+    "content": "",
+    "tool_calls": [
+        {"id": "c0", "type": "function", "function": {"name": "look_up", "arguments": {"key": "brave-otter"}}}
+    ],
+}
+_THOUGHT = "It is twice 2."
+_PROBE_THOUGHT: list[Message] = [
+    {"role": "assistant", "content": "4", "reasoning_content": _THOUGHT},
+    {"role": "user", "content": "And 3 + 3?"},
+]
+"""Whether thoughts of earlier turns are kept or dropped."""
+_PROBE_RESULT: Message = {
+    "role": "tool",
+    "tool_call_id": "c0",
+    "name": "look_up",
+    "content": '{"tier": "gold"}',
+}
+
+
+class Renderer(Protocol):
+    """Messages <-> token ids for one model."""
+
+    name: str
+    stop_token_ids: list[int]
+
+    @property
+    def longest_token(self) -> Extent | None:
+        """The most that one token holds; None: any amount."""
+
+    def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
+        """Ids of the whole conversation, up to where the model begins its next turn."""
+
+    def extend(
+        self,
+        prompt: Sequence[int],
+        sampled: Sequence[int],
+        history: Sequence[Message],
+        new: Sequence[Message],
+        tools: Sequence[Tool],
+    ) -> list[int] | None:
+        """Ids of `history` + `new`, beginning with `prompt` + `sampled`, where that can be had.
+
+        `history` ends with the assistant message that was parsed from `sampled`.
+        """
+
+    def parse(self, sampled: Sequence[int], prompt: Sequence[int], tools: Sequence[Tool]) -> Parsed:
+        """Read a sampled turn; never fails."""
+
+    def force(self, tool: str | None) -> list[int] | None:
+        """Ids with which a turn begins that is calling `tool`, or any: for the end of a prompt.
+
+        None where the family has no known way. Such a turn is read as `parse([*forced, *sampled], prompt)`
+        and extended as `extend([*prompt, *forced], sampled)`, since the model did not sample them.
+        """
+
+
+class Typed(Bounded):
+    """A renderer of the `renderers` package.
+
+    `inner` does not bridge where the family's template may drop what the model thought before (a word of the
+    user's); `keeping` does. Where there was nothing to drop, that says what the template says.
+    """
+
+    def __init__(self, name: str, tokenizer: Any, inner: Any, keeping: Any, reader: Reader) -> None:
+        self.name = name
+        self._tokenizer = tokenizer
+        self._inner = inner
+        self._keeping = keeping
+        self._reader = reader
+        self.stop_token_ids = list(inner.get_stop_token_ids())
+        closed = inner.render_ids(PROBES[0])
+        self._opening = list(inner.render_ids(PROBES[0], add_generation_prompt=True)[len(closed) :])
+
+    def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
+        return list(
+            self._inner.render_ids(list(messages), tools=list(tools) or None, add_generation_prompt=True)
+        )
+
+    def extend(
+        self,
+        prompt: Sequence[int],
+        sampled: Sequence[int],
+        history: Sequence[Message],
+        new: Sequence[Message],
+        tools: Sequence[Tool],
+    ) -> list[int] | None:
+        bridged = self._bridged(self._inner, prompt, sampled, new, tools)
+        if bridged is not None:
+            return bridged
+        bridged = self._bridged(self._keeping, prompt, sampled, new, tools)
+        if bridged is None:
+            return None
+        fresh = self.render([*history, *new], tools)
+        return bridged if decoded(self._tokenizer, bridged) == decoded(self._tokenizer, fresh) else None
+
+    def _bridged(
+        self,
+        renderer: Any,
+        prompt: Sequence[int],
+        sampled: Sequence[int],
+        new: Sequence[Message],
+        tools: Sequence[Tool],
+    ) -> list[int] | None:
+        said = [*prompt, *sampled]
+        turn = end_of_last(self._opening, prompt)
+        bridged = renderer.bridge_to_next_turn(said[:turn], said[turn:], list(new), tools=list(tools) or None)
+        return None if bridged is None else kept(said, list(bridged.token_ids))
+
+    def parse(self, sampled: Sequence[int], prompt: Sequence[int], tools: Sequence[Tool]) -> Parsed:
+        return self._reader.read(sampled, prompt, tools)
+
+    def force(self, tool: str | None) -> list[int] | None:
+        return forced(self._tokenizer, self.name, tool)
+
+
+class Template(Bounded):
+    """The model's own chat template, extended by the text it adds after an assistant's turn.
+
+    The template must be prefix-stable for that: the text of a conversation must begin with the text of its
+    beginning. And it must say what the model thought: one that drops the thoughts of every past turn is
+    stable without them. Both are checked at every extension; where one does not hold, the episode forks.
+    """
+
+    def __init__(self, tokenizer: Any, style: str | None, reader: Reader) -> None:
+        self.name = "chat-template"
+        self._tokenizer = tokenizer
+        self._style = style
+        self._reader = reader
+        self.stop_token_ids = reader.stop_token_ids
+
+    def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
+        return self._ids(self._text(messages, tools, generate=True))
+
+    def extend(
+        self,
+        prompt: Sequence[int],
+        sampled: Sequence[int],
+        history: Sequence[Message],
+        new: Sequence[Message],
+        tools: Sequence[Tool],
+    ) -> list[int] | None:
+        if not sampled or sampled[-1] not in self.stop_token_ids:
+            return None
+        before = self._text(history, tools, generate=False)
+        after = self._text([*history, *new], tools, generate=True)
+        # The template may close a turn with another of the family's stops than the model did.
+        stops = [decoded(self._tokenizer, [token]) for token in self.stop_token_ids]
+        end = max((before.rfind(stop) + len(stop) for stop in stops if stop in before), default=None)
+        if end is None or not after.startswith(before) or not self._keeps_thought(history, new, tools, after):
+            return None
+        return [*prompt, *sampled, *self._ids(after[end:])]
+
+    def _keeps_thought(
+        self, history: Sequence[Message], new: Sequence[Message], tools: Sequence[Tool], after: str
+    ) -> bool:
+        """Whether what was thought in the last turn of `history` is still said once `new` follows it."""
+        *earlier, last = history
+        thought = (last.get("reasoning_content") or "").strip()
+        if not thought:
+            return True
+        if self._style == GPT_OSS:  # served by Harmony's encoder, which keeps them until the user speaks
+            return all(message["role"] != "user" for message in new)
+
+        def times(content: str) -> int:
+            """How often the thought stands in the conversation, the last turn being `content` alone."""
+            turn = {**last, "content": content, "reasoning_content": None}
+            return self._text([*earlier, turn, *new], tools, generate=True).count(thought)
+
+        content = last.get("content") or ""
+        elsewhere = times(content)
+        # A template that knows no field for thoughts is shown them where the model wrote them, in the text.
+        return after.count(thought) > elsewhere or times(inlined(thought, content)) > elsewhere
+
+    def parse(self, sampled: Sequence[int], prompt: Sequence[int], tools: Sequence[Tool]) -> Parsed:
+        return self._reader.read(sampled, prompt, tools)
+
+    def force(self, tool: str | None) -> list[int] | None:
+        return forced(self._tokenizer, self._style, tool)
+
+    def _text(self, messages: Sequence[Message], tools: Sequence[Tool], *, generate: bool) -> str:
+        return template_text(self._tokenizer, messages, tools, generate=generate)
+
+    def _ids(self, text: str) -> list[int]:
+        return list(self._tokenizer.encode(text, add_special_tokens=False))
+
+
+def load(folder: Path, tool_call_parser: str = "auto") -> tuple[Renderer, Any]:
+    """Renderer and tokenizer of the model in `folder`.
+
+    Raises:
+        JobError: `TokenizerUnusable`, `ChatTemplateMissing` or `ToolCallParserUnusable`, naming what is
+            missing.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+    except Exception as error:  # whatever transformers raises, the remedy is the same
+        raise JobError(
+            "TokenizerUnusable",
+            f"the tokenizer of the base model cannot be loaded: {error}; add tokenizer.json and "
+            "tokenizer_config.json beside the weights",
+            field="spec.model.base",
+        ) from error
+    if not tokenizer.chat_template:
+        raise JobError(
+            "ChatTemplateMissing",
+            "the base model has no chat template; add chat_template.jinja beside its tokenizer, or use an "
+            "instruction-tuned model",
+            field="spec.model.base",
+        )
+    return choose(tokenizer, model_type(folder), tool_call_parser), tokenizer
+
+
+def model_type(folder: Path) -> str:
+    """`model_type` of the model's config.json; empty where it does not say."""
+    path = folder / "config.json"
+    return str(json.loads(path.read_text()).get("model_type", "")) if path.exists() else ""
+
+
+def choose(tokenizer: Any, family: str, tool_call_parser: str = "auto") -> Renderer:
+    """The renderer of a model's family where it agrees with the model's chat template, else the template.
+
+    A parser other than `auto` is a wish for how calls are read: a renderer that reads them otherwise is
+    passed over.
+
+    Raises:
+        JobError: `ToolCallParserUnusable`, where `hermes` could never find a call.
+    """
+    wish = STYLES.get(tool_call_parser)
+    if wish == HERMES and not _has(tokenizer, wish):
+        raise JobError(
+            "ToolCallParserUnusable",
+            "hermes finds a call by the token <tool_call>, which the base model's tokenizer lacks; use auto, "
+            "or a model that was trained with it",
+            field="spec.agent.builtin.toolCallParser",
+        )
+    for name in FAMILIES.get(family, ()):
+        if wish not in (None, name):
+            continue
+        try:
+            found = typed(name, tokenizer)
+            if agrees(found, tokenizer):
+                return found
+        except (AssertionError, ValueError, KeyError):
+            continue  # the tokenizer lacks the family's special tokens: its template decides
+    style = wish or next((style for style in TOKENS if _has(tokenizer, style)), None)
+    return Template(tokenizer, style, _reader(style, tokenizer))
+
+
+def typed(name: str, tokenizer: Any) -> Renderer:
+    """The `renderers` package's renderer of that name."""
+    from renderers import GptOssRendererConfig, config_from_name, create_renderer
+
+    if name == GPT_OSS:
+        config = GptOssRendererConfig(conversation_start_date=f"{TODAY:%Y-%m-%d}")
+        return HarmonyRenderer(tokenizer, create_renderer(tokenizer, config), Harmony(tokenizer))
+    config = config_from_name(name)
+    encoder: Any = Encoder(tokenizer)
+    inner = create_renderer(encoder, config)
+    keeping = create_renderer(encoder, type(config)(thinking_retention="all"))
+    reader = Llama(tokenizer) if name == LLAMA else Tagged(name, tokenizer, inner)
+    return Typed(name, tokenizer, inner, keeping, reader)
+
+
+def _reader(style: str | None, tokenizer: Any) -> Reader:
+    """What reads a style on a template of its own; None finds no calls."""
+    from renderers import DefaultRendererConfig, create_renderer
+
+    if style == LLAMA:
+        return Llama(tokenizer)
+    if style == GPT_OSS:
+        return Harmony(tokenizer)
+    inner = create_renderer(tokenizer, DefaultRendererConfig(tool_parser=style))
+    return Tagged(style or "", tokenizer, inner)
+
+
+def _has(tokenizer: Any, style: str) -> bool:
+    return all(token_id(tokenizer, token) is not None for token in TOKENS[style])
+
+
+def agrees(typed: Renderer, tokenizer: Any) -> bool:
+    """Whether a typed renderer says what the model's own template says: first prompts, tools, old thoughts.
+
+    Texts are compared, not ids: a renderer encodes a turn piece by piece, and a tokenizer that would merge
+    across two pieces gives other ids for the same text. Harmony's encoder is the family's reference in tool
+    turns, its template an approximation: there a first prompt has to do.
+    """
+    if isinstance(typed, HarmonyRenderer):
+        return decoded(tokenizer, typed.render(PROBES[0], [])) == template_text(
+            tokenizer, PROBES[0], [], generate=True
+        )
+    for probe in PROBES:
+        for tools in ([], PROBE_TOOLS):
+            turn = [_PROBE_CALL, _PROBE_RESULT] if tools else _PROBE_THOUGHT
+            for messages in (probe, [*probe, *turn]):
+                text = template_text(tokenizer, messages, tools, generate=True)
+                if decoded(tokenizer, typed.render(messages, tools)) != text:
+                    return False
+    # A family's renderer may keep between tool calls what the template drops; how it is set out may differ.
+    thinking = [*PROBES[0], {**_PROBE_CALL, "reasoning_content": _THOUGHT}, _PROBE_RESULT]
+    said = decoded(tokenizer, typed.render(thinking, PROBE_TOOLS))
+    told = template_text(tokenizer, thinking, PROBE_TOOLS, generate=True)
+    return (_THOUGHT in said) == (_THOUGHT in told)

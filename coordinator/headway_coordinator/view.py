@@ -1,0 +1,237 @@
+"""The job as status, metrics and the final report show it: projections of what is known, never a source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any, get_args
+
+from headway_analysis.measures.episodes import Evaluation, ranked, rewards, scored, spread
+from headway_analysis.measures.figures import Figures, valid_mean
+from headway_api import status as st
+from headway_api.artifacts import Layout
+from headway_api.objective import episode_tokens, expand
+from headway_api.prices import PriceBook
+from headway_api.records import AbandonReason, PolicyVersion, Purpose, UsageClass
+from headway_api.spec.training import RLTrainingJobSpec
+from headway_api.spec.types import DECIMAL_LENGTH
+from headway_coordinator.engines.fleet import Fleet
+from headway_coordinator.gateway.turns import Places
+from headway_coordinator.ledger.events import DISCARDS
+from headway_coordinator.ledger.segments import Days, total
+from headway_coordinator.ledger.usage import usage
+from headway_coordinator.metrics.prometheus import Sample
+from headway_coordinator.state import State
+from headway_coordinator.training import Training
+
+TOKEN_CLASSES = {name for name in UsageClass if name is not UsageClass.SANDBOX_SECONDS}
+
+
+def progress(
+    training: Training, episodes: int, version: PolicyVersion | None, stalled: str | None
+) -> st.Progress:
+    """How far training has come."""
+    state = training.state
+    return st.Progress(
+        step=max(0, state.step),
+        max_steps=training.steps,
+        epoch=training.epochs_done,
+        episodes=episodes,
+        policy_version=str(version) if version else None,
+        updated_time=state.updated_at,
+        evaluating=state.evaluating,
+        stalled=stalled[:1024] if stalled else None,
+    )
+
+
+def reward(state: State) -> st.Reward | None:
+    """Rewards of the last trained batch."""
+    if not state.last_batch:
+        return None
+    mean = spread(rewards(scored(state.last_batch))).mean
+    valid = valid_mean(state.last_batch, state.reports[-1].trained)
+    return st.Reward(mean=st.decimal(mean), valid=st.decimal(valid))
+
+
+def curve(state: State) -> list[Evaluation]:
+    """Every validation, by step."""
+    return [evaluation for _, evaluation in sorted(state.evaluations.items())]
+
+
+def best(evaluations: list[Evaluation]) -> Evaluation | None:
+    """The validation with the highest external score; the earlier one of equals."""
+    return next(iter(ranked(evaluations)), None)
+
+
+def untrained(evaluations: list[Evaluation]) -> Evaluation | None:
+    """The validation at step 0, where there was one."""
+    return evaluations[0] if evaluations and evaluations[0].step == 0 else None
+
+
+def validation(evaluations: list[Evaluation]) -> st.Validation | None:
+    """The last validation, that of the untrained model, and the best."""
+    top = best(evaluations)
+    if top is None:
+        return None
+    last, first = evaluations[-1], untrained(evaluations)
+    return st.Validation(
+        step=last.step,
+        reward=st.decimal(last.reward),
+        external_score=st.decimal(last.external_score),
+        baseline=st.decimal(first.reward) if first else None,
+        baseline_external_score=st.decimal(first.external_score) if first else None,
+        best=st.BestValidation(
+            step=top.step, reward=st.decimal(top.reward), external_score=st.decimal(top.external_score)
+        ),
+    )
+
+
+def algorithm(spec: RLTrainingJobSpec) -> st.Algorithm:
+    """The objective, presets written out."""
+    preset = expand(spec.algorithm, episode_tokens(spec))
+    return st.Algorithm(
+        loss=preset.loss,
+        advantage=preset.advantage,
+        normalize=preset.normalize,
+        gamma=_number(preset.gamma),
+        ratio=preset.ratio,
+        surrogate=preset.surrogate,
+        clip_low=_number(preset.clip_low),
+        clip_high=_number(preset.clip_high),
+        clip_dual=_number(preset.clip_dual),
+        correction=preset.correction,
+        correction_cap=_number(preset.correction_cap),
+        reduction=preset.reduction,
+        episode_tokens=preset.episode_tokens,
+        kl_coefficient=_number(preset.kl_coefficient),
+        kl_estimator=preset.kl_estimator,
+        entropy_coefficient=_number(preset.entropy_coefficient),
+        plugins=list(preset.plugins),
+        sampler=spec.algorithm.sampler,
+        max_steps_off_policy=spec.algorithm.max_steps_off_policy,
+    )
+
+
+def _number(value: float | None) -> str | None:
+    """Every digit of it that status has room for: a small coefficient that acts is not shown as 0."""
+    if value is None:
+        return None
+    exact = f"{Decimal(repr(value)).normalize():f}"
+    return exact if len(exact) <= DECIMAL_LENGTH else st.decimal(value, DECIMAL_LENGTH - 2)
+
+
+def checkpoints(layout: Layout, state: State, evaluations: list[Evaluation]) -> st.Checkpoints | None:
+    """What there is to resume from and to serve."""
+    if not state.reports:
+        return None
+    last = state.reports[-1]
+    # Some steps' folders serve nobody by themselves; at the end, the last one gets the whole model.
+    whole = {report.step: report.weights for report in state.reports if report.weights.whole}
+    if state.exported:
+        whole[last.step] = last.weights
+    served = {step: st.Weights(step=step, uri=weights.uri) for step, weights in whole.items()}
+    return st.Checkpoints(
+        latest=st.Checkpoint(step=last.durable, uri=layout.checkpoint(last.durable)),
+        best=next((served[top.step] for top in ranked(evaluations) if top.step in served), None),
+        adapter=served[max(served)] if served else None,
+    )
+
+
+def artifacts(layout: Layout, finished: bool) -> st.Artifacts:
+    """Where the results lie."""
+    return st.Artifacts(
+        uri=layout.root,
+        trajectories=f"{layout.root}/trajectories",
+        ledger=layout.usage,
+        report=layout.report if finished else None,
+    )
+
+
+def report(
+    job: str,
+    spec: RLTrainingJobSpec,
+    layout: Layout,
+    state: State,
+    days: Days,
+    book: PriceBook,
+    episodes: int,
+) -> dict[str, Any]:
+    """The summary of a finished job: success at step 0 and after, the curve, usage and cost."""
+    evaluations = curve(state)
+    first, top = untrained(evaluations), best(evaluations)
+    return {
+        "job": job,
+        "finished": state.finished,
+        "steps": state.step,
+        "episodes": episodes,
+        "before": first._asdict() if first else None,
+        "after": evaluations[-1]._asdict() if evaluations else None,
+        "best": top._asdict() if top else None,
+        "curve": [evaluation._asdict() for evaluation in evaluations],
+        "usage": usage(days, book, datetime.now(UTC).date()).as_object(),
+        "usageByClass": {name.value: quantity for name, quantity in total(days).items()},
+        "weights": state.reports[-1].weights.uri if state.reports else None,
+        "checkpoint": layout.checkpoint(state.reports[-1].durable) if state.reports else None,
+        "algorithm": algorithm(spec).as_object(),
+    }
+
+
+def samples(
+    figures: Figures,
+    training: Training | None,
+    days: Days | None,
+    cost: float,
+    fleet: Fleet | None,
+    places: Places | None,
+) -> Iterator[Sample]:
+    """Everything `/metrics` shows but histograms; no bill while `days` is not known."""
+    yield from (Sample(name, value) for name, value in figures.items())
+    if days is not None:
+        yield from _bill(days, cost)
+    if fleet is not None:
+        yield from _servers(fleet)
+    if training is not None:
+        yield from _episodes(training)
+    if places is not None:
+        yield Sample("rollout/turns_in_flight", places.taken)
+        yield Sample("rollout/refused_turns", places.refused)
+
+
+def _bill(days: Days, cost: float) -> Iterator[Sample]:
+    totals = total(days)
+    for name in sorted(TOKEN_CLASSES):
+        yield Sample("usage/tokens", totals[name], {"class": name.value})
+    yield Sample("usage/sandbox_seconds", totals[UsageClass.SANDBOX_SECONDS])
+    yield Sample("usage/cost_usd", cost)
+
+
+def _servers(fleet: Fleet) -> Iterator[Sample]:
+    router = fleet.router
+    serving = len(router.in_rotation())
+    yield Sample("weights/servers", serving, {"state": "serving"})
+    yield Sample("weights/servers", len(router.servers) - serving, {"state": "waiting"})
+    for server in router.servers.values():
+        if server.version is not None:
+            yield Sample("weights/version", server.version.step, {"server": server.endpoint.engine})
+        if server.canary_error is not None:
+            yield Sample("weights/canary_error", server.canary_error, {"server": server.endpoint.engine})
+        if server.reading is not None:
+            yield Sample("rollout/kv_cache_use", server.reading.kv_use, {"server": server.endpoint.engine})
+    yield Sample("weights/verification_failures", fleet.verification_failures)
+    yield Sample("rollout/preemptions", router.preemptions)
+    yield Sample("rollout/rerouted_requests", fleet.reroutes)
+
+
+def _episodes(training: Training) -> Iterator[Sample]:
+    yield Sample("spool/groups", training.spooled)
+    yield Sample("rollout/concurrency_limit", training.room.limit)
+    for reason in get_args(AbandonReason):
+        yield Sample("rollout/abandoned_groups", training.state.abandoned[reason], {"reason": reason})
+    for why in DISCARDS:
+        yield Sample("rollout/discarded_tokens", training.state.discarded[why], {"reason": why})
+    for purpose in Purpose:
+        yield Sample("episodes/in_flight", training.state.in_flight[purpose], {"purpose": purpose})
+        yield Sample("episodes/retried", training.state.retried[purpose], {"purpose": purpose})
+    for (outcome, of), count in training.state.ended.items():
+        yield Sample("episodes/finished", count, {"outcome": outcome, "purpose": of})

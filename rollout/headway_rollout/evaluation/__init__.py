@@ -1,1 +1,0 @@
-"""Pure measures over episodes, and the driver that runs a validation."""

@@ -1,0 +1,171 @@
+"""From the spec to vLLM's command line and environment: a pure function.
+
+Nothing here looks at the machine; what it needs to know of it comes in as `Host`. Flags that users add in
+`spec.rollout.engine.extraArgs` come last, so they win.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from headway_api.model_names import BASE_MODEL
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from headway_api.spec.training import RLTrainingJobSpec
+
+KEEP_ADAPTERS: Final = 3
+"""Versions that stay loaded: the newest, and those that turns in flight may still be sampling from."""
+
+TRANSFER_BACKEND: Final = "headway-folder"
+"""Name of the weight-transfer engine in `weight_transfer.py`."""
+
+LORA_RANKS: Final = (1, 8, 16, 32, 64, 128, 256)
+"""Ranks vLLM reserves slots for; an adapter of a rank between takes the next one."""
+
+MEBIBYTE: Final = 1 << 20
+SMALLEST_CACHE: Final = 64 * MEBIBYTE
+LARGEST_CACHE: Final = 512 * MEBIBYTE
+"""On a CPU, past this only a single sequence of full length makes the cache larger."""
+
+BYTES: Final = {"float32": 4, "bfloat16": 2}
+PRIVATE: Final = ("AWS_", "HEADWAY_", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "KUBERNETES_")
+"""Prefixes of variables that the engine has no business with."""
+
+
+@dataclass(frozen=True)
+class Host:
+    """What the command line depends on besides the spec."""
+
+    accelerator: bool
+    """A GPU is there; else vLLM runs on the CPU."""
+    cores: int
+    cache: Path
+    """Writable folder: caches of the heavy libraries."""
+    address: str
+    port: int
+    python: str
+    """Interpreter to run vLLM with."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How to start vLLM."""
+
+    argv: tuple[str, ...]
+    env: dict[str, str]
+
+
+def launch(
+    spec: RLTrainingJobSpec, model: Path, config: Mapping[str, Any], host: Host, parent: Mapping[str, str]
+) -> Launch:
+    """How to start vLLM for `spec` on `host`.
+
+    Args:
+        model: folder of the base model.
+        config: content of its config.json.
+        parent: environment of this process.
+    """
+    argv = [host.python, "-m", "vllm.entrypoints.openai.api_server"]
+    argv += ["--model", str(model), "--served-model-name", BASE_MODEL]
+    argv += ["--host", host.address, "--port", str(host.port)]
+    argv += ["--dtype", spec.model.dtype, "--seed", str(spec.seed)]
+    argv += ["--logprobs-mode", "processed_logprobs", "--enable-scale-out", "--enable-prompt-tokens-details"]
+    argv += ["--uvicorn-log-level", "warning"]
+    if spec.model.context_length is not None:
+        argv += ["--max-model-len", str(spec.model.context_length)]
+    argv += _lora(spec) if spec.model.effective_lora is not None else _full()
+    tensor_parallel = spec.rollout.engine.tensor_parallel_size
+    if tensor_parallel > 1:
+        argv += ["--tensor-parallel-size", str(tensor_parallel)]
+    if not host.accelerator:
+        argv += _cpu(spec, config)
+    argv += spec.rollout.engine.extra_args
+    return Launch(argv=tuple(argv), env=environment(spec, host, parent))
+
+
+def _lora(spec: RLTrainingJobSpec) -> list[str]:
+    lora = spec.model.effective_lora
+    assert lora is not None
+    rank = next((rank for rank in LORA_RANKS if rank >= lora.rank), lora.rank)
+    return [
+        "--enable-lora",
+        "--max-lora-rank", str(rank),
+        "--max-loras", str(KEEP_ADAPTERS),
+        # vLLM's worker keeps unloaded adapters until it needs their place; twice the live ones is plenty.
+        "--max-cpu-loras", str(2 * KEEP_ADAPTERS),
+    ]  # fmt: skip
+
+
+def _full() -> list[str]:
+    return [
+        "--weight-transfer-config", json.dumps({"backend": TRANSFER_BACKEND}),
+        "--worker-extension-cls", "headway_rollout.weight_transfer.WorkerExtension",
+    ]  # fmt: skip
+
+
+def _cpu(spec: RLTrainingJobSpec, config: Mapping[str, Any]) -> list[str]:
+    argv = ["--enforce-eager", "--kv-cache-memory-bytes", str(cache_bytes(spec, config))]
+    # Whole blocks are cached; the default of 128 tokens would find nothing in short conversations.
+    argv += ["--block-size", "32"]
+    # A prompt computed in parts kills vLLM's CPU engine where the request has a seed, as all of ours do: it
+    # would set back a generator that has no offset. So do turns computed anew after full weights were taken.
+    argv += ["--no-enable-chunked-prefill"]
+    if spec.rollout.engine.tensor_parallel_size == 1:
+        argv += ["--distributed-executor-backend", "uni"]
+    return argv
+
+
+def cache_bytes(spec: RLTrainingJobSpec, config: Mapping[str, Any]) -> int:
+    """Bytes of KV cache on a CPU: every episode in flight at full length, within bounds."""
+    heads = int(config["num_attention_heads"])
+    head_size = int(config.get("head_dim") or int(config["hidden_size"]) // heads)
+    kv_heads = int(config.get("num_key_value_heads") or heads)
+    token = 2 * int(config["num_hidden_layers"]) * kv_heads * head_size * BYTES[spec.model.dtype]
+    context = spec.model.context_length or int(config["max_position_embeddings"])
+    wanted = token * context * math.ceil(spec.rollout.max_concurrency / spec.rollout.replicas)
+    one_block_more = token * (context + 64)
+    return max(min(max(wanted, SMALLEST_CACHE), LARGEST_CACHE), one_block_more)
+
+
+def environment(spec: RLTrainingJobSpec, host: Host, parent: Mapping[str, str]) -> dict[str, str]:
+    """Environment of the engine: this process's without its secrets, and vLLM's own switches."""
+    env = {key: value for key, value in parent.items() if not key.startswith(PRIVATE)}
+    env |= {
+        "HOME": str(host.cache),
+        "XDG_CACHE_HOME": str(host.cache / "xdg"),
+        # An image may bring a warm one: what vLLM learnt about each model class, which costs seconds to ask.
+        "VLLM_CACHE_ROOT": parent.get("VLLM_CACHE_ROOT") or str(host.cache / "vllm"),
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        "PYTHONUNBUFFERED": "1",
+        # Pause, resume and weight updates. The port is open to the job's coordinator alone.
+        "VLLM_SERVER_DEV_MODE": "1",
+        "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
+    }
+    if not host.accelerator:
+        env |= {
+            "OMP_NUM_THREADS": parent.get("OMP_NUM_THREADS") or str(threads(spec, host)),
+            # Bound, every server of a node would sit on core 0.
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+            # Otherwise the first request for log-probabilities compiles, or dies for want of a compiler.
+            "TORCHDYNAMO_DISABLE": "1",
+        }
+    return env
+
+
+def threads(spec: RLTrainingJobSpec, host: Host) -> int:
+    """Threads for the CPU's kernels: the container's limit where there is one, else the cores."""
+    limits = spec.rollout.resources.limits if spec.rollout.resources is not None else None
+    quantity = (limits or {}).get("cpu")
+    if quantity is None:
+        return host.cores
+    cpus = float(quantity[:-1]) / 1000 if quantity.endswith("m") else float(quantity)
+    return max(1, int(cpus))

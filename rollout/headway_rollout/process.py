@@ -1,0 +1,117 @@
+"""The engine's processes: started in a group of their own, heard, and gone when the server is."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from headway_api.logs import event
+
+if TYPE_CHECKING:
+    from headway_rollout.launch import Launch
+
+log = logging.getLogger(__name__)
+
+KEPT_LINES: Final = 400
+LONGEST_LINE: Final = 1 << 20
+LAST_WORDS_SECONDS: Final = 5.0
+STOP_SECONDS: Final = 15.0
+"""How long vLLM may take to end after SIGTERM before its group is killed."""
+
+
+class EngineProcess:
+    """vLLM under its guard.
+
+    Invariant: once `stop` has returned, or this process has died, no process of the engine's group is left.
+    The first is upheld by `_bury`, the second by `guard`.
+    """
+
+    def __init__(
+        self, process: asyncio.subprocess.Process, output: asyncio.StreamReader, lifeline: int
+    ) -> None:
+        self._process = process
+        self._output = output
+        self._lifeline = lifeline
+        self._lines: deque[str] = deque(maxlen=KEPT_LINES)
+        self._listening = asyncio.create_task(self._listen())
+
+    @classmethod
+    async def start(cls, launch: Launch) -> EngineProcess:
+        """Start vLLM; returns at once, long before it answers."""
+        # Pipes of our own: `wait` on asyncio's would also wait for every process that inherited them.
+        read_output, write_output = os.pipe()
+        read_lifeline, write_lifeline = os.pipe()
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "headway_rollout.guard", *launch.argv),
+            stdin=read_lifeline,
+            stdout=write_output,
+            stderr=asyncio.subprocess.STDOUT,
+            env=launch.env,
+            process_group=0,
+        )
+        os.close(read_lifeline)
+        os.close(write_output)
+        output = asyncio.StreamReader(limit=LONGEST_LINE)
+        await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(output), os.fdopen(read_output, "rb")
+        )
+        event(log, "engine starting", pid=process.pid, argv=list(launch.argv))
+        return cls(process, output, write_lifeline)
+
+    async def _listen(self) -> None:
+        async for raw in self._output:
+            line = raw.decode(errors="replace").rstrip()
+            self._lines.append(line)
+            event(log, "engine", logging.ERROR if " ERROR " in line else logging.INFO, line=line)
+
+    @property
+    def pid(self) -> int:
+        """The guard's, which is also the number of the engine's process group."""
+        return self._process.pid
+
+    @property
+    def lines(self) -> list[str]:
+        """The engine's last lines of output, oldest first."""
+        return list(self._lines)
+
+    @property
+    def running(self) -> bool:
+        """The engine's front process has not ended."""
+        return self._process.returncode is None
+
+    async def ended(self) -> int:
+        """Wait for the engine's end: its exit code, or 128 + the signal that killed it."""
+        code = await self._process.wait()
+        await self._bury()
+        return code if code >= 0 else 128 - code
+
+    async def stop(self) -> None:
+        """End the engine: politely, then by force."""
+        if self.running:
+            self._process.terminate()
+            try:
+                await asyncio.wait_for(self._process.wait(), STOP_SECONDS)
+            except TimeoutError:
+                event(log, "engine did not end on SIGTERM", logging.WARNING, seconds=STOP_SECONDS)
+        await self._bury()
+
+    async def kill(self) -> None:
+        """End the engine at once: no request in flight gets an answer any more."""
+        await self._bury()
+
+    async def _bury(self) -> None:
+        """Kill what is left of the group, and hear out what it had written."""
+        # A group that is empty already is what is wanted.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        await self._process.wait()
+        await asyncio.wait([self._listening], timeout=LAST_WORDS_SECONDS)
+        if self._lifeline >= 0:
+            os.close(self._lifeline)
+            self._lifeline = -1

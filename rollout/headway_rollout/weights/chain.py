@@ -1,0 +1,84 @@
+"""From a manifest of full weights, or of a delta, to a whole model on this server's disk."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from headway_api.logs import event
+from headway_api.records import PolicyVersion, WeightsLink, WeightsManifest
+from headway_api.store import Corrupt, Store, download_folder
+from headway_api.weights_format import DELTA_FILE, DIGESTS_FILE, MODEL_FILE
+from headway_rollout.weights import delta
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Held:
+    """A whole version on this disk."""
+
+    version: PolicyVersion
+    folder: Path
+
+
+def after(held: PolicyVersion | None, links: Sequence[WeightsLink]) -> Sequence[WeightsLink] | None:
+    """The deltas to apply to the version held, in order; None where the last link is not built on it."""
+    for at, link in enumerate(links[:-1]):
+        if link.version == held:
+            return links[at + 1 :]
+    return None
+
+
+def fetch(store: Store, manifest: WeightsManifest, folder: Path, held: Held | None) -> None:
+    """Fill `folder` with the whole model of `manifest`; what is held is read and stays as it is.
+
+    A delta is applied to the version held where its chain leads there, else to the full version that the
+    chain begins with. Where it does not fit what is held, that may be damaged: the full version decides.
+    Deltas are fetched first: where one of them cannot be had, all weights need not be fetched to find out.
+
+    Raises:
+        Corrupt: a file or a tensor differs from its digest, and no other way leads to this version.
+        NotFound: a link of the chain is missing.
+    """
+    if not manifest.chain:
+        download_folder(store, manifest.uri, folder, manifest.files)
+        return
+    links = [*manifest.chain, manifest.link]
+    deltas = after(held.version, links) if held else None
+    if held and deltas:
+        _download(store, deltas, folder)
+        try:
+            _apply(held.folder, deltas, folder)
+            return
+        except Corrupt as error:
+            why = f"{held.version}, as it lies here, does not lead on: {error}"
+            event(log, "full weights fetched anew", logging.WARNING, why=why)
+            shutil.rmtree(folder)
+    _download(store, links[1:], folder)
+    whole = folder / "whole"
+    download_folder(store, links[0].uri, whole, links[0].files)
+    _apply(whole, links[1:], folder)
+    shutil.rmtree(whole)
+
+
+def _download(store: Store, deltas: Sequence[WeightsLink], folder: Path) -> None:
+    for link in deltas:
+        download_folder(store, link.uri, folder / str(link.version), link.files)
+
+
+def _apply(start: Path, deltas: Sequence[WeightsLink], folder: Path) -> None:
+    """Apply `deltas`, which lie in `folder`, one after the other to the model in `start`."""
+    current = start
+    for link in deltas:
+        here = folder / str(link.version)
+        delta.apply(current / MODEL_FILE, here / DELTA_FILE, here / DIGESTS_FILE, here / MODEL_FILE)
+        if current != start:
+            shutil.rmtree(current)
+        current = here
+    for name in (MODEL_FILE, DIGESTS_FILE):
+        (current / name).rename(folder / name)
+    shutil.rmtree(current)

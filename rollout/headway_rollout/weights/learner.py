@@ -1,0 +1,83 @@
+"""The learner as a server sees it whose weights come out of its memory (`headway_api.weights_direct`)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+from pydantic import ValidationError
+
+from headway_api.records import DirectSource
+from headway_api.weights_direct import DirectHeader, DirectJoin, DirectPlace, header_path, join_path
+from headway_rollout.engine import Engine, NotJoined
+from headway_rollout.weights.checks import TensorHeader, Unusable, check_full
+
+HEADER_FILE: Final = "header.json"
+"""In the folder of a version that the engine takes from the learner, in the place of its weights."""
+ASK_SECONDS: Final = 30.0
+SHOWN_CHARACTERS: Final = 500
+"""Most characters of a refusal that an error repeats."""
+
+
+class NoAnswer(Exception):
+    """The learner did not answer, or refused."""
+
+
+@dataclass(frozen=True)
+class Learner:
+    """Asks for weights on behalf of this server's engine."""
+
+    http: aiohttp.ClientSession
+    token: str
+    join: DirectJoin
+    """What this engine is."""
+
+    async def meet(
+        self, source: DirectSource, folder: Path, engine: Engine, expected: Mapping[str, TensorHeader]
+    ) -> None:
+        """Have the engine meet the learner, which then waits for it; `folder` gets the header.
+
+        Raises:
+            NotJoined: the learner is away, or offers other weights by now.
+            Unusable: what it offers is not what the manifest names, or not this model's weights.
+        """
+        where = f"http://{source.host}:{source.port}"
+        try:
+            header = DirectHeader.model_validate(await self._call("GET", where + header_path(source.header)))
+            if header.sha256 != source.header:
+                raise Unusable(f"the learner's header has sha256 {header.sha256}, not {source.header}")
+            check_full(expected, {t.name: TensorHeader(t.dtype, tuple(t.shape)) for t in header.tensors})
+            body = self.join.model_dump()
+            place = DirectPlace.model_validate(
+                await self._call("POST", where + join_path(source.header), body)
+            )
+        except (NoAnswer, ValidationError) as error:
+            raise NotJoined(f"the learner hands over nothing: {error}") from error
+        await engine.join(source.host, place)
+        # By the header a folder is known to be one whose learner was joined.
+        await asyncio.to_thread(_write, folder, header)
+
+    async def _call(self, method: str, url: str, body: Any = None) -> Any:
+        headers = {"Authorization": f"Bearer {self.token}"}
+        limit = aiohttp.ClientTimeout(total=ASK_SECONDS)
+        # A redirect would carry the token to another host.
+        options: dict[str, Any] = {"headers": headers, "timeout": limit, "allow_redirects": False}
+        try:
+            async with self.http.request(method, url, json=body, **options) as response:
+                if response.status >= 300:
+                    text = (await response.text())[:SHOWN_CHARACTERS]
+                    raise NoAnswer(f"{method} {url}: {response.status}: {text}")
+                return await response.json(content_type=None)
+        except TimeoutError as error:
+            raise NoAnswer(f"{method} {url}: no answer within {ASK_SECONDS:.0f} s") from error
+        except (aiohttp.ClientError, ValueError, RecursionError) as error:
+            raise NoAnswer(f"{method} {url}: {type(error).__name__}: {error}") from error
+
+
+def _write(folder: Path, header: DirectHeader) -> None:
+    folder.mkdir(parents=True)
+    (folder / HEADER_FILE).write_text(header.model_dump_json())

@@ -1,0 +1,188 @@
+"""Other people's agents when something breaks: clients that lose patience, agents that are killed, servers
+that are full or gone. Each is a process with libraries of its own, as in `test_conformance.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gateway_rig import token_truth
+from guest_stage import Agents, play, stage, until
+from speaker import ANSWER, CALL
+
+from headway_api.records import Outcome
+from headway_coordinator.faults import InfraFault
+from headway_coordinator.gateway import turns
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+
+
+@pytest.mark.parametrize("style", ["create", "events"])
+async def test_a_client_that_loses_patience_gets_the_same_turn(
+    tok: Any, agents: Agents, tmp_path: Path, style: str
+) -> None:
+    service = agents.get("openai_agent")
+    async with stage(tok, tmp_path, CALL, ANSWER) as (rig, leases):
+        rig.speaker.gate.clear()
+        agent = rig.http_agent(f"{service.url}/at-once")
+        playing = asyncio.create_task(play(rig, leases, agent, style=style, patience=0.4, retries=9))
+        await until(lambda: len(rig.statuses("/v1/chat/completions")) >= 2)
+        assert rig.statuses("/v1/chat/completions")[:2] == [0, 0], "it left twice"
+        rig.speaker.gate.set()
+        record = await playing
+    assert (record.outcome, record.reward) == (Outcome.COMPLETED, 1.0), service.log[-3000:]
+    assert len(rig.speaker.requests) == 2
+    token_truth(rig, record)
+
+
+async def test_a_full_gateway_is_asked_again_when_it_says(
+    tok: Any, agents: Agents, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "RETRY_AFTER_SECONDS", 5)
+    service = agents.get("openai_agent")
+    async with stage(tok, tmp_path, ANSWER) as (rig, leases):
+        rig.speaker.gate.clear()
+        agent = rig.http_agent(f"{service.url}/at-once")
+        playing = asyncio.create_task(play(rig, leases, agent, crowd=turns.AT_ONCE + 2))
+        await until(lambda: len(rig.statuses("/v1/chat/completions")) >= 2)
+        assert rig.statuses("/v1/chat/completions")[:2] == [429, 429]
+        rig.speaker.gate.set()
+        record = await playing
+    assert (record.outcome, record.reward) == (Outcome.COMPLETED, 1.0), service.log[-3000:]
+    assert len(record.turns) == turns.AT_ONCE + 2 + 1
+    assert len(record.rows) == len(record.turns)
+    told = [one.at for one in rig.answered if one.status == 429][:2]
+    came_back = [one.at for one in rig.answered if one.retries == 1]
+    assert len(came_back) == 2
+    assert min(came_back) - max(told) > 4  # without a word its first pause is half a second
+
+
+@pytest.mark.parametrize("during", ["its own work", "a turn"])
+async def test_an_agent_that_is_killed_mid_episode_loses_it_and_its_successor_plays_the_retry(
+    tok: Any, agents: Agents, tmp_path: Path, during: str
+) -> None:
+    service = agents.fresh("openai_agent")
+    async with stage(tok, tmp_path, CALL, ANSWER) as (rig, leases):
+        agent = rig.http_agent(f"{service.url}/at-once", idle_seconds=6.0)
+        own_work = during == "its own work"
+        playing = asyncio.create_task(play(rig, leases, agent, between=60.0 if own_work else 1.0))
+        ended: list[float] = []
+        playing.add_done_callback(lambda task: ended.append(time.monotonic()))
+        await until(lambda: rig.statuses("/v1/chat/completions") == [200])
+        if not own_work:
+            rig.speaker.gate.clear()
+            await until(lambda: len(rig.speaker.requests) == 2)
+        service.kill()
+        killed = time.monotonic()
+        await asyncio.to_thread(service.start)
+        lost = await playing
+        rig.speaker.gate.set()
+        again = await play(rig, leases, agent, attempt=1)
+    assert (lost.outcome, lost.reward) == (Outcome.INFRA_ERROR, None)
+    assert "has been silent for" in str(lost.error)
+    assert ended[0] - killed < 6.0 + 20.0
+    token_truth(rig, lost)
+    assert (again.outcome, again.reward) == (Outcome.COMPLETED, 1.0), service.log[-3000:]
+    token_truth(rig, again)
+
+
+async def test_a_broken_connection_is_an_earlier_sign_of_it(
+    tok: Any, agents: Agents, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headway_coordinator.agents.http.BROKEN_SECONDS", 0.5)
+    service = agents.fresh("openai_agent")
+    async with stage(tok, tmp_path, CALL, ANSWER) as (rig, leases):
+        agent = rig.http_agent(f"{service.url}/at-end", idle_seconds=60.0)
+        playing = asyncio.create_task(play(rig, leases, agent, between=60.0))
+        await until(lambda: rig.statuses("/v1/chat/completions") == [200])
+        service.kill()
+        lost = await asyncio.wait_for(playing, 30.0)
+    assert lost.outcome is Outcome.INFRA_ERROR
+    assert "since its connection broke" in str(lost.error)
+
+
+async def test_an_agent_that_is_killed_before_it_began_is_sent_the_prompt_again(
+    tok: Any, agents: Agents, tmp_path: Path
+) -> None:
+    service = agents.fresh("openai_agent")
+    async with stage(tok, tmp_path, CALL, ANSWER) as (rig, leases):
+        agent = rig.http_agent(f"{service.url}/at-end")
+        playing = asyncio.create_task(play(rig, leases, agent, wait=2.0))
+        await until(lambda: "rollout taken" in service.log)
+        service.kill()
+        assert rig.answered == []
+        await asyncio.sleep(0.5)  # nobody answers the next one
+        await asyncio.to_thread(service.start)
+        record = await playing
+    assert (record.outcome, record.reward, record.attempt) == (Outcome.COMPLETED, 1.0, 0), service.log[-3000:]
+    assert all(one.status == 200 for one in rig.answered)
+    token_truth(rig, record)
+
+
+async def test_an_agent_that_is_not_there_is_waited_for(tok: Any, agents: Agents, tmp_path: Path) -> None:
+    service = agents.fresh("openai_agent")
+    service.kill()
+    async with stage(tok, tmp_path, ANSWER) as (rig, leases):
+        playing = asyncio.create_task(play(rig, leases, rig.http_agent(f"{service.url}/at-once")))
+        await asyncio.sleep(1.0)
+        await asyncio.to_thread(service.start)
+        record = await playing
+    assert (record.outcome, record.reward) == (Outcome.COMPLETED, 1.0), service.log[-3000:]
+
+
+@pytest.mark.parametrize(
+    ("program", "row"),
+    [("strands_agent", {"style": "stream"}), ("openai_agent", {"style": "events"})],
+    ids=str,
+)
+async def test_a_stream_that_waits_says_that_it_lives(
+    tok: Any, agents: Agents, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, row: Any
+) -> None:
+    """Comments, which no client shows to its agent; and longer than an agent may be silent."""
+    monkeypatch.setattr("headway_coordinator.gateway.server.KEEP_ALIVE_SECONDS", 0.1)
+    service = agents.get(program)
+    async with stage(tok, tmp_path, CALL, ANSWER) as (rig, leases):
+        rig.speaker.gate.clear()
+        agent = rig.http_agent(f"{service.url}/at-once", idle_seconds=3.0)
+        # The client's patience is with each piece of the answer.
+        playing = asyncio.create_task(play(rig, leases, agent, patience=2.0, **row))
+        await until(lambda: len(rig.speaker.requests) == 1)
+        await asyncio.sleep(4.0)
+        rig.speaker.gate.set()
+        record = await playing
+    assert (record.outcome, record.reward) == (Outcome.COMPLETED, 1.0), service.log[-3000:]
+    assert rig.statuses("/v1/chat/completions") == [200, 200]
+    token_truth(rig, record)
+
+
+@pytest.mark.parametrize(
+    ("program", "row"),
+    [
+        ("sagemaker_agent", {"style": "handler"}),
+        ("strands_agent", {"style": "stream"}),
+        ("openai_agent", {"style": "events", "retries": 0}),
+        ("openai_agent", {"retries": 1}),
+    ],
+    ids=str,
+)
+async def test_an_engine_that_fails_is_not_held_against_the_agent(
+    tok: Any, agents: Agents, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, row: Any
+) -> None:
+    """In the middle of a stream there is no status any more: the error is an event of it."""
+    monkeypatch.setattr("headway_coordinator.gateway.server.KEEP_ALIVE_SECONDS", 0.1)
+    service = agents.get(program)
+    async with stage(tok, tmp_path, CALL, ANSWER) as (rig, leases):
+        rig.speaker.gate.clear()
+        playing = asyncio.create_task(play(rig, leases, rig.http_agent(f"{service.url}/at-once"), **row))
+        await until(lambda: len(rig.speaker.requests) == 1)
+        await asyncio.sleep(0.3)
+        rig.speaker.fault = InfraFault("no server is left")
+        rig.speaker.gate.set()
+        record = await playing
+    assert (record.outcome, record.reward, record.rows) == (Outcome.INFRA_ERROR, None, [])
+    assert "no server is left" in str(record.error)
+    assert rig.statuses("/complete-rollout") == [200]

@@ -1,0 +1,254 @@
+"""The rollout server with adapters, on the real vLLM: tokens in and out, versions, proofs and refusals.
+
+The tests of this module share one server and run in order; the last one makes it fail.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from rollout_server import (
+    CANARY_TOKENS,
+    TOKEN,
+    RolloutServer,
+    publish_adapter,
+    request,
+    score,
+    version,
+)
+
+from headway_api.exits import RETRIABLE
+from headway_api.model_names import adapter_name
+from headway_api.records import WeightsManifest
+from headway_api.store import digest
+from headway_rollout import hang
+from headway_rollout.engine import Engine
+from headway_rollout.launch import KEEP_ADAPTERS
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+
+LORA = {"lora": {"rank": 8, "alpha": 16}}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("store")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> Iterator[RolloutServer]:
+    with RolloutServer(tmp_path_factory.mktemp("server"), tiny, model=LORA) as server:
+        assert server.status("/healthz") in (0, 200)
+        server.wait_ready()
+        yield server
+
+
+@pytest.fixture(scope="module")
+def first(server: RolloutServer, store: Path, tiny: Path) -> WeightsManifest:
+    """Version 0.1, loaded."""
+    manifest = publish_adapter(store, tiny, version(1), seed=1)
+    state = server.post(manifest)
+    assert state.ready, state.error
+    assert state.version == version(1)
+    assert state.canary_error is not None
+    assert state.canary_error < 1e-4
+    return manifest
+
+
+def with_file(manifest: WeightsManifest, store: Path, at: int, name: str, content: bytes) -> WeightsManifest:
+    """The manifest again as version `at`, with one file of other content and a digest that agrees with it."""
+    source = Path(manifest.uri.removeprefix("file://"))
+    folder = store / "changed" / f"{at}"
+    shutil.copytree(source, folder)
+    (folder / name).write_bytes(content)
+    files = [digest(folder / file.name) for file in manifest.files]
+    return manifest.model_copy(update={"version": version(at), "uri": f"file://{folder}", "files": files})
+
+
+def until(condition: Callable[[], Any], seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come true"
+        time.sleep(0.02)
+
+
+def sampled(choice: dict[str, Any]) -> list[float]:
+    return [entry["logprob"] for entry in choice["logprobs"]["content"]]
+
+
+def test_before_any_manifest_it_serves_the_base_model_and_holds_nothing(
+    server: RolloutServer, tiny: Path
+) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    assert server.state().version is None
+    assert not server.state().ready
+    [choice] = server.generate("base", CANARY_TOKENS, max_tokens=16, ignore_eos=True)["choices"]
+    model = AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float32)
+    expected = score(model, CANARY_TOKENS + choice["token_ids"])[-16:]
+    assert sampled(choice) == pytest.approx(expected, abs=1e-4)
+
+
+def test_log_probabilities_are_those_of_the_temperature(server: RolloutServer, tiny: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    [choice] = server.generate("base", CANARY_TOKENS, max_tokens=1, temperature=0.5)["choices"]
+    model = AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float32)
+    with torch.no_grad():
+        logits = model(torch.tensor([CANARY_TOKENS])).logits[0, -1] / 0.5
+    expected = torch.log_softmax(logits, -1)[choice["token_ids"][0]].item()
+    assert sampled(choice) == pytest.approx([expected], abs=1e-4)
+
+
+def test_what_the_prefix_cache_held_is_counted(server: RolloutServer) -> None:
+    prompt = CANARY_TOKENS + [77] * 60
+    server.generate("base", prompt)
+    usage = server.generate("base", prompt)["usage"]
+    assert usage["prompt_tokens"] == len(prompt)
+    assert 0 < usage["prompt_tokens_details"]["cached_tokens"] < len(prompt)
+
+
+def test_an_adapter_arrives_and_changes_the_model(server: RolloutServer, first: WeightsManifest) -> None:
+    found = server.score(adapter_name(first.version), CANARY_TOKENS[:9])
+    assert found == pytest.approx(first.canary.logprobs[:8], abs=1e-4)
+    assert server.score("base", CANARY_TOKENS[:9]) != pytest.approx(first.canary.logprobs[:8], abs=0.01)
+
+
+def test_the_same_manifest_again_changes_nothing(server: RolloutServer, first: WeightsManifest) -> None:
+    assert server.post(first) == server.state()
+
+
+def test_without_the_token_no_weights_are_taken(server: RolloutServer, first: WeightsManifest) -> None:
+    assert request("POST", f"{server.agent_url}/v1/weights", first.model_dump_json(), "wrong")[0] == 401
+    assert request("POST", f"{server.agent_url}/v1/weights", "{}", TOKEN)[0] == 400
+
+
+def test_five_versions_while_generating(
+    server: RolloutServer, first: WeightsManifest, store: Path, tiny: Path
+) -> None:
+    """Each version is proven while others are sampled; those still loaded answer as themselves."""
+    stop, done, broken = threading.Event(), [], []
+    newest = [adapter_name(first.version)]
+
+    def generate() -> None:
+        while not stop.is_set():
+            name = newest[0]
+            try:
+                done.append((name, server.generate(name, CANARY_TOKENS, max_tokens=40, ignore_eos=True)))
+            except AssertionError as error:
+                broken.append((name, str(error)))
+
+    manifests = [publish_adapter(store, tiny, version(step), seed=step) for step in range(2, 7)]
+    threads = [threading.Thread(target=generate) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for manifest in manifests:
+        state = server.post(manifest)
+        assert state.ready, state.error
+        newest[0] = adapter_name(manifest.version)
+        until(lambda: broken or newest[0] in {name for name, _ in done})
+    stop.set()
+    for thread in threads:
+        thread.join(60)
+    assert not broken
+    assert all(answer["model"] == name for name, answer in done)
+    held = sorted(path.name for path in (server.cache / "weights").iterdir())
+    assert [f"0.{step}" for step in range(7 - KEEP_ADAPTERS, 7)] == held[-KEEP_ADAPTERS:]
+    assert len(held) <= KEEP_ADAPTERS + 2
+    for manifest in manifests[-KEEP_ADAPTERS:]:
+        found = server.score(adapter_name(manifest.version), CANARY_TOKENS[:9])
+        assert found == pytest.approx(manifest.canary.logprobs[:8], abs=1e-4)
+
+
+def test_a_version_long_gone_is_refused_by_name(server: RolloutServer) -> None:
+    body = {"model": "policy-0.1", "token_ids": [5, 6], "sampling_params": {"max_tokens": 1}}
+    code, text = request("POST", f"{server.url}/inference/v1/generate", json.dumps(body))
+    assert code == 404, text
+
+
+def test_a_corrupted_file_is_reported_and_the_engine_stays(
+    server: RolloutServer, store: Path, tiny: Path
+) -> None:
+    manifest = publish_adapter(store, tiny, version(10), seed=10)
+    path = Path(manifest.uri.removeprefix("file://")) / "adapter_model.safetensors"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-4] + bytes(4 if whole[-4:] != bytes(4) else 3))
+    state = server.post(manifest)
+    assert state.error is not None
+    assert state.error.startswith("Corrupt")
+    assert (state.version, state.ready) == (version(6), True)
+    assert server.status("/readyz") == 200
+    path.write_bytes(whole)
+    state = server.post(manifest)
+    assert (state.version, state.ready, state.error) == (version(10), True, None)
+
+
+def test_an_adapter_of_another_rank_is_refused_before_the_engine_sees_it(
+    server: RolloutServer, store: Path, tiny: Path
+) -> None:
+    state = server.post(publish_adapter(store, tiny, version(11), seed=11, rank=16))
+    assert state.error is not None
+    assert "rank is 16" in state.error
+    assert (state.version, state.ready) == (version(10), True)
+
+
+def test_missing_weights_are_reported(server: RolloutServer, first: WeightsManifest) -> None:
+    gone = first.model_copy(update={"version": version(12), "uri": first.uri + "-nowhere"})
+    state = server.post(gone)
+    assert state.error is not None
+    assert state.error.startswith("NotFound")
+    assert server.status("/readyz") == 200
+
+
+async def test_an_engine_that_hangs_while_it_has_no_requests_is_found(
+    server: RolloutServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, seconds in {"LOOK_SECONDS": 0.2, "BEAT_SECONDS": 1.0, "HUNG_SECONDS": 6.0}.items():
+        monkeypatch.setattr(hang, name, seconds)
+    talking = {server.events("engine starting")[0]["pid"], server.front_process()}
+    computing = set(server.engine_processes()) - talking
+    async with aiohttp.ClientSession() as http:
+        finding = asyncio.create_task(hang.found(Engine(http, server.url)))
+        await asyncio.wait({finding}, timeout=10)
+        assert not finding.done(), "it answers all it is asked for"
+        try:
+            for pid in computing:
+                os.kill(pid, signal.SIGSTOP)
+            assert "no token" in await asyncio.wait_for(finding, 60)
+            assert server.status("/readyz") == 200, "its own process tells nobody"
+        finally:
+            for pid in computing:
+                os.kill(pid, signal.SIGCONT)
+    server.generate("base", CANARY_TOKENS)
+
+
+def test_the_wrong_adapter_fails_the_canary_and_ends_the_server(
+    server: RolloutServer, first: WeightsManifest, store: Path, tiny: Path
+) -> None:
+    other = publish_adapter(store, tiny, version(13), seed=13)
+    wrong = Path(other.uri.removeprefix("file://")) / "adapter_model.safetensors"
+    state = server.post(with_file(first, store, 14, wrong.name, wrong.read_bytes()))
+    assert not state.ready
+    assert state.version is None
+    assert state.error is not None
+    assert "NotVerified" in state.error
+    assert state.canary_error is not None
+    assert state.canary_error > 0.1
+    assert server.state() == state
+    assert server.status("/readyz") == 503
+    assert server.process.wait(60) == RETRIABLE
+    assert "WeightsNotVerified" in server.tail()
+    assert server.engine_processes() == []

@@ -1,0 +1,115 @@
+"""The prefix cache of the real vLLM across versions, and what it says of itself: full weights and adapters.
+
+What is asked for here is asked for by the coordinator's own client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import aiohttp
+import pytest
+from rollout_server import RolloutServer, publish_adapter, publish_full, version
+
+from headway_api.model_names import BASE_MODEL, name_of
+from headway_api.records import WeightsManifest
+from headway_coordinator.engines import vllm
+from headway_coordinator.engines.concurrency import read
+
+pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(900)]
+
+PROMPT = [3 + n % 50 for n in range(200)]
+MODELS = {"full": {"full": {}}, "lora": {"lora": {"rank": 8, "alpha": 16}}}
+
+
+@pytest.fixture(scope="module", params=sorted(MODELS))
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, tiny: Path, kind: str) -> Iterator[RolloutServer]:
+    with RolloutServer(tmp_path_factory.mktemp("server"), tiny, model=MODELS[kind]) as server:
+        server.wait_ready()
+        yield server
+
+
+@pytest.fixture(scope="module")
+def manifests(tmp_path_factory: pytest.TempPathFactory, tiny: Path, kind: str) -> list[WeightsManifest]:
+    """Six versions."""
+    store = tmp_path_factory.mktemp("store")
+    if kind == "full":
+        return [publish_full(store, version(step), seed=step, tied=True) for step in range(6)]
+    return [publish_adapter(store, tiny, version(step), seed=step) for step in range(6)]
+
+
+def cached(server: RolloutServer, model: WeightsManifest, asked: WeightsManifest | None = None) -> int:
+    """Tokens of the prompt that the engine found in its cache, asked for as version `asked` of `model`."""
+    request = vllm.Request(PROMPT, max_tokens=4, temperature=1.0, top_p=1.0, seed=1, stop_token_ids=[])
+
+    async def ask() -> vllm.Sampled:
+        at = (asked or model).version
+        async with aiohttp.ClientSession() as http:
+            return await vllm.generate(http, server.url, name_of(model), at, request, 120)
+
+    return asyncio.run(ask()).cached_tokens
+
+
+def test_a_version_finds_its_own_prefix_and_that_of_no_other(
+    server: RolloutServer, manifests: list[WeightsManifest]
+) -> None:
+    for manifest in manifests[:2]:
+        assert server.post(manifest).ready
+        assert cached(server, manifest) == 0, "the first of its version"
+        assert cached(server, manifest) > len(PROMPT) // 2
+
+
+def test_the_version_alone_keeps_prefixes_apart(
+    server: RolloutServer, manifests: list[WeightsManifest]
+) -> None:
+    """The same weights, nothing swapped or dropped in between: only what is asked for differs."""
+    manifest = manifests[1]
+    assert cached(server, manifest) > 0
+    again = manifest.model_copy(update={"version": version(1, incarnation=1)})
+    assert cached(server, manifest, asked=again) == 0
+    assert cached(server, manifest, asked=again) > 0
+
+
+def test_the_engine_says_how_full_it_is(server: RolloutServer) -> None:
+    found = read(server.metrics())
+    assert found is not None
+    kv_use, preemptions, waiting = found
+    assert 0 <= kv_use < 0.5
+    assert (preemptions, waiting) == (0, 0)
+
+
+def test_taking_full_weights_preempts_what_runs_and_an_adapter_does_not(
+    server: RolloutServer, manifests: list[WeightsManifest], kind: str
+) -> None:
+    """Why such preemptions are told from those of a full cache."""
+    assert server.post(manifests[2]).ready
+    long = {"max_tokens": 800, "ignore_eos": True}
+    for old, new in pairwise(manifests[2:]):
+        before = read(server.metrics())
+        model = BASE_MODEL if kind == "full" else name_of(old)
+        asked = threading.Thread(target=server.generate, args=(model, PROMPT), kwargs=long)
+        asked.start()
+        deadline = time.monotonic() + 60
+        while asked.is_alive() and not ((found := read(server.metrics())) and found[0] > 0):
+            assert time.monotonic() < deadline, "the request never ran"
+            time.sleep(0.05)
+        assert server.post(new).ready
+        after = read(server.metrics())
+        still_runs = asked.is_alive()
+        asked.join(120)
+        if still_runs:
+            break
+    assert still_runs, "the model was always done before the weights were there"
+    assert before is not None
+    assert after is not None
+    assert after[1] - before[1] == (1 if kind == "full" else 0)

@@ -1,0 +1,235 @@
+"""Each style of tool calls, by the family's renderer and on a template of the model's own: what is sampled is
+read whatever it is, a call can be begun on the model's behalf, and a turn is extended token by token."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from call_styles import GPT_OSS, HERMES, JSON, LLAMA, STYLES, TO, ids, made, qwen
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from toy_tokenizer import llama_tokenizer
+from transformers import PreTrainedTokenizerFast
+
+from headway_coordinator.trajectory.calls import Call, Message, Parsed
+from headway_coordinator.trajectory.render import PROBE_TOOLS, PROBES, Template, choose, typed
+
+PROMPT = PROBES[1]
+ARGUMENTS = {"key": "brave-otter"}
+every = pytest.mark.parametrize("name", STYLES)
+
+
+def read(name: str, text: str) -> Parsed:
+    chosen, _ = made(name)
+    return chosen.parse(ids(name, text), chosen.render(PROMPT, PROBE_TOOLS), PROBE_TOOLS)
+
+
+def is_good(call: Call) -> bool:
+    return (call.name, call.arguments, call.problem) == ("look_up", ARGUMENTS, None)
+
+
+def spoken(parsed: Parsed) -> Message:
+    """What a client sends back of a turn."""
+    calls = [
+        {"id": "c", "type": "function", "function": {"name": c.name, "arguments": json.dumps(c.arguments)}}
+        for c in parsed.calls
+    ]
+    reasoning = {"reasoning_content": parsed.reasoning} if parsed.reasoning else {}
+    message = {"role": "assistant", "content": parsed.content, **reasoning}
+    return message | {"tool_calls": calls} if calls else message
+
+
+RESULT: Message = {"role": "tool", "tool_call_id": "c", "content": "gold"}
+
+
+@every
+def test_the_style_is_found_and_its_turns_end_where_the_family_ends_them(name: str) -> None:
+    chosen, tok = made(name)
+    assert type(chosen) is STYLES[name].kind
+    ends = tok.convert_ids_to_tokens(chosen.stop_token_ids)
+    assert set(STYLES[name].stops) <= set(ends)
+
+
+@every
+def test_a_call_and_an_answer_are_read(name: str) -> None:
+    style = STYLES[name]
+    assert [is_good(call) for call in read(name, style.call).calls] == [True]
+    assert read(name, style.call).content == ""
+    answer = read(name, style.answer)
+    assert (answer.content, answer.calls) == ("Gold.", [])
+
+
+@pytest.mark.parametrize("name", ["hermes", "hermes, own template"])
+def test_calls_in_parallel_are_read_the_malformed_one_among_them(name: str) -> None:
+    one, bad = HERMES["call"].removesuffix("<|im_end|>"), "<tool_call>nonsense</tool_call>"
+    parsed = read(name, f"Two.\n{one}\n{bad}\n{one}<|im_end|>")
+    assert [is_good(call) for call in parsed.calls] == [True, False, True]
+    assert parsed.calls[1].raw == "nonsense"
+    assert parsed.content.strip() == "Two."
+
+
+@pytest.mark.parametrize("name", ["gpt-oss", "gpt-oss, own template"])
+def test_channels_are_told_apart(name: str) -> None:
+    thought = "<|channel|>analysis<|message|>Think.<|end|><|start|>assistant"
+    preamble = "<|channel|>commentary<|message|>I look it up.<|end|><|start|>assistant"
+    call = f"{TO}functions.look_up <|constrain|>json<|message|>{JSON}<|call|>"
+    parsed = read(name, thought + preamble + call)
+    assert (parsed.reasoning, parsed.content) == ("Think.", "I look it up.")
+    assert [is_good(c) for c in parsed.calls] == [True]
+    parsed = read(name, thought + STYLES[name].answer)
+    assert (parsed.reasoning, parsed.content, parsed.calls) == ("Think.", "Gold.", [])
+    parsed = read(name, thought + "<|channel|>analysis<|message|>And on, until cut")
+    assert (parsed.reasoning, parsed.content, parsed.calls) == ("Think.And on, until cut", "", [])
+    assert read(name, "Gold, said in no channel.<|return|>").content == "Gold, said in no channel."
+    parsed = read(name, f"{preamble}{TO}python<|message|>1 + 1<|call|>")
+    assert (parsed.content, [call.raw for call in parsed.calls]) == ("I look it up.", ["1 + 1"])
+
+
+@pytest.mark.parametrize("name", ["llama", "llama, own template"])
+def test_an_answer_in_json_is_no_call(name: str) -> None:
+    for answer in ('{"name": "Ada", "approve": true}', '{"approve": true}', '{"approve": tr'):
+        parsed = read(name, f"{answer}<|eot_id|>")
+        assert (parsed.content, parsed.calls) == (answer, [])
+    assert read(name, '{"name": "look_up"}<|eot_id|>').calls[0].arguments == {}
+    assert is_good(
+        read(name, f'<|python_tag|>{{"name": "look_up", "parameters": {JSON}}}<|eom_id|>').calls[0]
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [(name, text) for name, style in STYLES.items() for text in style.malformed]
+)
+def test_a_malformed_call_is_kept_as_sampled(name: str, text: str) -> None:
+    parsed = read(name, text)
+    [call] = parsed.calls
+    assert call.problem
+    assert call.arguments is None
+    assert call.raw
+    assert call.written in text.replace("\n", "")
+    assert call.tags[0] == ("<tool_call>" if "hermes" in name else "")
+    assert parsed.content == ""
+
+
+@every
+@settings(max_examples=60)
+@given(data=st.data())
+def test_reading_never_fails(name: str, data: st.DataObject) -> None:
+    chosen, tok = made(name)
+    written = [*STYLES[name].forced, STYLES[name].call, *('{"name": ', '"look_up"', "}", " to=", JSON)]
+    specials = [*chosen.stop_token_ids, *list(tok.get_added_vocab().values())[-40:]]
+    piece = st.one_of(
+        st.integers(0, len(tok) - 1).map(lambda token: [token]),
+        st.sampled_from(specials).map(lambda token: [token]),
+        st.sampled_from(written).map(lambda text: ids(name, text)),
+        st.sampled_from(written).map(lambda text: ids(name, text)[: len(text) // 3]),
+    )
+    sampled = [token for tokens in data.draw(st.lists(piece, max_size=12)) for token in tokens]
+    for prompt in ([], chosen.render(PROMPT, PROBE_TOOLS)):
+        for tools in ([], PROBE_TOOLS):
+            for call in chosen.parse(sampled, prompt, tools).calls:
+                assert (call.problem is None) == (call.name is not None and call.arguments is not None)
+
+
+@every
+def test_a_call_cut_off_anywhere_is_never_carried_out(name: str) -> None:
+    chosen, _ = made(name)
+    whole = ids(name, STYLES[name].call)
+    prompt = chosen.render(PROMPT, PROBE_TOOLS)
+    closed = len(whole) - (0 if "gpt-oss" in name else 1)  # a call ends with its own stop token there
+    found = [chosen.parse(whole[:length], prompt, PROBE_TOOLS).calls for length in range(closed)]
+    assert all(call.problem for calls in found for call in calls)
+    assert len(found[-1]) == 1
+
+
+@every
+@pytest.mark.parametrize("tool", [None, "look_up"])
+def test_a_call_begun_on_the_models_behalf_is_read_and_extended_like_any(name: str, tool: str | None) -> None:
+    chosen, tok = made(name)
+    forced = chosen.force(tool)
+    assert forced is not None
+    prompt = chosen.render(PROMPT, PROBE_TOOLS)
+    sampled = ids(name, STYLES[name].forced[tool is not None])
+    parsed = chosen.parse([*forced, *sampled], prompt, PROBE_TOOLS)
+    assert [is_good(call) for call in parsed.calls] == [True]
+    history = [*PROMPT, spoken(parsed)]
+    split = chosen.extend([*prompt, *forced], sampled, history, [RESULT], PROBE_TOOLS)
+    assert split is not None
+    assert split == chosen.extend(prompt, [*forced, *sampled], history, [RESULT], PROBE_TOOLS)
+    said = [*prompt, *forced, *sampled]
+    assert split[: len(said)] == said
+    assert "gold" in tok.decode(split[len(said) :])
+    assert tok.decode(split).endswith(tok.decode(prompt[-2:]))
+
+
+@every
+def test_an_extension_keeps_what_was_sampled_and_says_what_a_fresh_rendering_says(name: str) -> None:
+    chosen, tok = made(name)
+    prompt, sampled = chosen.render(PROMPT, PROBE_TOOLS), ids(name, STYLES[name].call)
+    history = [*PROMPT, spoken(chosen.parse(sampled, prompt, PROBE_TOOLS))]
+    extended = chosen.extend(prompt, sampled, history, [RESULT], PROBE_TOOLS)
+    assert extended is not None
+    assert extended[: len(prompt) + len(sampled)] == [*prompt, *sampled]
+    fresh = chosen.render([*history, RESULT], PROBE_TOOLS)
+    if name == "gpt-oss, own template":  # it writes calls otherwise than the model does
+        fresh, extended = fresh[-20:], extended[-20:]
+    assert tok.decode(extended) == tok.decode(fresh)
+
+
+@pytest.mark.parametrize("name", ["gpt-oss", "gpt-oss, own template"])
+def test_harmony_keeps_thoughts_until_the_user_speaks_whatever_its_template_says(name: str) -> None:
+    chosen, _ = made(name)
+    prompt, sampled = chosen.render(PROMPT, PROBE_TOOLS), ids(name, GPT_OSS["call"])
+    history = [*PROMPT, spoken(chosen.parse(sampled, prompt, PROBE_TOOLS))]
+    assert history[-1]["reasoning_content"] == "Think."
+    assert chosen.extend(prompt, sampled, history, [RESULT], PROBE_TOOLS) is not None
+    assert chosen.extend(prompt, sampled, history, [RESULT, PROMPT[-1]], PROBE_TOOLS) is None
+
+
+def test_a_tools_answer_is_signed_whether_or_not_the_client_names_it() -> None:
+    chosen, tok = made("gpt-oss")
+    history = [*PROMPT, spoken(read("gpt-oss", GPT_OSS["call"]))]
+    assert "<|start|>functions.look_up" in tok.decode(chosen.render([*history, RESULT], PROBE_TOOLS))
+
+
+def test_a_turn_closed_otherwise_than_the_template_closes_it_is_extended() -> None:
+    name = "llama, own template"
+    chosen, tok = made(name)
+    prompt, sampled = chosen.render(PROMPT, PROBE_TOOLS), ids(name, LLAMA["call"].replace("eot", "eom"))
+    history = [*PROMPT, spoken(chosen.parse(sampled, prompt, PROBE_TOOLS))]
+    extended = chosen.extend(prompt, sampled, history, [RESULT], PROBE_TOOLS)
+    assert extended is not None
+    added = tok.decode(extended[len(prompt) + len(sampled) :])
+    assert added.startswith("<|start_header_id|>ipython")
+
+
+def test_llama_is_read_where_it_is_asked_for_whatever_the_tokens_say() -> None:
+    tok = qwen()
+    chosen = choose(tok, "qwen3", "llama")
+    assert isinstance(chosen, Template)
+    said = f'{{"name": "look_up", "parameters": {JSON}}}<|im_end|>'
+    assert is_good(chosen.parse(tok.encode(said, add_special_tokens=False), [], PROBE_TOOLS).calls[0])
+    assert choose(llama_tokenizer(), "llama", "llama").name == "llama-3"
+
+
+@pytest.mark.parametrize("tool", [None, "look_up"])
+def test_a_call_in_xml_can_be_begun_too(tool: str | None) -> None:
+    tok = qwen()
+    tokens = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
+    tok.add_special_tokens({"additional_special_tokens": tokens})
+    chosen = typed("qwen3.5", tok)
+    rest = "<parameter=key>\nbrave-otter\n</parameter>\n</function>\n</tool_call><|im_end|>"
+    sampled = tok.encode(rest if tool else f"look_up>\n{rest}", add_special_tokens=False)
+    forced, prompt = chosen.force(tool), chosen.render(PROMPT, PROBE_TOOLS)
+    assert forced is not None
+    assert [is_good(c) for c in chosen.parse([*forced, *sampled], prompt, PROBE_TOOLS).calls] == [True]
+    assert chosen.extend([*prompt, *forced], sampled, [], [RESULT], PROBE_TOOLS) is not None
+
+
+def test_a_model_without_a_known_style_begins_no_call() -> None:
+    words = Tokenizer(WordLevel({"?": 0, "end": 1}, unk_token="?"))
+    chosen = choose(PreTrainedTokenizerFast(tokenizer_object=words, unk_token="?", eos_token="end"), "")
+    assert chosen.force(None) is None
+    assert chosen.force("look_up") is None

@@ -1,0 +1,264 @@
+"""How many episodes run at once: a pure policy, and the looks at the servers that feed it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+
+import aiohttp
+import pytest
+from aiohttp import web
+from episodes import version
+from faulty_servers import Fault, Scripted, drop, fail, hang, serving
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from headway_coordinator.engines import concurrency
+from headway_coordinator.engines.concurrency import FULL, ROOMY, Concurrency, Look, adapt, read
+from headway_coordinator.engines.router import Endpoint, Reading, Router
+from headway_coordinator.room import Room
+
+VERSIONS = st.integers(0, 2).map(version)
+READINGS = st.builds(
+    Reading,
+    version=VERSIONS,
+    kv_use=st.floats(0, 1),
+    preemptions=st.integers(0, 4).map(float),
+    waiting=st.integers(0, 2).map(float),
+)
+LOOKS = st.lists(st.builds(Look, st.none() | READINGS, READINGS), max_size=4)
+CEILINGS = st.integers(1, 64)
+
+
+def reading(kv_use: float = 0.5, preemptions: float = 0, waiting: float = 0, step: int = 1) -> Reading:
+    return Reading(version(step), kv_use, preemptions, waiting)
+
+
+CALM = Look(reading(), reading())
+TIGHT = Look(reading(), reading(kv_use=(FULL + ROOMY) / 2))
+BRIMFUL = Look(reading(), reading(kv_use=FULL))
+PREEMPTED = Look(reading(preemptions=3), reading(preemptions=4))
+
+
+@given(data=st.data(), ceiling=CEILINGS, wanted=st.booleans(), looks=LOOKS)
+def test_the_limit_stays_within_one_a_server_and_the_ceiling(
+    data: st.DataObject, ceiling: int, wanted: bool, looks: list[Look]
+) -> None:
+    limit, most = data.draw(st.integers(1, ceiling)), data.draw(st.integers(0, ceiling))
+    found = adapt(limit, ceiling, most, wanted, looks)
+    assert min(max(1, len(looks)), ceiling) <= found <= ceiling or (not looks and found == limit)
+
+
+@given(data=st.data(), ceiling=CEILINGS, wanted=st.booleans(), looks=LOOKS)
+def test_nothing_that_is_worse_makes_the_limit_higher(
+    data: st.DataObject, ceiling: int, wanted: bool, looks: list[Look]
+) -> None:
+    assume(looks)
+    limit, most = data.draw(st.integers(1, ceiling)), data.draw(st.integers(0, ceiling))
+    at = data.draw(st.integers(0, len(looks) - 1))
+    before, now = looks[at]
+    worse = Reading(
+        now.version,
+        data.draw(st.floats(now.kv_use, 1)),
+        now.preemptions + data.draw(st.integers(0, 2)),
+        now.waiting + data.draw(st.integers(0, 2)),
+    )
+    then = [*looks[:at], Look(before, worse), *looks[at + 1 :]]
+    assert adapt(limit, ceiling, most, wanted, then) <= adapt(limit, ceiling, most, wanted, looks)
+
+
+@given(limit=st.integers(1, 64), wanted=st.booleans(), most=st.integers(0, 64))
+def test_where_no_server_answers_nothing_changes(limit: int, wanted: bool, most: int) -> None:
+    assert adapt(limit, 64, most, wanted, []) == limit
+
+
+@given(limit=st.integers(1, 64), servers=st.integers(1, 5))
+def test_it_recovers_to_the_ceiling_where_the_caches_have_room(limit: int, servers: int) -> None:
+    looks = 0
+    while limit < 64:
+        limit, looks = adapt(limit, 64, limit, True, [CALM] * servers), looks + 1
+        assert looks <= 64, "it does not get there"
+    assert adapt(limit, 64, limit, True, [CALM] * servers) == 64
+
+
+@given(limit=st.integers(1, 64), bad=st.sampled_from([BRIMFUL, PREEMPTED]), others=st.integers(0, 3))
+def test_one_full_server_cuts_and_what_stays_full_ends_at_the_floor(
+    limit: int, bad: Look, others: int
+) -> None:
+    looks = [CALM] * others + [bad]
+    assume(limit >= len(looks))
+    found = adapt(limit, 64, limit, True, looks)
+    assert found == max(len(looks), int(0.75 * limit))
+    for _ in range(20):
+        found = adapt(found, 64, found, True, looks)
+    assert found == len(looks)
+
+
+@pytest.mark.parametrize(
+    ("most", "wanted", "look", "expected"),
+    [
+        (20, True, CALM, 21),
+        (20, False, CALM, 20),  # nobody would take the place
+        (20, True, TIGHT, 20),
+        (20, True, Look(reading(), reading(waiting=1)), 20),  # it would wait in the engine instead
+        (20, True, BRIMFUL, 15),
+        (12, False, BRIMFUL, 9),  # 12 were too many: a limit from 12 on changes nothing
+        (21, True, BRIMFUL, 20),  # the last cut has not shown its effect
+        (21, True, CALM, 20),
+        (20, True, PREEMPTED, 15),
+        (20, False, Look(None, reading(preemptions=9)), 20),
+        (20, False, Look(reading(preemptions=9), reading(preemptions=2)), 20),  # the server started again
+        (20, False, Look(reading(step=1), reading(preemptions=8, step=2)), 20),  # it took weights
+    ],
+)
+def test_what_moves_the_limit(most: int, wanted: bool, look: Look, expected: int) -> None:
+    assert adapt(20, 96, most, wanted, [look]) == expected
+
+
+METRICS = """\
+# HELP vllm:kv_cache_usage_perc KV-cache usage. 1 means 100 percent usage.
+# TYPE vllm:kv_cache_usage_perc gauge
+vllm:kv_cache_usage_perc{{engine="0",model_name="base"}} {use}
+vllm:kv_cache_usage_perc{{engine="1",model_name="base"}} 0.1
+# TYPE vllm:num_requests_waiting gauge
+vllm:num_requests_waiting{{engine="0",model_name="base"}} {waiting}
+vllm:num_requests_waiting_by_reason{{engine="0",model_name="base",reason="capacity"}} 77.0
+# TYPE vllm:num_preemptions_total counter
+vllm:num_preemptions_total{{engine="0",model_name="base"}} {preemptions}
+vllm:num_preemptions_total{{engine="1",model_name="base"}} 4.0
+vllm:num_preemptions_created{{engine="0",model_name="base"}} 1.7e+09
+vllm:request_num_preemptions_bucket{{engine="0",le="1.0",model_name="base"}} 55.0
+"""
+
+
+def metrics(use: float, preemptions: float, waiting: float = 0.0) -> str:
+    return METRICS.format(use=use, preemptions=preemptions, waiting=waiting)
+
+
+def test_vllms_own_words_are_read() -> None:
+    assert read(metrics(0.25, 3.0, 2.0)) == (0.25, 7.0, 2.0)
+
+
+@pytest.mark.parametrize("gone", ["kv_cache_usage_perc{", "num_preemptions_total{", "num_requests_waiting{"])
+def test_what_is_missing_is_not_known(gone: str) -> None:
+    assert read("\n".join(line for line in metrics(0.5, 1).splitlines() if gone not in line)) is None
+
+
+@pytest.mark.parametrize("use", ["NaN", "+Inf", "half", ""])
+def test_what_is_no_number_is_not_known(use: str) -> None:
+    assert read(metrics(0.5, 1).replace("} 0.5", f"}} {use}")) is None
+
+
+@given(text=st.text())
+def test_nonsense_is_not_known_and_breaks_nothing(text: str) -> None:
+    assert read("vllm:kv_cache_usage_perc{" + text) is None
+
+
+@dataclass
+class Rig:
+    room: Room
+    router: Router
+    looking: Concurrency
+    engines: list[Scripted]
+    says: dict[str, str] = field(default_factory=dict)
+
+    async def look(self, limit: int | None = None) -> int:
+        """One look with `limit` episodes running and one waiting."""
+        async with AsyncExitStack() as stack:
+            for _ in range(limit or self.room.limit):
+                await stack.enter_async_context(self.room)
+            waiting = asyncio.create_task(self.room.__aenter__())
+            await asyncio.sleep(0)
+            await self.looking.look()
+            waiting.cancel()
+            if not (await asyncio.gather(waiting, return_exceptions=True))[0]:
+                await self.room.__aexit__(None, None, None)
+        self.room.demand()
+        return self.room.limit
+
+
+@asynccontextmanager
+async def rig(servers: int = 2, ceiling: int = 8) -> AsyncIterator[Rig]:
+    router, room = Router(wanted=version(1)), Room(ceiling)
+    async with AsyncExitStack() as stack:
+        http = await stack.enter_async_context(aiohttp.ClientSession())
+        found = Rig(room, router, Concurrency(http, router, room), [])
+
+        def saying(scripted: Scripted) -> Fault:
+            async def answer(request: web.Request) -> web.StreamResponse:
+                return web.Response(text=found.says[scripted.url])
+
+            return answer
+
+        for _ in range(servers):
+            engine = await stack.enter_async_context(serving(Scripted({})))
+            engine.faults["GET /metrics"] = saying(engine)
+            found.engines.append(engine)
+            found.says[engine.url] = metrics(0.5, 0)
+        router.discovered(Endpoint(engine.url, f"{engine.url}/agent") for engine in found.engines)
+        for endpoint in router.servers:
+            router.holds(endpoint, version(1))
+        yield found
+
+
+async def test_a_preemption_cuts_the_limit_and_calm_raises_it_again() -> None:
+    async with rig() as r:
+        assert await r.look() == 8
+        r.says[r.engines[1].url] = metrics(0.5, 2)
+        assert await r.look() == 6
+        assert r.router.preemptions == 2
+        assert await r.look() == 8, "one more for each of two servers"
+
+
+@pytest.mark.parametrize("fault", [drop, fail(500), hang])
+async def test_a_server_that_does_not_answer_changes_nothing(
+    fault: Fault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(concurrency, "ANSWER_SECONDS", 0.2)
+    async with rig(servers=1) as r:
+        r.engines[0].faults["GET /metrics"] = fault
+        assert await r.look() == 8
+        assert [server.reading for server in r.router.servers.values()] == [None]
+
+
+async def test_a_server_that_takes_weights_meanwhile_is_not_heard() -> None:
+    async with rig(servers=1) as r:
+        await r.look()
+        text = metrics(0.99, 50)
+
+        async def late(request: web.Request) -> web.StreamResponse:
+            r.router.wanted = version(2)
+            return web.Response(text=text)
+
+        r.engines[0].faults["GET /metrics"] = late
+        assert await r.look() == 8
+        assert await r.look() == 8, "and while it is out of rotation it is not asked"
+        [server] = r.router.servers.values()
+        r.router.holds(server.endpoint, version(2))
+        text = metrics(0.5, 50)
+        assert await r.look() == 8, "what it preempted for the weights does not count"
+        text = metrics(0.5, 51)
+        assert await r.look() == 6
+
+
+async def test_what_a_server_said_is_forgotten_when_it_leaves_the_rotation() -> None:
+    async with rig(servers=1) as r:
+        [server] = r.router.servers.values()
+        await r.look()
+        assert server.reading == Reading(version(1), 0.5, 4.0, 0.0)
+        r.router.wanted = version(2)
+        await r.look()
+        assert server.reading is None
+
+
+async def test_it_looks_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(concurrency, "LOOK_SECONDS", 0.01)
+    async with rig(servers=1) as r:
+        running = asyncio.create_task(r.looking.run())
+        async with asyncio.timeout(5):
+            while r.engines[0].count("GET /metrics") < 3:
+                await asyncio.sleep(0.01)
+        running.cancel()
+        assert r.room.limit == 8

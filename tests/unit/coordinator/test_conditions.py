@@ -1,0 +1,362 @@
+"""What the coordinator says of its servers' weights, and that it keeps saying it across a restart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, get_args
+
+import aiohttp
+import pytest
+from a_job import spec
+from episodes import version
+
+from headway_api.conditions import WITHOUT_COORDINATOR, Condition, ConditionType, Reason, condition
+from headway_api.config import JobConfig
+from headway_api.records import LoadFailure
+from headway_api.status import Progress, RLTrainingJobStatus
+from headway_api.store import FileStore
+from headway_coordinator import conditions, status
+from headway_coordinator.coordinator import Coordinator
+from headway_coordinator.engines.fleet import Fleet, by_dns
+from headway_coordinator.engines.router import Endpoint, Failure, Router, Server
+from headway_coordinator.engines.weights import LOAD_SECONDS
+
+A, B, C = (Endpoint(f"http://{name}:8000", f"http://{name}:8001") for name in "abc")
+LONG_AGO = datetime(2026, 11, 1, tzinfo=UTC)
+
+
+PATIENCE = conditions.PATIENCE_SECONDS
+
+
+def router(
+    *holding: Endpoint, wanted: int | None = 1, there: tuple[Endpoint, ...] = (A, B), replicas: int = 2
+) -> Router:
+    found = Router(wanted=None if wanted is None else version(wanted), replicas=replicas)
+    found.discovered(there)
+    for endpoint in holding:
+        found.holds(endpoint, version(1))
+    return found
+
+
+def said(status: bool | None, reason: Reason = Reason.SYNCED) -> list[Condition]:
+    return [condition(ConditionType.WEIGHTS_IN_SYNC, status, reason, "as it was", now=LONG_AGO)]
+
+
+def now(before: list[Condition], of: Router) -> tuple[str, str]:
+    [found] = conditions.after(before, of)
+    assert found.observed_generation is None
+    return found.status, found.reason
+
+
+def test_unknown_until_there_are_weights() -> None:
+    [before] = conditions.after([], router(wanted=None))
+    assert (before.status, before.reason) == ("Unknown", "Pending")
+    assert "learner" in before.message
+    [later] = conditions.after([before], router(A))
+    words = "1 of 2 rollout servers hold verified weights; "
+    assert (later.status, later.message) == ("Unknown", f"{words}http://b:8000: {Server(B).problem}")
+    assert later.last_transition_time == before.last_transition_time
+    assert now([], router(there=())) == ("Unknown", "Pending")
+
+
+def test_true_once_as_many_servers_as_asked_for_hold_the_wanted_version() -> None:
+    assert now([], router(A)) == ("Unknown", "Pending")
+    assert now(said(None, Reason.PENDING), router(A, B)) == ("True", "Synced")
+    assert now(said(None, Reason.PENDING), router(A, there=(A,))) == ("Unknown", "Pending"), "B is not there"
+    assert now([], router(A, there=(A,), replicas=1)) == ("True", "Synced")
+    assert now([], router(A, B, replicas=3)) == ("Unknown", "Pending")
+
+
+def test_servers_that_take_a_version_change_nothing() -> None:
+    for before in (said(True), said(False, Reason.UPDATE_FAILED)):
+        for taking in (router(A, B, wanted=2), router(A), router(there=()), router(wanted=None)):
+            assert conditions.after(before, taking) == before
+
+
+def test_steps_that_overtake_each_other_keep_it_true() -> None:
+    of, told, at = router(A, B), conditions.Conditions(said(None, Reason.PENDING)), [0.0]
+    of.clock = lambda: at[0]
+    [first] = told.current(of, 0.0)
+    for step in range(2, 6):
+        at[0] = 100.0 * step
+        of.want(version(step))  # seen between its report and its load, each time
+        assert told.current(of, 100.0 * step) == [first]
+        of.holds(A, version(step))
+        assert told.current(of, 100.0 * step + 50) == [first], "however long the second one's load takes"
+        of.holds(B, version(step))
+    assert first.status == "True"
+
+
+class Job:
+    """Two servers at one step every 100 s, the first of which takes each step's weights at once."""
+
+    def __init__(self) -> None:
+        self.now, self.step = 0.0, 1
+        self.router = router()
+        self.router.clock = lambda: self.now
+        for endpoint in (A, B):
+            self.router.holds(endpoint, version(1))
+        self.told = conditions.Conditions(said(True))
+
+    def steps(self, until: float, second: Callable[[int], int | None], of: Endpoint = B) -> set[str]:
+        """Go on until then. Just before a step's end, the second server has taken the weights that `second`
+        says, if any. Returns all that was told meanwhile."""
+        told = set()
+        while self.now + 100 <= until:
+            self.now += 99
+            if (taken := second(self.step)) is not None:
+                self.router.holds(of, version(taken))
+            told.add(self.status())
+            self.now, self.step = self.now + 1, self.step + 1
+            self.router.want(version(self.step))
+            self.router.holds(A, version(self.step))
+            told.add(self.status())
+        return told
+
+    def status(self) -> str:
+        return self.condition().status
+
+    def condition(self) -> Condition:
+        [found] = self.told.current(self.router, self.now)
+        return found
+
+
+def overtaken(step: int) -> int:
+    """What a server holds whose load takes a little longer than a step."""
+    return step - 1
+
+
+def test_a_server_whose_every_load_is_overtaken_is_told_once_no_load_may_take_as_long() -> None:
+    job = Job()
+    assert job.steps(100, lambda step: step) == {"True"}
+    assert job.steps(100 + LOAD_SECONDS, overtaken) == {"True"}
+    job.now += 1
+    first = job.condition()
+    assert (first.status, first.reason) == ("False", "UpdateTimedOut")
+    assert first.message.startswith("http://b:8000: always behind: for more than 600 s ")
+    assert "longer to load them than a step takes" in first.message
+    assert job.steps(5000, overtaken) == {"False"}
+    assert job.condition() == first, "in the same words at every step"
+    job.router.holds(B, version(job.step))
+    assert job.condition().reason == "Synced"
+
+
+@pytest.mark.parametrize("every", [2, 5])
+def test_a_server_that_falls_behind_and_catches_up_keeps_it_true(every: int) -> None:
+    job = Job()
+    assert job.steps(10_000, lambda step: step if step % every == 0 else overtaken(step)) == {"True"}
+
+
+def test_one_load_may_take_all_the_time_that_a_load_may_take() -> None:
+    job = Job()
+    job.now = 10_000.0  # of one step
+    job.router.want(version(2))
+    job.router.holds(A, version(2))
+    job.now += LOAD_SECONDS
+    assert job.status() == "True"
+    job.router.holds(B, version(2))
+    job.now += 10_000.0
+    assert job.status() == "True"
+
+
+def test_a_server_that_starts_is_not_behind_while_it_loads_for_the_first_time() -> None:
+    job = Job()
+    job.router.discovered([A, C])
+    job.steps(3000, lambda step: None)
+    assert job.status() == "Unknown"
+    job.steps(3000 + LOAD_SECONDS, overtaken, of=C)
+    assert job.status() == "True"
+    job.steps(3200 + LOAD_SECONDS, overtaken, of=C)
+    assert (job.status(), job.condition().message[:13]) == ("False", "http://c:8000")
+
+
+def test_one_that_failed_has_all_the_time_again_once_it_takes_weights() -> None:
+    job = Job()
+    job.router.failed(B, Failure(Reason.SERVER_SILENT, "no answer"))
+    job.steps(3000, lambda step: None)
+    assert job.steps(3000 + LOAD_SECONDS, overtaken) == {"False"}
+    assert job.condition().message == "http://b:8000: no answer", "what was said stands"
+    job.router.holds(B, version(job.step))
+    assert job.status() == "True"
+
+
+def test_a_server_that_was_always_behind_is_remembered_until_its_place_is_taken() -> None:
+    job = Job()
+    job.steps(2000, overtaken)
+    for there in ([A], [A, C], [A, B]):
+        job.router.discovered(there)
+        assert job.status() == "False"
+        if len(there) > 1:
+            job.router.holds(there[1], version(job.step - 1))
+        assert job.status() == "False", "none but overtaken weights again"
+    job.router.holds(B, version(job.step))
+    assert job.status() == "True"
+
+
+def test_a_mended_server_is_in_sync_though_the_next_weights_are_wanted_already() -> None:
+    of = router(A, B)
+    of.failed(B, Failure(Reason.UPDATE_FAILED, "NotFound"))
+    told = conditions.after(said(True), of)
+    of.holds(B, version(1))
+    of.wanted = version(2)
+    assert now(told, of) == ("True", "Synced")
+
+
+@pytest.mark.parametrize("how", ["went", "never came", "not asked again"])
+def test_true_is_taken_back_when_a_server_is_missing_for_longer_than_a_moment(how: str) -> None:
+    of, told = router(A, B), conditions.Conditions(said(True))
+    told.current(of, 0.0)
+    if how == "went":
+        of.discovered([A])
+    elif how == "never came":
+        of.replicas = 3
+    else:
+        of.lost(B, "401 Unauthorized")
+    assert [known.status for known in told.current(of, PATIENCE)] == ["True"]
+    [found] = told.current(of, PATIENCE + 1)
+    assert (found.status, found.reason) == ("Unknown", "Pending")
+    held = "2 of 3" if how == "never came" else "1 of 2"
+    assert found.message.startswith(f"{held} rollout servers hold verified weights")
+    assert ("401 Unauthorized" in found.message) == (how == "not asked again")
+    of.replicas = 2
+    of.discovered([A, B])
+    of.holds(B, version(1))
+    assert [known.status for known in told.current(of, PATIENCE + 2)] == ["True"]
+
+
+def test_fewer_servers_asked_for_are_enough() -> None:
+    of, told = router(A, B), conditions.Conditions(said(True))
+    of.discovered([A])
+    of.replicas = 1
+    assert told.current(of, 0.0) == told.current(of, 1000.0)
+    assert [known.status for known in told.current(of, 1001.0)] == ["True"]
+
+
+@pytest.mark.parametrize("how", ["comes back", "is replaced", "is not asked for any more"])
+def test_a_server_that_ended_over_its_weights_is_remembered_until_it_is_mended(how: str) -> None:
+    of, told = router(A, B), conditions.Conditions(said(True))
+    of.failed(B, Failure(Reason.VERIFICATION_FAILED, "canary off by 3.1"))
+    of.discovered([A])
+    of.holds(A, version(1))
+    for moment in (0.0, 1000.0):
+        [found] = told.current(of, moment)
+        assert (found.status, found.reason) == ("False", "VerificationFailed")
+        assert found.message == "http://b:8000 (gone): canary off by 3.1"
+    mended = C if how == "is replaced" else B
+    if how == "is not asked for any more":
+        of.replicas = 1
+        of.holds(A, version(1))  # as it is looked at now and then
+    else:
+        of.discovered([A, mended])
+        [found] = told.current(of, 1001.0)
+        assert (found.status, found.reason) == ("False", "VerificationFailed"), "it is only there"
+        of.holds(mended, version(1))
+    assert [known.status for known in told.current(of, 1002.0)] == ["True"]
+    of.discovered([A])
+    assert of.gone == {}
+
+
+def test_what_a_silent_server_failed_at_before_is_still_what_is_told() -> None:
+    of = router(A, B)
+    of.silent(A, "connection refused")
+    assert now(said(True), of) == ("False", "ServerSilent")
+    of.failed(B, Failure(Reason.UPDATE_TIMED_OUT, "no answer within 600.0 s"))
+    of.silent(B, "connection refused")
+    [found] = conditions.after(said(True), of)
+    assert (found.status, found.reason) == ("False", "UpdateTimedOut")
+    assert found.message == "http://a:8000: connection refused; http://b:8000: no answer within 600.0 s"
+
+
+def test_a_failed_load_is_told_in_the_servers_words_and_stays_until_it_is_mended() -> None:
+    of = router(A, B)
+    of.failed(B, Failure(Reason.UPDATE_FAILED, "NotFound: s3://b/w"))
+    [found] = conditions.after(said(True), of)
+    assert (found.status, found.reason) == ("False", "UpdateFailed")
+    assert found.message == "http://b:8000: NotFound: s3://b/w"
+    assert found.last_transition_time > LONG_AGO
+    of.lost(B, "connection refused")
+    assert conditions.after([found], of) == [found], "the process ended; its weights are still the matter"
+    of.failed(A, Failure(Reason.VERIFICATION_FAILED, "canary off by 3.1"))
+    assert now([found], of) == ("False", "VerificationFailed")
+    of.holds(A, version(1))
+    assert now([found], of) == ("False", "UpdateFailed")
+    of.holds(B, version(1))
+    assert now([found], of) == ("True", "Synced")
+
+
+def test_kinds_of_failure_are_reasons() -> None:
+    assert set(get_args(LoadFailure)) <= set(conditions.GRAVEST_FIRST)
+
+
+def test_what_the_operator_said_meanwhile_is_taken_back_at_the_first_word() -> None:
+    for reason in WITHOUT_COORDINATOR:
+        theirs = [known.model_copy(update={"observed_generation": 3}) for known in said(None, reason)]
+        assert now(theirs, router(wanted=None)) == ("Unknown", "Pending")
+        assert now(theirs, router(A)) == ("Unknown", "Pending")
+        assert now(theirs, router(A, B)) == ("True", "Synced")
+
+
+def test_no_reason_is_both_the_operators_and_the_coordinators() -> None:
+    assert not WITHOUT_COORDINATOR & {Reason.SYNCED, Reason.PENDING, *conditions.GRAVEST_FIRST}
+
+
+class Api:
+    """An API server's answer to a patch."""
+
+    def __init__(self, answer: dict[str, Any] | Exception) -> None:
+        self.answer = answer
+        self.asked: list[tuple[Any, ...]] = []
+
+    def patch_namespaced_custom_object_status(self, *where: Any, **how: Any) -> Any:
+        self.asked.append((*where, how["_content_type"]))
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+def job(folder: Path) -> JobConfig:
+    of = spec().model_copy(update={"output": spec().output.model_copy(update={"uri": f"file://{folder}"})})
+    return JobConfig(name="job", namespace="ns", uid="uid", spec=of)
+
+
+def test_a_successor_goes_on_with_what_was_said_and_leaves_the_operators_alone(tmp_path: Path) -> None:
+    theirs = condition(ConditionType.READY, True, Reason.RUNNING, now=LONG_AGO)
+    stored = [known.model_dump(mode="json", by_alias=True) for known in [theirs, *said(True)]]
+    api = Api({"status": {"state": "Training", "conditions": stored, "progress": {"step": 7}}})
+    told = status.told(job(tmp_path), api)
+    assert told.conditions == said(True)
+    assert told.progress == Progress(step=7)
+    assert told.state is None, "the operator's"
+    assert api.asked[0][-2:] == ({"status": {}}, "application/merge-patch+json"), "it changes nothing"
+    coordinator = Coordinator(job(tmp_path), "token", FileStore(), tmp_path, lambda status: None, told=told)
+    assert coordinator.status().conditions == said(True)
+    assert coordinator.status().progress == Progress(step=7), "until it knows as much itself"
+
+
+def test_conditions_start_afresh_where_they_cannot_be_had(tmp_path: Path) -> None:
+    assert status.told(job(tmp_path), Api(ConnectionError("no API server"))) == RLTrainingJobStatus()
+    assert status.told(job(tmp_path), Api({"metadata": {}})) == RLTrainingJobStatus()
+
+
+def test_the_answer_to_a_written_status_says_how_many_servers_are_asked_for_by_now(tmp_path: Path) -> None:
+    scaled = Api({"spec": {"rollout": {"replicas": 3}}, "status": {}})
+    assert status.kubernetes_sink(job(tmp_path), scaled)({}) == 3
+    assert status.kubernetes_sink(job(tmp_path), Api({"status": {}}))({}) is None
+
+
+async def test_a_job_that_was_scaled_up_is_not_in_sync_without_the_new_server(tmp_path: Path) -> None:
+    scaled = status.kubernetes_sink(job(tmp_path), Api({"spec": {"rollout": {"replicas": 2}}}))
+    coordinator = Coordinator(job(tmp_path), "token", FileStore(), tmp_path, scaled)
+    async with aiohttp.ClientSession() as http:
+        fleet = coordinator._fleet = Fleet(http, "token", by_dns("nowhere"))
+        fleet.router.wanted = version(1)
+        fleet.router.discovered([A])
+        await coordinator._status.flush()
+        fleet.router.holds(A, version(1))
+        [found] = coordinator.status().conditions
+        assert found.message.startswith("1 of 2 rollout servers")
+        fleet.router.discovered([A, B])
+        fleet.router.holds(B, version(1))
+        assert [known.status for known in coordinator.status().conditions] == ["True"]

@@ -1,0 +1,59 @@
+"""How a coordinator's process ends where the artifact store stays away."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from headway_api.exits import RETRIABLE
+from headway_api.store_away import Patience, StoreAway
+from headway_coordinator import coordinator
+
+
+class Ended:
+    """A coordinator whose work a background task has ended."""
+
+    def __init__(self) -> None:
+        self.fault = StoreAway("no good answer for 600 s")
+
+    async def run(self) -> None:
+        raise asyncio.CancelledError
+
+
+def test_requests_that_still_wait_are_given_up_when_it_ends() -> None:
+    """The interpreter waits for their threads before it leaves."""
+    over = threading.Event()
+    with pytest.raises(StoreAway):
+        asyncio.run(coordinator.serve(cast(coordinator.Coordinator, Ended()), over.set))
+    assert over.is_set()
+
+
+def test_it_says_that_the_store_stayed_away(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    opened = list[Patience | None]()
+
+    def open_store(output: object, patience: Patience | None = None) -> None:
+        opened.append(patience)
+
+    job = SimpleNamespace(spec=SimpleNamespace(output=None))
+    monkeypatch.setattr(coordinator.config, "load", lambda environ: job)
+    monkeypatch.setattr(coordinator.config, "load_token", lambda environ: "token")
+    monkeypatch.setattr(coordinator, "open_store", open_store)
+    monkeypatch.setattr(coordinator, "in_cluster", lambda environ: False)
+
+    def made(*arguments: Any, **named: Any) -> Ended:
+        return Ended()
+
+    monkeypatch.setattr(coordinator, "Coordinator", made)
+    monkeypatch.setattr(coordinator.logs, "setup", lambda: None)
+    with pytest.raises(SystemExit) as left:
+        coordinator.main()
+    assert left.value.code == RETRIABLE
+    assert "StoreAway: no good answer for 600 s" in capsys.readouterr().err
+    assert opened[0] is not None
+    assert opened[0].over.is_set()

@@ -1,0 +1,157 @@
+"""Rows, and the order in which they become groups."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from refusing_bucket import refusing_store
+
+from headway_api.exits import JobError
+from headway_api.records import Purpose
+from headway_api.sandbox_api import ResetRequest
+from headway_api.spec.data import Dataset
+from headway_api.store import FileStore
+from headway_coordinator.dataset import Order, check_prompts, load, parse, position_of
+
+ROWS = [{"prompt": "a", "answer": 1, "nested": {"x": [1]}}, {"prompt": "b", "answer": 2, "nested": {"x": []}}]
+
+
+@given(rows=st.integers(1, 40), seed=st.integers(0, 1000), epoch=st.integers(0, 3))
+def test_every_epoch_visits_every_row_once(rows: int, seed: int, epoch: int) -> None:
+    order = Order(rows, seed)
+    slots = [order.slot(epoch * rows + i) for i in range(rows)]
+    assert sorted(slot.row for slot in slots) == list(range(rows))
+    assert {slot.epoch for slot in slots} == {epoch}
+
+
+@given(rows=st.integers(1, 40), seed=st.integers(0, 1000), position=st.integers(0, 200))
+def test_a_position_is_the_same_slot_whoever_asks(rows: int, seed: int, position: int) -> None:
+    assert Order(rows, seed).slot(position) == Order(rows, seed).slot(position)
+    group_id = Order(rows, seed).slot(position).group_id(Purpose.TRAIN)
+    assert position_of(group_id) == position
+
+
+def test_the_order_of_a_seed_never_changes() -> None:
+    order = Order(rows=8, seed=7)
+    assert [order.slot(p).row for p in range(16)] == [0, 3, 6, 2, 4, 1, 7, 5, 4, 7, 1, 5, 3, 2, 0, 6]
+    assert [Order(8, 7, shuffle=False).slot(p).row for p in range(9)] == [0, 1, 2, 3, 4, 5, 6, 7, 0]
+
+
+def test_ids_name_purpose_step_and_place() -> None:
+    slot = Order(rows=4, seed=0).slot(5)
+    assert slot.group_id(Purpose.TRAIN) == "t1-000005"
+    assert slot.group_id(Purpose.VALIDATION, step=10) == "v000010-000005"
+
+
+@pytest.mark.parametrize("form", ["jsonl", "json", "csv", "parquet"])
+def test_every_column_is_kept(form: str, tmp_path: Path) -> None:
+    path = tmp_path / f"data.{form}"
+    if form == "parquet":
+        pq.write_table(pa.Table.from_pylist(ROWS), path)
+    elif form == "csv":
+        path.write_text("prompt,answer\na,1\nb,2\n")
+    else:
+        path.write_text(json.dumps(ROWS) if form == "json" else "\n".join(map(json.dumps, ROWS)) + "\n\n")
+    rows = load(Dataset(uri=f"file://{path}"), FileStore(), "train")
+    assert rows == (
+        [{"prompt": "a", "answer": "1"}, {"prompt": "b", "answer": "2"}] if form == "csv" else ROWS
+    )
+
+
+def test_the_prompt_column_is_the_one_named_else_prompt_where_there_is_one() -> None:
+    plain, named = Dataset(uri="s3://b/x.csv"), Dataset(uri="s3://b/x.csv", prompt_column="question")
+    check_prompts(plain, [{"question": None, "prompt": "p"}], "train")
+    check_prompts(plain, [{"note": None, "case_id": "a"}], "train")
+    check_prompts(named, [{"question": "q", "prompt": ""}], "train")
+    for dataset, rows in ((plain, [{"prompt": ""}]), (named, [{"question": "q"}, {"prompt": "p"}])):
+        with pytest.raises(JobError, match="has no"):
+            check_prompts(dataset, rows, "train")
+
+
+@pytest.mark.parametrize(
+    ("content", "reason", "says"),
+    [
+        (None, "DatasetNotFound", "no object"),
+        ("", "DatasetEmpty", "no rows"),
+        ("not json", "DatasetUnreadable", "jsonl"),
+        ("[1]", "DatasetUnreadable", "JSON object a row"),
+        ('{"a": 1, "prompt": ""}', "PromptColumnMissing", "row 0"),
+    ],
+)
+def test_bad_data_is_refused_with_its_remedy(
+    content: str | None, reason: str, says: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "data.jsonl"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(JobError, match=says) as caught:
+        load(Dataset(uri=f"file://{path}"), FileStore(), "validation")
+    assert caught.value.termination.reason == reason
+    assert str(caught.value.termination.field).startswith("spec.data.validation")
+
+
+@pytest.mark.parametrize(("code", "status"), [("NoSuchBucket", 404), ("AccessDenied", 403)])
+def test_a_bucket_that_may_not_be_read_is_no_broken_file(code: str, status: int) -> None:
+    with pytest.raises(JobError, match="correct the URI, or let the credentials") as caught:
+        load(Dataset(uri="s3://typo/data.jsonl"), refusing_store(code, status), "train")
+    told = caught.value.termination
+    assert (told.reason, told.field) == ("DatasetNotFound", "spec.data.train.uri")
+    assert code in told.message
+
+
+def test_a_scheme_that_cannot_be_read_says_what_to_do() -> None:
+    dataset = Dataset.model_construct(uri="hf://org/data.parquet", format=None, prompt_column=None)
+    with pytest.raises(JobError, match="copy the file to s3://"):
+        load(dataset, FileStore(), "train")
+
+
+def test_a_byte_order_mark_is_not_part_of_the_first_column() -> None:
+    assert parse("\ufeffprompt,b\nx,y\n".encode(), "csv") == [{"prompt": "x", "b": "y"}]
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        ("prompt,b\nx,y\nHello, you,z\n", "row 1 has more cells"),
+        ("prompt,b\nx\n", "row 0 ends before column 'b'"),
+    ],
+)
+def test_a_ragged_csv_is_refused(data: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "data.csv").write_text(data)
+    with pytest.raises(JobError, match=says) as caught:
+        load(Dataset(uri=f"file://{tmp_path}/data.csv"), FileStore(), "train")
+    assert caught.value.termination.reason == "DatasetUnreadable"
+
+
+@pytest.mark.parametrize("value", [b"\x89PNG", "\ud83d"])
+def test_a_value_that_is_no_json_is_refused_by_row_and_column(value: object, tmp_path: Path) -> None:
+    if isinstance(value, bytes):
+        path = tmp_path / "data.parquet"
+        pq.write_table(
+            pa.Table.from_pylist([{"prompt": "a", "image": b"ok"}, {"prompt": "b", "image": value}]), path
+        )
+    else:
+        path = tmp_path / "data.jsonl"
+        path.write_text('{"prompt": "a", "image": "ok"}\n' + json.dumps({"prompt": "b", "image": value}))
+    with pytest.raises(JobError, match="column 'image' of row 1") as caught:
+        load(Dataset(uri=f"file://{path}"), FileStore(), "train")
+    assert caught.value.termination.reason == "DatasetUnreadable"
+
+
+def test_a_store_that_does_not_answer_is_asked_again() -> None:
+    with pytest.raises(JobError) as caught:
+        load(Dataset(uri="s3://bucket/data.jsonl"), refusing_store("SlowDown", 503), "train")
+    assert (caught.value.termination.reason, caught.value.permanent) == ("DatasetNotFetched", False)
+
+
+def test_a_tables_missing_number_reaches_the_environment_as_null(tmp_path: Path) -> None:
+    path = tmp_path / "data.parquet"
+    pq.write_table(pa.Table.from_pylist([{"prompt": "a", "x": float("nan")}]), path)
+    [row] = load(Dataset(uri=f"file://{path}"), FileStore(), "train")
+    assert ResetRequest(row=row, seed=0).model_dump(mode="json")["row"] == {"prompt": "a", "x": None}

@@ -1,0 +1,386 @@
+"""One episode's life, when everything goes well and when anything does not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import aiohttp
+import pytest
+from call_styles import STYLES, made
+from faulty_servers import Scripted, after, broker, drop, fail, first, hang, sandbox, say, serving
+from speaker import ANSWER, CALL, MALFORMED, Speaker
+from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
+
+from headway_api.exits import JobError
+from headway_api.records import EpisodeRecord, Outcome, Purpose
+from headway_coordinator import episode, sandboxes
+from headway_coordinator import group as groups
+from headway_coordinator.agents.agent import Played, Stage
+from headway_coordinator.agents.builtin import Builtin
+from headway_coordinator.bounds import NO_STEP_LEFT
+from headway_coordinator.dataset import Slot
+from headway_coordinator.engines.router import Router
+from headway_coordinator.episode import Episodes, Rules, Task, by_index
+from headway_coordinator.faults import AgentFault
+from headway_coordinator.gateway.core import Gateway, Sampling
+from headway_coordinator.room import Room
+from headway_coordinator.sandboxes import Broker
+from headway_coordinator.trajectory.render import choose
+
+
+@pytest.fixture(scope="module")
+def tok(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return tokenizer(tmp_path_factory.mktemp("tok"), QWEN3_TEMPLATE)
+
+
+@dataclass
+class Rig:
+    episodes: Episodes
+    broker: Scripted
+    sandbox: Scripted
+    speaker: Speaker
+
+
+@asynccontextmanager
+async def rig(
+    tok: Any,
+    *texts: str,
+    timeout: float = 30.0,
+    max_turns: int = 4,
+    context: int = 1000,
+    system: str | None = None,
+    reward: float = 1.0,
+) -> AsyncIterator[Rig]:
+    async with AsyncExitStack() as stack:
+        box = await stack.enter_async_context(serving(sandbox(reward)))
+        leases = await stack.enter_async_context(serving(broker(box.url)))
+        http = await stack.enter_async_context(aiohttp.ClientSession())
+        speaker = Speaker(tok, texts)
+        rules = Rules(timeout, 60, (0.0, 1.0))
+        agent = Builtin(Gateway(choose(tok, "qwen3"), speaker, context, timeout), max_turns, system)
+        episodes = Episodes(rules, agent, Broker(http, leases.url, "t", "me"), Router())
+        yield Rig(episodes, leases, box, speaker)
+
+
+def task(index: int = 0, attempt: int = 0) -> Task:
+    return Task(
+        group_id="t0-000000",
+        purpose=Purpose.TRAIN,
+        index=index,
+        attempt=attempt,
+        row={"prompt": "p", "answer": 7},
+        environment_seed=11,
+        sampling_seed=12,
+        sampling=Sampling(1.0, 1.0, 64),
+    )
+
+
+async def test_an_episode_that_goes_well(tok: Any) -> None:
+    async with rig(tok, CALL, ANSWER) as r:
+        record = await r.episodes.run(task())
+    assert (record.outcome, record.reward, record.score, record.error) == (Outcome.COMPLETED, 1.0, 1.0, None)
+    assert [m["role"] for m in record.messages] == ["user", "assistant", "tool", "assistant"]
+    assert record.messages[1]["tool_calls"][0]["function"] == {"name": "look_up", "arguments": '{"key": "x"}'}
+    assert record.messages[-1] == {"role": "assistant", "content": "It is gold."}
+    [row] = record.rows
+    assert tok.decode(row.tokens).endswith(ANSWER)
+    assert row.action_tokens == sum(turn.sampled_tokens for turn in record.turns)
+    assert ("POST /reset", {"row": {"prompt": "p", "answer": 7}, "seed": 11}) in r.sandbox.asked
+    assert r.broker.count("DELETE /v1/leases/t0-000000-0-0") == 1
+    seeds = [request.seed for request in r.speaker.requests]
+    assert len(set(seeds)) == 2
+
+
+@pytest.mark.parametrize("name", STYLES)
+async def test_a_call_that_cannot_be_read_is_scored_whatever_the_template_makes_of_it(
+    tok: Any, name: str
+) -> None:
+    """Some templates take no tool's answer where they see no call."""
+    style, (renderer, own) = STYLES[name], made(name)
+    complete = [text for text in style.malformed if text.endswith(tuple(style.stops))]
+    assert complete
+    for malformed in complete:
+        async with rig(tok, ANSWER) as r:
+            speaker = Speaker(own, [malformed, style.answer])
+            r.episodes._agent = Builtin(Gateway(renderer, speaker, 100_000, 5.0), 4, None)
+            record = await r.episodes.run(replace(task(), sampling=Sampling(1.0, 1.0, 16_384)))
+        assert record.outcome in (Outcome.COMPLETED, Outcome.AGENT_ERROR), record.error
+        assert record.reward is not None
+        assert record.turns[0].malformed_tool_calls
+
+
+async def test_what_the_environment_says_and_no_template_takes_is_no_fault_of_the_model(tok: Any) -> None:
+    class Refusing:
+        longest_token = None
+
+        def render(self, *_: Any) -> list[int]:
+            raise ValueError("no such role")
+
+    async with rig(tok, ANSWER) as r:
+        r.episodes._agent = Builtin(Gateway(Refusing(), r.speaker, 1000, 5.0), 4, None)  # type: ignore[arg-type]
+        record = await r.episodes.run(task())
+    assert (record.outcome, record.reward) == (Outcome.INFRA_ERROR, None)
+    assert "no such role" in str(record.error)
+
+
+@pytest.mark.parametrize("fault", [None, AgentFault("no such module")])
+async def test_an_agent_that_takes_no_turn_is_not_scored(tok: Any, fault: Exception | None) -> None:
+    """Its reward would be none of the model's doing."""
+
+    class Mute:
+        async def play(self, stage: Stage) -> Played:
+            if fault is not None:
+                raise fault
+            return Played(truncated=False)
+
+    async with rig(tok, ANSWER) as r:
+        r.episodes._agent = Mute()
+        record = await r.episodes.run(task())
+    assert (record.outcome, record.reward) == (Outcome.INFRA_ERROR, None)
+    assert "without a single turn" in str(record.error)
+    assert str(fault or "") in str(record.error)
+    assert r.sandbox.count("POST /finish") == 0
+
+
+async def test_a_malformed_call_is_kept_counted_and_answered(tok: Any) -> None:
+    async with rig(tok, MALFORMED, ANSWER) as r:
+        record = await r.episodes.run(task())
+    assert record.outcome is Outcome.COMPLETED
+    assert [turn.malformed_tool_calls for turn in record.turns] == [1, 0]
+    assert "{oops}" in record.messages[1]["content"]
+    assert "could not be read" in record.messages[2]["content"]
+    assert r.sandbox.count("POST /tool") == 0
+    assert MALFORMED in tok.decode(record.rows[0].tokens)
+
+
+async def test_whatever_a_model_writes_can_be_stored(tok: Any) -> None:
+    """JSON's escapes can spell half a character, and brackets without end exhaust any reader."""
+    half = CALL.replace('"x"', '"\\ud83d"')
+    deep = f'<tool_call>{{"name": "look_up", "arguments": {"[" * 3000}</tool_call><|im_end|>'
+    for text in (half, deep):
+        async with rig(tok, text, ANSWER, context=9000) as r:
+            record = await r.episodes.run(replace(task(), sampling=Sampling(1.0, 1.0, 8000)))
+        assert record.outcome is Outcome.COMPLETED
+        assert [turn.malformed_tool_calls for turn in record.turns] == [1, 0]
+        assert EpisodeRecord.model_validate_json(record.model_dump_json()) == record
+
+
+async def test_half_a_character_from_an_environment_is_an_infra_error(tok: Any) -> None:
+    async with rig(tok, CALL, ANSWER) as r:
+        r.sandbox.faults["POST /reset"] = say(
+            {"messages": [{"role": "user", "content": "\ud83d"}], "tools": []}
+        )
+        record = await r.episodes.run(task())
+    assert record.outcome is Outcome.INFRA_ERROR
+    assert "not JSON" in str(record.error)
+    assert record.model_dump_json()
+
+
+async def test_a_bug_costs_its_episode_and_not_the_job(
+    tok: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with rig(tok, CALL, ANSWER) as r:
+        monkeypatch.setattr(episode, "check_reward", lambda *given: 1 // 0)
+        record = await r.episodes.run(task())
+        assert r.broker.count("DELETE") == 1
+    assert (record.outcome, record.reward) == (Outcome.INFRA_ERROR, None)
+    assert "ZeroDivisionError" in str(record.error)
+    assert "Traceback" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("settings", "texts", "why"),
+    [
+        ({"max_turns": 3}, [CALL], "3 turns"),
+        ({}, ["word " * 200], "most tokens"),
+        ({"context": 120}, [CALL], "context"),
+    ],
+)
+async def test_running_into_a_limit_truncates(
+    tok: Any, settings: dict[str, Any], texts: list[str], why: str
+) -> None:
+    async with rig(tok, *texts, **settings) as r:
+        record = await r.episodes.run(task())
+    assert record.outcome is Outcome.TRUNCATED
+    assert record.reward == 1.0
+    if why != "context":
+        assert why in str(record.error)
+    assert r.sandbox.asked[-1][1]["truncated"] is True
+
+
+async def test_a_system_prompt_of_the_spec_comes_first(tok: Any) -> None:
+    async with rig(tok, ANSWER, system="Be kind.") as r:
+        record = await r.episodes.run(task())
+    assert record.messages[0] == {"role": "system", "content": "Be kind."}
+
+
+@pytest.mark.parametrize("where", ["POST /reset", "POST /tool", "POST /finish"])
+@pytest.mark.parametrize("fault", [drop, fail(500), hang])
+async def test_a_sandbox_that_dies_is_an_infra_error_and_its_lease_returns(
+    tok: Any, where: str, fault: Any
+) -> None:
+    async with rig(tok, CALL, ANSWER, timeout=0.5) as r:
+        r.sandbox.faults[where] = fault
+        record = await r.episodes.run(task())
+        assert record.outcome is Outcome.INFRA_ERROR
+        assert record.reward is None
+        assert record.error
+        assert r.broker.count("DELETE") == 1
+
+
+@pytest.mark.parametrize("reward", [1.5, -0.1])
+async def test_a_reward_out_of_range_is_never_scored(tok: Any, reward: float) -> None:
+    async with rig(tok, ANSWER, reward=reward) as r:
+        record = await r.episodes.run(task())
+    assert record.outcome is Outcome.INFRA_ERROR
+    assert "spec.reward.range" in str(record.error)
+
+
+def judged(reward: float, turn_rewards: list[float]) -> dict[str, Any]:
+    return {"reward": reward, "score": 1.0, "metrics": {}, "turn_rewards": turn_rewards}
+
+
+async def test_rewards_of_turns_are_kept_by_the_turn(tok: Any) -> None:
+    async with rig(tok, CALL, ANSWER) as r:
+        r.sandbox.answers = {**r.sandbox.answers, "POST /finish": lambda body: judged(1.0, [0.25, 0.75])}
+        record = await r.episodes.run(task())
+        [asked] = [body for path, body in r.sandbox.asked if path == "POST /finish"]
+    assert asked["turns"] == 2
+    assert record.turn_rewards == [0.25, 0.75]
+    assert [(span.turn, row.mask[span.start]) for row in record.rows for span in row.turns] == [
+        (0, 1),
+        (1, 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("turn_rewards", "says"), [([1.0], "1 rewards of turns for 2 turns"), ([0.5, 0.25], "add up to 0.75")]
+)
+async def test_rewards_of_turns_that_are_not_the_reward_are_never_scored(
+    tok: Any, turn_rewards: list[float], says: str
+) -> None:
+    async with rig(tok, CALL, ANSWER) as r:
+        r.sandbox.answers = {**r.sandbox.answers, "POST /finish": lambda body: judged(1.0, turn_rewards)}
+        record = await r.episodes.run(task())
+    assert (record.outcome, record.turn_rewards) == (Outcome.INFRA_ERROR, None)
+    assert says in str(record.error)
+
+
+async def test_a_turn_that_was_not_delivered_earned_nothing(tok: Any) -> None:
+    async with rig(tok, CALL, ANSWER) as r:
+        turns = (await r.episodes.run(task())).turns
+    lost = turns[0].model_copy(update={"delivered": False})
+    assert by_index([1.0, 2.0], [turns[0], lost, turns[1]]) == [1.0, 0.0, 2.0]
+
+
+async def test_a_broker_without_a_sandbox_is_asked_until_the_deadline(
+    tok: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sandboxes, "PAUSE_SECONDS", 0.2)
+    async with rig(tok, ANSWER, timeout=5.0) as r:
+        r.broker.faults["POST /v1/leases"] = first(1, fail(503, "PoolEmpty"))
+        assert (await r.episodes.run(task())).outcome is Outcome.COMPLETED
+        r.broker.faults["POST /v1/leases"] = fail(503, "PoolEmpty")
+        record = await r.episodes.run(task(attempt=1))
+    assert record.outcome is Outcome.INFRA_ERROR
+    assert "a sandbox" in str(record.error)
+
+
+async def test_a_claim_of_another_coordinators_ends_the_process_and_is_no_fault_of_the_episode(
+    tok: Any,
+) -> None:
+    async with rig(tok, ANSWER) as r:
+        r.broker.faults["POST /v1/leases"] = fail(409, "NotOwner", permanent=True)
+        with pytest.raises(JobError, match="goes on with this job"):
+            await r.episodes.run(task())
+
+
+async def test_cancelling_an_episode_returns_its_lease(tok: Any) -> None:
+    async with rig(tok, CALL) as r:
+        r.sandbox.faults["POST /tool"] = hang
+        running = asyncio.create_task(r.episodes.run(task()))
+        while r.sandbox.count("POST /tool") == 0:
+            await asyncio.sleep(0.01)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        async with asyncio.timeout(30):
+            while r.broker.count("DELETE") == 0:
+                await asyncio.sleep(0.01)
+
+
+def plan(size: int) -> groups.Plan:
+    return groups.Plan(
+        slot=Slot(position=0, epoch=0, row=0),
+        purpose=Purpose.TRAIN,
+        step=0,
+        row={"prompt": "p"},
+        size=size,
+        sampling=Sampling(1.0, 1.0, 64),
+        job_seed=0,
+    )
+
+
+async def test_a_group_retries_what_the_platform_lost_with_fresh_ids(tok: Any) -> None:
+    async with rig(tok, ANSWER) as r:
+        r.sandbox.faults["POST /reset"] = first(2, drop)
+        group = await groups.run(plan(3), r.episodes.run, Room(1), incarnation=2, max_retries=3)
+    assert [e.outcome for e in group.episodes] == [Outcome.COMPLETED] * 3
+    assert [e.episode_id for e in group.discarded] == ["t0-000000-0-200", "t0-000000-1-200"]
+    assert [e.episode_id for e in group.episodes] == ["t0-000000-0-201", "t0-000000-1-201", "t0-000000-2-200"]
+
+
+def test_a_first_attempt_samples_alike_in_every_incarnation_and_a_retry_anew() -> None:
+    def sampled(index: int, attempt: int) -> int:
+        return plan(2).task(index, attempt).sampling_seed
+
+    assert sampled(0, 0) == sampled(0, 100) == sampled(0, 700)
+    drawn = [sampled(index, attempt) for index in (0, 1) for attempt in (0, 1, 2, 101, 102)]
+    assert len(set(drawn)) == len(drawn)
+    assert len({plan(2).task(0, attempt).environment_seed for attempt in (0, 1, 101)}) == 1
+
+
+async def test_a_group_goes_on_without_what_stays_lost(tok: Any) -> None:
+    async with rig(tok, ANSWER) as r:
+        r.sandbox.faults["POST /reset"] = after(1, fail(500))
+        group = await groups.run(plan(2), r.episodes.run, Room(1), incarnation=0, max_retries=1)
+    assert len(group.scored) == 1
+    assert len(group.discarded) == 1
+    assert group.episodes[1].outcome is Outcome.INFRA_ERROR
+
+
+async def test_an_episode_that_is_cancelled_with_its_group_keeps_what_it_sampled(tok: Any) -> None:
+    async with rig(tok, CALL, ANSWER) as r:
+        r.sandbox.faults["POST /tool"] = hang
+        one = task()
+        running = asyncio.create_task(r.episodes.run(one))
+        async with asyncio.timeout(30):
+            while not r.sandbox.count("POST /tool"):
+                await asyncio.sleep(0.01)
+            one.stop.now(NO_STEP_LEFT)
+            record = await running
+    assert (record.outcome, record.reward) == (Outcome.INFRA_ERROR, None)
+    assert "NoStepLeft" in (record.error or "")
+    assert [turn.sampled_tokens for turn in record.turns] == [sum(record.rows[0].mask)]
+    assert r.broker.count("DELETE /v1/leases/t0-000000-0-0") == 1
+    assert r.sandbox.count("POST /finish") == 0
+
+
+async def test_a_group_never_has_more_in_flight_than_there_is_room(tok: Any) -> None:
+    async with rig(tok, ANSWER) as r:
+        running = most = 0
+
+        async def counted(one: Task) -> Any:
+            nonlocal running, most
+            running += 1
+            most = max(most, running)
+            try:
+                return await r.episodes.run(one)
+            finally:
+                running -= 1
+
+        await groups.run(plan(6), counted, Room(2), incarnation=0, max_retries=0)
+    assert most == 2

@@ -1,0 +1,237 @@
+"""Every declared metric is produced by somebody: a whole job beside the learner's and the broker's own.
+
+The coordinator is the real one, over servers that answer by script; the learner's step is its own but for
+the arithmetic of the optimizer. Evaluation jobs and the operator have tests of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import re
+from collections.abc import Iterable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import learner_rig
+import pytest
+from a_job import manifest
+from aiohttp import web
+from faulty_servers import Scripted, after, broker, fail, first, sandbox, serving
+from lease_service import free_port
+from prometheus_client import Metric
+from prometheus_client.parser import text_string_to_metric_families
+from scripted_learner import ScriptedLearner
+from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
+
+from headway_api.config import JobConfig
+from headway_api.metrics import FAMILIES
+from headway_api.records import Batch
+from headway_api.store import FileStore
+from headway_coordinator.coordinator import Coordinator
+from headway_coordinator.engines import concurrency
+from headway_coordinator.engines import fleet as fleets
+from headway_coordinator.engines.router import Endpoint
+from headway_sandbox.broker import metrics as broker_metrics
+from headway_trainer import learner as learners
+from headway_trainer.batch import training_batch
+from headway_trainer.engine import Update
+from headway_trainer.loop import Stopwatch
+from headway_trainer.objective.presets import Objective
+from headway_trainer.step import MAXIMA, SUMS, StepResult
+
+TOKEN = "secret"
+ELSEWHERE = ("eval/", "operator/")
+"""Produced by evaluation jobs, which have no process yet, and by the operator."""
+CALL = '<tool_call>\n{"name": "look_up", "arguments": {"key": "x"}}\n</tool_call><|im_end|>'
+ANSWER = "It is gold.<|im_end|>"
+
+
+def job(folder: Path) -> JobConfig:
+    """Two steps of two groups on a folder with data and a tokenizer."""
+    model = tokenizer(folder / "model", QWEN3_TEMPLATE)
+    model.save_pretrained(folder / "model")
+    (folder / "model" / "config.json").write_text(json.dumps({"max_position_embeddings": 512}))
+    for name in ("train", "validation"):
+        (folder / f"{name}.jsonl").write_text("".join(f'{{"prompt": "{i}"}}\n' for i in range(4)))
+    spec = {
+        "model": {"base": f"file://{folder}/model"},
+        "data": {name: {"uri": f"file://{folder}/{name}.jsonl"} for name in ("train", "validation")},
+        "environment": {"image": "i", "entrypoint": "m:C"},
+        "output": {"uri": f"file://{folder}/out"},
+        "algorithm": {"batchSize": 2, "groupSize": 2},
+        "schedule": {"maxSteps": 2},
+        "rollout": {"sampling": {"maxTokens": 40}, "timeoutSeconds": 20},
+        "agent": {"builtin": {"maxTurns": 4}},
+        "evaluation": {"passK": [1]},
+    }
+    return JobConfig.model_validate({"name": "job", "namespace": "ns", "uid": "uid", "spec": spec})
+
+
+def speaking_engine(folder: Path) -> Scripted:
+    """A vLLM whose model calls a tool and then answers."""
+    tok = tokenizer(folder / "engine", QWEN3_TEMPLATE)
+
+    def generate(body: Any) -> Any:
+        text = ANSWER if "tool_response" in tok.decode(body["token_ids"]) else CALL
+        tokens = tok.encode(text, add_special_tokens=False)
+        content = [{"token_id": token, "logprob": -0.5} for token in tokens]
+        choice = {"finish_reason": "stop", "token_ids": tokens, "logprobs": {"content": content}}
+        return {"choices": [choice]}
+
+    async def metrics(request: web.Request) -> web.StreamResponse:
+        names = ("kv_cache_usage_perc", "num_preemptions_total", "num_requests_waiting")
+        return web.Response(text="".join(f'vllm:{name}{{engine="0"}} 0.5\n' for name in names))
+
+    return Scripted({"POST /inference/v1/generate": generate}, {"GET /metrics": metrics})
+
+
+def weight_agent_that_fails_once() -> Scripted:
+    """It finds the first weights it is given to be others than those described."""
+    held: dict[str, Any] = {"version": None, "ready": False}
+
+    def take(body: Any) -> Any:
+        if "error" not in held:
+            held.update(error="Corrupt: another digest", reason="VerificationFailed")
+        else:
+            held.update(version=body["version"], ready=True, error=None, reason=None, canary_error=1e-6)
+        return held
+
+    return Scripted({"GET /v1/weights": lambda body: held, "POST /v1/weights": take})
+
+
+async def coordinators(folder: Path) -> set[str]:
+    """What a coordinator shows during and after a job: what an engine says of itself is there while its last
+    answer stands, and the job may end between two of them."""
+    box = sandbox()
+    box.answers = {
+        **box.answers,
+        "POST /finish": lambda _: {"reward": 1, "score": 1, "metrics": {"parts": 1}},
+    }
+    box.faults["POST /reset"] = after(1, first(1, fail(500)))  # the preflight's goes well
+    async with AsyncExitStack() as stack:
+        engine = await stack.enter_async_context(serving(speaking_engine(folder)))
+        agent = await stack.enter_async_context(serving(weight_agent_that_fails_once()))
+        leases = await stack.enter_async_context(
+            serving(broker((await stack.enter_async_context(serving(box))).url))
+        )
+
+        async def discover() -> set[Endpoint]:
+            return {Endpoint(engine.url, agent.url)}
+
+        store, port = FileStore(), free_port()
+        coordinator = Coordinator(
+            job(folder),
+            TOKEN,
+            store,
+            folder / "cache",
+            lambda status: None,
+            broker_url=leases.url,
+            discover=discover,
+            port=port,
+        )
+        learner = ScriptedLearner(f"http://127.0.0.1:{port}", TOKEN, store, coordinator.layout, manifest)
+        async with asyncio.timeout(100):
+            running = asyncio.create_task(coordinator.run())
+            await until_ready(running, port)
+            shown, _, _ = await asyncio.gather(seen(coordinator, running), learner.run(), running)
+    text = coordinator._exporter.text().decode()
+    assert 'headway_rollout_rerouted_requests_total{job="job",namespace="ns"} 0.0' in text
+    assert 'headway_weights_verification_failures_total{job="job",namespace="ns"} 1.0' in text
+    assert 'headway_episodes_retried_total{job="job",namespace="ns",purpose="validation"} 1.0' in text
+    return shown | families(text_string_to_metric_families(text))
+
+
+async def seen(coordinator: Coordinator, running: asyncio.Task[None]) -> set[str]:
+    found: set[str] = set()
+    while not running.done():
+        found |= families(text_string_to_metric_families(coordinator._exporter.text().decode()))
+        await asyncio.sleep(0.05)
+    return found
+
+
+async def until_ready(running: asyncio.Task[None], port: int) -> None:
+    async with aiohttp.ClientSession() as http:
+        while not running.done():
+            try:
+                async with http.get(f"http://127.0.0.1:{port}/readyz") as answer:
+                    if answer.status == 200:
+                        return
+            except aiohttp.ClientConnectionError:
+                pass
+            await asyncio.sleep(0.02)
+    running.result()
+
+
+def the_learners(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """What the learner reports of a step, its own watch included."""
+    tokens = dict.fromkeys([*SUMS, *MAXIMA, "ratio_min"], 1.0)
+    result = StepResult(Update(1.0, 1e-4), tokens, action_tokens=10, micro_batches=1)
+    monkeypatch.setattr(learners, "optimizer_step", lambda *args, **kwargs: result)
+    config = learner_job()
+    learner = object.__new__(learners.Learner)
+    for name in ("_engine", "_policy", "_store"):
+        setattr(learner, name, None)
+    learner._spec, learner._objective, learner._max_tokens = (
+        config.spec,
+        Objective.of(config.spec.algorithm),
+        1,
+    )
+    learner._layout = learners.Layout("file:///o", "ns", "job", "uid")
+    learner._journal = learners.Journal(FileStore(), learner._layout)
+    learner._scratch = Path("/nowhere")
+    learner._ranks = type("Ranks", (), {"first": False})()
+    learner._publisher = type("Publisher", (), {"publish": lambda self, store, uri, version: manifest(1)})()
+    learner.keeper = type("Keeper", (), {"durable": 0})()
+    groups = [learner_rig.group("t0-000000", [1.0, 0.0]), learner_rig.group("t0-000001", [1.0, 1.0])]
+    batch = training_batch(Batch(step=1, epoch=0, groups=groups), learner._objective)
+    before = Stopwatch({"wait_for_batch": 1.0, "save_checkpoint": 0.5, "prune": 0.1})
+    return set(learner.train(batch, incarnation=0, before=before).metrics)
+
+
+def learner_job() -> JobConfig:
+    spec = {
+        "model": {"base": "s3://b/m"},
+        "data": {"train": {"uri": "s3://b/t.jsonl"}},
+        "environment": {"image": "i", "entrypoint": "m:C"},
+        "evaluation": {"everySteps": 0, "atStart": False},
+        "output": {"uri": "s3://b/o"},
+    }
+    return JobConfig.model_validate({"name": "job", "namespace": "ns", "uid": "uid", "spec": spec})
+
+
+def the_brokers() -> set[str]:
+    """What the broker has instruments for; each method that moves one is called by the broker."""
+    sources = "".join(path.read_text() for path in Path(broker_metrics.__file__).parent.glob("*.py"))
+    moved = [
+        name for name, _ in inspect.getmembers(broker_metrics.Metrics, inspect.isfunction) if name[0] != "_"
+    ]
+    assert [name for name in moved if f"metrics.{name}(" not in sources] == []
+    found = broker_metrics.Metrics(learner_job()).registry.collect()
+    return {known for metric in found for known in of_prometheus(metric.name)}
+
+
+def families(found: Iterable[Metric]) -> set[str]:
+    return {known for metric in found if metric.samples for known in of_prometheus(metric.name)}
+
+
+def of_prometheus(name: str) -> list[str]:
+    """The declared name of a family that Prometheus knows as `name`."""
+    shapes = {
+        known.name: re.sub(r"\\{\w+\\}", r"\\w+", re.escape(known.name.replace("/", "_")))
+        for known in FAMILIES
+    }
+    return [known for known, shape in shapes.items() if re.fullmatch(f"headway_{shape}", name)]
+
+
+async def test_every_declared_family_is_produced_and_every_produced_one_declared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleets, "RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(concurrency, "LOOK_SECONDS", 0.05)
+    produced = await coordinators(tmp_path) | the_learners(monkeypatch) | the_brokers()
+    declared = {known.name for known in FAMILIES if not known.name.startswith(ELSEWHERE)}
+    assert produced == declared

@@ -1,0 +1,346 @@
+"""Turns over HTTP: sampled once, delivered or not, pushed back, and whose fault it is when they fail."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
+from typing import Any
+
+import pytest
+from open_rollout import USER, Rig, a_rollout, rig, until
+from speaker import ANSWER
+from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
+
+from headway_api.sandbox_api import ToolReply
+from headway_coordinator.faults import InfraFault
+from headway_coordinator.gateway import openai, turns
+from headway_coordinator.gateway import server as served
+from headway_coordinator.gateway.rollouts import Status
+from headway_coordinator.gateway.turns import Places
+from headway_coordinator.room import Room
+from headway_coordinator.trajectory.linearize import linearize
+
+
+@pytest.fixture(scope="module")
+def tok(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return tokenizer(tmp_path_factory.mktemp("tok"), QWEN3_TEMPLATE)
+
+
+async def test_a_turn_whose_client_left_is_sampled_once(tok: Any) -> None:
+    async with rig(tok) as r:
+        r.speaker.gate.clear()
+        await gone(r)
+        again = asyncio.create_task(r.chat())
+        await until(lambda: r.rollout.calls == 1)
+        r.speaker.gate.set()
+        status, answer = await again
+        assert (status, answer["choices"][0]["message"]["content"]) == (200, "It is gold.")
+        assert len(r.speaker.requests) == 1
+        # It was delivered now: the same request is a wish for another sample, unless the client retries.
+        await r.chat()
+        assert len(r.speaker.requests) == 2
+        await r.post("/v1/chat/completions", {"messages": [USER]}, headers={"X-Stainless-Retry-Count": "1"})
+        assert len(r.speaker.requests) == 2
+    assert len(r.rollout.session.turns) == 2
+
+
+async def test_two_clients_that_ask_alike_get_a_sample_each(tok: Any) -> None:
+    async with rig(tok) as r:
+        r.speaker.gate.clear()
+        both = [asyncio.create_task(r.chat()) for _ in range(2)]
+        await until(lambda: len(r.speaker.requests) == 2)
+        r.speaker.gate.set()
+        ids = {answer["id"] for _, answer in await asyncio.gather(*both)}
+        assert len(ids) == 2
+    assert len({request.seed for request in r.speaker.requests}) == 2
+
+
+async def test_two_clients_that_asked_alike_and_left_get_a_sample_each_again(tok: Any) -> None:
+    async with rig(tok) as r:
+        r.speaker.gate.clear()
+        left = [asyncio.create_task(r.chat()) for _ in range(2)]
+        await until(lambda: len(r.speaker.requests) == 2)
+        for one in left:
+            one.cancel()
+        await until(lambda: r.rollout.calls == 0)
+        r.speaker.gate.set()
+        ids = {(await r.chat())[1]["id"] for _ in range(2)}
+        assert len(ids) == 2
+        assert len(r.speaker.requests) == 2
+
+
+async def test_a_turn_that_failed_is_sampled_anew_and_not_held_against_the_agent(tok: Any) -> None:
+    async with rig(tok) as r:
+        r.speaker.fault = InfraFault("no server")
+        status, answer = await r.chat()
+        assert (status, answer["error"]["code"]) == (502, "platform_fault")
+        assert r.rollout.fault == "no server"
+        r.speaker.fault = None
+        assert (await r.chat())[0] == 200
+        assert r.rollout.fault is None
+
+
+async def test_servers_that_are_full_push_back(tok: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "QUEUE_SECONDS", 0.05)
+    async with rig(tok, limit=1) as r:
+        r.speaker.gate.clear()
+        first = asyncio.create_task(r.chat())
+        await until(lambda: len(r.speaker.requests) == 1)
+        async with r.http.post(r.base + "/v1/chat/completions", json={"messages": [USER, USER]}) as answer:
+            assert answer.status == 429
+            assert int(answer.headers["Retry-After"]) > 0
+            assert (await answer.json())["error"]["type"] == "rate_limit_error"
+        assert r.rollout.fault is not None
+        assert r.server.places.refused == 1
+        r.speaker.gate.set()
+        assert (await first)[0] == 200
+        assert (await r.chat(USER, USER))[0] == 200
+
+
+@pytest.mark.parametrize("alike", [False, True])
+async def test_an_agent_that_runs_wild_is_bounded(tok: Any, alike: bool) -> None:
+    async with rig(tok, limit=100) as r:
+        r.speaker.gate.clear()
+        many = [
+            asyncio.create_task(r.chat({"role": "user", "content": "0" if alike else str(n)}))
+            for n in range(turns.AT_ONCE)
+        ]
+        await until(lambda: len(r.speaker.requests) == turns.AT_ONCE)
+        status, answer = await r.chat()
+        assert (status, answer["error"]["code"]) == (429, "too_many_turns")
+        assert r.rollout.fault is None
+        r.speaker.gate.set()
+        assert {status for status, _ in await asyncio.gather(*many)} == {200}
+
+
+async def test_the_end_of_an_episode_ends_its_turns(tok: Any) -> None:
+    async with rig(tok) as r:
+        r.speaker.gate.clear()
+        async with r.server.open(a_rollout("t0-000009-0-0")) as other:
+            r.rollout = other
+            asked = asyncio.create_task(r.chat())
+            await until(lambda: len(r.speaker.requests) == 1)
+        status, answer = await asked
+        assert (status, answer["error"]["code"]) == (409, "trajectory_status")
+        status, answer = await r.post("/complete-rollout", {"Status": "ready"})
+        assert (status, answer["error"]["code"]) == (409, "trajectory_status")
+        assert other.status is Status.PENDING
+        body = {"messages": [USER]}
+        async with r.http.post(r.base + "/v1/chat/completions", json=body) as answered:
+            # OpenAI's clients send a conflict again where they are not told otherwise.
+            assert (answered.status, answered.headers["X-Should-Retry"]) == (409, "false")
+
+
+async def test_the_end_of_an_episode_ends_turns_that_were_asked_for_alike(tok: Any) -> None:
+    async with rig(tok) as r:
+        r.speaker.gate.clear()
+        async with r.server.open(a_rollout("t0-000009-0-0")) as other:
+            r.rollout = other
+            asked = [asyncio.create_task(r.chat()) for _ in range(2)]
+            await until(lambda: len(r.speaker.requests) == 2)
+        assert [status for status, _ in await asyncio.gather(*asked)] == [409, 409]
+
+
+async def gone(r: Rig, arrived: Callable[[], bool] | None = None, path: str = "/v1/chat/completions") -> None:
+    """A client that does not wait for its answer: it leaves when what it asked for is under way."""
+    before = len(r.speaker.requests)
+    asked = asyncio.create_task(r.post(path, {"messages": [USER]}))
+    await until(arrived or (lambda: len(r.speaker.requests) > before))
+    asked.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asked
+    await until(lambda: r.rollout.calls == 0)
+
+
+async def test_a_turn_that_nobody_came_back_for_is_not_trained_or_rewarded(tok: Any) -> None:
+    async with rig(tok, "Lost words.<|im_end|>", ANSWER) as r:
+        r.speaker.gate.clear()
+        await gone(r)
+        assert r.rollout.lost
+        r.speaker.gate.set()
+        await until(lambda: r.rollout.session.turns)
+        status, _ = await r.chat({"role": "user", "content": "Something else?"})
+        assert status == 200
+        session = r.rollout.session
+        assert (len(session.turns), session.taken) == (2, 1)
+        trained = [
+            token
+            for row in linearize(session.graph, session.unseen)
+            for token, mask in zip(row.tokens, row.mask, strict=True)
+            if mask
+        ]
+        assert tok.decode(trained) == ANSWER
+        assert [turn.delivered for turn in session.record] == [False, True]
+        assert r.rollout.conversation[-1]["content"] == "It is gold."
+        r.rollout.complete("ready")
+        r.rollout.reward([0.5])
+
+
+async def test_a_turn_that_runs_when_the_agent_is_done_has_no_part_in_it(tok: Any) -> None:
+    async with rig(tok) as r:
+        await r.chat()
+        r.speaker.gate.clear()
+        late = asyncio.create_task(r.chat(USER, USER))
+        await until(lambda: len(r.speaker.requests) == 2)
+        assert (await r.post("/complete-rollout", {"Status": "ready"}))[0] == 200
+        status, answer = await late
+        assert (status, answer["error"]["code"]) == (409, "trajectory_status")
+        r.speaker.gate.set()
+        await asyncio.sleep(0.05)
+        assert len(r.rollout.session.turns) == 1
+        assert len(r.rollout.conversation) == 2
+
+
+async def test_a_fault_stands_until_the_same_request_is_answered(tok: Any) -> None:
+    async with rig(tok) as r:
+        r.speaker.fault = InfraFault("no server")
+        await r.chat()
+        r.speaker.fault = None
+        await r.chat(USER, USER)
+        assert r.rollout.fault == "no server"
+        await r.chat()
+        assert r.rollout.fault is None
+
+
+async def test_a_tool_call_that_was_cut_short_cannot_be_made_good(tok: Any) -> None:
+    called = asyncio.Event()
+
+    class Slow:
+        async def tool(self, name: str, arguments: dict[str, Any]) -> ToolReply:
+            called.set()
+            await asyncio.sleep(60)
+            raise AssertionError
+
+    async with rig(tok) as r:
+        r.rollout.sandbox = Slow()
+        await gone(r, called.is_set, "/v1/tools/refund")
+        await r.chat()
+        assert r.rollout.fault == "the call of refund was cut short"
+
+
+async def test_a_stream_is_told_to_come_back_before_it_begins(
+    tok: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "QUEUE_SECONDS", 0.3)
+    monkeypatch.setattr(served, "KEEP_ALIVE_SECONDS", 0.05)
+    async with rig(tok, limit=1) as r:
+        r.speaker.gate.clear()
+        first = asyncio.create_task(r.chat())
+        await until(lambda: len(r.speaker.requests) == 1)
+        body = {"messages": [USER, USER], "stream": True}
+        async with r.http.post(r.base + "/v1/chat/completions", json=body) as answer:
+            assert answer.status == 429
+            assert "Retry-After" in answer.headers
+        r.speaker.gate.set()
+        await first
+
+
+async def test_a_limit_that_rises_lets_in_who_waits(tok: Any) -> None:
+    room = Room(8)
+    places = Places(room.follower())
+    room.limit = 1
+    holding = asyncio.Event()
+
+    async def hold() -> None:
+        async with places.place():
+            await holding.wait()
+
+    tasks = [asyncio.create_task(hold()) for _ in range(8)]
+    await until(lambda: places.taken == 1)
+    room.limit = 8
+    await until(lambda: places.taken == 8)
+    holding.set()
+    await asyncio.gather(*tasks)
+    assert places.refused == 0
+
+
+async def test_a_retry_of_what_was_refused_is_a_sample_of_its_own(
+    tok: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig(tok, "one<|im_end|>", "two<|im_end|>") as r:
+        await r.chat()
+        monkeypatch.setattr(turns, "AT_ONCE", 0)
+        assert (await r.chat())[0] == 429
+        monkeypatch.undo()
+        retry = {"X-Stainless-Retry-Count": "1"}
+        _, answer = await r.post("/v1/chat/completions", {"messages": [USER]}, headers=retry)
+        assert answer["choices"][0]["message"]["content"] == "two"
+
+
+async def test_a_retry_of_a_failed_twin_is_a_sample_of_its_own(tok: Any) -> None:
+    async with rig(tok, "one<|im_end|>", "two<|im_end|>") as r:
+        r.speaker.fault = InfraFault("no server")
+        assert (await r.chat())[0] == 502
+        r.speaker.fault = None
+        assert (await r.chat())[1]["choices"][0]["message"]["content"] == "one"
+        body, retry = {"messages": [USER]}, {"X-Stainless-Retry-Count": "1"}
+        contents = [
+            (await r.post("/v1/chat/completions", body, headers=retry))[1]["choices"][0]["message"]["content"]
+            for _ in range(2)
+        ]
+        assert contents == ["two", "two"], "the retry of what failed, and a retry of that"
+
+
+async def test_an_agent_that_went_on_after_it_had_left_a_turn_has_lost_nothing(tok: Any) -> None:
+    async with rig(tok) as r:
+        r.speaker.gate.clear()
+        await gone(r)
+        assert r.rollout.lost
+        r.speaker.gate.set()
+        assert (await r.chat(USER, USER))[0] == 200
+        assert not r.rollout.lost
+
+
+async def test_turns_whose_client_left_hold_nobody_up(tok: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "AT_ONCE", 1)
+    async with rig(tok) as r:
+        r.speaker.gate.clear()
+        await gone(r)
+        other = asyncio.create_task(r.chat(USER, USER))
+        await until(lambda: len(r.speaker.requests) == 2)
+        r.speaker.gate.set()
+        assert (await other)[0] == 200
+
+
+async def test_an_answer_that_comes_as_the_agent_is_done_is_not_its_own(tok: Any) -> None:
+    async with rig(tok) as r:
+        await r.chat()
+        r.speaker.gate.clear()
+        late = asyncio.create_task(r.chat(USER, USER))
+        await until(lambda: len(r.speaker.requests) == 2)
+        r.speaker.gate.set()
+        r.rollout.complete("ready")
+        assert (await late)[0] == 409
+        assert r.rollout.session.taken == 1
+
+
+async def test_a_client_that_leaves_takes_nothing_from_another_that_has_its_turn(tok: Any) -> None:
+    async with rig(tok) as r:
+        mine = turns.Turns(r.server._gateway, r.rollout, r.server.places)
+        ask = openai.read({"messages": [USER]}).ask
+        r.speaker.gate.clear()
+        async with AsyncExitStack() as stays:
+            stayed = await stays.enter_async_context(mine.turn(ask, retry=False))
+            with suppress(ConnectionError):
+                async with mine.turn(ask, retry=True) as left:
+                    assert left.turn is stayed.turn
+                    r.speaker.gate.set()
+                    await stayed.turn.task
+                    mine.deliver(stayed, ask)
+                    raise ConnectionResetError
+        assert r.rollout.lost
+        assert r.rollout.session.taken == 1
+        assert r.rollout.conversation[-1]["content"] == "It is gold."
+
+
+def test_what_two_clients_have_is_not_taken_back_when_one_leaves() -> None:
+    one = a_rollout()
+    one.session.turns = [None, None]  # type: ignore[list-item]
+    one.session.unseen = {1, 3}
+    one.answered("a", 1, [USER])
+    one.answered("b", 3, [USER, USER])
+    one.unanswered(3)
+    assert one.conversation == [USER]
+    assert one.session.taken == 1
+    assert one.redacted(f"see {one.token}") == "see ..."

@@ -1,0 +1,209 @@
+"""A group that can have nothing to compare is ended at once, and says why; whatever it sampled is kept."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+
+import pytest
+from episodes import a_group, sealed
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headway_api.records import Abandoned, EpisodeRecord, Outcome, Purpose, UsageClass
+from headway_coordinator import group as groups
+from headway_coordinator.bounds import MIN_SCORED, NO_STEP_LEFT, doomed
+from headway_coordinator.dataset import Slot
+from headway_coordinator.episode import Task
+from headway_coordinator.gateway.core import Sampling
+from headway_coordinator.ledger.events import DISCARDS, discarded_tokens, of_group
+from headway_coordinator.room import Room
+from headway_coordinator.stop import Stop, Stopped
+
+WHY = Abandoned(reason="TooFewScored", message="its sandbox died")
+
+
+def plan(size: int, purpose: Purpose = Purpose.TRAIN) -> groups.Plan:
+    return groups.Plan(
+        slot=Slot(position=0, epoch=0, row=0),
+        purpose=purpose,
+        step=0,
+        row={"prompt": "p"},
+        size=size,
+        sampling=Sampling(1.0, 1.0, 64),
+        job_seed=0,
+    )
+
+
+class Episodes:
+    """Episodes of up to four turns, of which some are lost; how far each came is written down."""
+
+    def __init__(self, seed: int, losses: float) -> None:
+        self._seed = seed
+        self._losses = losses
+        self.turns: Counter[str] = Counter()
+        self.late: Counter[str] = Counter()
+        """Turns taken after the group was stopped."""
+
+    async def run(self, task: Task) -> EpisodeRecord:
+        chance = random.Random(f"{self._seed}/{task.episode_id}")
+        self.turns[task.episode_id] = 0
+        lost = chance.random() < self._losses
+        try:
+            async with task.stop.guard():
+                for _ in range(chance.randint(1, 4)):
+                    await asyncio.sleep(0)
+                    if task.stop.why is not None:
+                        self.late[task.episode_id] += 1
+                    self.turns[task.episode_id] += 1
+        except Stopped:
+            lost = True
+        reward = None if lost else 1.0
+        turns = self.turns[task.episode_id]
+        return sealed(task.group_id, task.index, reward=reward, attempt=task.attempt, turns=turns)
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    size=st.integers(2, 6),
+    losses=st.sampled_from([0.0, 0.3, 0.7, 1.0]),
+    places=st.integers(1, 6),
+    purpose=st.sampled_from(list(Purpose)),
+    ended=st.none() | st.integers(0, 8),
+)
+def test_a_group_is_sampled_on_exactly_as_long_as_it_can_be_trained(
+    seed: int, size: int, losses: float, places: int, purpose: Purpose, ended: int | None
+) -> None:
+    """`ended`: after so many moments the job has no step left for it."""
+    asyncio.run(_is_sampled_as_long(Episodes(seed, losses), plan(size, purpose), places, ended))
+
+
+async def _is_sampled_as_long(
+    episodes: Episodes, wanted: groups.Plan, places: int, ended: int | None
+) -> None:
+    room = Room(places)
+    async with asyncio.timeout(10):
+        running = asyncio.create_task(groups.run(wanted, episodes.run, room, incarnation=0, max_retries=1))
+        if ended is not None:
+            for _ in range(ended):
+                await asyncio.sleep(0)
+            wanted.stop.now(NO_STEP_LEFT)
+        group = await running
+    kept = group.episodes + group.discarded
+    assert {e.episode_id: len(e.turns) for e in kept} == dict(episodes.turns), "each attempt, once"
+    assert len({e.index for e in group.episodes}) == len(group.episodes)
+    assert set(episodes.late.values()) <= {1}, "a cancellation takes a moment, in which a turn may end"
+    assert (room.used, room.waiting) == (0, 0)
+    if ended is None and wanted.purpose is Purpose.TRAIN:
+        assert (group.abandoned is not None) == (len(group.scored) < MIN_SCORED)
+        assert group.abandoned is None or group.abandoned.reason == "TooFewScored"
+    if group.abandoned is None:
+        assert len(group.episodes) == wanted.size
+        assert all(len([e for e in group.discarded if e.index == i]) <= 1 for i in range(wanted.size))
+    else:
+        assert {event.usage_class for event in of_group(group)} <= {UsageClass.DISCARDED}
+
+
+@pytest.mark.parametrize(
+    ("size", "lost", "certain"), [(2, 0, False), (2, 1, True), (8, 6, False), (8, 7, True)]
+)
+def test_what_is_certain(size: int, lost: int, certain: bool) -> None:
+    assert doomed(size, lost) is certain
+
+
+async def test_the_last_loss_that_mattered_gives_the_reason() -> None:
+    async def episode(task: Task) -> EpisodeRecord:
+        if task.index == 2:
+            with pytest.raises(Stopped, match="TooFewScored: lost"):
+                async with task.stop.guard():
+                    await asyncio.Event().wait()
+        else:
+            await asyncio.sleep(0.01)
+        return sealed(task.group_id, task.index, reward=None, attempt=task.attempt)
+
+    async with asyncio.timeout(5):
+        group = await groups.run(plan(3), episode, Room(3), incarnation=0, max_retries=0)
+    assert group.abandoned == Abandoned(reason="TooFewScored", message="lost")
+    assert [e.outcome for e in group.episodes] == [Outcome.INFRA_ERROR] * 3
+
+
+async def test_a_validation_group_has_nothing_to_compare_and_goes_on() -> None:
+    async def episode(task: Task) -> EpisodeRecord:
+        await asyncio.sleep(0.01 * task.index)
+        reward = 1.0 if task.index == 2 else None
+        return sealed(task.group_id, task.index, reward=reward, attempt=task.attempt)
+
+    group = await groups.run(plan(3, Purpose.VALIDATION), episode, Room(3), incarnation=0, max_retries=0)
+    assert group.abandoned is None
+    assert len(group.scored) == 1
+
+
+async def test_who_waits_for_a_place_is_not_begun_any_more() -> None:
+    wanted, room = plan(2), Room(1)
+    async with room:
+        running = asyncio.create_task(
+            groups.run(wanted, Episodes(0, 0.0).run, room, incarnation=0, max_retries=0)
+        )
+        await asyncio.sleep(0.01)
+        wanted.stop.now(NO_STEP_LEFT)
+        async with asyncio.timeout(5):
+            group = await running
+    assert (group.episodes, group.abandoned) == ([], NO_STEP_LEFT)
+    assert room.used == 0
+
+
+async def test_a_guard_raises_what_it_was_stopped_for_and_the_first_reason_stands() -> None:
+    stop = Stop()
+    begun = asyncio.Event()
+
+    async def guarded() -> None:
+        async with stop.guard():
+            begun.set()
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(guarded())
+    await begun.wait()
+    stop.now(WHY)
+    stop.now(NO_STEP_LEFT)
+    with pytest.raises(Stopped, match="TooFewScored: its sandbox died"):
+        await task
+    with pytest.raises(Stopped):
+        await guarded()
+    assert stop.why == WHY
+
+
+async def test_a_guard_leaves_cancellations_and_deadlines_of_others_alone() -> None:
+    stop = Stop()
+
+    async def guarded(seconds: float | None) -> None:
+        async with stop.guard(), asyncio.timeout(seconds):
+            await asyncio.Event().wait()
+
+    with pytest.raises(TimeoutError):
+        await guarded(0.01)
+    task = asyncio.create_task(guarded(None))
+    await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    async with stop.guard():
+        pass
+    stop.now(WHY)
+    await asyncio.sleep(0.01)
+    current = asyncio.current_task()
+    assert current is not None
+    assert current.cancelling() == 0, "a guard that was left is not stopped"
+
+
+def test_what_is_discarded_is_counted_by_why() -> None:
+    trained = a_group("t0-000000", [1.0, 0.0, None], retried=1)
+    found = discarded_tokens(trained)
+    assert set(found) == {"InfraError", "Retried"}
+    given_up = trained.model_copy(update={"abandoned": NO_STEP_LEFT})
+    everything = discarded_tokens(given_up)
+    assert set(everything) == {"NoStepLeft"}
+    assert set(found) | set(everything) <= set(DISCARDS)
+    for group in (trained, given_up):
+        events = [event for event in of_group(group) if event.usage_class is UsageClass.DISCARDED]
+        assert discarded_tokens(group).total() == sum(event.quantity for event in events)

@@ -1,0 +1,215 @@
+"""Chat requests as clients write them, and answers as clients read them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from episodes import version
+
+from headway_api.records import Turn
+from headway_coordinator.gateway import openai
+from headway_coordinator.gateway.core import Completion, Force
+from headway_coordinator.gateway.refusals import Refusal
+from headway_coordinator.trajectory.calls import Call
+
+TOOL = {"type": "function", "function": {"name": "look_up", "description": "Look.", "parameters": {"a": 1}}}
+OTHER = {"type": "function", "function": {"name": "other"}}
+CALL = {"id": "c", "type": "function", "function": {"name": "look_up", "arguments": "{}"}}
+USER = {"role": "user", "content": "hello"}
+
+
+def body(**fields: Any) -> dict[str, Any]:
+    return {"model": "default", "messages": [USER]} | fields
+
+
+def refused(param: str, **fields: Any) -> Refusal:
+    with pytest.raises(Refusal) as caught:
+        openai.read(body(**fields))
+    assert caught.value.status == 400
+    assert caught.value.param == param
+    assert str(caught.value).startswith(param)
+    return caught.value
+
+
+def test_the_smallest_request() -> None:
+    found = openai.read({"messages": [USER]})
+    assert found.ask.messages == [USER]
+    assert (found.ask.tools, found.ask.max_tokens, found.ask.force) == ([], None, None)
+    assert (found.model, found.stream, found.usage_in_stream) == ("default", False, False)
+
+
+def test_content_may_come_in_blocks_and_developers_are_the_system() -> None:
+    blocks = [{"type": "text", "text": "hel"}, {"type": "text", "text": "lo"}]
+    roles = ("developer", "user", "assistant")
+    found = openai.read(body(messages=[{"role": role, "content": blocks} for role in roles]))
+    assert found.ask.messages == [
+        {"role": "system", "content": "hel\nlo"},
+        {"role": "user", "content": "hel\nlo"},
+        {"role": "assistant", "content": "hello"},
+    ]
+
+
+def test_a_conversation_with_calls() -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "look_up", "arguments": '{"a": 1}'}}
+    messages = [
+        USER,
+        {"role": "assistant", "content": None, "tool_calls": [call], "refusal": None, "audio": None},
+        {"role": "tool", "tool_call_id": "c", "content": [{"type": "text", "text": "gold"}]},
+    ]
+    found = openai.read(body(messages=messages, tools=[TOOL]))
+    assert found.ask.messages[1] == {"role": "assistant", "content": "", "tool_calls": [call]}
+    assert found.ask.messages[2] == {"role": "tool", "tool_call_id": "c", "content": "gold"}
+    assert found.ask.tools == [TOOL]
+
+
+def test_the_smaller_of_two_bounds_holds() -> None:
+    assert openai.read(body(max_tokens=9, max_completion_tokens=7)).ask.max_tokens == 7
+    assert openai.read(body(max_tokens=9, max_completion_tokens=None)).ask.max_tokens == 9
+
+
+@pytest.mark.parametrize(
+    ("choice", "tools", "may_call", "force"),
+    [
+        ("auto", [TOOL], True, None),
+        (None, [TOOL], True, None),
+        ("none", [TOOL], False, None),
+        ("required", [TOOL], True, Force("look_up")),
+        ("required", [TOOL, OTHER], True, Force(None)),
+        ({"type": "function", "function": {"name": "other"}}, [TOOL, OTHER], True, Force("other")),
+    ],
+)
+def test_tool_choice(choice: Any, tools: list[Any], may_call: bool, force: Force | None) -> None:
+    found = openai.read(body(tools=tools, tool_choice=choice))
+    assert len(found.ask.tools) == len(tools)
+    assert (found.ask.may_call, found.ask.force) == (may_call, force)
+
+
+@pytest.mark.parametrize(
+    "neutral",
+    [
+        {"n": 1, "stop": None, "logprobs": False, "presence_penalty": 0.0, "frequency_penalty": 0},
+        {"response_format": {"type": "text"}, "logit_bias": {}, "top_logprobs": None},
+        {
+            "temperature": 0.0,
+            "top_p": 0.1,
+            "seed": 7,
+            "user": "me",
+            "metadata": {},
+            "parallel_tool_calls": True,
+        },
+        {"store": False, "service_tier": "auto", "something_new": [1]},
+    ],
+)
+def test_what_makes_no_difference_is_taken(neutral: dict[str, Any]) -> None:
+    assert openai.read(body(**neutral)).ask.messages == [USER]
+
+
+@pytest.mark.parametrize(
+    ("param", "fields"),
+    [
+        ("n", {"n": 2}),
+        ("stop", {"stop": ["END"]}),
+        ("logit_bias", {"logit_bias": {"7": -100}}),
+        ("logprobs", {"logprobs": True}),
+        ("frequency_penalty", {"frequency_penalty": 0.5}),
+        ("response_format", {"response_format": {"type": "json_object"}}),
+        ("functions", {"functions": [{"name": "f"}]}),
+        ("chat_template_kwargs", {"chat_template_kwargs": {"enable_thinking": False}}),
+        ("reasoning_effort", {"reasoning_effort": "low"}),
+        ("stop_token_ids", {"stop_token_ids": [7]}),
+        ("guided_json", {"guided_json": {}}),
+        ("messages.0.function_call", {"messages": [USER | {"function_call": {"name": "f"}}]}),
+        ("messages", {"messages": []}),
+        ("messages", {"messages": [{"role": "user", "content": "\ud83d"}]}),
+        ("messages.0.role", {"messages": [{"role": "alien", "content": "a"}]}),
+        ("messages.1.tool_call_id", {"messages": [USER, {"role": "tool", "content": "a"}]}),
+        ("messages.0.tool_calls", {"messages": [USER | {"tool_calls": [CALL]}]}),
+        ("max_tokens", {"max_tokens": 0}),
+        ("tool_choice", {"tool_choice": "required"}),
+        ("tool_choice", {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "no"}}}),
+        ("tools.0.type", {"tools": [{"type": "web_search"}]}),
+    ],
+)
+def test_what_would_not_be_done_is_refused_by_name(param: str, fields: dict[str, Any]) -> None:
+    refused(param, **fields)
+
+
+def test_pictures_are_refused_as_what_they_are() -> None:
+    picture = {"type": "image_url", "image_url": {"url": "data:"}}
+    error = refused("messages.0.content.0.type", messages=[{"role": "user", "content": [picture]}])
+    assert error.code == "unsupported_content"
+    assert error.body["error"]["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize("arguments", ["{oops", "[1]", "7", "[" * 100_000])
+def test_calls_that_nobody_can_read_are_refused(arguments: str) -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "look_up", "arguments": arguments}}
+    refused(
+        "messages.0.tool_calls.0.function.arguments",
+        messages=[{"role": "assistant", "content": "", "tool_calls": [call]}],
+    )
+
+
+@pytest.mark.parametrize("document", [None, [], "text", 7])
+def test_a_body_is_an_object(document: object) -> None:
+    with pytest.raises(Refusal):
+        openai.read(document)
+
+
+def answered(*, calls: bool) -> Completion:
+    message: dict[str, Any] = {"role": "assistant", "content": "", "reasoning_content": "hm"}
+    found: list[Call] = []
+    if calls:
+        function = {"name": "look_up", "arguments": "{}"}
+        message["tool_calls"] = [
+            {"id": f"call-0-{i}", "type": "function", "function": function} for i in (0, 1)
+        ]
+        found = [Call("", "look_up", {})] * 2
+    else:
+        message["content"] = "gold"
+    turn = Turn(
+        index=0,
+        prompt_tokens=10,
+        cached_tokens=4,
+        sampled_tokens=3,
+        finish_reason="stop",
+        policy_version=version(5),
+    )
+    return Completion(0, message, found, "tool_calls" if calls else "stop", turn, 1)
+
+
+def test_an_answer_with_calls() -> None:
+    request = openai.read(body(model="gpt-oss"))
+    answer = openai.completion(request, answered(calls=True), "t0-1")
+    assert answer["model"] == "gpt-oss"
+    assert answer["system_fingerprint"] == "policy-0.5"
+    [choice] = answer["choices"]
+    assert choice["message"]["content"] is None
+    assert choice["finish_reason"] == "tool_calls"
+    assert answer["usage"] == {
+        "prompt_tokens": 10,
+        "completion_tokens": 3,
+        "total_tokens": 13,
+        "prompt_tokens_details": {"cached_tokens": 4},
+    }
+
+
+@pytest.mark.parametrize("calls", [True, False])
+def test_a_stream_adds_up_to_the_answer(calls: bool) -> None:
+    request = openai.read(body(stream=True, stream_options={"include_usage": True}))
+    whole = openai.completion(request, answered(calls=calls), "t0-1")
+    chunks = list(openai.chunks(request, answered(calls=calls), "t0-1"))
+    assert chunks[-1]["choices"] == []
+    assert chunks[-1]["usage"] == whole["usage"]
+    deltas = [chunk["choices"][0]["delta"] for chunk in chunks[:-1]]
+    said = whole["choices"][0]["message"]
+    assert "".join(delta.get("content") or "" for delta in deltas) == (said["content"] or "")
+    assert "".join(delta.get("reasoning_content") or "" for delta in deltas) == "hm"
+    called = [call for delta in deltas for call in delta.get("tool_calls", [])]
+    assert [call["index"] for call in called] == list(range(len(called)))
+    assert [{k: v for k, v in call.items() if k != "index"} for call in called] == said.get("tool_calls", [])
+    assert [c["choices"][0]["finish_reason"] for c in chunks[:-1]][-1] == whole["choices"][0]["finish_reason"]
+    without = list(openai.chunks(openai.read(body(stream=True)), answered(calls=calls), "t0-1"))
+    assert all("usage" not in chunk for chunk in without)
+    assert len(without) == len(chunks) - 1

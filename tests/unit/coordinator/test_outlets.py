@@ -1,0 +1,227 @@
+"""Where figures and status go: Prometheus, MLflow, the API server; none of them may stop training."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from a_job import spec
+from episodes import a_group
+from prometheus_client.parser import text_string_to_metric_families
+
+from headway_analysis.measures import figures
+from headway_api.artifacts import Layout
+from headway_api.config import JobConfig
+from headway_api.exits import JobError, not_final
+from headway_api.metrics import UnknownMetricError
+from headway_api.status import Progress, RLTrainingJobStatus
+from headway_api.store import FileStore
+from headway_coordinator import status
+from headway_coordinator.coordinator import Coordinator, begun
+from headway_coordinator.metrics import mlflow
+from headway_coordinator.metrics.mlflow import Mlflow
+from headway_coordinator.metrics.prometheus import Exporter, Sample
+
+
+def test_metrics_carry_the_job_and_their_labels() -> None:
+    samples = [
+        Sample("usage/tokens", 12, {"class": "sample"}),
+        Sample("usage/tokens", 3, {"class": "train"}),
+        Sample("val/reward/pass_at_4", 0.5),
+    ]
+    exporter = Exporter("ns", "job", lambda: samples)
+    exporter.observe("episodes/seconds", 2.0, outcome="Completed")
+    found = {
+        (sample.name, sample.labels.get("class")): sample
+        for family in text_string_to_metric_families(exporter.text().decode())
+        for sample in family.samples
+    }
+    assert found["headway_usage_tokens_total", "sample"].value == 12
+    assert found["headway_val_reward_pass_at_4", None].labels == {"namespace": "ns", "job": "job"}
+    assert found["headway_episodes_seconds_count", None].value == 1
+
+
+def test_a_number_without_a_family_is_a_mistake() -> None:
+    with pytest.raises(UnknownMetricError):
+        Exporter("ns", "job", lambda: [Sample("made/up", 1)]).text()
+
+
+def a_job(folder: Path) -> JobConfig:
+    output = spec().output.model_copy(update={"uri": f"file://{folder}"})
+    of = spec().model_copy(update={"output": output})
+    return JobConfig(name="job", namespace="ns", uid="uid", spec=of)
+
+
+class Server:
+    """A tracking server that may be down."""
+
+    def __init__(self, down: int = 0) -> None:
+        self.down = down
+        self.logged: list[tuple[str, list[Any]]] = []
+        self.runs = 0
+
+    def get_experiment_by_name(self, name: str) -> None:
+        if self.down:
+            self.down -= 1
+            raise ConnectionError("no tracking server")
+
+    def create_experiment(self, name: str) -> str:
+        return "7"
+
+    def create_run(self, experiment: str, run_name: str) -> Any:
+        self.runs += 1
+        return type("Run", (), {"info": type("Info", (), {"run_id": f"run-{self.runs}"})})
+
+    def log_batch(self, run_id: str, metrics: list[Any]) -> None:
+        self.logged.append((run_id, metrics))
+
+    def get_metric_history(self, run_id: str, name: str) -> list[Any]:
+        return [
+            point for run, points in self.logged for point in points if (run, point.key) == (run_id, name)
+        ]
+
+    def set_terminated(self, run_id: str) -> None:
+        self.logged.append((run_id, []))
+
+
+def tracker(server: Server, folder: Path) -> Mlflow:
+    # Its thread would import this while `close` waits for it, and on a cold disk for longer than that.
+    from mlflow.entities import Metric  # noqa: F401
+
+    found = Mlflow(server, FileStore(), Layout(f"file://{folder}", "ns", "job", "uid"), "ns/job", "job")
+    found.start()
+    return found
+
+
+def test_figures_reach_mlflow_in_pieces_it_takes(tmp_path: Path) -> None:
+    server = Server()
+    found = tracker(server, tmp_path)
+    found.log({f"m{i}": float(i) for i in range(1000)}, step=3, at_ms=5)
+    found.close()
+    assert [len(metrics) for _, metrics in server.logged] == [900, 100, 0]
+    assert {metric.step for _, metrics in server.logged for metric in metrics} == {3}
+
+
+def test_a_tracking_server_that_is_down_is_counted_and_tried_again(tmp_path: Path) -> None:
+    server = Server(down=1)
+    found = tracker(server, tmp_path)
+    found.log({"a": 1.0}, step=1, at_ms=1)
+    found.log({"a": 2.0}, step=2, at_ms=2)
+    found.close()
+    assert found.failures == 1
+    assert [metrics[0].step for _, metrics in server.logged if metrics] == [2]
+
+
+def test_a_tracking_server_that_hangs_costs_the_oldest_figures_and_no_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mlflow, "WAITING_MOST", 3)
+    server, hanging = Server(), threading.Event()
+    create, asked = server.create_run, threading.Event()
+
+    def slow(experiment: str, run_name: str) -> Any:
+        asked.set()
+        hanging.wait(10)
+        return create(experiment, run_name)
+
+    server.create_run = slow  # type: ignore[method-assign]
+    found = tracker(server, tmp_path)
+    found.log({"a": 0.0}, step=0, at_ms=0)
+    assert asked.wait(10)
+    for step in range(1, 8):
+        found.log({"a": 1.0}, step=step, at_ms=step)
+    assert found.dropped == 4
+    monkeypatch.setattr(mlflow, "CLOSE_SECONDS", 0.01)
+    found.close()
+    assert found.dropped == 5, "the end of the run has its place too"
+    hanging.set()
+    found._thread.join(10)
+    assert [metrics[0].step for _, metrics in server.logged if metrics] == [0, 6, 7]
+
+
+def test_a_restart_goes_on_in_the_same_run(tmp_path: Path) -> None:
+    server = Server()
+    for step in (1, 2):
+        found = tracker(server, tmp_path)
+        found.log({"a": 1.0}, step=step, at_ms=1)
+        found.close()
+    assert server.runs == 1
+    assert {run for run, _ in server.logged} == {"run-1"}
+
+
+def test_a_validation_that_a_crash_kept_from_mlflow_is_logged_after_the_restart(tmp_path: Path) -> None:
+    server = Server()
+    before = tracker(server, tmp_path)
+    groups = [a_group("v000000-000000", [0.0, 1.0], step=0)]
+    before.log(figures.validation(groups, (1,), 0.5), step=0, at_ms=1)
+    before.close()
+    for _ in range(2):
+        coordinator = Coordinator(a_job(tmp_path), "token", FileStore(), tmp_path, lambda status: None)
+        coordinator._figures.tracker = found = tracker(server, tmp_path)
+        for step in (0, 2):
+            coordinator._validated(step, groups)
+        found.close()
+    assert [metrics[0].step for _, metrics in server.logged if metrics] == [0, 2], "each once"
+    assert server.runs == 1
+
+
+async def test_the_status_is_written_when_it_changes_and_never_twice_the_same() -> None:
+    written: list[dict[str, Any]] = []
+    now = RLTrainingJobStatus(progress=Progress(step=1))
+    writer = status.Writer(written.append, lambda: now)
+    assert await writer.flush()
+    assert await writer.flush()
+    now.progress = Progress(step=2)
+    assert await writer.flush()
+    assert [found["progress"]["step"] for found in written] == [1, 2]
+
+
+async def test_a_status_that_cannot_be_written_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status, "LEAST_SECONDS", 0.01)
+    written: list[dict[str, Any]] = []
+
+    def sink(found: dict[str, Any]) -> None:
+        if writer.failures < 2:
+            raise ConnectionError("no API server")
+        written.append(found)
+
+    writer = status.Writer(sink, lambda: RLTrainingJobStatus(progress=Progress(step=1)))
+    running = asyncio.create_task(writer.run())
+    async with asyncio.timeout(10):
+        while not written:
+            await asyncio.sleep(0.01)
+    running.cancel()
+    assert writer.failures == 2
+
+
+async def test_the_last_word_is_said_again_until_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status, "LEAST_SECONDS", 0.01)
+    written: list[dict[str, Any]] = []
+
+    def sink(found: dict[str, Any]) -> None:
+        if writer.failures < 4:
+            raise ConnectionError("no API server")
+        written.append(found)
+
+    writer = status.Writer(sink, lambda: RLTrainingJobStatus(progress=Progress(step=20)))
+    assert not await writer.settle(0.02)
+    assert await writer.settle(10)
+    assert [found["progress"]["step"] for found in written] == [20]
+
+
+def test_no_bill_is_shown_before_the_ledger_is_loaded(tmp_path: Path) -> None:
+    """A counter that began at 0 again would have Prometheus count the predecessor's bill twice."""
+    coordinator = Coordinator(a_job(tmp_path), "token", FileStore(), tmp_path, lambda status: None)
+    assert not [sample for sample in coordinator._samples() if sample.name.startswith("usage/")]
+    coordinator._restoring = False
+    assert [sample for sample in coordinator._samples() if sample.name.startswith("usage/")]
+
+
+@pytest.mark.parametrize(("told", "permanent"), [(None, True), (Progress(step=3), False)])
+def test_what_a_predecessor_got_past_is_never_final(told: Progress | None, permanent: bool) -> None:
+    with pytest.raises(JobError) as caught, not_final(begun(RLTrainingJobStatus(progress=told))):
+        raise JobError("BucketUnavailable", "403")
+    assert caught.value.permanent is permanent

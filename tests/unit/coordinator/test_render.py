@@ -1,0 +1,336 @@
+"""Messages to tokens and back: which renderer is chosen, and that sampled tokens are never rewritten."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+from tokenizers.models import BPE, WordLevel
+from tokenizers.normalizers import NFC
+from toy_tokenizer import QWEN3_TEMPLATE, llama_tokenizer, tokenizer
+from transformers import PreTrainedTokenizerFast
+
+from headway_api.exits import JobError
+from headway_coordinator.trajectory import render
+from headway_coordinator.trajectory.lengths import extent, longest_token
+from headway_coordinator.trajectory.render import PROBE_TOOLS, PROBES, Renderer, Template, Typed, choose
+from headway_coordinator.trajectory.template import template_text
+
+PROMPT = PROBES[1]
+RESULT = {"role": "tool", "tool_call_id": "call-0-0", "content": "gold"}
+DROPS_OLD = "loop.index0 > last.query and message.reasoning_content"
+"""Where QWEN3_TEMPLATE says which thoughts it keeps."""
+XML_FAMILY_TOKENS = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
+"""Without these the renderer of Qwen 3.5 refuses a tokenizer."""
+
+
+@pytest.fixture(scope="module")
+def qwen(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return tokenizer(tmp_path_factory.mktemp("qwen"), QWEN3_TEMPLATE)
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return tokenizer(tmp_path_factory.mktemp("other"))
+
+
+@pytest.fixture(scope="module", params=["typed", "template"])
+def both(request: pytest.FixtureRequest, qwen: Any, other: Any) -> tuple[Renderer, Any]:
+    if request.param == "typed":
+        return choose(qwen, "qwen3"), qwen
+    return choose(other, "qwen3"), other
+
+
+def test_a_familys_renderer_is_taken_where_it_agrees_with_the_models_template(qwen: Any) -> None:
+    assert isinstance(choose(qwen, "qwen3"), Typed)
+    assert isinstance(choose(qwen, "qwen3_moe"), Typed)
+
+
+@pytest.mark.parametrize("family", ["qwen3", "", "nobody-knows", "llama"])
+def test_else_the_models_own_template_is_rendered(other: Any, family: str) -> None:
+    assert isinstance(choose(other, family), Template)
+
+
+HERMES_CALL = '<tool_call>\n{"name": "look_up", "arguments": {"key": "brave-otter"}}\n</tool_call><|im_end|>'
+
+
+def test_hermes_is_read_where_it_is_asked_for_whatever_the_family_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A family's renderer that agrees with the template, and reads calls in XML."""
+    tok = tokenizer(tmp_path, QWEN3_TEMPLATE)
+    tok.add_special_tokens({"additional_special_tokens": XML_FAMILY_TOKENS})
+    monkeypatch.setattr(render, "agrees", lambda typed, _: True)
+
+    def name_read(parser: str) -> str | None:
+        [call] = (
+            choose(tok, "qwen3_5", parser)
+            .parse(tok.encode(HERMES_CALL, add_special_tokens=False), [], PROBE_TOOLS)
+            .calls
+        )
+        return call.name
+
+    assert choose(tok, "qwen3_5").name == "qwen3.5"
+    assert name_read("auto") is None
+    assert name_read("hermes") == "look_up"
+
+
+def test_hermes_takes_the_familys_renderer_where_that_reads_it(qwen: Any) -> None:
+    assert isinstance(choose(qwen, "qwen3", "hermes"), Typed)
+
+
+def test_hermes_without_its_tags_is_refused() -> None:
+    words = Tokenizer(WordLevel({"?": 0, "end": 1}, unk_token="?"))
+    tok = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="?", eos_token="end")
+    assert isinstance(choose(tok, ""), Template)
+    with pytest.raises(JobError, match="lacks; use auto") as refused:
+        choose(tok, "", "hermes")
+    assert refused.value.termination.field == "spec.agent.builtin.toolCallParser"
+
+
+def test_both_render_what_the_template_says(both: tuple[Renderer, Any]) -> None:
+    chosen, tok = both
+    for messages in PROBES:
+        text = template_text(tok, messages, PROBE_TOOLS, generate=True)
+        assert tok.decode(chosen.render(messages, PROBE_TOOLS)) == text
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@given(junk=st.lists(st.integers(0, 500), max_size=20))
+def test_extending_keeps_what_was_sampled_token_by_token(both: tuple[Renderer, Any], junk: list[int]) -> None:
+    chosen, tok = both
+    stop = tok.convert_tokens_to_ids("<|im_end|>")
+    think = {tok.convert_tokens_to_ids(t) for t in ("<think>", "</think>")}
+    sampled = [t for t in junk if t not in (*chosen.stop_token_ids, *think)] + [stop]
+    prompt = chosen.render(PROMPT, PROBE_TOOLS)
+    parsed = chosen.parse(sampled, prompt, PROBE_TOOLS)
+    history = [*PROMPT, {"role": "assistant", "content": parsed.content}]
+    extended = chosen.extend(prompt, sampled, history, [RESULT], PROBE_TOOLS)
+    if extended is None:
+        pytest.fail("nothing but an open reasoning block may keep a turn from being extended")
+    assert extended[: len(prompt) + len(sampled)] == [*prompt, *sampled]
+    added = tok.decode(extended[len(prompt) + len(sampled) :])
+    assert "gold" in added
+    assert added.endswith("<|im_start|>assistant\n")
+
+
+def test_an_extension_is_what_the_template_would_have_said(both: tuple[Renderer, Any]) -> None:
+    chosen, tok = both
+    said = '<tool_call>\n{"name": "look_up", "arguments": {"key": "brave-otter"}}\n</tool_call><|im_end|>'
+    sampled = tok.encode(said, add_special_tokens=False)
+    prompt = chosen.render(PROMPT, PROBE_TOOLS)
+    [call] = chosen.parse(sampled, prompt, PROBE_TOOLS).calls
+    assert (call.name, call.arguments, call.problem) == ("look_up", {"key": "brave-otter"}, None)
+    function = {"name": "look_up", "arguments": json.dumps(call.arguments)}
+    spoken = {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"id": "a", "type": "function", "function": function}],
+    }
+    history = [*PROMPT, spoken]
+    extended = chosen.extend(prompt, sampled, history, [RESULT], PROBE_TOOLS)
+    assert extended is not None
+    whole = template_text(tok, [*history, RESULT], PROBE_TOOLS, generate=True)
+    assert tok.decode(extended) == whole
+
+
+def test_a_template_that_keeps_thoughts_decides_over_a_familys_renderer_that_drops_them(
+    tmp_path: Path,
+) -> None:
+    template = QWEN3_TEMPLATE.replace(DROPS_OLD, "message.reasoning_content")
+    assert template != QWEN3_TEMPLATE
+    tok = tokenizer(tmp_path, template)
+    chosen = choose(tok, "qwen3")
+    assert isinstance(chosen, Template)
+    prompt = chosen.render(PROMPT, [])
+    sampled = tok.encode("<think>Hm.</think>Gold.<|im_end|>", add_special_tokens=False)
+    history = [*PROMPT, {"role": "assistant", "content": "Gold.", "reasoning_content": "Hm."}]
+    extended = chosen.extend(prompt, sampled, history, PROBES[0], [])
+    assert extended is not None
+    assert extended[: len(prompt) + len(sampled)] == [*prompt, *sampled]
+
+
+def spelled(tok: Any, text: str) -> list[int]:
+    """A text as a model may sample it, letter by letter, and its end."""
+    letters = [token for letter in text for token in tok.encode(letter, add_special_tokens=False)]
+    assert letters != tok.encode(text, add_special_tokens=False)
+    return [*letters, tok.convert_tokens_to_ids("<|im_end|>")]
+
+
+def test_a_word_of_the_users_leaves_what_was_sampled_as_it_is(both: tuple[Renderer, Any]) -> None:
+    chosen, tok = both
+    prompt, sampled = chosen.render(PROMPT, []), spelled(tok, "It is gold, as you know.")
+    history = [*PROMPT, {"role": "assistant", "content": chosen.parse(sampled, prompt, []).content}]
+    extended = chosen.extend(prompt, sampled, history, PROBES[0], [])
+    assert extended is not None
+    assert extended[: len(prompt) + len(sampled)] == [*prompt, *sampled]
+    assert tok.decode(extended) == template_text(tok, [*history, *PROBES[0]], [], generate=True)
+
+
+def test_a_word_of_the_users_drops_what_was_thought_where_the_template_does(qwen: Any) -> None:
+    """The model is trained on the prompts that it will be served with."""
+    chosen = choose(qwen, "qwen3")
+    prompt = chosen.render(PROMPT, [])
+    sampled = qwen.encode("<think>\nHm.\n</think>\n\nGold.<|im_end|>", add_special_tokens=False)
+    parsed = chosen.parse(sampled, prompt, [])
+    history = [*PROMPT, {"role": "assistant", "content": "Gold.", "reasoning_content": parsed.reasoning}]
+    assert parsed.reasoning == "Hm."
+    assert chosen.extend(prompt, sampled, history, PROBES[0], []) is None
+    assert "Hm." not in qwen.decode(chosen.render([*history, *PROBES[0]], []))
+    assert chosen.extend(prompt, sampled, history, [RESULT], []) is not None
+
+
+BARE = """\
+{%- for message in messages %}
+    {{- '<|im_start|>' + message.role + '\\n' }}
+    {%- if message.role != 'assistant' %}{{- message.content }}
+    {%- else %}SAID{%- endif %}
+    {{- '<|im_end|>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}
+"""
+APART = "{{- '<think>\\n' + (message.reasoning_content or '') + '\\n</think>\\n\\n' + message.content }}"
+
+
+@pytest.mark.parametrize("new", [PROBES[0], [RESULT]], ids=["user", "tool"])
+@pytest.mark.parametrize(
+    ("said", "keeps"),
+    [
+        ("{{- message.content.split('</think>')[-1].lstrip('\\n') }}", False),
+        ("{{- message.content if loop.last else message.content.split('</think>')[-1] }}", False),
+        ("{{- '<think>\\n\\n</think>\\n\\n' + message.content.split('</think>')[-1] }}", False),
+        (APART, True),
+        ("{{- message.content }}", True),
+    ],
+    ids=["strips-all", "strips-all-but-the-last", "empties-all", "keeps", "knows-no-thoughts"],
+)
+def test_a_turn_is_extended_where_the_template_keeps_what_was_thought_in_it(
+    tmp_path: Path, said: str, keeps: bool, new: list[dict[str, Any]]
+) -> None:
+    """Of a template that strips the thoughts of every past turn, no text shows that it had any."""
+    tok = tokenizer(tmp_path, BARE.replace("SAID", said))
+    chosen = choose(tok, "qwen2")
+    assert isinstance(chosen, Template)
+    # The words of the thought stand elsewhere, too.
+    asked = [*PROMPT, {"role": "assistant", "content": "Gold."}, {"role": "user", "content": "Is it Gold?"}]
+    prompt = chosen.render(asked, [])
+    sampled = tok.encode("<think>\nGold?\n</think>\n\nIt is Gold?<|im_end|>", add_special_tokens=False)
+    parsed = chosen.parse(sampled, prompt, [])
+    assert (parsed.reasoning or "").strip() == "Gold?"
+    turn = {"role": "assistant", "content": parsed.content}
+    extended = chosen.extend(
+        prompt, sampled, [*asked, turn | {"reasoning_content": parsed.reasoning}], new, []
+    )
+    assert (extended is not None) == keeps
+    if extended is not None:
+        assert extended[: len(prompt) + len(sampled)] == [*prompt, *sampled]
+    thoughtless = tok.encode("Gold.<|im_end|>", add_special_tokens=False)
+    spoken = [*asked, {"role": "assistant", "content": "Gold."}]
+    assert chosen.extend(prompt, thoughtless, spoken, new, []) is not None
+
+
+def test_a_familys_renderer_that_keeps_thoughts_between_tool_calls_gives_way_to_a_template_that_drops_them(
+    tmp_path: Path,
+) -> None:
+    template = QWEN3_TEMPLATE.replace(DROPS_OLD, "false")
+    assert template != QWEN3_TEMPLATE
+    assert isinstance(choose(tokenizer(tmp_path, template), "qwen3"), Template)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("<tool_call>{nonsense}</tool_call><|im_end|>", "invalid json"),
+        ('<tool_call>{"arguments": {}}</tool_call><|im_end|>', "missing name"),
+        ('<tool_call>{"name": "look_up", "arguments": [1]}</tool_call><|im_end|>', "not an object"),
+        ('<tool_call>{"name": "look_up", "arguments": "7"}</tool_call><|im_end|>', "not an object"),
+        ('<tool_call>{"name": 7, "arguments": {}}</tool_call><|im_end|>', "not a string"),
+        ('<tool_call>{"name": "look_up"', "unclosed"),
+        ('<tool_call>{"name": "look_up", "arguments": {"key": "\\ud83d"}}</tool_call><|im_end|>', "as JSON"),
+        ('<tool_call>{"name": "\\ud83d", "arguments": {}}</tool_call><|im_end|>', "as JSON"),
+        ('<tool_call>{"name": "look_up", "arguments": {"key": NaN}}</tool_call><|im_end|>', "as JSON"),
+        (
+            f'<tool_call>{{"name": "look_up", "arguments": {"[" * 3000}</tool_call><|im_end|>',
+            "RecursionError",
+        ),
+        (f'<tool_call>{{"name": "look_up", "arguments": {"1" * 5000}}}</tool_call><|im_end|>', "ValueError"),
+    ],
+)
+def test_a_malformed_call_is_kept_with_what_is_wrong(
+    both: tuple[Renderer, Any], text: str, problem: str
+) -> None:
+    chosen, tok = both
+    [call] = chosen.parse(tok.encode(text, add_special_tokens=False), [], PROBE_TOOLS).calls
+    assert problem in str(call.problem)
+    assert call.arguments is None
+    assert call.raw
+    assert "<" not in call.raw
+
+
+@cache
+def bounded(name: str) -> Any:
+    """Tokenizers of every kind that has a bound, one of which puts characters together."""
+    if name == "llama":
+        return llama_tokenizer()
+    found = tokenizer(Path(mkdtemp()))
+    if name == "composing":
+        found.backend_tokenizer.normalizer = NFC()
+    return found
+
+
+@pytest.mark.parametrize("name", ["qwen", "llama", "composing"])
+@settings(max_examples=150)
+@given(data=st.data())
+def test_a_text_has_never_fewer_tokens_than_its_length_says(name: str, data: st.DataObject) -> None:
+    tok = bounded(name)
+    longest = longest_token(tok)
+    assert longest is not None
+    piece = st.one_of(
+        st.text(max_size=20), st.sampled_from([*tok.get_vocab(), " " * 50, "e\u0301", "\u212b"])
+    )
+    text = "".join(data.draw(st.lists(piece, max_size=20)))
+    assert extent([text]).tokens(longest) <= len(tok.encode(text, add_special_tokens=False))
+    assert extent(["word, " * 100]).tokens(longest) >= 100
+
+
+def test_a_token_that_may_stand_for_any_text_bounds_nothing() -> None:
+    words = Tokenizer(WordLevel({"?": 0, "end": 1}, unk_token="?"))
+    assert longest_token(PreTrainedTokenizerFast(tokenizer_object=words, unk_token="?")) is None
+    unknown = Tokenizer(BPE({"?": 0, "a": 1, "b": 2}, [], unk_token="?", fuse_unk=True))
+    assert longest_token(PreTrainedTokenizerFast(tokenizer_object=unknown, unk_token="?")) is None
+
+
+def test_a_turn_cut_off_by_length_cannot_be_extended_by_an_opaque_template(other: Any) -> None:
+    chosen = choose(other, "")
+    prompt = chosen.render(PROMPT, [])
+    assert (
+        chosen.extend(prompt, [1, 2], [*PROMPT, {"role": "assistant", "content": "x"}], [RESULT], []) is None
+    )
+
+
+def test_a_template_that_rewrites_history_is_not_extended(tmp_path: Path) -> None:
+    forgetful = tokenizer(
+        tmp_path, "{{ messages | length }}{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}"
+    )
+    chosen = choose(forgetful, "")
+    prompt, stop = chosen.render(PROMPT, []), forgetful.convert_tokens_to_ids("<|im_end|>")
+    history = [*PROMPT, {"role": "assistant", "content": "x"}]
+    assert chosen.extend(prompt, [5, stop], history, [RESULT], []) is None
+
+
+def test_a_model_without_template_or_tokenizer_says_what_to_add(tmp_path: Path) -> None:
+    with pytest.raises(JobError, match="add tokenizer"):
+        render.load(tmp_path)
+    plain = tokenizer(tmp_path)
+    plain.chat_template = None
+    folder = tmp_path / "plain"
+    plain.save_pretrained(folder)
+    with pytest.raises(JobError, match="chat template"):
+        render.load(folder)

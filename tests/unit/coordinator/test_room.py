@@ -1,0 +1,178 @@
+"""Places whose number moves: in order, never more than allowed, and none is ever lost."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headway_coordinator.room import Room
+
+
+class Guest:
+    """Wants a place, and keeps it until told to go."""
+
+    def __init__(self, room: Room, order: list[Guest]) -> None:
+        self._room = room
+        self._order = order
+        self._go = asyncio.Event()
+        self.inside = False
+        self.task = asyncio.create_task(self._stay())
+
+    async def _stay(self) -> None:
+        async with self._room:
+            self.inside = True
+            self._order.append(self)
+            try:
+                await self._go.wait()
+            finally:
+                self.inside = False
+
+    def leave(self) -> None:
+        self._go.set()
+
+
+async def settle() -> None:
+    """Long enough for a row of guests that leave as soon as they are let in."""
+    for _ in range(200):
+        await asyncio.sleep(0)
+
+
+async def test_first_come_first_served_and_a_higher_limit_lets_more_in() -> None:
+    room, order = Room(4), list[Guest]()
+    room.limit = 1
+    guests = [Guest(room, order) for _ in range(5)]
+    await settle()
+    assert (order, room.used, room.waiting) == (guests[:1], 1, 4)
+    room.limit = 3
+    await settle()
+    assert (order, room.used, room.waiting) == (guests[:3], 3, 2)
+    guests[1].leave()
+    await settle()
+    assert order == guests[:4]
+    for guest in guests:
+        guest.leave()
+    await settle()
+    assert (order, room.used, room.waiting) == (guests, 0, 0)
+
+
+async def test_a_lower_limit_throws_nobody_out_and_lets_nobody_in_until_enough_have_left() -> None:
+    room, order = Room(3), list[Guest]()
+    guests = [Guest(room, order) for _ in range(4)]
+    await settle()
+    room.limit = 1
+    await settle()
+    assert [guest.inside for guest in guests] == [True, True, True, False]
+    for gone in (0, 1):
+        guests[gone].leave()
+        await settle()
+        assert not guests[3].inside
+    guests[2].leave()
+    await settle()
+    assert guests[3].inside
+    guests[3].leave()
+
+
+async def test_who_is_cancelled_while_waiting_is_passed_over() -> None:
+    room, order = Room(1), list[Guest]()
+    guests = [Guest(room, order) for _ in range(3)]
+    await settle()
+    guests[1].task.cancel()
+    await settle()
+    assert room.waiting == 1
+    guests[0].leave()
+    await settle()
+    assert order == [guests[0], guests[2]]
+    guests[2].leave()
+    await settle()
+    assert room.used == 0
+
+
+async def test_a_place_given_to_one_cancelled_in_the_same_moment_goes_to_the_next() -> None:
+    room, order = Room(1), list[Guest]()
+    guests = [Guest(room, order) for _ in range(3)]
+    await settle()
+    guests[0].leave()
+    while room.waiting == 2:
+        await asyncio.sleep(0)
+    assert not guests[1].inside, "it has the place and has not run yet"
+    guests[1].task.cancel()
+    await settle()
+    assert guests[1].task.cancelled()
+    assert (order, room.used) == ([guests[0], guests[2]], 1)
+    guests[2].leave()
+
+
+async def test_an_error_inside_returns_the_place() -> None:
+    room = Room(1)
+    with pytest.raises(KeyError):
+        async with room:
+            raise KeyError
+    assert room.used == 0
+
+
+async def test_demand_is_the_most_since_it_was_asked() -> None:
+    room, order = Room(2), list[Guest]()
+    guests = [Guest(room, order) for _ in range(3)]
+    await settle()
+    for guest in guests:
+        guest.leave()
+    await settle()
+    assert room.demand() == (2, True)
+    assert room.demand() == (0, False)
+
+
+async def test_demand_of_a_follower_is_demand_of_its_leader() -> None:
+    room = Room(4)
+    follower, order = room.follower(), list[Guest]()
+    guests = [Guest(follower, order) for _ in range(5)]
+    await settle()
+    assert room.demand() == (4, True)
+    for guest in guests:
+        guest.leave()
+    await settle()
+    room.demand()
+    assert room.demand() == (0, False)
+
+
+@pytest.mark.parametrize("places", [0, 5])
+def test_a_limit_is_between_one_and_the_ceiling(places: int) -> None:
+    with pytest.raises(ValueError, match="at most 4"):
+        Room(4).limit = places
+
+
+@given(seed=st.integers(0, 10**6), ceiling=st.integers(1, 5))
+def test_whatever_happens_no_place_is_lost_or_given_twice(seed: int, ceiling: int) -> None:
+    asyncio.run(_whatever_happens(random.Random(seed), ceiling))
+
+
+async def _whatever_happens(chance: random.Random, ceiling: int) -> None:
+    room, order, guests = Room(ceiling), list[Guest](), list[Guest]()
+    for _ in range(60):
+        match chance.randrange(5):
+            case 0 | 1:
+                guests.append(Guest(room, order))
+            case 2 if guests:
+                chance.choice(guests).leave()
+            case 3 if guests:
+                chance.choice(guests).task.cancel()
+            case 4:
+                room.limit = chance.randint(1, ceiling)
+        if chance.random() < 0.5:
+            before = room.used
+            await asyncio.sleep(0)
+            assert room.used <= max(room.limit, before)
+        if chance.random() < 0.3:
+            await settle()
+            assert room.used == sum(guest.inside for guest in guests)
+            assert room.waiting == 0 or room.used >= room.limit
+            queued = [g for g in guests if g not in order and not g.task.done()]
+            assert all(guests.index(one) < guests.index(other) for one in order for other in queued)
+    for guest in guests:
+        guest.leave()
+    async with asyncio.timeout(5):
+        await asyncio.gather(*(guest.task for guest in guests), return_exceptions=True)
+    assert (room.used, room.waiting) == (0, 0)

@@ -1,0 +1,75 @@
+"""What the spool says of a place it cannot write to, and what it reads of steps that were taken."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from a_job import report
+from refusing_bucket import refusing_store
+
+from headway_api.artifacts import Layout
+from headway_api.exits import ANEW, JobError
+from headway_api.store import FileStore
+from headway_coordinator.spool import Spool, standing
+
+
+def test_a_bucket_that_may_not_be_written_is_named_before_anything_starts() -> None:
+    spool = Spool(refusing_store("AccessDenied", 403), Layout("s3://typo/runs", "rl", "refunds", "uid"))
+    with pytest.raises(JobError) as refused:
+        spool.incarnation()
+    told = refused.value.termination
+    assert (told.reason, told.field, refused.value.permanent) == (
+        "BucketUnavailable",
+        "spec.output.uri",
+        True,
+    )
+    assert "bucket 'typo' cannot be used" in told.message
+
+
+def test_steps_beyond_the_newest_version_are_undone() -> None:
+    """The learner took steps 1 to 4, resumed at 2, which was durable, and has taken 3 anew."""
+    found = [report(0), report(1), report(2, 1), report(3, 1), report(4)]
+    stands, undone = standing(found[::-1])
+    assert [str(r.version) for r in stands] == ["0.0", "0.1", "1.2", "1.3"]
+    assert [str(r.version) for r in undone] == ["0.4"]
+    assert standing([]) == ([], [])
+
+
+@pytest.mark.parametrize(("pointer", "durable"), [(None, 1), (2, 2), (3, 3), (9, 3)])
+def test_a_coordinator_that_starts_knows_what_has_become_durable(
+    tmp_path: Path, pointer: int | None, durable: int
+) -> None:
+    """The learner may have ended meanwhile: it will not say so again."""
+    store, layout = FileStore(), Layout(f"file://{tmp_path}", "rl", "refunds", "uid")
+    for step in range(4):
+        store.put(
+            layout.step_history(step), report(step, durable=max(0, step - 2)).model_dump_json().encode()
+        )
+    if pointer is not None:
+        store.put(layout.latest, json.dumps({"step": pointer}).encode())
+    replay = Spool(store, layout).replay()
+    assert replay.reports[-1].durable == durable
+    assert replay.undone == []
+
+
+@pytest.mark.parametrize("pointer", [b"step 12", b"{}", b"12", b'{"step": null}'])
+def test_a_pointer_that_cannot_be_read_is_the_learners_to_explain(tmp_path: Path, pointer: bytes) -> None:
+    """A person has written it; the learner, which is to resume there, ends with `CheckpointUnusable`."""
+    store, layout = FileStore(), Layout(f"file://{tmp_path}", "rl", "refunds", "uid")
+    store.put(layout.step_history(0), report(0).model_dump_json().encode())
+    store.put(layout.latest, pointer)
+    replay = Spool(store, layout).replay()
+    assert replay.reports[-1].durable == report(0).durable
+
+
+def test_a_coordinator_is_superseded_once_a_newer_one_has_its_number(tmp_path: Path) -> None:
+    spool = Spool(FileStore(), Layout(f"file://{tmp_path}", "rl", "refunds", "uid"))
+    first = spool.incarnation()
+    spool.refuse_superseded(first)
+    second = spool.incarnation()
+    spool.refuse_superseded(second)
+    with pytest.raises(JobError, match="goes on with this job") as refused:
+        spool.refuse_superseded(first)
+    assert (refused.value.termination.reason, refused.value.code) == ("Superseded", ANEW)

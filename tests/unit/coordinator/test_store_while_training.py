@@ -1,0 +1,76 @@
+"""A job whose artifact store goes away while it trains: what waits, what says so, and what comes of it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import cast
+
+import pytest
+from a_job import Job, spec
+from botocore.exceptions import EndpointConnectionError
+
+from headway_api import store_away
+from headway_api.exits import JobError
+from headway_api.sandbox_api import PoolState
+from headway_api.store import FileStore
+from headway_api.store_away import Patience, Patient, store_explained
+from headway_coordinator import stall
+from headway_coordinator.engines.router import Router
+from headway_coordinator.ledger.segments import total
+from headway_coordinator.stall import culprit
+
+POOL = PoolState(ready=0, starting=0, leased=0)
+
+
+class Leaving(FileStore):
+    """One that answers nothing while it is away."""
+
+    away = False
+
+    def put_new(self, uri: str, data: bytes) -> bool:
+        if self.away:
+            raise EndpointConnectionError(endpoint_url="http://store")
+        return super().put_new(uri, data)
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Leaving:
+    monkeypatch.setattr(store_away, "PAUSE", 0.01)
+    monkeypatch.setattr(stall, "STORE_SECONDS", 0.2)
+    return Leaving()
+
+
+def job_over(store: Leaving, folder: Path, patience: float) -> Job:
+    job = Job(folder, spec(maxStepsOffPolicy=1))
+    job.store = cast(FileStore, Patient(store, Patience(seconds=patience)))
+    return job
+
+
+async def test_what_waits_for_the_store_is_named_and_goes_on_when_it_is_back(
+    tmp_path: Path, store: Leaving
+) -> None:
+    job = job_over(store, tmp_path, patience=60)
+    async with job.coordinator() as (training, learner, running):
+        await learner.run(steps=1)
+        store.away = True
+        more = asyncio.create_task(learner.run())
+        while "artifact store" not in culprit(training, Router(), POOL, 600.0).words:
+            await asyncio.sleep(0.01)
+        assert not running.done()
+        store.away = False
+        await more
+        await running
+    assert training.state.finished == "MaxSteps"
+    assert total(job.ledger.days) == job.recounted()
+    assert len({task.episode_id for task in job.tasks}) == len(job.tasks)
+
+
+async def test_a_store_that_stays_away_is_what_the_job_ends_with(tmp_path: Path, store: Leaving) -> None:
+    job = job_over(store, tmp_path, patience=0.3)
+    async with job.coordinator() as (_, learner, running):
+        await learner.run(steps=1)
+        store.away = True
+        with pytest.raises(JobError) as ended, store_explained():
+            await running
+    assert ended.value.termination.reason == "StoreAway"

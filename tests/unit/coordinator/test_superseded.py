@@ -1,0 +1,165 @@
+"""A coordinator that outlives its replacement ends, and leaves nothing that its successor would take."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from a_job import Job, spec
+from episodes import a_group
+from faulty_servers import broker, fail, serving
+
+from headway_api.exits import JobError
+from headway_api.records import EpisodeRecord, GroupRecord
+from headway_api.sandbox_api import NOT_OWNER
+from headway_coordinator.bounds import TOO_OLD, superseded
+from headway_coordinator.coordinator import is_superseded
+from headway_coordinator.dataset import position_of
+from headway_coordinator.episode import Task
+from headway_coordinator.ledger.segments import Ledger, total
+from headway_coordinator.sandboxes import Broker
+from headway_coordinator.spool import Spool, decode
+
+
+def long_job(tmp_path: Path, **algorithm: Any) -> Job:
+    of = spec(**algorithm)
+    return Job(
+        tmp_path, of.model_copy(update={"schedule": of.schedule.model_copy(update={"max_steps": 8})}), 40
+    )
+
+
+async def ended(running: asyncio.Task[None]) -> BaseException:
+    with pytest.raises(BaseExceptionGroup) as found:
+        await asyncio.wait_for(asyncio.shield(running), 20)
+    return found.value
+
+
+async def test_whom_the_broker_tells_that_another_owns_the_sandboxes_ends_at_once() -> None:
+    async with serving(broker("http://nowhere")) as leases, aiohttp.ClientSession() as http:
+        leases.faults["POST /v1/leases"] = fail(409, NOT_OWNER, permanent=True)
+        with pytest.raises(JobError) as refused:
+            async with Broker(http, leases.url, "t", "job-0").lease("e", 60, 5):
+                pass
+    assert (refused.value.termination.reason, refused.value.permanent) == ("Superseded", False)
+    assert leases.count("POST /v1/leases") == 1
+
+
+async def test_an_older_coordinator_whose_sandboxes_were_claimed_writes_nothing_and_its_successor_trains(
+    tmp_path: Path,
+) -> None:
+    """Its episodes fail for good by the claim, and nobody's group is abandoned for it."""
+    job, claimed, plain = long_job(tmp_path), asyncio.Event(), Job.episode
+    job.fails = lambda task: task.attempt < 100 and position_of(task.group_id) > 3
+
+    async def episode(task: Task) -> EpisodeRecord:
+        if job.fails(task):
+            await claimed.wait()
+        return await plain(job, task)
+
+    job.episode = episode  # type: ignore[method-assign]
+    async with job.coordinator() as (_, learner, older):
+        await learner.run(steps=1)
+        rotation = job.rotation
+        async with job.coordinator() as (training, learner, newer):
+            rotation.wanted = job.rotation.wanted
+            claimed.set()
+            assert is_superseded(await ended(older))
+            await asyncio.gather(learner.run(), newer)
+    assert training.state.finished == "MaxSteps"
+    assert training.state.abandoned == {}
+    groups = [decode(job.store.get(uri)) for uri in job.store.list(job.layout.train_groups)]
+    assert [group.group_id for group in groups if group.abandoned] == []
+    later = [group for group in groups if position_of(group.group_id) > 3]
+    assert {e.attempt for group in later for e in group.episodes} == {100}
+
+
+async def test_a_refused_lease_ends_the_job_and_not_just_the_episode(tmp_path: Path) -> None:
+    job = long_job(tmp_path)
+
+    async def refused(task: Task) -> EpisodeRecord:
+        raise superseded("job-1 does")
+
+    job.episode = refused  # type: ignore[method-assign]
+    async with job.coordinator() as (_, learner, running):
+        taking = asyncio.create_task(learner.run(steps=1))
+        assert is_superseded(await ended(running))
+        taking.cancel()
+    assert job.store.list(job.layout.train_groups) == []
+
+
+def test_only_a_superseded_coordinator_leaves_the_status_to_another() -> None:
+    error = superseded("job-1 does")
+    assert is_superseded(error)
+    assert is_superseded(BaseExceptionGroup("", [ExceptionGroup("", [error])]))
+    assert not is_superseded(None)
+    assert not is_superseded(asyncio.CancelledError())
+    assert not is_superseded(ExceptionGroup("", [ValueError(), JobError("StaleBatch", "x")]))
+
+
+def quick(**algorithm: Any) -> Any:
+    """Without validations, so that nothing but groups is sampled."""
+    of = spec(batchSize=1, **algorithm)
+    longer = of.schedule.model_copy(update={"max_steps": 10})
+    quiet = of.evaluation.model_copy(update={"at_start": False, "every_steps": 0})
+    return of.model_copy(update={"schedule": longer, "evaluation": quiet})
+
+
+def write(job: Job, group: GroupRecord, *, billed: bool) -> None:
+    """What a predecessor that was thought dead writes, before it is stopped at last."""
+    Spool(job.store, job.layout).put(group)
+    if billed:
+        Ledger(job.store, job.layout).group(group)
+
+
+@pytest.mark.parametrize("billed", [False, True])
+@pytest.mark.parametrize(("behind", "given_up"), [(2, True), (1, True), (0, False)])
+async def test_a_group_that_a_predecessor_wrote_late_is_trained_unless_its_tokens_are_too_old(
+    tmp_path: Path, behind: int, given_up: bool, billed: bool
+) -> None:
+    """It stands for a group that this process began `behind` steps after the other's tokens."""
+    job, plain, late = Job(tmp_path, quick(maxStepsOffPolicy=1), rows=40), Job.episode, ""
+
+    async def episode(task: Task) -> EpisodeRecord:
+        nonlocal late
+        step = training.sampler.active[position_of(task.group_id)].since
+        if not late and step >= 2:
+            late = task.group_id
+            write(job, a_group(late, [1.0, 0.0], step=step - behind), billed=billed)
+        return await plain(job, task)
+
+    job.episode = episode  # type: ignore[method-assign]
+    async with job.coordinator() as (training, learner, running):
+        await asyncio.gather(learner.run(), running)
+    assert training.state.finished == "MaxSteps"
+    group = decode(job.store.get(job.layout.train_group(late)))
+    trained = [group.group_id for batch in learner.batches for group in batch.groups]
+    assert (late in trained) != given_up
+    assert group.abandoned == (TOO_OLD if given_up else None)
+    assert training.state.abandoned == ({"TooOld": 1} if given_up else {})
+    assert bool(training.state.discarded["TooOld"]) == given_up
+    assert total(job.ledger.days) == job.recounted()
+
+
+@pytest.mark.parametrize("billed", [False, True])
+async def test_a_successor_gives_up_what_was_written_too_late_for_any_batch(
+    tmp_path: Path, billed: bool
+) -> None:
+    job = Job(tmp_path, quick(maxStepsOffPolicy=1), rows=40)
+    async with job.coordinator() as (_, learner, _):
+        await learner.run(steps=4)
+    at = len(job.store.list(job.layout.train_groups))
+    late = a_group(f"t0-{at:06d}", [1.0, 0.0], step=1)
+    write(job, late, billed=billed)
+    for abandoned in ({"TooOld": 1}, {}):
+        async with job.coordinator() as (training, learner, running):
+            assert training.state.abandoned == abandoned, "it is put on record"
+            assert bool(training.state.discarded["TooOld"]) == bool(abandoned)
+            assert total(job.ledger.days) == job.recounted()
+            if not abandoned:
+                await asyncio.gather(learner.run(), running)
+    assert training.state.finished == "MaxSteps"
+    assert late.group_id not in [group.group_id for batch in learner.batches for group in batch.groups]
+    assert total(job.ledger.days) == job.recounted()

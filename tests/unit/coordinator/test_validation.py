@@ -1,0 +1,127 @@
+"""Validations: when they run, what failed in them, and what a restart knows of them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from a_job import Job, spec
+from episodes import version
+
+from headway_analysis.measures.episodes import Evaluation
+from headway_api.artifacts import Layout
+from headway_api.exits import JobError
+from headway_api.prices import DEFAULT
+from headway_api.records import Batch, UsageClass
+from headway_coordinator import view
+from headway_coordinator.ledger.segments import total
+from headway_coordinator.state import State
+
+
+async def test_validation_is_a_barrier_between_steps(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.pause = lambda task: 0.05 if task.group_id.startswith("v") else 0.0
+    async with job.coordinator() as (training, learner, _):
+        async with aiohttp.ClientSession() as http:
+            await learner.announce(http, learner.commit(0, []))
+            assert await training.batch(1) is None
+            assert view.progress(training, 0, version(0), None).evaluating == 0
+            found = await learner.take(http, 1)
+        assert isinstance(found, Batch)
+        assert training.state.evaluations[0].episodes == 3
+        assert view.progress(training, 0, version(0), None).evaluating is None
+    validated = [task for task in job.tasks if task.group_id.startswith("v")]
+    assert all(task.sampling.temperature == 0 for task in validated)
+
+
+async def test_every_episode_of_a_validation_is_progress(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    last = "v000000-000002"
+    job.pause = lambda task: 60.0 if task.group_id == last else 0.01
+    async with job.coordinator() as (training, learner, _):
+        await training.report(learner.commit(0, []))
+        reported = view.progress(training, 0, version(0), None).updated_time
+        while training.state.ended["Completed", "validation"] < 2:
+            await asyncio.sleep(0.001)
+        moved = view.progress(training, 0, version(0), None).updated_time
+        assert training.state.evaluating == 0
+    assert reported is not None
+    assert moved is not None
+    assert (moved - reported).total_seconds() >= 0.01, "though no step was taken and it is not over"
+
+
+async def test_a_row_that_failed_is_remembered_and_paid_by_nobody(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.fails = lambda task: task.group_id == "v000002-000001"
+    async with job.coordinator() as (training, learner, running):
+        await asyncio.gather(learner.run(), running)
+        before = training.state.evaluations
+        assert [(e.episodes, e.failed) for _, e in sorted(before.items())] == [(3, 0), (2, 1), (3, 0)]
+    used = total(job.ledger.days)
+    assert used[UsageClass.DISCARDED] > 0
+    assert used == job.recounted()
+    tried = len(job.tasks)
+    async with job.coordinator() as (training, _, running):
+        assert training.state.evaluations == before
+        await running
+    assert len(job.tasks) == tried
+    assert total(job.ledger.days) == used
+
+
+async def test_a_validation_that_failed_altogether_is_tried_again_after_a_restart(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.fails = lambda task: task.group_id.startswith("v")
+    for _ in range(2):
+        async with job.coordinator() as (training, learner, running):
+            async with aiohttp.ClientSession() as http:
+                await learner.announce(http, learner.resume())
+            with pytest.raises(ExceptionGroup) as failed:
+                await running
+            assert failed.group_contains(JobError, match="lost")
+            assert training.state.evaluating is None
+    job.fails = lambda task: task.episode_id == "v000000-000002-0-200"
+    async with job.coordinator() as (training, learner, _):
+        assert training.state.evaluations == {}
+        await learner.run(steps=1)
+        assert training.state.evaluations[0].failed == 0
+    async with job.coordinator() as (training, _, _):
+        assert training.state.evaluations[0].episodes == 3
+        assert total(job.ledger.days) == job.recounted()
+    attempts = [task.attempt for task in job.tasks if task.group_id == "v000000-000000"]
+    assert attempts == [0, 1, 100, 101, 200]
+
+
+async def test_a_validation_that_was_interrupted_goes_on_with_the_rows_that_lack_an_answer(
+    tmp_path: Path,
+) -> None:
+    job = Job(tmp_path)
+    job.fails = lambda task: task.group_id == "v000000-000001"
+    job.pause = lambda task: 60.0 if task.group_id == "v000000-000002" else 0.0
+    async with job.coordinator() as (_, learner, _), aiohttp.ClientSession() as http:
+        await learner.announce(http, learner.resume())
+        while not (
+            job.store.list(job.layout.failed_groups) and job.store.list(job.layout.validation_groups(0))
+        ):
+            await asyncio.sleep(0.001)
+    tried = len(job.tasks)
+    job.fails = job.pause = lambda task: False
+    async with job.coordinator() as (training, learner, _):
+        await learner.run(steps=1)
+        assert (training.state.evaluations[0].episodes, training.state.evaluations[0].failed) == (3, 0)
+    again = {task.group_id for task in job.tasks[tried:] if task.group_id.startswith("v000000")}
+    assert again == {"v000000-000001", "v000000-000002"}
+
+
+async def test_success_before_training_is_that_of_the_untrained_model(tmp_path: Path) -> None:
+    evaluations = {step: Evaluation(step, 0.5, 0.5, 0.5, 3, 0) for step in (2, 0, 4)}
+
+    def told(*steps: int) -> dict[str, Any]:
+        state = State(evaluations={step: evaluations[step] for step in steps})
+        return view.report("job", spec(), Layout("s3://b/o", "ns", "job", "uid"), state, {}, DEFAULT, 0)
+
+    assert (told(0, 2)["before"], told(0, 2)["after"]["step"]) == (evaluations[0]._asdict(), 2)
+    assert told(2, 4)["before"] is None
+    assert told()["before"] is None

@@ -1,0 +1,125 @@
+"""What status says of checkpoints: one to resume from, and weights that anybody can load."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from a_job import spec
+from episodes import version
+
+from headway_analysis.measures.episodes import Evaluation
+from headway_api.artifacts import Layout
+from headway_api.config import JobConfig
+from headway_api.records import Canary, StepReport, WeightsManifest
+from headway_api.status import Checkpoints
+from headway_api.store import FileStore
+from headway_api.weights_format import EXPORT_FILE, MODEL_FILE
+from headway_coordinator import coordinator as coordinators
+from headway_coordinator import view
+from headway_coordinator.state import State
+
+LAYOUT = Layout("s3://b/runs", "team", "refunds", "u-1")
+CANARY = Canary(tokens=[1, 2], logprobs=[-1.0], tolerance=0.1)
+
+
+def report(step: int, **described: Any) -> StepReport:
+    """As the learner writes it."""
+    content = {"version": version(step), "kind": "lora", "uri": LAYOUT.weights(step), "files": []}
+    weights = WeightsManifest.model_validate({**content, "canary": CANARY, **described})
+    return StepReport(
+        step=step,
+        version=version(step),
+        groups=[],
+        train_tokens={},
+        weights=weights,
+        durable=step,
+        metrics={},
+    )
+
+
+def shown(steps: int, scores: dict[int, float]) -> Checkpoints | None:
+    """The status after so many steps, with validations of these external scores."""
+    evaluations = [Evaluation(step, 0.0, score, 0.0, 8, 0) for step, score in scores.items()]
+    return view.checkpoints(LAYOUT, State(reports=[report(step) for step in range(steps + 1)]), evaluations)
+
+
+def test_the_newest_is_resumed_from_and_the_best_is_weights_to_load() -> None:
+    found = shown(10, {0: 0.2, 5: 0.6, 10: 0.4})
+    assert found is not None
+    assert found.as_object() == {
+        "latest": {"step": 10, "uri": "s3://b/runs/team/refunds/u-1/checkpoints/000010"},
+        "best": {"step": 5, "uri": "s3://b/runs/team/refunds/u-1/weights/000005"},
+        "adapter": {"step": 10, "uri": "s3://b/runs/team/refunds/u-1/weights/000010"},
+    }
+
+
+def test_there_is_no_best_where_nothing_was_validated() -> None:
+    found = shown(3, {})
+    assert found is not None
+    assert (found.best, found.adapter and found.adapter.step) == (None, 3)
+
+
+LINK = {"version": version(0), "uri": "s3://b/w", "files": []}
+SOURCE = {"host": "learner", "port": 8310, "header": "0" * 64}
+
+
+@pytest.mark.parametrize(
+    "described", [{"kind": "delta", "chain": [LINK]}, {"kind": "direct", "direct": SOURCE}]
+)
+def test_weights_to_load_are_whole_ones_alone_and_those_of_the_last_step_once_they_are_exported(
+    described: dict[str, Any],
+) -> None:
+    reports = [report(0, kind="full"), report(1, kind="full", direct=SOURCE), report(2, **described)]
+    scores = [Evaluation(step, 0.0, score, 0.0, 8, 0) for step, score in enumerate((0.1, 0.2, 0.9))]
+    for finished, exported, step in (None, False, 1), ("MaxSteps", False, 1), ("MaxSteps", True, 2):
+        state = State(reports=reports, finished=finished, exported=exported)  # type: ignore[arg-type]
+        found = view.checkpoints(LAYOUT, state, scores)
+        assert found is not None
+        assert (found.adapter and found.adapter.step, found.best and found.best.step) == (step, step)
+        assert found.adapter == found.best
+
+
+def test_a_last_step_that_was_never_exported_is_not_what_validated_best() -> None:
+    """It was to be the last when it was validated; then maxSteps was raised."""
+    delta = {"kind": "delta", "chain": [LINK]}
+    reports = [report(0, kind="full"), report(1, kind="full"), report(2, **delta), report(3, kind="full")]
+    scores = [Evaluation(step, 0.0, score, 0.0, 8, 0) for step, score in enumerate((0.1, 0.5, 0.9, 0.3))]
+    found = view.checkpoints(LAYOUT, State(reports=reports, finished="MaxSteps", exported=True), scores)
+    assert found is not None
+    assert (found.best and found.best.step, found.adapter and found.adapter.step) == (1, 3)
+
+
+def test_where_no_version_is_whole_none_is_named() -> None:
+    found = view.checkpoints(LAYOUT, State(reports=[report(0, kind="delta", chain=[LINK])]), [])
+    assert found is not None
+    assert (found.best, found.adapter) == (None, None)
+
+
+async def test_the_end_waits_for_what_the_learner_writes_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordinators, "EXPORT_POLL_SECONDS", 0.01)
+    store = FileStore()
+    of = spec().model_copy(update={"output": spec().output.model_copy(update={"uri": f"file://{tmp_path}"})})
+    job = JobConfig(name="job", namespace="ns", uid="uid", spec=of)
+    coordinator = coordinators.Coordinator(job, "token", store, tmp_path, lambda status: None)
+    newest = report(2, kind="delta", chain=[LINK], uri=f"file://{tmp_path}/000002").weights
+    waiting = asyncio.create_task(coordinator._until_whole(newest))
+    marker = f"{newest.uri}/{EXPORT_FILE}"
+    for uri, content in (
+        (f"{newest.uri}/{MODEL_FILE}", b"a model, of whoever was here before"),
+        (marker, version(2, incarnation=7).model_dump_json().encode()),
+    ):
+        store.put(uri, content)
+        await asyncio.sleep(0.2)
+        assert not waiting.done()
+    store.put(marker, newest.version.model_dump_json().encode())
+    async with asyncio.timeout(5):
+        await waiting
+
+
+def test_there_is_none_before_the_learner_has_spoken() -> None:
+    assert view.checkpoints(LAYOUT, State(), []) is None

@@ -1,0 +1,255 @@
+"""What servers make of the weights they are told of, in time, too late or never, and what is said of it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+from aiohttp import web
+from episodes import version
+from faulty_servers import Fault, Scripted, drop, fail, first, hang, say
+from hypothesis import given
+from hypothesis import strategies as st
+from scripted_fleet import a_fleet, manifest, until
+
+from headway_api.conditions import Reason
+from headway_coordinator import conditions
+from headway_coordinator.engines import fleet as fleets
+from headway_coordinator.engines import weights
+from headway_coordinator.engines.fleet import Fleet
+from headway_coordinator.engines.router import Failure
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleets, "RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(fleets, "DISCOVER_SECONDS", 0.05)
+
+
+async def test_a_sync_lasts_from_the_report_to_the_first_server_in_rotation() -> None:
+    async with a_fleet(2) as (fleet, servers):
+        await fleet.want(manifest(0))
+        await until(lambda: len(fleet.router.in_rotation()) == 2)
+        assert (len(servers.loads), servers.syncs) == (2, []), "nobody knows when these were reported"
+        await fleet.want(manifest(1), time.monotonic() - 100)
+        await until(lambda: len(fleet.router.in_rotation()) == 2)
+        assert len(servers.loads) == 4
+        [(step, seconds)] = servers.syncs
+        assert step == 1
+        assert 100 < seconds < 110
+        assert max(servers.loads) < 100
+
+
+async def test_weights_a_server_holds_already_are_no_sync() -> None:
+    async with a_fleet(1) as (fleet, servers):
+        held = {"version": {"incarnation": 0, "step": 3}, "ready": True, "canary_error": 0.25}
+        servers.agents[0].answers = {"GET /v1/weights": lambda _: held}
+        await fleet.want(manifest(3))
+        await until(fleet.router.in_rotation)
+        assert (servers.loads, servers.syncs) == ([], [])
+        [server] = fleet.router.in_rotation()
+        assert server.canary_error == 0.25
+
+
+@pytest.mark.parametrize(("reason", "counted"), [("VerificationFailed", 1), ("UpdateFailed", 0), (None, 0)])
+async def test_a_failed_load_is_remembered_in_the_servers_words(reason: str | None, counted: int) -> None:
+    async with a_fleet(1) as (fleet, servers):
+        state: dict[str, Any] = {"version": None, "ready": False}
+        bad = {"version": None, "ready": False, "error": "canary off by 3.1", "reason": reason}
+        agent = servers.agents[0]
+        agent.answers = {"GET /v1/weights": lambda _: state, "POST /v1/weights": lambda _: state | bad}
+        await fleet.want(manifest(0))
+        await until(lambda: agent.count("POST") == 1)
+        state |= bad
+        await until(lambda: agent.count("POST") == 4)
+        [server] = fleet.router.servers.values()
+        assert server.failure == Failure(Reason(reason or "UpdateFailed"), "canary off by 3.1")
+        assert fleet.verification_failures == counted
+        good = {"version": {"incarnation": 0, "step": 0}, "ready": True}
+        agent.answers = {"GET /v1/weights": lambda _: state, "POST /v1/weights": lambda _: good}
+        await until(fleet.router.in_rotation)
+        assert server.failure is None
+
+
+async def test_weights_that_a_server_refuses_are_told_it_ever_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each time it may fetch a whole model."""
+    monkeypatch.setattr(fleets, "RETRY_SECONDS", 0.1)
+    async with a_fleet(1) as (fleet, servers):
+        await fleet.want(manifest(0))
+        await fleet.ready()
+        agent, held = servers.agents[0], {"version": {"incarnation": 0, "step": 0}, "ready": True}
+        bad = held | {"error": "Corrupt: model.safetensors", "reason": "VerificationFailed"}
+        agent.faults["POST /v1/weights"] = say(bad)
+        told = agent.count("POST")
+        await fleet.want(manifest(1))
+        await asyncio.sleep(1.2)  # 0.1 + 0.2 + 0.4 after the first one
+        assert 2 <= agent.count("POST") - told <= 5
+        del agent.faults["POST /v1/weights"]
+        await fleet.want(manifest(2))
+        await fleet.ready()
+
+
+@given(st.integers(1, 10**6))
+def test_no_pause_between_loads_is_longer_than_the_last(failures: int) -> None:
+    assert fleets.retry_after(1) == fleets.RETRY_SECONDS
+    pauses = fleets.retry_after(failures), fleets.retry_after(failures + 1)
+    assert fleets.RETRY_SECONDS <= pauses[0] <= pauses[1] <= fleets.LAST_RETRY_SECONDS
+
+
+async def overtaken(fleet: Fleet, agent: Scripted, answer: Fault) -> list[tuple[str, str]]:
+    """What is said of the weights while a load of version 1 ends after version 2 has come to be wanted."""
+    fleet.router.replicas = 1
+    await fleet.want(manifest(0))
+    await until(fleet.router.in_rotation)
+    free = asyncio.Event()
+
+    async def slow(request: web.Request) -> web.StreamResponse | None:
+        step = (await request.json())["version"]["step"]
+        if step == 1:
+            await free.wait()
+            return await answer(request)
+        await asyncio.sleep(0.2)  # long enough to be seen
+        return None
+
+    agent.faults["POST /v1/weights"] = slow
+    await fleet.want(manifest(1))
+    await until(lambda: agent.count("POST") == 2)
+    await fleet.want(manifest(2))
+    free.set()
+    told = conditions.after([], fleet.router)
+    said = [(told[0].status, told[0].reason)]
+    async with asyncio.timeout(5):
+        while not fleet.router.in_rotation():
+            await asyncio.sleep(0.002)
+            told = conditions.after(told, fleet.router)
+            if (now := (told[0].status, told[0].reason)) != said[-1]:
+                said.append(now)
+    return said
+
+
+KEPT = {"version": {"incarnation": 0, "step": 0}, "ready": True}
+GONE = KEPT | {"error": "NotJoined: 404 OtherWeights", "reason": "UpdateFailed"}
+WRONG = {"version": None, "ready": False, "error": "NotVerified: off", "reason": "VerificationFailed"}
+
+
+@pytest.mark.parametrize("answer", [say(GONE), drop, fail(500)], ids=["gone", "breaks off", "is refused"])
+async def test_weights_that_were_overtaken_meanwhile_are_nobodys_failure(answer: Fault) -> None:
+    async with a_fleet(1) as (fleet, servers):
+        assert [status for status, _ in await overtaken(fleet, servers.agents[0], answer)] == ["True"]
+
+
+async def test_weights_that_are_wrong_are_a_failure_even_where_they_were_overtaken() -> None:
+    async with a_fleet(1) as (fleet, servers):
+        said = await overtaken(fleet, servers.agents[0], say(WRONG))
+        assert ("False", "VerificationFailed") in said
+        assert fleet.verification_failures == 1
+
+
+async def test_a_load_whose_answer_is_lost_keeps_no_server_out_that_took_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fleets, "CHECK_SECONDS", 0.2)
+    monkeypatch.setattr(weights, "ASK_SECONDS", 0.3)
+    async with a_fleet(1) as (fleet, servers):
+        await fleet.want(manifest(0))
+        await until(fleet.router.in_rotation)
+        agent = servers.agents[0]
+        agent.faults |= {"POST /v1/weights": hang}
+        await fleet.want(manifest(1))
+        await until(lambda: agent.count("POST") == 2)
+        agent.faults["GET /v1/weights"] = hang
+        await until(lambda: fleet.router.servers and not fleet.router.verified())
+        agent.faults["GET /v1/weights"] = say({"version": {"incarnation": 0, "step": 1}, "ready": True})
+        async with asyncio.timeout(5):
+            await fleet.ready()
+        assert agent.count("POST") == 2
+        assert len(servers.loads) == 2
+
+
+async def test_a_server_that_still_starts_has_failed_nothing() -> None:
+    async with a_fleet(1) as (fleet, servers):
+        servers.agents[0].faults["POST /v1/weights"] = first(2, fail(503, "EngineStarting"))
+        await fleet.want(manifest(0))
+        await until(lambda: servers.agents[0].count("POST") == 2)
+        [server] = fleet.router.servers.values()
+        assert server.failure is None
+        await until(fleet.router.in_rotation)
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        (hang, Reason.UPDATE_TIMED_OUT),
+        (drop, Reason.SERVER_SILENT),
+        (fail(500), Reason.UPDATE_FAILED),
+    ],
+    ids=["times out", "breaks off", "is refused"],
+)
+async def test_a_load_without_an_answer_is_a_failure_until_one_succeeds(
+    fault: Any, reason: Reason, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weights, "LOAD_SECONDS", 0.3)
+    async with a_fleet(2) as (fleet, servers):
+        fleet.router.replicas = 2
+        servers.agents[0].faults["POST /v1/weights"] = fault
+        await fleet.want(manifest(0))
+        await until(lambda: len(fleet.router.in_rotation()) == 1)
+        bad = next(s for s in fleet.router.servers.values() if s.endpoint.weights == servers.agents[0].url)
+        await until(lambda: bad.failure)
+        [found] = conditions.after([], fleet.router)
+        assert (found.status, found.reason) == ("False", reason)
+        assert found.message.startswith(f"{bad.endpoint.engine}: POST {bad.endpoint.weights}/v1/weights: ")
+        del servers.agents[0].faults["POST /v1/weights"]
+        await until(lambda: len(fleet.router.in_rotation()) == 2)
+        assert [known.status for known in conditions.after([found], fleet.router)] == ["True"]
+
+
+async def test_a_server_whose_loads_are_all_overtaken_makes_it_false_until_one_is_not() -> None:
+    may_end = asyncio.Semaphore(0)
+
+    async def slow(_: web.Request) -> web.StreamResponse | None:
+        await may_end.acquire()
+        return None
+
+    async with a_fleet(2) as (fleet, servers):
+        router, agent = fleet.router, servers.agents[1]
+        router.replicas = 2
+        await fleet.want(manifest(0))
+        await until(lambda: len(router.in_rotation()) == 2)
+        told = conditions.Conditions(conditions.after([], router))
+        agent.faults["POST /v1/weights"] = slow
+        late = next(s for s in router.servers.values() if s.endpoint.weights == agent.url)
+        await fleet.want(manifest(1))
+        await until(lambda: agent.count("POST") == 2)
+        await fleet.want(manifest(2))
+        may_end.release()
+        await until(lambda: late.version == version(1) and len(router.in_rotation()) == 1)
+        assert [known.status for known in told.current(router, time.monotonic())] == ["True"]
+        much_later = time.monotonic() + weights.LOAD_SECONDS + 1
+        [found] = told.current(router, much_later)
+        assert (found.status, found.reason) == ("False", "UpdateTimedOut")
+        assert found.message.startswith(f"{late.endpoint.engine}: always behind")
+        assert late.version == version(1), "its weights are right, for what it samples still"
+        may_end.release()
+        await until(lambda: len(router.in_rotation()) == 2)
+        assert [known.status for known in told.current(router, much_later)] == ["True"]
+
+
+async def test_a_silent_weight_agent_is_a_failure_until_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleets, "CHECK_SECONDS", 0.2)
+    monkeypatch.setattr(weights, "ASK_SECONDS", 0.3)
+    async with a_fleet(2) as (fleet, servers):
+        fleet.router.replicas = 2
+        await fleet.want(manifest(0))
+        await until(lambda: len(fleet.router.in_rotation()) == 2)
+        servers.agents[0].faults["GET /v1/weights"] = hang
+        before = conditions.after([], fleet.router)
+        await until(lambda: conditions.after(before, fleet.router) != before)
+        [found] = conditions.after(before, fleet.router)
+        assert (found.status, found.reason) == ("False", "ServerSilent")
+        assert "no answer within 0.3 s" in found.message
+        del servers.agents[0].faults["GET /v1/weights"]
+        await until(lambda: len(fleet.router.in_rotation()) == 2)
+        assert [known.status for known in conditions.after([found], fleet.router)] == ["True"]

@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from headway_api import base_model
+from headway_api.exits import JobError
+from headway_api.spec.model import ModelSpec
+from headway_api.store import FileStore
+from headway_rollout.model import fetch, read_config
+
+
+def test_a_store_that_fails_for_now_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*given: object) -> Path:
+        raise ConnectionResetError("by peer")
+
+    monkeypatch.setattr(base_model, "fetch", broken)
+    with pytest.raises(JobError, match="by peer") as caught:
+        fetch(ModelSpec(base="s3://bucket/model"), FileStore(), tmp_path)
+    told = caught.value.termination
+    assert (told.reason, told.field, caught.value.permanent) == ("ModelNotFetched", "spec.model.base", False)
+
+
+def test_a_place_that_is_empty_by_now_may_be_filled_again(tmp_path: Path) -> None:
+    with pytest.raises(JobError) as caught:
+        fetch(ModelSpec.model_construct(base=f"file://{tmp_path}/nothing"), FileStore(), tmp_path / "cache")
+    assert not caught.value.permanent, "the preflight has seen it there"
+    assert caught.value.termination.field == "spec.model.base"
+
+
+def test_a_folder_without_config_is_no_model(tmp_path: Path) -> None:
+    with pytest.raises(JobError, match=r"config\.json"):
+        read_config(tmp_path)
+
+
+def test_the_text_model_of_a_multimodal_one_is_described(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"text_config": {"hidden_size": 8}}))
+    assert read_config(tmp_path) == {"hidden_size": 8}

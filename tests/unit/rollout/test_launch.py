@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rollout_server import job_config
+
+from headway_api.model_names import adapter_name
+from headway_api.records import PolicyVersion
+from headway_rollout.launch import (
+    KEEP_ADAPTERS,
+    LARGEST_CACHE,
+    SMALLEST_CACHE,
+    TRANSFER_BACKEND,
+    Host,
+    cache_bytes,
+    launch,
+    threads,
+)
+
+MODEL = {
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "hidden_size": 128,
+    "max_position_embeddings": 4096,
+}
+CPU = Host(accelerator=False, cores=4, cache=Path("/cache"), address="0.0.0.0", port=8000, python="python")
+GPU = dataclasses.replace(CPU, accelerator=True)
+
+
+def spec_of(**spec: Any) -> Any:
+    return job_config(Path("/nowhere"), "s3://bucket/model", **spec).spec
+
+
+def flags(argv: tuple[str, ...]) -> dict[str, str]:
+    """Flags with their values; of a repeated flag the last, as vLLM takes it."""
+    words = list(argv[3:])
+    found = {}
+    for at, word in enumerate(words):
+        if word.startswith("--"):
+            value = words[at + 1] if at + 1 < len(words) and not words[at + 1].startswith("--") else ""
+            found[word] = value
+    return found
+
+
+def started(host: Host = CPU, parent: dict[str, str] | None = None, **spec: Any) -> Any:
+    return launch(spec_of(**spec), Path("/cache/model"), MODEL, host, parent or {})
+
+
+def test_adapters_get_slots_for_every_version_that_may_be_in_flight() -> None:
+    found = flags(started(model={"lora": {"rank": 16, "alpha": 32}}).argv)
+    assert "--enable-lora" in found
+    assert found["--max-lora-rank"] == "16"
+    assert int(found["--max-cpu-loras"]) > int(found["--max-loras"]) == KEEP_ADAPTERS
+    assert "--weight-transfer-config" not in found
+
+
+@pytest.mark.parametrize(("rank", "slot"), [(1, 1), (4, 8), (8, 8), (9, 16), (32, 32), (33, 64), (256, 256)])
+def test_a_rank_that_vllm_does_not_offer_takes_the_next_one(rank: int, slot: int) -> None:
+    assert flags(started(model={"lora": {"rank": rank, "alpha": 8}}).argv)["--max-lora-rank"] == str(slot)
+
+
+def test_full_training_uses_the_folder_engine_and_no_adapters() -> None:
+    found = flags(started(model={"full": {}}).argv)
+    assert json.loads(found["--weight-transfer-config"]) == {"backend": TRANSFER_BACKEND}
+    assert "--enable-lora" not in found
+
+
+def test_the_spec_decides_dtype_context_seed_and_parallelism() -> None:
+    found = flags(
+        started(
+            GPU,
+            model={"dtype": "bfloat16", "contextLength": 2048},
+            seed=7,
+            rollout={"sampling": {"maxTokens": 16}, "engine": {"tensorParallelSize": 4}},
+        ).argv
+    )
+    assert found["--dtype"] == "bfloat16"
+    assert found["--max-model-len"] == "2048"
+    assert found["--seed"] == "7"
+    assert found["--tensor-parallel-size"] == "4"
+
+
+def test_log_probabilities_are_those_of_the_sampling_temperature() -> None:
+    assert flags(started().argv)["--logprobs-mode"] == "processed_logprobs"
+
+
+def test_what_a_cpu_needs_is_not_asked_of_a_gpu() -> None:
+    cpu, gpu = started(CPU), started(GPU)
+    only_cpu = {
+        "--enforce-eager",
+        "--kv-cache-memory-bytes",
+        "--block-size",
+        "--no-enable-chunked-prefill",
+        "--distributed-executor-backend",
+    }
+    assert flags(cpu.argv).keys() - flags(gpu.argv).keys() == only_cpu
+    assert cpu.env["TORCHDYNAMO_DISABLE"] == "1"
+    assert cpu.env["VLLM_CPU_OMP_THREADS_BIND"] == "nobind"
+    assert not {key for key in gpu.env if "CPU" in key or key == "TORCHDYNAMO_DISABLE"}
+
+
+def test_the_users_arguments_come_last_and_so_win() -> None:
+    rollout = {
+        "sampling": {"maxTokens": 16},
+        "engine": {"extraArgs": ["--dtype", "float16", "--block-size", "64"]},
+    }
+    argv = started(rollout=rollout).argv
+    assert argv[-4:] == ("--dtype", "float16", "--block-size", "64")
+    assert flags(argv)["--dtype"] == "float16"
+
+
+def test_the_engine_gets_no_secret_of_the_server() -> None:
+    secrets = ("AWS_SECRET_ACCESS_KEY", "HEADWAY_TOKEN_FILE", "HF_TOKEN", "KUBERNETES_PORT")
+    env = started(parent=dict.fromkeys(secrets, "x") | {"PATH": "/bin"}).env
+    assert env["PATH"] == "/bin"
+    assert not {*secrets} & env.keys()
+
+
+@pytest.mark.parametrize(
+    ("limit", "parent", "expected"), [("2", {}, "2"), ("500m", {}, "1"), ("3500m", {}, "3"), (None, {}, "4")]
+)
+def test_threads_follow_the_containers_limit(
+    limit: str | None, parent: dict[str, str], expected: str
+) -> None:
+    rollout: dict[str, Any] = {"sampling": {"maxTokens": 16}}
+    if limit is not None:
+        rollout["resources"] = {"limits": {"cpu": limit}}
+    assert started(parent=parent, rollout=rollout).env["OMP_NUM_THREADS"] == expected
+    assert threads(spec_of(rollout=rollout), CPU) == int(expected)
+
+
+def test_threads_set_from_outside_stay() -> None:
+    assert started(parent={"OMP_NUM_THREADS": "1"}).env["OMP_NUM_THREADS"] == "1"
+
+
+@given(
+    context=st.integers(256, 1 << 20),
+    concurrency=st.integers(1, 4096),
+    dtype=st.sampled_from(["float32", "bfloat16"]),
+)
+def test_the_cache_holds_at_least_one_sequence_and_stays_within_bounds(
+    context: int, concurrency: int, dtype: str
+) -> None:
+    rollout = {"sampling": {"maxTokens": 16}, "maxConcurrency": concurrency}
+    found = cache_bytes(spec_of(model={"contextLength": context, "dtype": dtype}, rollout=rollout), MODEL)
+    token = 2 * 2 * 2 * 32 * (4 if dtype == "float32" else 2)
+    assert found >= max(SMALLEST_CACHE, token * context)
+    assert found <= max(LARGEST_CACHE, token * (context + 64))
+
+
+@given(st.integers(0, 99), st.integers(0, 10**6))
+def test_every_version_has_a_name_of_its_own(incarnation: int, step: int) -> None:
+    name = adapter_name(PolicyVersion(incarnation=incarnation, step=step))
+    assert re.fullmatch(rf"policy-{incarnation}\.{step}", name)
+
+
+def test_the_transfer_engine_is_registered_under_the_name_that_is_asked_for() -> None:
+    source = Path(__file__).parents[3] / "rollout/headway_rollout/weight_transfer.py"
+    assert f'BACKEND = "{TRANSFER_BACKEND}"' in source.read_text()

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+
+from headway_api.records import PolicyVersion, WeightsManifest, WeightsState
+from headway_api.sandbox_api import Problem
+from headway_rollout.agent import application
+
+TOKEN = "secret"
+AUTHORIZED = {"Authorization": f"Bearer {TOKEN}"}
+MANIFEST = {
+    "version": {"incarnation": 0, "step": 3},
+    "kind": "lora",
+    "uri": "s3://bucket/weights",
+    "files": [],
+    "canary": {"tokens": [1, 2], "logprobs": [-1.0], "tolerance": 0.1},
+}
+
+
+class Scripted:
+    """Answers as told."""
+
+    def __init__(self) -> None:
+        self.state = WeightsState(version=None, ready=False)
+        self.up = True
+        self.taken: list[WeightsManifest] = []
+
+    async def take(self, manifest: WeightsManifest) -> WeightsState | None:
+        if not self.up:
+            return None
+        self.taken.append(manifest)
+        self.state = WeightsState(version=manifest.version, ready=True, canary_error=1e-6, seconds=0.1)
+        return self.state
+
+    def alive(self) -> bool:
+        return self.up
+
+    async def ready(self) -> bool:
+        return self.up
+
+
+@pytest.fixture
+def server() -> Scripted:
+    return Scripted()
+
+
+@pytest.fixture
+async def client(server: Scripted) -> AsyncIterator[TestClient[Any, Any]]:
+    async with TestClient(TestServer(application(server, TOKEN))) as client:
+        yield client
+
+
+async def test_a_manifest_is_taken_and_the_state_answered(
+    client: TestClient[Any, Any], server: Scripted
+) -> None:
+    answer = await client.post("/v1/weights", json=MANIFEST, headers=AUTHORIZED)
+    assert answer.status == 200
+    state = WeightsState.model_validate_json(await answer.text())
+    assert state.version == PolicyVersion(incarnation=0, step=3)
+    shown = await client.get("/v1/weights", headers=AUTHORIZED)
+    assert WeightsState.model_validate_json(await shown.text()) == state
+
+
+@pytest.mark.parametrize("header", [{}, {"Authorization": "Bearer wrong"}, {"Authorization": TOKEN}])
+async def test_without_the_token_nothing_is_taken_or_told(
+    client: TestClient[Any, Any], server: Scripted, header: dict[str, str]
+) -> None:
+    for answer in (
+        await client.post("/v1/weights", json=MANIFEST, headers=header),
+        await client.get("/v1/weights", headers=header),
+    ):
+        assert answer.status == 401
+        assert Problem.model_validate_json(await answer.text()).reason == "Unauthorized"
+    assert server.taken == []
+
+
+async def test_what_is_no_manifest_is_refused(client: TestClient[Any, Any]) -> None:
+    answer = await client.post("/v1/weights", json={"version": "0.1"}, headers=AUTHORIZED)
+    assert answer.status == 400
+    assert Problem.model_validate_json(await answer.text()).reason == "InvalidManifest"
+
+
+async def test_while_the_engine_starts_the_answer_says_when_to_ask_again(
+    client: TestClient[Any, Any], server: Scripted
+) -> None:
+    server.up = False
+    answer = await client.post("/v1/weights", json=MANIFEST, headers=AUTHORIZED)
+    assert answer.status == 503
+    assert int(answer.headers["Retry-After"]) > 0
+
+
+async def test_probes_need_no_token(client: TestClient[Any, Any], server: Scripted) -> None:
+    assert [(await client.get(path)).status for path in ("/healthz", "/readyz")] == [200, 200]
+    server.up = False
+    assert [(await client.get(path)).status for path in ("/healthz", "/readyz")] == [503, 503]

@@ -1,0 +1,185 @@
+"""What the keeper says when a part of the way fails. The engine is scripted; files and store are real."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway_api.records import Canary, PolicyVersion, WeightsManifest
+from headway_api.store import FileStore, Store, digest, download_folder
+from headway_rollout.engine import Engine, EngineRefused
+from headway_rollout.weights.checks import Unusable
+from headway_rollout.weights.keeper import Keeper
+
+LOGPROBS = [-1.0, -2.0]
+
+
+class ScriptedEngine(Engine):
+    """Computes what it is told to."""
+
+    def __init__(self) -> None:
+        self.answers: Callable[[list[int]], float] = lambda context: LOGPROBS[len(context) - 1]
+
+    async def next_logprob(self, model: str, context: list[int], token: int) -> float:
+        return self.answers(context)
+
+
+class ScriptedLoader:
+    """Takes everything, unless told to fail."""
+
+    kinds = ("lora",)
+
+    def __init__(self) -> None:
+        self.loaded: list[PolicyVersion] = []
+        self.unusable = False
+        self.refuses = False
+        self.busy = 0
+
+    def holds(self, version: PolicyVersion) -> bool:
+        return version in self.loaded
+
+    async def fetch(self, store: Store, manifest: WeightsManifest, folder: Path) -> None:
+        download_folder(store, manifest.uri, folder, manifest.files)
+        if self.unusable:
+            raise Unusable("not this model's")
+
+    async def load(self, manifest: WeightsManifest, folder: Path) -> None:
+        assert (folder / "a.safetensors").exists()
+        self.busy += 1
+        assert self.busy == 1, "two loads at once"
+        await asyncio.sleep(0)
+        self.busy -= 1
+        if self.refuses:
+            raise EngineRefused("no")
+        self.loaded.append(manifest.version)
+
+    def model(self, version: PolicyVersion) -> str:
+        return str(version)
+
+    async def tidy(self) -> None:
+        return None
+
+
+@pytest.fixture
+def engine() -> ScriptedEngine:
+    return ScriptedEngine()
+
+
+@pytest.fixture
+def loader() -> ScriptedLoader:
+    return ScriptedLoader()
+
+
+@pytest.fixture
+async def keeper(engine: ScriptedEngine, loader: ScriptedLoader, tmp_path: Path) -> Keeper:
+    return Keeper(engine, loader, FileStore(), tmp_path / "cache")
+
+
+def v(step: int) -> PolicyVersion:
+    return PolicyVersion(incarnation=0, step=step)
+
+
+def manifest(tmp_path: Path, step: int, **changes: Any) -> WeightsManifest:
+    path = tmp_path / "store" / f"{step}" / "a.safetensors"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(bytes([step]))
+    content: dict[str, Any] = {
+        "version": v(step),
+        "kind": "lora",
+        "uri": f"file://{path.parent}",
+        "files": [digest(path)],
+        "canary": Canary(tokens=[5, 6, 7], logprobs=LOGPROBS, tolerance=0.01),
+    }
+    return WeightsManifest.model_validate(content | changes)
+
+
+async def test_weights_that_are_proven_are_held(keeper: Keeper, tmp_path: Path) -> None:
+    assert not keeper.state.ready
+    state = await keeper.take(manifest(tmp_path, 1))
+    assert (state.version, state.ready, state.error, state.canary_error) == (v(1), True, None, 0.0)
+    assert keeper.state == state
+
+
+async def test_asking_again_for_what_is_held_loads_nothing(
+    keeper: Keeper, loader: ScriptedLoader, tmp_path: Path
+) -> None:
+    first = await keeper.take(manifest(tmp_path, 1))
+    assert await keeper.take(manifest(tmp_path, 1)) == first
+    assert loader.loaded == [v(1)]
+
+
+async def test_manifests_are_taken_one_at_a_time(
+    keeper: Keeper, loader: ScriptedLoader, tmp_path: Path
+) -> None:
+    await asyncio.gather(*(keeper.take(manifest(tmp_path, step)) for step in range(1, 6)))
+    assert sorted(loader.loaded) == [v(step) for step in range(1, 6)]
+
+
+@pytest.mark.parametrize("fault", ["digest", "missing", "unusable", "kind"])
+async def test_files_that_cannot_be_used_leave_the_engine_as_it_was(
+    keeper: Keeper, loader: ScriptedLoader, tmp_path: Path, fault: str
+) -> None:
+    before = await keeper.take(manifest(tmp_path, 1))
+    bad = manifest(tmp_path, 2, **({"kind": "full"} if fault == "kind" else {}))
+    file = tmp_path / "store" / "2" / "a.safetensors"
+    loader.unusable = fault == "unusable"
+    if fault == "digest":
+        file.write_bytes(b"x")
+    elif fault == "missing":
+        file.unlink()
+    state = await keeper.take(bad)
+    assert (state.version, state.ready) == (before.version, True)
+    assert state.error
+    assert state.reason == ("UpdateFailed" if fault == "missing" else "VerificationFailed")
+    assert not keeper.failed.done()
+    loader.unusable = False
+    again = await keeper.take(manifest(tmp_path, 2))
+    assert (again.version, again.error, again.reason) == (v(2), None, None), "a second try must succeed"
+
+
+@pytest.mark.parametrize("answer", [-1.5, float("nan"), float("-inf"), -9999.0])
+async def test_a_canary_outside_its_tolerance_is_final(
+    keeper: Keeper, engine: ScriptedEngine, tmp_path: Path, answer: float
+) -> None:
+    await keeper.take(manifest(tmp_path, 1))
+    engine.answers = lambda context: answer
+    state = await keeper.take(manifest(tmp_path, 2))
+    assert not state.ready
+    assert state.version is None
+    assert state.error is not None
+    assert "NotVerified" in state.error
+    assert state.reason == "VerificationFailed"
+    error = keeper.failed.result()
+    assert not error.permanent
+    assert error.termination.reason == "WeightsNotVerified"
+    engine.answers = lambda context: LOGPROBS[len(context) - 1]
+    assert await keeper.take(manifest(tmp_path, 1)) == state, "nothing may bring such an engine back"
+
+
+async def test_an_engine_that_refuses_is_final(
+    keeper: Keeper, loader: ScriptedLoader, tmp_path: Path
+) -> None:
+    loader.refuses = True
+    state = await keeper.take(manifest(tmp_path, 1))
+    assert (state.ready, state.reason) == (False, "UpdateFailed")
+    assert keeper.failed.done()
+
+
+async def test_a_state_can_always_be_sent(keeper: Keeper, engine: ScriptedEngine, tmp_path: Path) -> None:
+    """JSON knows no infinity: a canary that could not be compared has no number."""
+    engine.answers = lambda context: float("nan")
+    state = await keeper.take(manifest(tmp_path, 1))
+    assert state.canary_error is None
+    assert "NaN" not in state.model_dump_json()
+
+
+async def test_while_it_loads_it_is_not_ready(keeper: Keeper, engine: ScriptedEngine, tmp_path: Path) -> None:
+    await keeper.take(manifest(tmp_path, 1))
+    seen = []
+    engine.answers = lambda context: (seen.append(keeper.state), LOGPROBS[len(context) - 1])[1]
+    await keeper.take(manifest(tmp_path, 2))
+    assert {(state.version, state.ready) for state in seen} == {(v(1), False)}
