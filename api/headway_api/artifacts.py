@@ -2,6 +2,7 @@
 
     trajectories/train/<group id>.json.gz         the spool: a GroupRecord, durable before delivery
     trajectories/validation/<step>/<group id>.json.gz
+    trajectories/evaluation/<candidate>/<group id>.json.gz
     trajectories/failed/<group key>.json.gz       validation groups of which nothing was scored
     usage/<group key>.jsonl, usage/step-000012.jsonl      immutable ledger segments
     checkpoints/000012/000003/                    resumable, of one start of the learner; report.json last
@@ -13,6 +14,7 @@
     latest.json                                   pointer to the newest complete checkpoint
     mlflow-run                                    the job's run in MLflow
     report.json                                   the job's own summary, written at the end
+    report.md, results.parquet, logs/<candidate>.eval      beside it, of an RLEvalJob
 
 A key is a pure function of what it holds, so writing twice is harmless.
 """
@@ -53,6 +55,14 @@ class Layout:
     def validation_group(self, step: int, group_id: str) -> str:
         """A finished evaluation group."""
         return f"{self.validation_groups(step)}/{group_id}.json.gz"
+
+    def evaluation_groups(self, candidate: str) -> str:
+        """Folder of the groups of one candidate."""
+        return f"{self.root}/trajectories/evaluation/{candidate}"
+
+    def evaluation_group(self, candidate: str, group_id: str) -> str:
+        """A finished group of one candidate."""
+        return f"{self.evaluation_groups(candidate)}/{group_id}.json.gz"
 
     @property
     def failed_groups(self) -> str:
@@ -147,6 +157,25 @@ class Layout:
     def report(self) -> str:
         """Summary of the finished job."""
         return f"{self.root}/report.json"
+
+    @property
+    def report_for_people(self) -> str:
+        """The same as Markdown, of an RLEvalJob."""
+        return f"{self.root}/report.md"
+
+    @property
+    def results(self) -> str:
+        """Table of candidate x row x try, of an RLEvalJob."""
+        return f"{self.root}/results.parquet"
+
+    @property
+    def logs(self) -> str:
+        """Folder of the Inspect logs, of an RLEvalJob."""
+        return f"{self.root}/logs"
+
+    def log(self, candidate: str) -> str:
+        """The Inspect log of one candidate."""
+        return f"{self.logs}/{candidate}.eval"
 
 
 def by_number(uris: Iterable[str], folder: str) -> dict[int, list[str]]:

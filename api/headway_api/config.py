@@ -2,49 +2,151 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from headway_api import names
+from headway_api.spec.evaluation import RLEvalJobSpec
+from headway_api.spec.lifecycle import OutputSpec
+from headway_api.spec.rollout import ServersSpec
 from headway_api.spec.training import RLTrainingJobSpec
+from headway_api.status import ResolvedCandidate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-class JobConfig(BaseModel):
-    """Content of `job.json`; everything else a process needs is a function of it (`headway_api.names`)."""
+class ServedModel(BaseModel):
+    """The model that a rollout server loads, and how."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    base: str
+    """Where it comes from: hf:// or s3://."""
+    revision: str | None
+    dtype: Literal["bfloat16", "float16", "float32"]
+    context_length: int | None
+    """Most tokens of one episode; None: the model's own limit."""
+    lora_rank: int | None
+    """Largest rank of the adapters it is given; None: every weight is replaced, or nothing is."""
+    adapters: int
+    """Adapters that requests name at the same time."""
+    seed: int
+    rollout: ServersSpec
+    output: OutputSpec
+
+
+class Identity(BaseModel):
+    """Which job it is, and where its processes find one another."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
     namespace: str
     uid: str
-    spec: RLTrainingJobSpec
+    kind: str
+
+    @property
+    def stem(self) -> str:
+        """What the names of the job's objects begin with."""
+        return names.stem(self.kind, self.name)
 
     @property
     def coordinator_url(self) -> str:
         """Base URL of the learner API."""
-        host = names.service_host(self.name, names.COORDINATOR, self.namespace)
+        host = names.service_host(self.stem, names.COORDINATOR, self.namespace)
         return f"http://{host}:{names.PORT_COORDINATOR}"
 
     @property
     def broker_url(self) -> str:
         """Base URL of the sandbox broker."""
-        return f"http://{names.service_host(self.name, names.BROKER, self.namespace)}:{names.PORT_BROKER}"
+        return f"http://{names.service_host(self.stem, names.BROKER, self.namespace)}:{names.PORT_BROKER}"
+
+
+class JobConfig(Identity):
+    """Content of `job.json` of an RLTrainingJob; everything else a process needs is a function of it."""
+
+    kind: Literal["RLTrainingJob"] = "RLTrainingJob"
+    spec: RLTrainingJobSpec
 
     @property
     def rollout_host(self) -> str:
         """Headless service whose addresses are the rollout servers."""
-        return names.service_host(self.name, names.ROLLOUT, self.namespace)
+        return names.service_host(self.stem, names.ROLLOUT, self.namespace)
+
+    def served(self) -> ServedModel:
+        """What the rollout servers load."""
+        model, lora = self.spec.model, self.spec.model.effective_lora
+        return ServedModel(
+            base=model.base,
+            revision=model.revision,
+            dtype=model.dtype,
+            context_length=model.context_length,
+            lora_rank=None if lora is None else lora.rank,
+            adapters=1,
+            seed=self.spec.seed,
+            rollout=self.spec.rollout,
+            output=self.spec.output,
+        )
+
+
+class EvalConfig(Identity):
+    """Content of `job.json` of an RLEvalJob."""
+
+    kind: Literal["RLEvalJob"] = "RLEvalJob"
+    spec: RLEvalJobSpec
+    candidates: tuple[ResolvedCandidate, ...]
+    """What the candidates of the spec stand for; one that could not be resolved is absent."""
+    unresolved: dict[str, str] = {}
+    """Candidates that do not exist: name -> why, with the field and the fix."""
+
+    @property
+    def server_sets(self) -> dict[int, tuple[ResolvedCandidate, ...]]:
+        """Number of each set of rollout servers -> the candidates that it samples for."""
+        found: dict[int, tuple[ResolvedCandidate, ...]] = {}
+        for candidate in self.candidates:
+            if candidate.server_set is not None:
+                found[candidate.server_set] = (*found.get(candidate.server_set, ()), candidate)
+        return found
+
+    def rollout_host(self, server_set: int) -> str:
+        """Headless service whose addresses are the servers of a set."""
+        return f"{names.server_set(self.stem, server_set)}.{self.namespace}.svc"
+
+    def served(self, server_set: int) -> ServedModel:
+        """What the servers of a set load."""
+        candidates = self.server_sets[server_set]
+        first, ranks = candidates[0], [c.lora_rank for c in candidates if c.lora_rank is not None]
+        assert first.base is not None
+        assert first.dtype is not None
+        return ServedModel(
+            base=first.base,
+            revision=first.revision,
+            dtype=first.dtype,
+            context_length=first.context_length,
+            lora_rank=max(ranks, default=None),
+            adapters=max(1, len(ranks)),
+            seed=self.spec.seed,
+            rollout=self.spec.rollout,
+            output=self.spec.output,
+        )
+
+
+def load_any(environ: Mapping[str, str]) -> JobConfig | EvalConfig:
+    """Read the mounted configuration; the path may be overridden by `HEADWAY_CONFIG`."""
+    text = Path(environ.get(names.ENV_CONFIG, names.CONFIG_FILE)).read_text()
+    kind = json.loads(text).get("kind", names.TRAINING_KIND)
+    return (EvalConfig if kind == names.EVAL_KIND else JobConfig).model_validate_json(text)
 
 
 def load(environ: Mapping[str, str]) -> JobConfig:
-    """Read the mounted configuration; the path may be overridden by `HEADWAY_CONFIG`."""
-    path = Path(environ.get(names.ENV_CONFIG, names.CONFIG_FILE))
-    return JobConfig.model_validate_json(path.read_text())
+    """Read the configuration of an RLTrainingJob, as `load_any`."""
+    found = load_any(environ)
+    assert isinstance(found, JobConfig), f"{found.kind} has no process of this role"
+    return found
 
 
 def load_token(environ: Mapping[str, str]) -> str:

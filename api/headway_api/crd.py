@@ -138,8 +138,10 @@ TRAINING_COLUMNS = [
 ]
 EVALUATION_COLUMNS = [
     column("State", ".status.state"),
+    column("Candidate", ".status.headline.candidate"),
+    column("Score", ".status.headline.score"),
     column("Gate", ".status.gate.result"),
-    column("Tokens", ".status.usage.totalTokens", "integer"),
+    column("Rows", ".status.progress.groups", "integer"),
     column("Cost", ".status.usage.cost"),
     AGE,
     REASON,
@@ -151,7 +153,9 @@ SCALE = {
 }
 
 
-def definition(kind: str, short: str, schema: Schema, columns: list[Schema], subresources: Schema) -> Schema:
+def definition(
+    kind: str, short: tuple[str, ...], schema: Schema, columns: list[Schema], subresources: Schema
+) -> Schema:
     """A CustomResourceDefinition with one version, served and stored."""
     plural = f"{kind.lower()}s"
     return {
@@ -166,7 +170,7 @@ def definition(kind: str, short: str, schema: Schema, columns: list[Schema], sub
                 "listKind": f"{kind}List",
                 "plural": plural,
                 "singular": kind.lower(),
-                "shortNames": [short],
+                "shortNames": [*short],
                 "categories": ["rl"],
             },
             "versions": [
@@ -188,8 +192,8 @@ def definitions() -> list[Schema]:
     training = open_schema(RLTrainingJob, RLTrainingJobStatus)
     evaluation = open_schema(RLEvalJob, RLEvalJobStatus)
     return [
-        definition("RLTrainingJob", "rltj", training, TRAINING_COLUMNS, {"scale": SCALE}),
-        definition("RLEvalJob", "rlej", evaluation, EVALUATION_COLUMNS, {}),
+        definition("RLTrainingJob", ("rltj",), training, TRAINING_COLUMNS, {"scale": SCALE}),
+        definition("RLEvalJob", ("rlev", "rlej"), evaluation, EVALUATION_COLUMNS, {"scale": SCALE}),
     ]
 
 

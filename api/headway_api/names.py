@@ -23,6 +23,9 @@ LABEL_INSTANCE: Final = "app.kubernetes.io/instance"
 LABEL_COMPONENT: Final = "app.kubernetes.io/component"
 LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 LABEL_JOB_NAME: Final = f"{GROUP}/job-name"
+LABEL_JOB_KIND: Final = f"{GROUP}/job-kind"
+LABEL_SERVER_SET: Final = f"{GROUP}/server-set"
+"""On rollout servers of an RLEvalJob: the set they belong to."""
 LABEL_JOB_UID: Final = f"{GROUP}/job-uid"
 
 FINALIZER_TEARDOWN: Final = f"{GROUP}/teardown"
@@ -75,6 +78,8 @@ ENV_TOKEN_FILE: Final = "HEADWAY_TOKEN_FILE"
 ENV_CACHE: Final = "HEADWAY_CACHE_DIR"
 ENV_POD_NAME: Final = "HEADWAY_POD_NAME"
 ENV_POD_IP: Final = "HEADWAY_POD_IP"
+ENV_SERVER_SET: Final = "HEADWAY_SERVER_SET"
+"""Of a rollout server of an RLEvalJob: the set it belongs to."""
 ENV_COORDINATOR_URL: Final = "HEADWAY_COORDINATOR_URL"
 """Where the learner finds the coordinator instead of at its Service: for running both without a cluster."""
 ENV_PROBE_PORT: Final = "HEADWAY_PROBE_PORT"
@@ -93,30 +98,49 @@ ENV_EPISODE_FILE: Final = "HEADWAY_EPISODE_FILE"
 instead of at EPISODE_FILE, for running one without a pod."""
 
 MAX_JOB_NAME: Final = 40
-"""Longest job name: children's host names (`<job>-coordinator-xxxxx`) must fit in 63 characters."""
+"""Longest job name: children's host names (`<job>-eval-coordinator-xxxxx`) must fit in 63 characters."""
 
 
-def child(job: str, role: str) -> str:
+TRAINING_KIND: Final = "RLTrainingJob"
+EVAL_KIND: Final = "RLEvalJob"
+
+
+def stem(kind: str, job: str) -> str:
+    """What the names of a job's objects begin with: jobs of both kinds may share a name."""
+    return job if kind == TRAINING_KIND else f"{job}-eval"
+
+
+def child(stem: str, role: str) -> str:
     """Name of a job's object for `role`; Services, workloads and service accounts share it."""
-    return f"{job}-{role}"
+    return f"{stem}-{role}"
 
 
-def config_map(job: str) -> str:
+def server_set(stem: str, number: int) -> str:
+    """Name of the Deployment and the Service of one set of rollout servers of an RLEvalJob."""
+    return f"{child(stem, ROLLOUT)}-{number}"
+
+
+def endpoint_token(candidate: str) -> str:
+    """Variable of the coordinator that holds the token of an endpoint candidate."""
+    return "HEADWAY_ENDPOINT_TOKEN_" + candidate.upper().replace("-", "_")
+
+
+def config_map(stem: str) -> str:
     """ConfigMap that holds `job.json`."""
-    return f"{job}-config"
+    return f"{stem}-config"
 
 
-def token_secret(job: str, uid: str) -> str:
+def token_secret(stem: str, uid: str) -> str:
     """Secret that holds the job's shared token; created once, never read back by the operator.
 
     The uid keeps it apart from the Secret of a deleted job of the same name, which nobody may read to tell.
     """
-    return f"{job}-token-{uid[:8]}"
+    return f"{stem}-token-{uid[:8]}"
 
 
-def service_host(job: str, role: str, namespace: str) -> str:
+def service_host(stem: str, role: str, namespace: str) -> str:
     """DNS name of a job's Service, as complete as a name can be that fits clusters of any domain."""
-    return f"{child(job, role)}.{namespace}.svc"
+    return f"{child(stem, role)}.{namespace}.svc"
 
 
 def learner_host(job: str, namespace: str) -> str:

@@ -67,6 +67,8 @@ class Purpose(StrEnum):
 
     TRAIN = "train"
     VALIDATION = "validation"
+    EVALUATION = "evaluation"
+    """Of an RLEvalJob."""
 
 
 class VersionSpan(Record):
@@ -185,7 +187,11 @@ class GroupRecord(Record):
     """Index of the prompt in its dataset."""
     epoch: int = Field(ge=0)
     step: int = Field(ge=0)
-    """Training: learner step when the group started. Validation: the step that was evaluated."""
+    """Training: learner step when the group started. Validation: the step that was evaluated. Evaluation: 0."""
+    candidate: str | None = None
+    """Evaluation: name of the candidate."""
+    sampled_by: Literal["servers", "endpoint", "nobody"] = "servers"
+    """The job's own servers, an endpoint elsewhere, or nobody: stored episodes that were scored again."""
     episodes: list[EpisodeRecord]
     """The final attempt at each index; an index that stayed InfraError is present with that outcome. Only an
     abandoned group may lack some: it had not begun them."""
@@ -201,9 +207,9 @@ class GroupRecord(Record):
 
     @property
     def unanswered(self) -> bool:
-        """Whether it is a validation group of which nothing was scored. Such a group is kept, but does not
+        """Whether it is a group of held-out rows of which nothing was scored. Such a group is kept, but does not
         stand for its id: a later coordinator may run it again."""
-        return self.purpose is Purpose.VALIDATION and not self.scored
+        return self.purpose is not Purpose.TRAIN and not self.scored
 
     @property
     def key(self) -> str:
@@ -280,16 +286,18 @@ class WeightsManifest(Record):
     """Published weights: where they are and how a server proves that it took them."""
 
     version: PolicyVersion
-    kind: Literal["lora", "full", "delta", "direct"]
+    kind: Literal["lora", "full", "delta", "direct", "base"]
     uri: str
     """Folder in the artifact store: Hugging Face layout (adapter_model.safetensors or model.safetensors), or
-    a delta as `weights_format` describes it; of kind direct nothing lies there."""
+    a delta as `weights_format` describes it; of kind direct nothing lies there. Of kind base: the model that
+    the server loaded when it started."""
     files: list[FileDigest]
     direct: DirectSource | None = None
     """Of kind direct, and of full weights that can be had both ways."""
     chain: list[WeightsLink] = Field(default_factory=list)
     """What a delta is built on: a full version, each delta since, and last the version it applies to."""
-    canary: Canary
+    canary: Canary | None = None
+    """Only kind base may lack it: a model as it comes has no learner that knows its log-probabilities."""
 
     @property
     def link(self) -> WeightsLink:
@@ -303,6 +311,8 @@ class WeightsManifest(Record):
 
     @model_validator(mode="after")
     def _has_what_its_kind_needs(self) -> Self:
+        if self.canary is None and self.kind != "base":
+            raise ValueError(f"weights of kind {self.kind} without a canary")
         if (self.kind == "delta") != bool(self.chain):
             raise ValueError(f"weights of kind {self.kind} with a chain of {len(self.chain)}")
         if self.kind != "full" and (self.kind == "direct") != (self.direct is not None):
@@ -367,6 +377,9 @@ class UsageClass(StrEnum):
     EVALUATION_PREFILL = "evaluationPrefill"
     EVALUATION_CACHED_PREFILL = "evaluationCachedPrefill"
     EVALUATION_SAMPLE = "evaluationSample"
+    ENDPOINT_PROMPT = "endpointPrompt"
+    """Tokens at an endpoint outside the job, as the endpoint counts them."""
+    ENDPOINT_SAMPLE = "endpointSample"
     SANDBOX_SECONDS = "sandboxSeconds"
 
 

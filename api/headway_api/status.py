@@ -119,6 +119,8 @@ class Usage(StatusModel):
     """Tokens of episodes that were retried, or whose group was abandoned; uniform groups are billed."""
     evaluation_tokens: Count = 0
     """Tokens of validation episodes: of prompts, with what the servers had cached, and sampled."""
+    endpoint_tokens: Count = 0
+    """Tokens of prompts and answers at endpoints outside the job, as those count them."""
     sandbox_seconds: Decimal | None = None
     """Seconds sandboxes were in use."""
     accelerator_seconds: Decimal | None = None
@@ -353,26 +355,139 @@ class RLTrainingJobStatus(StatusModel):
     """Where metrics are tracked."""
 
 
+class ResolvedCandidate(StatusModel):
+    """What a candidate of the spec stands for. Chosen once, when the job is taken up, and kept."""
+
+    name: Word
+    """Name of the candidate in the results."""
+    kind: Literal["Model", "Adapter", "Weights", "Endpoint", "Rescore"]
+    """Model: a model as it comes. Adapter: a LoRA adapter on its base model. Weights: every weight of a trained
+    model. Endpoint: a model served elsewhere. Rescore: stored episodes."""
+    base: Uri | None = None
+    """Model that the servers load. Absent for Endpoint and Rescore."""
+    revision: Word | None = None
+    """Revision of it."""
+    dtype: Literal["bfloat16", "float32"] | None = None
+    """Number format of its weights."""
+    context_length: Count | None = None
+    """Most tokens of one episode. Absent: the model's own limit."""
+    lora_rank: Count | None = None
+    """Rank of the adapter."""
+    job: Word | None = None
+    """The training job that made the weights."""
+    step: Count | None = None
+    """Step of that job that they are of."""
+    uri: Uri | None = None
+    """Folder they lie in."""
+    server_set: Count | None = None
+    """Set of rollout servers that samples for it."""
+
+
+class Interval(StatusModel):
+    """A figure with its 95 % confidence interval."""
+
+    value: Decimal
+    """The figure."""
+    low: Decimal | None = None
+    """Lower bound. Absent where there are too few rows to tell."""
+    high: Decimal | None = None
+    """Upper bound."""
+
+
+class Difference(StatusModel):
+    """The difference to the baseline candidate, pair by pair."""
+
+    baseline: Word
+    """The candidate compared with."""
+    value: Decimal | None = None
+    """Mean paired difference of the external score. Absent where there are too few pairs to tell."""
+    low: Decimal | None = None
+    """Lower bound of its 95 % confidence interval."""
+    high: Decimal | None = None
+    """Upper bound."""
+    p: Decimal | None = None
+    """p-value of the sign-flip permutation test, corrected for the number of candidates (Holm)."""
+
+
 class CandidateResult(StatusModel):
     """What a candidate reached."""
 
     name: Word
     """The candidate."""
-    reward: Decimal | None = None
+    state: Literal["Pending", "Running", "Complete", "Failed"] = "Pending"
+    """Where it stands."""
+    reason: Word | None = None
+    """Why it failed, in one word."""
+    message: Text | None = None
+    """Why it failed: the field and the fix."""
+    rows: Count = 0
+    """Rows measured."""
+    tries: Count = 0
+    """Tries that were scored."""
+    infra_errors: Count = 0
+    """Tries that a part of the platform failed for good. They are in no mean."""
+    reward: Interval | None = None
     """Mean reward."""
-    external_score: Decimal | None = None
+    external_score: Interval | None = None
     """Mean external score."""
-    success: Decimal | None = None
-    """Share of tries that succeeded."""
+    success: Interval | None = None
+    """Share of tries that succeeded by the external score."""
+    difference: Difference | None = None
+    """Against the baseline candidate. Absent for the baseline itself."""
+    cost: Money | None = None
+    """Cost of its tokens and sandboxes by the price book."""
+    score: Word | None = None
+    """External score and half the width of its interval, for the printer column: 0.83 ± 0.05."""
 
 
 class GateResult(StatusModel):
     """How the gate was decided."""
 
-    result: Literal["Pending", "Passed", "Refused"] = "Pending"
-    """Whether it lets through."""
+    result: Literal["Pending", "Passed", "Refused", "TooFewRows"] = "Pending"
+    """Whether it lets through. TooFewRows and Refused do not."""
     message: Text = ""
     """The numbers compared."""
+
+
+class EvalProgress(StatusModel):
+    """How far an evaluation has come."""
+
+    groups: Count = 0
+    """Rows done, over all candidates."""
+    of_groups: Count | None = None
+    """Rows to do, over all candidates that can be measured."""
+    server_sets: Annotated[list[Count], Field(max_length=8, default_factory=list)]
+    """Sets of rollout servers that are needed now; the others are released."""
+    updated_time: datetime | None = None
+    """When anything last went forward."""
+    stalled: Text | None = None
+    """Why nothing has gone forward for a while, naming the part it waits for. Absent while it does."""
+
+
+class Headline(StatusModel):
+    """The result in a line, for the printer columns."""
+
+    candidate: Word | None = None
+    """The gate's candidate; without a gate the one with the best external score."""
+    score: Word | None = None
+    """Its external score and half the width of the interval."""
+
+
+class EvalArtifacts(StatusModel):
+    """Where the results lie."""
+
+    uri: Uri | None = None
+    """The job's folder."""
+    trajectories: Uri | None = None
+    """Every episode, token by token."""
+    ledger: Uri | None = None
+    """Every usage event."""
+    results: Uri | None = None
+    """The table of candidate x row x try."""
+    report: Uri | None = None
+    """The report as JSON; report.md beside it is for people."""
+    logs: Uri | None = None
+    """Folder of the Inspect logs, one of each candidate."""
 
 
 class RLEvalJobStatus(StatusModel):
@@ -392,13 +507,36 @@ class RLEvalJobStatus(StatusModel):
     """When the operator first took the job up."""
     completion_time: datetime | None = None
     """When the job ended, well or badly."""
+    suspended_seconds: Count | None = None
+    """Seconds it was suspended, over all past suspensions; deadlines leave them out."""
+    candidates: Annotated[
+        list[ResolvedCandidate],
+        Field(max_length=16, default_factory=list, json_schema_extra=list_map("name")),
+    ]
+    """What each candidate of the spec stands for. It is not chosen again."""
+    progress: EvalProgress | None = None
+    """How far the evaluation has come."""
     results: Annotated[
-        list[CandidateResult], Field(max_length=8, default_factory=list, json_schema_extra=list_map("name"))
+        list[CandidateResult], Field(max_length=16, default_factory=list, json_schema_extra=list_map("name"))
     ]
     """What each candidate reached."""
     gate: GateResult | None = None
     """How the gate was decided."""
+    headline: Headline | None = None
+    """The result in a line."""
     usage: Usage | None = None
     """What has been used, and its cost."""
-    artifacts: Artifacts | None = None
+    preflight: Preflight | None = None
+    """The checks before the first episode."""
+    roles: Annotated[
+        list[Role], Field(max_length=8, default_factory=list, json_schema_extra=list_map("name"))
+    ]
+    """The job's pods, by role."""
+    rollout_replicas: Count | None = None
+    """Rollout servers there are, for the scale subresource."""
+    rollout_selector: Text | None = None
+    """Label selector of the rollout servers, for the scale subresource."""
+    artifacts: EvalArtifacts | None = None
     """Where the results lie."""
+    tracking: Tracking | None = None
+    """Where metrics are tracked."""

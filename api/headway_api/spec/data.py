@@ -32,6 +32,12 @@ class Dataset(SpecModel):
     """Column that no row may leave empty: the job fails before anything starts where one does. Absent: the
     column `prompt`, where there is one. The environment is given every column, and makes the messages."""
 
+    task_column: Annotated[str, Field(min_length=1, max_length=128)] | None = None
+    """Column that names the task of a row. Figures are then told by task too. Absent: one task."""
+    cluster_column: Annotated[str, Field(min_length=1, max_length=128)] | None = None
+    """Column whose equal values mark rows that are no independent sample, such as questions on one document.
+    Confidence intervals allow for that. Absent: each row stands for itself."""
+
     @property
     def effective_format(self) -> Format:
         """The format given, else the one the file's ending tells."""

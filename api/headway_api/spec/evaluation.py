@@ -1,11 +1,11 @@
-"""RLEvalJob: several candidates on the same rows, side by side. Its schema is installed ahead of its run."""
+"""RLEvalJob: several candidates on the same rows and seeds, side by side, with a gate on the result."""
 
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from headway_api.base import Model, SpecModel
-from headway_api.rules import Rule
+from headway_api.rules import Rule, frozen_while_running, not_yet
 from headway_api.spec.agent import AgentSpec
 from headway_api.spec.data import Dataset
 from headway_api.spec.environment import EnvironmentSpec, RewardSpec
@@ -13,10 +13,14 @@ from headway_api.spec.lifecycle import BudgetSpec, OutputSpec, TrackingSpec
 from headway_api.spec.metadata import NAME_RULES, Metadata
 from headway_api.spec.model import name_of_hub, revision_of_hub
 from headway_api.spec.rollout import ServersSpec
-from headway_api.spec.training import EPISODE_WITHIN_SANDBOX, Deadline
+from headway_api.spec.training import EPISODE_WITHIN_SANDBOX, Deadline, FailurePolicySpec
 from headway_api.spec.trust import MeasureSpec
 from headway_api.spec.types import Decimal, Label, ObjectName, SecretRef, Subdomain, Uri, uri_scheme
 from headway_api.status import RLEvalJobStatus
+
+MetricName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=64)]
+BASE_SUFFIX = "-base"
+"""Ends the name of the candidate that `withBase` adds."""
 
 
 class CandidateModel(SpecModel):
@@ -30,28 +34,71 @@ class CandidateModel(SpecModel):
     """Where the model comes from: hf://ORGANIZATION/NAME or s3://BUCKET/PREFIX."""
     revision: Annotated[str, Field(min_length=1, max_length=128)] | None = None
     """Branch, tag or commit of a hf:// model."""
-    dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16"
+    dtype: Literal["bfloat16", "float32"] = "bfloat16"
     """Number format of the weights."""
+    context_length: Annotated[int, Field(ge=64, le=2097152)] | None = None
+    """Most tokens of one episode: prompt, every turn and every tool result together. Absent: the
+    model's own limit."""
 
 
 class CandidateCheckpoint(SpecModel):
-    """What a training job in the same namespace made."""
+    """Weights that a training job in the same namespace published. The job may still be running."""
+
+    validations = (
+        Rule(
+            "!(has(self.which) && has(self.step))",
+            "a candidate's checkpoint takes which or step, not both; remove one of them",
+            lambda self: self.which is None or self.step is None,
+            "step",
+        ),
+    )
 
     job: Label
     """Name of the RLTrainingJob."""
-    which: Literal["best", "latest"] = "best"
-    """Its checkpoint that validated best, or its last."""
+    which: Literal["best", "latest"] | None = None
+    """best: the weights that validated best so far. latest: the newest published. Absent, without step: best."""
+    step: Annotated[int, Field(ge=0, le=1000000)] | None = None
+    """The weights of this step. They must still be kept: see spec.checkpoints of the training job."""
+    with_base: bool = False
+    """Measure the untrained base model too, as a candidate of this name with `-base` behind it."""
 
 
 class CandidateEndpoint(SpecModel):
-    """A model behind an OpenAI-compatible endpoint."""
+    """A model behind an OpenAI-compatible endpoint. Its tokens are counted apart from the job's own."""
 
     url: Annotated[Uri, uri_scheme("the url of a candidate's endpoint", "http", "https")]
-    """Base URL of the endpoint."""
+    """Base URL of the endpoint, up to and including /v1: the job appends /chat/completions."""
     model: Annotated[str, Field(min_length=1, max_length=256)]
     """Name of the model there."""
     secret_ref: SecretRef | None = None
     """Secret whose key `token` is sent as the bearer token."""
+    max_concurrency: Annotated[int, Field(ge=1, le=1024)] = 8
+    """Most requests in flight."""
+    requests_per_minute: Annotated[int, Field(ge=1, le=1000000)] | None = None
+    """Most requests started in a minute. Absent: no limit but maxConcurrency."""
+
+
+class CandidateRescore(SpecModel):
+    """Episodes of an earlier run, scored again by this job's environment. No token is sampled.
+
+    The recorded tool calls are executed again in a fresh sandbox, then the environment judges.
+    """
+
+    validations = (
+        Rule(
+            "has(self.candidate) != has(self.step)",
+            "a candidate's rescore takes exactly one of candidate (of an RLEvalJob) and step (a validation of "
+            "an RLTrainingJob)",
+            lambda self: (self.candidate is None) != (self.step is None),
+        ),
+    )
+
+    uri: Annotated[Uri, uri_scheme("the uri of a candidate's rescore", "s3")]
+    """Folder of the run: status.artifacts.uri of the job that made it."""
+    candidate: Label | None = None
+    """Candidate of the RLEvalJob whose episodes are scored."""
+    step: Annotated[int, Field(ge=0, le=1000000)] | None = None
+    """Step of the RLTrainingJob whose validation is scored."""
 
 
 class Candidate(SpecModel):
@@ -59,13 +106,14 @@ class Candidate(SpecModel):
 
     validations = (
         Rule(
-            "[has(self.model), has(self.checkpoint), has(self.endpoint)].filter(given, given).size() == 1",
-            "a candidate takes exactly one of model, checkpoint and endpoint",
-            lambda self: [self.model, self.checkpoint, self.endpoint].count(None) == 2,
+            "[has(self.model), has(self.checkpoint), has(self.endpoint), has(self.rescore)]"
+            ".filter(given, given).size() == 1",
+            "a candidate takes exactly one of model, checkpoint, endpoint and rescore",
+            lambda self: [self.model, self.checkpoint, self.endpoint, self.rescore].count(None) == 3,
         ),
     )
 
-    name: Label
+    name: Annotated[Label, Field(max_length=40)]
     """Name of the candidate in the results."""
     model: CandidateModel | None = None
     """A model as it comes."""
@@ -73,50 +121,118 @@ class Candidate(SpecModel):
     """A training job's result."""
     endpoint: CandidateEndpoint | None = None
     """A model served elsewhere."""
+    rescore: CandidateRescore | None = None
+    """A stored run, scored again."""
+
+
+class NoWorse(SpecModel):
+    """A metric on which the candidate may not fall behind."""
+
+    metric: MetricName
+    """Metric that is compared."""
+    margin: Decimal = "0"
+    """How far the lower bound of the paired difference may lie below 0."""
 
 
 class Gate(SpecModel):
     """What must hold for the job to succeed, so that a promotion may wait on it."""
 
+    validations = (
+        Rule(
+            "has(self.minimum) || has(self.mustBeat)",
+            "spec.gate needs at least one of minimum and mustBeat",
+            lambda self: self.minimum is not None or self.must_beat is not None,
+        ),
+        Rule(
+            "!has(self.noWorse) || size(self.noWorse) == 0 || has(self.mustBeat)",
+            "spec.gate.noWorse compares with the candidate of spec.gate.mustBeat; name it",
+            lambda self: not self.no_worse or self.must_beat is not None,
+            "noWorse",
+        ),
+        Rule(
+            "!has(self.mustBeat) || self.mustBeat != self.candidate",
+            "spec.gate.mustBeat must name another candidate than spec.gate.candidate",
+            lambda self: self.must_beat != self.candidate,
+            "mustBeat",
+        ),
+    )
+
     candidate: Label
     """Candidate that is judged."""
-    metric: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=64)] = "external_score"
-    """Metric it is judged by."""
+    metric: MetricName = "external_score"
+    """Metric it is judged by, as docs/evaluation.md names it."""
     minimum: Decimal | None = None
     """Lowest value that passes."""
+    confident: bool = False
+    """Compare the lower bound of a one-sided 95 % interval with minimum, not the value itself."""
     must_beat: Label | None = None
-    """Candidate whose value must be exceeded."""
+    """Candidate to beat: the lower bound of the paired difference must lie above margin."""
+    margin: Decimal = "0"
+    """By how much more than nothing it must beat the other one."""
+    no_worse: Annotated[tuple[NoWorse, ...], Field(max_length=8)] = ()
+    """Further metrics on which it may not fall behind the candidate of mustBeat."""
+
+
+def _named(self: "RLEvalJobSpec", name: str | None) -> bool:
+    return name is None or name in self.candidate_names
+
+
+_NAMED = (
+    "self.candidates.exists(c, c.name == {0} || "
+    "(has(c.checkpoint) && c.checkpoint.withBase && c.name + '" + BASE_SUFFIX + "' == {0}))"
+)
 
 
 class RLEvalJobSpec(SpecModel):
     """What to measure, on what. Immutable but for the fields that say otherwise."""
 
-    mutable = frozenset({"suspend", "rollout", "active_deadline_seconds", "ttl_seconds_after_finished"})
+    mutable = frozenset(
+        {
+            "suspend",
+            "rollout",
+            "failure_policy",
+            "active_deadline_seconds",
+            "pending_deadline_seconds",
+            "ttl_seconds_after_finished",
+        }
+    )
     validations = (
+        frozen_while_running("failurePolicy.maxRestarts"),
+        frozen_while_running("pendingDeadlineSeconds"),
         EPISODE_WITHIN_SANDBOX,
         Rule(
-            "!has(self.gate) || self.candidates.exists_one(c, c.name == self.gate.candidate)",
+            "!has(self.gate) || " + _NAMED.format("self.gate.candidate"),
             "spec.gate.candidate must be the name of a candidate",
-            lambda self: self.gate is None or self.gate.candidate in {c.name for c in self.candidates},
+            lambda self: self.gate is None or _named(self, self.gate.candidate),
             "gate",
         ),
         Rule(
-            "!has(self.gate) || !has(self.gate.mustBeat) || "
-            "self.candidates.exists_one(c, c.name == self.gate.mustBeat)",
+            "!has(self.gate) || !has(self.gate.mustBeat) || " + _NAMED.format("self.gate.mustBeat"),
             "spec.gate.mustBeat must be the name of a candidate",
-            lambda self: (
-                self.gate is None
-                or self.gate.must_beat is None
-                or self.gate.must_beat in {c.name for c in self.candidates}
-            ),
+            lambda self: self.gate is None or _named(self, self.gate.must_beat),
             "gate",
+        ),
+        Rule(
+            "!has(self.baseline) || " + _NAMED.format("self.baseline"),
+            "spec.baseline must be the name of a candidate",
+            lambda self: _named(self, self.baseline),
+            "baseline",
+        ),
+        Rule(
+            "self.candidates.all(c, !(has(c.checkpoint) && c.checkpoint.withBase) || "
+            f"!self.candidates.exists(d, d.name == c.name + '{BASE_SUFFIX}'))",
+            "a candidate with checkpoint.withBase adds one of its name with -base behind it; rename the "
+            "candidate that has that name already",
+            lambda self: len(set(self.candidate_names)) == len(self.candidate_names),
+            "candidates",
         ),
     )
 
     suspend: bool = False
-    """true stops every pod of the job until it is false again. May be changed while the job runs."""
+    """true stops every pod of the job until it is false again; what was measured is kept. May be changed
+    while the job runs."""
     seed: Annotated[int, Field(ge=0, le=2147483647)] = 0
-    """Seed of every draw; the same for each candidate."""
+    """Seed of every draw. A try of a row has the same seed for each candidate."""
     candidates: Annotated[
         tuple[Candidate, ...],
         Field(
@@ -126,6 +242,12 @@ class RLEvalJobSpec(SpecModel):
         ),
     ]
     """Models to measure, side by side: the same rows, the same seeds."""
+    baseline: Label | None = None
+    """Candidate that the others are compared with, pair by pair. Absent: that of gate.mustBeat, else the
+    first."""
+    parallelism: Annotated[int, Field(ge=1, le=8)] = 1
+    """Sets of rollout servers at one time. Candidates of one base model share a set; others follow when a
+    set is done."""
     data: Dataset
     """The prompts."""
     agent: AgentSpec = AgentSpec()
@@ -135,19 +257,30 @@ class RLEvalJobSpec(SpecModel):
     reward: RewardSpec = RewardSpec()
     """What a reward may be."""
     rollout: ServersSpec = ServersSpec()
-    """How episodes are sampled."""
+    """How episodes are sampled. replicas counts the servers of each set."""
     evaluation: MeasureSpec = MeasureSpec()
     """What is measured."""
     gate: Gate | None = None
     """What must hold for the job to succeed."""
-    budget: BudgetSpec | None = None
-    """The most the job may cost."""
+    budget: Annotated[
+        BudgetSpec | None,
+        not_yet(
+            "spec.budget is not enforced by this version; bound the job with spec.evaluation.maxRows and "
+            "spec.activeDeadlineSeconds"
+        ),
+    ] = None
+    """The most the job may cost. Not enforced yet."""
     tracking: TrackingSpec = TrackingSpec()
     """Where metrics go besides Prometheus."""
+    failure_policy: FailurePolicySpec = FailurePolicySpec()
+    """How failures are met."""
     readiness_policy: Literal["Accepted", "Running", "Succeeded"] = "Succeeded"
     """When the Ready condition is true. Succeeded makes the job a gate for whatever waits on it."""
     active_deadline_seconds: Deadline | None = None
     """Longest the job may take, in seconds. May be changed while the job runs."""
+    pending_deadline_seconds: Deadline = 3600
+    """Longest to wait, in seconds, for a candidate to exist, and for a role's pods to be ready. May be changed
+    while the job is suspended."""
     ttl_seconds_after_finished: Annotated[int, Field(ge=0, le=31536000)] | None = None
     """Delete the job so many seconds after it ended. May be changed while the job runs."""
     managed_by: Annotated[str, Field(pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$", max_length=63)] | None = None
@@ -159,19 +292,26 @@ class RLEvalJobSpec(SpecModel):
     output: OutputSpec
     """Where the results go."""
 
+    @property
+    def candidate_names(self) -> list[str]:
+        """Names in the results, those that `withBase` adds included, in order."""
+        found = []
+        for candidate in self.candidates:
+            found.append(candidate.name)
+            if candidate.checkpoint is not None and candidate.checkpoint.with_base:
+                found.append(candidate.name + BASE_SUFFIX)
+        return found
+
+    @property
+    def effective_baseline(self) -> str:
+        """Name of the candidate that the others are compared with."""
+        return self.baseline or (self.gate.must_beat if self.gate else None) or self.candidate_names[0]
+
 
 class RLEvalJob(Model):
-    """Several models measured on the same rows. Installed, but not run by this version."""
+    """Several models measured on the same rows and seeds, and a gate that a promotion may wait on."""
 
-    validations = (
-        *NAME_RULES,
-        Rule(
-            "!has(self.spec)",
-            "RLEvalJob is installed but not run by this version; evaluate inside a training job with "
-            "spec.evaluation",
-            lambda self: False,
-        ),
-    )
+    validations = NAME_RULES
 
     api_version: Literal["headway.dev/v1alpha1"] = "headway.dev/v1alpha1"
     """Version of the schema."""
@@ -182,4 +322,4 @@ class RLEvalJob(Model):
     spec: RLEvalJobSpec
     """What to measure, on what."""
     status: RLEvalJobStatus = Field(default_factory=RLEvalJobStatus)
-    """What has become of it. Not written yet."""
+    """What has become of it."""
