@@ -1,6 +1,69 @@
-"""`python -m headway_coordinator`: one job's coordinator."""
+"""`python -m headway_coordinator`: one job's coordinator, whichever kind of job it is."""
 
-from headway_coordinator.coordinator import main
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import uvloop
+
+from headway_api import config, logs, names
+from headway_api.config import EvalConfig, JobConfig
+from headway_api.exits import JobError, job_error, leave, not_final
+from headway_api.status import RLTrainingJobStatus
+from headway_api.store import open_store
+from headway_api.store_away import Patience, store_explained
+from headway_coordinator import status as status_writer
+from headway_coordinator.coordinator import Coordinator, begun
+from headway_coordinator.evaluation.job import EvalCoordinator
+from headway_coordinator.process import Process, serve
+
+_log = logging.getLogger(__name__)
+
+
+def main() -> None:
+    """Entry point of the coordinator's pod."""
+    logs.setup()
+    try:
+        process, patience = process_of(config.load_any(os.environ))
+        with store_explained():
+            uvloop.run(serve(process, patience.over.set))
+    except asyncio.CancelledError:
+        sys.exit(143)
+    except (Exception, BaseExceptionGroup) as error:
+        found = job_error(error)
+        if found is None:
+            _log.exception("failed")
+            found = JobError("CoordinatorFailed", f"{type(error).__name__}: {error}", permanent=False)
+        leave(found)
+
+
+def process_of(job: JobConfig | EvalConfig) -> tuple[Process, Patience]:
+    """The process that the job's kind asks for, and what ends its waits for the store."""
+    cache = Path(os.environ.get(names.ENV_CACHE, names.CACHE_DIR))
+    token, patience = config.load_token(os.environ), Patience()
+    api = status_writer.kubernetes_client() if in_cluster(os.environ) else None
+    sink = status_writer.kubernetes_sink(job, api) if api else status_writer.log_sink
+    if isinstance(job, EvalConfig):
+        known = status_writer.read(job, api) if api else {}
+        has_begun = "progress" in known
+        with not_final(has_begun):
+            store = open_store(job.spec.output, patience)
+        return EvalCoordinator(job, token, store, cache, sink, begun=has_begun), patience
+    told = status_writer.told(job, api) if api else RLTrainingJobStatus()
+    with not_final(begun(told)):
+        store = open_store(job.spec.output, patience)
+    return Coordinator(job, token, store, cache, sink, told=told), patience
+
+
+def in_cluster(environ: Mapping[str, str]) -> bool:
+    """Whether this process is a pod, which has a status to write."""
+    return "KUBERNETES_SERVICE_HOST" in environ
+
 
 if __name__ == "__main__":
     main()

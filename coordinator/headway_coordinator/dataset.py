@@ -13,7 +13,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import urlsplit
 
 from pydantic_core import to_jsonable_python
@@ -24,7 +24,6 @@ from headway_api.spec.data import Dataset, Format
 from headway_api.store import Denied, NotFound, Store
 
 Row = dict[str, Any]
-Field = Literal["train", "validation"]
 
 
 @dataclass
@@ -127,14 +126,14 @@ def _check_values(rows: Sequence[Row]) -> None:
                 ) from error
 
 
-def load(dataset: Dataset, store: Store, which: Field) -> list[Row]:
-    """Fetch and read `spec.data.<which>`.
+def load(dataset: Dataset, store: Store, block: str) -> list[Row]:
+    """Fetch and read the dataset of a block of the spec, such as `spec.data.train`.
 
     Raises:
         JobError: `DatasetNotFound`, `DatasetUnreadable`, `DatasetEmpty`, `PromptColumnMissing` or
             `SchemeNotSupported`; the message says what to write instead. `DatasetNotFetched`, retriable.
     """
-    field = f"spec.data.{which}.uri"
+    field = f"{block}.uri"
     if urlsplit(dataset.uri).scheme not in ("s3", "file"):
         raise JobError(
             "SchemeNotSupported",
@@ -164,11 +163,11 @@ def load(dataset: Dataset, store: Store, which: Field) -> list[Row]:
         ) from error
     if not rows:
         raise JobError("DatasetEmpty", f"{dataset.uri} has no rows", field=field)
-    check_prompts(dataset, rows, which)
+    check_prompts(dataset, rows, block)
     return rows
 
 
-def check_prompts(dataset: Dataset, rows: Sequence[Row], which: Field) -> None:
+def check_prompts(dataset: Dataset, rows: Sequence[Row], block: str) -> None:
     """Every row has a prompt: in the column asked for, else in `prompt` where there is one.
 
     Raises:
@@ -183,7 +182,7 @@ def check_prompts(dataset: Dataset, rows: Sequence[Row], which: Field) -> None:
         raise JobError(
             "PromptColumnMissing",
             f"row {bad} of {dataset.uri} has no {name!r}; columns are {', '.join(columns)}",
-            field=f"spec.data.{which}.promptColumn",
+            field=f"{block}.promptColumn",
         )
 
 

@@ -18,3 +18,20 @@ class PermanentFault(InfraFault):
         super().__init__(message)
         self.reason = reason
         self.field = field
+
+
+class CandidateFault(Exception):
+    """A candidate of an evaluation cannot be measured, and asking again cannot help.
+
+    The other candidates go on. `field` and the message name what to change.
+    """
+
+    def __init__(self, reason: str, message: str, field: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.field = field
+
+    @property
+    def sentence(self) -> str:
+        """As a status shows it."""
+        return f"{self.field}: {self}"

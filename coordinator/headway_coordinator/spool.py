@@ -86,6 +86,10 @@ class Spool:
             validations=validations,
         )
 
+    def evaluated(self, candidate: str) -> Iterator[GroupRecord]:
+        """The answered groups of one candidate, one after the other: together they may be large."""
+        return self._groups(self._store.list(self._layout.evaluation_groups(candidate)))
+
     def keep(self, report: StepReport) -> None:
         """Keep a step's report for as long as the job's folder, whoever has written it first."""
         self._store.put_new(self._layout.step_history(report.step), report.model_dump_json().encode())
@@ -128,6 +132,8 @@ class Spool:
             return self._layout.train_group(group.group_id)
         if group.unanswered:
             return self._layout.failed_group(group.key)
+        if group.candidate is not None:
+            return self._layout.evaluation_group(group.candidate, group.group_id)
         return self._layout.validation_group(group.step, group.group_id)
 
     def _groups(self, uris: Sequence[str]) -> Iterator[GroupRecord]:

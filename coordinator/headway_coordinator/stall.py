@@ -59,21 +59,26 @@ def culprit(training: Training, router: Router, pool: PoolState | str, episode_s
 
 
 class Watch:
-    """Looks every few seconds whether the job moves."""
+    """Looks every few seconds whether the job moves.
+
+    Args:
+        idle: seconds for which nothing has gone forward; None of a job that is over.
+        blame: who has to move next, given the broker's answer or why there is none.
+        pool: asks the broker.
+        changed: told when `stalled` has changed.
+    """
 
     def __init__(
         self,
-        training: Training,
-        router: Router,
+        idle: Callable[[], float | None],
+        blame: Callable[[PoolState | str], Culprit],
         pool: Callable[[], Awaitable[PoolState]],
         changed: Callable[[], None],
-        episode_seconds: float,
     ) -> None:
-        self._training = training
-        self._router = router
+        self._idle = idle
+        self._blame = blame
         self._pool = pool
         self._changed = changed
-        self._episode_seconds = episode_seconds
         self.stalled: str | None = None
 
     async def run(self) -> None:
@@ -86,13 +91,28 @@ class Watch:
             await asyncio.sleep(CHECK_SECONDS)
 
     async def _look(self) -> str | None:
-        state = self._training.state
-        idle = time.monotonic() - state.moved_at
-        if idle <= AFTER_SECONDS or state.finished is not None:
+        idle = self._idle()
+        if idle is None or idle <= AFTER_SECONDS:
             return None
         try:
             pool: PoolState | str = await self._pool()
         except (Refused, Unreachable) as error:
             pool = str(error)
-        found = culprit(self._training, self._router, pool, self._episode_seconds)
+        found = self._blame(pool)
         return found.words if idle > found.patience else None
+
+
+def training_watch(
+    training: Training,
+    router: Router,
+    pool: Callable[[], Awaitable[PoolState]],
+    changed: Callable[[], None],
+    episode_seconds: float,
+) -> Watch:
+    """The watch of a training job."""
+
+    def idle() -> float | None:
+        state = training.state
+        return None if state.finished is not None else time.monotonic() - state.moved_at
+
+    return Watch(idle, lambda said: culprit(training, router, said, episode_seconds), pool, changed)

@@ -10,16 +10,20 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
+
+from pydantic import ValidationError
 
 from headway_api import logs, names
-from headway_api.config import JobConfig
-from headway_api.status import RLTrainingJobStatus
+from headway_api.config import Identity
+from headway_api.status import RLEvalJobStatus, RLTrainingJobStatus
 from headway_coordinator.conditions import OWN
 
 LEAST_SECONDS = 2.0
 WRITE_SECONDS = 15.0
-PLURAL = "rltrainingjobs"
+PLURALS: Final = {names.TRAINING_KIND: "rltrainingjobs", names.EVAL_KIND: "rlevaljobs"}
+
+Status = RLTrainingJobStatus | RLEvalJobStatus
 
 _log = logging.getLogger(__name__)
 
@@ -39,8 +43,8 @@ def kubernetes_client() -> Any:
     return client.CustomObjectsApi()
 
 
-def told(job: JobConfig, api: Any) -> RLTrainingJobStatus:
-    """The coordinator's part of the status as a predecessor left it; empty where it cannot be had.
+def read(job: Identity, api: Any) -> dict[str, Any]:
+    """The status as it is; empty where it cannot be had.
 
     A patch that changes nothing is answered with the object: the coordinator may patch its job's status
     and read nothing else.
@@ -50,14 +54,24 @@ def told(job: JobConfig, api: Any) -> RLTrainingJobStatus:
             names.GROUP,
             names.VERSION,
             job.namespace,
-            PLURAL,
+            PLURALS[job.kind],
             job.name,
             {"status": {}},
             _content_type="application/merge-patch+json",
             _request_timeout=WRITE_SECONDS,
         )
-        known = RLTrainingJobStatus.model_validate(found.get("status", {}))
     except Exception as error:  # the client's errors have no common base; the status starts afresh
+        logs.event(_log, "status-not-read", level=logging.WARNING, error=str(error))
+        return {}
+    status: dict[str, Any] = found.get("status", {})
+    return status
+
+
+def told(job: Identity, api: Any) -> RLTrainingJobStatus:
+    """The coordinator's part of a training job's status as a predecessor left it."""
+    try:
+        known = RLTrainingJobStatus.model_validate(read(job, api))
+    except ValidationError as error:
         logs.event(_log, "status-not-read", level=logging.WARNING, error=str(error))
         return RLTrainingJobStatus()
     return RLTrainingJobStatus(
@@ -71,13 +85,13 @@ def told(job: JobConfig, api: Any) -> RLTrainingJobStatus:
     )
 
 
-def kubernetes_sink(job: JobConfig, api: Any) -> Sink:
+def kubernetes_sink(job: Identity, api: Any) -> Sink:
     """The job's own status subresource."""
 
     def apply(status: dict[str, Any]) -> int | None:
         body = {
             "apiVersion": names.API_VERSION,
-            "kind": "RLTrainingJob",
+            "kind": job.kind,
             "metadata": {"name": job.name, "namespace": job.namespace},
             "status": status,
         }
@@ -85,7 +99,7 @@ def kubernetes_sink(job: JobConfig, api: Any) -> Sink:
             names.GROUP,
             names.VERSION,
             job.namespace,
-            PLURAL,
+            PLURALS[job.kind],
             job.name,
             body,
             field_manager=names.FIELD_MANAGER_COORDINATOR,
@@ -115,7 +129,7 @@ class Writer:
     def __init__(
         self,
         sink: Sink,
-        current: Callable[[], RLTrainingJobStatus],
+        current: Callable[[], Status],
         on_replicas: Callable[[int], None] = lambda replicas: None,
     ) -> None:
         self._sink = sink

@@ -19,6 +19,8 @@ from headway_api.spec.types import Decimal, Label, ObjectName, SecretRef, Subdom
 from headway_api.status import RLEvalJobStatus
 
 MetricName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=64)]
+MAX_TOKENS = 4096
+"""Most tokens of one turn where the spec does not say."""
 BASE_SUFFIX = "-base"
 """Ends the name of the candidate that `withBase` adds."""
 
@@ -159,12 +161,15 @@ class Gate(SpecModel):
 
     candidate: Label
     """Candidate that is judged."""
+    task: Annotated[str, Field(min_length=1, max_length=128)] = "all"
+    """Task that is judged, a value of spec.data.taskColumn; all takes every row."""
     metric: MetricName = "external_score"
     """Metric it is judged by, as docs/evaluation.md names it."""
     minimum: Decimal | None = None
     """Lowest value that passes."""
-    confident: bool = False
-    """Compare the lower bound of a one-sided 95 % interval with minimum, not the value itself."""
+    minimum_of: Literal["LowerBound", "Value"] = "LowerBound"
+    """What is held against minimum: the lower end of the 95 % interval, or the value itself. With Value a
+    candidate that lies below minimum may pass by luck."""
     must_beat: Label | None = None
     """Candidate to beat: the lower bound of the paired difference must lie above margin."""
     margin: Decimal = "0"
@@ -301,6 +306,11 @@ class RLEvalJobSpec(SpecModel):
             if candidate.checkpoint is not None and candidate.checkpoint.with_base:
                 found.append(candidate.name + BASE_SUFFIX)
         return found
+
+    @property
+    def max_tokens(self) -> int:
+        """Most tokens of one turn."""
+        return self.evaluation.sampling.max_tokens or MAX_TOKENS
 
     @property
     def effective_baseline(self) -> str:

@@ -10,6 +10,8 @@ from headway_api import lora_targets
 from headway_api.exits import JobError
 from headway_api.families import recipe
 from headway_api.sandbox_api import FinishReply, ResetReply
+from headway_api.spec.agent import AgentSpec
+from headway_api.spec.evaluation import RLEvalJobSpec
 from headway_api.spec.model import Lora
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_coordinator.agents.builtin import opening
@@ -31,8 +33,10 @@ def batch(rows: int, spec: RLTrainingJobSpec) -> str:
     return f"{rows} rows, {rows * epochs // size} steps of {size} in {epochs} epochs"
 
 
-def context_length(folder: Path, spec: RLTrainingJobSpec) -> int:
-    """Most tokens of an episode: what the spec says, else the model's own limit.
+def context_length(
+    folder: Path, base: str, asked: int | None, field: str = "spec.model.contextLength"
+) -> int:
+    """Most tokens of an episode: what is `asked` for, else the model's own limit.
 
     Where config.json does not say it, more than the model's family holds is refused all the same, as the
     guard rails promise: vLLM knows the limit too, and would refuse only once GPUs were asked for.
@@ -41,20 +45,20 @@ def context_length(folder: Path, spec: RLTrainingJobSpec) -> int:
         JobError: `ContextLengthUnknown`, or `ContextLengthTooLong` where the model's limit is lower;
             `ModelIncomplete` or `ModelNotLoadable` where there is no config.json, or none that says it.
     """
-    asked, limit = spec.model.context_length, _model_limit(folder)
+    limit = _model_limit(folder)
     if asked is None and limit is None:
         raise JobError(
             "ContextLengthUnknown",
             "the model's config.json has no max_position_embeddings; say how many tokens an episode may have",
-            field="spec.model.contextLength",
+            field=field,
         )
-    known = recipe(spec.model.base)
+    known = recipe(base)
     most = limit or (known.family.context_length if known is not None else None)
     if asked is not None and most is not None and asked > most:
         raise JobError(
             "ContextLengthTooLong",
             f"{asked} is more than the model's own limit of {most}; lower it",
-            field="spec.model.contextLength",
+            field=field,
         )
     return asked or limit or 0
 
@@ -104,13 +108,13 @@ def renderer(chosen: Renderer) -> str:
     return f"messages are rendered by {chosen.name}, {len(chosen.stop_token_ids)} stop tokens"
 
 
-def lowest_report(spec: RLTrainingJobSpec) -> list[float] | None:
+def lowest_report(spec: RLTrainingJobSpec | RLEvalJobSpec) -> list[float] | None:
     """What an agent that reports its reward would say of an episode it did not play."""
     agent = spec.agent.http
     return [spec.reward.range[0]] if agent is not None and agent.reports_reward else None
 
 
-def reward(reply: FinishReply, spec: RLTrainingJobSpec) -> str:
+def reward(reply: FinishReply, spec: RLTrainingJobSpec | RLEvalJobSpec) -> str:
     """The reward of an episode without a single turn is a number in range."""
     low, high = spec.reward.range
     try:
@@ -129,10 +133,19 @@ def context(first: ResetReply, chosen: Renderer, length: int, spec: RLTrainingJo
 
     Of an agent with a loop of its own only the first turn is known, and that without the agent's own prompt.
     """
-    agent, most, turns = spec.agent, spec.rollout.sampling.max_tokens, spec.agent.planned_turns
-    field = "spec.rollout.sampling.maxTokens"
+    most, field = spec.rollout.sampling.max_tokens, "spec.rollout.sampling.maxTokens"
     if spec.data.validation is not None and spec.evaluation_max_tokens > most:
         most, field = spec.evaluation_max_tokens, "spec.evaluation.sampling.maxTokens"
+    return fits(first, chosen, length, spec.agent, most, field)
+
+
+def fits(first: ResetReply, chosen: Renderer, length: int, agent: AgentSpec, most: int, field: str) -> str:
+    """The same, for turns of at most `most` tokens, which `field` of the spec says.
+
+    Raises:
+        JobError: `ContextTooShort`.
+    """
+    turns = agent.planned_turns
     messages = opening(first.messages, agent.effective_builtin.system_prompt)
     prompt = len(chosen.render(messages, first.tools)) if messages else 0
     need = prompt + turns * most

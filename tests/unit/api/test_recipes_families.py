@@ -152,7 +152,7 @@ def test_the_preflight_refuses_the_context_that_the_rail_says_it_will(base: str,
         ]
         assert bool(rails) is refused
         with pytest.raises(JobError, match="own limit") if refused else nullcontext():
-            checks.context_length(tmp_path, spec)
+            checks.context_length(tmp_path, spec.model.base, spec.model.context_length)
 
 
 def configuration(family: Family) -> dict[str, Any]:
@@ -184,7 +184,7 @@ def test_what_is_printed_passes_rails_and_preflight_once_pasted(
     assert spec.optimizer.learning_rate == (found.start.lora if way == "LoRA" else found.start.full)
     assert (spec.model.full is None) == (way == "LoRA")
     (tmp_path / "config.json").write_text(json.dumps(configuration(found.family)))
-    length = checks.context_length(tmp_path, spec)
+    length = checks.context_length(tmp_path, spec.model.base, spec.model.context_length)
     first = ResetReply(messages=[{"role": "user", "content": "a prompt"}], tools=[])
     checks.context(first, Prompted(length // 5), length, spec)  # type: ignore[arg-type]
 

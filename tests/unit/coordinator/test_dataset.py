@@ -66,12 +66,12 @@ def test_every_column_is_kept(form: str, tmp_path: Path) -> None:
 
 def test_the_prompt_column_is_the_one_named_else_prompt_where_there_is_one() -> None:
     plain, named = Dataset(uri="s3://b/x.csv"), Dataset(uri="s3://b/x.csv", prompt_column="question")
-    check_prompts(plain, [{"question": None, "prompt": "p"}], "train")
-    check_prompts(plain, [{"note": None, "case_id": "a"}], "train")
-    check_prompts(named, [{"question": "q", "prompt": ""}], "train")
+    check_prompts(plain, [{"question": None, "prompt": "p"}], "spec.data.train")
+    check_prompts(plain, [{"note": None, "case_id": "a"}], "spec.data.train")
+    check_prompts(named, [{"question": "q", "prompt": ""}], "spec.data.train")
     for dataset, rows in ((plain, [{"prompt": ""}]), (named, [{"question": "q"}, {"prompt": "p"}])):
         with pytest.raises(JobError, match="has no"):
-            check_prompts(dataset, rows, "train")
+            check_prompts(dataset, rows, "spec.data.train")
 
 
 @pytest.mark.parametrize(

@@ -298,7 +298,7 @@ async def test_slow_work_is_no_stall_until_nothing_can_take_so_long(
         await training.report(learner.commit(0, []))
         while not training.state.in_flight["validation"]:
             await asyncio.sleep(0.001)
-        watch = Watch(training, router, asked, lambda: None, episode_seconds=600.0)
+        watch = training_watch(training, router, asked, lambda: None, episode_seconds=600.0)
 
         async def said(idle: float) -> str | None:
             training.state.moved_at = time.monotonic() - idle

@@ -1,0 +1,123 @@
+"""What a candidate of the spec needs before it can be measured: tokenizer, context, and proof of its weights.
+
+Everything here is read from the artifact store. A candidate that cannot be had is a `CandidateFault`; the other
+candidates go on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pydantic import ValidationError
+
+from headway_api.base_model import fetch
+from headway_api.exits import JobError
+from headway_api.records import PolicyVersion, StepReport, WeightsManifest
+from headway_api.sandbox_api import ResetReply
+from headway_api.spec.evaluation import RLEvalJobSpec
+from headway_api.spec.model import ModelSpec
+from headway_api.status import ResolvedCandidate
+from headway_api.store import Denied, NotFound, Store
+from headway_coordinator.faults import CandidateFault
+from headway_coordinator.preflight import checks
+from headway_coordinator.trajectory import render
+from headway_coordinator.trajectory.render import Renderer
+
+WEIGHTS_FOLDER: Final = re.compile(r"^(?P<root>.+)/weights/(?P<step>[0-9]{6,})$")
+UNTRAINED: Final = PolicyVersion(incarnation=0, step=0)
+
+
+@dataclass(frozen=True)
+class Readable:
+    """A model whose conversations can be rendered."""
+
+    renderer: Renderer
+    context_length: int
+
+
+def field_of(candidate: str, below: str) -> str:
+    """Path of a candidate's field, for messages."""
+    return f"spec.candidates[{candidate}].{below}"
+
+
+def endpoint_field(candidate: str, below: str) -> str:
+    """The same, of an endpoint's."""
+    return field_of(candidate, f"endpoint.{below}")
+
+
+def readable(
+    candidate: ResolvedCandidate, spec: RLEvalJobSpec, first: ResetReply, store: Store, cache: Path
+) -> Readable:
+    """Tokenizer and context of the model that the candidate's servers load. Blocking: run it in a thread.
+
+    Raises:
+        CandidateFault: the model cannot be had or rendered, or an episode does not fit its context.
+    """
+    assert candidate.base is not None
+    block = "model" if candidate.kind == "Model" else "checkpoint"
+    base, length = field_of(candidate.name, f"{block}.base"), field_of(candidate.name, "model.contextLength")
+    try:
+        model = ModelSpec(base=candidate.base, revision=candidate.revision)
+        folder = fetch(model, store, cache, weights=False, field=base)
+        tokens = checks.context_length(folder, candidate.base, candidate.context_length, length)
+        renderer = render.load(folder, spec.agent.effective_builtin.tool_call_parser)[0]
+        most = "spec.evaluation.sampling.maxTokens"
+        checks.fits(first, renderer, tokens, spec.agent, spec.max_tokens, most)
+    except JobError as error:
+        if not error.permanent:
+            raise
+        said = error.termination
+        raise CandidateFault(said.reason, said.message, said.field or base) from error
+    return Readable(renderer, tokens)
+
+
+def manifest(candidate: ResolvedCandidate, store: Store) -> WeightsManifest:
+    """What the servers are to hold for a candidate. Blocking: run it in a thread.
+
+    Raises:
+        CandidateFault: its weights are not kept, or are none that servers can take.
+    """
+    if candidate.kind == "Model":
+        assert candidate.base is not None
+        return WeightsManifest(version=UNTRAINED, kind="base", uri=candidate.base, files=[])
+    published = _published(candidate, store)
+    if candidate.kind == "Adapter":
+        return published
+    # All weights are served as a model of its own; the learner's log-probabilities prove that it is the one.
+    files = published.files if published.whole else []
+    return WeightsManifest(
+        version=published.version, kind="base", uri=published.uri, files=files, canary=published.canary
+    )
+
+
+def _published(candidate: ResolvedCandidate, store: Store) -> WeightsManifest:
+    """The manifest that the learner wrote when it published the weights."""
+    which, uri = field_of(candidate.name, "checkpoint"), candidate.uri or ""
+    found = WEIGHTS_FOLDER.fullmatch(uri)
+    if found is None:
+        raise CandidateFault("CheckpointMissing", f"{uri} is no folder of published weights", which)
+    step = int(found["step"])
+    try:
+        report = StepReport.model_validate_json(store.get(f"{found['root']}/steps/{step:06d}.json"))
+        kept = bool(store.list(uri))
+    except (NotFound, ValidationError):
+        kept = False
+    except Denied as error:
+        text = f"{error}; let the credentials of spec.output read it"
+        raise CandidateFault("CheckpointMissing", text, which) from error
+    if not kept:
+        text = (
+            f"job {candidate.job} keeps no weights of step {step}: name a step that it keeps, best or latest, "
+            "or raise spec.checkpoints.keepLast of that job"
+        )
+        raise CandidateFault("CheckpointMissing", text, which)
+    return report.weights
+
+
+def members(candidates: Sequence[ResolvedCandidate], number: int) -> tuple[ResolvedCandidate, ...]:
+    """The candidates that a set of servers samples for."""
+    return tuple(candidate for candidate in candidates if candidate.server_set == number)

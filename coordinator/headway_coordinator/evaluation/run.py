@@ -1,0 +1,245 @@
+"""An evaluation's life: candidates side by side on the same rows, each group durable once it is done.
+
+    a unit begins           when a place for its servers is free; candidates that need none begin at once
+    rows are measured       in the order of the file, every candidate of a unit at a row before the next row
+    a group is done         once it is in the spool and in the ledger; a successor does not sample it again
+    a unit ends             when each of its candidates has every row, or has failed; its servers are let go
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from headway_analysis.measures.tries import Place, Rules, tries_of
+from headway_api import logs
+from headway_api.records import EpisodeRecord, GroupRecord, Purpose
+from headway_api.spec.evaluation import RLEvalJobSpec
+from headway_coordinator import group as groups
+from headway_coordinator.bounds import LOST_LIMIT, lost
+from headway_coordinator.dataset import Order, Row, position_of
+from headway_coordinator.episode import Task
+from headway_coordinator.evaluation.candidates import endpoint_field
+from headway_coordinator.evaluation.state import CandidateState, EvalState
+from headway_coordinator.faults import CandidateFault
+from headway_coordinator.gateway.core import Sampling
+from headway_coordinator.ledger import events
+from headway_coordinator.ledger.segments import Ledger, fold
+from headway_coordinator.one_at_a_time import OneAtATime
+from headway_coordinator.room import Room
+from headway_coordinator.spool import Spool
+
+_log = logging.getLogger(__name__)
+
+Players = Mapping[str, groups.Run]
+"""Candidate -> what lives one of its episodes."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Candidates that are measured side by side, since they share what samples for them."""
+
+    candidates: tuple[str, ...]
+    sampled_by: Literal["servers", "endpoint", "nobody"]
+    open: Callable[[], AbstractAsyncContextManager[Players]]
+    """Brings up what the candidates need. Candidates that cannot be measured are absent from what it yields,
+    and have failed."""
+    room: Room
+    server_set: int | None = None
+    """The set of rollout servers that it needs."""
+
+
+class Evaluation:
+    """Drives one job. All of its state is changed on the event loop only."""
+
+    def __init__(
+        self,
+        spec: RLEvalJobSpec,
+        rows: Sequence[Row],
+        candidates: Sequence[str],
+        spool: Spool,
+        ledger: Ledger,
+        incarnation: int,
+        on_change: Callable[[], None] = lambda: None,
+        on_episode: Callable[[EpisodeRecord], None] = lambda record: None,
+    ) -> None:
+        self._spec = spec
+        self._rows = rows
+        self._spool = spool
+        self._ledger = ledger
+        self._incarnation = incarnation
+        self._on_change = on_change
+        self._on_episode = on_episode
+        self._order = Order(rows=len(rows), seed=spec.seed, shuffle=False)
+        sampling = spec.evaluation.sampling
+        self._sampling = Sampling(sampling.temperature, sampling.top_p, spec.max_tokens)
+        self._rules = Rules(
+            threshold=spec.evaluation.success_threshold,
+            max_turns=spec.agent.effective_builtin.max_turns if spec.agent.is_builtin else None,
+        )
+        self._store = OneAtATime()
+        self._places = asyncio.Semaphore(spec.parallelism)
+        self.state = EvalState({name: CandidateState(name) for name in candidates}, rows=len(rows))
+
+    @property
+    def store_busy(self) -> float:
+        """Seconds for which the write to the artifact store that is under way has been."""
+        return self._store.busy
+
+    async def restore(self) -> None:
+        """Take up what a predecessor left: nothing that is durable is sampled again."""
+        for name, candidate in self.state.candidates.items():
+            for group in await self._store(lambda name=name: [*self._spool.evaluated(name)]):
+                await self._store(self._ledger.group, group)
+                self._add(candidate, group)
+            if candidate.stage == "Pending" and len(candidate.tries) == len(self._rows):
+                candidate.stage = "Complete"
+        logs.event(_log, "restored", groups=self.state.groups_done)
+
+    async def run(self, units: Sequence[Unit]) -> None:
+        """Until every candidate has every row, or has failed.
+
+        Raises:
+            ExceptionGroup: with a JobError: `EpisodesFailing` or `Superseded`.
+        """
+        async with asyncio.TaskGroup() as tasks:
+            for unit in units:
+                if any(self.state.candidates[name].stage == "Pending" for name in unit.candidates):
+                    tasks.create_task(self._unit(unit))
+        self.state.finished = True
+        self._moved()
+
+    async def _unit(self, unit: Unit) -> None:
+        if unit.server_set is None:
+            await self._measure(unit)
+            return
+        async with self._places:
+            self.state.server_sets.add(unit.server_set)
+            self._moved()
+            try:
+                await self._measure(unit)
+            finally:
+                self.state.server_sets.discard(unit.server_set)
+                self._moved()
+
+    async def _measure(self, unit: Unit) -> None:
+        async with unit.open() as players:
+            for name in players:
+                if self.state.candidates[name].stage == "Pending":
+                    self.state.candidates[name].stage = "Running"
+            self._moved()
+            left = self._left([*players])
+            async with asyncio.TaskGroup() as workers:
+                for _ in range(max(1, unit.room.ceiling)):
+                    workers.create_task(self._work(unit, players, left))
+        for name in players:
+            if self.state.candidates[name].stage == "Running":
+                self.state.candidates[name].stage = "Complete"
+        self._moved()
+
+    def _left(self, names: Sequence[str]) -> Iterator[tuple[CandidateState, int]]:
+        """What is to be measured yet, row by row; decided as late as possible, for a candidate may fail."""
+        for position in range(len(self._rows)):
+            for candidate in map(self.state.candidates.__getitem__, names):
+                if candidate.stage == "Running" and position not in candidate.tries:
+                    yield candidate, position
+
+    async def _work(
+        self, unit: Unit, players: Players, left: Iterator[tuple[CandidateState, int]]
+    ) -> None:
+        for candidate, position in left:
+            try:
+                await self._group(unit, players[candidate.name], candidate, position)
+            except* CandidateFault as faults:
+                fault = _first(faults)
+                logs.event(
+                    _log, "candidate-failed", level=logging.ERROR, candidate=candidate.name, error=fault.sentence
+                )
+                candidate.fault(fault)
+                self._moved()
+
+    async def _group(self, unit: Unit, player: groups.Run, candidate: CandidateState, position: int) -> None:
+        plan = groups.Plan(
+            slot=self._order.slot(position),
+            purpose=Purpose.EVALUATION,
+            step=0,
+            row=self._rows[position],
+            size=self._spec.evaluation.group_size,
+            sampling=self._sampling,
+            job_seed=self._spec.seed,
+            candidate=candidate.name,
+            sampled_by=unit.sampled_by,
+        )
+        group = await groups.run(
+            plan,
+            lambda task: self._counted(candidate.name, player, task),
+            unit.room,
+            incarnation=self._incarnation,
+            max_retries=self._spec.rollout.max_retries,
+        )
+        group = await self._store(self._put, group)
+        await self._store(self._ledger.group, group)
+        self._add(candidate, group)
+        self._moved()
+        candidate.lost_in_a_row = candidate.lost_in_a_row + 1 if group.unanswered else 0
+        if candidate.lost_in_a_row >= LOST_LIMIT:
+            fault = lost(group)
+            if unit.sampled_by == "endpoint":
+                raise CandidateFault("EndpointFailing", str(fault), endpoint_field(candidate.name, "url"))
+            raise fault
+
+    def _put(self, group: GroupRecord) -> GroupRecord:
+        """`Spool.put`, by the newest coordinator alone."""
+        self._spool.refuse_superseded(self._incarnation)
+        return self._spool.put(group)
+
+    def _add(self, candidate: CandidateState, group: GroupRecord) -> None:
+        position = position_of(group.group_id)
+        candidate.tries[position] = tries_of(group, self._place(candidate.name, position), self._rules)
+        candidate.days = fold(events.of_group(group), candidate.days)
+
+    def _place(self, candidate: str, position: int) -> Place:
+        row, data = self._rows[position], self._spec.data
+        return Place(
+            candidate=candidate,
+            row=position,
+            task=_text(row, data.task_column) or "",
+            cluster=_text(row, data.cluster_column),
+        )
+
+    async def _counted(
+        self, name: str, player: Callable[[Task], Awaitable[EpisodeRecord]], task: Task
+    ) -> EpisodeRecord:
+        state = self.state
+        state.in_flight[name] += 1
+        state.retried[name] += groups.is_retry(task.attempt)
+        try:
+            record = await player(task)
+        finally:
+            state.in_flight[name] -= 1
+        state.ended[record.outcome.value, name] += 1
+        if record.reward is not None:
+            state.moved()
+        self._on_episode(record)
+        return record
+
+    def _moved(self) -> None:
+        self.state.moved()
+        self._on_change()
+
+
+def _first(faults: BaseExceptionGroup[CandidateFault]) -> CandidateFault:
+    error: BaseException = faults
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, CandidateFault)
+    return error
+
+
+def _text(row: Mapping[str, Any], column: str | None) -> str | None:
+    """The value of a row in a column of names."""
+    return None if column is None else str(row[column])

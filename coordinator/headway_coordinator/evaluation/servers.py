@@ -1,0 +1,87 @@
+"""A set of rollout servers, from before its pods exist until it is let go: a fleet for each candidate.
+
+Each candidate holds a slot of its own on the same servers, so all of them are sampled at the same time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import aiohttp
+
+from headway_api.records import WeightsManifest
+from headway_coordinator.engines.concurrency import Concurrency
+from headway_coordinator.engines.fleet import Discover, Fleet
+from headway_coordinator.evaluation.candidates import Readable, field_of
+from headway_coordinator.faults import CandidateFault
+from headway_coordinator.gateway.core import Gateway
+from headway_coordinator.gateway.turns import Backend, Places
+from headway_coordinator.room import Room
+
+LOOK_SECONDS: Final = 0.5
+REFUSED_SECONDS: Final = 60.0
+"""A candidate whose weights every server has refused for so long is one that cannot be served."""
+
+
+@dataclass(frozen=True)
+class Served:
+    """One candidate on its servers."""
+
+    fleet: Fleet
+    backend: Backend
+
+
+@asynccontextmanager
+async def served(
+    http: aiohttp.ClientSession,
+    token: str,
+    discover: Discover,
+    candidates: Mapping[str, tuple[Readable, WeightsManifest]],
+    room: Room,
+    timeout_seconds: float,
+) -> AsyncIterator[dict[str, Served]]:
+    """Look after the slots of `candidates` on the servers that `discover` finds, until the block ends."""
+    found: dict[str, Served] = {}
+    async with asyncio.TaskGroup() as tasks:
+        running = []
+        for name, (model, manifest) in candidates.items():
+            fleet = Fleet(http, token, discover, slot=name)
+            await fleet.want(manifest)
+            running.append(tasks.create_task(fleet.run()))
+            gateway = Gateway(model.renderer, fleet, model.context_length, timeout_seconds)
+            found[name] = Served(fleet, Backend(gateway, Places(room.follower())))
+        for one in [*found.values()][:1]:  # the same servers: one look says how full they are
+            running.append(tasks.create_task(Concurrency(http, one.fleet.router, room).run()))
+        try:
+            yield found
+        finally:
+            for task in running:
+                task.cancel()
+
+
+async def proven(name: str, fleet: Fleet) -> None:
+    """Return once a server holds the candidate's weights, verified.
+
+    That no server comes is for the operator to judge, which sees the pods.
+
+    Raises:
+        CandidateFault: there are servers, and each of them refuses the weights.
+    """
+    refused_at: float | None = None
+    while not fleet.router.in_rotation():
+        failures = [server.failure for server in fleet.router.servers.values()]
+        if not failures or None in failures:
+            refused_at = None
+        elif refused_at is None:
+            refused_at = time.monotonic()
+        elif time.monotonic() - refused_at > REFUSED_SECONDS:
+            failure = failures[0]
+            assert failure is not None
+            text = f"the rollout servers do not take its weights: {failure.message}"
+            raise CandidateFault(str(failure.reason), text, field_of(name, "checkpoint"))
+        await asyncio.sleep(LOOK_SECONDS)

@@ -1,0 +1,46 @@
+"""Why an evaluation that does not go forward does not: names the part it waits for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+from headway_api.sandbox_api import PoolState
+from headway_coordinator.engines.fleet import Fleet
+from headway_coordinator.evaluation.run import Evaluation
+from headway_coordinator.stall import AFTER_SECONDS, STORE_SECONDS, Culprit
+
+
+def culprit(
+    evaluation: Evaluation, fleets: Mapping[str, Fleet], pool: PoolState | str, episode_seconds: float
+) -> Culprit:
+    """The part that has to move next, in its own words.
+
+    Args:
+        evaluation: the job.
+        fleets: of each candidate that has servers now.
+        pool: the broker's answer, or why there is none.
+        episode_seconds: longest an episode may take.
+    """
+    if evaluation.store_busy > STORE_SECONDS:
+        return Culprit("artifact store: a write has waited for it for over a minute", AFTER_SECONDS)
+    for name, fleet in fleets.items():
+        if (problem := fleet.router.problem()) is not None:
+            return Culprit(f"rollout servers of candidate {name}: {problem}", AFTER_SECONDS)
+    if isinstance(pool, str):
+        return Culprit(f"sandbox broker: {pool}", AFTER_SECONDS)
+    if pool.problem is not None:
+        return Culprit(f"sandboxes: {pool.problem.reason}: {pool.problem.message}", AFTER_SECONDS)
+    running = sum(evaluation.state.in_flight.values())
+    words = f"{running} episodes are running and none has ended; {pool.leased} sandboxes are leased"
+    return Culprit(words, AFTER_SECONDS + (episode_seconds if pool.leased else 0.0))
+
+
+def idle(evaluation: Evaluation) -> Callable[[], float | None]:
+    """For how long nothing has gone forward, in seconds; None of a job that is over."""
+
+    def seconds() -> float | None:
+        state = evaluation.state
+        return None if state.finished else time.monotonic() - state.moved_at
+
+    return seconds

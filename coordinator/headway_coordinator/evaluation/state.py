@@ -1,0 +1,89 @@
+"""Where an evaluation stands: what `run` changes, and status and metrics show."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Literal
+
+from headway_analysis.measures.tries import Try
+from headway_coordinator.faults import CandidateFault
+from headway_coordinator.ledger.segments import Days
+
+Stage = Literal["Pending", "Running", "Complete", "Failed"]
+
+
+@dataclass
+class CandidateState:
+    """One candidate. Its tries are kept, and not its groups: those hold every token."""
+
+    name: str
+    stage: Stage = "Pending"
+    reason: str | None = None
+    """Why it failed, in one word."""
+    message: str | None = None
+    """Why it failed: the field and the fix."""
+    tries: dict[int, list[Try]] = field(default_factory=dict)
+    """The final tries at each row, by the row's position."""
+    days: Days = field(default_factory=dict)
+    """What it has used, by day and class."""
+    lost_in_a_row: int = 0
+    """Groups of which nothing could be scored, one after the other."""
+
+    def fail(self, reason: str, message: str) -> None:
+        """It cannot be measured any further; what was measured stays. The first reason stands."""
+        if self.stage != "Failed":
+            self.stage, self.reason, self.message = "Failed", reason, message
+
+    def fault(self, fault: CandidateFault) -> None:
+        """The same, of a fault that names its field."""
+        self.fail(fault.reason, fault.sentence)
+
+    @property
+    def all_tries(self) -> list[Try]:
+        """Every final try, by row."""
+        return [one for position in sorted(self.tries) for one in self.tries[position]]
+
+
+@dataclass
+class EvalState:
+    """The whole job. Changed on the event loop only."""
+
+    candidates: dict[str, CandidateState]
+    rows: int
+    """Rows that each candidate is measured on."""
+    server_sets: set[int] = field(default_factory=set)
+    """Sets of rollout servers that are needed now."""
+    finished: bool = False
+    updated_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    """When anything last went forward."""
+    moved_at: float = field(default_factory=time.monotonic)
+    """The same moment, monotonic."""
+    in_flight: Counter[str] = field(default_factory=Counter)
+    """Episodes that hold a place now, by candidate."""
+    ended: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Episodes of this process that ended, by outcome and candidate."""
+    retried: Counter[str] = field(default_factory=Counter)
+    """Episodes that were started again after an InfraError, by candidate."""
+
+    def moved(self) -> None:
+        """Something went forward."""
+        self.updated_at, self.moved_at = datetime.now(UTC), time.monotonic()
+
+    def live(self) -> Iterator[CandidateState]:
+        """Candidates that have not failed."""
+        return (candidate for candidate in self.candidates.values() if candidate.stage != "Failed")
+
+    @property
+    def groups_done(self) -> int:
+        """Rows done, over all candidates."""
+        return sum(len(candidate.tries) for candidate in self.candidates.values())
+
+    @property
+    def groups_wanted(self) -> int:
+        """Rows to do, over all candidates that have not failed, and those done of the others."""
+        failed = (c for c in self.candidates.values() if c.stage == "Failed")
+        return self.rows * len([*self.live()]) + sum(len(candidate.tries) for candidate in failed)

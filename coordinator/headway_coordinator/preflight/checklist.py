@@ -1,0 +1,157 @@
+"""Checks with their results, told one by one: what the preflights of both kinds of job have in common."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import aiohttp
+from pydantic import ValidationError
+
+from headway_api import logs
+from headway_api.exits import JobError, not_final
+from headway_api.sandbox_api import FinishReply, ResetReply
+from headway_api.spec.evaluation import RLEvalJobSpec
+from headway_api.spec.training import RLTrainingJobSpec
+from headway_api.status import Check, Preflight
+from headway_coordinator import dataset
+from headway_coordinator.agents.builtin import opening
+from headway_coordinator.faults import InfraFault, PermanentFault
+from headway_coordinator.preflight import checks
+from headway_coordinator.sandboxes import Broker
+from headway_coordinator.seeds import seed
+
+LEASE_ID = "preflight"
+NOWHERE = {"base_url": "http://127.0.0.1:9/v1", "api_key": "none", "prompt": "", "messages": [], "tools": []}
+"""An episode for a program of which only its start is checked: nobody answers there."""
+TEXT_LIMIT = 1024
+ANSWER_SECONDS, PAUSE_SECONDS = 5.0, 1.0
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class Checklist:
+    """Collects results; `report` is called after each."""
+
+    spec: RLTrainingJobSpec | RLEvalJobSpec
+    report: Callable[[Preflight], None]
+    begun: bool = False
+    """A predecessor got past all of this: none of the basics failing is final."""
+    results: list[Check] = field(default_factory=list)
+
+    async def agent(self, http: aiohttp.ClientSession, url: str) -> None:
+        """The agent's service answers: anything at all, for it is not known what it takes but prompts.
+
+        Raises:
+            JobError: `AgentUnreachable`, retriable: it may only be late.
+        """
+        field = "spec.agent.http." + (
+            "url" if self.spec.agent.http and self.spec.agent.http.url else "service"
+        )
+        deadline = self.spec.pending_deadline_seconds
+        try:
+            await until_answered(http, url, deadline)
+        except TimeoutError as error:
+            what = f"{url} did not answer within {deadline} s; is the agent deployed, and listening there?"
+            raise JobError("AgentUnreachable", what, field=field, permanent=False) from error
+        self._passed("Agent", f"{url} answers")
+
+    async def _visit(
+        self, row: dataset.Row, broker: Broker, incarnation: int
+    ) -> tuple[ResetReply, FinishReply] | None:
+        spec = self.spec
+        try:
+            async with asyncio.timeout(spec.pending_deadline_seconds):
+                leased = broker.lease(
+                    f"{LEASE_ID}-{incarnation}",
+                    spec.environment.sandbox.deadline_seconds,
+                    spec.rollout.timeout_seconds,
+                )
+                async with leased as sandbox:
+                    first = await sandbox.reset(row, seed(spec.seed, LEASE_ID))
+                    if (program := spec.agent.sandboxed) is not None:
+                        await sandbox.agent(program.command, NOWHERE, {})
+                    messages = opening(first.messages, spec.agent.effective_builtin.system_prompt)
+                    reply = await sandbox.finish(messages, True, checks.lowest_report(spec))
+        except ValidationError as error:
+            what = f"the environment answered what it must not: {error}"
+            self._failed("Environment", JobError("AnswerUnusable", what, field="spec.environment.entrypoint"))
+            return None
+        except PermanentFault as fault:
+            self._failed("Environment", JobError(fault.reason, str(fault), field=fault.field))
+            return None
+        except (InfraFault, TimeoutError) as fault:
+            text = str(fault) or f"no sandbox within {spec.pending_deadline_seconds} s"
+            raise JobError(
+                "SandboxUnavailable", text, field="spec.environment.image", permanent=False
+            ) from fault
+        self._passed(
+            "Environment", f"{len(first.messages)} messages and {len(first.tools)} tools after reset"
+        )
+        return first, reply
+
+    def _need(self, name: str, check: Callable[[], T], found: Callable[[T], str]) -> T:
+        try:
+            with not_final(self.begun):
+                value = check()
+        except JobError as error:
+            if error.permanent:
+                self._failed(name, error)
+                self.report(Preflight(state="Failed", checks=self.results))
+            raise
+        self._passed(name, found(value))
+        return value
+
+    def _try(self, name: str, check: Callable[[], str]) -> None:
+        try:
+            self._passed(name, check())
+        except JobError as error:
+            self._failed(name, error)
+
+    def _passed(self, name: str, message: str) -> None:
+        logs.event(_log, "check-passed", check=name, message=message)
+        self.results.append(Check(name=name, passed=True, message=message[:TEXT_LIMIT]))
+        self.report(Preflight(state="Running", checks=self.results))
+
+    def _failed(self, name: str, error: JobError) -> None:
+        found = error.termination
+        logs.event(
+            _log, "check-failed", level=logging.ERROR, check=name, field=found.field, message=found.message
+        )
+        text = f"{found.reason}: {found.message}"[:TEXT_LIMIT]
+        self.results.append(Check(name=name, passed=False, message=text, field=found.field))
+        self.report(Preflight(state="Running", checks=self.results))
+
+    def _conclude(self, *, enforce: bool) -> None:
+        failed = [check for check in self.results if not check.passed]
+        state = "Passed" if not failed else "Failed" if enforce else "Warned"
+        self.report(Preflight(state=state, checks=self.results))
+        if failed and enforce:
+            reason, _, message = failed[0].message.partition(": ")
+            raise JobError(reason, message, field=failed[0].field)
+
+
+async def until_answered(http: aiohttp.ClientSession, url: str, deadline: float) -> None:
+    """Return once `url` answers, whatever it says.
+
+    Raises:
+        TimeoutError: it did not within `deadline` seconds.
+    """
+    async with asyncio.timeout(deadline):
+        while True:
+            try:
+                async with http.get(url, timeout=aiohttp.ClientTimeout(total=ANSWER_SECONDS)):
+                    return
+            except (aiohttp.ClientError, TimeoutError) as error:
+                logs.event(_log, "agent-unreachable", level=logging.WARNING, error=str(error))
+            await asyncio.sleep(PAUSE_SECONDS)
+
+
+def said_of(rows: list[dataset.Row]) -> str:
+    """What is told of rows that could be read."""
+    return f"{len(rows)} rows with columns {', '.join(rows[0])}"
