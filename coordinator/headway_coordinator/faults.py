@@ -1,4 +1,8 @@
-"""Why an episode did not go through, as exceptions: they become outcomes in `episode.py` and nowhere else."""
+"""Why an episode did not go through, as exceptions: they become outcomes in `episode.py` and nowhere else.
+
+A `CandidateFault` alone is no episode's: it passes through `episode.py` and `group.py` to whoever runs the
+candidate.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,17 @@ class InfraFault(Exception):
 
 class AgentFault(Exception):
     """The agent itself failed; the environment scores the episode as unfinished, if the model took a turn."""
+
+
+class CandidateFault(Exception):
+    """A candidate of an evaluation cannot go on; the other candidates can. A person must change `field`."""
+
+    def __init__(self, reason: str, message: str, field: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+        """One word for a condition, such as EndpointDenied."""
+        self.field = field
+        """Field of the spec, such as spec.candidates[NAME].endpoint.url."""
 
 
 class PermanentFault(InfraFault):
