@@ -28,7 +28,7 @@ from headway_coordinator.engines.router import Endpoint
 from headway_coordinator.gateway.core import Gateway, Sampling, Session
 from headway_coordinator.gateway.rollouts import Rollout
 from headway_coordinator.gateway.server import GatewayServer
-from headway_coordinator.gateway.turns import Places
+from headway_coordinator.gateway.turns import Backend, Places
 from headway_coordinator.http import call, connector
 from headway_coordinator.room import Room
 from headway_coordinator.seeds import seed
@@ -47,8 +47,9 @@ class NoSandbox:
 class Desk:
     """Opens episodes, and closes them all."""
 
-    def __init__(self, server: GatewayServer, fleet: Fleet, url: str) -> None:
+    def __init__(self, server: GatewayServer, backend: Backend, fleet: Fleet, url: str) -> None:
         self._server = server
+        self._backend = backend
         self._fleet = fleet
         self._url = url
         self._open = AsyncExitStack()
@@ -67,7 +68,8 @@ class Desk:
                 takes_reward=True,
                 expires_at=time.monotonic() + EPISODE_SECONDS,
             )
-            self._rollouts.append(await self._open.enter_async_context(self._server.open(rollout)))
+            opened = self._server.open(rollout, self._backend)
+            self._rollouts.append(await self._open.enter_async_context(opened))
         return web.json_response([f"{self._url}/e/{rollout.token}" for rollout in self._rollouts])
 
     async def said(self, _request: web.Request) -> web.Response:
@@ -126,8 +128,10 @@ async def serve(settings: dict[str, Any]) -> None:
         await fleet.want(manifest)
         await fleet.ready()
         gateway = Gateway(renderer, fleet, settings["context"], EPISODE_SECONDS)
-        server = GatewayServer(gateway, Places(Room(1024)))
-        desk = Desk(server, fleet, f"http://127.0.0.1:{settings['port']}")
+        server = GatewayServer()
+        desk = Desk(
+            server, Backend(gateway, Places(Room(1024))), fleet, f"http://127.0.0.1:{settings['port']}"
+        )
         app = server.app()
         app.router.add_post("/bench/open", desk.open)
         app.router.add_post("/bench/close", desk.close)

@@ -31,7 +31,7 @@ from headway_coordinator.engines.router import Router
 from headway_coordinator.episode import Episodes, Rules
 from headway_coordinator.gateway.core import Gateway
 from headway_coordinator.gateway.server import GatewayServer
-from headway_coordinator.gateway.turns import Places
+from headway_coordinator.gateway.turns import Backend, Places
 from headway_coordinator.http import listen
 from headway_coordinator.learner_api import LearnerApi
 from headway_coordinator.ledger.usage import usage
@@ -150,10 +150,10 @@ class Coordinator(Process):
         )
         gateway = Gateway(ready.renderer, fleet, ready.context_length, rollout.timeout_seconds)
         self._places = Places(room.follower())
-        server = GatewayServer(gateway, self._places)
+        server = GatewayServer()
         if not spec.agent.is_builtin:
             await listen(stack, server.app(), self._gateway_port, leave_with_client=True)
-        agent = agent_of(self.job, gateway, server, self._where, http)
+        agent = agent_of(self.job, Backend(gateway, self._places), server, self._where, http)
         episodes = Episodes(rules, agent, broker, fleet.router)
         training = self._training = Training(
             spec,

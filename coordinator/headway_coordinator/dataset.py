@@ -44,8 +44,10 @@ class Slot:
     row: int
     """Index in the dataset."""
 
-    def group_id(self, purpose: Purpose, step: int = 0) -> str:
-        """The group's id: the same whenever and however often it is run."""
+    def group_id(self, purpose: Purpose, step: int = 0, candidate: str | None = None) -> str:
+        """The group's id: the same whenever and however often it is run. An evaluation has a candidate."""
+        if purpose is Purpose.EVALUATION:
+            return f"e-{candidate}-{self.position:06d}"
         if purpose is Purpose.TRAIN:
             return f"t{self.epoch}-{self.position:06d}"
         return f"v{step:06d}-{self.position:06d}"

@@ -21,7 +21,7 @@ from headway_api.exits import JobError
 from headway_api.records import EpisodeRecord, Outcome, Purpose, Turn
 from headway_api.sandbox_api import TURN_REWARDS_TOLERANCE, FinishReply
 from headway_coordinator.agents.agent import Agent, Played, Stage
-from headway_coordinator.faults import AgentFault, InfraFault
+from headway_coordinator.faults import AgentFault, CandidateFault, InfraFault
 from headway_coordinator.gateway.core import Sampling, Session
 from headway_coordinator.sandboxes import Broker, Sandbox
 from headway_coordinator.stop import Stop
@@ -105,6 +105,7 @@ class Episodes:
 
         Raises:
             JobError: `Superseded`: another coordinator has claimed the sandboxes.
+            CandidateFault: the candidate that the episode measures cannot go on.
         """
         session = Session(episode_id=task.episode_id, seed=task.sampling_seed, sampling=task.sampling)
         progress = _Progress(session=session, started_at=time.time())
@@ -121,7 +122,7 @@ class Episodes:
             ending = _Ending(Outcome.INFRA_ERROR, text)
         except ValidationError as error:
             ending = _Ending(Outcome.INFRA_ERROR, f"{progress.stage} answered what it must not: {error}")
-        except JobError:  # of the whole process: it is superseded
+        except (JobError, CandidateFault):  # of the whole process, or of the whole candidate
             raise
         except Exception as error:  # a bug costs its group a retry, not the job
             _log.exception("an episode failed while it waited for %s", progress.stage)

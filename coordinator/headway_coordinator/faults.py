@@ -1,4 +1,8 @@
-"""Why an episode did not go through, as exceptions: they become outcomes in `episode.py` and nowhere else."""
+"""Why an episode did not go through, as exceptions: they become outcomes in `episode.py` and nowhere else.
+
+A `CandidateFault` alone is no episode's: it passes through `episode.py` and `group.py` to whoever runs the
+candidate.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,22 @@ class AgentFault(Exception):
     """The agent itself failed; the environment scores the episode as unfinished, if the model took a turn."""
 
 
+class CandidateFault(Exception):
+    """A candidate of an evaluation cannot go on; the other candidates can. A person must change `field`."""
+
+    def __init__(self, reason: str, message: str, field: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+        """One word for a condition, such as EndpointDenied."""
+        self.field = field
+        """Field of the spec, such as spec.candidates[NAME].endpoint.url."""
+
+    @property
+    def sentence(self) -> str:
+        """As a status shows it."""
+        return f"{self.field}: {self}"
+
+
 class PermanentFault(InfraFault):
     """The failing part says that asking again cannot help; `reason` and `field` are in its own words."""
 
@@ -18,20 +38,3 @@ class PermanentFault(InfraFault):
         super().__init__(message)
         self.reason = reason
         self.field = field
-
-
-class CandidateFault(Exception):
-    """A candidate of an evaluation cannot be measured, and asking again cannot help.
-
-    The other candidates go on. `field` and the message name what to change.
-    """
-
-    def __init__(self, reason: str, message: str, field: str) -> None:
-        super().__init__(message)
-        self.reason = reason
-        self.field = field
-
-    @property
-    def sentence(self) -> str:
-        """As a status shows it."""
-        return f"{self.field}: {self}"

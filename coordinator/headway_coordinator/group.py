@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from headway_api.records import Abandoned, EpisodeRecord, GroupRecord, Outcome, Purpose
 from headway_coordinator.bounds import doomed
@@ -30,17 +30,28 @@ class Plan:
     slot: Slot
     purpose: Purpose
     step: int
-    """Training: learner step now. Validation: the step that is evaluated."""
+    """Training: learner step now. Validation: the step that is evaluated. Evaluation: 0."""
     row: dict[str, Any]
     size: int
     sampling: Sampling
     job_seed: int
     stop: Stop = field(default_factory=Stop, compare=False)
     """Ends its episodes, whatever they wait for, once nothing can be trained on them."""
+    candidate: str | None = None
+    """Evaluation: name of the candidate."""
+    sampled_by: Literal["servers", "endpoint", "nobody"] = "servers"
+    """As `GroupRecord.sampled_by`."""
 
     @property
     def group_id(self) -> str:
-        return self.slot.group_id(self.purpose, self.step)
+        return self.slot.group_id(self.purpose, self.step, self.candidate)
+
+    @property
+    def _drawn_for(self) -> tuple[object, ...]:
+        """What its episodes sample for: in an evaluation the same for every candidate."""
+        if self.purpose is Purpose.EVALUATION:
+            return (self.purpose, self.slot.position)
+        return (self.group_id,)
 
     def task(self, index: int, attempt: int) -> Task:
         """One attempt at one of its episodes.
@@ -57,7 +68,7 @@ class Plan:
             attempt=attempt,
             row=self.row,
             environment_seed=seed(self.job_seed, "environment", self.purpose, self.slot.position),
-            sampling_seed=seed(self.job_seed, "sampling", self.group_id, index, *retry),
+            sampling_seed=seed(self.job_seed, "sampling", *self._drawn_for, index, *retry),
             sampling=self.sampling,
             stop=self.stop,
         )
@@ -72,6 +83,9 @@ async def run(plan: Plan, episode: Run, room: Room, *, incarnation: int, max_ret
     """Run every episode of a group, `room` at a time over all groups, and seal it.
 
     A training group that is doomed by what it has lost stops there and then, as it does by `plan.stop`.
+
+    Raises:
+        ExceptionGroup: with a CandidateFault: the group's candidate cannot go on; nothing is sealed.
     """
     first = ATTEMPTS_PER_INCARNATION * incarnation
     lost = 0
@@ -103,6 +117,8 @@ async def run(plan: Plan, episode: Run, room: Room, *, incarnation: int, max_ret
         row=plan.slot.row,
         epoch=plan.slot.epoch,
         step=plan.step,
+        candidate=plan.candidate,
+        sampled_by=plan.sampled_by,
         episodes=[records[-1] for records in attempts if records],
         discarded=[record for records in attempts for record in records[:-1]],
         abandoned=plan.stop.why,

@@ -32,7 +32,7 @@ from headway_coordinator.episode import Episodes, Rules, Task
 from headway_coordinator.gateway.core import Gateway, Sampling, Session
 from headway_coordinator.gateway.rollouts import Rollout
 from headway_coordinator.gateway.server import RETRIES, GatewayServer
-from headway_coordinator.gateway.turns import Places
+from headway_coordinator.gateway.turns import Backend, Places
 from headway_coordinator.room import Room
 from headway_coordinator.sandboxes import Broker
 from headway_coordinator.trajectory.render import choose
@@ -68,7 +68,7 @@ class GatewayRig:
     """A gateway that is served, and the engine behind it."""
 
     server: GatewayServer
-    gateway: Gateway
+    backend: Backend
     speaker: Speaker
     http: aiohttp.ClientSession
     url: str
@@ -81,6 +81,7 @@ class GatewayRig:
     def desk(self) -> Desk:
         return Desk(
             server=self.server,
+            backend=self.backend,
             base_url=self.url,
             job_arn=ARN,
             reward_range=(0.0, 1.0),
@@ -95,7 +96,7 @@ class GatewayRig:
         return SandboxedAgent(self.desk(), command)
 
     def builtin_agent(self, max_turns: int = 8) -> Builtin:
-        return Builtin(self.gateway, max_turns)
+        return Builtin(self.backend.chat, max_turns)
 
     def episodes(self, agent: Agent, leases: LeaseService, timeout: float = 40.0) -> Episodes:
         broker = Broker(self.http, leases.url, TOKEN, "me")
@@ -113,7 +114,7 @@ class GatewayRig:
             takes_reward=takes_reward,
             expires_at=math.inf,
         )
-        async with self.server.open(rollout):
+        async with self.server.open(rollout, self.backend):
             yield rollout, f"{self.url}/e/{rollout.token}"
 
 
@@ -123,12 +124,12 @@ async def gateway_rig(
 ) -> AsyncIterator[GatewayRig]:
     """A gateway whose model says `texts` in each episode."""
     speaker = Speaker(tok, texts)
-    gateway = Gateway(choose(tok, "qwen3"), speaker, context, 30.0)
-    server = GatewayServer(gateway, Places(Room(places)))
+    backend = Backend(Gateway(choose(tok, "qwen3"), speaker, context, 30.0), Places(Room(places)))
+    server = GatewayServer()
     async with AsyncExitStack() as stack:
         http = await stack.enter_async_context(aiohttp.ClientSession())
         port = _port()
-        rig = GatewayRig(server, gateway, speaker, http, f"http://127.0.0.1:{port}")
+        rig = GatewayRig(server, backend, speaker, http, f"http://127.0.0.1:{port}")
         app = server.app()
         app.middlewares.insert(0, _recording(rig))
         runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)

@@ -18,7 +18,7 @@ from headway_api.sandbox_api import ToolReply
 from headway_coordinator.gateway.core import Gateway, Sampling, Session
 from headway_coordinator.gateway.rollouts import Rollout
 from headway_coordinator.gateway.server import GatewayServer
-from headway_coordinator.gateway.turns import Places
+from headway_coordinator.gateway.turns import Backend, Places
 from headway_coordinator.room import Room
 from headway_coordinator.trajectory.render import choose
 
@@ -43,6 +43,7 @@ class Rig:
     """One open rollout, and a client."""
 
     server: GatewayServer
+    backend: Backend
     rollout: Rollout
     speaker: Speaker
     http: aiohttp.ClientSession
@@ -64,14 +65,15 @@ class Rig:
 async def rig(tok: Any, *texts: str, context: int = 1000, limit: int = 8) -> AsyncIterator[Rig]:
     async with AsyncExitStack() as stack:
         speaker = Speaker(tok, texts or [ANSWER])
-        gateway = GatewayServer(Gateway(choose(tok, "qwen3"), speaker, context, 5.0), Places(Room(limit)))
+        backend = Backend(Gateway(choose(tok, "qwen3"), speaker, context, 5.0), Places(Room(limit)))
+        gateway = GatewayServer()
         runner = web.AppRunner(gateway.app(), shutdown_timeout=0.1, handler_cancellation=True)
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         http = await stack.enter_async_context(aiohttp.ClientSession())
-        one = await stack.enter_async_context(gateway.open(a_rollout()))
-        yield Rig(gateway, one, speaker, http, f"http://127.0.0.1:{runner.addresses[0][1]}")
+        one = await stack.enter_async_context(gateway.open(a_rollout(), backend))
+        yield Rig(gateway, backend, one, speaker, http, f"http://127.0.0.1:{runner.addresses[0][1]}")
 
 
 def a_rollout(episode: str = "t0-000001-0-0") -> Rollout:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from headway_coordinator.agents.agent import Played, Stage
 from headway_coordinator.faults import AgentFault
-from headway_coordinator.gateway.core import Ask, CannotRender, Completion, ContextFull, Gateway, call_id
+from headway_coordinator.gateway.core import Ask, CannotRender, Chat, Completion, ContextFull, call_id
 from headway_coordinator.sandboxes import Tools
 from headway_coordinator.trajectory.calls import Call, Message
 
@@ -20,7 +20,7 @@ from headway_coordinator.trajectory.calls import Call, Message
 class Builtin:
     """The tool loop."""
 
-    gateway: Gateway
+    chat: Chat
     max_turns: int
     system_prompt: str | None = None
     """Takes the place of the environment's own."""
@@ -35,7 +35,7 @@ class Builtin:
         messages += opening(stage.first, self.system_prompt)
         for _ in range(self.max_turns):
             try:
-                completion = await self.gateway.chat(stage.session, Ask(list(messages), list(stage.tools)))
+                completion = await self.chat.chat(stage.session, Ask(list(messages), list(stage.tools)))
             except ContextFull as full:
                 return Played(truncated=True, why=str(full))
             except CannotRender as error:

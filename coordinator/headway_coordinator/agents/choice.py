@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 
 from headway_api import names
-from headway_api.config import JobConfig
+from headway_api.config import EvalConfig, JobConfig
 from headway_api.records import Purpose
 from headway_api.spec.agent import HttpAgent as HttpSpec
 from headway_coordinator.agents.agent import Agent
@@ -18,8 +18,8 @@ from headway_coordinator.agents.http import HttpAgent
 from headway_coordinator.agents.remote import Desk
 from headway_coordinator.agents.sandboxed import SandboxedAgent
 from headway_coordinator.dataset import prompt_of
-from headway_coordinator.gateway.core import Gateway
 from headway_coordinator.gateway.server import GatewayServer
+from headway_coordinator.gateway.turns import Backend
 
 
 @dataclass(frozen=True)
@@ -32,30 +32,34 @@ class Where:
     """The same by the pod's own address: for sandboxes, which resolve none."""
 
 
-def where(job: JobConfig, pod_ip: str, port: int = names.PORT_GATEWAY) -> Where:
+Job = JobConfig | EvalConfig
+"""Both have an agent, a reward's range and a deadline of episodes in their spec."""
+
+
+def where(job: Job, pod_ip: str, port: int = names.PORT_GATEWAY) -> Where:
     """The gateway's addresses in a cluster."""
     host = f"[{pod_ip}]" if ":" in pod_ip else pod_ip
-    service = names.service_host(job.name, names.COORDINATOR, job.namespace)
+    service = names.service_host(job.stem, names.COORDINATOR, job.namespace)
     return Where(f"http://{service}:{port}", f"http://{host}:{port}")
 
 
 def agent_of(
-    job: JobConfig, gateway: Gateway, server: GatewayServer, at: Where, http: aiohttp.ClientSession
+    job: Job, backend: Backend, server: GatewayServer, at: Where, http: aiohttp.ClientSession
 ) -> Agent:
-    """The job's agent."""
+    """The job's agent, whose turns `backend` answers: an evaluation has one for each candidate."""
     spec = job.spec.agent
     if spec.http is not None:
-        desk = _desk(job, server, spec.http.callback_url or at.service)
+        desk = _desk(job, backend, server, spec.http.callback_url or at.service)
         return HttpAgent(
             http, desk, agent_url(job, spec.http), spec.http.idle_seconds, spec.http.reports_reward
         )
     if spec.sandboxed is not None:
-        return SandboxedAgent(_desk(job, server, at.pod), spec.sandboxed.command)
+        return SandboxedAgent(_desk(job, backend, server, at.pod), spec.sandboxed.command)
     loop = spec.effective_builtin
-    return Builtin(gateway, loop.max_turns, loop.system_prompt)
+    return Builtin(backend.chat, loop.max_turns, loop.system_prompt)
 
 
-def agent_url(job: JobConfig, spec: HttpSpec) -> str:
+def agent_url(job: Job, spec: HttpSpec) -> str:
     """Where the prompt is posted to."""
     if spec.service is not None:
         service = spec.service
@@ -63,15 +67,16 @@ def agent_url(job: JobConfig, spec: HttpSpec) -> str:
     return str(spec.url)
 
 
-def job_arn(job: JobConfig) -> str:
+def job_arn(job: Job) -> str:
     """The job's name as MTRL's clients carry it."""
-    return f"arn:headway:rltrainingjob::{job.namespace}:{job.name}/{job.uid}"
+    return f"arn:headway:{job.kind.lower()}::{job.namespace}:{job.name}/{job.uid}"
 
 
-def _desk(job: JobConfig, server: GatewayServer, base_url: str) -> Desk:
+def _desk(job: Job, backend: Backend, server: GatewayServer, base_url: str) -> Desk:
     low, high = job.spec.reward.range
     return Desk(
         server=server,
+        backend=backend,
         base_url=base_url,
         job_arn=job_arn(job),
         reward_range=(low, high),
@@ -80,7 +85,10 @@ def _desk(job: JobConfig, server: GatewayServer, base_url: str) -> Desk:
     )
 
 
-def _prompts(job: JobConfig) -> Callable[[Purpose, dict[str, Any]], str]:
+def _prompts(job: Job) -> Callable[[Purpose, dict[str, Any]], str]:
+    if isinstance(job, EvalConfig):
+        column = job.spec.data.prompt_column
+        return lambda purpose, row: prompt_of(row, column)
     data = job.spec.data
 
     def prompt(purpose: Purpose, row: dict[str, Any]) -> str:

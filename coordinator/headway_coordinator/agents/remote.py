@@ -16,6 +16,7 @@ from headway_coordinator.agents.agent import Played, Stage
 from headway_coordinator.faults import AgentFault, InfraFault
 from headway_coordinator.gateway.rollouts import Rollout, Status
 from headway_coordinator.gateway.server import GatewayServer
+from headway_coordinator.gateway.turns import Backend
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,8 @@ class Desk:
     """Opens episodes to their agents."""
 
     server: GatewayServer
+    backend: Backend
+    """Who answers the turns of those episodes."""
     base_url: str
     """Where agents reach the gateway."""
     job_arn: str
@@ -43,7 +46,7 @@ class Desk:
             takes_reward=takes_reward,
             expires_at=time.monotonic() + self.seconds,
         )
-        return self.server.open(rollout)
+        return self.server.open(rollout, self.backend)
 
     def endpoint(self, rollout: Rollout) -> str:
         """Base URL of one episode."""
@@ -81,7 +84,9 @@ def played(rollout: Rollout) -> Played:
     Raises:
         InfraFault: a fault of the platform was the last that it was told: whatever the agent made of that,
             it is not what the model is worth.
+        CandidateFault: no model answers any more.
     """
+    rollout.require_candidate()
     if rollout.fault is not None:
         raise InfraFault(f"the agent ended its work after a fault of the platform: {rollout.fault}")
     return Played(
@@ -98,7 +103,9 @@ def failed(rollout: Rollout, why: str) -> Played:
     Raises:
         InfraFault: the platform had failed the agent first, or kept it waiting for longer than it would.
         AgentFault: it was the agent itself.
+        CandidateFault: no model answers any more.
     """
+    rollout.require_candidate()
     if rollout.fault is not None:
         raise InfraFault(f"the agent gave up ({why}) after a fault of the platform: {rollout.fault}")
     if rollout.lost:

@@ -35,6 +35,7 @@ class SandboxedAgent:
                     self.command, self._document(stage, rollout), self._environment(rollout)
                 )
                 while state.running:
+                    rollout.require_candidate()
                     state = await stage.sandbox.agent_wait(WAIT_SECONDS)
             finally:
                 stage.messages[:] = rollout.conversation

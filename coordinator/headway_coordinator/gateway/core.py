@@ -86,7 +86,7 @@ class Session:
     graph: Graph = field(default_factory=Graph)
     turns: list[Turn] = field(default_factory=list)
     nodes: list[int] = field(default_factory=list)
-    """What was sampled in each of them, in the graph."""
+    """What was sampled in each of them, in the graph; numbers of their own where no token ids are known."""
     begun: int = 0
     """Turns asked for, the running ones included."""
     forks: int = 0
@@ -119,11 +119,26 @@ class Completion:
     calls: list[Call]
     """Every attempt at a tool call, in order, those that could not be read included."""
     finish_reason: str
-    """`stop`, `tool_calls` or `length`."""
+    """`stop`, `tool_calls` or `length`; of an endpoint also `content_filter`."""
     turn: Turn
     """What it cost."""
     node: int
-    """Its place in the session's graph."""
+    """Its number in `Session.nodes`."""
+
+
+class Chat(Protocol):
+    """Whatever answers turns: a `Gateway` over the job's own servers, or an endpoint elsewhere."""
+
+    async def chat(self, session: Session, ask: Ask) -> Completion:
+        """Answer one turn, and record it in `session`.
+
+        Raises:
+            ContextFull: no token fits any more.
+            CannotForce: `ask.force` is not possible with this model.
+            CannotRender: nor is this conversation.
+            InfraFault: the servers failed.
+            CandidateFault: the candidate cannot go on.
+        """
 
 
 class Gateway:

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from headway_coordinator.faults import CandidateFault
 from headway_coordinator.gateway.core import Session
 from headway_coordinator.gateway.refusals import Refusal, bad, not_in_valid_status
 from headway_coordinator.sandboxes import Tools
@@ -76,6 +77,8 @@ class Rollout:
     """Why the model could not go on: the context, or a turn's most tokens."""
     faults: dict[str, str] = field(default_factory=dict)
     """Faults of the platform, by the request that met them, until that request is answered after all."""
+    candidate_fault: CandidateFault | None = None
+    """Why no model answers any more."""
     lost: set[str] = field(default_factory=set)
     """Requests for a turn whose client left before its answer came."""
     delivered: dict[int, list[Message]] = field(default_factory=dict)
@@ -233,6 +236,16 @@ class Rollout:
         self.status, self.rewards, self.metrics = Status.REWARD_RECEIVED, found, named
         self._done("reward", client_token)
 
+    def end(self, fault: CandidateFault) -> None:
+        """No model answers this agent any more: `until` and `require_candidate` raise `fault`."""
+        self.candidate_fault = fault
+        self._changed.set()
+
+    def require_candidate(self) -> None:
+        """Raise the fault that ended the candidate, if one did."""
+        if self.candidate_fault is not None:
+            raise self.candidate_fault
+
     def close(self) -> None:
         """The episode is over."""
         self.closed = True
@@ -245,8 +258,13 @@ class Rollout:
         return replace(self, session=empty, tools=(), delivered={})
 
     async def until(self, *wanted: Status) -> None:
-        """Return once the status is one of those. The caller sets the deadline."""
+        """Return once the status is one of those. The caller sets the deadline.
+
+        Raises:
+            CandidateFault: no model answers any more.
+        """
         while self.status not in wanted:
+            self.require_candidate()
             self._changed.clear()
             await self._changed.wait()
 

@@ -26,12 +26,12 @@ from typing import Any
 from aiohttp import web
 
 from headway_api import logs
-from headway_coordinator.faults import InfraFault
+from headway_coordinator.faults import CandidateFault, InfraFault
 from headway_coordinator.gateway import openai
-from headway_coordinator.gateway.core import Ask, CannotForce, CannotRender, Completion, ContextFull, Gateway
+from headway_coordinator.gateway.core import Ask, CannotForce, CannotRender, Completion, ContextFull
 from headway_coordinator.gateway.refusals import Refusal, bad
 from headway_coordinator.gateway.rollouts import Rollout, Rollouts, token_in
-from headway_coordinator.gateway.turns import Client, Places, Turn, Turns
+from headway_coordinator.gateway.turns import Backend, Client, Turn, Turns
 
 MAX_BODY = 16 * 1024 * 1024
 """Bytes of a request: reading more would hold the other episodes up."""
@@ -52,16 +52,14 @@ _log = logging.getLogger(__name__)
 class GatewayServer:
     """Routes over open rollouts."""
 
-    def __init__(self, gateway: Gateway, places: Places) -> None:
-        self._gateway = gateway
+    def __init__(self) -> None:
         self._rollouts = Rollouts()
         self._turns: dict[str, Turns] = {}
-        self.places = places
 
     @asynccontextmanager
-    async def open(self, rollout: Rollout) -> AsyncIterator[Rollout]:
-        """Let an episode's agent in until the block ends."""
-        turns = self._turns[rollout.trajectory_id] = Turns(self._gateway, rollout, self.places)
+    async def open(self, rollout: Rollout, backend: Backend) -> AsyncIterator[Rollout]:
+        """Let an episode's agent in until the block ends; `backend` answers its turns."""
+        turns = self._turns[rollout.trajectory_id] = Turns(backend, rollout)
         with self._rollouts.open(rollout):
             try:
                 yield rollout
@@ -259,6 +257,9 @@ def _cut_off(rollout: Rollout, ask: Ask, found: Completion) -> bool:
 
 def _faulted(rollout: Rollout, request: str, error: Exception) -> Refusal:
     """A fault of the platform: whatever the agent makes of it is not what the model is worth."""
+    if isinstance(error, CandidateFault):
+        rollout.end(error)
+        return Refusal(502, "candidate_fault", str(error))
     if not isinstance(error, InfraFault):
         _log.exception("a call of %s failed", rollout.trajectory_id)
     rollout.faults[request] = (

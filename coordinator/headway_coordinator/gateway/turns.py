@@ -16,7 +16,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 
-from headway_coordinator.gateway.core import Ask, Completion, Gateway
+from headway_coordinator.gateway.core import Ask, Chat, Completion
 from headway_coordinator.gateway.refusals import Refusal
 from headway_coordinator.gateway.rollouts import Rollout
 from headway_coordinator.room import Room
@@ -59,6 +59,14 @@ class Places:
             yield
 
 
+@dataclass(frozen=True)
+class Backend:
+    """Who answers the turns of an open rollout: an evaluation has one for each of its candidates."""
+
+    chat: Chat
+    places: Places
+
+
 def busy(code: str, why: str) -> Refusal:
     """Come back later."""
     return Refusal(429, code, f"{why}; ask again after Retry-After seconds", retry_after=RETRY_AFTER_SECONDS)
@@ -97,9 +105,8 @@ class Client:
 class Turns:
     """One episode's turns."""
 
-    gateway: Gateway
+    backend: Backend
     rollout: Rollout
-    places: Places
     _by_request: defaultdict[str, list[Turn]] = field(default_factory=lambda: defaultdict(list))
 
     @asynccontextmanager
@@ -163,10 +170,10 @@ class Turns:
         running = sum(not turn.task.done() and turn.waiting > 0 for turn in every)
         if running > AT_ONCE:
             raise busy("too_many_turns", f"{AT_ONCE} turns of this episode are running")
-        async with self.places.place():
+        async with self.backend.places.place():
             placed.set()
             self.rollout.require_open("a turn")
-            found = await self.gateway.chat(self.rollout.session, ask)
+            found = await self.backend.chat.chat(self.rollout.session, ask)
             self.rollout.session.unseen.add(found.node)
             return found
 

@@ -47,6 +47,9 @@ def test_ids_name_purpose_step_and_place() -> None:
     slot = Order(rows=4, seed=0).slot(5)
     assert slot.group_id(Purpose.TRAIN) == "t1-000005"
     assert slot.group_id(Purpose.VALIDATION, step=10) == "v000010-000005"
+    named = slot.group_id(Purpose.EVALUATION, candidate="tuned-2-base")
+    assert named == "e-tuned-2-base-000005"
+    assert position_of(named) == 5
 
 
 @pytest.mark.parametrize("form", ["jsonl", "json", "csv", "parquet"])

@@ -121,7 +121,7 @@ async def test_an_agent_with_a_fixed_base_url_is_known_by_its_rollouts_id(tok: A
 
 
 async def test_one_episode_cannot_speak_for_another(tok: Any) -> None:
-    async with rig(tok) as r, r.server.open(a_rollout("t0-000009-0-0")):
+    async with rig(tok) as r, r.server.open(a_rollout("t0-000009-0-0"), r.backend):
         foreign = {"JobArn": ARN, "TrajectoryId": "t0-000009-0-0", "Status": "ready", "Rewards": [1.0]}
         for path in ("/complete-rollout", "/update-reward"):
             status, answer = await r.post(path, foreign)

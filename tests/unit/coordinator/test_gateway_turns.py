@@ -92,7 +92,7 @@ async def test_servers_that_are_full_push_back(tok: Any, monkeypatch: pytest.Mon
             assert int(answer.headers["Retry-After"]) > 0
             assert (await answer.json())["error"]["type"] == "rate_limit_error"
         assert r.rollout.fault is not None
-        assert r.server.places.refused == 1
+        assert r.backend.places.refused == 1
         r.speaker.gate.set()
         assert (await first)[0] == 200
         assert (await r.chat(USER, USER))[0] == 200
@@ -117,7 +117,7 @@ async def test_an_agent_that_runs_wild_is_bounded(tok: Any, alike: bool) -> None
 async def test_the_end_of_an_episode_ends_its_turns(tok: Any) -> None:
     async with rig(tok) as r:
         r.speaker.gate.clear()
-        async with r.server.open(a_rollout("t0-000009-0-0")) as other:
+        async with r.server.open(a_rollout("t0-000009-0-0"), r.backend) as other:
             r.rollout = other
             asked = asyncio.create_task(r.chat())
             await until(lambda: len(r.speaker.requests) == 1)
@@ -135,7 +135,7 @@ async def test_the_end_of_an_episode_ends_its_turns(tok: Any) -> None:
 async def test_the_end_of_an_episode_ends_turns_that_were_asked_for_alike(tok: Any) -> None:
     async with rig(tok) as r:
         r.speaker.gate.clear()
-        async with r.server.open(a_rollout("t0-000009-0-0")) as other:
+        async with r.server.open(a_rollout("t0-000009-0-0"), r.backend) as other:
             r.rollout = other
             asked = [asyncio.create_task(r.chat()) for _ in range(2)]
             await until(lambda: len(r.speaker.requests) == 2)
@@ -317,7 +317,7 @@ async def test_an_answer_that_comes_as_the_agent_is_done_is_not_its_own(tok: Any
 
 async def test_a_client_that_leaves_takes_nothing_from_another_that_has_its_turn(tok: Any) -> None:
     async with rig(tok) as r:
-        mine = turns.Turns(r.server._gateway, r.rollout, r.server.places)
+        mine = turns.Turns(r.backend, r.rollout)
         ask = openai.read({"messages": [USER]}).ask
         r.speaker.gate.clear()
         async with AsyncExitStack() as stays:

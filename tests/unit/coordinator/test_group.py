@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from dataclasses import replace
+from itertools import product
 
 import pytest
 from episodes import a_group, sealed
@@ -16,12 +18,15 @@ from headway_coordinator import group as groups
 from headway_coordinator.bounds import MIN_SCORED, NO_STEP_LEFT, doomed
 from headway_coordinator.dataset import Slot
 from headway_coordinator.episode import Task
+from headway_coordinator.faults import CandidateFault
 from headway_coordinator.gateway.core import Sampling
 from headway_coordinator.ledger.events import DISCARDS, discarded_tokens, of_group
 from headway_coordinator.room import Room
 from headway_coordinator.stop import Stop, Stopped
 
 WHY = Abandoned(reason="TooFewScored", message="its sandbox died")
+SEEDS = [(116040206, 1983676663), (1707439548, 475415611)]
+"""Of the environment and of sampling, in training and in validation."""
 
 
 def plan(size: int, purpose: Purpose = Purpose.TRAIN) -> groups.Plan:
@@ -34,6 +39,47 @@ def plan(size: int, purpose: Purpose = Purpose.TRAIN) -> groups.Plan:
         sampling=Sampling(1.0, 1.0, 64),
         job_seed=0,
     )
+
+
+def test_candidates_of_an_evaluation_have_the_same_seeds_and_ids_of_their_own() -> None:
+    one, other = (
+        replace(plan(2, Purpose.EVALUATION), candidate=name, slot=Slot(position=7, epoch=0, row=7))
+        for name in ("base", "tuned")
+    )
+    for index, attempt in product(range(2), (0, 1, 100, 101)):
+        mine, theirs = one.task(index, attempt), other.task(index, attempt)
+        assert mine.environment_seed == theirs.environment_seed
+        assert mine.sampling_seed == theirs.sampling_seed
+        assert mine.episode_id == f"e-base-000007-{index}-{attempt}"
+        assert theirs.episode_id == f"e-tuned-000007-{index}-{attempt}"
+    tries = {one.task(index, attempt).sampling_seed for index in range(2) for attempt in (0, 1)}
+    assert len(tries) == 4, "each try samples on its own"
+
+
+def test_seeds_of_training_and_validation_stay_what_they_were() -> None:
+    """Written down before evaluations had seeds: stored runs must replay alike."""
+    found = [plan(2, purpose).task(1, 2) for purpose in (Purpose.TRAIN, Purpose.VALIDATION)]
+    assert [(task.environment_seed, task.sampling_seed) for task in found] == SEEDS
+
+
+async def test_a_group_says_whose_it_is_and_who_sampled_it() -> None:
+    wanted = replace(plan(1, Purpose.EVALUATION), candidate="frontier", sampled_by="endpoint")
+    found = await groups.run(wanted, Episodes(0, 0.0).run, Room(1), incarnation=0, max_retries=0)
+    assert (found.group_id, found.candidate, found.sampled_by) == (
+        "e-frontier-000000",
+        "frontier",
+        "endpoint",
+    )
+
+
+async def test_a_candidate_that_cannot_go_on_ends_its_group() -> None:
+    async def episode(task: Task) -> EpisodeRecord:
+        raise CandidateFault("EndpointDenied", "the token is not taken", "spec.candidates[x].endpoint")
+
+    wanted = replace(plan(3, Purpose.EVALUATION), candidate="x")
+    with pytest.raises(ExceptionGroup) as caught:
+        await groups.run(wanted, episode, Room(3), incarnation=0, max_retries=2)
+    assert caught.group_contains(CandidateFault, match="the token is not taken")
 
 
 class Episodes:

@@ -25,7 +25,7 @@ from headway_coordinator.episode import Task
 from headway_coordinator.ledger.segments import Ledger, total
 from headway_coordinator.sampler.choice import CHOICES, Order
 from headway_coordinator.spool import decode
-from headway_coordinator.stall import AFTER_SECONDS, LEARNER_SECONDS, Watch, culprit
+from headway_coordinator.stall import AFTER_SECONDS, LEARNER_SECONDS, culprit, training_watch
 from headway_coordinator.training import Conflict
 
 
