@@ -16,7 +16,7 @@ from lease_service import LeaseService
 from headway_api.records import EpisodeRecord
 from headway_coordinator.agents.http import HttpAgent
 
-GUESTS = ROOT / "tests" / "integration" / "rollout" / "guests"
+GUESTS = ROOT / "tests" / "integration" / "coordinator" / "guests"
 PROGRAMS = {
     "sagemaker_agent": "sagemaker",
     "strands_agent": "strands",
