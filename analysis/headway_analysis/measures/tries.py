@@ -94,7 +94,7 @@ class Try:
     """Prompt tokens that the engine found in its cache."""
     sampled_tokens: int
     discarded_tokens: int
-    """Tokens computed and sampled for nothing: of earlier attempts, and of this one if it is an InfraError."""
+    """Tokens computed and sampled for nothing: of earlier attempts, and of this one if it is InfraError."""
     seconds: float
     """From the episode's start to its end."""
     sandbox_seconds: float
@@ -134,9 +134,7 @@ def tries_of(group: GroupRecord, place: Place, rules: Rules) -> list[Try]:
     ]
 
 
-def a_try(
-    episode: EpisodeRecord, place: Place, rules: Rules, retried: Sequence[EpisodeRecord] = ()
-) -> Try:
+def a_try(episode: EpisodeRecord, place: Place, rules: Rules, retried: Sequence[EpisodeRecord] = ()) -> Try:
     """One sealed episode as a try; `retried` are the earlier attempts at it."""
     turns = episode.turns
     lost = [*retried, episode] if episode.outcome is Outcome.INFRA_ERROR else retried
