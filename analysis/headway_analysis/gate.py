@@ -1,0 +1,225 @@
+"""Whether a candidate may be promoted: a pure verdict over the values that the candidates' tries gave.
+
+A gate passes where the rows show what it asks for, not where the values happen to. So a candidate that is
+exactly at a bound is promoted by accident in at most 5 % of runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+from headway_analysis.statistics.differences import ENOUGH, Difference, compare
+from headway_analysis.statistics.estimates import Estimate, Sample, estimate
+
+Samples = Mapping[str, Mapping[str, Sample]]
+"""Candidate -> metric -> values, over the rows that are judged."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A metric, and how much worse than the baseline it may be."""
+
+    metric: str
+    margin: float = 0.0
+
+
+@dataclass(frozen=True)
+class GateSpec:
+    """What must hold of `candidate`; every condition that is given must."""
+
+    candidate: str
+    metric: str = "external_score"
+    task: str = "all"
+    """Task that is judged; `all` takes every row."""
+    minimum: float | None = None
+    """Lowest value of `metric` that passes."""
+    minimum_of: Literal["LowerBound", "Value"] = "LowerBound"
+    """What is held against `minimum`: the lower end of the 95 % interval, or the value itself."""
+    must_beat: str | None = None
+    """Baseline candidate. The lower end of the paired difference's 95 % interval must be above `margin`."""
+    margin: float = 0.0
+    no_worse: Sequence[Bound] = ()
+    """Further metrics. The difference's lower end must be above -margin, in the direction that is better."""
+    baseline: str | None = None
+    """Baseline of `no_worse` where `must_beat` names none."""
+
+
+class Verdict(StrEnum):
+    """What a gate, or one of its conditions, comes to."""
+
+    PASSED = "Passed"
+    REFUSED = "Refused"
+    TOO_FEW_ROWS = "TooFewRows"
+    """The value is good enough, but the rows cannot show that it is no accident."""
+    ERROR = "Error"
+    """The gate cannot be judged: it names a metric, candidate or task that nothing reports."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One condition of the gate."""
+
+    verdict: Verdict
+    message: str
+    """For a person; has the value, the interval, the bound and the rows."""
+
+
+@dataclass(frozen=True)
+class Judgment:
+    """The gate's verdict: its worst condition's."""
+
+    verdict: Verdict
+    message: str
+    checks: tuple[Check, ...]
+
+
+RANK = (Verdict.PASSED, Verdict.TOO_FEW_ROWS, Verdict.REFUSED, Verdict.ERROR)
+"""From the best to the worst."""
+
+
+def judge(spec: GateSpec, samples: Samples, less_is_better: Collection[str] = ()) -> Judgment:
+    """The gate's verdict.
+
+    Args:
+        samples: the values of `spec.task`'s rows; `measures.candidate.samples` makes them.
+        less_is_better: metrics whose lower value is the better one.
+    """
+    checks = tuple(_checks(spec, samples, less_is_better))
+    worst = max(checks, key=lambda check: RANK.index(check.verdict))
+    return Judgment(worst.verdict, "; ".join(check.message for check in checks), checks)
+
+
+def _checks(spec: GateSpec, samples: Samples, less_is_better: Collection[str]) -> Iterator[Check]:
+    baseline = spec.baseline or spec.must_beat
+    if spec.minimum is not None:
+        yield _minimum(spec, spec.minimum, samples, less_is_better)
+    if spec.must_beat is not None:
+        yield _against(spec, spec.must_beat, Bound(spec.metric, spec.margin), samples, less_is_better, True)
+    for bound in spec.no_worse:
+        if baseline is None:
+            yield Check(
+                Verdict.ERROR, f"gate.noWorse names {bound.metric}, but no baseline: set gate.mustBeat"
+            )
+        else:
+            yield _against(spec, baseline, bound, samples, less_is_better, False)
+    if spec.minimum is None and spec.must_beat is None and not spec.no_worse:
+        yield Check(
+            Verdict.ERROR, "the gate has no condition: set gate.minimum, gate.mustBeat or gate.noWorse"
+        )
+
+
+def _missing(candidate: str, metric: str, samples: Samples) -> Check | None:
+    """Why a candidate has no such metric."""
+    if candidate not in samples:
+        return Check(
+            Verdict.ERROR, f"the gate names {candidate}, which has no results; there are {_names(samples)}"
+        )
+    if metric not in samples[candidate]:
+        return Check(
+            Verdict.ERROR,
+            f"the gate names the metric {metric}, which {candidate} does not report; "
+            f"it reports {_names(samples[candidate])}",
+        )
+    return None
+
+
+def _names(known: Collection[str]) -> str:
+    return ", ".join(sorted(known)) or "none"
+
+
+def _minimum(spec: GateSpec, minimum: float, samples: Samples, less_is_better: Collection[str]) -> Check:
+    metric = spec.metric
+    if (missing := _missing(spec.candidate, metric, samples)) is not None:
+        return missing
+    if metric in less_is_better:
+        return Check(
+            Verdict.ERROR, f"gate.minimum cannot judge {metric}, which is better when lower: use gate.noWorse"
+        )
+    found = estimate(samples[spec.candidate][metric])
+    if found is None:
+        return Check(Verdict.ERROR, f"{metric} of {spec.candidate} has no value")
+    verdict, why = _reaches(found, minimum, spec.minimum_of)
+    return Check(
+        verdict, f"{metric} of {spec.candidate} is {shown(found)}; minimum {_number(minimum)}: {why}"
+    )
+
+
+def _reaches(found: Estimate, minimum: float, of: str) -> tuple[Verdict, str]:
+    if found.value < minimum:
+        return Verdict.REFUSED, "the value is below it"
+    if of == "Value":
+        return Verdict.PASSED, "the value reaches it"
+    if found.floor is None or found.clusters < ENOUGH:
+        return Verdict.TOO_FEW_ROWS, f"{_counted(found.clusters)} cannot show that it is reached"
+    floor = f"with 95 % confidence it is at least {_number(found.floor)}"
+    if found.floor >= minimum:
+        return Verdict.PASSED, floor
+    return Verdict.TOO_FEW_ROWS, f"the value reaches it, but {floor}: too few rows to tell"
+
+
+def _against(
+    spec: GateSpec,
+    baseline: str,
+    bound: Bound,
+    samples: Samples,
+    less_is_better: Collection[str],
+    beat: bool,
+) -> Check:
+    """One paired comparison: better by more than the margin, or worse by less than it."""
+    ours, metric = spec.candidate, bound.metric
+    for candidate in (ours, baseline):
+        if (missing := _missing(candidate, metric, samples)) is not None:
+            return missing
+    found = compare(samples[ours][metric], samples[baseline][metric])
+    asked = (
+        f"more than {_number(bound.margin)} better" if beat else f"less than {_number(bound.margin)} worse"
+    )
+    if found is None:
+        return Check(
+            Verdict.TOO_FEW_ROWS, f"{metric}: {ours} and {baseline} have no try in common; asked: {asked}"
+        )
+    least = bound.margin if beat else -bound.margin
+    verdict, why = _differs(found, least, -1 if metric in less_is_better else 1)
+    return Check(verdict, f"{metric} of {ours} against {baseline}: {told(found)}; asked: {asked}: {why}")
+
+
+def _differs(found: Difference, least: float, sign: int) -> tuple[Verdict, str]:
+    """Whether the difference, in the direction that is better, is shown to be above `least`."""
+    if found.low is None or found.high is None:
+        return Verdict.TOO_FEW_ROWS, f"{_counted(found.clusters)} in common cannot tell"
+    low = found.low if sign > 0 else -found.high
+    if low > least:
+        return Verdict.PASSED, "so it is, with the whole interval"
+    if sign * found.value <= least:
+        return Verdict.REFUSED, "it is not"
+    return Verdict.TOO_FEW_ROWS, "the value is, but not the whole interval: too few rows to tell"
+
+
+def _counted(clusters: int) -> str:
+    return f"{clusters} independent row{'' if clusters == 1 else 's'} or clusters"
+
+
+def shown(found: Estimate) -> str:
+    """An estimate in words."""
+    counts = f"{found.n} rows, {found.tries} values"
+    if found.low is None or found.high is None:
+        return f"{_number(found.value)} (no interval; {counts})"
+    return f"{_number(found.value)} (95 % interval {_number(found.low)} to {_number(found.high)}; {counts})"
+
+
+def told(found: Difference) -> str:
+    """A difference in words."""
+    values = f"{_number(found.candidate)} - {_number(found.baseline)} = {_number(found.value)}"
+    if found.low is None or found.high is None or found.p is None or found.smallest is None:
+        return f"{values} (no interval; {found.n} rows)"
+    return (
+        f"{values} (95 % interval {_number(found.low)} to {_number(found.high)}, p = {found.p:.2g}; "
+        f"{found.n} rows, {found.tries} pairs, which show a difference of {_number(found.smallest)})"
+    )
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}"

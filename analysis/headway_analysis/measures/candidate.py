@@ -1,0 +1,84 @@
+"""A candidate's measures with their intervals, per task and over all, and how it differs from a baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from decimal import Decimal, localcontext
+from typing import Final
+
+from headway_analysis.measures.catalogue import Measure, Price
+from headway_analysis.measures.tries import Try
+from headway_analysis.statistics.differences import Difference, compare, corrected
+from headway_analysis.statistics.estimates import Estimate, Sample, estimate, total
+from headway_api.prices import EXACT, PriceBook, cost
+
+ALL: Final = "all"
+"""Stands for every task together."""
+
+
+def priced(book: PriceBook) -> Price:
+    """Each try at the prices of the day on which it ended."""
+
+    def price(each: Try) -> Decimal:
+        day = datetime.fromtimestamp(each.finished_at, UTC).date()
+        return cost(each.usage, book.on(day).prices)
+
+    return price
+
+
+def total_cost(tries: Sequence[Try], price: Price) -> Decimal:
+    """US dollars of all tries, exactly."""
+    with localcontext(EXACT):
+        return sum(map(price, tries), Decimal(0))
+
+
+def of_task(tries: Sequence[Try], task: str) -> list[Try]:
+    """The tries of a task; of `all`, every one."""
+    return [each for each in tries if task in (ALL, each.place.task)]
+
+
+def tasks_of(tries: Sequence[Try]) -> list[str]:
+    """The tasks of some tries, and `all` first."""
+    return [ALL, *sorted({each.place.task for each in tries} - {"", ALL})]
+
+
+def estimates(
+    tries: Sequence[Try], measures: Mapping[str, Measure], price: Price | None = None
+) -> dict[str, Estimate]:
+    """Every measure of one candidate's tries, by name; a measure without a value is left out."""
+    found = {name: estimate(measure.sample(tries)) for name, measure in measures.items()}
+    known = {name: each for name, each in found.items() if each is not None}
+    if price is not None and tries:
+        known["cost_total"] = total(float(total_cost(tries, price)), measures["infra_error"].sample(tries))
+    return known
+
+
+def by_task(
+    tries: Sequence[Try], measures: Mapping[str, Measure], price: Price | None = None
+) -> dict[str, dict[str, Estimate]]:
+    """The measures of one candidate's tries: task -> measure -> estimate. Task `all` takes every row."""
+    return {task: estimates(of_task(tries, task), measures, price) for task in tasks_of(tries)}
+
+
+def samples(tries: Sequence[Try], measures: Mapping[str, Measure]) -> dict[str, Sample]:
+    """One candidate's values of every measure that has any: what the gate judges."""
+    found = {name: measure.sample(tries) for name, measure in measures.items()}
+    return {name: sample for name, sample in found.items() if sample.bottoms.sum() > 0}
+
+
+def less_is_better(measures: Mapping[str, Measure]) -> frozenset[str]:
+    """The measures that are better when lower."""
+    return frozenset(name for name, measure in measures.items() if measure.less_is_better)
+
+
+def differences(tries: Mapping[str, Sequence[Try]], baseline: str, measure: Measure) -> dict[str, Difference]:
+    """Every other candidate's paired difference from the baseline, with p values after Holm.
+
+    Args:
+        tries: by candidate. Rows that a candidate lacks yet are left out of its pairs.
+    """
+    base = measure.sample(tries[baseline])
+    found = {name: compare(measure.sample(of), base) for name, of in tries.items() if name != baseline}
+    known = {name: each for name, each in found.items() if each is not None}
+    return dict(zip(known, corrected(list(known.values())), strict=True))

@@ -1,0 +1,202 @@
+"""Every measure of a candidate: its name, what a try adds to it, and which way is better.
+
+`docs/evaluation.md` says the same in words.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Final, Literal
+
+import numpy as np
+
+from headway_analysis.measures.episodes import pass_at_k, pass_power_k
+from headway_analysis.measures.tries import COMPLETION, FORMAT, Try
+from headway_analysis.statistics.estimates import Sample, Unit
+from headway_api.records import Outcome
+
+Price = Callable[[Try], Decimal]
+"""US dollars that a try costs."""
+Part = tuple[float, float]
+"""What a try adds above and below the line; the second is 1 for a plain mean."""
+Scale = Literal["share", "score", "amount"]
+"""share: 0..1 by definition. score: a share where all its values lie in 0..1. amount: any number."""
+TOOLS_NAMED: Final = 32
+"""Tools with a measure of their own, the most called first: a model may make up any number of names."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One number of a candidate, as a mean or a ratio over tries or rows."""
+
+    name: str
+    scale: Scale
+    part: Callable[[Try], Part | None] | None = None
+    """Of one try; None where the try has no value."""
+    row: Callable[[Sequence[Try]], float | None] | None = None
+    """Of all tries at one row, instead of `part`."""
+    less_is_better: bool = False
+
+    def sample(self, tries: Iterable[Try]) -> Sample:
+        """Its values among one candidate's tries."""
+        found = sorted(self._by_row(tries) if self.row else self._by_try(tries))
+        tops = np.array([top for _, _, top, _ in found])
+        bottoms = np.array([bottom for _, _, _, bottom in found])
+        bounded = bool(((tops >= 0) & (tops <= bottoms)).all())
+        return Sample(
+            units=tuple(unit for unit, _, _, _ in found),
+            clusters=tuple(cluster for _, cluster, _, _ in found),
+            tops=tops,
+            bottoms=bottoms,
+            share=self.scale == "share" or (self.scale == "score" and bounded),
+        )
+
+    def _by_try(self, tries: Iterable[Try]) -> Iterator[tuple[Unit, str, float, float]]:
+        assert self.part is not None
+        for each in tries:
+            if (part := self.part(each)) is not None:
+                yield (each.place.row, each.index), each.cluster, *part
+
+    def _by_row(self, tries: Iterable[Try]) -> Iterator[tuple[Unit, str, float, float]]:
+        assert self.row is not None
+        rows: dict[int, list[Try]] = {}
+        for each in tries:
+            rows.setdefault(each.place.row, []).append(each)
+        for row, members in rows.items():
+            if (value := self.row(members)) is not None:
+                yield (row, -1), members[0].cluster, value, 1.0
+
+
+def catalogue(tries: Sequence[Try], ks: Sequence[int], price: Price | None = None) -> dict[str, Measure]:
+    """Every measure that these tries have, by name. Give the tries of all candidates that are compared."""
+    measures = [
+        *_judgments(),
+        *_passes(ks),
+        *_reported(tries),
+        *_efforts(),
+        *_tools(tries),
+        *_endings(),
+        *(_costs(price) if price is not None else ()),
+    ]
+    return {measure.name: measure for measure in measures}
+
+
+def _mean(
+    name: str, scale: Scale, value: Callable[[Try], float | None], *, less_is_better: bool = False
+) -> Measure:
+    """A mean over scored tries that have a value."""
+
+    def part(each: Try) -> Part | None:
+        found = value(each) if each.scored else None
+        return None if found is None else (float(found), 1.0)
+
+    return Measure(name, scale, part, less_is_better=less_is_better)
+
+
+def _judgments() -> Iterator[Measure]:
+    yield _mean("reward", "score", lambda each: each.reward)
+    yield _mean("external_score", "score", lambda each: each.external_score)
+    yield _mean("success", "share", lambda each: each.success)
+    yield _mean("success_by_reward", "share", lambda each: each.success_by_reward)
+    yield _mean(COMPLETION, "score", lambda each: each.completion)
+    yield _mean(FORMAT, "score", lambda each: each.format)
+
+
+def _passes(ks: Sequence[int]) -> Iterator[Measure]:
+    for k in ks:
+        for suffix, judgment in (("", _by_score), ("_by_reward", _by_reward)):
+            for stem, estimator in (("pass_at", pass_at_k), ("pass_power", pass_power_k)):
+                yield Measure(f"{stem}_{k}{suffix}", "share", row=_over_row(k, judgment, estimator))
+
+
+def _by_score(each: Try) -> bool:
+    return each.success
+
+
+def _by_reward(each: Try) -> bool:
+    return each.success_by_reward
+
+
+def _over_row(
+    k: int, judgment: Callable[[Try], bool], estimator: Callable[[int, int, int], float]
+) -> Callable[[Sequence[Try]], float | None]:
+    """The unbiased estimate of one row; None where fewer than k of its tries are scored."""
+
+    def value(tries: Sequence[Try]) -> float | None:
+        scored = [each for each in tries if each.scored]
+        return estimator(len(scored), sum(map(judgment, scored)), k) if len(scored) >= k else None
+
+    return value
+
+
+def _reported(tries: Sequence[Try]) -> Iterator[Measure]:
+    """The environment's own numbers, but those that have a name here already."""
+    for name in sorted({name for each in tries for name in each.metrics} - {COMPLETION, FORMAT}):
+        yield _mean(f"metric_{word(name)}", "score", _metric(name))
+
+
+def _metric(name: str) -> Callable[[Try], float | None]:
+    return lambda each: each.metrics.get(name)
+
+
+def _calls_of(name: str) -> Callable[[Try], float]:
+    return lambda each: each.tool_calls.by_tool.get(name, 0)
+
+
+def _efforts() -> Iterator[Measure]:
+    yield _mean("turns", "amount", lambda each: each.turns, less_is_better=True)
+    yield _mean("prompt_tokens", "amount", lambda each: each.prompt_tokens, less_is_better=True)
+    yield _mean("cached_tokens", "amount", lambda each: each.cached_tokens, less_is_better=True)
+    yield _mean("sampled_tokens", "amount", lambda each: each.sampled_tokens, less_is_better=True)
+    yield _mean("seconds", "amount", lambda each: each.seconds, less_is_better=True)
+    yield _mean("sandbox_seconds", "amount", lambda each: each.sandbox_seconds, less_is_better=True)
+
+
+def _tools(tries: Sequence[Try]) -> Iterator[Measure]:
+    def failed(each: Try) -> Part | None:
+        calls = each.tool_calls
+        return (calls.failed, calls.readable) if each.scored and calls.readable else None
+
+    def malformed(each: Try) -> Part | None:
+        calls = each.tool_calls
+        return (calls.malformed, calls.total) if each.scored and calls.total else None
+
+    yield _mean("tool_calls", "amount", lambda each: each.tool_calls.total, less_is_better=True)
+    yield Measure("failed_tool_calls", "share", failed, less_is_better=True)
+    yield Measure("malformed_tool_calls", "share", malformed, less_is_better=True)
+    called: Counter[str] = Counter()
+    for each in tries:
+        called.update(each.tool_calls.by_tool)
+    for name, _ in sorted(called.most_common(TOOLS_NAMED)):
+        yield _mean(f"tool_calls_{word(name)}", "amount", _calls_of(name), less_is_better=True)
+
+
+def _endings() -> Iterator[Measure]:
+    def lost(each: Try) -> Part | None:
+        return float(not each.scored), 1.0
+
+    yield _mean("turn_limit", "share", lambda each: each.turn_limit, less_is_better=True)
+    yield _mean("token_limit", "share", lambda each: each.token_limit, less_is_better=True)
+    yield _mean("agent_error", "share", lambda each: each.outcome is Outcome.AGENT_ERROR, less_is_better=True)
+    yield Measure("infra_error", "share", lost, less_is_better=True)
+
+
+def _costs(price: Price) -> Iterator[Measure]:
+    """Costs count what was wasted too: the numerator takes every try, the denominator only the good ones."""
+
+    def each_scored(each: Try) -> Part | None:
+        return float(price(each)), float(each.scored)
+
+    def each_success(each: Try) -> Part | None:
+        return float(price(each)), float(each.success)
+
+    yield Measure("cost", "amount", each_scored, less_is_better=True)
+    yield Measure("cost_per_success", "amount", each_success, less_is_better=True)
+
+
+def word(name: str) -> str:
+    """A name as a metric's name takes it: letters, digits and underscores."""
+    return "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in name)

@@ -1,0 +1,236 @@
+"""One row of `results.parquet`: what one candidate did on one try at one dataset row."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from headway_analysis.measures.episodes import success
+from headway_api.records import EpisodeRecord, GroupRecord, Outcome, UsageClass
+
+TOOL_ERROR: Final = "error: "
+"""How a tool's answer begins where the tool failed."""
+COMPLETION: Final = "completion"
+"""An environment's metric of this name takes the place of the platform's own judgment."""
+FORMAT: Final = "format"
+"""An environment's metric of this name says whether the answer has the form that was asked for."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a try belongs."""
+
+    candidate: str
+    row: int
+    """Index of the dataset row."""
+    task: str = ""
+    """The row's value in the column of tasks; empty where no column names tasks."""
+    row_id: str = ""
+    """The row's own name, where it has one."""
+    cluster: str | None = None
+    """The row's value in `clusterColumn`. None: the row is a cluster of its own."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What the spec says of a try."""
+
+    threshold: float = 1.0
+    """A try succeeds with this score or more."""
+    max_turns: int | None = None
+    """Most turns of the built-in agent. None for an agent whose loop is its own."""
+
+
+@dataclass(frozen=True)
+class ToolCalls:
+    """Tool calls of one episode."""
+
+    by_tool: Mapping[str, int]
+    """Calls that could be read, by the tool's name."""
+    failed: int
+    """Calls among them that the tool answered with an error."""
+    malformed: int
+    """Calls that could not be read."""
+
+    @property
+    def readable(self) -> int:
+        """Calls that could be read."""
+        return sum(self.by_tool.values())
+
+    @property
+    def total(self) -> int:
+        """All attempts at a call."""
+        return self.readable + self.malformed
+
+
+@dataclass(frozen=True)
+class Try:
+    """One try of one candidate at one row. `docs/evaluation.md` defines every field."""
+
+    place: Place
+    index: int
+    """Which try at the row, from 0."""
+    episode_id: str
+    outcome: Outcome
+    reward: float | None
+    """None exactly when the outcome is InfraError."""
+    external_score: float | None
+    success: bool
+    """The external score reaches the threshold."""
+    success_by_reward: bool
+    """The reward reaches the threshold: MTRL's judgment."""
+    completion: float
+    """1 where an answer was emitted, right or wrong; the environment's own number where it reports one."""
+    format: float | None
+    """The environment's metric `format`; None where it reports none."""
+    metrics: Mapping[str, float]
+    """All of the environment's own numbers."""
+    turns: int
+    prompt_tokens: int
+    """Prompt tokens that the engine computed."""
+    cached_tokens: int
+    """Prompt tokens that the engine found in its cache."""
+    sampled_tokens: int
+    discarded_tokens: int
+    """Tokens computed and sampled for nothing: of earlier attempts, and of this one if it is InfraError."""
+    seconds: float
+    """From the episode's start to its end."""
+    sandbox_seconds: float
+    tool_calls: ToolCalls
+    turn_limit: bool
+    token_limit: bool
+    finished_at: float
+    """Unix time; its day decides the prices."""
+
+    @property
+    def scored(self) -> bool:
+        """Whether the try takes part in means: every outcome but InfraError."""
+        return self.outcome is not Outcome.INFRA_ERROR
+
+    @property
+    def cluster(self) -> str:
+        """Name of the cluster: that of `clusterColumn`, or the row."""
+        return f"row {self.place.row}" if self.place.cluster is None else f"cluster {self.place.cluster}"
+
+    @property
+    def usage(self) -> dict[str, float]:
+        """What the ledger bills for the try, by class."""
+        used: dict[str, float] = {UsageClass.DISCARDED.value: self.discarded_tokens}
+        if self.scored:
+            used[UsageClass.EVALUATION_PREFILL.value] = self.prompt_tokens
+            used[UsageClass.EVALUATION_CACHED_PREFILL.value] = self.cached_tokens
+            used[UsageClass.EVALUATION_SAMPLE.value] = self.sampled_tokens
+            used[UsageClass.SANDBOX_SECONDS.value] = self.sandbox_seconds
+        return used
+
+
+def tries_of(group: GroupRecord, place: Place, rules: Rules) -> list[Try]:
+    """The final attempt at each index of a group."""
+    return [
+        a_try(episode, place, rules, [e for e in group.discarded if e.index == episode.index])
+        for episode in group.episodes
+    ]
+
+
+def a_try(episode: EpisodeRecord, place: Place, rules: Rules, retried: Sequence[EpisodeRecord] = ()) -> Try:
+    """One sealed episode as a try; `retried` are the earlier attempts at it."""
+    turns = episode.turns
+    lost = [*retried, episode] if episode.outcome is Outcome.INFRA_ERROR else retried
+    reward = episode.reward
+    return Try(
+        place=place,
+        index=episode.index,
+        episode_id=episode.episode_id,
+        outcome=episode.outcome,
+        reward=reward,
+        external_score=episode.score,
+        success=success(episode, rules.threshold),
+        success_by_reward=reward is not None and reward >= rules.threshold,
+        completion=episode.metrics.get(COMPLETION, float(answered(episode))),
+        format=episode.metrics.get(FORMAT),
+        metrics=dict(episode.metrics),
+        turns=len(turns),
+        prompt_tokens=sum(turn.prompt_tokens - turn.cached_tokens for turn in turns),
+        cached_tokens=sum(turn.cached_tokens for turn in turns),
+        sampled_tokens=sum(turn.sampled_tokens for turn in turns),
+        discarded_tokens=sum(map(_worked, lost)),
+        seconds=episode.finished_at - episode.started_at,
+        sandbox_seconds=episode.sandbox_seconds,
+        tool_calls=tool_calls(episode),
+        turn_limit=at_turn_limit(episode, rules.max_turns),
+        token_limit=at_token_limit(episode, rules.max_turns),
+        finished_at=episode.finished_at,
+    )
+
+
+def _worked(episode: EpisodeRecord) -> int:
+    """Tokens that engines computed and sampled for an episode."""
+    return sum(turn.prompt_tokens - turn.cached_tokens + turn.sampled_tokens for turn in episode.turns)
+
+
+def answered(episode: EpisodeRecord) -> bool:
+    """Whether the episode is Completed and ends with an answer.
+
+    An answer is an assistant's message with words and without a tool call, or a tool call by which the
+    environment ended the episode. A last turn whose tool call could not be read is no answer.
+    """
+    if episode.outcome is not Outcome.COMPLETED or not episode.messages:
+        return False
+    last = episode.messages[-1]
+    if last.get("role") == "tool":
+        return True
+    delivered = [turn for turn in episode.turns if turn.delivered]
+    unread = bool(delivered) and delivered[-1].malformed_tool_calls > 0
+    return last.get("role") == "assistant" and not unread and not _calls(last) and bool(_text(last).strip())
+
+
+def at_turn_limit(episode: EpisodeRecord, max_turns: int | None) -> bool:
+    """Whether it was truncated since it had taken all its turns."""
+    whole = all(turn.finish_reason != "length" for turn in episode.turns)
+    reached = max_turns is not None and len(episode.turns) >= max_turns
+    return episode.outcome is Outcome.TRUNCATED and reached and whole
+
+
+def at_token_limit(episode: EpisodeRecord, max_turns: int | None) -> bool:
+    """Whether a turn ended with finish reason `length`, or the context had no room for another turn."""
+    cut = any(turn.finish_reason == "length" for turn in episode.turns)
+    full = episode.outcome is Outcome.TRUNCATED and not at_turn_limit(episode, max_turns)
+    return cut or full
+
+
+def tool_calls(episode: EpisodeRecord) -> ToolCalls:
+    """Tool calls of the episode's conversation; examples in the environment's first messages do not count."""
+    sampled = _sampled(episode)
+    made = [call for message in sampled for call in _calls(message)]
+    identities = {call.get("id") for call in made}
+    return ToolCalls(
+        by_tool=dict(Counter(str(call.get("function", {}).get("name", "")) for call in made)),
+        failed=sum(_failed(message, identities) for message in episode.messages),
+        malformed=sum(turn.malformed_tool_calls for turn in episode.turns),
+    )
+
+
+def _sampled(episode: EpisodeRecord) -> list[dict[str, Any]]:
+    """The assistant's messages that the model said: as many as there are delivered turns, from the end."""
+    said = [message for message in episode.messages if message.get("role") == "assistant"]
+    taken = sum(turn.delivered for turn in episode.turns)
+    return said[max(0, len(said) - taken) :]
+
+
+def _failed(message: Mapping[str, Any], identities: set[Any]) -> bool:
+    answers = message.get("role") == "tool" and message.get("tool_call_id") in identities
+    return answers and _text(message).startswith(TOOL_ERROR)
+
+
+def _calls(message: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return message.get("tool_calls") or []
+
+
+def _text(message: Mapping[str, Any]) -> str:
+    """A message's words; its content is a string, or a list of parts."""
+    content = message.get("content") or ""
+    if isinstance(content, str):
+        return content
+    return "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))

@@ -1,0 +1,223 @@
+"""Two candidates on the same tries: the paired difference, its interval and its p value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+import numpy as np
+from scipy.special import stdtrit
+from scipy.stats import permutation_test
+
+from headway_analysis.statistics.clusters import Codes, Floats, Spread, clustered, settled, sums, within
+from headway_analysis.statistics.estimates import Sample
+
+ALPHA = 0.05
+POWER = 0.8
+RESAMPLES = 9999
+"""Sign flips drawn."""
+CHUNK = 1000
+"""Flips drawn at once."""
+SEED = 20241101
+ENOUGH = 6
+"""Clusters below which no sign-flip test reaches p < 0.05: 2 / 2^5 is 0.0625."""
+
+
+class Finding(StrEnum):
+    """What a comparison comes to."""
+
+    HIGHER = "Higher"
+    """The candidate's value is above the baseline's: so is the whole interval."""
+    LOWER = "Lower"
+    NOT_SHOWN = "NotShown"
+    """The interval holds 0."""
+    TOO_FEW_ROWS = "TooFewRows"
+    """Fewer than six clusters in common, or no interval: nothing can be told."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Candidate minus baseline, over the tries that both have."""
+
+    value: float
+    low: float | None
+    """Lower end of the 95 % interval; None where there is none."""
+    high: float | None
+    p: float | None
+    """Two-sided, of a sign-flip permutation over clusters."""
+    p_holm: float | None
+    """The same, corrected for how many candidates are compared."""
+    smallest: float | None
+    """The difference that these rows show with power 0.8 at alpha 0.05."""
+    candidate: float
+    """The candidate's value over the common tries."""
+    baseline: float
+    n: int
+    """Rows in common."""
+    clusters: int
+    tries: int
+    """Pairs."""
+    finding: Finding
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    """What each cluster adds to the difference."""
+
+    value: float
+    shares: Floats
+    """By cluster; their sum is the difference. A swap of the two candidates turns the sign."""
+    residuals: Floats
+    """By cluster, in units of `weights`: share of the difference, less what its weight would give."""
+    weights: Floats
+    correlation: float
+
+
+def compare(candidate: Sample, baseline: Sample) -> Difference | None:
+    """The paired difference of two samples of one measure; None where no unit has a value in both.
+
+    Values are paired by row and try. The interval is Student's with the cluster-robust error of the paired
+    differences. Where many clusters do not differ at all, that error is too small. There, two made-up
+    clusters that differ either way are added, as Bonett and Price (2012) do for paired proportions.
+    """
+    common = sorted(set(candidate.units) & set(baseline.units))
+    ours, theirs = candidate.of(common), baseline.of(common)
+    if not common or not min(ours.bottoms.sum(), theirs.bottoms.sum()) > 0:
+        return None
+    codes = ours.codes
+    pairs = _pairs(ours, theirs, codes)
+    centre, spread = _spread(pairs, ours, theirs)
+    told = spread is not None and len(pairs.weights) >= ENOUGH
+    low, high = _ends(centre, spread, ours.share and theirs.share) if spread and told else (None, None)
+    return Difference(
+        value=pairs.value,
+        low=low,
+        high=high,
+        p=sign_flip(pairs.shares) if told else None,
+        p_holm=None,
+        smallest=_smallest(spread) if spread and told else None,
+        candidate=ours.mean,
+        baseline=theirs.mean,
+        n=ours.rows,
+        clusters=len(pairs.weights),
+        tries=len(common),
+        finding=_finding(low, high),
+    )
+
+
+def _pairs(ours: Sample, theirs: Sample, codes: Codes) -> _Pairs:
+    """The difference of two means, taken apart by cluster.
+
+    For plain means a cluster's share is the sum of its differences over the number of pairs. For ratios it is
+    the linearised one, about the two candidates' common ratio.
+    """
+    a, b = ours.bottoms.sum(), theirs.bottoms.sum()
+    pooled = (ours.tops.sum() + theirs.tops.sum()) / (a + b)
+    each = (ours.tops - pooled * ours.bottoms) / a - (theirs.tops - pooled * theirs.bottoms) / b
+    own = (ours.tops - ours.mean * ours.bottoms) / a - (theirs.tops - theirs.mean * theirs.bottoms) / b
+    weights = sums(codes, ours.bottoms / a + theirs.bottoms / b) / 2
+    scale = float(np.abs(ours.tops).max() / a + np.abs(theirs.tops).max() / b)
+    return _Pairs(
+        ours.mean - theirs.mean,
+        settled(sums(codes, each), scale),
+        settled(sums(codes, own), scale),
+        weights,
+        within(each, codes),
+    )
+
+
+def _spread(pairs: _Pairs, ours: Sample, theirs: Sample) -> tuple[float, Spread | None]:
+    """The interval's centre, and how sure it is; None where nothing shows or bounds how clusters differ."""
+    plain = bool((ours.bottoms == 1).all() and (theirs.bottoms == 1).all())
+    share = plain and ours.share and theirs.share
+    binary = share and ours.binary and theirs.binary
+    ties = float((pairs.shares == 0).mean()) if plain else 0.0
+    alike = not pairs.residuals.any()
+    if len(pairs.weights) < 2 or (alike and not share):
+        return pairs.value, None
+    weight = 1.0 if binary or alike else ties
+    if weight == 0.0:
+        return pairs.value, clustered(pairs.residuals, pairs.weights, pairs.correlation)
+    return _with_two_more(pairs, weight, 1.0 if binary or alike else ties * share)
+
+
+def _with_two_more(pairs: _Pairs, weight: float, prior: float) -> tuple[float, Spread]:
+    """Adds a cluster that differs by +size and one by -size; each counts `weight` times a typical cluster.
+
+    The size is typical of the clusters that differ, and 1 (the most that shares can differ) where none does:
+    `prior` is how many clusters that differ by 1 are supposed beside them.
+    """
+    count = len(pairs.weights)
+    typical = pairs.weights.sum() / count
+    differ = pairs.shares[pairs.shares != 0] / typical
+    size = float(np.sqrt(((differ**2).sum() + prior) / (len(differ) + prior)))
+    all_weights = np.append(pairs.weights, [weight * typical] * 2)
+    centre = pairs.value * pairs.weights.sum() / all_weights.sum()
+    own = pairs.residuals + (pairs.value - centre) * pairs.weights
+    made_up = np.sqrt(weight) * typical * (np.array([size, -size]) - centre)
+    return centre, clustered(np.append(own, made_up), all_weights, pairs.correlation)
+
+
+def _ends(centre: float, spread: Spread, share: bool) -> tuple[float, float]:
+    half = spread.quantile * spread.error
+    low, high = float(centre - half), float(centre + half)
+    return (max(-1.0, low), min(1.0, high)) if share else (low, high)
+
+
+def _smallest(spread: Spread) -> float:
+    """The smallest difference shown with power 0.8 at alpha 0.05, by the sum of the two quantiles."""
+    return float(spread.quantile + stdtrit(spread.df, POWER)) * spread.error
+
+
+def _finding(low: float | None, high: float | None) -> Finding:
+    if low is None or high is None:
+        return Finding.TOO_FEW_ROWS
+    if low > 0:
+        return Finding.HIGHER
+    return Finding.LOWER if high < 0 else Finding.NOT_SHOWN
+
+
+def sign_flip(shares: Floats) -> float:
+    """Two-sided p value of the sum of `shares`, each of which could as well have had the other sign.
+
+    Exact for up to 13 clusters that differ; above, from RESAMPLES flips of a fixed seed, the observed one
+    counted in.
+    """
+    differ = shares[shares != 0]
+    if len(differ) < 2:
+        return 1.0
+    if 2 ** len(differ) > RESAMPLES:
+        return _drawn(differ)
+    found = permutation_test((differ,), np.sum, permutation_type="samples", n_resamples=RESAMPLES)
+    return float(found.pvalue)
+
+
+def _drawn(differ: Floats) -> float:
+    """scipy's own draws take seconds for hundreds of clusters."""
+    rng, drawn, reached = np.random.default_rng(SEED), 0, 0
+    observed = abs(differ.sum()) - 1e-12 * np.abs(differ).sum()
+    while drawn < RESAMPLES:
+        count = min(CHUNK, RESAMPLES - drawn)
+        signs = rng.integers(0, 2, (count, len(differ)), dtype=np.int8).astype(np.float64)
+        reached += int((np.abs(2 * (signs @ differ) - differ.sum()) >= observed).sum())
+        drawn += count
+    return (1 + reached) / (1 + RESAMPLES)
+
+
+def holm(ps: Sequence[float]) -> list[float]:
+    """Holm's step-down correction (1979): p values that keep the chance of any false finding at alpha."""
+    corrected = [0.0] * len(ps)
+    least = 0.0
+    for rank, at in enumerate(sorted(range(len(ps)), key=lambda at: ps[at])):
+        least = max(least, min(1.0, (len(ps) - rank) * ps[at]))
+        corrected[at] = least
+    return corrected
+
+
+def corrected(found: Sequence[Difference]) -> list[Difference]:
+    """The differences of several candidates from one baseline, each with its p value after Holm."""
+    tested = [at for at, difference in enumerate(found) if difference.p is not None]
+    ps = holm([p for difference in found if (p := difference.p) is not None])
+    by_place = dict(zip(tested, ps, strict=True))
+    return [replace(difference, p_holm=by_place.get(at)) for at, difference in enumerate(found)]
