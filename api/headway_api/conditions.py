@@ -40,6 +40,9 @@ class ConditionType(StrEnum):
     """Steps are being completed."""
     CHECKPOINT_AVAILABLE = "CheckpointAvailable"
     """There is a checkpoint to resume from."""
+    GATE_PASSED = "GatePassed"
+    """Of an evaluation: spec.gate lets the candidate through; the message has the numbers. The
+    coordinator's; without observedGeneration."""
     SUSPENDED = "Suspended"
     """spec.suspend is true and every pod is gone."""
     COMPLETE = "Complete"
@@ -99,6 +102,9 @@ class Reason(StrEnum):
     RESUMED = "Resumed"
     NOT_SUSPENDED = "NotSuspended"
 
+    EVALUATED = "Evaluated"
+    GATE_NOT_PASSED = "GateNotPassed"
+    CANDIDATE_FAILED = "CandidateFailed"
     MAX_STEPS_REACHED = "MaxStepsReached"
     DATA_EXHAUSTED = "DataExhausted"
     ACTIVE_DEADLINE_EXCEEDED = "ActiveDeadlineExceeded"

@@ -187,7 +187,8 @@ class GroupRecord(Record):
     """Index of the prompt in its dataset."""
     epoch: int = Field(ge=0)
     step: int = Field(ge=0)
-    """Training: learner step when the group started. Validation: the step that was evaluated. Evaluation: 0."""
+    """Training: learner step when the group started. Validation: the step that was evaluated.
+    Evaluation: 0."""
     candidate: str | None = None
     """Evaluation: name of the candidate."""
     sampled_by: Literal["servers", "endpoint", "nobody"] = "servers"
@@ -207,8 +208,8 @@ class GroupRecord(Record):
 
     @property
     def unanswered(self) -> bool:
-        """Whether it is a group of held-out rows of which nothing was scored. Such a group is kept, but does not
-        stand for its id: a later coordinator may run it again."""
+        """Whether it is a group of held-out rows of which nothing was scored. Such a group is kept, but does
+        not stand for its id: a later coordinator may run it again."""
         return self.purpose is not Purpose.TRAIN and not self.scored
 
     @property

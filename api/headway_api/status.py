@@ -361,8 +361,8 @@ class ResolvedCandidate(StatusModel):
     name: Word
     """Name of the candidate in the results."""
     kind: Literal["Model", "Adapter", "Weights", "Endpoint", "Rescore"]
-    """Model: a model as it comes. Adapter: a LoRA adapter on its base model. Weights: every weight of a trained
-    model. Endpoint: a model served elsewhere. Rescore: stored episodes."""
+    """Model: a model as it comes. Adapter: a LoRA adapter on its base model. Weights: every weight of a
+    trained model. Endpoint: a model served elsewhere. Rescore: stored episodes."""
     base: Uri | None = None
     """Model that the servers load. Absent for Endpoint and Rescore."""
     revision: Word | None = None

@@ -27,24 +27,64 @@ MAX_BODY = 64 * 1024 * 1024
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
+class Probes:
+    """What the kubelet and Prometheus ask of a coordinator."""
+
+    def __init__(self, metrics: Callable[[], bytes]) -> None:
+        self._metrics = metrics
+        self.ready = False
+        """Whether the preflight is over, and what a predecessor left was read."""
+
+    def app(self) -> web.Application:
+        """The application to serve."""
+        app = web.Application()
+        self.add(app)
+        return app
+
+    def add(self, app: web.Application) -> None:
+        """Add the routes to another application."""
+        app.router.add_get("/healthz", self._healthz)
+        app.router.add_get("/readyz", self._readyz)
+        app.router.add_get("/metrics", self._prometheus)
+
+    async def _healthz(self, request: web.Request) -> web.StreamResponse:
+        return web.Response(text="ok")
+
+    async def _readyz(self, request: web.Request) -> web.StreamResponse:
+        if not self.ready:
+            return problem(503, names.STARTING, "preflight is not over")
+        return web.Response(text="ok")
+
+    async def _prometheus(self, request: web.Request) -> web.StreamResponse:
+        return web.Response(body=self._metrics(), headers={"Content-Type": "text/plain; version=0.0.4"})
+
+
 class LearnerApi:
     """Routes over a `Training`; until there is one, the learner is told to come back."""
 
     def __init__(self, token: str, metrics: Callable[[], bytes]) -> None:
         self._token = token
-        self._metrics = metrics
-        self.training: Training | None = None
+        self._probes = Probes(metrics)
+        self._training: Training | None = None
         self.told_finished = False
         """The learner has heard that there is nothing more to train."""
+
+    @property
+    def training(self) -> Training | None:
+        """What answers the learner; None while there is none yet."""
+        return self._training
+
+    @training.setter
+    def training(self, training: Training) -> None:
+        self._training = training
+        self._probes.ready = True
 
     def app(self) -> web.Application:
         """The application to serve."""
         app = web.Application(middlewares=[self._authenticate], client_max_size=MAX_BODY)
         app.router.add_get("/v1/batch", self._batch)
         app.router.add_post("/v1/steps", self._steps)
-        app.router.add_get("/healthz", self._healthz)
-        app.router.add_get("/readyz", self._readyz)
-        app.router.add_get("/metrics", self._prometheus)
+        self._probes.add(app)
         return app
 
     @web.middleware
@@ -92,17 +132,6 @@ class LearnerApi:
         except JobError as fault:
             return problem(503, fault.termination.reason, str(fault))
         return web.Response(status=204)
-
-    async def _healthz(self, request: web.Request) -> web.StreamResponse:
-        return web.Response(text="ok")
-
-    async def _readyz(self, request: web.Request) -> web.StreamResponse:
-        if self.training is None:
-            return problem(503, names.STARTING, "preflight is not over")
-        return web.Response(text="ok")
-
-    async def _prometheus(self, request: web.Request) -> web.StreamResponse:
-        return web.Response(body=self._metrics(), headers={"Content-Type": "text/plain; version=0.0.4"})
 
 
 def _packed(batch: Batch) -> bytes:

@@ -86,9 +86,9 @@ class Spool:
             validations=validations,
         )
 
-    def evaluated(self, candidate: str) -> Iterator[GroupRecord]:
-        """The answered groups of one candidate, one after the other: together they may be large."""
-        return self._groups(self._store.list(self._layout.evaluation_groups(candidate)))
+    def evaluated(self, candidate: str) -> list[GroupRecord]:
+        """The answered groups of one candidate."""
+        return [*self._groups(self._store.list(self._layout.evaluation_groups(candidate)))]
 
     def keep(self, report: StepReport) -> None:
         """Keep a step's report for as long as the job's folder, whoever has written it first."""

@@ -188,7 +188,7 @@ def samples(
     """Everything `/metrics` shows but histograms; no bill while `days` is not known."""
     yield from (Sample(name, value) for name, value in figures.items())
     if days is not None:
-        yield from _bill(days, cost)
+        yield from bill(days, cost)
     if fleet is not None:
         yield from _servers(fleet)
     if training is not None:
@@ -198,7 +198,8 @@ def samples(
         yield Sample("rollout/refused_turns", places.refused)
 
 
-def _bill(days: Days, cost: float) -> Iterator[Sample]:
+def bill(days: Days, cost: float) -> Iterator[Sample]:
+    """What was used, and its cost in US dollars."""
     totals = total(days)
     for name in sorted(TOKEN_CLASSES):
         yield Sample("usage/tokens", totals[name], {"class": name.value})

@@ -20,8 +20,9 @@ from headway_api import status as st
 from headway_api.config import JobConfig
 from headway_api.store import open_store
 from headway_coordinator.agents.choice import where
-from headway_coordinator.coordinator import Coordinator, serve
+from headway_coordinator.coordinator import Coordinator
 from headway_coordinator.engines.router import Endpoint
+from headway_coordinator.process import serve
 
 
 def main(folder: Path) -> None:

@@ -58,7 +58,8 @@ class CandidateCheckpoint(SpecModel):
     job: Label
     """Name of the RLTrainingJob."""
     which: Literal["best", "latest"] | None = None
-    """best: the weights that validated best so far. latest: the newest published. Absent, without step: best."""
+    """best: the weights that validated best so far. latest: the newest published. Absent, without step:
+    best."""
     step: Annotated[int, Field(ge=0, le=1000000)] | None = None
     """The weights of this step. They must still be kept: see spec.checkpoints of the training job."""
     with_base: bool = False
@@ -89,8 +90,8 @@ class CandidateRescore(SpecModel):
     validations = (
         Rule(
             "has(self.candidate) != has(self.step)",
-            "a candidate's rescore takes exactly one of candidate (of an RLEvalJob) and step (a validation of "
-            "an RLTrainingJob)",
+            "a candidate's rescore takes exactly one of candidate (of an RLEvalJob) and step (a validation "
+            "of an RLTrainingJob)",
             lambda self: (self.candidate is None) != (self.step is None),
         ),
     )
@@ -284,8 +285,8 @@ class RLEvalJobSpec(SpecModel):
     active_deadline_seconds: Deadline | None = None
     """Longest the job may take, in seconds. May be changed while the job runs."""
     pending_deadline_seconds: Deadline = 3600
-    """Longest to wait, in seconds, for a candidate to exist, and for a role's pods to be ready. May be changed
-    while the job is suspended."""
+    """Longest to wait, in seconds, for a candidate to exist, and for a role's pods to be ready. May be
+    changed while the job is suspended."""
     ttl_seconds_after_finished: Annotated[int, Field(ge=0, le=31536000)] | None = None
     """Delete the job so many seconds after it ended. May be changed while the job runs."""
     managed_by: Annotated[str, Field(pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$", max_length=63)] | None = None

@@ -1,7 +1,7 @@
-"""What a candidate of the spec needs before it can be measured: tokenizer, context, and proof of its weights.
+"""What a candidate needs before it can be measured: tokenizer, context, and proof of its weights.
 
-Everything here is read from the artifact store. A candidate that cannot be had is a `CandidateFault`; the other
-candidates go on.
+Everything here is read from the artifact store. A candidate that cannot be had is a `CandidateFault`; the
+other candidates go on.
 """
 
 from __future__ import annotations
@@ -111,8 +111,8 @@ def _published(candidate: ResolvedCandidate, store: Store) -> WeightsManifest:
         raise CandidateFault("CheckpointMissing", text, which) from error
     if not kept:
         text = (
-            f"job {candidate.job} keeps no weights of step {step}: name a step that it keeps, best or latest, "
-            "or raise spec.checkpoints.keepLast of that job"
+            f"job {candidate.job} keeps no weights of step {step}: name a step that it keeps, best or "
+            "latest, or raise spec.checkpoints.keepLast of that job"
         )
         raise CandidateFault("CheckpointMissing", text, which)
     return report.weights

@@ -1,9 +1,9 @@
 """An evaluation's life: candidates side by side on the same rows, each group durable once it is done.
 
-    a unit begins           when a place for its servers is free; candidates that need none begin at once
-    rows are measured       in the order of the file, every candidate of a unit at a row before the next row
-    a group is done         once it is in the spool and in the ledger; a successor does not sample it again
-    a unit ends             when each of its candidates has every row, or has failed; its servers are let go
+a unit begins           when a place for its servers is free; candidates that need none begin at once
+rows are measured       in the order of the file, every candidate of a unit at a row before the next row
+a group is done         once it is in the spool and in the ledger; a successor does not sample it again
+a unit ends             when each of its candidates has every row, or has failed; its servers are let go
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Evaluation:
     async def restore(self) -> None:
         """Take up what a predecessor left: nothing that is durable is sampled again."""
         for name, candidate in self.state.candidates.items():
-            for group in await self._store(lambda name=name: [*self._spool.evaluated(name)]):
+            for group in await self._store(self._spool.evaluated, name):
                 await self._store(self._ledger.group, group)
                 self._add(candidate, group)
             if candidate.stage == "Pending" and len(candidate.tries) == len(self._rows):
@@ -148,16 +148,18 @@ class Evaluation:
                 if candidate.stage == "Running" and position not in candidate.tries:
                     yield candidate, position
 
-    async def _work(
-        self, unit: Unit, players: Players, left: Iterator[tuple[CandidateState, int]]
-    ) -> None:
+    async def _work(self, unit: Unit, players: Players, left: Iterator[tuple[CandidateState, int]]) -> None:
         for candidate, position in left:
             try:
                 await self._group(unit, players[candidate.name], candidate, position)
             except* CandidateFault as faults:
                 fault = _first(faults)
                 logs.event(
-                    _log, "candidate-failed", level=logging.ERROR, candidate=candidate.name, error=fault.sentence
+                    _log,
+                    "candidate-failed",
+                    level=logging.ERROR,
+                    candidate=candidate.name,
+                    error=fault.sentence,
                 )
                 candidate.fault(fault)
                 self._moved()

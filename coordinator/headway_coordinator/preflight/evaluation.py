@@ -42,8 +42,8 @@ class EvalRunner(Checklist):
                 _has(rows, column, f"{BLOCK}.{name}")
         return rows
 
-    async def environment(self, row: Row, broker: Broker, incarnation: int) -> ResetReply | None:
-        """One real sandbox: import, reset and judgement.
+    async def environment(self, row: Row, broker: Broker, incarnation: int) -> ResetReply:
+        """One real sandbox: import, reset and judgement. Returns how the environment begins the row.
 
         Raises:
             JobError: a check failed, or no sandbox was to be had.
@@ -52,7 +52,8 @@ class EvalRunner(Checklist):
         if found is not None:
             self._try("Reward", lambda: checks.reward(found[1], self.spec))
         self._conclude(enforce=True)
-        return found[0] if found is not None else None
+        assert found is not None, "a failed check has raised"
+        return found[0]
 
 
 def _has(rows: list[Row], column: str, field: str) -> None:

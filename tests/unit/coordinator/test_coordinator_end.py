@@ -11,7 +11,8 @@ import pytest
 
 from headway_api.exits import RETRIABLE
 from headway_api.store_away import Patience, StoreAway
-from headway_coordinator import coordinator
+from headway_coordinator import __main__ as entry
+from headway_coordinator import process
 
 
 class Ended:
@@ -28,7 +29,7 @@ def test_requests_that_still_wait_are_given_up_when_it_ends() -> None:
     """The interpreter waits for their threads before it leaves."""
     over = threading.Event()
     with pytest.raises(StoreAway):
-        asyncio.run(coordinator.serve(cast(coordinator.Coordinator, Ended()), over.set))
+        asyncio.run(process.serve(cast(process.Process, Ended()), over.set))
     assert over.is_set()
 
 
@@ -41,18 +42,18 @@ def test_it_says_that_the_store_stayed_away(
         opened.append(patience)
 
     job = SimpleNamespace(spec=SimpleNamespace(output=None))
-    monkeypatch.setattr(coordinator.config, "load", lambda environ: job)
-    monkeypatch.setattr(coordinator.config, "load_token", lambda environ: "token")
-    monkeypatch.setattr(coordinator, "open_store", open_store)
-    monkeypatch.setattr(coordinator, "in_cluster", lambda environ: False)
+    monkeypatch.setattr(entry.config, "load_any", lambda environ: job)
+    monkeypatch.setattr(entry.config, "load_token", lambda environ: "token")
+    monkeypatch.setattr(entry, "open_store", open_store)
+    monkeypatch.setattr(entry, "in_cluster", lambda environ: False)
 
     def made(*arguments: Any, **named: Any) -> Ended:
         return Ended()
 
-    monkeypatch.setattr(coordinator, "Coordinator", made)
-    monkeypatch.setattr(coordinator.logs, "setup", lambda: None)
+    monkeypatch.setattr(entry, "Coordinator", made)
+    monkeypatch.setattr(entry.logs, "setup", lambda: None)
     with pytest.raises(SystemExit) as left:
-        coordinator.main()
+        entry.main()
     assert left.value.code == RETRIABLE
     assert "StoreAway: no good answer for 600 s" in capsys.readouterr().err
     assert opened[0] is not None

@@ -16,10 +16,10 @@ from headway_api.exits import JobError
 from headway_api.records import EpisodeRecord, GroupRecord
 from headway_api.sandbox_api import NOT_OWNER
 from headway_coordinator.bounds import TOO_OLD, superseded
-from headway_coordinator.coordinator import is_superseded
 from headway_coordinator.dataset import position_of
 from headway_coordinator.episode import Task
 from headway_coordinator.ledger.segments import Ledger, total
+from headway_coordinator.process import is_superseded
 from headway_coordinator.sandboxes import Broker
 from headway_coordinator.spool import Spool, decode
 

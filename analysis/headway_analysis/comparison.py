@@ -1,0 +1,88 @@
+"""Candidates side by side: every measure of each, the differences to the baseline, and the gate's verdict.
+
+One computation for status, metrics and report, live over what there is so far and final at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from headway_analysis.gate import GateSpec, Judgment, judge
+from headway_analysis.measures.candidate import by_task, differences, less_is_better, of_task, samples
+from headway_analysis.measures.catalogue import Measure, Price, catalogue
+from headway_analysis.measures.tries import Try
+from headway_analysis.statistics.differences import Difference
+from headway_analysis.statistics.estimates import Estimate
+
+HEADLINE = "external_score"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What the tries of a job amount to."""
+
+    baseline: str
+    estimates: Mapping[str, Mapping[str, Mapping[str, Estimate]]]
+    """Candidate -> task -> measure -> estimate; task `all` takes every row."""
+    differences: Mapping[str, Mapping[str, Difference]] = field(default_factory=dict)
+    """Measure -> candidate -> paired difference from the baseline, over all rows."""
+    gate: Judgment | None = None
+
+    def estimate(self, candidate: str, measure: str, task: str = "all") -> Estimate | None:
+        """One figure; None where it has no value."""
+        return self.estimates.get(candidate, {}).get(task, {}).get(measure)
+
+    def difference(self, candidate: str, measure: str = HEADLINE) -> Difference | None:
+        """One candidate's difference from the baseline."""
+        return self.differences.get(measure, {}).get(candidate)
+
+    def best(self) -> str | None:
+        """The candidate with the best external score; of equals the first."""
+        scores = {name: found for name in self.estimates if (found := self.estimate(name, HEADLINE))}
+        return max(scores, key=lambda name: scores[name].value, default=None)
+
+
+def compare_all(
+    tries: Mapping[str, Sequence[Try]],
+    ks: Sequence[int],
+    baseline: str,
+    gate: GateSpec | None,
+    price: Price | None = None,
+    compared: Sequence[str] | None = None,
+) -> Comparison:
+    """Sum up the tries of every candidate.
+
+    Args:
+        tries: by candidate; one that has none yet is left out.
+        ks: the k of pass@k and pass^k.
+        baseline: candidate that the others are compared with.
+        gate: what to judge, if anything.
+        price: cost of a try in US dollars.
+        compared: measures that are compared pair by pair. None: all of them.
+    """
+    known = {name: found for name, found in tries.items() if found}
+    measures = catalogue([each for found in known.values() for each in found], ks, price)
+    return Comparison(
+        baseline=baseline,
+        estimates={name: by_task(found, measures, price) for name, found in known.items()},
+        differences=_differences(known, baseline, measures, compared),
+        gate=None if gate is None else _judged(gate, known, measures),
+    )
+
+
+def _differences(
+    tries: Mapping[str, Sequence[Try]],
+    baseline: str,
+    measures: Mapping[str, Measure],
+    compared: Sequence[str] | None,
+) -> dict[str, dict[str, Difference]]:
+    if baseline not in tries or len(tries) < 2:
+        return {}
+    names = measures if compared is None else [name for name in compared if name in measures]
+    return {name: differences(tries, baseline, measures[name]) for name in names}
+
+
+def _judged(gate: GateSpec, tries: Mapping[str, Sequence[Try]], measures: Mapping[str, Measure]) -> Judgment:
+    found = {name: samples(of_task(of, gate.task), measures) for name, of in tries.items()}
+    return judge(gate, found, less_is_better(measures))

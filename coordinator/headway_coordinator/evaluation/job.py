@@ -1,0 +1,220 @@
+"""The coordinator of an evaluation: wires the rooms and decides nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import aiohttp
+from aiohttp import web
+
+from headway_analysis.comparison import HEADLINE, Comparison, compare_all
+from headway_analysis.measures.candidate import priced
+from headway_api import logs, names, prices
+from headway_api import status as st
+from headway_api.config import EvalConfig
+from headway_api.store import Store
+from headway_coordinator import stall
+from headway_coordinator import status as status_writer
+from headway_coordinator.agents.choice import Where, agent_url, where
+from headway_coordinator.engines.fleet import Discover, by_dns
+from headway_coordinator.evaluation import results, view
+from headway_coordinator.evaluation.run import Evaluation
+from headway_coordinator.evaluation.stall import culprit, idle
+from headway_coordinator.evaluation.units import Units
+from headway_coordinator.gateway.server import GatewayServer
+from headway_coordinator.http import listen
+from headway_coordinator.learner_api import Probes
+from headway_coordinator.ledger.usage import usage
+from headway_coordinator.metrics.prometheus import Sample
+from headway_coordinator.preflight.evaluation import EvalRunner
+from headway_coordinator.process import Process
+from headway_coordinator.view import bill
+
+COMPARE_SECONDS: Final = 3.0
+"""Between two looks at what the tries amount to: intervals of thousands of tries take a while."""
+_log = logging.getLogger(__name__)
+
+
+class EvalCoordinator(Process):
+    """Evaluates: one process of one RLEvalJob."""
+
+    def __init__(
+        self,
+        job: EvalConfig,
+        token: str,
+        store: Store,
+        cache: Path,
+        sink: status_writer.Sink,
+        *,
+        begun: bool = False,
+        broker_url: str | None = None,
+        discover: Callable[[int], Discover] | None = None,
+        port: int = names.PORT_COORDINATOR,
+        gateway_port: int = names.PORT_GATEWAY,
+        at: Where | None = None,
+        book: prices.PriceBook = prices.DEFAULT,
+    ) -> None:
+        self.job = job
+        self.spec = job.spec
+        super().__init__(
+            job,
+            job.spec.output,
+            token,
+            store,
+            cache,
+            sink,
+            begun=begun,
+            broker_url=broker_url,
+            port=port,
+            book=book,
+        )
+        self._discover = discover or (lambda number: by_dns(job.rollout_host(number)))
+        self._gateway_port = gateway_port
+        self._where = at or where(job, os.environ.get(names.ENV_POD_IP, "127.0.0.1"), gateway_port)
+        self._api = Probes(self._exporter.text)
+        self._server = GatewayServer()
+        self._evaluation: Evaluation | None = None
+        self._watch: stall.Watch | None = None
+        self._compared: Comparison | None = None
+        self._stale = asyncio.Event()
+        self._final = False
+        """The figures are those of all rows, and written down."""
+
+    def status(self) -> st.RLEvalJobStatus:
+        """Everything this process owns of `.status`."""
+        found = st.RLEvalJobStatus(
+            preflight=self._preflight, artifacts=view.artifacts(self.layout, self._final)
+        )
+        if self._evaluation is None:
+            found.conditions = view.gate_passed(self.spec, None, finished=False)
+            return found
+        state, today = self._evaluation.state, datetime.now(UTC).date()
+        found.progress = view.progress(state, self._watch.stalled if self._watch else None)
+        found.usage = usage(self._ledger.days, self._book, today)
+        compared = self._compared
+        found.conditions = view.gate_passed(self.spec, compared, self._final)
+        if compared is not None:
+            found.results = view.results(state, compared, self._book, today)
+            found.gate = view.gate(compared, self._final)
+            found.headline = view.headline(self.spec, compared)
+        return found
+
+    def _app(self) -> web.Application:
+        return self._api.app()
+
+    async def _work(self, stack: AsyncExitStack, http: aiohttp.ClientSession) -> None:
+        incarnation = await self._incarnation()
+        runner = EvalRunner(self.spec, self._checked, self._begun)
+        rows = await self._blocking(runner.rows, self._store)
+        broker = await self._claimed(http, incarnation)
+        if self.spec.agent.http is not None:
+            await runner.agent(http, agent_url(self.job, self.spec.agent.http))
+        first = await runner.environment(rows[0], broker, incarnation)
+        await self._blocking(self._ledger.load)
+        evaluation = Evaluation(
+            self.spec,
+            rows,
+            [*self._names()],
+            self._spool,
+            self._ledger,
+            incarnation,
+            on_change=self._moved,
+            on_episode=self._ended,
+        )
+        await evaluation.restore()
+        for name, why in self.job.unresolved.items():
+            evaluation.state.candidates[name].fail("CandidateMissing", why)
+        units = Units(
+            self.job,
+            evaluation.state,
+            http,
+            self._token,
+            self._store,
+            self._cache,
+            broker,
+            first,
+            self._server,
+            self._where,
+            self._discover,
+            self._moved,
+        )
+        self._evaluation = evaluation
+        self._api.ready = True
+        self._watch = stall.Watch(
+            idle(evaluation),
+            lambda pool: culprit(evaluation, units.fleets, pool, self.spec.rollout.timeout_seconds),
+            broker.pool,
+            self._status.changed,
+        )
+        self._background(stack, self._watch.run())
+        self._background(stack, self._compare_again(evaluation))
+        if not self.spec.agent.is_builtin:
+            await listen(stack, self._server.app(), self._gateway_port, leave_with_client=True)
+        await evaluation.run([*units.all()])
+        await self._finish(evaluation)
+
+    def _names(self) -> Iterator[str]:
+        """Candidates in the order of the spec."""
+        known = {candidate.name for candidate in self.job.candidates} | self.job.unresolved.keys()
+        return (name for name in self.spec.candidate_names if name in known)
+
+    async def _finish(self, evaluation: Evaluation) -> None:
+        """Results, final status, and the job's end as the gate and the candidates decide it.
+
+        Raises:
+            JobError: `CandidateFailed` or `GateNotPassed`: the results stand all the same.
+        """
+        compared = self._compared = await self._compare(evaluation, None)
+        await self._blocking(results.write, self._store, self.layout, self._run_of(evaluation), compared)
+        self._final = True
+        await self._last_word()
+        logs.event(_log, "finished", groups=evaluation.state.groups_done)
+        if (error := view.ending(evaluation.state, compared)) is not None:
+            raise error
+
+    def _run_of(self, evaluation: Evaluation) -> results.Run:
+        """What the results tell of."""
+        return results.Run(self.job, evaluation.state, self._ledger.days, self._book)
+
+    async def _compare_again(self, evaluation: Evaluation) -> None:
+        """Sum up what there is so far whenever something has changed, off the event loop."""
+        while True:
+            await self._stale.wait()
+            self._stale.clear()
+            self._compared = await self._compare(evaluation, [HEADLINE])
+            self._status.changed()
+            await asyncio.sleep(COMPARE_SECONDS)
+
+    async def _compare(self, evaluation: Evaluation, compared: list[str] | None) -> Comparison:
+        """What the tries amount to, with the differences of the measures in `compared`; None: of all."""
+        return await asyncio.to_thread(
+            compare_all,
+            {name: candidate.all_tries for name, candidate in evaluation.state.candidates.items()},
+            self.spec.evaluation.pass_k,
+            self.spec.effective_baseline,
+            view.gate_of(self.spec),
+            priced(self._book),
+            compared,
+        )
+
+    def _moved(self) -> None:
+        """The job went forward."""
+        self._stale.set()
+        self._status.changed()
+
+    def _scaled(self, replicas: int) -> None:
+        """The operator scales the sets; what is in rotation is seen by looking."""
+
+    def _samples(self) -> Iterator[Sample]:
+        days = self._ledger.days if self._evaluation is not None else None
+        if days is not None:
+            cost = float(usage(days, self._book, datetime.now(UTC).date()).cost or 0)
+            yield from bill(days, cost)
+        yield from view.samples(self._compared, self._evaluation.state if self._evaluation else None)

@@ -1,0 +1,129 @@
+"""Judges the episodes of an earlier run once more: the same tool calls in a fresh sandbox, no token sampled."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from headway_api.records import EpisodeRecord, GroupRecord, Outcome, Turn
+from headway_api.spec.evaluation import CandidateRescore
+from headway_api.store import Denied, NotFound, Store, get_each
+from headway_coordinator import spool
+from headway_coordinator.agents.agent import Played, Stage
+from headway_coordinator.dataset import position_of
+from headway_coordinator.evaluation.candidates import field_of
+from headway_coordinator.faults import AgentFault, CandidateFault, InfraFault
+from headway_coordinator.gateway.core import Session
+
+Stored = Mapping[tuple[int, int], EpisodeRecord]
+"""(position of the row, try) -> the episode that was recorded."""
+
+
+def stored(name: str, asked: CandidateRescore, store: Store) -> Stored:
+    """The episodes to judge. Blocking: run it in a thread.
+
+    Raises:
+        CandidateFault: nothing that can be read lies there.
+    """
+    root, field = asked.uri.rstrip("/"), field_of(name, "rescore.uri")
+    what = f"evaluation/{asked.candidate}" if asked.candidate is not None else f"validation/{asked.step:06d}"
+    folder = f"{root}/trajectories/{what}"
+    try:
+        groups = [spool.decode(data) for data in get_each(store, store.list(folder))]
+    except Denied as error:
+        text = f"{error}; let the credentials of spec.output read it"
+        raise CandidateFault("RunUnreadable", text, field) from error
+    except (NotFound, ValidationError, OSError, ValueError) as error:
+        text = f"{folder} holds no episodes that can be read: {error}"
+        raise CandidateFault("RunUnreadable", text, field) from error
+    if not groups:
+        text = f"no episodes lie at {folder}; name the folder of a run, and a candidate or step that it has"
+        raise CandidateFault("RunMissing", text, field)
+    return dict(_episodes(groups))
+
+
+def _episodes(groups: Sequence[GroupRecord]) -> Iterator[tuple[tuple[int, int], EpisodeRecord]]:
+    for group in groups:
+        for episode in group.episodes:
+            yield (position_of(group.group_id), episode.index), episode
+
+
+@dataclass(frozen=True)
+class Rescorer:
+    """An agent that says again what was recorded: the environment judges it anew."""
+
+    name: str
+    """Of the candidate."""
+    episodes: Stored
+    reports_reward: bool
+    """The agent of the run told its own reward, which the environment judges by."""
+
+    async def play(self, stage: Stage) -> Played:
+        """Carry out the recorded tool calls again, and leave the recorded conversation to be judged.
+
+        Raises:
+            AgentFault: the recorded agent failed.
+            InfraFault: nothing was recorded but a failure of the platform.
+            CandidateFault: the run has no such episode, or made it on another row.
+        """
+        before = self._recorded(stage.session.episode_id)
+        if before.outcome is Outcome.INFRA_ERROR:
+            raise InfraFault(f"the recorded episode is no answer of the model: {before.error}")
+        self._require_same_row(stage.first, before)
+        stage.messages[:] = before.messages
+        retell(stage.session, before.turns)
+        for name, arguments in calls(before.messages):
+            await stage.sandbox.tool(name, arguments)
+        if before.outcome is Outcome.AGENT_ERROR:
+            raise AgentFault(before.error or "the recorded agent failed")
+        reported = [before.reward] if self.reports_reward and before.reward is not None else None
+        return Played(before.outcome is Outcome.TRUNCATED, before.error, reported)
+
+    def _recorded(self, episode_id: str) -> EpisodeRecord:
+        group_id, index, _ = episode_id.rsplit("-", 2)
+        place = position_of(group_id), int(index)
+        if (found := self.episodes.get(place)) is None:
+            text = (
+                f"the run has no episode of row {place[0]}, try {place[1]}; give spec.data and "
+                "spec.evaluation.groupSize as the run had them, or a smaller spec.evaluation.maxRows"
+            )
+            raise CandidateFault("RunIncomplete", text, field_of(self.name, "rescore.uri"))
+        return found
+
+    def _require_same_row(self, first: Sequence[Mapping[str, Any]], before: EpisodeRecord) -> None:
+        """The environment begins the row with the user's words that were recorded."""
+        asked = [message.get("content") for message in first if message.get("role") == "user"]
+        said = [message.get("content") for message in before.messages if message.get("role") == "user"]
+        if said[: len(asked)] != asked:
+            text = "the run's rows begin with other words; name the dataset that the run was made on"
+            raise CandidateFault("RowsDiffer", text, "spec.data.uri")
+
+
+def retell(session: Session, turns: Sequence[Turn]) -> None:
+    """Have a session hold recorded turns, without the tokens, which stay with the run."""
+    session.turns = list(turns)
+    session.nodes = list(range(len(turns)))
+    session.unseen = {node for node, turn in enumerate(turns) if not turn.delivered}
+
+
+def calls(messages: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The tool calls that were carried out, in order: those that a tool's message answers.
+
+    Raises:
+        InfraFault: a recorded call's arguments are no JSON object.
+    """
+    answered = {message.get("tool_call_id") for message in messages if message.get("role") == "tool"}
+    for message in messages:
+        for call in message.get("tool_calls") or ():
+            if call.get("id") not in answered:
+                continue
+            function = call["function"]
+            try:
+                arguments = json.loads(function["arguments"])
+            except ValueError as error:
+                raise InfraFault(f"a recorded tool call's arguments are no JSON: {error}") from error
+            yield function["name"], arguments

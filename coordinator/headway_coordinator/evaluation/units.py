@@ -1,0 +1,175 @@
+"""How each kind of candidate is brought up: on the job's servers, at an endpoint, or from a stored run."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import aiohttp
+
+from headway_api.config import EvalConfig
+from headway_api.records import EpisodeRecord, Purpose, WeightsManifest
+from headway_api.sandbox_api import ResetReply
+from headway_api.spec.evaluation import BASE_SUFFIX, Candidate, RLEvalJobSpec
+from headway_api.status import ResolvedCandidate
+from headway_api.store import Store
+from headway_coordinator import group as groups
+from headway_coordinator.agents.choice import Where, agent_of
+from headway_coordinator.dataset import position_of
+from headway_coordinator.engines.fleet import Discover, Fleet
+from headway_coordinator.episode import Episodes, Rules, Sessions, Task
+from headway_coordinator.evaluation import candidates, rescore
+from headway_coordinator.evaluation.candidates import Readable
+from headway_coordinator.evaluation.run import Players, Unit
+from headway_coordinator.evaluation.servers import Served, proven, served
+from headway_coordinator.evaluation.state import EvalState
+from headway_coordinator.faults import CandidateFault
+from headway_coordinator.gateway.server import GatewayServer
+from headway_coordinator.gateway.turns import Backend
+from headway_coordinator.room import Room
+from headway_coordinator.sandboxes import Broker
+from headway_coordinator.seeds import seed
+
+
+class Nobody:
+    """Remembers nothing between turns."""
+
+    def forget(self, session: str) -> None:
+        """Nothing was kept."""
+
+
+@dataclass
+class Units:
+    """Makes the units of one job. What it opens, it closes."""
+
+    job: EvalConfig
+    state: EvalState
+    http: aiohttp.ClientSession
+    token: str
+    store: Store
+    cache: Path
+    broker: Broker
+    first: ResetReply
+    """How the environment begins a row: what the context must hold."""
+    server: GatewayServer
+    """Where agents outside this process call."""
+    where: Where
+    discover: Callable[[int], Discover]
+    changed: Callable[[], None] = lambda: None
+    fleets: dict[str, Fleet] = field(default_factory=dict)
+    """Of each candidate that has servers now."""
+
+    @property
+    def _spec(self) -> RLEvalJobSpec:
+        return self.job.spec
+
+    def all(self) -> Iterator[Unit]:
+        """Every unit: a set of servers each, and each other candidate by itself."""
+        most = self._spec.rollout.max_concurrency
+        for number, members in sorted(self.job.server_sets.items()):
+            room = Room(most)
+            names = tuple(candidate.name for candidate in members)
+            yield Unit(names, "servers", partial(self._on_servers, number, members, room), room, number)
+        for resolved in self.job.candidates:
+            asked = self._asked(resolved.name)
+            if asked.endpoint is not None:
+                room = Room(min(most, asked.endpoint.max_concurrency))
+                yield Unit((asked.name,), "endpoint", partial(self._at_endpoint, asked, room), room)
+            if asked.rescore is not None:
+                yield Unit((asked.name,), "nobody", partial(self._again, asked), Room(most))
+
+    def _asked(self, name: str) -> Candidate:
+        """The spec's words on a candidate; of one that `withBase` added, those on the tuned one."""
+        by_name = {candidate.name: candidate for candidate in self._spec.candidates}
+        return by_name.get(name) or by_name[name.removesuffix(BASE_SUFFIX)]
+
+    @property
+    def _rules(self) -> Rules:
+        low, high = self._spec.reward.range
+        sandbox = self._spec.environment.sandbox.deadline_seconds
+        return Rules(self._spec.rollout.timeout_seconds, sandbox, (low, high))
+
+    def _player(self, backend: Backend, sessions: Sessions) -> groups.Run:
+        agent = agent_of(self.job, backend, self.server, self.where, self.http)
+        return Episodes(self._rules, agent, self.broker, sessions).run
+
+    @asynccontextmanager
+    async def _on_servers(
+        self, number: int, members: tuple[ResolvedCandidate, ...], room: Room
+    ) -> AsyncIterator[Players]:
+        ready: dict[str, tuple[Readable, WeightsManifest]] = {}
+        for candidate in members:
+            if self._is_wanted(candidate.name):
+                with self._fault_of(candidate.name):
+                    ready[candidate.name] = await asyncio.to_thread(self._prepare, candidate)
+        if not ready:
+            yield {}
+            return
+        seconds = self._spec.rollout.timeout_seconds
+        discover = self.discover(number)
+        async with served(self.http, self.token, discover, ready, room, seconds) as found:
+            self.fleets.update({name: one.fleet for name, one in found.items()})
+            try:
+                usable = await self._proven(found)
+                yield {name: self._player(one.backend, one.fleet.router) for name, one in usable.items()}
+            finally:
+                for name in found:
+                    del self.fleets[name]
+
+    def _prepare(self, candidate: ResolvedCandidate) -> tuple[Readable, WeightsManifest]:
+        manifest = candidates.manifest(candidate, self.store)
+        return candidates.readable(candidate, self._spec, self.first, self.store, self.cache), manifest
+
+    async def _proven(self, found: Mapping[str, Served]) -> dict[str, Served]:
+        """Those that servers hold, verified; the others have failed."""
+
+        async def one(name: str) -> None:
+            with self._fault_of(name):
+                await proven(name, found[name].fleet)
+
+        async with asyncio.TaskGroup() as tasks:
+            for name in found:
+                tasks.create_task(one(name))
+        return {name: one for name, one in found.items() if self._is_wanted(name)}
+
+    @asynccontextmanager
+    async def _at_endpoint(self, asked: Candidate, room: Room) -> AsyncIterator[Players]:
+        raise NotImplementedError(asked, room)
+        yield {}
+
+    @asynccontextmanager
+    async def _again(self, asked: Candidate) -> AsyncIterator[Players]:
+        assert asked.rescore is not None
+        stored: rescore.Stored = {}
+        with self._fault_of(asked.name):
+            stored = await asyncio.to_thread(rescore.stored, asked.name, asked.rescore, self.store)
+        http = self._spec.agent.http
+        agent = rescore.Rescorer(asked.name, stored, http is not None and http.reports_reward)
+        episodes = Episodes(self._rules, agent, self.broker, Nobody())
+        of_validation = asked.rescore.step is not None
+
+        async def judged(task: Task) -> EpisodeRecord:
+            if of_validation:  # the environment drew from another seed then
+                purpose, position = Purpose.VALIDATION, position_of(task.group_id)
+                drawn = seed(self._spec.seed, "environment", purpose, position)
+                task = dataclasses.replace(task, environment_seed=drawn)
+            return await episodes.run(task)
+
+        yield {asked.name: judged} if self._is_wanted(asked.name) else {}
+
+    def _is_wanted(self, name: str) -> bool:
+        return self.state.candidates[name].stage in ("Pending", "Running")
+
+    @contextmanager
+    def _fault_of(self, name: str) -> Iterator[None]:
+        """What goes wrong in the block is the candidate's."""
+        try:
+            yield
+        except CandidateFault as fault:
+            self.state.candidates[name].fault(fault)
+            self.changed()

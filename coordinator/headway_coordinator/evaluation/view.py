@@ -1,0 +1,179 @@
+"""An evaluation as status and metrics show it: projections of what is known, never a source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import date
+
+from headway_analysis.comparison import HEADLINE, Comparison
+from headway_analysis.gate import Bound, GateSpec, Verdict
+from headway_analysis.statistics.estimates import Estimate
+from headway_api import status as st
+from headway_api.artifacts import Layout
+from headway_api.conditions import Condition, ConditionType, Reason, condition
+from headway_api.exits import JobError
+from headway_api.prices import PriceBook
+from headway_api.spec.evaluation import RLEvalJobSpec
+from headway_coordinator.evaluation.state import CandidateState, EvalState
+from headway_coordinator.ledger.usage import usage
+from headway_coordinator.metrics.prometheus import Sample
+
+TEXT = 1024
+"""Most characters of a status text."""
+RESULTS = {
+    Verdict.PASSED: "Passed",
+    Verdict.REFUSED: "Refused",
+    Verdict.TOO_FEW_ROWS: "TooFewRows",
+    Verdict.ERROR: "Refused",
+}
+
+
+def gate_of(spec: RLEvalJobSpec) -> GateSpec | None:
+    """The spec's gate, as it is judged."""
+    gate = spec.gate
+    if gate is None:
+        return None
+    return GateSpec(
+        candidate=gate.candidate,
+        metric=gate.metric,
+        task=gate.task,
+        minimum=None if gate.minimum is None else float(gate.minimum),
+        minimum_of=gate.minimum_of,
+        must_beat=gate.must_beat,
+        margin=float(gate.margin),
+        no_worse=[Bound(each.metric, float(each.margin)) for each in gate.no_worse],
+    )
+
+
+def progress(state: EvalState, stalled: str | None) -> st.EvalProgress:
+    """How far it has come."""
+    return st.EvalProgress(
+        groups=state.groups_done,
+        of_groups=state.groups_wanted,
+        server_sets=sorted(state.server_sets),
+        updated_time=state.updated_at,
+        stalled=stalled[:TEXT] if stalled else None,
+    )
+
+
+def results(state: EvalState, found: Comparison, book: PriceBook, today: date) -> list[st.CandidateResult]:
+    """What each candidate reached so far."""
+    return [_result(candidate, found, book, today) for candidate in state.candidates.values()]
+
+
+def _result(candidate: CandidateState, found: Comparison, book: PriceBook, today: date) -> st.CandidateResult:
+    name, tries = candidate.name, candidate.all_tries
+    score = found.estimate(name, HEADLINE)
+    return st.CandidateResult(
+        name=name,
+        state=candidate.stage,
+        reason=candidate.reason,
+        message=candidate.message[:TEXT] if candidate.message else None,
+        rows=len(candidate.tries),
+        tries=sum(each.scored for each in tries),
+        infra_errors=sum(not each.scored for each in tries),
+        reward=interval(found.estimate(name, "reward")),
+        external_score=interval(score),
+        success=interval(found.estimate(name, "success")),
+        difference=difference(name, found),
+        cost=usage(candidate.days, book, today).cost if candidate.days else None,
+        score=in_a_line(score) if score else None,
+    )
+
+
+def interval(found: Estimate | None) -> st.Interval | None:
+    """A figure with its interval."""
+    if found is None:
+        return None
+    return st.Interval(value=st.decimal(found.value), low=_decimal(found.low), high=_decimal(found.high))
+
+
+def difference(name: str, found: Comparison) -> st.Difference | None:
+    """The paired difference of the external score from the baseline."""
+    if name == found.baseline or (known := found.difference(name)) is None:
+        return None
+    return st.Difference(
+        baseline=found.baseline,
+        value=st.decimal(known.value),
+        low=_decimal(known.low),
+        high=_decimal(known.high),
+        p=_decimal(known.p_holm),
+    )
+
+
+def in_a_line(found: Estimate) -> str:
+    """A figure and half the width of its interval."""
+    if found.low is None or found.high is None:
+        return f"{found.value:.2f} (too few rows)"
+    return f"{found.value:.2f} ± {(found.high - found.low) / 2:.2f}"
+
+
+def headline(spec: RLEvalJobSpec, found: Comparison) -> st.Headline | None:
+    """The gate's candidate; without a gate, the one with the best external score."""
+    name = spec.gate.candidate if spec.gate else found.best()
+    if name is None or (score := found.estimate(name, HEADLINE)) is None:
+        return None
+    return st.Headline(candidate=name, score=in_a_line(score))
+
+
+def gate(found: Comparison, finished: bool) -> st.GateResult | None:
+    """The gate's verdict; pending while rows are still measured."""
+    if found.gate is None:
+        return None
+    text = found.gate.message[:TEXT]
+    return st.GateResult(result=RESULTS[found.gate.verdict] if finished else "Pending", message=text)
+
+
+def gate_passed(spec: RLEvalJobSpec, found: Comparison | None, finished: bool) -> list[Condition]:
+    """The condition GatePassed, of a job that has a gate."""
+    if spec.gate is None:
+        return []
+    if found is None or found.gate is None or not finished:
+        text = "the rows are still being measured"
+        return [condition(ConditionType.GATE_PASSED, None, Reason.EVALUATING, text)]
+    passed = found.gate.verdict is Verdict.PASSED
+    reason = Reason.PASSED if passed else Reason.GATE_NOT_PASSED
+    return [condition(ConditionType.GATE_PASSED, passed, reason, found.gate.message)]
+
+
+def artifacts(layout: Layout, finished: bool) -> st.EvalArtifacts:
+    """Where the results lie."""
+    return st.EvalArtifacts(
+        uri=layout.root,
+        trajectories=f"{layout.root}/trajectories",
+        ledger=layout.usage,
+        results=layout.results if finished else None,
+        report=layout.report if finished else None,
+        logs=layout.logs if finished else None,
+    )
+
+
+def samples(found: Comparison | None, state: EvalState | None) -> Iterator[Sample]:
+    """The figures by candidate and task, and the episodes by candidate."""
+    if state is not None:
+        for candidate in state.candidates.values():
+            labels = {"candidate": candidate.name}
+            yield Sample("eval/groups", len(candidate.tries), labels)
+            yield Sample("eval/in_flight", state.in_flight[candidate.name], labels)
+    if found is None:
+        return
+    for name, tasks in found.estimates.items():
+        for task, figures in tasks.items():
+            for measure, estimate in figures.items():
+                labels = {"candidate": name, "task": task, "measure": measure}
+                yield Sample("eval/measure", estimate.value, labels)
+
+
+def _decimal(value: float | None) -> str | None:
+    return None if value is None else st.decimal(value)
+
+
+def ending(state: EvalState, found: Comparison) -> JobError | None:
+    """How the job ends where it does not end well."""
+    failed = [candidate for candidate in state.candidates.values() if candidate.stage == "Failed"]
+    if failed:
+        text = "; ".join(f"{candidate.name}: {candidate.reason}: {candidate.message}" for candidate in failed)
+        return JobError("CandidateFailed", f"{text}. The results of the other candidates stand")
+    if found.gate is not None and found.gate.verdict is not Verdict.PASSED:
+        return JobError("GateNotPassed", found.gate.message, field="spec.gate")
+    return None
