@@ -9,7 +9,10 @@ and follows the rules that the documentation states:
 
 * an episode that completed, was truncated, or failed by its agent is billed: for each turn the prompt tokens
   the engine did not have cached are `prefill`, those it had are `cachedPrefill`, sampled ones are `sample`;
-  in validation these three are of the evaluation classes;
+  in a validation or an evaluation these three are of the evaluation classes;
+* of a group that an endpoint sampled (`sampled_by`), every turn of every episode is `endpointPrompt` and
+  `endpointSample`, those of retried and lost episodes too; nothing of it is discarded, and it has no rows;
+* of a group that nobody sampled, whose episodes were scored again, no token is counted;
 * an episode that was retried or stayed InfraError, and every episode of a training group with fewer than two
   scored ones, is not billed; what it prefilled and sampled is `discarded`;
 * `train` is, of each group that a step report acknowledges, every token of the rows of its scored
@@ -42,6 +45,8 @@ PRICES = {
     "evaluationPrefill": "0.13",
     "evaluationCachedPrefill": "0.026",
     "evaluationSample": "0.40",
+    "endpointPrompt": "0",
+    "endpointSample": "0",
 }
 """US dollars a million tokens: the default price book's, unless told otherwise."""
 STATUS = {
@@ -51,6 +56,7 @@ STATUS = {
     "train": "trainTokens",
     "discarded": "discardedTokens",
     "evaluation": "evaluationTokens",
+    "endpoint": "endpointTokens",
 }
 INFRA_ERROR = "InfraError"
 BY_REWARDS = ("group_based", "gpg", "opo", "rloo")
@@ -91,7 +97,12 @@ class Bucket:
 
 def count_group(group: dict[str, Any], counted: Counter[str]) -> None:
     """Add one group's turns."""
-    evaluation = group["purpose"] == "validation"
+    sampled_by = group.get("sampled_by", "servers")
+    if sampled_by == "endpoint":
+        count_elsewhere(group, counted)
+    if sampled_by != "servers":
+        return
+    evaluation = group["purpose"] != "train"
     scored = [episode for episode in group["episodes"] if episode["outcome"] != INFRA_ERROR]
     kept = evaluation or (len(scored) >= 2 and not group.get("abandoned"))
     for episode in group["episodes"]:
@@ -99,6 +110,15 @@ def count_group(group: dict[str, Any], counted: Counter[str]) -> None:
         count_episode(episode, counted, billed=billed, evaluation=evaluation)
     for episode in group["discarded"]:
         count_episode(episode, counted, billed=False, evaluation=evaluation)
+
+
+def count_elsewhere(group: dict[str, Any], counted: Counter[str]) -> None:
+    """Add the turns of a group that an endpoint sampled."""
+    for episode in group["episodes"] + group["discarded"]:
+        if episode["rows"]:
+            raise SystemExit(f"{episode['episode_id']}: an endpoint sampled it, but it has rows")
+        counted["endpointPrompt"] += sum(turn["prompt_tokens"] for turn in episode["turns"])
+        counted["endpointSample"] += sum(turn["sampled_tokens"] for turn in episode["turns"])
 
 
 def count_episode(episode: dict[str, Any], counted: Counter[str], *, billed: bool, evaluation: bool) -> None:
@@ -166,6 +186,7 @@ def summary(counted: Counter[str], prices: dict[str, str]) -> dict[str, Any]:
     evaluation = ("evaluationPrefill", "evaluationCachedPrefill", "evaluationSample")
     tokens = {name: counted[name] for name in ("prefill", "cachedPrefill", "sample", "train", "discarded")}
     tokens["evaluation"] = sum(counted[name] for name in evaluation)
+    tokens["endpoint"] = counted["endpointPrompt"] + counted["endpointSample"]
     costs = {name: Decimal(prices[name]) * counted[name] / 1_000_000 for name in PRICES}
     return {
         "tokens": tokens,

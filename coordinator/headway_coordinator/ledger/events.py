@@ -3,9 +3,12 @@
 An event's id is a function of what it counts, so a replay yields the same ids and counts nothing twice.
 
 * training episodes: `prefill`, `cachedPrefill` and `sample` a turn, `sandboxSeconds` an episode;
-* validation episodes: the evaluation classes;
+* episodes of validations and evaluations: the evaluation classes;
+* episodes that an endpoint sampled: `endpointPrompt` and `endpointSample` a turn, `sandboxSeconds`;
+* episodes that were scored again: `sandboxSeconds` alone, for another run sampled their turns;
 * episodes that were retried, that stayed InfraError, or whose group was abandoned: every token they used is
-  `discarded`, and nothing else is counted of them. Why is in the group's record, and so in `discarded`;
+  `discarded`, and nothing else is counted of them. Why is in the group's record, and so in `discarded`.
+  Tokens of an endpoint stay what they are, since they cost there what the others cost;
 * a step: `train`, the tokens of each group that went through forward and backward.
 """
 
@@ -29,13 +32,15 @@ from headway_api.records import (
 DISCARDS: Final = ("Retried", "InfraError", *get_args(AbandonReason))
 """Why tokens are discarded: their episode was run again, stayed lost, or its group was abandoned."""
 
+_EVALUATION = (
+    UsageClass.EVALUATION_PREFILL,
+    UsageClass.EVALUATION_CACHED_PREFILL,
+    UsageClass.EVALUATION_SAMPLE,
+)
 _CLASSES = {
     Purpose.TRAIN: (UsageClass.PREFILL, UsageClass.CACHED_PREFILL, UsageClass.SAMPLE),
-    Purpose.VALIDATION: (
-        UsageClass.EVALUATION_PREFILL,
-        UsageClass.EVALUATION_CACHED_PREFILL,
-        UsageClass.EVALUATION_SAMPLE,
-    ),
+    Purpose.VALIDATION: _EVALUATION,
+    Purpose.EVALUATION: _EVALUATION,
 }
 
 
@@ -43,7 +48,9 @@ def of_group(group: GroupRecord) -> list[UsageEvent]:
     """Every event of a finished group, its retried attempts included."""
     events: list[UsageEvent] = []
     for episode, why in _fates(group):
-        events += _billed(episode, group.purpose) if why is None else _discarded(episode)
+        events += _turns(group, episode, why)
+        if why is None:
+            events += _event(episode, "episode", UsageClass.SANDBOX_SECONDS, episode.sandbox_seconds)
     return events
 
 
@@ -58,10 +65,10 @@ def instead(stood: Sequence[UsageEvent], meant: Sequence[UsageEvent]) -> list[Us
 
 
 def discarded_tokens(group: GroupRecord) -> Counter[str]:
-    """What a group adds to the discarded tokens, by why (`DISCARDS`)."""
+    """What a group adds to the discarded tokens, by why (`DISCARDS`): of the job's own servers alone."""
     found: Counter[str] = Counter()
     for episode, why in _fates(group):
-        if why is not None:
+        if why is not None and group.sampled_by == "servers":
             found[why] += round(sum(event.quantity for event in _discarded(episode)))
     return found
 
@@ -93,6 +100,20 @@ def of_step(report: StepReport, at: float) -> list[UsageEvent]:
     ]
 
 
+def _turns(group: GroupRecord, episode: EpisodeRecord, why: str | None) -> Iterator[UsageEvent]:
+    """What an episode's turns cost, by whoever sampled them."""
+    if group.sampled_by == "endpoint":
+        yield from _elsewhere(episode)
+    elif group.sampled_by == "servers":
+        yield from _discarded(episode) if why is not None else _billed(episode, group.purpose)
+
+
+def _elsewhere(episode: EpisodeRecord) -> Iterator[UsageEvent]:
+    for turn in episode.turns:
+        yield from _event(episode, turn.index, UsageClass.ENDPOINT_PROMPT, turn.prompt_tokens)
+        yield from _event(episode, turn.index, UsageClass.ENDPOINT_SAMPLE, turn.sampled_tokens)
+
+
 def _billed(episode: EpisodeRecord, purpose: Purpose) -> Iterator[UsageEvent]:
     prefill, cached, sample = _CLASSES[purpose]
     for turn in episode.turns:
@@ -102,7 +123,6 @@ def _billed(episode: EpisodeRecord, purpose: Purpose) -> Iterator[UsageEvent]:
             (sample, turn.sampled_tokens),
         ):
             yield from _event(episode, turn.index, usage_class, quantity)
-    yield from _event(episode, "episode", UsageClass.SANDBOX_SECONDS, episode.sandbox_seconds)
 
 
 def _discarded(episode: EpisodeRecord) -> Iterator[UsageEvent]:

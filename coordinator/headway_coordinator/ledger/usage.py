@@ -14,6 +14,7 @@ EVALUATION = (
     UsageClass.EVALUATION_CACHED_PREFILL,
     UsageClass.EVALUATION_SAMPLE,
 )
+ENDPOINT = (UsageClass.ENDPOINT_PROMPT, UsageClass.ENDPOINT_SAMPLE)
 
 
 def usage(days: Days, book: PriceBook, today: date) -> Usage:
@@ -28,6 +29,7 @@ def usage(days: Days, book: PriceBook, today: date) -> Usage:
         train_tokens=tokens[UsageClass.TRAIN],
         discarded_tokens=tokens[UsageClass.DISCARDED],
         evaluation_tokens=sum(tokens[usage_class] for usage_class in EVALUATION),
+        endpoint_tokens=sum(tokens[usage_class] for usage_class in ENDPOINT),
         sandbox_seconds=decimal(totals[UsageClass.SANDBOX_SECONDS], 1),
         cost=shown(cost_by_day(by_day, book)),
         price_book=book.edition(today),

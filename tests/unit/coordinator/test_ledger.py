@@ -86,6 +86,44 @@ def test_validation_is_billed_in_classes_of_its_own() -> None:
     assert counted[UsageClass.SAMPLE] == 0
 
 
+def test_an_evaluation_is_billed_as_a_validation_is() -> None:
+    counted = totals(a_group("e-tuned-000000", [1.0, None], purpose=Purpose.EVALUATION, retried=1))
+    first, second = PROMPT, PROMPT + SAMPLED + 2
+    assert counted[UsageClass.EVALUATION_PREFILL] == first + second - CACHED
+    assert counted[UsageClass.EVALUATION_CACHED_PREFILL] == CACHED
+    assert counted[UsageClass.EVALUATION_SAMPLE] == 2 * SAMPLED
+    assert counted[UsageClass.DISCARDED] == 2 * (first + second - CACHED + 2 * SAMPLED)
+    assert counted[UsageClass.ENDPOINT_PROMPT] == counted[UsageClass.ENDPOINT_SAMPLE] == 0
+
+
+def elsewhere(sampled_by: str) -> GroupRecord:
+    """A scored episode, a lost one and a retried one."""
+    group = a_group("e-other-000000", [1.0, None], purpose=Purpose.EVALUATION, retried=1)
+    return group.model_copy(update={"sampled_by": sampled_by})
+
+
+def test_an_endpoints_tokens_are_its_own_whatever_became_of_them() -> None:
+    group = elsewhere("endpoint")
+    counted = totals(group)
+    assert {name: n for name, n in counted.items() if n} == {
+        UsageClass.ENDPOINT_PROMPT: 3 * (PROMPT + PROMPT + SAMPLED + 2),
+        UsageClass.ENDPOINT_SAMPLE: 3 * 2 * SAMPLED,
+        UsageClass.SANDBOX_SECONDS: 1.5,
+    }
+    assert events.discarded_tokens(group) == {}
+    found = events.of_group(group)
+    assert len({event.id for event in found}) == len(found)
+    shown = usage(fold(found), prices.DEFAULT, date(2026, 11, 21))
+    assert shown.endpoint_tokens == 3 * (2 * PROMPT + SAMPLED + 2 + 2 * SAMPLED)
+    assert (shown.evaluation_tokens, shown.discarded_tokens, shown.total_tokens) == (0, 0, 0)
+
+
+def test_what_is_scored_again_costs_its_sandbox_alone() -> None:
+    group = elsewhere("nobody")
+    assert {name: n for name, n in totals(group).items() if n} == {UsageClass.SANDBOX_SECONDS: 1.5}
+    assert events.discarded_tokens(group) == {}
+
+
 def test_an_agents_own_failure_is_billed() -> None:
     group = a_group("t0-000000", [1.0, 0.0])
     failed = sealed("t0-000000", 1, reward=0.0, outcome=Outcome.AGENT_ERROR)

@@ -6,10 +6,20 @@ import gzip
 import json
 import subprocess
 import sys
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
+from episodes import a_group
+
+from headway_api.artifacts import Layout
+from headway_api.prices import DEFAULT
+from headway_api.records import GroupRecord, Purpose
+from headway_api.store import FileStore
+from headway_coordinator.ledger.segments import Ledger
+from headway_coordinator.ledger.usage import usage
+from headway_coordinator.spool import Spool
 
 SCRIPT = Path(__file__).parents[3] / "hack" / "recount.py"
 TOKENS = 5
@@ -31,6 +41,34 @@ def counted(folder: Path, rewards: list[float], claimed: int, *options: str) -> 
     command = [sys.executable, str(SCRIPT), f"file://{folder}", "--json", *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     return (None, done.stderr) if done.returncode else (json.loads(done.stdout)["tokens"]["train"], "")
+
+
+@pytest.mark.parametrize("sampled_by", ["servers", "endpoint", "nobody"])
+def test_the_recount_of_an_evaluation_equals_the_ledger(tmp_path: Path, sampled_by: Any) -> None:
+    layout = Layout(f"file://{tmp_path}", "ns", "job", "uid")
+    groups = [a_group(f"e-x-{n:06d}", [1.0, None], purpose=Purpose.EVALUATION, retried=n) for n in range(3)]
+    elsewhere = {"sampled_by": sampled_by, "candidate": "x"}
+    groups = [group.model_copy(update=elsewhere) for group in groups]
+    if sampled_by == "endpoint":
+        groups = [without_rows(group) for group in groups]
+    ledger = Ledger(FileStore(), layout)
+    spool = Spool(FileStore(), layout)
+    for group in groups:
+        spool.put(group)
+        ledger.group(group)
+    shown = usage(ledger.days, DEFAULT, date(2026, 11, 23))
+    status = tmp_path / "status.json"
+    status.write_text(json.dumps({"status": {"usage": shown.as_object()}}))
+    command = [sys.executable, str(SCRIPT), layout.root, "--status", str(status)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr.strip()) == (0, "status agrees"), done.stdout
+
+
+def without_rows(group: GroupRecord) -> GroupRecord:
+    """An endpoint reports no token ids."""
+    episodes = [e.model_copy(update={"rows": []}) for e in group.episodes]
+    discarded = [e.model_copy(update={"rows": []}) for e in group.discarded]
+    return group.model_copy(update={"episodes": episodes, "discarded": discarded})
 
 
 @pytest.mark.parametrize(
