@@ -1,0 +1,169 @@
+"""The driver of an evaluation: what is measured, in which order, and what a restart does not repeat."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from an_evaluation import EvalJob, spec
+
+from headway_api.exits import job_error
+from headway_api.records import UsageClass
+from headway_coordinator.bounds import LOST_LIMIT
+from headway_coordinator.episode import Task
+from headway_coordinator.faults import CandidateFault
+from headway_coordinator.ledger.segments import total
+
+
+async def test_every_candidate_is_measured_on_the_same_rows_and_seeds(tmp_path: Path) -> None:
+    job = EvalJob(tmp_path)
+    evaluation = await job.coordinator()
+    await evaluation.run([job.unit("base", "tuned", server_set=0)])
+    drawn: dict[str, set[tuple[int, int, int]]] = {"base": set(), "tuned": set()}
+    for task in job.tasks:
+        drawn[task.group_id.split("-")[1]].add((task.index, task.environment_seed, task.sampling_seed))
+    assert drawn["base"] == drawn["tuned"]
+    assert len(drawn["base"]) == len(job.rows) * job.spec.evaluation.group_size
+    assert {name: c.stage for name, c in evaluation.state.candidates.items()} == {
+        "base": "Complete",
+        "tuned": "Complete",
+    }
+    assert evaluation.state.finished
+    assert not evaluation.state.server_sets
+
+
+async def test_rows_are_measured_side_by_side(tmp_path: Path) -> None:
+    """A row that one candidate has, the other soon has too: pairs exist early."""
+    job = EvalJob(tmp_path, rows=8)
+    evaluation = await job.coordinator()
+    await evaluation.run([job.unit("base", "tuned", server_set=0, room=2)])
+    begun = [int(task.group_id.rpartition("-")[2]) for task in job.tasks]
+    assert all(abs(a - b) <= 2 for a, b in zip(begun, sorted(begun), strict=True))
+
+
+@pytest.mark.parametrize("parallelism", [1, 2])
+async def test_as_many_sets_of_servers_are_up_as_asked_for(tmp_path: Path, parallelism: int) -> None:
+    job = EvalJob(tmp_path, spec(parallelism=parallelism))
+    evaluation = await job.coordinator()
+    await evaluation.run([job.unit("base", server_set=0), job.unit("tuned", server_set=1)])
+    assert job.most_open == parallelism
+    assert job.open == []
+
+
+async def test_a_restart_repeats_nothing_that_is_durable(tmp_path: Path) -> None:
+    job = EvalJob(tmp_path, rows=6)
+    calls = 0
+
+    def dies(task: Task) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 9:
+            raise RuntimeError("killed")
+
+    job.before = dies
+    first = await job.coordinator()
+    with pytest.raises(ExceptionGroup):
+        await first.run([job.unit("base", "tuned", server_set=0)])
+    kept = {uri.rpartition("/")[2] for name in ("base", "tuned") for uri in
+            job.store.list(job.layout.evaluation_groups(name))}  # fmt: skip
+    assert kept
+
+    job.before, job.tasks = (lambda task: None), []
+    second = await job.coordinator()
+    await second.run([job.unit("base", "tuned", server_set=0)])
+    repeated = {f"{task.group_id}.json.gz" for task in job.tasks} & kept
+    assert not repeated
+    assert all(len(candidate.tries) == 6 for candidate in second.state.candidates.values())
+
+    undisturbed = EvalJob(tmp_path / "other", rows=6)
+    third = await undisturbed.coordinator()
+    await third.run([undisturbed.unit("base", "tuned", server_set=0)])
+    scores = [
+        {name: [t.reward for t in c.all_tries] for name, c in run.state.candidates.items()}
+        for run in (second, third)
+    ]
+    assert scores[0] == scores[1]
+    assert total(job.ledger.days) == total(undisturbed.ledger.days)
+
+
+async def test_a_finished_job_that_starts_again_samples_nothing(tmp_path: Path) -> None:
+    job = EvalJob(tmp_path)
+    await (await job.coordinator()).run([job.unit("base", "tuned", server_set=0)])
+    job.tasks = []
+    again = await job.coordinator()
+    await again.run([job.unit("base", "tuned", server_set=0)])
+    assert not job.tasks
+    assert all(candidate.stage == "Complete" for candidate in again.state.candidates.values())
+
+
+async def test_a_candidate_that_cannot_go_on_leaves_the_others_their_results(tmp_path: Path) -> None:
+    job = EvalJob(tmp_path)
+
+    def refused(task: Task) -> None:
+        if task.group_id.startswith("e-tuned-"):
+            raise CandidateFault(
+                "EndpointDenied", "401; correct it", "spec.candidates[tuned].endpoint.secretRef"
+            )
+
+    job.before = refused
+    evaluation = await job.coordinator()
+    await evaluation.run([job.unit("base", server_set=0), job.unit("tuned")])
+    base, tuned = evaluation.state.candidates["base"], evaluation.state.candidates["tuned"]
+    assert base.stage == "Complete"
+    assert len(base.tries) == len(job.rows)
+    assert (tuned.stage, tuned.reason) == ("Failed", "EndpointDenied")
+    assert tuned.message == "spec.candidates[tuned].endpoint.secretRef: 401; correct it"
+
+
+async def test_a_platform_that_fails_every_row_ends_the_process_for_another_try(tmp_path: Path) -> None:
+    job = EvalJob(tmp_path, rows=3 * LOST_LIMIT)
+    job.fails = lambda task: True
+    evaluation = await job.coordinator()
+    with pytest.raises(ExceptionGroup) as raised:
+        await evaluation.run([job.unit("base", "tuned", server_set=0)])
+    error = job_error(raised.value)
+    assert error is not None
+    assert error.termination.reason == "EpisodesFailing"
+    assert not error.permanent
+
+
+async def test_an_endpoint_that_fails_every_row_fails_alone(tmp_path: Path) -> None:
+    job = EvalJob(tmp_path, rows=3 * LOST_LIMIT)
+    job.fails = lambda task: task.group_id.startswith("e-tuned-")
+    evaluation = await job.coordinator()
+    await evaluation.run([job.unit("base", server_set=0), job.unit("tuned")])
+    assert evaluation.state.candidates["base"].stage == "Complete"
+    assert evaluation.state.candidates["tuned"].reason == "EndpointFailing"
+
+
+async def test_episodes_of_an_evaluation_are_billed_as_such(tmp_path: Path) -> None:
+    job = EvalJob(tmp_path)
+    evaluation = await job.coordinator()
+    await evaluation.run([job.unit("base", "tuned", server_set=0)])
+    used = total(job.ledger.days)
+    assert used[UsageClass.EVALUATION_SAMPLE] > 0
+    assert used[UsageClass.SAMPLE] == used[UsageClass.TRAIN] == 0
+    by_candidate = [total(candidate.days) for candidate in evaluation.state.candidates.values()]
+    assert (
+        sum(each[UsageClass.EVALUATION_SAMPLE] for each in by_candidate) == used[UsageClass.EVALUATION_SAMPLE]
+    )
+
+
+async def test_a_suspended_job_lets_go_of_its_servers(tmp_path: Path) -> None:
+    job = EvalJob(tmp_path)
+    entered = asyncio.Event()
+    never = asyncio.Event()
+
+    async def waits(task: Task) -> None:
+        entered.set()
+        await never.wait()
+
+    job.episode = waits  # type: ignore[method-assign,assignment]
+    evaluation = await job.coordinator()
+    running = asyncio.create_task(evaluation.run([job.unit("base", server_set=0)]))
+    await entered.wait()
+    assert evaluation.state.server_sets == {0}
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert job.open == []
