@@ -1,7 +1,8 @@
 """Every declared metric is produced by somebody: a whole job beside the learner's and the broker's own.
 
 The coordinator is the real one, over servers that answer by script; the learner's step is its own but for
-the arithmetic of the optimizer. Evaluation jobs and the operator have tests of their own.
+the arithmetic of the optimizer. Figures of evaluation jobs are those of the job's own validation under
+another prefix. The operator has tests of its own.
 """
 
 from __future__ import annotations
@@ -27,14 +28,17 @@ from prometheus_client.parser import text_string_to_metric_families
 from scripted_learner import ScriptedLearner
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
+from headway_analysis.measures import figures
+from headway_api.artifacts import Layout
 from headway_api.config import JobConfig
-from headway_api.metrics import FAMILIES
+from headway_api.metrics import FAMILIES, family
 from headway_api.records import Batch
 from headway_api.store import FileStore
 from headway_coordinator.coordinator import Coordinator
 from headway_coordinator.engines import concurrency
 from headway_coordinator.engines import fleet as fleets
 from headway_coordinator.engines.router import Endpoint
+from headway_coordinator.spool import decode
 from headway_sandbox.broker import metrics as broker_metrics
 from headway_trainer import learner as learners
 from headway_trainer.batch import training_batch
@@ -44,8 +48,8 @@ from headway_trainer.objective.presets import Objective
 from headway_trainer.step import MAXIMA, SUMS, StepResult
 
 TOKEN = "secret"
-ELSEWHERE = ("eval/", "operator/")
-"""Produced by evaluation jobs, which have no process yet, and by the operator."""
+ELSEWHERE = ("operator/",)
+"""Produced by the operator."""
 CALL = '<tool_call>\n{"name": "look_up", "arguments": {"key": "x"}}\n</tool_call><|im_end|>'
 ANSWER = "It is gold.<|im_end|>"
 
@@ -142,7 +146,13 @@ async def coordinators(folder: Path) -> set[str]:
     assert 'headway_rollout_rerouted_requests_total{job="job",namespace="ns"} 0.0' in text
     assert 'headway_weights_verification_failures_total{job="job",namespace="ns"} 1.0' in text
     assert 'headway_episodes_retried_total{job="job",namespace="ns",purpose="validation"} 1.0' in text
-    return shown | families(text_string_to_metric_families(text))
+    return shown | families(text_string_to_metric_families(text)) | evaluated(store, coordinator.layout)
+
+
+def evaluated(store: FileStore, layout: Layout) -> set[str]:
+    """What an evaluation reports of the groups that the job's validation left."""
+    groups = [decode(store.get(uri)) for uri in store.list(layout.validation_groups(0))]
+    return {family(name).name for name in figures.evaluation(groups, [1], 1.0, "eval", max_turns=4)}
 
 
 async def seen(coordinator: Coordinator, running: asyncio.Task[None]) -> set[str]:
