@@ -9,24 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import json
 import re
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import learner_rig
 import pytest
 from a_job import manifest
-from aiohttp import web
 from faulty_servers import Scripted, after, broker, fail, first, sandbox, serving
 from lease_service import free_port
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from scripted_learner import ScriptedLearner
-from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
+from speaking_job import job, speaking_engine, until_ready
 
 from headway_analysis.measures import figures
 from headway_api.artifacts import Layout
@@ -50,47 +47,6 @@ from headway_trainer.step import MAXIMA, SUMS, StepResult
 TOKEN = "secret"
 ELSEWHERE = ("operator/",)
 """Produced by the operator."""
-CALL = '<tool_call>\n{"name": "look_up", "arguments": {"key": "x"}}\n</tool_call><|im_end|>'
-ANSWER = "It is gold.<|im_end|>"
-
-
-def job(folder: Path) -> JobConfig:
-    """Two steps of two groups on a folder with data and a tokenizer."""
-    model = tokenizer(folder / "model", QWEN3_TEMPLATE)
-    model.save_pretrained(folder / "model")
-    (folder / "model" / "config.json").write_text(json.dumps({"max_position_embeddings": 512}))
-    for name in ("train", "validation"):
-        (folder / f"{name}.jsonl").write_text("".join(f'{{"prompt": "{i}"}}\n' for i in range(4)))
-    spec = {
-        "model": {"base": f"file://{folder}/model"},
-        "data": {name: {"uri": f"file://{folder}/{name}.jsonl"} for name in ("train", "validation")},
-        "environment": {"image": "i", "entrypoint": "m:C"},
-        "output": {"uri": f"file://{folder}/out"},
-        "algorithm": {"batchSize": 2, "groupSize": 2},
-        "schedule": {"maxSteps": 2},
-        "rollout": {"sampling": {"maxTokens": 40}, "timeoutSeconds": 20},
-        "agent": {"builtin": {"maxTurns": 4}},
-        "evaluation": {"passK": [1]},
-    }
-    return JobConfig.model_validate({"name": "job", "namespace": "ns", "uid": "uid", "spec": spec})
-
-
-def speaking_engine(folder: Path) -> Scripted:
-    """A vLLM whose model calls a tool and then answers."""
-    tok = tokenizer(folder / "engine", QWEN3_TEMPLATE)
-
-    def generate(body: Any) -> Any:
-        text = ANSWER if "tool_response" in tok.decode(body["token_ids"]) else CALL
-        tokens = tok.encode(text, add_special_tokens=False)
-        content = [{"token_id": token, "logprob": -0.5} for token in tokens]
-        choice = {"finish_reason": "stop", "token_ids": tokens, "logprobs": {"content": content}}
-        return {"choices": [choice]}
-
-    async def metrics(request: web.Request) -> web.StreamResponse:
-        names = ("kv_cache_usage_perc", "num_preemptions_total", "num_requests_waiting")
-        return web.Response(text="".join(f'vllm:{name}{{engine="0"}} 0.5\n' for name in names))
-
-    return Scripted({"POST /inference/v1/generate": generate}, {"GET /metrics": metrics})
 
 
 def weight_agent_that_fails_once() -> Scripted:
@@ -161,19 +117,6 @@ async def seen(coordinator: Coordinator, running: asyncio.Task[None]) -> set[str
         found |= families(text_string_to_metric_families(coordinator._exporter.text().decode()))
         await asyncio.sleep(0.05)
     return found
-
-
-async def until_ready(running: asyncio.Task[None], port: int) -> None:
-    async with aiohttp.ClientSession() as http:
-        while not running.done():
-            try:
-                async with http.get(f"http://127.0.0.1:{port}/readyz") as answer:
-                    if answer.status == 200:
-                        return
-            except aiohttp.ClientConnectionError:
-                pass
-            await asyncio.sleep(0.02)
-    running.result()
 
 
 def the_learners(monkeypatch: pytest.MonkeyPatch) -> set[str]:
