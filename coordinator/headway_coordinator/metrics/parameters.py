@@ -1,8 +1,8 @@
 """What a run in MLflow says of its job: parameters and tags, as pure functions of it.
 
-Parameters carry the names of SageMaker MTRL's hyperparameters, and beside them every field of the spec by its
-path. What may hold a secret is left out: pod templates, the environment's own config, passwords and queries in
-addresses.
+Parameters carry the names of SageMaker MTRL's hyperparameters, and beside them every field of the spec by
+its path. What may hold a secret is left out: pod templates, the environment's own config, passwords and
+queries in addresses.
 """
 
 from __future__ import annotations
