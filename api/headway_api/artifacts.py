@@ -4,6 +4,7 @@
     trajectories/validation/<step>/<group id>.json.gz
     trajectories/evaluation/<candidate>/<group id>.json.gz
     trajectories/failed/<group key>.json.gz       validation groups of which nothing was scored
+    validations/000012.json                       what a finished validation came to, for a restart to read
     usage/<group key>.jsonl, usage/step-000012.jsonl      immutable ledger segments
     checkpoints/000012/000003/                    resumable, of one start of the learner; report.json last
     weights/000012/                               Hugging Face layout (adapter or full); export.json
@@ -48,9 +49,14 @@ class Layout:
         """A finished training group."""
         return f"{self.train_groups}/{group_id}.json.gz"
 
+    @property
+    def all_validation_groups(self) -> str:
+        """Folder of the groups of all evaluations."""
+        return f"{self.root}/trajectories/validation"
+
     def validation_groups(self, step: int) -> str:
         """Folder of the evaluation made at `step`."""
-        return f"{self.root}/trajectories/validation/{step:06d}"
+        return f"{self.all_validation_groups}/{step:06d}"
 
     def validation_group(self, step: int, group_id: str) -> str:
         """A finished evaluation group."""
@@ -63,6 +69,15 @@ class Layout:
     def evaluation_group(self, candidate: str, group_id: str) -> str:
         """A finished group of one candidate."""
         return f"{self.evaluation_groups(candidate)}/{group_id}.json.gz"
+
+    @property
+    def validations(self) -> str:
+        """Folder of the summaries of finished evaluations."""
+        return f"{self.root}/validations"
+
+    def validation(self, step: int) -> str:
+        """Summary of the evaluation made at `step`, written once all of its groups and their usage are."""
+        return f"{self.validations}/{step:06d}.json"
 
     @property
     def failed_groups(self) -> str:

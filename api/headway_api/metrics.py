@@ -74,18 +74,104 @@ TIMING: Final = (
     ),
     Family("timing_s/wait_for_batch", "The learner's wait for episodes.", "seconds"),
 )
+
+
+def conduct(prefix: str, rates: str, when: str) -> tuple[Family, ...]:
+    """What is reported of the agent's conduct, `when` its episodes were run; shares of episodes lie under
+    `rates`. Episodes that stayed InfraError are in the outcome rates alone."""
+    return (
+        *spread(f"{prefix}/turns/", f"turns of an episode {when}", only="mean min max"),
+        Family(
+            f"{prefix}/turns/malformed_tool_call_rate",
+            f"Share of turns {when} with a tool call that could not be read.",
+            "ratio",
+        ),
+        Family(f"{prefix}/turns/token_limit_rate", f"Share of turns {when} cut at maxTokens.", "ratio"),
+        Family(
+            f"{prefix}/turns/fork_rate",
+            f"Share of turns {when} whose history drifted from what was sampled.",
+            "ratio",
+        ),
+        Family(f"{prefix}/tool_calls/mean", f"Mean tool calls of an episode {when} that could be read."),
+        Family(f"{prefix}/tool_calls/max", f"Most tool calls of an episode {when} that could be read."),
+        Family(
+            f"{prefix}/tool_calls/failed_share",
+            f"Share of those calls {when} whose answer begins with `error:`.",
+            "ratio",
+        ),
+        Family(
+            f"{prefix}/tool_calls/malformed_share",
+            f"Share of all tool calls {when} that could not be read.",
+            "ratio",
+        ),
+        Family(
+            f"{prefix}/tool_calls_of/{{name}}",
+            f"Mean calls of one tool in an episode {when}; of the 16 tools called most, and of all `other`.",
+        ),
+        Family(f"{prefix}/reward_metrics/{{name}}", f"Mean of a number the environment reported {when}."),
+        Family(
+            f"{rates}/malformed_tool_call_rate",
+            f"Share of episodes {when} with a tool call that could not be read.",
+            "ratio",
+        ),
+        Family(
+            f"{rates}/fork_rate",
+            f"Share of episodes {when} with a turn whose history drifted from what was sampled.",
+            "ratio",
+        ),
+        Family(
+            f"{rates}/turn_limit_rate",
+            f"Share of episodes {when} cut at maxTurns; none for an agent with a loop of its own.",
+            "ratio",
+        ),
+        Family(
+            f"{rates}/token_limit_rate",
+            f"Share of episodes {when} with a turn cut at maxTokens.",
+            "ratio",
+        ),
+        Family(f"{rates}/outcome_{{name}}_rate", f"Share of all episodes {when} with an outcome.", "ratio"),
+    )
+
+
+def lengths(prefix: str, when: str) -> tuple[Family, ...]:
+    """What is reported of tokens and their log-probabilities."""
+    return (
+        Family(f"{prefix}/tokens/prompt_mean", f"Mean prompt tokens of an episode {when}.", "tokens"),
+        *spread(f"{prefix}/tokens/response_", f"sampled tokens of a turn {when}", unit="tokens"),
+        *spread(f"{prefix}/tokens/episode_", f"sampled tokens of an episode {when}", unit="tokens"),
+        Family(f"{prefix}/logprob/zero_count", f"Sampled tokens with log-probability 0 {when}."),
+        Family(f"{prefix}/logprob/zero_frac", f"Their share of the sampled tokens {when}.", "ratio"),
+        Family(f"{prefix}/logprob/zero_per_group", f"Their number for each group {when}."),
+        *spread(f"{prefix}/logprob/nz_", f"log-probability of the others {when}", unit="nats"),
+    )
+
+
+def judged(prefix: str, value: str) -> tuple[Family, ...]:
+    """Successes as one judgment counts them: `value` at the success threshold or above."""
+    return (
+        Family(f"{prefix}/succeeded_rollouts", f"Tries whose {value} reached the success threshold."),
+        Family(f"{prefix}/failed_rollouts", f"Scored tries whose {value} did not."),
+        Family(f"{prefix}/success_threshold", f"The {value} from which a try succeeds."),
+        Family(
+            f"{prefix}/pass_at_{{k}}",
+            f"Chance that one of k tries succeeds by its {value}, unbiased; mean over rows with k tries.",
+            "ratio",
+        ),
+        Family(f"{prefix}/pass_k_{{k}}", "The same as pass_at_k, in MTRL's other spelling.", "ratio"),
+        Family(
+            f"{prefix}/pass_power_{{k}}",
+            f"Chance that all of k tries succeed by their {value}, unbiased; mean over rows with k tries.",
+            "ratio",
+        ),
+    )
+
+
 ROLLOUT: Final = (
     *spread("rollout/reward/", "reward of the batch's episodes"),
     Family("rollout/reward/valid_mean", "Mean reward of groups whose advantages are not all zero."),
     Family("rollout/reward/zero_frac", "Share of episodes with reward 0.", "ratio"),
-    Family("rollout/reward_metrics/{name}", "Mean of a number the environment reported with its rewards."),
-    *spread("rollout/turns/", "turns of an episode", only="mean min max"),
-    Family("rollout/tokens/prompt_mean", "Mean prompt tokens of an episode.", "tokens"),
-    *spread("rollout/tokens/response_", "sampled tokens of an episode", unit="tokens"),
-    Family("rollout/logprob/zero_count", "Sampled tokens with log-probability 0."),
-    Family("rollout/logprob/zero_frac", "Share of sampled tokens with log-probability 0.", "ratio"),
-    Family("rollout/logprob/zero_per_group", "Sampled tokens with log-probability 0, for each group."),
-    *spread("rollout/logprob/nz_", "log-probability of the other sampled tokens", unit="nats"),
+    *conduct("rollout", "episodes", "of the batch"),
+    *lengths("rollout", "of the batch"),
     *spread("rollout/advantage/", "advantage of the batch's episodes"),
     Family("rollout/advantage/n_positive", "Episodes with an advantage above 0."),
     Family("rollout/advantage/n_negative", "Episodes with an advantage below 0."),
@@ -121,7 +207,11 @@ CONCURRENCY: Final = (
     ),
 )
 ANALYSIS: Final = (
-    Family("analysis/batch_completion_ratio", "Share of the batch's episodes that completed.", "ratio"),
+    Family(
+        "analysis/batch_completion_ratio",
+        "Share of the batch's scored episodes in which an answer was emitted, right or wrong.",
+        "ratio",
+    ),
     Family("analysis/batch_valid_ratio", "Share of groups whose advantages are not all zero.", "ratio"),
     Family("analysis/zero_adv_groups", "Groups whose advantages are all zero."),
     Family("analysis/zero_adv_nonzero_reward", "Those of them with a reward other than 0: too easy."),
@@ -140,21 +230,20 @@ def measured(prefix: str, when: str) -> tuple[Family, ...]:
             Family(f"{prefix}/reward/{key}_within_groups", f"{text} reward of a row's tries, mean over rows.")
             for key, text in STATISTICS.items()
         ),
-        Family(f"{prefix}/reward/rollouts_per_prompt", "Tries on each row."),
-        Family(f"{prefix}/reward/num_prompts", "Rows measured."),
-        Family(f"{prefix}/reward/succeeded_rollouts", "Tries that reached the success threshold."),
-        Family(f"{prefix}/reward/failed_rollouts", "Tries that did not."),
-        Family(f"{prefix}/reward/success_threshold", "External score from which a try succeeds."),
-        Family(f"{prefix}/reward/pass_at_{{k}}", "Chance that one of k tries succeeds, unbiased.", "ratio"),
-        Family(f"{prefix}/reward/pass_power_{{k}}", "Chance that all of k tries succeed, unbiased.", "ratio"),
-        Family(f"{prefix}/external_score/mean", f"Mean external score {when}; it is never trained on."),
-        *spread(f"{prefix}/turns/", f"turns of an episode {when}", only="mean min max"),
-        Family(f"{prefix}/tokens/prompt_mean", f"Mean prompt tokens of an episode {when}.", "tokens"),
-        *spread(f"{prefix}/tokens/response_", f"sampled tokens of an episode {when}", unit="tokens"),
-        Family(f"{prefix}/logprob/zero_count", f"Sampled tokens with log-probability 0 {when}."),
-        Family(f"{prefix}/logprob/zero_frac", "Their share of the sampled tokens.", "ratio"),
-        Family(f"{prefix}/logprob/zero_per_group", "Their number for each row."),
-        *spread(f"{prefix}/logprob/nz_", f"log-probability of the others {when}", unit="nats"),
+        Family(f"{prefix}/reward/rollouts_per_prompt", f"Mean scored tries on a row {when}."),
+        Family(f"{prefix}/reward/num_prompts", f"Rows measured {when}."),
+        *judged(f"{prefix}/reward", "reward"),
+        Family(f"{prefix}/reward/pass_prompts_{{k}}", f"Rows {when} with k scored tries or more."),
+        Family(f"{prefix}/reward/pass_tries_{{k}}", f"Scored tries on those rows {when}."),
+        *spread(f"{prefix}/external_score/", f"external score {when}; it is never trained on"),
+        *judged(f"{prefix}/external_score", "external score"),
+        *conduct(prefix, f"{prefix}/episodes", when),
+        *lengths(prefix, when),
+        Family(
+            f"{prefix}/episodes/completion_rate",
+            f"Share of scored episodes {when} in which an answer was emitted, right or wrong.",
+            "ratio",
+        ),
     )
 
 
@@ -190,11 +279,6 @@ EPISODES: Final = (
     ),
     Family("episodes/in_flight", "Episodes running now.", labels=("purpose",)),
     Family("episodes/seconds", "How long episodes took.", "seconds", "histogram", ("outcome",)),
-    Family("episodes/malformed_tool_call_rate", "Share of turns whose tool call could not be read.", "ratio"),
-    Family("episodes/fork_rate", "Share of turns whose history drifted from what was sampled.", "ratio"),
-    Family("episodes/turn_limit_rate", "Share of episodes cut off at maxTurns.", "ratio"),
-    Family("episodes/token_limit_rate", "Share of turns cut off at maxTokens.", "ratio"),
-    Family("episodes/outcome_{name}_rate", "Share of the step's episodes with an outcome.", "ratio"),
 )
 USAGE: Final = (
     Family("usage/tokens", "Tokens, by class of the bill.", "tokens", "counter", ("class",)),

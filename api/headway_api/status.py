@@ -293,6 +293,8 @@ class MlflowRun(StatusModel):
     """Id of the experiment."""
     run_id: Word
     """Id of the run."""
+    url: Text | None = None
+    """Address of the run's page in MLflow's user interface."""
 
 
 class Tracking(StatusModel):

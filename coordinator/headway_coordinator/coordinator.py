@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AsyncExitStack, suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -16,10 +16,11 @@ from pathlib import Path
 import aiohttp
 from aiohttp import web
 
+from headway_analysis.measures.figures import Figures
 from headway_api import logs, names, prices
 from headway_api import status as st
 from headway_api.config import JobConfig
-from headway_api.records import GroupRecord, PolicyVersion, WeightsManifest
+from headway_api.records import PolicyVersion, WeightsManifest
 from headway_api.store import NotFound, Store
 from headway_api.weights_format import EXPORT_FILE
 from headway_coordinator import conditions, view
@@ -36,6 +37,7 @@ from headway_coordinator.http import listen
 from headway_coordinator.learner_api import LearnerApi
 from headway_coordinator.ledger.usage import usage
 from headway_coordinator.metrics import mlflow
+from headway_coordinator.metrics.parameters import parameters, tags
 from headway_coordinator.metrics.prometheus import Sample
 from headway_coordinator.metrics.steps import StepFigures
 from headway_coordinator.preflight.run import Ready, Runner
@@ -248,9 +250,9 @@ class Coordinator(Process):
             self._figures.batch(self._training.state, again=self._restoring)
         self._status.changed()
 
-    def _validated(self, step: int, groups: Sequence[GroupRecord]) -> None:
+    def _validated(self, step: int, found: Figures) -> None:
         """A validation is complete."""
-        self._figures.validation(step, groups, again=self._restoring)
+        self._figures.validation(step, found, again=self._restoring)
 
     def _synced(self, step: int, seconds: float) -> None:
         """The first server is in rotation with the weights of a step."""
@@ -268,8 +270,12 @@ class Coordinator(Process):
         if wanted is None:
             return
         experiment = wanted.experiment or f"{self.job.namespace}/{self.job.name}"
-        name = f"{self.job.name}-{self.job.uid[:8]}"
-        tracker = mlflow.connect(wanted.uri, self._store, self.layout, experiment, name)
+        about = mlflow.About(
+            name=f"{self.job.name}-{self.job.uid[:8]}",
+            parameters=parameters(self.spec),
+            tags=tags(self.job, "RLTrainingJob"),
+        )
+        tracker = mlflow.connect(wanted.uri, self._store, self.layout, experiment, about)
         self._figures.tracker = tracker
         tracker.start()
         stack.push_async_callback(asyncio.to_thread, tracker.close)

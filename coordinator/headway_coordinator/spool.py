@@ -2,20 +2,24 @@
 
 Nothing is deleted: the spool is also the record of every trajectory. What was taken is read from the
 learner's own step reports. A learner that resumed at an older step has written that step's report anew, in a
-newer incarnation: the steps beyond it are undone.
+newer incarnation: the steps beyond it are undone. A finished validation is read back from its summary, which
+stands as long as the groups in the store are the ones that it was made of.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from headway_api.artifacts import Layout
+from pydantic import ValidationError
+
+from headway_api.artifacts import Layout, by_number
 from headway_api.records import Abandoned, GroupRecord, PolicyVersion, Purpose, StepReport
 from headway_api.store import Denied, NotFound, Store, bucket_unavailable, get_each
 from headway_coordinator.bounds import superseded
+from headway_coordinator.evaluation.summary import Summary
 
 
 def encode(group: GroupRecord) -> bytes:
@@ -41,7 +45,10 @@ class Replay:
     last: list[GroupRecord] = field(default_factory=list)
     """Groups of the newest step."""
     validations: dict[int, list[GroupRecord]] = field(default_factory=dict)
-    """Validation groups by step; of one id there may be several, of which at most one is answered."""
+    """Validation groups by step; of one id there may be several, of which at most one is answered. Of a step
+    with a summary, only those of which nothing was scored."""
+    summaries: dict[int, Summary] = field(default_factory=dict)
+    """Finished validations by step."""
 
     @property
     def taken(self) -> set[str]:
@@ -68,12 +75,14 @@ class Spool:
         return group
 
     def replay(self) -> Replay:
-        """Read everything back."""
-        validations: dict[int, list[GroupRecord]] = {}
-        for folder in (f"{self._layout.root}/trajectories/validation", self._layout.failed_groups):
-            for group in self._groups(self._store.list(folder)):
-                validations.setdefault(group.step, []).append(group)
+        """Read everything back, but for the groups that a summary stands for."""
         reports, undone = standing(self._reports())
+        listed = self._validation_groups()
+        summaries = self._summaries(listed, reports[-1].step if reports else -1)
+        validations: dict[int, list[GroupRecord]] = {}
+        read = [uri for step, uris in listed.items() if step not in summaries for uri in uris]
+        for group in self._groups([*read, *self._store.list(self._layout.failed_groups)]):
+            validations.setdefault(group.step, []).append(group)
         if reports:
             reports[-1] = reports[-1].model_copy(update={"durable": self._durable(reports[-1])})
         taken = {self._layout.train_group(group) for report in reports for group in report.groups}
@@ -84,11 +93,19 @@ class Spool:
             undone=undone,
             last=[*self._groups([*map(self._layout.train_group, reports[-1].groups if reports else [])])],
             validations=validations,
+            summaries=summaries,
         )
 
     def evaluated(self, candidate: str) -> list[GroupRecord]:
         """The answered groups of one candidate."""
         return [*self._groups(self._store.list(self._layout.evaluation_groups(candidate)))]
+
+    def conclude(self, summary: Summary) -> None:
+        """Keep what a validation came to. Its groups, and their usage, are in the store already.
+
+        A validation of a step that a rollback takes anew may come to more: the later summary stands.
+        """
+        self._store.put(self._layout.validation(summary.step), summary.model_dump_json().encode())
 
     def keep(self, report: StepReport) -> None:
         """Keep a step's report for as long as the job's folder, whoever has written it first."""
@@ -136,6 +153,21 @@ class Spool:
             return self._layout.evaluation_group(group.candidate, group.group_id)
         return self._layout.validation_group(group.step, group.group_id)
 
+    def _validation_groups(self) -> dict[int, list[str]]:
+        """URIs of the answered validation groups, by step."""
+        folder = self._layout.all_validation_groups
+        return by_number(self._store.list(folder), folder)
+
+    def _summaries(self, groups: Mapping[int, Sequence[str]], newest: int) -> dict[int, Summary]:
+        """Those that stand for these groups, up to the newest step: a later one is validated again."""
+        uris = self._store.list(self._layout.validations)
+        found = [*filter(None, map(_summary, get_each(self._store, uris)))]
+        return {
+            summary.step: summary
+            for summary in found
+            if summary.step <= newest and summary.covers([*map(_group_id, groups.get(summary.step, ()))])
+        }
+
     def _groups(self, uris: Sequence[str]) -> Iterator[GroupRecord]:
         return map(decode, get_each(self._store, uris))
 
@@ -151,6 +183,18 @@ class Spool:
     def _reports(self) -> list[StepReport]:
         uris = self._store.list(self._layout.step_histories)
         return [*map(StepReport.model_validate_json, get_each(self._store, uris))]
+
+
+def _summary(data: bytes) -> Summary | None:
+    """A summary as it was stored; None where another version of this program wrote it otherwise."""
+    try:
+        return Summary.model_validate_json(data)
+    except ValidationError:
+        return None
+
+
+def _group_id(uri: str) -> str:
+    return uri.rpartition("/")[2].partition(".")[0]
 
 
 def standing(reports: Sequence[StepReport]) -> tuple[list[StepReport], list[StepReport]]:

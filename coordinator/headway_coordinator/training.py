@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from headway_analysis.measures.episodes import summarize
+from headway_analysis.measures.figures import Figures
 from headway_api import logs
 from headway_api.exits import JobError
 from headway_api.records import Abandoned, Batch, EpisodeRecord, Finished, GroupRecord, Purpose, StepReport
@@ -37,6 +37,7 @@ from headway_coordinator.dataset import Data, Order, position_of
 from headway_coordinator.engines.fleet import Fleet
 from headway_coordinator.episode import Task
 from headway_coordinator.evaluation import driver
+from headway_coordinator.evaluation.summary import Summary
 from headway_coordinator.gateway.core import Sampling
 from headway_coordinator.ledger.events import discarded_tokens
 from headway_coordinator.ledger.segments import Ledger
@@ -69,7 +70,7 @@ class Training:
         room: Room,
         on_change: Callable[[], None] = lambda: None,
         on_episode: Callable[[EpisodeRecord], None] = lambda record: None,
-        on_validation: Callable[[int, Sequence[GroupRecord]], None] = lambda step, found: None,
+        on_validation: Callable[[int, Figures], None] = lambda step, figures: None,
     ) -> None:
         algorithm, schedule = spec.algorithm, spec.schedule
         self._spec = spec
@@ -161,11 +162,13 @@ class Training:
         for report in replay.reports[1:]:
             await self._store(self._ledger.step, report, time.time())
         self._waiting = kept
-        for step, found in replay.validations.items():
-            standing = driver.standing(found)
+        for summary in replay.summaries.values():
+            self._concluded(summary)
+        for step in replay.validations.keys() - replay.summaries.keys():
+            standing = driver.standing(replay.validations[step])
             # A step beyond is one that a rollback takes anew, from the same groups: its answers stand then.
             if step <= self.state.step and driver.complete(standing, len(self._data.validation)):
-                self._evaluated(step, standing)
+                await self._conclude(step, standing)
             else:
                 self._validated[step] = [group for group in standing if group.scored]
         self.state.last_batch = list(replay.last)
@@ -337,12 +340,22 @@ class Training:
             self.state.evaluating = None
         if not driver.complete(found, len(wanted)):
             raise lost(found[0])
-        self._evaluated(step, found)
+        await self._conclude(step, found)
         await self._notify()
 
-    def _evaluated(self, step: int, found: Sequence[GroupRecord]) -> None:
-        self.state.evaluations[step] = summarize(step, found, self._spec.evaluation.success_threshold)
-        self._on_validation(step, found)
+    async def _conclude(self, step: int, found: Sequence[GroupRecord]) -> None:
+        """Keep what a validation came to. All of its groups are in the spool and in the ledger."""
+        summary = Summary.of(step, found, self._spec.evaluation, self._spec.agent.turn_limit)
+        await self._store(self._put_summary, summary)
+        self._concluded(summary)
+
+    def _concluded(self, summary: Summary) -> None:
+        self.state.evaluations[summary.step] = summary.evaluation
+        self._on_validation(summary.step, summary.figures)
+
+    def _put_summary(self, summary: Summary) -> None:
+        self._spool.refuse_superseded(self._incarnation)
+        self._spool.conclude(summary)
 
     async def _train(self, position: int) -> None:
         sampling = self._spec.rollout.sampling

@@ -16,6 +16,7 @@ from aiohttp import web
 from episodes import sealed, version
 from scripted_learner import ScriptedLearner
 
+from headway_analysis.measures.figures import Figures
 from headway_api.artifacts import Layout
 from headway_api.records import Canary, EpisodeRecord, StepReport, UsageClass, WeightsManifest
 from headway_api.spec.training import RLTrainingJobSpec
@@ -98,6 +99,7 @@ class Job:
         self.tasks: list[Task] = []
         self.fails: Callable[[Task], bool] = lambda task: False
         self.pause: Callable[[Task], float] = lambda task: 0.0
+        self.on_validation: Callable[[int, Figures], None] = lambda step, figures: None
 
     async def episode(self, task: Task) -> EpisodeRecord:
         self.tasks.append(task)
@@ -125,6 +127,7 @@ class Job:
             self.episode,
             spool.incarnation(),
             Room(self.spec.rollout.max_concurrency),
+            on_validation=self.on_validation,
         )
         await training.restore(spool.replay())
         api = LearnerApi(TOKEN, lambda: b"")

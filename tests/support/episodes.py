@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from headway_api.records import (
     Abandoned,
@@ -34,6 +35,7 @@ def sealed(
     turns: int = 2,
     step: int = 0,
     outcome: Outcome | None = None,
+    messages: Sequence[dict[str, Any]] = (),
 ) -> EpisodeRecord:
     """An episode of equal turns in one row. Without a reward it is an InfraError."""
     tokens, mask, spans = [], [], []
@@ -65,7 +67,7 @@ def sealed(
         reward=reward,
         score=None if failed else (reward if score is None else score),
         metrics={} if failed else {"accuracy": float(reward or 0)},
-        messages=[],
+        messages=list(messages),
         turns=records,
         rows=[row] if turns else [],
         sandbox_seconds=1.5,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import comb, fsum, sqrt
 from typing import NamedTuple
 
@@ -59,9 +59,18 @@ def scores(episodes: Sequence[EpisodeRecord]) -> list[float]:
     return [episode.score for episode in episodes if episode.score is not None]
 
 
+Judge = Callable[[EpisodeRecord, float], bool]
+"""Says whether an episode succeeds at a threshold."""
+
+
 def success(episode: EpisodeRecord, threshold: float) -> bool:
     """Whether the external score reaches the threshold."""
     return episode.score is not None and episode.score >= threshold
+
+
+def reward_success(episode: EpisodeRecord, threshold: float) -> bool:
+    """Whether the reward reaches the threshold: success as SageMaker MTRL judges it."""
+    return episode.reward is not None and episode.reward >= threshold
 
 
 class Evaluation(NamedTuple):
@@ -95,13 +104,25 @@ def summarize(step: int, groups: Sequence[GroupRecord], threshold: float) -> Eva
     )
 
 
-def pass_k(groups: Sequence[GroupRecord], ks: Sequence[int], threshold: float) -> dict[str, float]:
+def pass_k(
+    groups: Sequence[GroupRecord], ks: Sequence[int], threshold: float, judge: Judge = success
+) -> dict[str, float]:
     """`pass_at_{k}` and `pass_power_{k}`, averaged over the prompts with at least k scored tries."""
-    counts = [(len(g.scored), sum(success(e, threshold) for e in g.scored)) for g in groups]
+    counts = [(len(g.scored), sum(judge(e, threshold) for e in g.scored)) for g in groups]
     found: dict[str, float] = {}
     for k in ks:
         enough = [(tries, good) for tries, good in counts if tries >= k]
         if enough:
             found[f"pass_at_{k}"] = fsum(pass_at_k(n, c, k) for n, c in enough) / len(enough)
             found[f"pass_power_{k}"] = fsum(pass_power_k(n, c, k) for n, c in enough) / len(enough)
+    return found
+
+
+def pass_counts(groups: Sequence[GroupRecord], ks: Sequence[int]) -> dict[str, float]:
+    """What `pass_k` stands on: `pass_prompts_{k}`, prompts with k scored tries or more, and `pass_tries_{k}`,
+    the scored tries of those prompts."""
+    found: dict[str, float] = {}
+    for k in ks:
+        enough = [len(group.scored) for group in groups if len(group.scored) >= k]
+        found |= {f"pass_prompts_{k}": float(len(enough)), f"pass_tries_{k}": float(sum(enough))}
     return found

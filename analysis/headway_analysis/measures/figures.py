@@ -1,13 +1,41 @@
-"""Every figure of a batch or a validation, as pure functions of groups, named as in `headway_api.metrics`."""
+"""Every figure of a batch or an evaluation, as pure functions of groups, named as in `headway_api.metrics`.
+
+A rate is a share of episodes, as in SageMaker MTRL; a figure under `turns/` is a share of turns. Episodes
+that stayed InfraError are in the outcome rates alone: they say nothing of the model.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
-from headway_analysis.measures.episodes import pass_k, rewards, scored, scores, spread, success
+from headway_analysis.measures.conduct import (
+    completion,
+    hit_token_limit,
+    hit_turn_limit,
+    malformed_calls,
+    tool_calls,
+)
+from headway_analysis.measures.episodes import (
+    Judge,
+    pass_counts,
+    pass_k,
+    reward_success,
+    rewards,
+    scored,
+    scores,
+    spread,
+    success,
+)
 from headway_api.records import EpisodeRecord, GroupRecord, Outcome
 
 Figures = dict[str, float]
+
+TOOLS_MOST = 16
+"""Tools that have a figure of their own; the calls of all others are added up as `OTHER_TOOLS`."""
+OTHER_TOOLS = "other"
+NAME_LENGTH = 64
+"""Characters of a tool's or a metric's name that are kept."""
 
 
 def batch(
@@ -16,59 +44,72 @@ def batch(
     """What is reported of the batch that made `step`, besides what the learner itself reports.
 
     `trained` are the ids of the groups with an advantage, by the learner's word: rewards do not tell, as a
-    method may take nothing from rewards that differ, and something from rewards that are equal.
+    method may take nothing from rewards that differ, and something from rewards that are equal. `max_turns`
+    is None for an agent with a loop of its own.
     """
-    return {
-        **_rollout(groups, trained),
-        **_analysis(groups, trained),
-        **_staleness(groups, step),
-        **_episodes(groups, max_turns),
-    }
-
-
-def validation(groups: Sequence[GroupRecord], ks: Sequence[int], threshold: float) -> Figures:
-    """What is reported of a validation."""
     episodes = scored(groups)
-    tries = [episode for group in groups for episode in group.episodes + group.discarded]
-    succeeded = sum(success(episode, threshold) for episode in episodes)
-    within = [spread(rewards(group.scored)) for group in groups if group.scored]
-    figures = {
-        **_spread("val/reward/", rewards(episodes)),
-        "val/reward/zero_frac": _share(r == 0 for r in rewards(episodes)),
-        "val/reward/rollouts_per_prompt": len(episodes) / max(1, len(groups)),
-        "val/reward/num_prompts": float(len(groups)),
-        "val/reward/succeeded_rollouts": float(succeeded),
-        "val/reward/failed_rollouts": float(len(episodes) - succeeded),
-        "val/reward/success_threshold": threshold,
-        "val/external_score/mean": spread(scores(episodes)).mean,
-        "timing_s/eval": _duration(tries),
-        **_lengths("val", episodes, len(groups)),
-    }
-    for name in ("mean", "std", "min", "max"):
-        figures[f"val/reward/{name}_within_groups"] = spread([getattr(s, name) for s in within]).mean
-    return figures | {f"val/reward/{name}": value for name, value in pass_k(groups, ks, threshold).items()}
-
-
-def _duration(episodes: Sequence[EpisodeRecord]) -> float:
-    """Seconds from the first one's start to the last one's end, whatever came between."""
-    if not episodes:
-        return 0.0
-    return max(e.finished_at for e in episodes) - min(e.started_at for e in episodes)
-
-
-def _rollout(groups: Sequence[GroupRecord], trained: Collection[str]) -> Figures:
-    episodes = scored(groups)
-    metrics: dict[str, list[float]] = {}
-    for episode in episodes:
-        for name, value in episode.metrics.items():
-            metrics.setdefault(name, []).append(value)
     return {
         **_spread("rollout/reward/", rewards(episodes)),
         "rollout/reward/valid_mean": valid_mean(groups, trained),
         "rollout/reward/zero_frac": _share(r == 0 for r in rewards(episodes)),
-        **{f"rollout/reward_metrics/{_word(name)}": spread(values).mean for name, values in metrics.items()},
+        **_reported("rollout", episodes),
         **_lengths("rollout", episodes, len(groups)),
+        **_turns("rollout", episodes),
+        **_tools("rollout", episodes),
+        **_rates("episodes", groups, max_turns),
+        **_analysis(groups, trained),
+        **_staleness(groups, step),
     }
+
+
+def evaluation(
+    groups: Sequence[GroupRecord],
+    ks: Sequence[int],
+    threshold: float,
+    prefix: str,
+    *,
+    max_turns: int | None = None,
+) -> Figures:
+    """What is reported of rows that were measured: the same figures under any prefix (`val`, `eval`).
+
+    Success is judged twice against `threshold`: under `<prefix>/reward/` by the reward, as MTRL does, and
+    under `<prefix>/external_score/` by the external score. `max_turns` is None for an agent with a loop of
+    its own.
+    """
+    episodes = scored(groups)
+    return {
+        **_spread(f"{prefix}/reward/", rewards(episodes)),
+        f"{prefix}/reward/zero_frac": _share(r == 0 for r in rewards(episodes)),
+        f"{prefix}/reward/rollouts_per_prompt": len(episodes) / max(1, len(groups)),
+        f"{prefix}/reward/num_prompts": float(len(groups)),
+        **_within(f"{prefix}/reward/", groups),
+        **_judged(f"{prefix}/reward/", groups, ks, threshold, reward_success),
+        **{f"{prefix}/reward/{name}": value for name, value in pass_counts(groups, ks).items()},
+        **_spread(f"{prefix}/external_score/", scores(episodes)),
+        **_judged(f"{prefix}/external_score/", groups, ks, threshold, success),
+        **_reported(prefix, episodes),
+        **_lengths(prefix, episodes, len(groups)),
+        **_turns(prefix, episodes),
+        **_tools(prefix, episodes),
+        **_rates(f"{prefix}/episodes", groups, max_turns),
+        f"{prefix}/episodes/completion_rate": completion_rate(episodes),
+    }
+
+
+def validation(
+    groups: Sequence[GroupRecord], ks: Sequence[int], threshold: float, *, max_turns: int | None = None
+) -> Figures:
+    """What is reported of a validation within training."""
+    found = evaluation(groups, ks, threshold, "val", max_turns=max_turns)
+    return found | {"timing_s/eval": duration(groups)}
+
+
+def duration(groups: Sequence[GroupRecord]) -> float:
+    """Seconds from the first try's start to the last one's end, whatever came between."""
+    tries = [episode for group in groups for episode in group.episodes + group.discarded]
+    if not tries:
+        return 0.0
+    return max(e.finished_at for e in tries) - min(e.started_at for e in tries)
 
 
 def valid_mean(groups: Sequence[GroupRecord], trained: Collection[str]) -> float:
@@ -76,12 +117,50 @@ def valid_mean(groups: Sequence[GroupRecord], trained: Collection[str]) -> float
     return spread(rewards(scored([group for group in groups if group.group_id in trained]))).mean
 
 
+def completion_rate(episodes: Sequence[EpisodeRecord]) -> float:
+    """Share of episodes in which an answer was emitted, right or wrong; see `conduct.completion`."""
+    return spread([completion(episode) for episode in episodes]).mean
+
+
+def _within(prefix: str, groups: Sequence[GroupRecord]) -> Figures:
+    """How a row's tries differ, mean over the rows."""
+    within = [spread(rewards(group.scored)) for group in groups if group.scored]
+    return {
+        f"{prefix}{name}_within_groups": spread([getattr(s, name) for s in within]).mean
+        for name in ("mean", "std", "min", "max")
+    }
+
+
+def _judged(
+    prefix: str, groups: Sequence[GroupRecord], ks: Sequence[int], threshold: float, judge: Judge
+) -> Figures:
+    """Successes by one judgment. `pass_k_{k}` and `pass_at_{k}` are two spellings of one figure of MTRL's."""
+    episodes = scored(groups)
+    succeeded = sum(judge(episode, threshold) for episode in episodes)
+    passed = pass_k(groups, ks, threshold, judge)
+    alike = {f"pass_k_{k}": passed[f"pass_at_{k}"] for k in ks if f"pass_at_{k}" in passed}
+    return {
+        f"{prefix}succeeded_rollouts": float(succeeded),
+        f"{prefix}failed_rollouts": float(len(episodes) - succeeded),
+        f"{prefix}success_threshold": threshold,
+        **{f"{prefix}{name}": value for name, value in (passed | alike).items()},
+    }
+
+
+def _reported(prefix: str, episodes: Sequence[EpisodeRecord]) -> Figures:
+    """Means of the numbers that the environment reported, such as the accuracy of each field."""
+    found: dict[str, list[float]] = {}
+    for episode in episodes:
+        for name, value in episode.metrics.items():
+            found.setdefault(_word(name), []).append(value)
+    return {f"{prefix}/reward_metrics/{name}": spread(values).mean for name, values in found.items()}
+
+
 def _analysis(groups: Sequence[GroupRecord], trained: Collection[str]) -> Figures:
-    episodes = [episode for group in groups for episode in group.episodes]
     idle = [group for group in groups if group.group_id not in trained]
     means = [spread(rewards(group.scored)) for group in groups if group.scored]
     return {
-        "analysis/batch_completion_ratio": _share(e.outcome is Outcome.COMPLETED for e in episodes),
+        "analysis/batch_completion_ratio": completion_rate(scored(groups)),
         "analysis/batch_valid_ratio": _share(group.group_id in trained for group in groups),
         "analysis/zero_adv_groups": float(len(idle)),
         "analysis/zero_adv_nonzero_reward": float(sum(any(rewards(g.scored)) for g in idle)),
@@ -105,24 +184,65 @@ def _staleness(groups: Sequence[GroupRecord], step: int) -> Figures:
     }
 
 
-def _episodes(groups: Sequence[GroupRecord], max_turns: int | None) -> Figures:
-    """Shares of episodes and turns; `max_turns` is None for an agent whose loop is its own."""
-    episodes = [episode for group in groups for episode in group.episodes]
+def _rates(prefix: str, groups: Sequence[GroupRecord], max_turns: int | None) -> Figures:
+    """Shares of episodes. Where nobody knows the agent's own limit, there is no rate of reaching it."""
+    ended = [episode for group in groups for episode in group.episodes]
+    episodes = scored(groups)
+    found = {
+        f"{prefix}/malformed_tool_call_rate": _share(malformed_calls(e) > 0 for e in episodes),
+        f"{prefix}/fork_rate": _share(episode.forks > 0 for episode in episodes),
+        f"{prefix}/token_limit_rate": _share(map(hit_token_limit, episodes)),
+        **{f"{prefix}/outcome_{o.value}_rate": _share(e.outcome is o for e in ended) for o in Outcome},
+    }
+    if max_turns is not None:
+        found[f"{prefix}/turn_limit_rate"] = _share(hit_turn_limit(e, max_turns) for e in episodes)
+    return found
+
+
+def _turns(prefix: str, episodes: Sequence[EpisodeRecord]) -> Figures:
+    """Turns of an episode, and shares of all turns."""
     turns = [turn for episode in episodes for turn in episode.turns]
-    truncated = [len(e.turns) for e in episodes if e.outcome is Outcome.TRUNCATED]
-    at_limit = [max_turns is not None and turns >= max_turns for turns in truncated]
+    counts = spread([float(len(episode.turns)) for episode in episodes])
     return {
-        "episodes/malformed_tool_call_rate": _share(turn.malformed_tool_calls > 0 for turn in turns),
-        "episodes/fork_rate": sum(e.forks for e in episodes) / len(turns) if turns else 0.0,
-        "episodes/turn_limit_rate": sum(at_limit) / len(episodes) if episodes else 0.0,
-        "episodes/token_limit_rate": _share(turn.finish_reason == "length" for turn in turns),
-        **{f"episodes/outcome_{o.value}_rate": _share(e.outcome is o for e in episodes) for o in Outcome},
+        f"{prefix}/turns/mean": counts.mean,
+        f"{prefix}/turns/min": counts.min,
+        f"{prefix}/turns/max": counts.max,
+        f"{prefix}/turns/malformed_tool_call_rate": _share(turn.malformed_tool_calls > 0 for turn in turns),
+        f"{prefix}/turns/token_limit_rate": _share(turn.finish_reason == "length" for turn in turns),
+        f"{prefix}/turns/fork_rate": sum(e.forks for e in episodes) / len(turns) if turns else 0.0,
     }
 
 
+def _tools(prefix: str, episodes: Sequence[EpisodeRecord]) -> Figures:
+    """Tool calls of an episode: all that could be read, those of each tool, and shares of calls."""
+    calls = [tool_calls(episode) for episode in episodes]
+    counts, every = [float(len(made)) for made in calls], [call for made in calls for call in made]
+    malformed = sum(map(malformed_calls, episodes))
+    attempts = len(every) + malformed
+    return {
+        f"{prefix}/tool_calls/mean": spread(counts).mean,
+        f"{prefix}/tool_calls/max": spread(counts).max,
+        f"{prefix}/tool_calls/failed_share": _share(call.failed for call in every),
+        f"{prefix}/tool_calls/malformed_share": malformed / attempts if attempts else 0.0,
+        **{
+            f"{prefix}/tool_calls_of/{name}": count / len(episodes)
+            for name, count in _by_tool([call.name for call in every]).items()
+        },
+    }
+
+
+def _by_tool(names: Iterable[str]) -> Counter[str]:
+    """Calls of each tool; of too many tools, of those called most."""
+    counts = Counter(map(_word, names))
+    ordered = sorted(counts, key=lambda name: (-counts[name], name))
+    found: Counter[str] = Counter({name: counts[name] for name in ordered[:TOOLS_MOST]})
+    for name in ordered[TOOLS_MOST:]:
+        found[OTHER_TOOLS] += counts[name]
+    return found
+
+
 def _lengths(prefix: str, episodes: Sequence[EpisodeRecord], groups: int) -> Figures:
-    """Turns, tokens and log-probabilities."""
-    turns = spread([float(len(episode.turns)) for episode in episodes])
+    """Tokens and log-probabilities. A response is what one turn sampled, as the limit of a turn bounds it."""
     logprobs = [
         logprob
         for episode in episodes
@@ -131,12 +251,11 @@ def _lengths(prefix: str, episodes: Sequence[EpisodeRecord], groups: int) -> Fig
         if mask
     ]
     certain = sum(logprob == 0.0 for logprob in logprobs)
+    responses = [[float(turn.sampled_tokens) for turn in episode.turns] for episode in episodes]
     return {
-        f"{prefix}/turns/mean": turns.mean,
-        f"{prefix}/turns/min": turns.min,
-        f"{prefix}/turns/max": turns.max,
         f"{prefix}/tokens/prompt_mean": spread([float(_given(episode)) for episode in episodes]).mean,
-        **_spread(f"{prefix}/tokens/response_", [float(_sampled(episode)) for episode in episodes]),
+        **_spread(f"{prefix}/tokens/response_", [tokens for turns in responses for tokens in turns]),
+        **_spread(f"{prefix}/tokens/episode_", [sum(turns) for turns in responses]),
         f"{prefix}/logprob/zero_count": float(certain),
         f"{prefix}/logprob/zero_frac": certain / len(logprobs) if logprobs else 0.0,
         f"{prefix}/logprob/zero_per_group": certain / groups if groups else 0.0,
@@ -146,10 +265,6 @@ def _lengths(prefix: str, episodes: Sequence[EpisodeRecord], groups: int) -> Fig
 
 def _given(episode: EpisodeRecord) -> int:
     return sum(len(row.tokens) - row.action_tokens for row in episode.rows)
-
-
-def _sampled(episode: EpisodeRecord) -> int:
-    return sum(turn.sampled_tokens for turn in episode.turns)
 
 
 def _spread(prefix: str, values: Sequence[float]) -> Figures:
@@ -163,5 +278,6 @@ def _share(flags: Iterable[bool]) -> float:
 
 
 def _word(name: str) -> str:
-    """A metric's name as Prometheus takes it."""
-    return "".join(c if c.isalnum() or c == "_" else "_" for c in name)
+    """A name as Prometheus takes it."""
+    kept = name[:NAME_LENGTH]
+    return "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in kept) or "_"

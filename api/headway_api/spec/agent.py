@@ -115,6 +115,11 @@ class AgentSpec(SpecModel):
         return self.http is None and self.sandboxed is None
 
     @property
+    def turn_limit(self) -> int | None:
+        """Most turns of an episode; None for an agent whose own loop decides."""
+        return self.effective_builtin.max_turns if self.is_builtin else None
+
+    @property
     def planned_turns(self) -> int:
         """Turns that a context must have room for: the loop's limit, and 1 for an agent that has its own."""
         return self.effective_builtin.max_turns if self.is_builtin else 1

@@ -57,9 +57,10 @@ class MeasureSpec(SpecModel):
     sampling: EvaluationSampling = EvaluationSampling()
     """How tokens are drawn."""
     pass_k: PassK = (1,)
-    """The k of pass_at_k (one of k tries succeeds) and pass_power_k (all k do), each at most groupSize."""
+    """The k of pass_at_k (one of k tries succeeds) and pass_power_k (all k do), each at most groupSize. Each
+    is reported twice: by the reward under val/reward, and by the external score under val/external_score."""
     success_threshold: Annotated[float, Field(ge=-1e6, le=1e6)] = 1.0
-    """A try succeeds with this external score or more."""
+    """A try succeeds with this external score or more. Under val/reward its reward decides instead."""
     max_rows: Annotated[int, Field(ge=1, le=1000000)] | None = None
     """Measure on the first so many rows. Absent: all of them."""
 

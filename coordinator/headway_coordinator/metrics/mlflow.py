@@ -5,22 +5,28 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
-from headway_api import logs
+from headway_api import logs, names
 from headway_api.artifacts import Layout
 from headway_api.status import MlflowRun
 from headway_api.store import NotFound, Store
+from headway_coordinator.metrics.parameters import without_secret
 
 CLOSE_SECONDS = 15.0
 WAITING_MOST = 1000
 """Steps' figures that wait for a tracking server; beyond it the oldest are dropped."""
 BATCH = 900
 """Metrics in one request; MLflow takes at most 1,000."""
+DESCRIBED_AT_ONCE = 100
+"""Parameters, or tags, in one request; MLflow takes at most 100 of each."""
+NOW = f"{names.GROUP}/now"
+"""Folder of the tags that hold parameters as a person has changed them: MLflow never changes a parameter."""
 HTTP_ENVIRONMENT = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2"}
 
+T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
@@ -32,15 +38,29 @@ class _Item:
     again: bool
 
 
+@dataclass(frozen=True)
+class About:
+    """What a run says of its job."""
+
+    name: str
+    """The run's own name."""
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+
 class Mlflow:
     """One run, found again after a restart by the id kept in the artifact store."""
 
-    def __init__(self, client: Any, store: Store, layout: Layout, experiment: str, name: str) -> None:
+    def __init__(
+        self, client: Any, uri: str, store: Store, layout: Layout, experiment: str, about: About
+    ) -> None:
         self._client = client
         self._store = store
-        self._uri = layout.mlflow_run
+        self._server = uri
+        self._kept_at = layout.mlflow_run
         self._experiment = experiment
-        self._name = name
+        self._about = about
+        self._described = False
         self._items: queue.Queue[_Item | None] = queue.Queue(WAITING_MOST)
         self._steps: dict[str, set[int]] = {}
         """Steps of which an earlier process logged a figure, by its name, as far as that was asked."""
@@ -102,11 +122,30 @@ class Mlflow:
         from mlflow.entities import Metric
 
         run = self.run = self.run or self._find()
+        if not self._described:
+            self._guarded(lambda: self._describe(run))
         if item.again and self._has(run, item):
             return
         metrics = [Metric(name, value, item.at_ms, item.step) for name, value in item.figures.items()]
-        for start in range(0, len(metrics), BATCH):
-            self._client.log_batch(run.run_id, metrics=metrics[start : start + BATCH])
+        for some in _pieces(metrics, BATCH):
+            self._client.log_batch(run.run_id, metrics=some)
+
+    def _describe(self, run: MlflowRun) -> None:
+        """Give the run the parameters that it lacks, and the job's tags."""
+        from mlflow.entities import Param, RunTag
+
+        known = self._client.get_run(run.run_id).data.params
+        wanted = self._about.parameters
+        lacking = [Param(name, value) for name, value in wanted.items() if name not in known]
+        changed = {
+            f"{NOW}/{name}": value for name, value in wanted.items() if known.get(name, value) != value
+        }
+        tags = [RunTag(name, value) for name, value in {**self._about.tags, **changed}.items()]
+        for parameters in _pieces(lacking, DESCRIBED_AT_ONCE):
+            self._client.log_batch(run.run_id, params=parameters)
+        for labels in _pieces(tags, DESCRIBED_AT_ONCE):
+            self._client.log_batch(run.run_id, tags=labels)
+        self._described = True
 
     def _has(self, run: MlflowRun, item: _Item) -> bool:
         """Whether the run has the item's figures: they were sent together, so the first tells of all."""
@@ -119,18 +158,29 @@ class Mlflow:
     def _find(self) -> MlflowRun:
         """The run of an earlier process of this job, else a new one."""
         try:
-            return MlflowRun.model_validate_json(self._store.get(self._uri))
+            kept = MlflowRun.model_validate_json(self._store.get(self._kept_at))
+            return kept.model_copy(update={"url": page(self._server, kept.experiment_id, kept.run_id)})
         except NotFound:
             pass
         found = self._client.get_experiment_by_name(self._experiment)
         identity = found.experiment_id if found else self._client.create_experiment(self._experiment)
-        created = self._client.create_run(identity, run_name=self._name)
-        run = MlflowRun(experiment_id=str(identity), run_id=str(created.info.run_id))
-        self._store.put(self._uri, run.model_dump_json(by_alias=True).encode())
+        created = self._client.create_run(identity, run_name=self._about.name, tags=dict(self._about.tags))
+        experiment, run_id = str(identity), str(created.info.run_id)
+        run = MlflowRun(experiment_id=experiment, run_id=run_id, url=page(self._server, experiment, run_id))
+        self._store.put(self._kept_at, run.model_dump_json(by_alias=True).encode())
         return run
 
 
-def connect(uri: str, store: Store, layout: Layout, experiment: str, name: str) -> Mlflow:
+def _pieces(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    return (items[start : start + size] for start in range(0, len(items), size))
+
+
+def page(server: str, experiment: str, run: str) -> str:
+    """Address of a run in MLflow's user interface."""
+    return f"{without_secret(server).rstrip('/')}/#/experiments/{experiment}/runs/{run}"
+
+
+def connect(uri: str, store: Store, layout: Layout, experiment: str, about: About) -> Mlflow:
     """A logger for the tracking server at `uri`; nothing is sent yet."""
     import os
 
@@ -138,4 +188,4 @@ def connect(uri: str, store: Store, layout: Layout, experiment: str, name: str) 
         os.environ.setdefault(key, value)
     from mlflow import MlflowClient
 
-    return Mlflow(MlflowClient(tracking_uri=uri), store, layout, experiment, name)
+    return Mlflow(MlflowClient(tracking_uri=uri), uri, store, layout, experiment, about)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 
 from headway_analysis.measures import figures
 from headway_analysis.measures.figures import Figures
-from headway_api.records import GroupRecord
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.status import MlflowRun
 from headway_coordinator.metrics.mlflow import Mlflow
@@ -20,9 +18,12 @@ class StepFigures:
 
     def __init__(self, spec: RLTrainingJobSpec) -> None:
         self._spec = spec
-        self._latest: Figures = {}
+        self._latest: dict[str, Figures] = {}
+        """By where they come from. A tool that is not called any more is not shown any more."""
         self._batches: set[int] = set()
         """Steps whose batches are known. A step that is taken once more is made from the same groups."""
+        self._validated = -1
+        """The newest step whose validation is shown."""
         self.tracker: Mlflow | None = None
         """Where they are logged, if anywhere."""
 
@@ -33,32 +34,33 @@ class StepFigures:
 
     def shown(self) -> Figures:
         """The latest of those that `/metrics` has a name for."""
-        return {name: value for name, value in self._latest.items() if is_metric(name)}
+        found = {name: value for figures in self._latest.values() for name, value in figures.items()}
+        return {name: value for name, value in found.items() if is_metric(name)}
 
     def batch(self, state: State, *, again: bool) -> None:
         """The last batch of `state`, if there is one, has been trained. Saying so twice changes nothing."""
         if not state.last_batch or state.step in self._batches:
             return
-        agent, report = self._spec.agent, state.reports[-1]
+        report = state.reports[-1]
         found = figures.batch(
-            state.last_batch,
-            state.step,
-            trained=report.trained,
-            max_turns=agent.effective_builtin.max_turns if agent.is_builtin else None,
+            state.last_batch, state.step, trained=report.trained, max_turns=self._spec.agent.turn_limit
         )
         self._batches.add(state.step)
-        self._add(state.step, report.metrics | found, again)
+        self._latest |= {"learner": self._latest.get("learner", {}) | report.metrics, "batch": found}
+        self._log(state.step, report.metrics | found, again)
 
-    def validation(self, step: int, groups: Sequence[GroupRecord], *, again: bool) -> None:
+    def validation(self, step: int, found: Figures, *, again: bool) -> None:
         """A validation is complete."""
-        measure = self._spec.evaluation
-        self._add(step, figures.validation(groups, measure.pass_k, measure.success_threshold), again)
+        if step >= self._validated:
+            self._validated, self._latest["validation"] = step, found
+        self._log(step, found, again)
 
     def sync(self, step: int, seconds: float, *, again: bool) -> None:
         """The first server came into rotation with the weights of a step, after so long."""
-        self._add(step, {"timing_s/weight_sync": seconds}, again)
+        found = {"timing_s/weight_sync": seconds}
+        self._latest["sync"] = found
+        self._log(step, found, again)
 
-    def _add(self, step: int, found: Figures, again: bool) -> None:
-        self._latest |= found
+    def _log(self, step: int, found: Figures, again: bool) -> None:
         if self.tracker is not None:
             self.tracker.log(found, step, int(time.time() * 1000), again=again)

@@ -33,6 +33,7 @@ def test_every_kind_of_key_is_there() -> None:
         "trajectories/train",
         "trajectories/validation",
         "trajectories/failed",
+        "validations",
         "usage",
         "checkpoints",
         "weights",

@@ -1,40 +1,41 @@
 """Every declared metric is produced by somebody: a whole job beside the learner's and the broker's own.
 
 The coordinator is the real one, over servers that answer by script; the learner's step is its own but for
-the arithmetic of the optimizer. Evaluation jobs and the operator have tests of their own.
+the arithmetic of the optimizer. Figures of evaluation jobs are those of the job's own validation under
+another prefix. The operator has tests of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-import json
 import re
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import learner_rig
 import pytest
 from a_job import manifest
-from aiohttp import web
 from faulty_servers import Scripted, after, broker, fail, first, sandbox, serving
 from lease_service import free_port
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from scripted_learner import ScriptedLearner
-from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
+from speaking_job import job, speaking_engine, until_ready
 
+from headway_analysis.measures import figures
+from headway_api.artifacts import Layout
 from headway_api.config import JobConfig
-from headway_api.metrics import FAMILIES
+from headway_api.metrics import FAMILIES, family
 from headway_api.records import Batch
 from headway_api.store import FileStore
 from headway_coordinator.coordinator import Coordinator
 from headway_coordinator.engines import concurrency
 from headway_coordinator.engines import fleet as fleets
 from headway_coordinator.engines.router import Endpoint
+from headway_coordinator.spool import decode
 from headway_sandbox.broker import metrics as broker_metrics
 from headway_trainer import learner as learners
 from headway_trainer.batch import training_batch
@@ -44,49 +45,8 @@ from headway_trainer.objective.presets import Objective
 from headway_trainer.step import MAXIMA, SUMS, StepResult
 
 TOKEN = "secret"
-ELSEWHERE = ("eval/", "operator/")
-"""Produced by evaluation jobs, which have no process yet, and by the operator."""
-CALL = '<tool_call>\n{"name": "look_up", "arguments": {"key": "x"}}\n</tool_call><|im_end|>'
-ANSWER = "It is gold.<|im_end|>"
-
-
-def job(folder: Path) -> JobConfig:
-    """Two steps of two groups on a folder with data and a tokenizer."""
-    model = tokenizer(folder / "model", QWEN3_TEMPLATE)
-    model.save_pretrained(folder / "model")
-    (folder / "model" / "config.json").write_text(json.dumps({"max_position_embeddings": 512}))
-    for name in ("train", "validation"):
-        (folder / f"{name}.jsonl").write_text("".join(f'{{"prompt": "{i}"}}\n' for i in range(4)))
-    spec = {
-        "model": {"base": f"file://{folder}/model"},
-        "data": {name: {"uri": f"file://{folder}/{name}.jsonl"} for name in ("train", "validation")},
-        "environment": {"image": "i", "entrypoint": "m:C"},
-        "output": {"uri": f"file://{folder}/out"},
-        "algorithm": {"batchSize": 2, "groupSize": 2},
-        "schedule": {"maxSteps": 2},
-        "rollout": {"sampling": {"maxTokens": 40}, "timeoutSeconds": 20},
-        "agent": {"builtin": {"maxTurns": 4}},
-        "evaluation": {"passK": [1]},
-    }
-    return JobConfig.model_validate({"name": "job", "namespace": "ns", "uid": "uid", "spec": spec})
-
-
-def speaking_engine(folder: Path) -> Scripted:
-    """A vLLM whose model calls a tool and then answers."""
-    tok = tokenizer(folder / "engine", QWEN3_TEMPLATE)
-
-    def generate(body: Any) -> Any:
-        text = ANSWER if "tool_response" in tok.decode(body["token_ids"]) else CALL
-        tokens = tok.encode(text, add_special_tokens=False)
-        content = [{"token_id": token, "logprob": -0.5} for token in tokens]
-        choice = {"finish_reason": "stop", "token_ids": tokens, "logprobs": {"content": content}}
-        return {"choices": [choice]}
-
-    async def metrics(request: web.Request) -> web.StreamResponse:
-        names = ("kv_cache_usage_perc", "num_preemptions_total", "num_requests_waiting")
-        return web.Response(text="".join(f'vllm:{name}{{engine="0"}} 0.5\n' for name in names))
-
-    return Scripted({"POST /inference/v1/generate": generate}, {"GET /metrics": metrics})
+ELSEWHERE = ("operator/",)
+"""Produced by the operator."""
 
 
 def weight_agent_that_fails_once() -> Scripted:
@@ -142,7 +102,13 @@ async def coordinators(folder: Path) -> set[str]:
     assert 'headway_rollout_rerouted_requests_total{job="job",namespace="ns"} 0.0' in text
     assert 'headway_weights_verification_failures_total{job="job",namespace="ns"} 1.0' in text
     assert 'headway_episodes_retried_total{job="job",namespace="ns",purpose="validation"} 1.0' in text
-    return shown | families(text_string_to_metric_families(text))
+    return shown | families(text_string_to_metric_families(text)) | evaluated(store, coordinator.layout)
+
+
+def evaluated(store: FileStore, layout: Layout) -> set[str]:
+    """What an evaluation reports of the groups that the job's validation left."""
+    groups = [decode(store.get(uri)) for uri in store.list(layout.validation_groups(0))]
+    return {family(name).name for name in figures.evaluation(groups, [1], 1.0, "eval", max_turns=4)}
 
 
 async def seen(coordinator: Coordinator, running: asyncio.Task[None]) -> set[str]:
@@ -151,19 +117,6 @@ async def seen(coordinator: Coordinator, running: asyncio.Task[None]) -> set[str
         found |= families(text_string_to_metric_families(coordinator._exporter.text().decode()))
         await asyncio.sleep(0.05)
     return found
-
-
-async def until_ready(running: asyncio.Task[None], port: int) -> None:
-    async with aiohttp.ClientSession() as http:
-        while not running.done():
-            try:
-                async with http.get(f"http://127.0.0.1:{port}/readyz") as answer:
-                    if answer.status == 200:
-                        return
-            except aiohttp.ClientConnectionError:
-                pass
-            await asyncio.sleep(0.02)
-    running.result()
 
 
 def the_learners(monkeypatch: pytest.MonkeyPatch) -> set[str]:

@@ -5,17 +5,20 @@ from __future__ import annotations
 from fractions import Fraction
 from itertools import combinations
 from math import comb, isclose
+from typing import Any
 
 import a_job
 import pytest
-from episodes import a_group
+from episodes import a_group, sealed
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headway_analysis.measures import figures
+from headway_analysis.measures.conduct import completion, tool_calls
 from headway_analysis.measures.episodes import pass_at_k, pass_k, pass_power_k, spread, summarize
+from headway_analysis.measures.figures import TOOLS_MOST
 from headway_api.metrics import family
-from headway_api.records import Batch, GroupRecord, Purpose
+from headway_api.records import Batch, EpisodeRecord, GroupRecord, Outcome, Purpose
 from headway_api.spec.algorithm import ADVANTAGES, Advantage, AlgorithmSpec
 from headway_api.status import decimal
 from headway_coordinator import view
@@ -75,10 +78,160 @@ def test_every_figure_has_a_family() -> None:
     assert batch["rollout/reward/mean"] == 0.75
     assert batch["rollout/reward/valid_mean"] == 0.5
     assert batch["analysis/zero_adv_groups"] == batch["analysis/zero_adv_nonzero_reward"] == 1
-    assert batch["analysis/batch_completion_ratio"] == 0.8
     assert batch["staleness/lag_max"] == 0
     assert batch["episodes/outcome_InfraError_rate"] == 0.2
     assert validation["val/reward/num_prompts"] == 2
+
+
+def test_every_figure_of_an_evaluation_is_the_same_under_any_prefix() -> None:
+    groups = [a_group("v0-0", [1.0, 0.0, None]), a_group("v0-1", [1.0, 1.0])]
+    found = figures.evaluation(groups, [1, 2], 1.0, "eval", max_turns=2)
+    validation = figures.validation(groups, [1, 2], 1.0, max_turns=2)
+    assert all(family(name).kind == "gauge" for name in found)
+    assert {name.replace("eval/", "val/", 1): value for name, value in found.items()} == {
+        name: value for name, value in validation.items() if name != "timing_s/eval"
+    }
+
+
+def group_of(*episodes: EpisodeRecord) -> GroupRecord:
+    return a_group("v0-0", [0.0]).model_copy(update={"episodes": list(episodes)})
+
+
+def turned(episode: EpisodeRecord, *changes: dict[str, object]) -> EpisodeRecord:
+    """An episode whose turns are changed, one after the other."""
+    pairs = zip(episode.turns, changes, strict=True)
+    return episode.model_copy(update={"turns": [turn.model_copy(update=new) for turn, new in pairs]})
+
+
+def test_success_is_judged_by_the_reward_and_by_the_external_score() -> None:
+    group = group_of(
+        sealed("v0-0", 0, reward=1.0, score=0.0),
+        sealed("v0-0", 1, reward=1.0, score=1.0),
+        sealed("v0-0", 2, reward=0.5, score=0.0),
+        sealed("v0-0", 3, reward=None),
+    )
+    found = figures.evaluation([group], [1, 2, 4], 1.0, "val")
+    for prefix, succeeded, at_1, at_2, power_2 in (
+        ("val/reward", 2, 2 / 3, 1.0, 1 / 3),
+        ("val/external_score", 1, 1 / 3, 2 / 3, 0.0),
+    ):
+        assert found[f"{prefix}/succeeded_rollouts"] == succeeded
+        assert found[f"{prefix}/failed_rollouts"] == 3 - succeeded
+        assert found[f"{prefix}/success_threshold"] == 1.0
+        assert found[f"{prefix}/pass_at_1"] == found[f"{prefix}/pass_k_1"] == pytest.approx(at_1)
+        assert found[f"{prefix}/pass_at_2"] == found[f"{prefix}/pass_k_2"] == pytest.approx(at_2)
+        assert found[f"{prefix}/pass_power_2"] == pytest.approx(power_2)
+        assert f"{prefix}/pass_at_4" not in found, "three tries have no estimate of four"
+    assert (found["val/reward/pass_prompts_2"], found["val/reward/pass_tries_2"]) == (1, 3)
+    assert (found["val/reward/pass_prompts_4"], found["val/reward/pass_tries_4"]) == (0, 0)
+
+
+def test_a_response_is_what_a_turn_sampled_and_an_episode_is_their_sum() -> None:
+    long = turned(sealed("v0-0", 0), {"sampled_tokens": 7}, {"sampled_tokens": 100})
+    short = turned(sealed("v0-0", 1), {"sampled_tokens": 1}, {"sampled_tokens": 12})
+    found = figures.evaluation([group_of(long, short)], [1], 1.0, "val")
+    assert [found[f"val/tokens/response_{name}"] for name in ("mean", "min", "max")] == [30, 1, 100]
+    assert [found[f"val/tokens/episode_{name}"] for name in ("mean", "min", "max")] == [60, 13, 107]
+
+
+def test_rates_count_episodes_and_figures_under_turns_count_turns() -> None:
+    cut = turned(
+        sealed("t0-0", 0, outcome=Outcome.TRUNCATED),
+        {"malformed_tool_calls": 1},
+        {"finish_reason": "length"},
+    )
+    drifted = sealed("t0-0", 1).model_copy(update={"forks": 2})
+    episodes = [cut, drifted, sealed("t0-0", 2), sealed("t0-0", 3), sealed("t0-0", 4, reward=None)]
+    found = figures.batch([group_of(*episodes)], 1, trained=(), max_turns=2)
+    assert found["episodes/token_limit_rate"] == found["episodes/malformed_tool_call_rate"] == 1 / 4
+    assert found["rollout/turns/token_limit_rate"] == 1 / 8
+    assert found["rollout/turns/malformed_tool_call_rate"] == 1 / 8
+    assert (found["episodes/fork_rate"], found["rollout/turns/fork_rate"]) == (1 / 4, 2 / 8)
+    assert found["episodes/turn_limit_rate"] == 1 / 4
+    assert found["episodes/outcome_InfraError_rate"] == 1 / 5
+
+
+def test_there_is_no_turn_limit_rate_of_an_agent_with_a_loop_of_its_own() -> None:
+    groups = [group_of(sealed("t0-0", 0, outcome=Outcome.TRUNCATED))]
+    assert "episodes/turn_limit_rate" not in figures.batch(groups, 1, trained=(), max_turns=None)
+    assert "val/episodes/turn_limit_rate" not in figures.validation(groups, [1], 1.0)
+
+
+def called(*names: str, first: str = "") -> dict[str, Any]:
+    calls = [{"id": f"{first}{i}", "function": {"name": name}} for i, name in enumerate(names)]
+    return {"role": "assistant", "content": "", "tool_calls": calls}
+
+
+def answered(identity: str, content: str) -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": identity, "content": content}
+
+
+def test_tool_calls_are_counted_in_all_by_tool_failed_and_malformed() -> None:
+    shown = [called("look_up"), answered("0", "error: an example of the environment's own")]
+    played = [
+        called("look_up", "refund"),
+        answered("1", "error: no such order"),
+        answered("0", "gold"),
+        called("look up!", first="0"),  # its id is one that was used before
+        answered("00", "silver"),
+    ]
+    one = turned(sealed("t0-0", 0, messages=shown + played), {}, {"malformed_tool_calls": 1})
+    found = figures.batch([group_of(one, sealed("t0-0", 1))], 1, trained=(), max_turns=2)
+    assert tool_calls(one) == [("look_up", False), ("refund", True), ("look up!", False)]
+    assert (found["rollout/tool_calls/mean"], found["rollout/tool_calls/max"]) == (1.5, 3)
+    assert found["rollout/tool_calls/failed_share"] == pytest.approx(1 / 3)
+    assert found["rollout/tool_calls/malformed_share"] == pytest.approx(1 / 4)
+    by_tool = {name: value for name, value in found.items() if "tool_calls_of" in name}
+    assert by_tool == dict.fromkeys(
+        (f"rollout/tool_calls_of/{name}" for name in ("look_up", "refund", "look_up_")), 0.5
+    )
+
+
+def test_tools_beyond_the_most_called_are_added_up() -> None:
+    names = [f"tool_{i:02}" for i in range(TOOLS_MOST + 3)]
+    one = sealed("t0-0", 0, turns=1, messages=[called("tool_05", *names)])
+    found = figures.evaluation([group_of(one)], [1], 1.0, "val")
+    by_tool = {name.rpartition("/")[2]: value for name, value in found.items() if "tool_calls_of" in name}
+    assert by_tool.pop("tool_05") == 2
+    assert by_tool.pop("other") == 3
+    assert by_tool == dict.fromkeys(set(names[:TOOLS_MOST]) - {"tool_05"}, 1)
+
+
+ANSWER = {"role": "assistant", "content": "It is gold."}
+
+
+@pytest.mark.parametrize(
+    ("told", "outcome", "messages", "completed"),
+    [
+        (None, Outcome.COMPLETED, [ANSWER], 1),
+        (None, Outcome.COMPLETED, [{"role": "assistant", "content": [{"type": "text", "text": "x"}]}], 1),
+        (None, Outcome.COMPLETED, [{"role": "assistant", "content": " \n"}], 0),
+        (None, Outcome.COMPLETED, [{"role": "assistant", "content": None}], 0),
+        (None, Outcome.COMPLETED, [called("submit"), answered("0", "thanks")], 1),
+        (None, Outcome.COMPLETED, [], 0),
+        (None, Outcome.TRUNCATED, [ANSWER], 0),
+        (None, Outcome.AGENT_ERROR, [ANSWER], 0),
+        (0.0, Outcome.COMPLETED, [ANSWER], 0),
+        (1.0, Outcome.TRUNCATED, [ANSWER], 1),
+        (7.0, Outcome.COMPLETED, [ANSWER], 1),
+    ],
+)
+def test_completion_is_an_answer_that_was_emitted(
+    told: float | None, outcome: Outcome, messages: list[dict[str, Any]], completed: float
+) -> None:
+    one = sealed("v0-0", 0, outcome=outcome, messages=messages, turns=1)
+    if told is not None:
+        one = one.model_copy(update={"metrics": {"completion": told}})
+    assert completion(one) == completed
+    groups = [group_of(one, sealed("v0-0", 1, reward=None))]
+    assert figures.validation(groups, [1], 1.0)["val/episodes/completion_rate"] == completed
+    batch = figures.batch(groups, 1, trained=(), max_turns=2)
+    assert batch["analysis/batch_completion_ratio"] == completed
+
+
+def test_numbers_of_the_environment_are_reported_of_validations_too() -> None:
+    found = figures.validation([a_group("v0-0", [1.0, 0.0])], [1], 1.0)
+    assert found["val/reward_metrics/accuracy"] == 0.5
 
 
 TRAINED = {

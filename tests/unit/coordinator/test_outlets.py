@@ -17,12 +17,15 @@ from headway_api.artifacts import Layout
 from headway_api.config import JobConfig
 from headway_api.exits import JobError, not_final
 from headway_api.metrics import UnknownMetricError
+from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.status import Progress, RLTrainingJobStatus
 from headway_api.store import FileStore
 from headway_coordinator import status
 from headway_coordinator.coordinator import Coordinator, begun
 from headway_coordinator.metrics import mlflow
-from headway_coordinator.metrics.mlflow import Mlflow
+from headway_coordinator.metrics import parameters as described
+from headway_coordinator.metrics.mlflow import NOW, About, Mlflow
+from headway_coordinator.metrics.parameters import parameters
 from headway_coordinator.metrics.prometheus import Exporter, Sample
 
 
@@ -62,6 +65,10 @@ class Server:
         self.down = down
         self.logged: list[tuple[str, list[Any]]] = []
         self.runs = 0
+        self.mute = False
+        """It takes figures, and says nothing of its runs."""
+        self.params: dict[str, str] = {}
+        self.tags: dict[str, str] = {}
 
     def get_experiment_by_name(self, name: str) -> None:
         if self.down:
@@ -71,12 +78,20 @@ class Server:
     def create_experiment(self, name: str) -> str:
         return "7"
 
-    def create_run(self, experiment: str, run_name: str) -> Any:
+    def create_run(self, experiment: str, run_name: str, tags: dict[str, str]) -> Any:
         self.runs += 1
         return type("Run", (), {"info": type("Info", (), {"run_id": f"run-{self.runs}"})})
 
-    def log_batch(self, run_id: str, metrics: list[Any]) -> None:
-        self.logged.append((run_id, metrics))
+    def get_run(self, run_id: str) -> Any:
+        if self.mute:
+            raise ConnectionError("no answer")
+        return type("Run", (), {"data": type("Data", (), {"params": dict(self.params)})})
+
+    def log_batch(self, run_id: str, metrics: Any = (), params: Any = (), tags: Any = ()) -> None:
+        self.params |= {param.key: param.value for param in params}
+        self.tags |= {tag.key: tag.value for tag in tags}
+        if metrics:
+            self.logged.append((run_id, metrics))
 
     def get_metric_history(self, run_id: str, name: str) -> list[Any]:
         return [
@@ -87,11 +102,13 @@ class Server:
         self.logged.append((run_id, []))
 
 
-def tracker(server: Server, folder: Path) -> Mlflow:
+def tracker(server: Server, folder: Path, **parameters: str) -> Mlflow:
     # Its thread would import this while `close` waits for it, and on a cold disk for longer than that.
     from mlflow.entities import Metric  # noqa: F401
 
-    found = Mlflow(server, FileStore(), Layout(f"file://{folder}", "ns", "job", "uid"), "ns/job", "job")
+    layout = Layout(f"file://{folder}", "ns", "job", "uid")
+    about = About("job", parameters, {"headway.dev/job": "job"})
+    found = Mlflow(server, "http://me:secret@mlflow:5000/", FileStore(), layout, "ns/job", about)
     found.start()
     return found
 
@@ -122,10 +139,10 @@ def test_a_tracking_server_that_hangs_costs_the_oldest_figures_and_no_memory(
     server, hanging = Server(), threading.Event()
     create, asked = server.create_run, threading.Event()
 
-    def slow(experiment: str, run_name: str) -> Any:
+    def slow(experiment: str, run_name: str, tags: dict[str, str]) -> Any:
         asked.set()
         hanging.wait(10)
-        return create(experiment, run_name)
+        return create(experiment, run_name, tags)
 
     server.create_run = slow  # type: ignore[method-assign]
     found = tracker(server, tmp_path)
@@ -155,17 +172,61 @@ def test_a_restart_goes_on_in_the_same_run(tmp_path: Path) -> None:
 def test_a_validation_that_a_crash_kept_from_mlflow_is_logged_after_the_restart(tmp_path: Path) -> None:
     server = Server()
     before = tracker(server, tmp_path)
-    groups = [a_group("v000000-000000", [0.0, 1.0], step=0)]
-    before.log(figures.validation(groups, (1,), 0.5), step=0, at_ms=1)
+    found_then = figures.validation([a_group("v000000-000000", [0.0, 1.0], step=0)], (1,), 0.5)
+    before.log(found_then, step=0, at_ms=1)
     before.close()
     for _ in range(2):
         coordinator = Coordinator(a_job(tmp_path), "token", FileStore(), tmp_path, lambda status: None)
         coordinator._figures.tracker = found = tracker(server, tmp_path)
         for step in (0, 2):
-            coordinator._validated(step, groups)
+            coordinator._validated(step, found_then)
         found.close()
     assert [metrics[0].step for _, metrics in server.logged if metrics] == [0, 2], "each once"
     assert server.runs == 1
+
+
+def test_a_run_has_its_jobs_parameters_and_a_page(tmp_path: Path) -> None:
+    server = Server()
+    for rank, steps in (("32", "50"), ("32", "80")):
+        found = tracker(server, tmp_path, lora_rank=rank, max_steps=steps)
+        found.log({"a": 1.0}, step=1, at_ms=1)
+        found.close()
+        assert found.run is not None
+        assert found.run.url == "http://mlflow:5000/#/experiments/7/runs/run-1"
+    assert server.params == {"lora_rank": "32", "max_steps": "50"}, "MLflow never changes a parameter"
+    assert server.tags == {"headway.dev/job": "job", f"{NOW}/max_steps": "80"}
+
+
+def test_figures_are_logged_though_parameters_cannot_be(tmp_path: Path) -> None:
+    server = Server()
+    server.mute = True
+    found = tracker(server, tmp_path, lora_rank="32")
+    found.log({"a": 1.0}, step=1, at_ms=1)
+    found.close()
+    assert [metrics[0].step for _, metrics in server.logged if metrics] == [1]
+    assert found.failures == 1
+    server.mute = False
+    later = tracker(server, tmp_path, lora_rank="32")
+    later.log({"a": 1.0}, step=2, at_ms=2)
+    later.close()
+    assert server.params == {"lora_rank": "32"}
+
+
+def test_parameters_hold_no_secret_and_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    url = "http://user:hush@agents.acme.dev/play?key=hush"
+    fields = {
+        "agent": {"http": {"url": url}},
+        "environment": {"image": "i", "entrypoint": "m:C", "config": {"token": "hush"}},
+        "learner": {"podTemplate": {"spec": {"containers": [{"name": "learner", "env": []}]}}},
+        "tracking": {"mlflow": {"uri": "http://user:hush@mlflow:5000"}},
+    }
+    found = parameters(RLTrainingJobSpec.model_validate(spec().as_object() | fields))
+    assert not [name for name, value in found.items() if "hush" in value or "podTemplate" in name]
+    assert found["spec.agent.http.url"] == "http://agents.acme.dev/play"
+    assert (found["group_size"], found["spec.algorithm.groupSize"], found["lora_rank"]) == ("2", "2", "32")
+    assert "max_turns" not in found, "the agent's own loop decides"
+    monkeypatch.setattr(described, "MOST", 3)
+    assert list(parameters(spec())) == ["global_batch_size", "group_size", "advantage_method"]
 
 
 async def test_the_status_is_written_when_it_changes_and_never_twice_the_same() -> None:

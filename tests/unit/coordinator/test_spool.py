@@ -7,11 +7,15 @@ from pathlib import Path
 
 import pytest
 from a_job import report
+from episodes import a_group
 from refusing_bucket import refusing_store
 
 from headway_api.artifacts import Layout
 from headway_api.exits import ANEW, JobError
+from headway_api.records import Purpose
+from headway_api.spec.trust import EvaluationSpec
 from headway_api.store import FileStore
+from headway_coordinator.evaluation.summary import Summary
 from headway_coordinator.spool import Spool, standing
 
 
@@ -52,6 +56,21 @@ def test_a_coordinator_that_starts_knows_what_has_become_durable(
     replay = Spool(store, layout).replay()
     assert replay.reports[-1].durable == durable
     assert replay.undone == []
+
+
+def test_a_summary_of_a_step_that_was_undone_does_not_stand(tmp_path: Path) -> None:
+    """Its groups are read: the step is taken anew, and rows without an answer are tried again."""
+    store, layout = FileStore(), Layout(f"file://{tmp_path}", "rl", "refunds", "uid")
+    spool = Spool(store, layout)
+    for step in (2, 4):
+        group = a_group(f"v{step:06d}-000000", [1.0], step=step, purpose=Purpose.VALIDATION)
+        spool.put(group)
+        spool.conclude(Summary.of(step, [group], EvaluationSpec(), None))
+    for step in range(3):
+        store.put(layout.step_history(step), report(step).model_dump_json().encode())
+    replay = spool.replay()
+    assert [*replay.summaries] == [2]
+    assert {step: len(found) for step, found in replay.validations.items()} == {4: 1}
 
 
 @pytest.mark.parametrize("pointer", [b"step 12", b"{}", b"12", b'{"step": null}'])

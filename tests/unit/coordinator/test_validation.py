@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from headway_api.prices import DEFAULT
 from headway_api.records import Batch, UsageClass
 from headway_coordinator import view
 from headway_coordinator.ledger.segments import total
+from headway_coordinator.spool import decode
 from headway_coordinator.state import State
 
 
@@ -113,6 +115,77 @@ async def test_a_validation_that_was_interrupted_goes_on_with_the_rows_that_lack
         assert (training.state.evaluations[0].episodes, training.state.evaluations[0].failed) == (3, 0)
     again = {task.group_id for task in job.tasks[tried:] if task.group_id.startswith("v000000")}
     assert again == {"v000000-000001", "v000000-000002"}
+
+
+async def test_a_restart_reads_no_group_of_a_finished_validation(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.fails = lambda task: task.group_id == "v000002-000001"
+    shown: dict[int, dict[str, float]] = {}
+    job.on_validation = shown.__setitem__
+    async with job.coordinator() as (training, learner, running):
+        await asyncio.gather(learner.run(), running)
+        before, figures, bill = training.state.evaluations, dict(shown), total(job.ledger.days)
+    assert sorted(figures) == sorted(before) == [0, 2, 4]
+    summary = json.loads(job.store.get(job.layout.validation(2)))
+    groups = [decode(job.store.get(uri)) for uri in job.store.list(job.layout.validation_groups(2))]
+    assert {name: row["rewards"] for name, row in summary["rows"].items()} == {
+        group.group_id: [episode.reward for episode in group.episodes] for group in groups
+    }
+    for uri in job.store.list(job.layout.all_validation_groups):
+        job.store.put(uri, b"nobody reads this")
+    shown.clear()
+    async with job.coordinator() as (training, _, running):
+        assert training.state.evaluations == before
+        assert shown == figures
+        await running
+    assert total(job.ledger.days) == bill
+
+
+@pytest.mark.parametrize("damage", ["no summary", "of another version", "of other groups"])
+async def test_a_summary_that_does_not_stand_is_made_again_of_the_groups(tmp_path: Path, damage: str) -> None:
+    job = Job(tmp_path)
+    async with job.coordinator() as (training, learner, running):
+        await asyncio.gather(learner.run(), running)
+        before = training.state.evaluations
+    uri, tried = job.layout.validation(2), len(job.tasks)
+    written = job.store.get(uri)
+    found = json.loads(written)
+    if damage == "no summary":
+        job.store.delete([uri])
+    elif damage == "of another version":
+        job.store.put(uri, json.dumps(found | {"median": 0.5}).encode())
+    else:
+        del found["rows"]["v000002-000001"]
+        job.store.put(uri, json.dumps(found | {"reward": 99.0}).encode())
+    async with job.coordinator() as (training, _, running):
+        assert training.state.evaluations == before
+        await running
+    assert len(job.tasks) == tried
+    assert job.store.get(uri) == written
+
+
+async def test_a_crash_before_the_summary_costs_no_episode(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    put = job.store.put
+
+    def fails(uri: str, data: bytes) -> None:
+        if uri == job.layout.validation(0):
+            raise OSError("the store is gone")
+        put(uri, data)
+
+    job.store.put = fails  # type: ignore[method-assign]
+    async with job.coordinator() as (training, learner, running):
+        async with aiohttp.ClientSession() as http:
+            await learner.announce(http, learner.resume())
+        with pytest.raises(ExceptionGroup):
+            await running
+        assert training.state.evaluations == {}, "what is not kept is not shown"
+    job.store.put = put  # type: ignore[method-assign]
+    tried = len(job.tasks)
+    async with job.coordinator() as (training, _, _):
+        assert training.state.evaluations[0].episodes == 3
+        assert len(job.tasks) == tried
+        assert total(job.ledger.days) == job.recounted()
 
 
 async def test_success_before_training_is_that_of_the_untrained_model(tmp_path: Path) -> None:

@@ -1,0 +1,59 @@
+"""What a finished validation came to, kept in the artifact store: a restart reads this and not the groups."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Self
+
+from pydantic import Field
+
+from headway_analysis.measures import figures
+from headway_analysis.measures.episodes import Evaluation, rewards, scores, summarize
+from headway_api.records import GroupRecord, Record
+from headway_api.spec.trust import MeasureSpec
+
+
+class RowResult(Record):
+    """What the tries on one row scored, in their order."""
+
+    rewards: list[float]
+    scores: list[float]
+
+
+class Summary(Record):
+    """One validation. It is a function of its groups, and stands for them while they are the same ones."""
+
+    step: int = Field(ge=0)
+    reward: float
+    external_score: float
+    success: float
+    episodes: int = Field(ge=0)
+    failed: int = Field(ge=0)
+    rows: dict[str, RowResult]
+    """By group id: the rows of which a try was scored."""
+    figures: dict[str, float]
+    """What metrics show of it."""
+
+    @classmethod
+    def of(
+        cls, step: int, groups: Sequence[GroupRecord], measure: MeasureSpec, max_turns: int | None
+    ) -> Self:
+        """Sum up a validation's groups, one a row. `max_turns`: see `figures.evaluation`."""
+        threshold = measure.success_threshold
+        found = summarize(step, groups, threshold)
+        rows = {
+            group.group_id: RowResult(rewards=rewards(group.scored), scores=scores(group.scored))
+            for group in groups
+            if group.scored
+        }
+        shown = figures.validation(groups, measure.pass_k, threshold, max_turns=max_turns)
+        return cls(**found._asdict(), rows=rows, figures=shown)
+
+    @property
+    def evaluation(self) -> Evaluation:
+        """It in a few numbers."""
+        return Evaluation(**self.model_dump(include=set(Evaluation._fields)))
+
+    def covers(self, groups: Collection[str]) -> bool:
+        """Whether the groups with these ids, which are in the store, are the ones it was made of."""
+        return set(groups) == set(self.rows)

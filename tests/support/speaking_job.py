@@ -1,0 +1,82 @@
+"""A small job over scripted servers: its model calls a tool and then answers, or says what a test wants."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+from faulty_servers import Scripted
+from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
+
+from headway_api.config import JobConfig
+
+CALL = '<tool_call>\n{"name": "look_up", "arguments": {"key": "x"}}\n</tool_call><|im_end|>'
+ANSWER = "It is gold.<|im_end|>"
+
+Speak = Callable[[str], tuple[str, str]]
+"""Prompt -> what the model says, and vLLM's finish reason."""
+
+
+def job(folder: Path, **fields: Any) -> JobConfig:
+    """Two steps of two groups on a folder with data and a tokenizer. `fields` of the spec take the place of
+    those here."""
+    model = tokenizer(folder / "model", QWEN3_TEMPLATE)
+    model.save_pretrained(folder / "model")
+    (folder / "model" / "config.json").write_text(json.dumps({"max_position_embeddings": 512}))
+    for name in ("train", "validation"):
+        (folder / f"{name}.jsonl").write_text("".join(f'{{"prompt": "{i}"}}\n' for i in range(4)))
+    spec = {
+        "model": {"base": f"file://{folder}/model"},
+        "data": {name: {"uri": f"file://{folder}/{name}.jsonl"} for name in ("train", "validation")},
+        "environment": {"image": "i", "entrypoint": "m:C"},
+        "output": {"uri": f"file://{folder}/out"},
+        "algorithm": {"batchSize": 2, "groupSize": 2},
+        "schedule": {"maxSteps": 2},
+        "rollout": {"sampling": {"maxTokens": 40}, "timeoutSeconds": 20},
+        "agent": {"builtin": {"maxTurns": 4}},
+        "evaluation": {"passK": [1]},
+        **fields,
+    }
+    return JobConfig.model_validate({"name": "job", "namespace": "ns", "uid": "uid", "spec": spec})
+
+
+def call_then_answer(prompt: str) -> tuple[str, str]:
+    """Calls a tool, and answers once it has said something."""
+    return (ANSWER if "tool_response" in prompt else CALL), "stop"
+
+
+def speaking_engine(folder: Path, speak: Speak = call_then_answer) -> Scripted:
+    """A vLLM whose model says what `speak` does."""
+    tok = tokenizer(folder / "engine", QWEN3_TEMPLATE)
+
+    def generate(body: Any) -> Any:
+        text, finish = speak(tok.decode(body["token_ids"]))
+        tokens = tok.encode(text, add_special_tokens=False)
+        content = [{"token_id": token, "logprob": -0.5} for token in tokens]
+        choice = {"finish_reason": finish, "token_ids": tokens, "logprobs": {"content": content}}
+        return {"choices": [choice]}
+
+    async def metrics(request: web.Request) -> web.StreamResponse:
+        names = ("kv_cache_usage_perc", "num_preemptions_total", "num_requests_waiting")
+        return web.Response(text="".join(f'vllm:{name}{{engine="0"}} 0.5\n' for name in names))
+
+    return Scripted({"POST /inference/v1/generate": generate}, {"GET /metrics": metrics})
+
+
+async def until_ready(running: asyncio.Task[None], port: int) -> None:
+    """Return once the coordinator on that port is ready; raise what it ended with."""
+    async with aiohttp.ClientSession() as http:
+        while not running.done():
+            try:
+                async with http.get(f"http://127.0.0.1:{port}/readyz") as answer:
+                    if answer.status == 200:
+                        return
+            except aiohttp.ClientConnectionError:
+                pass
+            await asyncio.sleep(0.02)
+    running.result()
