@@ -15,7 +15,9 @@
     latest.json                                   pointer to the newest complete checkpoint
     mlflow-run                                    the job's run in MLflow
     report.json                                   the job's own summary, written at the end
-    report.md, results.parquet, logs/<candidate>.eval      beside it, of an RLEvalJob
+    report.md                                     the same for people, of an RLEvalJob
+    results.parquet                               a row for each candidate, row and try, of an RLEvalJob
+    logs/<candidate>.eval                         Inspect logs, of an RLEvalJob
 
 A key is a pure function of what it holds, so writing twice is harmless.
 """

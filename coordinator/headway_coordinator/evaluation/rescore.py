@@ -1,4 +1,4 @@
-"""Judges the episodes of an earlier run once more: the same tool calls in a fresh sandbox, no token sampled."""
+"""Judges the episodes of an earlier run again: the same tool calls in a fresh sandbox, no token sampled."""
 
 from __future__ import annotations
 

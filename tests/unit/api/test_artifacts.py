@@ -32,6 +32,7 @@ def test_every_kind_of_key_is_there() -> None:
     assert keys() == {
         "trajectories/train",
         "trajectories/validation",
+        "trajectories/evaluation",
         "trajectories/failed",
         "validations",
         "usage",
@@ -43,6 +44,9 @@ def test_every_kind_of_key_is_there() -> None:
         "latest.json",
         "mlflow-run",
         "report.json",
+        "report.md",
+        "results.parquet",
+        "logs",
     }
 
 

@@ -61,7 +61,7 @@ def test_every_column_is_kept(form: str, tmp_path: Path) -> None:
         path.write_text("prompt,answer\na,1\nb,2\n")
     else:
         path.write_text(json.dumps(ROWS) if form == "json" else "\n".join(map(json.dumps, ROWS)) + "\n\n")
-    rows = load(Dataset(uri=f"file://{path}"), FileStore(), "train")
+    rows = load(Dataset(uri=f"file://{path}"), FileStore(), "spec.data.train")
     assert rows == (
         [{"prompt": "a", "answer": "1"}, {"prompt": "b", "answer": "2"}] if form == "csv" else ROWS
     )
@@ -94,7 +94,7 @@ def test_bad_data_is_refused_with_its_remedy(
     if content is not None:
         path.write_text(content)
     with pytest.raises(JobError, match=says) as caught:
-        load(Dataset(uri=f"file://{path}"), FileStore(), "validation")
+        load(Dataset(uri=f"file://{path}"), FileStore(), "spec.data.validation")
     assert caught.value.termination.reason == reason
     assert str(caught.value.termination.field).startswith("spec.data.validation")
 
@@ -102,7 +102,7 @@ def test_bad_data_is_refused_with_its_remedy(
 @pytest.mark.parametrize(("code", "status"), [("NoSuchBucket", 404), ("AccessDenied", 403)])
 def test_a_bucket_that_may_not_be_read_is_no_broken_file(code: str, status: int) -> None:
     with pytest.raises(JobError, match="correct the URI, or let the credentials") as caught:
-        load(Dataset(uri="s3://typo/data.jsonl"), refusing_store(code, status), "train")
+        load(Dataset(uri="s3://typo/data.jsonl"), refusing_store(code, status), "spec.data.train")
     told = caught.value.termination
     assert (told.reason, told.field) == ("DatasetNotFound", "spec.data.train.uri")
     assert code in told.message
@@ -111,7 +111,7 @@ def test_a_bucket_that_may_not_be_read_is_no_broken_file(code: str, status: int)
 def test_a_scheme_that_cannot_be_read_says_what_to_do() -> None:
     dataset = Dataset.model_construct(uri="hf://org/data.parquet", format=None, prompt_column=None)
     with pytest.raises(JobError, match="copy the file to s3://"):
-        load(dataset, FileStore(), "train")
+        load(dataset, FileStore(), "spec.data.train")
 
 
 def test_a_byte_order_mark_is_not_part_of_the_first_column() -> None:
@@ -128,7 +128,7 @@ def test_a_byte_order_mark_is_not_part_of_the_first_column() -> None:
 def test_a_ragged_csv_is_refused(data: str, says: str, tmp_path: Path) -> None:
     (tmp_path / "data.csv").write_text(data)
     with pytest.raises(JobError, match=says) as caught:
-        load(Dataset(uri=f"file://{tmp_path}/data.csv"), FileStore(), "train")
+        load(Dataset(uri=f"file://{tmp_path}/data.csv"), FileStore(), "spec.data.train")
     assert caught.value.termination.reason == "DatasetUnreadable"
 
 
@@ -143,18 +143,18 @@ def test_a_value_that_is_no_json_is_refused_by_row_and_column(value: object, tmp
         path = tmp_path / "data.jsonl"
         path.write_text('{"prompt": "a", "image": "ok"}\n' + json.dumps({"prompt": "b", "image": value}))
     with pytest.raises(JobError, match="column 'image' of row 1") as caught:
-        load(Dataset(uri=f"file://{path}"), FileStore(), "train")
+        load(Dataset(uri=f"file://{path}"), FileStore(), "spec.data.train")
     assert caught.value.termination.reason == "DatasetUnreadable"
 
 
 def test_a_store_that_does_not_answer_is_asked_again() -> None:
     with pytest.raises(JobError) as caught:
-        load(Dataset(uri="s3://bucket/data.jsonl"), refusing_store("SlowDown", 503), "train")
+        load(Dataset(uri="s3://bucket/data.jsonl"), refusing_store("SlowDown", 503), "spec.data.train")
     assert (caught.value.termination.reason, caught.value.permanent) == ("DatasetNotFetched", False)
 
 
 def test_a_tables_missing_number_reaches_the_environment_as_null(tmp_path: Path) -> None:
     path = tmp_path / "data.parquet"
     pq.write_table(pa.Table.from_pylist([{"prompt": "a", "x": float("nan")}]), path)
-    [row] = load(Dataset(uri=f"file://{path}"), FileStore(), "train")
+    [row] = load(Dataset(uri=f"file://{path}"), FileStore(), "spec.data.train")
     assert ResetRequest(row=row, seed=0).model_dump(mode="json")["row"] == {"prompt": "a", "x": None}
