@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from headway_api.exits import JobError
 from headway_api.store import Denied, NotFound, Store, download_folder
-
-if TYPE_CHECKING:
-    from headway_api.spec.model import ModelSpec
 
 FIELD: Final = "spec.model.base"
 HUB: Final = "hf://"
@@ -19,8 +16,20 @@ UNWANTED: Final = ("*.bin", "*.pt", "*.pth", "*.gguf", "*.onnx", "*.msgpack", "*
 WEIGHTS: Final = "*.safetensors"
 
 
-def fetch(model: ModelSpec, store: Store, cache: Path, *, weights: bool = True, field: str = FIELD) -> Path:
-    """Folder with the files of `spec.model.base`, in Hugging Face layout; one already complete is used again.
+class Source(Protocol):
+    """Where a model comes from."""
+
+    @property
+    def base(self) -> str:
+        """hf:// or s3://."""
+
+    @property
+    def revision(self) -> str | None:
+        """Of a hf:// model."""
+
+
+def fetch(model: Source, store: Store, cache: Path, *, weights: bool = True, field: str = FIELD) -> Path:
+    """Folder with the files of `model.base`, in Hugging Face layout; one already complete is used again.
 
     Without `weights` it holds the configuration and the tokenizer only. `field` is the one that errors name.
 
@@ -52,7 +61,7 @@ def fetch(model: ModelSpec, store: Store, cache: Path, *, weights: bool = True, 
     return folder
 
 
-def _from_hub(model: ModelSpec, cache: Path, weights: bool, field: str) -> Path:
+def _from_hub(model: Source, cache: Path, weights: bool, field: str) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (
         GatedRepoError,

@@ -33,7 +33,11 @@ class ServedModel(BaseModel):
     lora_rank: int | None
     """Largest rank of the adapters it is given; None: every weight is replaced, or nothing is."""
     adapters: int
-    """Adapters that requests name at the same time."""
+    """Slots that hold an adapter at the same time. Those that hold the base model need none."""
+    updates: bool
+    """Whether a training job replaces the weights, version after version, in the slot of the policy."""
+    field: str
+    """Field of the spec that names the model, for errors."""
     seed: int
     rollout: ServersSpec
     output: OutputSpec
@@ -78,15 +82,19 @@ class JobConfig(Identity):
         return names.service_host(self.stem, names.ROLLOUT, self.namespace)
 
     def served(self) -> ServedModel:
-        """What the rollout servers load."""
+        """What the rollout servers load. With LoRA and held-out rows, a second adapter is validated beside
+        the one that is trained."""
         model, lora = self.spec.model, self.spec.model.effective_lora
+        beside = lora is not None and self.spec.data.validation is not None
         return ServedModel(
             base=model.base,
             revision=model.revision,
             dtype=model.dtype,
             context_length=model.context_length,
             lora_rank=None if lora is None else lora.rank,
-            adapters=1,
+            adapters=2 if beside else 1,
+            updates=True,
+            field="spec.model.base",
             seed=self.spec.seed,
             rollout=self.spec.rollout,
             output=self.spec.output,
@@ -122,6 +130,7 @@ class EvalConfig(Identity):
         first, ranks = candidates[0], [c.lora_rank for c in candidates if c.lora_rank is not None]
         assert first.base is not None
         assert first.dtype is not None
+        below = "model.base" if first.kind == "Model" else "checkpoint"
         return ServedModel(
             base=first.base,
             revision=first.revision,
@@ -129,6 +138,8 @@ class EvalConfig(Identity):
             context_length=first.context_length,
             lora_rank=max(ranks, default=None),
             adapters=max(1, len(ranks)),
+            updates=False,
+            field=f"spec.candidates[{first.name}].{below}",
             seed=self.spec.seed,
             rollout=self.spec.rollout,
             output=self.spec.output,

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Mapping
 
-from headway_api import config, logs
+from headway_api import config, logs, names
 from headway_api.exits import JobError, leave
 from headway_rollout.server import RolloutServer, Settings
+
+
+def served(environ: Mapping[str, str]) -> config.ServedModel:
+    """The model that this server loads: of an RLEvalJob, the one of its set of servers."""
+    job = config.load_any(environ)
+    if isinstance(job, config.EvalConfig):
+        return job.served(int(environ[names.ENV_SERVER_SET]))
+    return job.served()
 
 
 def main() -> None:
@@ -15,7 +24,7 @@ def main() -> None:
     logs.setup()
     settings = Settings.read(os.environ)
     settings.cache.mkdir(parents=True, exist_ok=True)
-    server = RolloutServer(config.load(os.environ), config.load_token(os.environ), settings)
+    server = RolloutServer(served(os.environ), config.load_token(os.environ), settings)
     try:
         asyncio.run(server.run())
     except JobError as error:

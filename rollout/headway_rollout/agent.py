@@ -9,8 +9,10 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 from pydantic import ValidationError
 
+from headway_api.model_names import POLICY, is_slot
 from headway_api.records import WeightsManifest, WeightsState
 from headway_api.sandbox_api import Problem
+from headway_rollout.weights.slots import SlotRefused
 
 RETRY_SECONDS: Final = 5
 OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})
@@ -19,12 +21,14 @@ OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})
 class Server(Protocol):
     """What the agent asks of the process it is in."""
 
-    @property
-    def state(self) -> WeightsState:
-        """What the engine holds."""
+    def state(self, slot: str) -> WeightsState:
+        """What a slot of the engine holds."""
 
-    async def take(self, manifest: WeightsManifest) -> WeightsState | None:
-        """Take weights; None while the engine is not up."""
+    async def take(self, slot: str, manifest: WeightsManifest) -> WeightsState | None:
+        """Take weights into a slot; None while the engine is not up. Raises `SlotRefused`."""
+
+    def release(self, slot: str) -> None:
+        """Let go of a slot, once no request uses its weights. Raises `SlotRefused`."""
 
     def alive(self) -> bool:
         """Nothing has ended that should be running."""
@@ -34,20 +38,37 @@ class Server(Protocol):
 
 
 def application(server: Server, token: str) -> web.Application:
-    """The weight agent's routes; every one but the probes wants `Authorization: Bearer <token>`."""
+    """The weight agent's routes; every one but the probes wants `Authorization: Bearer <token>`.
+
+        POST   /v1/weights?slot=NAME   take the manifest in the body; 200 with the state afterwards
+        GET    /v1/weights?slot=NAME   the state
+        DELETE /v1/weights?slot=NAME   let go of it once no request uses it; the state from now on
+
+    Without `slot` it is the one of the trained policy.
+    """
 
     async def put_weights(request: web.Request) -> web.Response:
         try:
             manifest = WeightsManifest.model_validate_json(await request.read())
         except ValidationError as error:
             return _problem(400, "InvalidManifest", str(error))
-        state = await server.take(manifest)
+        try:
+            state = await server.take(_slot(request), manifest)
+        except SlotRefused as error:
+            return _problem(409, "SlotRefused", str(error))
         if state is None:
             return _problem(503, "EngineStarting", "vLLM is still loading the base model; ask again")
         return _state(state)
 
-    async def get_weights(_request: web.Request) -> web.Response:
-        return _state(server.state)
+    async def get_weights(request: web.Request) -> web.Response:
+        return _state(server.state(_slot(request)))
+
+    async def delete_weights(request: web.Request) -> web.Response:
+        try:
+            server.release(_slot(request))
+        except SlotRefused as error:
+            return _problem(409, "SlotRefused", str(error))
+        return _state(server.state(_slot(request)))
 
     async def healthz(_request: web.Request) -> web.Response:
         return web.Response(status=200 if server.alive() else 503)
@@ -55,11 +76,12 @@ def application(server: Server, token: str) -> web.Application:
     async def readyz(_request: web.Request) -> web.Response:
         return web.Response(status=200 if await server.ready() else 503)
 
-    app = web.Application(middlewares=[_authorize(token)])
+    app = web.Application(middlewares=[_authorize(token), _named])
     app.add_routes(
         [
             web.post("/v1/weights", put_weights),
             web.get("/v1/weights", get_weights),
+            web.delete("/v1/weights", delete_weights),
             web.get("/healthz", healthz),
             web.get("/readyz", readyz),
         ]
@@ -78,6 +100,17 @@ def _authorize(token: str) -> Middleware:
         return await handler(request)
 
     return middleware
+
+
+@web.middleware
+async def _named(request: web.Request, handler: Handler) -> web.StreamResponse:
+    if not is_slot(_slot(request)):
+        return _problem(400, "InvalidSlot", "slot is not a DNS label: write a-z, 0-9 and -, 63 at most")
+    return await handler(request)
+
+
+def _slot(request: web.Request) -> str:
+    return request.query.get("slot", POLICY)
 
 
 def _state(state: WeightsState) -> web.Response:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any, Final
 
 import aiohttp
@@ -24,6 +25,10 @@ raises, vLLM hands on the words alone."""
 
 class EngineRefused(Exception):
     """vLLM answered with an error, or not at all."""
+
+
+class UnknownThere(EngineRefused):
+    """vLLM has nothing of that name."""
 
 
 class NotJoined(Exception):
@@ -57,8 +62,12 @@ class Engine:
         await self._post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": folder}, LOAD_SECONDS)
 
     async def unload_adapter(self, name: str) -> None:
-        """Refuse new requests for `name`; those in flight go on and may still read its folder."""
-        await self._post("/v1/unload_lora_adapter", {"lora_name": name}, SHORT_SECONDS)
+        """Refuse new requests for `name`; those in flight go on and may still read its folder.
+
+        A name that vLLM does not know is one that it refuses already.
+        """
+        with suppress(UnknownThere):
+            await self._post("/v1/unload_lora_adapter", {"lora_name": name}, SHORT_SECONDS)
 
     async def adapters_in_use(self) -> frozenset[str]:
         """Adapters that a running or waiting request names."""
@@ -152,11 +161,16 @@ class Engine:
             async with self._http.post(f"{self._url}{path}", json=body, timeout=limit) as response:
                 text = await response.text()
                 if response.status != 200:
-                    refused = WrongWeights if WRONG_TENSOR in text else EngineRefused
-                    raise refused(f"POST {path}: {response.status}: {_message(text)}")
+                    raise _refusal(response.status, text)(f"POST {path}: {response.status}: {_message(text)}")
         except (aiohttp.ClientError, TimeoutError) as error:
             raise EngineRefused(f"POST {path}: {type(error).__name__}: {error}") from error
         return json.loads(text) if text.startswith("{") else None
+
+
+def _refusal(status: int, text: str) -> type[EngineRefused]:
+    if WRONG_TENSOR in text:
+        return WrongWeights
+    return UnknownThere if status == 404 else EngineRefused
 
 
 def _message(text: str) -> str:

@@ -1,4 +1,4 @@
-"""From the spec to vLLM's command line and environment: a pure function.
+"""From the served model to vLLM's command line and environment: a pure function.
 
 Nothing here looks at the machine; what it needs to know of it comes in as `Host`. Flags that users add in
 `spec.rollout.engine.extraArgs` come last, so they win.
@@ -17,10 +17,11 @@ from headway_api.model_names import BASE_MODEL
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from headway_api.spec.training import RLTrainingJobSpec
+    from headway_api.config import ServedModel
 
 KEEP_ADAPTERS: Final = 3
-"""Versions that stay loaded: the newest, and those that turns in flight may still be sampling from."""
+"""Versions of the trained policy that stay loaded: the newest, and those that turns in flight may still be
+sampling from."""
 
 TRANSFER_BACKEND: Final = "headway-folder"
 """Name of the weight-transfer engine in `weight_transfer.py`."""
@@ -62,43 +63,54 @@ class Launch:
 
 
 def launch(
-    spec: RLTrainingJobSpec, model: Path, config: Mapping[str, Any], host: Host, parent: Mapping[str, str]
+    model: ServedModel, folder: Path, config: Mapping[str, Any], host: Host, parent: Mapping[str, str]
 ) -> Launch:
-    """How to start vLLM for `spec` on `host`.
+    """How to start vLLM for `model` on `host`.
 
     Args:
-        model: folder of the base model.
+        folder: where the base model lies.
         config: content of its config.json.
         parent: environment of this process.
     """
     argv = [host.python, "-m", "vllm.entrypoints.openai.api_server"]
-    argv += ["--model", str(model), "--served-model-name", BASE_MODEL]
+    argv += ["--model", str(folder), "--served-model-name", BASE_MODEL]
     argv += ["--host", host.address, "--port", str(host.port)]
-    argv += ["--dtype", spec.model.dtype, "--seed", str(spec.seed)]
+    argv += ["--dtype", model.dtype, "--seed", str(model.seed)]
     argv += ["--logprobs-mode", "processed_logprobs", "--enable-scale-out", "--enable-prompt-tokens-details"]
     argv += ["--uvicorn-log-level", "warning"]
-    if spec.model.context_length is not None:
-        argv += ["--max-model-len", str(spec.model.context_length)]
-    argv += _lora(spec) if spec.model.effective_lora is not None else _full()
-    tensor_parallel = spec.rollout.engine.tensor_parallel_size
+    if model.context_length is not None:
+        argv += ["--max-model-len", str(model.context_length)]
+    argv += _weights(model)
+    tensor_parallel = model.rollout.engine.tensor_parallel_size
     if tensor_parallel > 1:
         argv += ["--tensor-parallel-size", str(tensor_parallel)]
     if not host.accelerator:
-        argv += _cpu(spec, config)
-    argv += spec.rollout.engine.extra_args
-    return Launch(argv=tuple(argv), env=environment(spec, host, parent))
+        argv += _cpu(model, config)
+    argv += model.rollout.engine.extra_args
+    return Launch(argv=tuple(argv), env=environment(model, host, parent))
 
 
-def _lora(spec: RLTrainingJobSpec) -> list[str]:
-    lora = spec.model.effective_lora
-    assert lora is not None
-    rank = next((rank for rank in LORA_RANKS if rank >= lora.rank), lora.rank)
+def _weights(model: ServedModel) -> list[str]:
+    """Flags for the weights that come later: adapters, or all weights of the model, or none."""
+    if model.lora_rank is not None:
+        return _lora(model.lora_rank, most_adapters(model))
+    return _full() if model.updates else []
+
+
+def most_adapters(model: ServedModel) -> int:
+    """Adapters that requests name at the same time: one a slot, and older versions of the trained policy that
+    turns in flight sample from."""
+    return model.adapters + (KEEP_ADAPTERS - 1 if model.updates else 0)
+
+
+def _lora(rank: int, adapters: int) -> list[str]:
+    place = next((offered for offered in LORA_RANKS if offered >= rank), rank)
     return [
         "--enable-lora",
-        "--max-lora-rank", str(rank),
-        "--max-loras", str(KEEP_ADAPTERS),
+        "--max-lora-rank", str(place),
+        "--max-loras", str(adapters),
         # vLLM's worker keeps unloaded adapters until it needs their place; twice the live ones is plenty.
-        "--max-cpu-loras", str(2 * KEEP_ADAPTERS),
+        "--max-cpu-loras", str(2 * adapters),
     ]  # fmt: skip
 
 
@@ -109,31 +121,31 @@ def _full() -> list[str]:
     ]  # fmt: skip
 
 
-def _cpu(spec: RLTrainingJobSpec, config: Mapping[str, Any]) -> list[str]:
-    argv = ["--enforce-eager", "--kv-cache-memory-bytes", str(cache_bytes(spec, config))]
+def _cpu(model: ServedModel, config: Mapping[str, Any]) -> list[str]:
+    argv = ["--enforce-eager", "--kv-cache-memory-bytes", str(cache_bytes(model, config))]
     # Whole blocks are cached; the default of 128 tokens would find nothing in short conversations.
     argv += ["--block-size", "32"]
     # A prompt computed in parts kills vLLM's CPU engine where the request has a seed, as all of ours do: it
     # would set back a generator that has no offset. So do turns computed anew after full weights were taken.
     argv += ["--no-enable-chunked-prefill"]
-    if spec.rollout.engine.tensor_parallel_size == 1:
+    if model.rollout.engine.tensor_parallel_size == 1:
         argv += ["--distributed-executor-backend", "uni"]
     return argv
 
 
-def cache_bytes(spec: RLTrainingJobSpec, config: Mapping[str, Any]) -> int:
+def cache_bytes(model: ServedModel, config: Mapping[str, Any]) -> int:
     """Bytes of KV cache on a CPU: every episode in flight at full length, within bounds."""
     heads = int(config["num_attention_heads"])
     head_size = int(config.get("head_dim") or int(config["hidden_size"]) // heads)
     kv_heads = int(config.get("num_key_value_heads") or heads)
-    token = 2 * int(config["num_hidden_layers"]) * kv_heads * head_size * BYTES[spec.model.dtype]
-    context = spec.model.context_length or int(config["max_position_embeddings"])
-    wanted = token * context * math.ceil(spec.rollout.max_concurrency / spec.rollout.replicas)
+    token = 2 * int(config["num_hidden_layers"]) * kv_heads * head_size * BYTES[model.dtype]
+    context = model.context_length or int(config["max_position_embeddings"])
+    wanted = token * context * math.ceil(model.rollout.max_concurrency / model.rollout.replicas)
     one_block_more = token * (context + 64)
     return max(min(max(wanted, SMALLEST_CACHE), LARGEST_CACHE), one_block_more)
 
 
-def environment(spec: RLTrainingJobSpec, host: Host, parent: Mapping[str, str]) -> dict[str, str]:
+def environment(model: ServedModel, host: Host, parent: Mapping[str, str]) -> dict[str, str]:
     """Environment of the engine: this process's without its secrets, and vLLM's own switches."""
     env = {key: value for key, value in parent.items() if not key.startswith(PRIVATE)}
     env |= {
@@ -151,7 +163,7 @@ def environment(spec: RLTrainingJobSpec, host: Host, parent: Mapping[str, str]) 
     }
     if not host.accelerator:
         env |= {
-            "OMP_NUM_THREADS": parent.get("OMP_NUM_THREADS") or str(threads(spec, host)),
+            "OMP_NUM_THREADS": parent.get("OMP_NUM_THREADS") or str(threads(model, host)),
             # Bound, every server of a node would sit on core 0.
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -161,9 +173,9 @@ def environment(spec: RLTrainingJobSpec, host: Host, parent: Mapping[str, str]) 
     return env
 
 
-def threads(spec: RLTrainingJobSpec, host: Host) -> int:
+def threads(model: ServedModel, host: Host) -> int:
     """Threads for the CPU's kernels: the container's limit where there is one, else the cores."""
-    limits = spec.rollout.resources.limits if spec.rollout.resources is not None else None
+    limits = model.rollout.resources.limits if model.rollout.resources is not None else None
     quantity = (limits or {}).get("cpu")
     if quantity is None:
         return host.cores

@@ -14,30 +14,28 @@ from headway_api.exits import JobError, not_final
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from headway_api.spec.model import ModelSpec
+    from headway_api.base_model import Source
     from headway_api.store import Store
 
 STORE_FAILURES: Final = (OSError, ClientError, BotoCoreError, Boto3Error)
 """What reading from the artifact store may raise besides `NotFound`."""
 
 
-def fetch(model: ModelSpec, store: Store, cache: Path) -> Path:
-    """Fetch the base model from the artifact store or the hub.
+def fetch(model: Source, store: Store, cache: Path, field: str = base_model.FIELD) -> Path:
+    """Fetch the base model from the artifact store or the hub. `field` is the one that errors name.
 
     Raises:
         JobError: `ModelUnavailable` where nothing of use lies there, `ModelNotFetched` where the way to it
-            failed; both are retriable and name `spec.model.base`.
+            failed; both are retriable and name `field`.
     """
     try:
         with not_final():  # the preflight has seen that it is there
-            return base_model.fetch(model, store, cache)
+            return base_model.fetch(model, store, cache, field=field)
     except STORE_FAILURES as error:
-        raise JobError(
-            "ModelNotFetched", f"{model.base}: {error}", field=base_model.FIELD, permanent=False
-        ) from error
+        raise JobError("ModelNotFetched", f"{model.base}: {error}", field=field, permanent=False) from error
 
 
-def read_config(folder: Path) -> dict[str, Any]:
+def read_config(folder: Path, field: str = base_model.FIELD) -> dict[str, Any]:
     """The model's config.json; of a multimodal model, the part that describes its text model."""
     path = folder / "config.json"
     try:
@@ -46,6 +44,6 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise JobError(
             "ModelNotLoadable",
             f"{path.name} is missing or not JSON ({error}); name a folder in Hugging Face layout",
-            field=base_model.FIELD,
+            field=field,
         ) from error
     return cast("dict[str, Any]", config.get("text_config") or config)

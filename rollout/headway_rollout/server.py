@@ -20,21 +20,23 @@ from aiohttp import web
 from headway_api import names
 from headway_api.exits import JobError, not_final
 from headway_api.logs import event
+from headway_api.model_names import POLICY
 from headway_api.records import WeightsManifest, WeightsState
 from headway_api.store import Store, open_store
 from headway_api.weights_direct import DirectJoin
 from headway_rollout import failures, hang, model
 from headway_rollout.agent import application
 from headway_rollout.engine import Engine
-from headway_rollout.launch import Host, launch
+from headway_rollout.launch import KEEP_ADAPTERS, Host, launch
 from headway_rollout.process import EngineProcess
 from headway_rollout.weights.checks import read_headers
-from headway_rollout.weights.keeper import Keeper
+from headway_rollout.weights.keeper import NOTHING, Keeper
 from headway_rollout.weights.learner import Learner
-from headway_rollout.weights.loaders import FullLoader, LoraLoader
+from headway_rollout.weights.loaders import BaseLoader, FullLoader, Loader, LoraLoader
+from headway_rollout.weights.slots import Failed, SlotRefused, Slots
 
 if TYPE_CHECKING:
-    from headway_api.config import JobConfig
+    from headway_api.config import ServedModel
     from headway_api.spec.lifecycle import OutputSpec
 
 log = logging.getLogger(__name__)
@@ -85,26 +87,29 @@ class RolloutServer:
     be verified (all retriable); a base model that vLLM cannot load ends it for good.
     """
 
-    def __init__(self, config: JobConfig, token: str, settings: Settings) -> None:
-        self._config = config
+    def __init__(self, served: ServedModel, token: str, settings: Settings) -> None:
+        self._served = served
         self._token = token
         self._settings = settings
         self._engine: Engine | None = None
         self._process: EngineProcess | None = None
-        self._keeper: Keeper | None = None
+        self._slots: Slots | None = None
 
-    @property
-    def state(self) -> WeightsState:
-        return self._keeper.state if self._keeper is not None else WeightsState(version=None, ready=False)
+    def state(self, slot: str) -> WeightsState:
+        return self._slots.state(slot) if self._slots is not None else NOTHING
 
-    async def take(self, manifest: WeightsManifest) -> WeightsState | None:
-        return await self._keeper.take(manifest) if self._keeper is not None else None
+    async def take(self, slot: str, manifest: WeightsManifest) -> WeightsState | None:
+        return await self._slots.take(slot, manifest) if self._slots is not None else None
+
+    def release(self, slot: str) -> None:
+        if self._slots is not None:
+            self._slots.release(slot)
 
     def alive(self) -> bool:
         return self._process is None or self._process.running
 
     async def ready(self) -> bool:
-        if self._keeper is None or self._engine is None or self._keeper.failed.done():
+        if self._slots is None or self._engine is None or self._slots.failed.done():
             return False
         return await self._engine.healthy()
 
@@ -142,19 +147,19 @@ class RolloutServer:
             serving.result()
 
     async def _serve(self, http: aiohttp.ClientSession) -> None:
-        spec, cache, started = self._config.spec, self._settings.cache, time.monotonic()
+        served, cache, started = self._served, self._settings.cache, time.monotonic()
         # What a container that ran here before had fetched: its engine is gone, nobody will ask for it.
         await asyncio.to_thread(shutil.rmtree, cache / "weights", ignore_errors=True)
-        store = await asyncio.to_thread(_open_store, spec.output)
-        folder = await asyncio.to_thread(model.fetch, spec.model, store, cache)
-        fetched = time.monotonic()
-        how = launch(spec, folder, model.read_config(folder), self._settings.host(), os.environ)
+        store = await asyncio.to_thread(_open_store, served.output)
+        folder = await asyncio.to_thread(model.fetch, served, store, cache, served.field)
+        fetched, described = time.monotonic(), model.read_config(folder, served.field)
+        how = launch(served, folder, described, self._settings.host(), os.environ)
         self._process = await EngineProcess.start(how)
         engine = Engine(http, f"http://127.0.0.1:{self._settings.engine_port}")
         await self._started(engine, self._process)
-        self._engine, self._keeper = engine, self._make_keeper(engine, store, folder, http)
+        self._engine, self._slots = engine, self._make_slots(engine, store, folder, http)
         event(log, "ready", fetch_seconds=fetched - started, load_seconds=time.monotonic() - fetched)
-        await self._watch(engine, self._keeper, self._process)
+        await self._watch(engine, self._slots, self._process)
 
     async def _started(self, engine: Engine, process: EngineProcess) -> None:
         ended = asyncio.create_task(process.ended())
@@ -173,31 +178,48 @@ class RolloutServer:
         finally:
             ended.cancel()
 
-    def _make_keeper(self, engine: Engine, store: Store, folder: Path, http: aiohttp.ClientSession) -> Keeper:
-        spec = self._config.spec
-        lora = spec.model.effective_lora
-        if lora is not None:
-            loader: LoraLoader | FullLoader = LoraLoader(engine, lora.rank)
-        else:
-            workers, host = spec.rollout.engine.tensor_parallel_size, self._settings.host()
-            join = DirectJoin(workers=workers, accelerated=host.accelerator)
-            loader = FullLoader(engine, read_headers(folder), Learner(http, self._token, join))
-        return Keeper(engine, loader, store, self._settings.cache / "weights")
+    def _make_slots(self, engine: Engine, store: Store, folder: Path, http: aiohttp.ClientSession) -> Slots:
+        served, cache = self._served, self._settings.cache / "weights"
 
-    async def _watch(self, engine: Engine, keeper: Keeper, process: EngineProcess) -> None:
+        def keeper(slot: str, failed: Failed) -> Keeper:
+            trained = served.updates and slot == POLICY
+            loader = self._loader(slot, engine, folder, http)
+            place = cache if slot == POLICY else cache / slot
+            return Keeper(engine, loader, store, place, slot=slot, failed=failed, final=trained)
+
+        return Slots(keeper, served.adapters, reserved=POLICY if served.updates else None)
+
+    def _loader(self, slot: str, engine: Engine, folder: Path, http: aiohttp.ClientSession) -> Loader:
+        """How weights are taken into a slot.
+
+        Raises:
+            SlotRefused: this server has no such slot.
+        """
+        served, trained = self._served, self._served.updates and slot == POLICY
+        if served.lora_rank is not None:
+            return LoraLoader(engine, served.lora_rank, slot, KEEP_ADAPTERS if trained else 1)
+        if not served.updates:
+            return BaseLoader()
+        if not trained:
+            raise SlotRefused(f"all its weights are replaced at once, so it has the slot {POLICY} alone")
+        workers, host = served.rollout.engine.tensor_parallel_size, self._settings.host()
+        join = DirectJoin(workers=workers, accelerated=host.accelerator)
+        return FullLoader(engine, read_headers(folder), Learner(http, self._token, join))
+
+    async def _watch(self, engine: Engine, slots: Slots, process: EngineProcess) -> None:
         ended, hung = asyncio.create_task(process.ended()), asyncio.create_task(hang.found(engine))
-        failed = asyncio.ensure_future(keeper.failed)
+        failed = asyncio.ensure_future(slots.failed)
         try:
             await asyncio.wait((ended, failed, hung), return_when=asyncio.FIRST_COMPLETED)
         finally:
             ended.cancel()
             hung.cancel()
         if hung.done():
-            keeper.hung(hung.result())
-        if keeper.failed.done():
+            slots.hung(hung.result())
+        if slots.failed.done():
             await process.kill()
             await asyncio.sleep(REPORT_SECONDS)
-            raise keeper.failed.result()
+            raise slots.failed.result()
         raise failures.after_ready(ended.result(), process.lines)
 
 

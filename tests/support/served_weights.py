@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from versions import version, whole
 
+from headway_api.model_names import POLICY
 from headway_api.records import WeightsManifest, WeightsState
 from headway_api.store import FileStore, Store
 from headway_api.weights_direct import DirectHeader, DirectPlace
@@ -19,6 +20,7 @@ from headway_rollout.weights.checks import read_headers
 from headway_rollout.weights.keeper import Keeper
 from headway_rollout.weights.learner import Learner
 from headway_rollout.weights.loaders import FullLoader
+from headway_rollout.weights.slots import Failed, Slots
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -94,39 +96,37 @@ class CountingStore(FileStore):
 
 
 class Server:
-    """One server's disk, engine and keeper."""
+    """One server's disk, engine and slots."""
 
     def __init__(self, folder: Path, learner: Learner | None = None) -> None:
         self._learner = learner
         self.cache = folder / "cache"
         self.engine = ScriptedEngine()
         self.store = CountingStore()
-        self.keeper = self._started(self.store)
+        self.slots = self._started(self.store)
 
     def restart(self) -> None:
         """A new engine that holds the base model, and an empty disk: as after the process ended."""
-        self.keeper = self._started(self.store)
+        self.slots = self._started(self.store)
 
-    def _started(self, store: Store) -> Keeper:
+    def _started(self, store: Store) -> Slots:
         shutil.rmtree(self.cache, ignore_errors=True)
         base = self.cache.parent / "base"
         if not base.exists():
             whole(base, 0)
         loader = FullLoader(self.engine, read_headers(base / "000000"), self._learner)
-        return Keeper(self.engine, loader, store, self.cache)
+
+        def keeper(slot: str, failed: Failed) -> Keeper:
+            return Keeper(self.engine, loader, store, self.cache, slot=slot, failed=failed)
+
+        return Slots(keeper, 1, POLICY)
 
     @property
     def state(self) -> WeightsState:
-        return self.keeper.state
+        return self.slots.state(POLICY)
 
     async def take(self, manifest: WeightsManifest) -> WeightsState:
-        return await self.keeper.take(manifest)
-
-    def alive(self) -> bool:
-        return True
-
-    async def ready(self) -> bool:
-        return not self.keeper.failed.done()
+        return await self.slots.take(POLICY, manifest)
 
     def copy(self, step: int) -> Path:
         """The whole model of a version on the server's disk."""
@@ -134,3 +134,25 @@ class Server:
 
     def held(self) -> set[str]:
         return {file.name for file in self.cache.iterdir()}
+
+
+class Process:
+    """What the weight agent asks of the process that it is in."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    def state(self, slot: str) -> WeightsState:
+        return self._server.slots.state(slot)
+
+    async def take(self, slot: str, manifest: WeightsManifest) -> WeightsState | None:
+        return await self._server.slots.take(slot, manifest)
+
+    def release(self, slot: str) -> None:
+        self._server.slots.release(slot)
+
+    def alive(self) -> bool:
+        return True
+
+    async def ready(self) -> bool:
+        return not self._server.slots.failed.done()

@@ -1,8 +1,8 @@
 """The rollout servers, live: discovered by DNS, given their weights, asked for tokens.
 
-A server is kept holding the wanted version, and is watched. A request goes to another server when its own
-fails it or falls silent, and not because its own left discovery, or lacks weights that came to be wanted
-meanwhile. The caller's deadline bounds everything here.
+A server is kept holding the wanted version in one slot, and is watched. A request goes to another server when
+its own fails it or falls silent, and not because its own left discovery, or lacks weights that came to be
+wanted meanwhile. The caller's deadline bounds everything here.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from pydantic import ValidationError
 
 from headway_api import logs, names
 from headway_api.conditions import Reason
-from headway_api.model_names import name_of
+from headway_api.model_names import POLICY, name_of
 from headway_api.records import PolicyVersion, WeightsManifest, WeightsState
 from headway_coordinator.engines import vllm, weights
-from headway_coordinator.engines.router import Endpoint, Failure, Router, Server
+from headway_coordinator.engines.router import UNANNOUNCED, Endpoint, Failure, Router, Server
 from headway_coordinator.faults import InfraFault
 from headway_coordinator.http import Refused, Unreachable
 
@@ -39,6 +39,10 @@ FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS = 0.25, 5.0
 can answer would keep them all from answering others."""
 TRIES = 12
 """Servers that may fail one turn, one after the other, before it is the turn that is taken to be at fault."""
+STATIC = ("lora", "base")
+"""Kinds of weights that nothing replaces while a request samples from them."""
+NOTHING = WeightsState(version=None, ready=False)
+"""What a server says of a slot that it let go of."""
 STARTING = 503
 """Status with which a server answers that still loads the base model: no failure, it will take weights."""
 
@@ -87,9 +91,11 @@ class NotTaken(Exception):
 
 
 class Fleet:
-    """All rollout servers of the job.
+    """All rollout servers of the job, as far as one slot of theirs goes. Each slot has a fleet of its own.
 
     Args:
+        slot: where the servers hold the wanted weights.
+        unannounced: what there is to say while no weights are wanted.
         on_load: a server took weights, so many seconds after it was told of them.
         on_sync: the first server is in rotation with the weights of a step, so many seconds after the
             learner's report of it.
@@ -102,15 +108,21 @@ class Fleet:
         discover: Discover,
         on_load: Callable[[float], None] = lambda seconds: None,
         on_sync: Callable[[int, float], None] = lambda step, seconds: None,
+        *,
+        slot: str = POLICY,
+        unannounced: str = UNANNOUNCED,
     ) -> None:
         self._http = http
         self._token = token
         self._discover = discover
         self._on_load = on_load
         self._on_sync = on_sync
+        self._slot = slot
         self._reported: float | None = None
         """When the wanted weights were reported (monotonic), until a server is in rotation with them."""
         self._manifest: WeightsManifest | None = None
+        self._released = False
+        """Servers are to hold nothing in the slot."""
         self._changed = asyncio.Condition()
         self._keepers: dict[Endpoint, asyncio.Task[None]] = {}
         self._leaving: dict[Endpoint, asyncio.Task[None]] = {}
@@ -118,7 +130,7 @@ class Fleet:
         """Of each server the requests in flight, by what ends their patience with it."""
         self._loading: dict[Endpoint, tuple[PolicyVersion, asyncio.Timeout]] = {}
         """Of each server that is told of new weights, which, and what ends the wait for its answer."""
-        self.router = Router()
+        self.router = Router(unannounced=unannounced)
         self.reroutes = 0
         """Times that a request was lost with its server and asked again."""
         self.verification_failures = 0
@@ -130,9 +142,25 @@ class Fleet:
         `reported` is when the learner reported its step (monotonic), for `on_sync`; None where that is not
         known, as after a restart.
         """
-        self._manifest, self._reported = manifest, reported
+        self._manifest, self._reported, self._released = manifest, reported, False
         self.router.want(manifest.version)
         await self._notify()
+
+    async def release(self) -> None:
+        """Have every server let go of the slot, once no request uses it; from now on no weights are wanted.
+
+        A server that does not answer is told again while `run` goes on.
+        """
+        self._manifest, self._reported, self._released = None, None, True
+        self.router.wanted = None
+        await self._notify()
+        await asyncio.gather(*map(self._release, list(self.router.servers)))
+
+    async def _release(self, endpoint: Endpoint) -> None:
+        try:
+            await weights.release(self._http, endpoint.weights, self._token, self._slot)
+        except (Refused, Unreachable) as error:
+            logs.event(_log, "not-released", level=logging.WARNING, slot=self._slot, error=str(error))
 
     async def ready(self) -> None:
         """Return once a server is in rotation. The caller sets the deadline."""
@@ -181,7 +209,10 @@ class Fleet:
         asking.add(patience)
         try:
             async with patience:
-                sampled = await vllm.generate(self._http, url, name_of(manifest), version, request, timeout)
+                sampled = await vllm.generate(
+                    self._http, url, name_of(manifest, self._slot), version, request, timeout,
+                    slot=self._slot, static=manifest.kind in STATIC,
+                )  # fmt: skip
                 await self._proven(server, version, sampled.versions[-1].version)
                 server.losses = 0
                 return sampled
@@ -254,7 +285,7 @@ class Fleet:
         ready. They go elsewhere at its first silence."""
         while self._asking.get(endpoint):
             try:
-                await weights.state(self._http, endpoint.weights, self._token)
+                await self._state(endpoint)
             except (Refused, ValidationError):
                 pass
             except Unreachable as error:
@@ -267,7 +298,7 @@ class Fleet:
         silent = 0
         while True:
             try:
-                state = await weights.state(self._http, endpoint.weights, self._token)
+                state = await self._state(endpoint)
                 silent = 0
                 self._look_again(endpoint, state)
             except (Refused, ValidationError):
@@ -286,6 +317,10 @@ class Fleet:
         if loading is not None and state.ready and state.version == version:
             del self._loading[endpoint]
             loading.reschedule(asyncio.get_running_loop().time())
+
+    async def _state(self, endpoint: Endpoint) -> WeightsState:
+        """What a server holds in the slot."""
+        return await weights.state(self._http, endpoint.weights, self._token, self._slot)
 
     async def _keep(self, endpoint: Endpoint) -> None:
         """Keep one server holding the wanted weights."""
@@ -312,9 +347,11 @@ class Fleet:
         Raises:
             NotTaken: it answered the load with an error.
         """
-        state = await weights.state(self._http, endpoint.weights, self._token)
+        state = await self._state(endpoint)
         if manifest is None:
-            self.router.lost(endpoint, state.error or "waiting for the learner's weights")
+            self.router.lost(endpoint, state.error or self.router.unannounced)
+            if self._released and state != NOTHING:
+                await self._release(endpoint)
             return False
         if state.version != manifest.version or not state.ready:
             state = await self._load(endpoint, manifest, state)
@@ -345,7 +382,9 @@ class Fleet:
                 reason = _reason(error, time.monotonic() - started)
                 self.router.failed(endpoint, Failure(reason, str(error)))
             raise
-        logs.event(_log, "weights-loaded", server=endpoint.weights, **after.model_dump(mode="json"))
+        logs.event(
+            _log, "weights-loaded", server=endpoint.weights, slot=self._slot, **after.model_dump(mode="json")
+        )
         if after.version == manifest.version and after.ready:
             self._on_load(time.monotonic() - started)
         elif after.error is not None:
@@ -365,11 +404,11 @@ class Fleet:
             async with asyncio.timeout(None) as loading:
                 self._loading[endpoint] = manifest.version, loading
                 try:
-                    return await weights.load(self._http, endpoint.weights, self._token, manifest)
+                    return await weights.load(self._http, endpoint.weights, self._token, manifest, self._slot)
                 finally:
                     self._loading.pop(endpoint, None)
         except TimeoutError:
-            return await weights.state(self._http, endpoint.weights, self._token)
+            return await self._state(endpoint)
 
     def _synced(self, manifest: WeightsManifest) -> None:
         if self._reported is not None and manifest.version == self.router.wanted:

@@ -27,6 +27,9 @@ FIRST_REST_SECONDS: Final = 1.0
 LAST_REST_SECONDS: Final = 60.0
 
 
+UNANNOUNCED: Final = "the learner has not announced weights yet"
+
+
 def rest_after(losses: int) -> float:
     """Seconds that a server rests after so many losses, one after the other."""
     return float(min(FIRST_REST_SECONDS * 2 ** (min(losses, 32) - 1), LAST_REST_SECONDS))
@@ -117,6 +120,8 @@ class Router:
     """
 
     wanted: PolicyVersion | None = None
+    unannounced: str = UNANNOUNCED
+    """What there is to say while no weights are wanted."""
     replicas: int = 1
     """Servers that the job asks for."""
     servers: dict[Endpoint, Server] = field(default_factory=dict)
@@ -246,7 +251,7 @@ class Router:
         if self.in_rotation():
             return None
         if self.wanted is None:
-            return "the learner has not announced weights yet"
+            return self.unannounced
         if not self.servers:
             return "no rollout server has an address yet"
         said = [f"{s.endpoint.engine}: {s.problem}" for s in self.servers.values() if s.problem]

@@ -9,7 +9,7 @@ from typing import Any
 
 import aiohttp
 
-from headway_api.model_names import BASE_MODEL
+from headway_api.model_names import BASE_MODEL, POLICY, salt_of
 from headway_api.records import PolicyVersion, VersionSpan
 from headway_coordinator.faults import InfraFault
 from headway_coordinator.http import Refused, Unreachable, call
@@ -54,17 +54,24 @@ async def generate(
     version: PolicyVersion,
     request: Request,
     timeout: float,
+    *,
+    slot: str = POLICY,
+    static: bool | None = None,
 ) -> Sampled:
     """Sample one continuation from the server at `url`, whose `model` holds `version`.
+
+    Args:
+        slot: of the server, that the model belongs to.
+        static: whether nothing can replace these weights during the request. None: so it is with an adapter,
+            and not with the base model's name.
 
     Raises:
         ServerLost: unreachable, failing, without the model, or it aborted the request.
         InfraFault: the server refuses the request itself, or answers what cannot be trusted.
     """
+    body = _body(model, salt_of(version, slot), request)
     try:
-        answer = await call(
-            http, "POST", f"{url}/inference/v1/generate", timeout=timeout, body=_body(model, version, request)
-        )
+        answer = await call(http, "POST", f"{url}/inference/v1/generate", timeout=timeout, body=body)
     except Unreachable as error:
         raise ServerLost(str(error)) from error
     except Refused as error:
@@ -72,19 +79,19 @@ async def generate(
             raise ServerLost(str(error)) from error
         raise InfraFault(str(error)) from error
     try:
-        return read(answer, version, adapter=model != BASE_MODEL)
+        return read(answer, version, static=model != BASE_MODEL if static is None else static)
     except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
         raise InfraFault(
             f"{url} answered what nobody understands: {type(error).__name__}: {error}"
         ) from error
 
 
-def _body(model: str, version: PolicyVersion, request: Request) -> dict[str, Any]:
+def _body(model: str, salt: str, request: Request) -> dict[str, Any]:
     return {
         "model": model,
         # Nothing that was computed for another version is ever found in the prefix cache, whatever was done
         # to the cache when the weights changed.
-        "cache_salt": str(version),
+        "cache_salt": salt,
         "token_ids": list(request.prompt),
         "sampling_params": {
             "max_tokens": request.max_tokens,
@@ -99,11 +106,12 @@ def _body(model: str, version: PolicyVersion, request: Request) -> dict[str, Any
     }
 
 
-def read(answer: dict[str, Any], version: PolicyVersion, *, adapter: bool = True) -> Sampled:
+def read(answer: dict[str, Any], version: PolicyVersion, *, static: bool = True) -> Sampled:
     """Check an answer: as many log-probabilities as tokens, each one finite and of the token itself.
 
     Raises:
-        ServerLost: the server aborted the request, or (without an adapter) has weights that are none of ours.
+        ServerLost: the server aborted the request, or (of weights that are not static) has some that are none
+            of ours.
         InfraFault: evidence for a sampled token is missing.
     """
     choice = answer["choices"][0]
@@ -118,7 +126,7 @@ def read(answer: dict[str, Any], version: PolicyVersion, *, adapter: bool = True
     return Sampled(
         tokens=tokens,
         logprobs=logprobs,
-        versions=_versions(choice.get("weight_versions"), len(tokens), version, adapter),
+        versions=_versions(choice.get("weight_versions"), len(tokens), version, static),
         finish_reason=choice["finish_reason"],
         cached_tokens=int(details.get("cached_tokens") or 0),
     )
@@ -134,14 +142,15 @@ def _logprob(entry: dict[str, Any], token: int) -> float:
 
 
 def _versions(
-    spans: list[dict[str, Any]] | None, length: int, version: PolicyVersion, adapter: bool
+    spans: list[dict[str, Any]] | None, length: int, version: PolicyVersion, static: bool
 ) -> list[VersionSpan]:
     """Spans as the server reports them where it knows our versions (full weights, swapped even during a
-    request); an adapter is of one version, and the server then calls the weights `default`."""
-    if not spans and not adapter:
+    request). An adapter, and a base model that nothing replaces, are of one version; the server then calls
+    them `default`."""
+    if not spans and not static:
         raise InfraFault("the server does not say which weights sampled, and they may have changed meanwhile")
     known = spans and all("." in str(span["version"]) for span in spans)
-    if spans and not known and not adapter:
+    if spans and not known and not static:
         # It was started again, and nobody has given it weights since.
         raise ServerLost(f"the server sampled from weights it calls {spans[0]['version']!r}")
     if not spans or not known:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import aiohttp
 
+from headway_api.model_names import POLICY
 from headway_api.records import WeightsManifest, WeightsState
 from headway_coordinator.http import call
 
@@ -12,15 +13,27 @@ LOAD_SECONDS = 600.0
 """Longest a load may take, download included; a server that needs longer is taken for stuck."""
 
 
-async def state(http: aiohttp.ClientSession, url: str, token: str) -> WeightsState:
-    """What the server holds, by its own measurement."""
+async def state(http: aiohttp.ClientSession, url: str, token: str, slot: str = POLICY) -> WeightsState:
+    """What the server holds in a slot, by its own measurement."""
     return WeightsState.model_validate(
-        await call(http, "GET", f"{url}/v1/weights", timeout=ASK_SECONDS, token=token)
+        await call(http, "GET", _place(url, slot), timeout=ASK_SECONDS, token=token)
     )
 
 
-async def load(http: aiohttp.ClientSession, url: str, token: str, manifest: WeightsManifest) -> WeightsState:
+async def load(
+    http: aiohttp.ClientSession, url: str, token: str, manifest: WeightsManifest, slot: str = POLICY
+) -> WeightsState:
     """Make the server fetch, verify and take `manifest`; returns once it has, or has failed to."""
     body = manifest.model_dump(mode="json")
-    answer = await call(http, "POST", f"{url}/v1/weights", timeout=LOAD_SECONDS, token=token, body=body)
+    answer = await call(http, "POST", _place(url, slot), timeout=LOAD_SECONDS, token=token, body=body)
     return WeightsState.model_validate(answer)
+
+
+async def release(http: aiohttp.ClientSession, url: str, token: str, slot: str) -> None:
+    """Have the server let go of a slot, once no request uses its weights."""
+    await call(http, "DELETE", _place(url, slot), timeout=ASK_SECONDS, token=token)
+
+
+def _place(url: str, slot: str) -> str:
+    """A slot's address; that of the trained policy is the plain one."""
+    return f"{url}/v1/weights" if slot == POLICY else f"{url}/v1/weights?slot={slot}"

@@ -6,6 +6,7 @@ adapters.py   which versions are held, which may go (pure)
 chain.py      full weights, or a delta and what it is built on -> a whole model on the disk
 delta.py      one delta applied (pure but for files)
 learner.py    the learner, where weights come out of its memory
-loaders.py    lora and full: how the engine is made to take a folder
-keeper.py     one manifest after another; what the server says it holds
+loaders.py    lora, full and base: how the engine is made to take weights
+keeper.py     one manifest after another of one slot; what the server says it holds there
+slots.py      the slots of one engine
 """

@@ -39,6 +39,11 @@ class Adapters:
             self, loaded=(*rest, version), draining=tuple(v for v in self.draining if v != version)
         )
 
+    def dropped(self, version: PolicyVersion) -> Adapters:
+        """After `version`, whether it was loaded or not, was unloaded."""
+        rest = self.added(version)
+        return replace(rest, loaded=rest.loaded[:-1], draining=(*rest.draining, version))
+
     def retire(self, in_use: Collection[PolicyVersion], keep: int) -> tuple[Adapters, Retirement]:
         """Let go of what nobody uses beyond the newest `keep`.
 

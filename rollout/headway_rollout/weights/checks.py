@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from headway_api.records import FileDigest, WeightsManifest
+from headway_api.records import Canary, FileDigest, WeightsManifest
 from headway_api.weights_format import DELTA_FILE, DIGESTS_FILE, MODEL_FILE, NotSafetensors, read_spans
 
 FLOATS: Final = frozenset({"F32", "F16", "BF16"})
@@ -59,6 +59,13 @@ def check_manifest(manifest: WeightsManifest, kinds: Collection[str]) -> None:
     """The manifest is of a kind that this job's servers take, and its file names stay inside their folder."""
     if manifest.kind not in kinds:
         raise Unusable(f"the manifest is of {manifest.kind} weights; this server takes {' and '.join(kinds)}")
+    if manifest.canary is not None:
+        _check_canary(manifest.canary)
+    if manifest.kind != "base":  # those are loaded already, so no file is read
+        _check_files(manifest)
+
+
+def _check_files(manifest: WeightsManifest) -> None:
     whole, *deltas = (*manifest.chain, manifest.link)
     for link in (whole, *deltas):
         outside = [file.name for file in link.files if Path(file.name).name != file.name]
@@ -71,7 +78,10 @@ def check_manifest(manifest: WeightsManifest, kinds: Collection[str]) -> None:
     for link in deltas:
         if {DELTA_FILE, DIGESTS_FILE} - {file.name for file in link.files}:
             raise Unusable(f"version {link.version} lacks {DELTA_FILE} or {DIGESTS_FILE}")
-    if len(manifest.canary.tokens) < 2 or len(manifest.canary.logprobs) != len(manifest.canary.tokens) - 1:
+
+
+def _check_canary(canary: Canary) -> None:
+    if len(canary.tokens) < 2 or len(canary.logprobs) != len(canary.tokens) - 1:
         raise Unusable("the canary needs at least two tokens and one log-probability fewer than tokens")
 
 
@@ -110,7 +120,7 @@ def check_lora(config: Mapping[str, object], found: Mapping[str, TensorHeader], 
     if config.get("peft_type") != "LORA" or not isinstance(rank, int):
         raise Unusable("adapter_config.json does not describe a LoRA adapter")
     if rank > max_rank:
-        raise Unusable(f"the adapter's rank is {rank}; spec.model.lora.rank is {max_rank}")
+        raise Unusable(f"the adapter's rank is {rank}; this server has room for rank {max_rank}")
     if not found:
         raise Unusable("the adapter holds no tensor")
     for name, header in found.items():

@@ -1,4 +1,4 @@
-"""One manifest after another: fetch, check, load, prove; and what the server says it holds.
+"""One manifest after another of one slot: fetch, check, load, prove; and what the server says it holds.
 
 Two kinds of failure are told apart by whether the engine was touched:
 
@@ -10,6 +10,10 @@ Two kinds of failure are told apart by whether the engine was touched:
   good, the engine is killed at once so that no request in flight can finish on such weights, and the process
   ends as retriable: Kubernetes starts it again with a clean engine, and the next manifest starts from there.
   So does an engine that hangs, whoever finds it.
+
+The second holds for the trained policy. An adapter of another slot touches nothing that the engine holds
+besides: where it cannot be verified, the engine is told to forget it, its slot is not ready, and the other
+slots go on.
 """
 
 from __future__ import annotations
@@ -22,7 +26,8 @@ from typing import TYPE_CHECKING, Final
 
 from headway_api.exits import JobError
 from headway_api.logs import event
-from headway_api.records import LoadFailure, PolicyVersion, WeightsManifest, WeightsState
+from headway_api.model_names import POLICY
+from headway_api.records import Canary, LoadFailure, WeightsManifest, WeightsState
 from headway_api.store import Corrupt, NotFound, Store
 from headway_rollout.engine import Engine, EngineRefused, NotJoined, WrongWeights
 from headway_rollout.model import STORE_FAILURES
@@ -58,32 +63,90 @@ def said(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
+NOTHING: Final = WeightsState(version=None, ready=False)
+"""What a slot holds that was given nothing yet."""
+
+
+def unverified(error: Exception, measured: float | None) -> WeightsState:
+    """After a load that was begun and not verified; `measured` is the canary's difference, where known."""
+    finite = measured if measured is not None and measured != float("inf") else None
+    return WeightsState(
+        version=None, ready=False, error=said(error), reason=kind_of(error), canary_error=finite
+    )
+
+
+def ended(error: JobError) -> WeightsState:
+    """Of an engine that is not to be trusted any more: whatever it is told to take, it does not take."""
+    why = f"{error.termination.reason}: {error}"
+    return WeightsState(version=None, ready=False, error=why, reason="UpdateFailed")
+
+
 class Keeper:
     """Takes manifests one at a time and answers with what is true afterwards.
 
-    Invariant: `state.ready` implies that the canary of `state.version` passed on this very engine.
+    Invariant: `state.ready` implies that the canary of `state.version`, where it has one, passed on this very
+    engine.
     """
 
-    def __init__(self, engine: Engine, loader: Loader, store: Store, folder: Path) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        loader: Loader,
+        store: Store,
+        folder: Path,
+        *,
+        slot: str = POLICY,
+        failed: asyncio.Future[JobError] | None = None,
+        final: bool = True,
+    ) -> None:
+        """`failed` is the future of the whole engine. `final`: what cannot be verified ends the engine."""
         self._engine = engine
         self._loader = loader
         self._store = store
         self._folder = folder
+        self._slot = slot
+        self._final = final
         self._one_at_a_time = asyncio.Lock()
-        self._state = WeightsState(version=None, ready=False)
-        self.failed: asyncio.Future[JobError] = asyncio.get_running_loop().create_future()
+        self._state = NOTHING
+        self._leaving = False
+        self.failed: asyncio.Future[JobError] = failed or asyncio.get_running_loop().create_future()
         """Done when the engine is not to be trusted any more."""
 
     @property
     def state(self) -> WeightsState:
-        """What the server holds at this moment."""
+        """What the slot holds at this moment."""
+        if self.failed.done() and (self._state.ready or self._state.error is None):
+            return ended(self.failed.result())
         return self._state
+
+    @property
+    def leaving(self) -> bool:
+        """It was released, and has been given nothing since."""
+        return self._leaving
+
+    def release(self) -> None:
+        """From now on it holds nothing; `let_go` does the work."""
+        self._leaving = True
+        self._settle(NOTHING)
+
+    async def let_go(self) -> bool:
+        """Once `leaving`: let go of what no request uses by now; whether that was the last of it."""
+        async with self._one_at_a_time:
+            if not self._leaving:
+                return False
+            self._settle(NOTHING)
+            try:
+                return await self._loader.release()
+            except EngineRefused as error:
+                event(log, "not released", logging.WARNING, slot=self._slot, why=said(error))
+                return False
 
     async def take(self, manifest: WeightsManifest) -> WeightsState:
         """Make the engine hold `manifest`; asking again for what it holds costs nothing."""
+        self._leaving = False
         async with self._one_at_a_time:
             if self.failed.done() or (self._state.ready and self._state.version == manifest.version):
-                return self._state
+                return self.state
             before, started = self._state, time.monotonic()
             self._state = before.model_copy(update={"ready": False, "error": None, "reason": None})
             try:
@@ -93,12 +156,12 @@ class Keeper:
             else:
                 await self._load(manifest, folder, started)
             self._report(manifest)
-            return self._state
+            return self.state
 
     async def _fetched(self, manifest: WeightsManifest) -> Path:
         check_manifest(manifest, self._loader.kinds)
         folder = self._folder / str(manifest.version)
-        if not self._loader.holds(manifest.version):
+        if not self._loader.holds(manifest):
             await self._fetch(manifest, folder)
         return folder
 
@@ -116,42 +179,39 @@ class Keeper:
         measured: float | None = None
         try:
             await self._loader.load(manifest, folder)
-            measured = await self._measure(manifest)
-            if not canary.agrees(measured, manifest.canary.tolerance):
-                raise NotVerified(
-                    f"log-probabilities differ from the learner's by {measured:.3g} on average, "
-                    f"tolerance {manifest.canary.tolerance:.3g}"
-                )
+            if manifest.canary is not None:
+                measured = await self._measure(self._loader.model(manifest), manifest.canary)
+                if not canary.agrees(measured, manifest.canary.tolerance):
+                    raise NotVerified(
+                        f"log-probabilities differ from the learner's by {measured:.3g} on average, "
+                        f"tolerance {manifest.canary.tolerance:.3g}"
+                    )
             await self._loader.tidy()
         except (EngineRefused, NotVerified) as error:
-            self._fail(manifest.version, error, measured)
+            await self._fail(manifest, error, unverified(error, measured))
             return
         seconds = time.monotonic() - started
         self._settle(
             WeightsState(version=manifest.version, ready=True, canary_error=measured, seconds=seconds)
         )
 
-    async def _measure(self, manifest: WeightsManifest) -> float:
-        model, tokens = self._loader.model(manifest.version), manifest.canary.tokens
-        at = canary.positions(len(manifest.canary.logprobs))
+    async def _measure(self, model: str, expected: Canary) -> float:
+        tokens, at = expected.tokens, canary.positions(len(expected.logprobs))
         found = await asyncio.gather(
             *(self._engine.next_logprob(model, tokens[: i + 1], tokens[i + 1]) for i in at)
         )
-        return canary.difference([manifest.canary.logprobs[i] for i in at], found)
+        return canary.difference([expected.logprobs[i] for i in at], found)
 
-    def _fail(self, version: PolicyVersion, error: Exception, measured: float | None) -> None:
-        finite = measured if measured is not None and measured != float("inf") else None
-        state = WeightsState(
-            version=None, ready=False, error=said(error), reason=kind_of(error), canary_error=finite
-        )
-        message = f"weights {version} were not verified: {said(error)}"
-        self._end(state, JobError("WeightsNotVerified", message, permanent=False))
-
-    def hung(self, why: str) -> None:
-        """The engine computes nothing any more."""
-        # Whatever it is told to take from here on, it does not take.
-        state = WeightsState(version=None, ready=False, error=f"EngineHung: {why}", reason="UpdateFailed")
-        self._end(state, JobError("EngineHung", why, permanent=False))
+    async def _fail(self, manifest: WeightsManifest, error: Exception, state: WeightsState) -> None:
+        if self._final:
+            message = f"weights {manifest.version} were not verified: {said(error)}"
+            self._end(state, JobError("WeightsNotVerified", message, permanent=False))
+            return
+        try:
+            await self._loader.drop(manifest)
+        except EngineRefused as refused:
+            event(log, "not unloaded", logging.WARNING, slot=self._slot, why=said(refused))
+        self._settle(state)
 
     def _end(self, state: WeightsState, error: JobError) -> None:
         self._settle(state)
@@ -166,7 +226,7 @@ class Keeper:
     def _report(self, manifest: WeightsManifest) -> None:
         state = self._state
         event(
-            log, "weights", logging.INFO if state.error is None else logging.ERROR,
+            log, "weights", logging.INFO if state.error is None else logging.ERROR, slot=self._slot,
             wanted=str(manifest.version), held=str(state.version), ready=state.ready, error=state.error,
             reason=state.reason, canary_error=state.canary_error, seconds=state.seconds,
         )  # fmt: skip

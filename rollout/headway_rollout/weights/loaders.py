@@ -1,4 +1,4 @@
-"""How the engine is made to take weights: as one more adapter, or in place of all it holds."""
+"""How the engine is made to take weights: as one more adapter, in place of all it holds, or not at all."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Protocol
 
 from headway_api.logs import event
-from headway_api.model_names import BASE_MODEL, adapter_name
-from headway_api.records import PolicyVersion, WeightsManifest
+from headway_api.model_names import BASE_MODEL, POLICY, adapter_name, name_of
+from headway_api.records import FileDigest, PolicyVersion, WeightsManifest
 from headway_api.store import Store, download_folder
 from headway_api.weights_format import DIGESTS_FILE
 from headway_rollout.engine import Engine, NotJoined
@@ -33,13 +33,15 @@ log = logging.getLogger(__name__)
 
 
 class Loader(Protocol):
-    """One way of taking weights. `fetch` does not touch the engine; `load` does."""
+    """One way of taking weights into one slot. `fetch` does not touch the engine; `load` does."""
 
     kinds: tuple[str, ...]
     """Of manifests that it takes."""
 
-    def holds(self, version: PolicyVersion) -> bool:
-        """The engine has it already, so that nothing need be fetched."""
+    def holds(self, manifest: WeightsManifest) -> bool:
+        """Nothing need be fetched for it: the engine has the weights, or their files lie here still.
+
+        Raises `Unusable` where this version had other files."""
 
     async def fetch(self, store: Store, manifest: WeightsManifest, folder: Path) -> None:
         """Bring the files into `folder`, which is not there yet, or have the engine meet who has the weights.
@@ -47,28 +49,78 @@ class Loader(Protocol):
         Raises `Unusable` where they are not this model's, what `download_folder` raises, and `NotJoined`."""
 
     async def load(self, manifest: WeightsManifest, folder: Path) -> None:
-        """Raises `EngineRefused`, after which the engine is not to be trusted."""
+        """Raises `EngineRefused`, after which the engine is not to be trusted with these weights."""
 
-    def model(self, version: PolicyVersion) -> str:
-        """Model name of requests for `version`."""
+    def model(self, manifest: WeightsManifest) -> str:
+        """Model name of requests for it."""
 
     async def tidy(self) -> None:
         """After a verified load: let go of what is no longer needed."""
 
+    async def drop(self, manifest: WeightsManifest) -> None:
+        """After a load that could not be verified, in an engine that goes on: have it forget these weights.
+
+        Raises `EngineRefused`."""
+
+    async def release(self) -> bool:
+        """Let go of all that no request uses; whether that was the last of it. Raises `EngineRefused`."""
+
+
+class BaseLoader:
+    """The model that the engine loaded when it started: there is nothing to fetch or to load."""
+
+    kinds: tuple[str, ...] = ("base",)
+
+    def holds(self, manifest: WeightsManifest) -> bool:
+        return True
+
+    async def fetch(self, store: Store, manifest: WeightsManifest, folder: Path) -> None:
+        return
+
+    async def load(self, manifest: WeightsManifest, folder: Path) -> None:
+        return
+
+    def model(self, manifest: WeightsManifest) -> str:
+        return BASE_MODEL
+
+    async def tidy(self) -> None:
+        return
+
+    async def drop(self, manifest: WeightsManifest) -> None:
+        return
+
+    async def release(self) -> bool:
+        return True
+
 
 class LoraLoader:
-    """Adapters side by side, one name and one folder a version."""
+    """Adapters side by side, one name and one folder a version; or the base model that they are on."""
 
-    kinds: tuple[str, ...] = ("lora",)
+    kinds: tuple[str, ...] = ("lora", "base")
 
-    def __init__(self, engine: Engine, max_rank: int) -> None:
+    def __init__(self, engine: Engine, max_rank: int, slot: str = POLICY, keep: int = KEEP_ADAPTERS) -> None:
+        """`keep` newest versions stay loaded, whether requests use them or not."""
         self._engine = engine
         self._max_rank = max_rank
+        self._slot = slot
+        self._keep = keep
         self._adapters = Adapters()
         self._folders: dict[PolicyVersion, Path] = {}
+        """Of the adapters that are loaded or draining."""
+        self._files: dict[PolicyVersion, list[FileDigest]] = {}
+        """What lies in them."""
+        self._doubtful: set[PolicyVersion] = set()
+        """Those of which the engine did not say whether it has them: their folders stay."""
 
-    def holds(self, version: PolicyVersion) -> bool:
-        return self._adapters.holds(version)
+    def holds(self, manifest: WeightsManifest) -> bool:
+        if manifest.kind == "base":
+            return True
+        files = self._files.get(manifest.version, manifest.files)
+        if files != manifest.files:
+            raise Unusable(
+                f"slot {self._slot} has version {manifest.version} with other files; give it another version"
+            )
+        return manifest.version in self._folders
 
     async def fetch(self, store: Store, manifest: WeightsManifest, folder: Path) -> None:
         await asyncio.to_thread(self._download, store, manifest, folder)
@@ -85,25 +137,53 @@ class LoraLoader:
         check_lora(content, read_headers(folder, tensor_files(manifest.files)), self._max_rank)
 
     async def load(self, manifest: WeightsManifest, folder: Path) -> None:
+        if manifest.kind == "base":
+            return
         version = manifest.version
-        if not self.holds(version):
-            self._folders[version] = folder
-            await self._engine.load_adapter(adapter_name(version), str(folder))
+        if version in self._doubtful:
+            await self._unload(version)
+        if not self._adapters.holds(version):
+            self._folders[version], self._files[version] = folder, manifest.files
+            await self._engine.load_adapter(self._name(version), str(folder))
         self._adapters = self._adapters.added(version)
 
-    def model(self, version: PolicyVersion) -> str:
-        return adapter_name(version)
+    def _name(self, version: PolicyVersion) -> str:
+        return adapter_name(version, self._slot)
+
+    def model(self, manifest: WeightsManifest) -> str:
+        return name_of(manifest, self._slot)
 
     async def tidy(self) -> None:
+        await self._retire(self._keep)
+
+    async def release(self) -> bool:
+        await self._retire(0)
+        return not self._folders
+
+    async def _retire(self, keep: int) -> None:
         named = await self._engine.adapters_in_use()
-        in_use = {version for version in self._folders if adapter_name(version) in named}
-        self._adapters, retirement = self._adapters.retire(in_use, KEEP_ADAPTERS)
+        in_use = {version for version in self._folders if self._name(version) in named}
+        after, retirement = self._adapters.retire(in_use, keep)
         for version in retirement.unload:
-            await self._engine.unload_adapter(adapter_name(version))
-            event(log, "adapter unloaded", version=str(version))
+            await self._unload(version)
+        self._adapters = after
         for version in retirement.delete:
+            del self._files[version]
             shutil.rmtree(self._folders.pop(version))
-            event(log, "adapter deleted", version=str(version))
+            event(log, "adapter deleted", slot=self._slot, version=str(version))
+
+    async def drop(self, manifest: WeightsManifest) -> None:
+        if manifest.kind == "base" or manifest.version not in self._folders:
+            return
+        self._adapters = self._adapters.added(manifest.version)
+        self._doubtful.add(manifest.version)
+        await self._unload(manifest.version)
+
+    async def _unload(self, version: PolicyVersion) -> None:
+        await self._engine.unload_adapter(self._name(version))
+        self._adapters = self._adapters.dropped(version)
+        self._doubtful.discard(version)
+        event(log, "adapter unloaded", slot=self._slot, version=str(version))
 
 
 class FullLoader:
@@ -121,8 +201,8 @@ class FullLoader:
         self._held: Held | None = None
         self._previous: Held | None = None
 
-    def holds(self, version: PolicyVersion) -> bool:
-        return self._held is not None and version == self._held.version
+    def holds(self, manifest: WeightsManifest) -> bool:
+        return self._held is not None and manifest.version == self._held.version
 
     async def fetch(self, store: Store, manifest: WeightsManifest, folder: Path) -> None:
         if manifest.direct is not None and self._learner is not None:
@@ -140,7 +220,7 @@ class FullLoader:
         check_full(self._expected, read_headers(folder, _model_files(manifest)))
 
     async def load(self, manifest: WeightsManifest, folder: Path) -> None:
-        if self.holds(manifest.version):
+        if self.holds(manifest):
             return
         where, version = str(folder), str(manifest.version)
         await self._engine.pause()
@@ -154,13 +234,21 @@ class FullLoader:
         await self._engine.resume()
         self._previous, self._held = self._held, Held(manifest.version, folder)
 
-    def model(self, version: PolicyVersion) -> str:
+    def model(self, manifest: WeightsManifest) -> str:
         return BASE_MODEL
 
     async def tidy(self) -> None:
         if self._previous is not None:
             shutil.rmtree(self._previous.folder)
         self._previous = None
+
+    async def drop(self, manifest: WeightsManifest) -> None:
+        """Never called: what could not be verified has replaced all else, and the engine ends."""
+        raise AssertionError(f"{manifest.version} cannot be taken out of the engine again")
+
+    async def release(self) -> bool:
+        """Nothing goes: the engine has no other weights."""
+        return True
 
 
 def _model_files(manifest: WeightsManifest) -> list[str]:

@@ -254,4 +254,4 @@ def test_an_aborted_request_may_be_sent_elsewhere() -> None:
 def test_full_weights_are_not_guessed() -> None:
     """They may have been swapped during the request: the version that was asked for proves nothing."""
     with pytest.raises(InfraFault, match="which weights"):
-        vllm.read(answer(), version(0), adapter=False)
+        vllm.read(answer(), version(0), static=False)

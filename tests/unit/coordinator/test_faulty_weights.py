@@ -11,7 +11,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 from aiohttp.test_utils import TestServer
-from served_weights import Server
+from served_weights import Process, Server
 from versions import chained, path, whole
 
 from headway_api.conditions import Condition
@@ -45,7 +45,7 @@ class Job:
 @asynccontextmanager
 async def running(folder: Path) -> AsyncIterator[Job]:
     server = Server(folder)
-    agent = TestServer(application(server, TOKEN))
+    agent = TestServer(application(Process(server), TOKEN))
     await agent.start_server()
     endpoint = Endpoint("http://engine:8000", str(agent.make_url("")).rstrip("/"))
 
@@ -134,7 +134,7 @@ async def test_an_engine_that_is_not_trusted_any_more_is_replaced_and_takes_the_
         await job.fleet.want(second)
         await job.until("False", "VerificationFailed" if fault == "canary" else "UpdateFailed")
         assert not job.fleet.router.in_rotation()
-        assert not await job.server.ready()
+        assert not await Process(job.server).ready()
         job.server.engine.answers, job.server.engine.refuses = right, False
         job.server.restart()
         await job.until("True", "Synced")

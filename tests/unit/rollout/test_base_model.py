@@ -13,7 +13,7 @@ from headway_rollout.model import fetch, read_config
 
 
 def test_a_store_that_fails_for_now_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*given: object) -> Path:
+    def broken(*given: object, **named: object) -> Path:
         raise ConnectionResetError("by peer")
 
     monkeypatch.setattr(base_model, "fetch", broken)

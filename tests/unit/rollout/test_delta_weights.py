@@ -104,7 +104,7 @@ async def test_a_damaged_or_missing_link_leaves_the_engine_as_it_was_and_heals(
     assert len(server.engine.read) == read, "the engine must not see it"
     assert server.held() == {str(before.version)}, "nothing of it stays on the disk"
     assert f"000001/{MODEL_FILE}" not in server.store.models(), "asked again and again, it must cost little"
-    assert not server.keeper.failed.done()
+    assert not server.slots.failed.done()
     file.write_bytes(kept)
     again = await server.take(manifests[2])
     assert (again.version, again.ready, again.error) == (version(3), True, None)
@@ -146,7 +146,7 @@ async def test_after_a_canary_that_failed_a_new_engine_walks_the_chain(
     server.engine.answers = lambda context: -9.0
     state = await server.take(manifests[1])
     assert (state.version, state.ready, state.reason) == (None, False, "VerificationFailed")
-    assert server.keeper.failed.done()
+    assert server.slots.failed.done()
     server.engine.answers = right
     server.restart()
     server.store.models()
@@ -160,7 +160,7 @@ async def test_an_engine_that_refuses_a_delta_is_not_trusted_any_more(server: Se
     server.engine.refuses = True
     state = await server.take(manifests[1])
     assert (state.version, state.ready, state.reason) == (None, False, "UpdateFailed")
-    assert server.keeper.failed.done()
+    assert server.slots.failed.done()
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ async def test_while_the_learner_is_away_the_engine_stays_as_it_was(server: Serv
     assert (state.version, state.ready, state.reason) == (version(1), True, "UpdateFailed")
     assert "NotJoined" in (state.error or "")
     assert server.engine.calls == calls
-    assert not server.keeper.failed.done()
+    assert not server.slots.failed.done()
     assert server.held() == {"0.1"}
     with sending(TOKEN, port=sender.port) as back:
         back.offer(offered(2))
@@ -96,7 +96,7 @@ async def test_what_keeps_it_from_joining_leaves_the_engine_as_it_was(server: Se
         state = await server.take(manifest(sender, 1))
     assert (state.version, state.ready, state.reason) == (None, False, "UpdateFailed")
     assert "pause" not in server.engine.calls
-    assert not server.keeper.failed.done()
+    assert not server.slots.failed.done()
     assert not list(server.cache.glob("*"))
 
 
@@ -130,7 +130,7 @@ async def test_a_transfer_that_breaks_off_is_final(server: Server) -> None:
         sender.offer(offered(1))
         state = await server.take(manifest(sender, 1))
     assert (state.version, state.ready, state.reason) == (None, False, "UpdateFailed")
-    assert server.keeper.failed.done()
+    assert server.slots.failed.done()
 
 
 @pytest.mark.parametrize("away", [True, False], ids=["away", "not to be met by the engine"])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from served_weights import Server
 from versions import whole
 
-from headway_api.config import JobConfig
+from headway_api.config import ServedModel
 from headway_rollout import hang
 from headway_rollout import server as servers
 from headway_rollout.engine import Engine, EngineRefused
@@ -186,10 +186,10 @@ async def test_a_server_whose_engine_hangs_kills_it_says_so_and_ends(
 ) -> None:
     monkeypatch.setattr(servers, "REPORT_SECONDS", 0.0)
     held, process = Server(tmp_path), Process()
-    server = RolloutServer(cast(JobConfig, None), "token", cast(Settings, None))
+    server = RolloutServer(cast(ServedModel, None), "token", cast(Settings, None))
     await held.take(whole(tmp_path, 1))
     assert held.state.ready
-    watching = server._watch(Counting(), held.keeper, cast(EngineProcess, process))
+    watching = server._watch(Counting(), held.slots, cast(EngineProcess, process))
     with pytest.raises(Exception, match="no token") as ended:
         await asyncio.wait_for(watching, 5)
     error: Any = ended.value
@@ -207,13 +207,13 @@ async def test_a_load_that_a_hang_breaks_off_does_not_hide_it(tmp_path: Path) ->
     await held.take(whole(tmp_path, 1))
 
     def hangs(context: list[int]) -> float:
-        held.keeper.hung("no token")
+        held.slots.hung("no token")
         return -9.0
 
     held.engine.answers = hangs
     state = await held.take(whole(tmp_path, 2))
     assert (state.ready, state.error) == (False, "EngineHung: no token")
-    assert held.keeper.failed.result().termination.reason == "EngineHung"
+    assert held.slots.failed.result().termination.reason == "EngineHung"
 
 
 async def test_an_engine_is_held_from_pause_to_resume_and_while_it_joins(

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rollout_server import job_config
 
-from headway_api.model_names import adapter_name
+from headway_api.config import ServedModel
+from headway_api.model_names import adapter_name, is_slot, salt_of
 from headway_api.records import PolicyVersion
 from headway_rollout.launch import (
     KEEP_ADAPTERS,
@@ -21,6 +22,7 @@ from headway_rollout.launch import (
     Host,
     cache_bytes,
     launch,
+    most_adapters,
     threads,
 )
 
@@ -36,8 +38,8 @@ CPU = Host(accelerator=False, cores=4, cache=Path("/cache"), address="0.0.0.0", 
 GPU = dataclasses.replace(CPU, accelerator=True)
 
 
-def spec_of(**spec: Any) -> Any:
-    return job_config(Path("/nowhere"), "s3://bucket/model", **spec).spec
+def served(**spec: Any) -> ServedModel:
+    return job_config(Path("/nowhere"), "s3://bucket/model", **spec).served()
 
 
 def flags(argv: tuple[str, ...]) -> dict[str, str]:
@@ -52,7 +54,7 @@ def flags(argv: tuple[str, ...]) -> dict[str, str]:
 
 
 def started(host: Host = CPU, parent: dict[str, str] | None = None, **spec: Any) -> Any:
-    return launch(spec_of(**spec), Path("/cache/model"), MODEL, host, parent or {})
+    return launch(served(**spec), Path("/cache/model"), MODEL, host, parent or {})
 
 
 def test_adapters_get_slots_for_every_version_that_may_be_in_flight() -> None:
@@ -61,6 +63,35 @@ def test_adapters_get_slots_for_every_version_that_may_be_in_flight() -> None:
     assert found["--max-lora-rank"] == "16"
     assert int(found["--max-cpu-loras"]) > int(found["--max-loras"]) == KEEP_ADAPTERS
     assert "--weight-transfer-config" not in found
+
+
+LORA = {"model": {"lora": {"rank": 16, "alpha": 32}}}
+HELD_OUT = {"data": {"train": {"uri": "s3://b/train.jsonl"}, "validation": {"uri": "s3://b/held.jsonl"}}}
+
+
+def test_what_is_validated_beside_training_has_a_place_of_its_own() -> None:
+    alone, beside = served(**LORA), served(**LORA, **HELD_OUT)
+    assert (alone.adapters, beside.adapters) == (1, 2)
+    assert most_adapters(beside) == most_adapters(alone) + 1
+    assert served(model={"full": {}}, **HELD_OUT).adapters == 1, "no engine holds all weights twice"
+
+
+def an_evaluation(rank: int | None, adapters: int) -> dict[str, str]:
+    """Flags of a server that holds candidates, none of which is trained meanwhile."""
+    changed = {"lora_rank": rank, "adapters": adapters, "updates": False}
+    model = served(**LORA).model_copy(update=changed)
+    return flags(launch(model, Path("/cache/model"), MODEL, CPU, {}).argv)
+
+
+def test_each_candidate_with_an_adapter_has_one_place() -> None:
+    found = an_evaluation(rank=12, adapters=5)
+    assert (found["--max-lora-rank"], found["--max-loras"]) == ("16", "5")
+    assert int(found["--max-cpu-loras"]) >= 5
+    assert "--weight-transfer-config" not in found
+
+
+def test_a_plain_model_that_nothing_replaces_needs_neither_adapters_nor_a_transfer() -> None:
+    assert not {"--enable-lora", "--weight-transfer-config"} & an_evaluation(None, 1).keys()
 
 
 @pytest.mark.parametrize(("rank", "slot"), [(1, 1), (4, 8), (8, 8), (9, 16), (32, 32), (33, 64), (256, 256)])
@@ -135,7 +166,7 @@ def test_threads_follow_the_containers_limit(
     if limit is not None:
         rollout["resources"] = {"limits": {"cpu": limit}}
     assert started(parent=parent, rollout=rollout).env["OMP_NUM_THREADS"] == expected
-    assert threads(spec_of(rollout=rollout), CPU) == int(expected)
+    assert threads(served(rollout=rollout), CPU) == int(expected)
 
 
 def test_threads_set_from_outside_stay() -> None:
@@ -151,7 +182,7 @@ def test_the_cache_holds_at_least_one_sequence_and_stays_within_bounds(
     context: int, concurrency: int, dtype: str
 ) -> None:
     rollout = {"sampling": {"maxTokens": 16}, "maxConcurrency": concurrency}
-    found = cache_bytes(spec_of(model={"contextLength": context, "dtype": dtype}, rollout=rollout), MODEL)
+    found = cache_bytes(served(model={"contextLength": context, "dtype": dtype}, rollout=rollout), MODEL)
     token = 2 * 2 * 2 * 32 * (4 if dtype == "float32" else 2)
     assert found >= max(SMALLEST_CACHE, token * context)
     assert found <= max(LARGEST_CACHE, token * (context + 64))
@@ -161,6 +192,20 @@ def test_the_cache_holds_at_least_one_sequence_and_stays_within_bounds(
 def test_every_version_has_a_name_of_its_own(incarnation: int, step: int) -> None:
     name = adapter_name(PolicyVersion(incarnation=incarnation, step=step))
     assert re.fullmatch(rf"policy-{incarnation}\.{step}", name)
+
+
+SLOTS = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", fullmatch=True)
+VERSIONS = st.builds(PolicyVersion, incarnation=st.integers(0, 99), step=st.integers(0, 999))
+
+
+@given(SLOTS, SLOTS, VERSIONS, VERSIONS)
+def test_versions_of_two_slots_never_share_a_name_or_a_cached_prefix(
+    one: str, other: str, first: PolicyVersion, second: PolicyVersion
+) -> None:
+    assert is_slot(one)
+    alike = (one, first) == (other, second)
+    assert (adapter_name(first, one) == adapter_name(second, other)) == alike
+    assert (salt_of(first, one) == salt_of(second, other)) == alike
 
 
 def test_the_transfer_engine_is_registered_under_the_name_that_is_asked_for() -> None:

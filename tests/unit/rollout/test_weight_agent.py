@@ -9,6 +9,8 @@ from aiohttp.test_utils import TestClient, TestServer
 from headway_api.records import PolicyVersion, WeightsManifest, WeightsState
 from headway_api.sandbox_api import Problem
 from headway_rollout.agent import application
+from headway_rollout.weights.keeper import NOTHING
+from headway_rollout.weights.slots import SlotRefused
 
 TOKEN = "secret"
 AUTHORIZED = {"Authorization": f"Bearer {TOKEN}"}
@@ -25,16 +27,27 @@ class Scripted:
     """Answers as told."""
 
     def __init__(self) -> None:
-        self.state = WeightsState(version=None, ready=False)
+        self.states: dict[str, WeightsState] = {}
         self.up = True
         self.taken: list[WeightsManifest] = []
 
-    async def take(self, manifest: WeightsManifest) -> WeightsState | None:
+    def state(self, slot: str) -> WeightsState:
+        return self.states.get(slot, NOTHING)
+
+    async def take(self, slot: str, manifest: WeightsManifest) -> WeightsState | None:
         if not self.up:
             return None
+        if slot == "one-too-many":
+            raise SlotRefused("release one")
         self.taken.append(manifest)
-        self.state = WeightsState(version=manifest.version, ready=True, canary_error=1e-6, seconds=0.1)
-        return self.state
+        state = WeightsState(version=manifest.version, ready=True, canary_error=1e-6, seconds=0.1)
+        self.states[slot] = state
+        return state
+
+    def release(self, slot: str) -> None:
+        if slot == "policy":
+            raise SlotRefused("it stays")
+        self.states.pop(slot, None)
 
     def alive(self) -> bool:
         return self.up
@@ -72,6 +85,7 @@ async def test_without_the_token_nothing_is_taken_or_told(
     for answer in (
         await client.post("/v1/weights", json=MANIFEST, headers=header),
         await client.get("/v1/weights", headers=header),
+        await client.delete("/v1/weights?slot=tuned", headers=header),
     ):
         assert answer.status == 401
         assert Problem.model_validate_json(await answer.text()).reason == "Unauthorized"
@@ -91,6 +105,41 @@ async def test_while_the_engine_starts_the_answer_says_when_to_ask_again(
     answer = await client.post("/v1/weights", json=MANIFEST, headers=AUTHORIZED)
     assert answer.status == 503
     assert int(answer.headers["Retry-After"]) > 0
+
+
+async def state_of(client: TestClient[Any, Any], slot: str, method: str = "GET") -> WeightsState:
+    answer = await client.request(method, f"/v1/weights?slot={slot}", headers=AUTHORIZED)
+    return WeightsState.model_validate_json(await answer.text())
+
+
+async def test_each_slot_has_a_state_of_its_own_until_it_is_released(client: TestClient[Any, Any]) -> None:
+    await client.post("/v1/weights?slot=tuned", json=MANIFEST, headers=AUTHORIZED)
+    assert (await state_of(client, "tuned")).ready
+    assert not (await state_of(client, "policy")).ready
+    assert await state_of(client, "tuned", "DELETE") == NOTHING
+    assert await state_of(client, "tuned") == NOTHING
+
+
+@pytest.mark.parametrize("slot", ["", "Tuned", "a.b", "-a", "a-", "a/b", "a" * 64])
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
+async def test_a_slot_has_the_name_of_a_dns_label(
+    client: TestClient[Any, Any], server: Scripted, method: str, slot: str
+) -> None:
+    how: dict[str, Any] = {"params": {"slot": slot}, "json": MANIFEST, "headers": AUTHORIZED}
+    answer = await client.request(method, "/v1/weights", **how)
+    assert answer.status == 400
+    assert Problem.model_validate_json(await answer.text()).reason == "InvalidSlot"
+    assert server.taken == []
+
+
+@pytest.mark.parametrize(("method", "slot"), [("POST", "one-too-many"), ("DELETE", "policy")])
+async def test_a_slot_that_cannot_be_had_or_released_is_a_conflict(
+    client: TestClient[Any, Any], method: str, slot: str
+) -> None:
+    how: dict[str, Any] = {"params": {"slot": slot}, "json": MANIFEST, "headers": AUTHORIZED}
+    answer = await client.request(method, "/v1/weights", **how)
+    assert answer.status == 409
+    assert Problem.model_validate_json(await answer.text()).reason == "SlotRefused"
 
 
 async def test_probes_need_no_token(client: TestClient[Any, Any], server: Scripted) -> None:

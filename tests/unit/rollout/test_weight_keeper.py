@@ -35,12 +35,14 @@ class ScriptedLoader:
 
     def __init__(self) -> None:
         self.loaded: list[PolicyVersion] = []
+        self.dropped: list[PolicyVersion] = []
         self.unusable = False
+        self.keeps = False
         self.refuses = False
         self.busy = 0
 
-    def holds(self, version: PolicyVersion) -> bool:
-        return version in self.loaded
+    def holds(self, manifest: WeightsManifest) -> bool:
+        return manifest.version in self.loaded
 
     async def fetch(self, store: Store, manifest: WeightsManifest, folder: Path) -> None:
         download_folder(store, manifest.uri, folder, manifest.files)
@@ -57,11 +59,20 @@ class ScriptedLoader:
             raise EngineRefused("no")
         self.loaded.append(manifest.version)
 
-    def model(self, version: PolicyVersion) -> str:
-        return str(version)
+    def model(self, manifest: WeightsManifest) -> str:
+        return str(manifest.version)
 
     async def tidy(self) -> None:
         return None
+
+    async def drop(self, manifest: WeightsManifest) -> None:
+        self.dropped.append(manifest.version)
+        if self.keeps:
+            raise EngineRefused("not now")
+
+    async def release(self) -> bool:
+        self.loaded.clear()
+        return not self.keeps
 
 
 @pytest.fixture

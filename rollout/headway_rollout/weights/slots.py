@@ -1,0 +1,105 @@
+"""The slots of one engine: names under which it holds weights independently of one another.
+
+The policy that a job trains has the slot `policy`. Weights that are validated while it is trained, and each
+candidate of an evaluation, have a slot of their own. A slot begins with the first manifest that it is given,
+and ends once it was released and no request uses its weights.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from headway_api.exits import JobError
+from headway_api.records import WeightsManifest, WeightsState
+from headway_rollout.weights.keeper import NOTHING, Keeper
+
+MOST_SLOTS: Final = 64
+"""Slots of one engine, those that hold the base model included."""
+LOOK_SECONDS = 2.0
+"""Between two looks at whether requests still use what was released."""
+
+Failed = asyncio.Future[JobError]
+
+
+class SlotRefused(Exception):
+    """The engine has no such slot, no place for one more, or does not let go of it."""
+
+
+class Slots:
+    """A keeper for each slot, all of one engine."""
+
+    def __init__(self, keeper: Callable[[str, Failed], Keeper], adapters: int, reserved: str | None) -> None:
+        """Slots of an engine.
+
+        Args:
+            keeper: makes the one of a slot.
+            adapters: slots that may hold an adapter at the same time.
+            reserved: slot that is there from the start, and for which one of these places is kept.
+        """
+        self.failed: Failed = asyncio.get_running_loop().create_future()
+        """Done when the engine is not to be trusted any more."""
+        self._keeper = keeper
+        self._adapters = adapters
+        self._reserved = frozenset() if reserved is None else frozenset({reserved})
+        self._keepers = {slot: keeper(slot, self.failed) for slot in self._reserved}
+        self._with_adapter: set[str] = set()
+        """Slots that were given an adapter, until they have ended."""
+        self._seen_off: dict[str, asyncio.Task[None]] = {}
+
+    def state(self, slot: str) -> WeightsState:
+        """What a slot holds."""
+        keeper = self._keepers.get(slot)
+        return NOTHING if keeper is None else keeper.state
+
+    async def take(self, slot: str, manifest: WeightsManifest) -> WeightsState:
+        """Make a slot hold `manifest`.
+
+        Raises:
+            SlotRefused: there are as many slots as the engine has places for, or this one cannot be.
+        """
+        taken = self._with_adapter | self._reserved | {slot}
+        if manifest.kind == "lora" and len(taken) > self._adapters:
+            others = ", ".join(sorted(taken - {slot}))
+            raise SlotRefused(
+                f"it has room for {self._adapters} adapters, and they are for {others}; release one"
+            )
+        if slot not in self._keepers and len(self._keepers) >= MOST_SLOTS:
+            raise SlotRefused(f"it holds {MOST_SLOTS} slots; release one")
+        if manifest.kind == "lora":
+            self._with_adapter.add(slot)
+        if slot not in self._keepers:
+            self._keepers[slot] = self._keeper(slot, self.failed)
+        return await self._keepers[slot].take(manifest)
+
+    def release(self, slot: str) -> None:
+        """Let go of a slot, once no request uses its weights. One that does not exist is released already.
+
+        Raises:
+            SlotRefused: it is the reserved one.
+        """
+        if slot in self._reserved:
+            raise SlotRefused(f"the slot {slot} lasts as long as the server: release others")
+        keeper = self._keepers.get(slot)
+        if keeper is None:
+            return
+        keeper.release()
+        if slot not in self._seen_off:
+            self._seen_off[slot] = asyncio.create_task(self._see_off(slot, keeper))
+
+    async def _see_off(self, slot: str, keeper: Keeper) -> None:
+        try:
+            while keeper.leaving and not self.failed.done():
+                if await keeper.let_go() and keeper.leaving:
+                    del self._keepers[slot]
+                    self._with_adapter.discard(slot)
+                    return
+                await asyncio.sleep(LOOK_SECONDS)
+        finally:
+            del self._seen_off[slot]
+
+    def hung(self, why: str) -> None:
+        """The engine computes nothing any more."""
+        if not self.failed.done():
+            self.failed.set_result(JobError("EngineHung", why, permanent=False))
