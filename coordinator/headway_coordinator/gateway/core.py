@@ -239,7 +239,7 @@ class Gateway:
         parsed = self._renderer.parse(
             [*forced, *sampled.tokens], prompt[: len(prompt) - len(forced)], ask.tools
         )
-        message = _message(parsed, number, ask.may_call)
+        message = assistant(parsed, number, ask.may_call)
         turn = Turn(
             index=len(session.turns),
             prompt_tokens=len(prompt),
@@ -266,7 +266,7 @@ def call_id(turn: int, index: int) -> str:
     return f"call-{turn}-{index}"
 
 
-def _message(parsed: Parsed, turn: int, may_call: bool) -> Message:
+def assistant(parsed: Parsed, turn: int, may_call: bool) -> Message:
     """A sampled turn in OpenAI's form."""
     good = [(i, call) for i, call in enumerate(parsed.calls) if may_call and call.problem is None]
     content = parsed.content

@@ -59,9 +59,16 @@ def judged(found: Any, tags: tuple[str, str] = ("", "")) -> Call:
             arguments = json.loads(arguments)
         except (ValueError, RecursionError) as error:
             problem = f"arguments are not JSON: {error}"
-    problem = problem or _unusable(found.name, arguments)
-    name = found.name if isinstance(found.name, str) else None
-    return Call(found.raw, name, None if problem else arguments, problem, tags)
+    return called(found.raw, found.name, arguments, problem, tags)
+
+
+def called(
+    raw: str, name: object, arguments: object, problem: str | None = None, tags: tuple[str, str] = ("", "")
+) -> Call:
+    """A call of `name` with `arguments`, and what keeps it from being carried out."""
+    problem = problem or _unusable(name, arguments)
+    usable = arguments if problem is None and isinstance(arguments, dict) else None
+    return Call(raw, name if isinstance(name, str) else None, usable, problem, tags)
 
 
 def _unusable(name: object, arguments: object) -> str | None:

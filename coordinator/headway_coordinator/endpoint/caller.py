@@ -1,0 +1,143 @@
+"""One HTTP call to an endpoint: bounded in size, and without redirects. No message holds the token."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import quote
+
+import aiohttp
+from yarl import URL
+
+from headway_api.spec.evaluation import CandidateEndpoint
+from headway_coordinator.endpoint.refused import Kind, Verdict, judge
+from headway_coordinator.endpoint.reply import MAX_BYTES, Failed, Reply, Unreadable, document, read
+from headway_coordinator.endpoint.wire import sent
+
+CONNECT_SECONDS = 10.0
+QUOTED_BYTES = 64 * 1024
+"""Of an error's content, that are read for what it means."""
+CHARACTERS = 400
+"""Of somebody else's words in a message."""
+HEADERS = ("Retry-After", "retry-after-ms", "Date", "Location")
+
+
+@dataclass(frozen=True)
+class _Answer:
+    status: int
+    headers: dict[str, str]
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Sends requests to one endpoint."""
+
+    http: aiohttp.ClientSession
+    spec: CandidateEndpoint
+    token: str | None
+
+    async def complete(self, body: dict[str, Any]) -> Reply | Verdict:
+        """Ask for a chat completion once. The caller sets the deadline."""
+        try:
+            answer = await self._call("POST", "chat/completions", body)
+            if not 200 <= answer.status < 300:
+                return self._judged(answer, body)
+            return read(answer.data)
+        except Failed as error:
+            return self._judged(_Answer(error.status, {}, str(error).encode(errors="replace")), body)
+        except Unreadable as error:
+            return Verdict(Kind.UNREADABLE, str(error), reason="EndpointUnreadable")
+        except aiohttp.ClientPayloadError:
+            said = "the answer breaks off before its end"
+            return Verdict(Kind.UNREADABLE, said, reason="EndpointUnreadable")
+        except (aiohttp.ClientSSLError, ValueError) as error:  # no certificate, or no address
+            return Verdict(Kind.FAULT, self._words(error), "url", "EndpointUnreachable")
+        except aiohttp.ClientConnectorError as error:
+            return Verdict(Kind.BUSY, self._words(error), reason="EndpointUnreachable")
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            return Verdict(Kind.BROKEN, self._words(error), reason="EndpointUnreachable")
+
+    async def listed(self) -> bool | Verdict:
+        """Whether the endpoint lists the model; a verdict where it takes no token, or not this one."""
+        try:
+            answer = await self._call("GET", "models", None)
+            if answer.status in (401, 403):
+                return self._judged(answer, {"messages": []})
+            found = document(answer.data)["data"] if answer.status == 200 else []
+            return any(model["id"] == self.spec.model for model in found)
+        except (aiohttp.ClientError, OSError, Unreadable, ValueError, TypeError, KeyError):
+            return False
+
+    @property
+    def shown(self) -> str:
+        """The endpoint's URL in a message, without what may be secret in it."""
+        return _shown(self.spec.url)
+
+    async def _call(self, method: str, path: str, body: dict[str, Any] | None) -> _Answer:
+        headers, url = {"Accept": "application/json"}, _below(self.spec.url, path)
+        if self.token is not None:
+            headers["Authorization"] = f"Bearer {self.token}"
+            url = url.with_user(None)  # of two ways to say who asks, the Secret's counts
+        limit = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
+        # A redirect would carry the token to another host.
+        asked = self.http.request(
+            method, url, json=body, headers=headers, timeout=limit, allow_redirects=False
+        )
+        async with asked as response:
+            found = {name: response.headers[name] for name in HEADERS if name in response.headers}
+            return _Answer(response.status, found, await _content(response))
+
+    def _judged(self, answer: _Answer, body: dict[str, Any]) -> Verdict:
+        text = self._hide(answer.data[:QUOTED_BYTES].decode(errors="replace"))
+        verdict = judge(answer.status, answer.headers, text, sent(body))
+        if answer.status < 400 and "Location" in answer.headers:
+            place = self._hide(_shown(answer.headers["Location"]))
+            verdict = replace(verdict, said=f"{answer.status}, a redirect to {place}, which is not followed")
+        return verdict
+
+    def _words(self, error: Exception) -> str:
+        return self._hide(f"{type(error).__name__}: {error}")[:CHARACTERS]
+
+    def _hide(self, text: str) -> str:
+        """Somebody else's words, without the token: services quote what they were sent."""
+        for secret in _forms(self.token) if self.token else ():
+            text = text.replace(secret, "...")
+        return text
+
+
+async def _content(response: aiohttp.ClientResponse) -> bytes:
+    """What an answer holds, decompressed.
+
+    Raises:
+        Unreadable: it is longer than any answer.
+    """
+    data = bytearray()
+    async for part in response.content.iter_any():
+        data += part
+        if len(data) > MAX_BYTES:
+            raise Unreadable(f"the answer is longer than {MAX_BYTES} bytes")
+    return bytes(data)
+
+
+def _forms(token: str) -> list[str]:
+    """A token as it may be quoted, the longest form first."""
+    return sorted({token, json.dumps(token)[1:-1], quote(token, safe="")}, key=len, reverse=True)
+
+
+def _below(url: str, path: str) -> URL:
+    """A resource of the endpoint; a query in its URL stays, as Azure's api-version."""
+    base = URL(url)
+    return base.with_path(f"{base.raw_path.rstrip('/')}/{path}", encoded=True, keep_query=True)
+
+
+def _shown(url: str) -> str:
+    """A URL without user, password and query."""
+    try:
+        found = URL(url)
+        if not found.absolute:
+            return found.path
+        return str(found.with_user(None).with_query(None).with_fragment(None))
+    except ValueError:
+        return "an address that cannot be read"

@@ -1,0 +1,81 @@
+"""From the spec of an endpoint candidate to whoever answers its turns."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import aiohttp
+
+from headway_api import names
+from headway_api.config import EvalConfig
+from headway_api.spec.evaluation import Candidate, CandidateEndpoint
+from headway_coordinator.endpoint.chat import EndpointChat
+from headway_coordinator.faults import CandidateFault
+from headway_coordinator.http import connector
+
+TURNS = 8
+"""Turns that an episode is taken to have where the agent is not the built-in one."""
+
+
+@asynccontextmanager
+async def connected(
+    job: EvalConfig, candidate: Candidate, environ: Mapping[str, str]
+) -> AsyncIterator[EndpointChat]:
+    """Whoever answers an endpoint candidate's turns, with connections of its own.
+
+    Raises:
+        CandidateFault: its token is missing, or none that can be sent.
+    """
+    spec = candidate.endpoint
+    assert spec is not None
+    token = token_of(candidate.name, spec, environ)
+    timeout = float(job.spec.rollout.timeout_seconds)
+    async with aiohttp.ClientSession(connector=connector(), cookie_jar=aiohttp.DummyCookieJar()) as http:
+        yield EndpointChat(http, candidate.name, spec, token, timeout=timeout, patience=patience(job))
+
+
+def token_of(candidate: str, spec: CandidateEndpoint, environ: Mapping[str, str]) -> str | None:
+    """The bearer token; None where the spec names no Secret.
+
+    Raises:
+        CandidateFault: it is missing, empty, or holds what no header can.
+    """
+    if spec.secret_ref is None:
+        return None
+    token = environ.get(names.endpoint_token(candidate), "").strip()
+    if token and token.isascii() and token.isprintable():
+        return token
+    field = f"spec.candidates[{candidate}].endpoint.secretRef"
+    wrong = "holds characters that no header can" if token else "is missing or empty"
+    raise CandidateFault(
+        "EndpointDenied",
+        f"candidate {candidate}: the key `token` of the Secret {spec.secret_ref.name} {wrong}; write the "
+        f"endpoint's token there, or another Secret in {field}",
+        field,
+    )
+
+
+def patience(job: EvalConfig) -> float:
+    """Seconds without one success after which an endpoint candidate ends.
+
+    As long as the job waits for any candidate. But not longer than one episode and its retries last: each row
+    would be lost before the candidate is.
+    """
+    rollout = job.spec.rollout
+    tried = rollout.timeout_seconds * (1 + rollout.max_retries)
+    return float(min(job.spec.pending_deadline_seconds, tried))
+
+
+def episodes_at_once(job: EvalConfig, spec: CandidateEndpoint) -> int:
+    """Episodes of an endpoint candidate that may run at the same time.
+
+    No more than maxConcurrency. With requestsPerMinute, so few that their requests, queued one after another,
+    take half of the time that an episode has: n episodes of t turns wait n * t * 60 / requestsPerMinute s.
+    """
+    if spec.requests_per_minute is None:
+        return spec.max_concurrency
+    agent = job.spec.agent
+    turns = agent.effective_builtin.max_turns if agent.is_builtin else TURNS
+    fit = spec.requests_per_minute * job.spec.rollout.timeout_seconds / (2 * 60 * turns)
+    return max(1, min(spec.max_concurrency, int(fit)))

@@ -1,0 +1,319 @@
+"""Chat completions of a candidate that is served elsewhere.
+
+A turn is one POST to `<url>/chat/completions`, without a stream and without log-probabilities. What may fail:
+
+    429, 503, 529, no connection  all requests wait as long as asked, else longer each time; up to `patience`
+    500, a broken connection      the request is sent again, `TRIES` times in all; then the episode is lost
+    HTML, no JSON, no choices     the same; then the candidate ends
+    a parameter is refused        it is left out from then on, and `Notes.dropped` says so
+    the conversation is too long  once without a bound on the answer, then the episode is truncated
+    401, 403, 404, a redirect     the candidate ends: a `CandidateFault` names the field to change
+    any other refusal             of the first request ends the candidate, of a later one is the agent's error
+
+The endpoint reports tokens, not token ids. So a turn is recorded with its cost and no row is made of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+
+from headway_api import logs
+from headway_api.records import PolicyVersion, Turn
+from headway_api.spec.evaluation import CandidateEndpoint
+from headway_coordinator.endpoint.caller import Caller
+from headway_coordinator.endpoint.pace import Pace, backoff
+from headway_coordinator.endpoint.refused import Kind, Verdict
+from headway_coordinator.endpoint.reply import Reply
+from headway_coordinator.endpoint.wire import Dialect
+from headway_coordinator.faults import CandidateFault, InfraFault
+from headway_coordinator.gateway.core import (
+    Ask,
+    CannotForce,
+    CannotRender,
+    Completion,
+    ContextFull,
+    Sampling,
+    Session,
+    assistant,
+)
+from headway_coordinator.trajectory.calls import Parsed
+
+TRIES = 5
+"""Of a request that fails in a way that may be its own."""
+LIST_SECONDS = 10.0
+"""Longest wait for a list of models."""
+PROBE_TOKENS = 16
+"""Of the answer that a probe asks for: models that reason refuse to be given fewer."""
+ELSEWHERE = PolicyVersion(incarnation=0, step=0)
+"""Version of weights that this job never sees."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class Notes:
+    """What a report says of an endpoint. Counted by this process alone."""
+
+    dropped: dict[str, str] = field(default_factory=dict)
+    """Parameter that the endpoint refused -> the one that was sent instead, or an empty string."""
+    requests: int = 0
+    """Requests for a turn, those that failed included."""
+    busy: int = 0
+    """Those after which all had to wait."""
+    uncounted: int = 0
+    """Turns of which the endpoint did not say what they cost: their tokens are recorded as 0."""
+
+
+class EndpointChat:
+    """Answers the turns of one candidate. Shared by all of its episodes."""
+
+    def __init__(
+        self,
+        http: aiohttp.ClientSession,
+        candidate: str,
+        spec: CandidateEndpoint,
+        token: str | None,
+        *,
+        timeout: float,
+        patience: float,
+    ) -> None:
+        """Nothing is sent yet.
+
+        Args:
+            http: for this endpoint alone, without cookies.
+            candidate: name, for the fields of faults.
+            spec: where the endpoint is, and its limits.
+            token: bearer token; None where spec.secretRef is absent.
+            timeout: longest a turn may take, in seconds, every try and wait included.
+            patience: longest time without one success, in seconds, before the candidate ends.
+        """
+        self._candidate = candidate
+        self._spec = spec
+        self._timeout = timeout
+        self._patience = patience
+        self._caller = Caller(http, spec, token)
+        self._pace = Pace(spec.max_concurrency, spec.requests_per_minute)
+        self._dialect = Dialect()
+        self._answered = False
+        """Whether a turn of an episode succeeded: a probe has no tools."""
+        self._failing: tuple[float, Verdict] | None = None
+        """Since when nothing has succeeded, and what failed last."""
+        self.fault: CandidateFault | None = None
+        """Why the candidate cannot go on; every later turn raises it at once."""
+        self.notes = Notes(dropped=self._dialect.dropped)
+
+    async def ready(self) -> None:
+        """Return once the endpoint's own pause is over; for whoever begins episodes."""
+        await self._pace.ready()
+
+    def forget(self, session: str) -> None:
+        """Nothing: an endpoint is sent whole conversations. `Episodes` asks it of whoever samples."""
+
+    async def chat(self, session: Session, ask: Ask) -> Completion:
+        """Have the endpoint answer one turn.
+
+        Raises:
+            ContextFull: the endpoint says that the conversation is too long.
+            CannotForce: it refuses `tool_choice`.
+            CannotRender: it refuses a conversation that goes on from an answer of its own.
+            InfraFault: it failed; the episode may be tried again.
+            CandidateFault: it will not answer before a person changes something.
+        """
+        number, session.begun = session.begun, session.begun + 1
+        reply = await self._in_time(session, ask, number)
+        self._answered = True
+        self.notes.uncounted += not reply.counted
+        return _recorded(session, ask, number, reply)
+
+    async def probe(self) -> None:
+        """Find out early whether the endpoint answers, for the price of at most one short answer.
+
+        A list of models that has the candidate's is enough. An endpoint that is not there yet is waited for.
+        What a probe costs is in no record.
+
+        Raises:
+            CandidateFault: it does not answer, or not within `patience`.
+        """
+        session = Session("probe", 0, Sampling(temperature=1.0, top_p=1.0, max_tokens=PROBE_TOKENS))
+        while not await self._listed():
+            try:
+                await self._in_time(session, Ask([{"role": "user", "content": "Say ok."}]), 0)
+                return
+            except InfraFault as fault:
+                self._failed(Verdict(Kind.BROKEN, str(fault), reason="EndpointFailing"), 0.0)
+            except ContextFull as error:
+                raise self._end("EndpointRefused", "url", str(error)) from error
+
+    async def _listed(self) -> bool:
+        try:
+            async with asyncio.timeout(min(self._timeout, LIST_SECONDS)):
+                found = await self._caller.listed()
+        except TimeoutError:
+            return False
+        if isinstance(found, Verdict):
+            raise self._end(found.reason, found.name, found.said)
+        return found
+
+    async def _in_time(self, session: Session, ask: Ask, number: int) -> Reply:
+        try:
+            async with asyncio.timeout(self._timeout):
+                return await self._reply(session, ask, number)
+        except TimeoutError as error:
+            said = f"no answer within {self._timeout:g} s"
+            last = self._failing[1] if self._failing else Verdict(Kind.BROKEN, said, reason="EndpointFailing")
+            self._failed(last, 0.0)
+            raise InfraFault(f"{self._at}: {said}; last: {last.said}") from error
+
+    async def _reply(self, session: Session, ask: Ask, number: int) -> Reply:
+        """The answer, however often it has to be asked for."""
+        bounded, tries = True, Counter[Kind]()
+        while True:
+            found = await self._once(session, ask, number, bounded=bounded)
+            if isinstance(found, Reply):
+                return found
+            if found.kind is Kind.FULL and bounded:
+                bounded = False  # what is left of the context may hold an answer
+                continue
+            tries[found.kind] += 1
+            await self._meet(found, session, ask, tries[found.kind])
+
+    async def _once(self, session: Session, ask: Ask, number: int, *, bounded: bool) -> Reply | Verdict:
+        async with self._pace.request():
+            self._require()
+            body = self._dialect.body(self._spec.model, session, ask, number, bounded=bounded)
+            self.notes.requests += 1
+            found = await self._caller.complete(body)
+        if isinstance(found, Verdict) and found.kind is Kind.FILTERED:
+            found = Reply(Parsed(""), "content_filter")
+        if isinstance(found, Reply):
+            self._dialect.reasoning = found.reasoning or self._dialect.reasoning
+            self._failing = None
+        return found
+
+    async def _meet(self, verdict: Verdict, session: Session, ask: Ask, tries: int) -> None:
+        """Do what an error asks for; returns where the request is to be sent again."""
+        match verdict.kind:
+            case Kind.DROP if verdict.name == "tool_choice" and ask.force is not None:
+                raise CannotForce(f"{self._at} refuses tool_choice: {verdict.said}")
+            case Kind.DROP:
+                self._drop(verdict)
+            case Kind.FULL:
+                raise ContextFull(f"{self._at} says that the conversation is too long: {verdict.said}")
+            case Kind.FAULT:
+                raise self._end(verdict.reason, verdict.name, verdict.said)
+            case Kind.REFUSED:
+                raise self._refused(verdict, session)
+            case Kind.BUSY:
+                self._pause(verdict, tries)
+            case _:
+                await self._again(verdict, tries)
+
+    def _refused(self, verdict: Verdict, session: Session) -> Exception:
+        """Whose fault it is that a request can never succeed."""
+        if not self._answered:
+            return self._end(verdict.reason, verdict.name, verdict.said)
+        if session.turns:
+            return CannotRender(f"{self._at} takes no such conversation: {verdict.said}")
+        return InfraFault(f"{self._at} refuses the episode's first turn: {verdict.said}")
+
+    def _pause(self, verdict: Verdict, tries: int) -> None:
+        """Have every request wait: never for less than asked, and not all of them for the same time."""
+        wait = backoff(tries)
+        if verdict.wait is not None:
+            wait = verdict.wait + random.random() * min(1.0, verdict.wait / 4.0)
+        self.notes.busy += 1
+        self._failed(verdict, wait)
+        self._pace.pause(wait)
+
+    async def _again(self, verdict: Verdict, tries: int) -> None:
+        """Wait before the request is sent once more, unless it has failed too often."""
+        wait = verdict.wait or backoff(tries)
+        self._failed(verdict, wait)
+        if tries >= TRIES and verdict.kind is Kind.UNREADABLE:
+            raise self._end(verdict.reason, "url", verdict.said)
+        if tries >= TRIES:
+            raise InfraFault(f"{self._at} failed {tries} times, last: {verdict.said}")
+        await asyncio.sleep(wait)
+
+    def _failed(self, verdict: Verdict, wait: float) -> None:
+        """Note a failure after which the endpoint is left alone for `wait` seconds.
+
+        Raises:
+            CandidateFault: patience ends before that.
+        """
+        now = time.monotonic()
+        since = self._failing[0] if self._failing else now
+        self._failing = (since, verdict)
+        self._event("endpoint-failed", error=verdict.said, wait=round(wait, 3))
+        if now - since + wait <= self._patience:
+            return
+        name = "requestsPerMinute" if verdict.reason == "EndpointBusy" else "url"
+        asks = f"; it asks to wait for {verdict.wait:.0f} s" if verdict.wait is not None else ""
+        raise self._end(verdict.reason, name, f"nothing else for {now - since:.0f} s: {verdict.said}{asks}")
+
+    def _drop(self, verdict: Verdict) -> None:
+        if self._dialect.learn(verdict.name, verdict.said):
+            instead = self._dialect.dropped[verdict.name]
+            self._event("endpoint-dropped", parameter=verdict.name, instead=instead, error=verdict.said)
+
+    def _event(self, name: str, **said: Any) -> None:
+        logs.event(_log, name, level=logging.WARNING, candidate=self._candidate, **said)
+
+    def _require(self) -> None:
+        if self.fault is not None:
+            raise CandidateFault(self.fault.reason, str(self.fault), self.fault.field)
+
+    def _end(self, reason: str, name: str, said: str) -> CandidateFault:
+        """The end of the candidate, and what to change."""
+        where = f"spec.candidates[{self._candidate}].endpoint.{name}"
+        self.fault = CandidateFault(
+            reason, f"{self._at}: {said}; {_remedy(reason, name, where, self._spec)}", where
+        )
+        return self.fault
+
+    @property
+    def _at(self) -> str:
+        return f"candidate {self._candidate}: {self._caller.shown}"
+
+
+def _recorded(session: Session, ask: Ask, number: int, reply: Reply) -> Completion:
+    """An answer as a turn of the session, without tokens."""
+    message = assistant(reply.parsed, number, ask.may_call)
+    turn = Turn(
+        index=len(session.turns),
+        prompt_tokens=reply.prompt_tokens,
+        cached_tokens=reply.cached_tokens,
+        sampled_tokens=reply.sampled_tokens,
+        finish_reason=reply.finish_reason,
+        malformed_tool_calls=sum(call.problem is not None for call in reply.parsed.calls),
+        policy_version=ELSEWHERE,
+    )
+    node = len(session.nodes)
+    session.turns.append(turn)
+    session.nodes.append(node)
+    called = "tool_calls" in message and reply.finish_reason == "stop"
+    finish = "tool_calls" if called else reply.finish_reason
+    return Completion(number, message, reply.parsed.calls, finish, turn, node)
+
+
+def _remedy(reason: str, name: str, where: str, spec: CandidateEndpoint) -> str:
+    """What to write instead."""
+    if reason == "EndpointDenied":
+        if spec.secret_ref is None:
+            return f"name a Secret in {where} whose key `token` is a token that the endpoint takes"
+        return f"correct the key `token` of Secret {spec.secret_ref.name}, or name another Secret in {where}"
+    if name == "model":
+        return f"{where} is {spec.model!r}; write the name of a model that the endpoint serves"
+    if reason == "EndpointBusy":
+        return f"lower {where} or maxConcurrency beside it, or have the endpoint's limit raised"
+    if reason == "EndpointRefused":
+        return f"name an OpenAI-compatible endpoint in {where} that takes chat completions with tools"
+    return f"write the base URL of an OpenAI-compatible endpoint in {where}, up to and including /v1"

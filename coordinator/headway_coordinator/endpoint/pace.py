@@ -1,0 +1,98 @@
+"""When the next request to an endpoint may start, and how long to wait after one that failed."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+from headway_coordinator.room import Room
+
+FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS = 1.0, 60.0
+"""Between two tries of a request where the endpoint asks for no time of its own: doubled each time."""
+
+
+class Pace:
+    """Limits on the requests to one endpoint.
+
+    At most `most` are in flight. They start at least `60 / per_minute` seconds apart, so no minute has more
+    than `per_minute` starts. None starts before a pause ends that the endpoint asked for.
+    """
+
+    def __init__(
+        self, most: int, per_minute: int | None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._places = Room(most)
+        self._apart = 60.0 / per_minute if per_minute else 0.0
+        self._clock = clock
+        self._door = asyncio.Lock()
+        self._next = self._quiet_until = -math.inf
+
+    @asynccontextmanager
+    async def request(self) -> AsyncIterator[None]:
+        """One request's place, first come, first served. A caller that is cancelled uses up no start."""
+        async with self._places:
+            async with self._door:
+                await self._sleep(lambda: max(self._next, self._quiet_until))
+                self._next = self._clock() + self._apart
+            yield
+
+    def pause(self, seconds: float) -> None:
+        """Let no request start for so long."""
+        self._quiet_until = max(self._quiet_until, self._clock() + seconds)
+
+    async def ready(self) -> None:
+        """Return once no pause holds: an episode that began now would not wait for one."""
+        await self._sleep(lambda: self._quiet_until)
+
+    async def _sleep(self, until: Callable[[], float]) -> None:
+        while (seconds := until() - self._clock()) > 0:
+            await asyncio.sleep(seconds)
+
+
+def backoff(tries: int, chance: Callable[[], float] = random.random) -> float:
+    """Seconds to wait after the `tries`-th failure: doubled each time, and between half of that and all."""
+    whole = min(LAST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2.0 ** min(tries - 1, 30))
+    return whole * (1.0 + chance()) / 2.0
+
+
+def asked_for(headers: Mapping[str, str], now: Callable[[], float] = time.time) -> float | None:
+    """Seconds that an answer asks to wait; None where it names none that can be read.
+
+    `Retry-After` holds seconds or an HTTP date, which counts from the answer's own `Date`: the clocks of two
+    machines differ. `retry-after-ms` is what some services send beside it.
+    """
+    if (exact := _number(headers.get("retry-after-ms"))) is not None:
+        return exact / 1000.0
+    value = headers.get("Retry-After")
+    if (seconds := _number(value)) is not None:
+        return seconds
+    at, sent = _date(value), _date(headers.get("Date"))
+    return None if at is None else max(0.0, at - (now() if sent is None else sent))
+
+
+def _number(value: str | None) -> float | None:
+    try:
+        found = math.nan if value is None else float(value)
+    except ValueError:
+        return None
+    return max(0.0, found) if math.isfinite(found) else None
+
+
+def _date(value: str | None) -> float | None:
+    try:
+        found = None if value is None else parsedate_to_datetime(value)
+    except ValueError:
+        return None
+    if found is None:
+        return None
+    return (found if found.tzinfo else _utc(found)).timestamp()
+
+
+def _utc(found: datetime) -> datetime:
+    return found.replace(tzinfo=UTC)

@@ -1,0 +1,138 @@
+"""What an endpoint's error means: wait, try again, leave a parameter out, or a person must act. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from headway_coordinator.endpoint.pace import asked_for
+
+SHOWN = 400
+"""Characters of an endpoint's own words that a message holds."""
+BUSY = frozenset({429, 503, 529})
+AWAY = frozenset({502, 504})
+"""Statuses of a proxy whose model is not there."""
+AGAIN = frozenset({408, 409, 425})
+NO_QUOTA = re.compile(r"insufficient_quota|billing|credit balance|exceeded your current quota", re.IGNORECASE)
+FULL = re.compile(
+    r"context[ _](length|window|size)|maximum (input|prompt|number of tokens)"
+    r"|(prompt|input|request) is too (long|large)|too many tokens|reduce the length"
+    r"|(input|prompt) (length|tokens)\b.*(exceed|longer)|token limit",
+    re.IGNORECASE,
+)
+FILTERED = re.compile(r"content_filter|content management policy|ResponsibleAIPolicy", re.IGNORECASE)
+NO_MODEL = re.compile(
+    r"model_not_found|model\b.{0,300}\b(not found|not exist|does not exist|not a valid)"
+    r"|(unknown|invalid|no such) model|not a valid model",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+class Kind(StrEnum):
+    """What is to be done about an error."""
+
+    BUSY = "busy"
+    """Wait, for as long as the job is patient."""
+    BROKEN = "broken"
+    """Try again a few times."""
+    UNREADABLE = "unreadable"
+    """Try again a few times; then the address is no chat endpoint."""
+    DROP = "drop"
+    """Leave the parameter `name` out."""
+    FULL = "full"
+    """The conversation, or the conversation and its answer, fit no context."""
+    FILTERED = "filtered"
+    """The endpoint answers this conversation with nothing."""
+    REFUSED = "refused"
+    """This request can never succeed."""
+    FAULT = "fault"
+    """No request can, before a person changes the field `name`."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One error, judged."""
+
+    kind: Kind
+    said: str
+    """For a person: the status, and the endpoint's own words."""
+    name: str = ""
+    """Of a drop the parameter; of a fault the field below spec.candidates[NAME].endpoint."""
+    reason: str = ""
+    """Of a fault, and of what lasts too long: the reason of the candidate's condition."""
+    wait: float | None = None
+    """Seconds that the endpoint asked to wait."""
+
+
+def judge(status: int, headers: Mapping[str, str], text: str, sent: Sequence[str]) -> Verdict:
+    """What an answer outside 2xx means; `sent` names the parameters that the request could do without."""
+    words, code, param = _words(text)
+    said = f"{status} {words}"[:SHOWN]
+    everything = f"{code} {words}"
+    if status in (401, 402, 403) or (status == 429 and NO_QUOTA.search(everything)):
+        return Verdict(Kind.FAULT, said, "secretRef", "EndpointDenied")
+    if status in BUSY:
+        return Verdict(Kind.BUSY, said, reason="EndpointBusy", wait=asked_for(headers))
+    if status in AWAY:
+        return Verdict(Kind.BUSY, said, reason="EndpointUnreachable", wait=asked_for(headers))
+    if status >= 500 or status in AGAIN:
+        return Verdict(Kind.BROKEN, said, reason="EndpointFailing", wait=asked_for(headers))
+    if status < 400:
+        return Verdict(Kind.FAULT, f"{status}, a redirect", "url", "EndpointNotFound")
+    if status in (404, 405, 410):
+        missing = param == "model" or NO_MODEL.search(everything)
+        return Verdict(Kind.FAULT, said, "model" if missing else "url", "EndpointNotFound")
+    return _bad_request(status, said, everything, param, sent)
+
+
+def _bad_request(status: int, said: str, everything: str, param: str, sent: Sequence[str]) -> Verdict:
+    if FILTERED.search(everything):
+        return Verdict(Kind.FILTERED, said)
+    if status == 413 or FULL.search(everything):
+        return Verdict(Kind.FULL, said)
+    if param == "model" or NO_MODEL.search(everything):
+        return Verdict(Kind.FAULT, said, "model", "EndpointNotFound")
+    if (name := _named(everything, param, sent)) is not None:
+        return Verdict(Kind.DROP, said, name)
+    return Verdict(Kind.REFUSED, said, "url", "EndpointRefused")
+
+
+def _named(everything: str, param: str, sent: Sequence[str]) -> str | None:
+    """The parameter that an error is about: the one it names, else the first one that its words name."""
+    last = re.split(r"[.\]/]", param)[-1]
+    if last in sent:
+        return last
+    found = [(at.start(), name) for name in sent if (at := re.search(rf"\b{name}\b", everything))]
+    return min(found)[1] if found else None
+
+
+def _words(text: str) -> tuple[str, str, str]:
+    """Message, code and parameter of an error, in whichever of the usual forms it comes."""
+    try:
+        body = json.loads(text)
+    except (ValueError, RecursionError):
+        page = text.lstrip().startswith("<")
+        return ("an HTML page" if page else " ".join(text.split())), "", ""
+    body = body[0] if isinstance(body, list) and body else body
+    error = body.get("error", body) if isinstance(body, dict) else body
+    if not isinstance(error, dict):
+        return str(error), "", ""
+    if "detail" in error and "message" not in error:
+        return _details(error["detail"])
+    inner = error.get("innererror")
+    codes = (error.get("code"), error.get("type"), inner.get("code") if isinstance(inner, dict) else None)
+    code = " ".join(str(part) for part in codes if part)
+    return str(error.get("message") or error), code, str(error.get("param") or "")
+
+
+def _details(detail: Any) -> tuple[str, str, str]:
+    """FastAPI's form: a list of places and messages, beside which it repeats what was sent."""
+    if not isinstance(detail, list):
+        return str(detail), "", ""
+    places = [part for part in detail if isinstance(part, dict)]
+    said = [(".".join(map(str, part.get("loc") or ())), str(part.get("msg", ""))) for part in places]
+    return "; ".join(f"{place}: {message}" for place, message in said), "", said[0][0] if said else ""

@@ -1,0 +1,215 @@
+"""An endpoint's answer, strictly read: what it says, why it ended, what it cost. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from headway_coordinator.endpoint.wire import REASONING
+from headway_coordinator.trajectory.calls import Call, Parsed, called, malformed
+
+MAX_BYTES = 8 * 1024 * 1024
+"""Of an answer, decompressed: what is longer is no answer."""
+MAX_DEPTH = 64
+"""Lists and objects in one another, in the answer and in a call's arguments."""
+MAX_CALLS = 128
+"""Tool calls of one turn that are carried out; what is beyond them is one call that cannot be read."""
+FINISH = {
+    "stop": (
+        "stop",
+        "eos",
+        "eos_token",
+        "stop_sequence",
+        "end_turn",
+        "tool_calls",
+        "tool_use",
+        "function_call",
+    ),
+    "length": ("length", "max_tokens", "model_length", "max_output_tokens"),
+    "content_filter": ("content_filter", "refusal", "safety"),
+}
+"""Why an answer ended, and the names that endpoints have for it."""
+_FINISH = {name: reason for reason, names in FINISH.items() for name in names}
+
+
+class Unreadable(Exception):
+    """The answer is no chat completion, or not all of one."""
+
+
+class Failed(Exception):
+    """A success by its status, and an error by its content: what some services in between send."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A chat completion."""
+
+    parsed: Parsed
+    finish_reason: str
+    """`stop`, `length` or `content_filter`."""
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    sampled_tokens: int = 0
+    counted: bool = True
+    """Whether the endpoint said what it cost; the tokens are 0 where it did not."""
+    reasoning: str | None = None
+    """Name of the field that held the reasoning."""
+
+
+def read(data: bytes) -> Reply:
+    """Check and read an answer's body.
+
+    Raises:
+        Unreadable: saying what is wrong with it.
+        Failed: it is an error.
+    """
+    body = _json(data)
+    choices = body.get("choices")
+    if not choices and body.get("error"):
+        raise _failed(body["error"], data)
+    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
+        raise Unreadable("the answer has no choices")
+    if choices[0].get("error"):
+        raise _failed(choices[0]["error"], data)
+    message = choices[0].get("message")
+    if not isinstance(message, dict):
+        raise Unreadable("the answer's first choice has no message")
+    field = next((name for name in REASONING if isinstance(message.get(name), str) and message[name]), None)
+    parsed = Parsed(
+        content=_content(message),
+        reasoning=(_text(message[field]) if field else None) or _thought(message),
+        calls=_calls(message),
+    )
+    return Reply(
+        parsed, _finish(choices[0].get("finish_reason")), **_usage(body.get("usage")), reasoning=field
+    )
+
+
+def document(data: bytes) -> Any:
+    """JSON of bounded depth, without the numbers that JSON does not have.
+
+    Raises:
+        ValueError: it is not that.
+    """
+    try:
+        found = json.loads(data, parse_constant=_no_number)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    if not _within(found, MAX_DEPTH):
+        raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
+    return found
+
+
+def _json(data: bytes) -> dict[str, Any]:
+    start = data[:64].lstrip()
+    if start.startswith(b"<"):
+        raise Unreadable("the answer is an HTML page")
+    if start.startswith((b"data:", b"event:", b":")):
+        raise Unreadable("the answer is a stream, though `stream` was false")
+    try:
+        found = document(data)
+    except ValueError as error:
+        raise Unreadable(f"the answer is not JSON, or not all of it: {error}") from error
+    if not isinstance(found, dict):
+        raise Unreadable("the answer is not a JSON object")
+    return found
+
+
+def _failed(error: Any, data: bytes) -> Failed:
+    code = error.get("code") if isinstance(error, dict) else None
+    known = isinstance(code, int) and not isinstance(code, bool) and 400 <= code < 600
+    return Failed(int(code or 0) if known else 500, data.decode(errors="replace"))
+
+
+def _finish(reason: object) -> str:
+    found = _FINISH.get(reason.lower()) if isinstance(reason, str) else None
+    if found is None:
+        raise Unreadable(f"the answer's finish_reason is {str(reason)[:100]!r}: it may be cut short")
+    return found
+
+
+def _content(message: dict[str, Any]) -> str:
+    content = message.get("content") or message.get("refusal") or ""
+    if isinstance(content, list):
+        parts = [part for part in content if isinstance(part, dict) and part.get("type") == "text"]
+        content = "".join(str(part.get("text", "")) for part in parts)
+    if not isinstance(content, str):
+        raise Unreadable("the answer's content is neither text nor a list of parts")
+    return _text(content)
+
+
+def _thought(message: dict[str, Any]) -> str | None:
+    """Reasoning among the parts of the content."""
+    content = message.get("content")
+    parts = [p for p in content if isinstance(p, dict)] if isinstance(content, list) else []
+    found = [part["thinking"] for part in parts if isinstance(part.get("thinking"), str)]
+    return _text("".join(found)) or None
+
+
+def _calls(message: dict[str, Any]) -> list[Call]:
+    calls = message.get("tool_calls")
+    if calls is None and isinstance(message.get("function_call"), dict):
+        calls = [{"function": message["function_call"]}]
+    if not isinstance(calls, list | None):
+        raise Unreadable("the answer's tool_calls are not a list")
+    found = [_call(call) for call in (calls or [])[:MAX_CALLS]]
+    if calls and len(calls) > MAX_CALLS:
+        found.append(malformed("", f"one turn has {len(calls)} calls; at most {MAX_CALLS} are carried out"))
+    return found
+
+
+def _call(call: Any) -> Call:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict):
+        return malformed(_text(json.dumps(call)), "it names no function")
+    name, arguments = function.get("name"), function.get("arguments")
+    raw = _text(json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False))
+    if arguments is None or (isinstance(arguments, str) and not arguments.strip()):
+        arguments = {}  # a tool without parameters
+    if isinstance(arguments, str):
+        try:
+            arguments = document(arguments.encode())
+        except ValueError as error:
+            return called(raw, name, None, f"arguments are not JSON: {error}")
+    return called(raw, name, arguments)
+
+
+def _usage(usage: Any) -> dict[str, Any]:
+    found = usage if isinstance(usage, dict) else {}
+    prompt, sampled = _count(found.get("prompt_tokens")), _count(found.get("completion_tokens"))
+    details = found.get("prompt_tokens_details")
+    cached = _count(details.get("cached_tokens")) if isinstance(details, dict) else None
+    return {
+        "prompt_tokens": prompt or 0,
+        "cached_tokens": min(cached or 0, prompt or 0),
+        "sampled_tokens": sampled or 0,
+        "counted": prompt is not None and sampled is not None,
+    }
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _text(text: str) -> str:
+    """What can be stored: JSON can spell half of a surrogate pair."""
+    return text.encode(errors="replace").decode()
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a number of JSON")
+
+
+def _within(found: Any, depth: int) -> bool:
+    """Whether lists and objects lie at most `depth` deep in one another."""
+    level: Sequence[Any] = [found]
+    while level and depth:
+        inner = (v.values() if isinstance(v, dict) else v for v in level if isinstance(v, dict | list))
+        level, depth = [value for values in inner for value in values], depth - 1
+    return not any(isinstance(value, dict | list) for value in level)

@@ -1,0 +1,561 @@
+"""A candidate behind an endpoint that misbehaves: what is tried again, and what ends the candidate."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import logging
+import time
+from contextlib import AsyncExitStack
+from email.utils import formatdate
+from itertools import pairwise
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+from endpoint_service import (
+    MODEL,
+    TOKEN,
+    Answer,
+    asking,
+    cut_short,
+    dropped,
+    fails,
+    gives,
+    raw,
+    says,
+    serving,
+    silent,
+)
+from faulty_servers import broker, sandbox
+from faulty_servers import serving as serving_faulty
+from lease_service import free_port
+
+from headway_api.records import EpisodeRecord, Outcome, Purpose
+from headway_coordinator.agents.builtin import Builtin
+from headway_coordinator.endpoint import chat as endpoint
+from headway_coordinator.endpoint import pace
+from headway_coordinator.endpoint.chat import TRIES, EndpointChat
+from headway_coordinator.endpoint.pace import Pace
+from headway_coordinator.endpoint.reply import MAX_BYTES
+from headway_coordinator.episode import Episodes, Rules, Task
+from headway_coordinator.faults import CandidateFault, InfraFault
+from headway_coordinator.gateway.core import (
+    Ask,
+    CannotForce,
+    CannotRender,
+    Completion,
+    ContextFull,
+    Force,
+    Sampling,
+    Session,
+)
+from headway_coordinator.sandboxes import Broker
+
+USER = {"role": "user", "content": "What is x?"}
+LOOK_UP = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}
+HTML = raw(b"<!DOCTYPE html><html>Please sign in</html>", "text/html")
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pace, "FIRST_PAUSE_SECONDS", 0.01)
+
+
+def a_session(seed: int = 3) -> Session:
+    return Session("e-other-000000-0-0", seed, Sampling(0.7, 0.9, 64))
+
+
+async def ask(chat: EndpointChat, session: Session | None = None, **wanted: Any) -> Completion:
+    return await chat.chat(session or a_session(), Ask([USER], **wanted))
+
+
+async def test_a_turn_is_recorded_with_its_cost_and_without_tokens() -> None:
+    async with serving(says("I look.", ("look_up", '{"key": "x"}'))) as service, asking(service.url) as chat:
+        session = a_session()
+        found = await ask(chat, session, tools=[LOOK_UP])
+    assert found.finish_reason == "tool_calls"
+    assert found.message["tool_calls"][0]["id"] == "call-0-0", "ids are the platform's own"
+    [turn] = session.record
+    assert (turn.prompt_tokens, turn.cached_tokens, turn.sampled_tokens) == (20, 8, 5)
+    assert (turn.finish_reason, turn.malformed_tool_calls) == ("stop", 0)
+    assert session.graph.nodes == []
+    [body] = service.bodies
+    assert (body["model"], body["tools"], body["max_tokens"]) == (MODEL, [LOOK_UP], 64)
+    assert service.tokens == [f"Bearer {TOKEN}"]
+
+
+async def test_without_a_secret_no_token_is_sent() -> None:
+    async with serving() as service, asking(service.url, token=None, secretRef=None) as chat:
+        await ask(chat)
+    assert service.tokens == [None]
+
+
+async def test_the_seed_is_the_same_for_the_same_turn_and_another_for_the_next() -> None:
+    async with serving() as service, asking(service.url) as chat:
+        one, again = a_session(), a_session()
+        await ask(chat, one)
+        await ask(chat, one)
+        await ask(chat, again)
+    seeds = [body["seed"] for body in service.bodies]
+    assert seeds[0] == seeds[2] != seeds[1]
+
+
+def unsupported(name: str, **more: Any) -> Answer:
+    return fails(400, f"Unsupported parameter: '{name}' is not supported", param=name, **more)
+
+
+async def test_refused_parameters_are_left_out_once_and_for_all() -> None:
+    answers = [
+        unsupported("max_tokens"),
+        unsupported("seed"),
+        unsupported("temperature"),
+        unsupported("top_p"),
+    ]
+    async with serving(*answers, says()) as service, asking(service.url) as chat:
+        await ask(chat)
+        await ask(chat)
+    assert len(service.bodies) == len(answers) + 2
+    for body in service.bodies[-2:]:
+        assert body["max_completion_tokens"] == 64
+        assert {"max_tokens", "seed", "temperature", "top_p"}.isdisjoint(body)
+    assert chat.notes.dropped == {
+        "max_tokens": "max_completion_tokens",
+        "seed": "",
+        "temperature": "",
+        "top_p": "",
+    }
+
+
+async def test_turns_at_the_same_time_learn_the_same_once() -> None:
+    async def picky(request: web.Request, body: Any) -> web.StreamResponse:
+        await asyncio.sleep(0.05)
+        answer = unsupported("seed") if "seed" in body else says()
+        return await answer(request, body)
+
+    async with serving(picky) as service, asking(service.url) as chat:
+        await asyncio.gather(*(ask(chat) for _ in range(6)))
+    assert len(service.bodies) == 12
+    assert chat.notes.dropped == {"seed": ""}
+
+
+async def test_a_choice_of_tools_that_is_refused_cannot_be_forced() -> None:
+    async with serving(says(), unsupported("tool_choice")) as service, asking(service.url) as chat:
+        await ask(chat)
+        with pytest.raises(CannotForce, match="refuses tool_choice"):
+            await ask(chat, tools=[LOOK_UP], force=Force())
+    assert chat.notes.dropped == {}
+
+
+async def test_a_full_context_is_asked_for_what_is_left_and_then_is_full() -> None:
+    full = fails(400, "This model's maximum context length is 1024 tokens", code="context_length_exceeded")
+    async with serving(full, says(), full) as service, asking(service.url) as chat:
+        await ask(chat)
+        with pytest.raises(ContextFull, match="too long"):
+            await ask(chat)
+    assert ["max_tokens" in body for body in service.bodies] == [True, False, True, False]
+    assert chat.notes.dropped == {}
+
+
+@pytest.mark.parametrize("status", [429, 503, 529])
+async def test_retry_after_is_honoured_by_every_request(status: int) -> None:
+    busy = fails(status, headers={"Retry-After": "0.6"})
+    async with serving(busy, says()) as service, asking(service.url) as chat:
+        await asyncio.gather(ask(chat), _later(0.1, ask(chat)))
+        first, *rest = service.at
+    assert len(rest) == 2
+    assert min(rest) - first >= 0.6
+    assert chat.notes.busy == 1
+
+
+async def _later(seconds: float, work: Any) -> Any:
+    await asyncio.sleep(seconds)
+    return await work
+
+
+async def test_retry_after_as_a_date_is_honoured() -> None:
+    now = time.time()
+    busy = fails(
+        429, headers={"Retry-After": formatdate(now + 2, usegmt=True), "Date": formatdate(now, usegmt=True)}
+    )
+    async with serving(busy, says()) as service, asking(service.url) as chat:
+        await ask(chat)
+    assert service.at[1] - service.at[0] >= 1.9
+
+
+async def test_ready_waits_for_the_endpoints_pause() -> None:
+    async with (
+        serving(fails(429, headers={"Retry-After": "0.5"}), says()) as service,
+        asking(service.url) as chat,
+    ):
+        running = asyncio.create_task(ask(chat))
+        while not chat.notes.busy:
+            await asyncio.sleep(0.01)
+        await chat.ready()
+        assert time.monotonic() - service.at[0] >= 0.5
+        await running
+
+
+async def test_no_more_requests_are_in_flight_than_the_spec_allows() -> None:
+    async def slow(request: web.Request, body: Any) -> web.StreamResponse:
+        await asyncio.sleep(0.05)
+        return await says()(request, body)
+
+    async with serving(slow) as service, asking(service.url, maxConcurrency=3) as chat:
+        await asyncio.gather(*(ask(chat) for _ in range(12)))
+    assert service.most == 3
+
+
+async def test_no_minute_has_more_requests_than_the_spec_allows() -> None:
+    """1200 a minute start 50 ms apart, however many wait and whatever the answers are."""
+    async with (
+        serving(fails(500), fails(500), says()) as service,
+        asking(service.url, requestsPerMinute=1200) as chat,
+    ):
+        await asyncio.gather(*(ask(chat) for _ in range(8)))
+    assert len(service.at) == 10
+    apart = [after - before for before, after in pairwise(service.at)]
+    assert service.at[-1] - service.at[0] >= 9 * 0.05 - 0.02
+    assert min(apart) > 0.02
+
+
+async def test_a_caller_that_leaves_the_queue_uses_up_no_start() -> None:
+    pacing = Pace(8, 600)
+
+    async def start() -> float:
+        async with pacing.request():
+            return time.monotonic()
+
+    first = await start()
+    leaving = [asyncio.create_task(start()) for _ in range(5)]
+    staying = asyncio.create_task(start())
+    await asyncio.sleep(0.02)
+    for task in leaving:
+        task.cancel()
+    assert 0.09 < await staying - first < 0.3
+
+
+@pytest.mark.parametrize("broken", [fails(500), fails(408), dropped], ids=["500", "408", "dropped"])
+async def test_a_failure_that_passes_costs_nothing(broken: Answer) -> None:
+    async with serving(*[broken] * (TRIES - 1), says()) as service, asking(service.url) as chat:
+        session = a_session()
+        await ask(chat, session)
+    assert len(service.bodies) == TRIES
+    assert len(session.turns) == 1
+
+
+@pytest.mark.parametrize("broken", [fails(500), dropped], ids=["500", "dropped"])
+async def test_a_failure_that_stays_is_the_platforms(broken: Answer) -> None:
+    async with serving(broken) as service, asking(service.url) as chat:
+        with pytest.raises(InfraFault, match=f"failed {TRIES} times"):
+            await ask(chat)
+        assert len(service.bodies) == TRIES
+        service.answers = [says()]
+        await ask(chat)
+    assert chat.fault is None
+
+
+@pytest.mark.parametrize(
+    ("broken", "says_"),
+    [
+        (HTML, "an HTML page"),
+        (raw(b"ok", "text/plain"), "not JSON"),
+        (raw(b'{"choices": [{"index": 0, "mess'), "not all of it"),
+        (cut_short, "breaks off before its end"),
+        (gives({"id": "x", "object": "chat.completion"}), "no choices"),
+        (raw(b'data: {"choices": []}\n\ndata: [DONE]\n\n', "text/event-stream"), "a stream"),
+        (raw(b" " * (MAX_BYTES + 1)), "longer than"),
+        (raw(gzip.compress(b" " * (64 * MAX_BYTES)), Content_Encoding="gzip"), "longer than"),
+        (says(finish="abort"), "may be cut short"),
+    ],
+    ids=["html", "text", "half", "cut", "no choices", "stream", "long", "bomb", "aborted"],
+)
+async def test_what_is_no_chat_endpoint_ends_the_candidate(broken: Answer, says_: str) -> None:
+    async with serving(broken) as service, asking(service.url) as chat:
+        with pytest.raises(CandidateFault, match=says_) as caught:
+            await ask(chat)
+    assert (caught.value.reason, caught.value.field) == (
+        "EndpointUnreadable",
+        "spec.candidates[other].endpoint.url",
+    )
+    assert "up to and including /v1" in str(caught.value)
+    assert len(service.bodies) == TRIES
+
+
+@pytest.mark.parametrize("broken", [HTML, cut_short], ids=["html", "cut"])
+async def test_one_answer_that_cannot_be_read_is_asked_for_again(broken: Answer) -> None:
+    async with serving(broken, says()) as service, asking(service.url) as chat:
+        assert (await ask(chat)).message["content"] == "It is gold."
+
+
+@pytest.mark.parametrize(
+    ("answer", "field", "reason", "remedy"),
+    [
+        (fails(401, "no"), "secretRef", "EndpointDenied", "correct the key `token` of Secret keys"),
+        (fails(403, "no"), "secretRef", "EndpointDenied", "another Secret"),
+        (fails(404, "The model `x` does not exist", param="model"), "model", "EndpointNotFound", MODEL),
+        (fails(404, "nothing here"), "url", "EndpointNotFound", "up to and including /v1"),
+        (fails(400, "tools are not taken"), "url", "EndpointRefused", "with tools"),
+        (
+            raw(b"", status=302, Location="https://elsewhere/v1?key=k"),
+            "url",
+            "EndpointNotFound",
+            "elsewhere/v1,",
+        ),
+    ],
+    ids=["401", "403", "model", "url", "400", "redirect"],
+)
+async def test_what_a_person_must_change_ends_the_candidate_at_once(
+    answer: Answer, field: str, reason: str, remedy: str
+) -> None:
+    async with serving(answer) as service, asking(service.url) as chat:
+        for _ in range(2):
+            with pytest.raises(CandidateFault, match=remedy) as caught:
+                await ask(chat)
+            assert caught.value.field == f"spec.candidates[other].endpoint.{field}"
+            assert caught.value.reason == reason
+            assert "candidate other: http://127.0.0.1" in str(caught.value)
+            assert "key=k" not in str(caught.value)
+    assert len(service.bodies) == 1, "nothing is sent once the candidate has ended"
+
+
+async def test_what_is_refused_later_is_the_conversations_and_not_the_candidates() -> None:
+    async with serving(says(), fails(400, "no such conversation")) as service, asking(service.url) as chat:
+        session = a_session()
+        await ask(chat, session)
+        with pytest.raises(CannotRender, match="no such conversation"):
+            await ask(chat, session)
+        with pytest.raises(InfraFault, match="first turn"):
+            await ask(chat)
+    assert chat.fault is None
+
+
+async def test_a_filtered_conversation_is_answered_with_nothing() -> None:
+    filtered = fails(400, "The response was filtered", code="content_filter")
+    async with serving(filtered) as service, asking(service.url) as chat:
+        session = a_session()
+        found = await ask(chat, session)
+    assert (found.message["content"], found.finish_reason) == ("", "content_filter")
+    assert session.turns[0].sampled_tokens == 0
+
+
+async def test_429_for_ever_ends_the_candidate() -> None:
+    async with serving(fails(429, "slow down")) as service, asking(service.url, patience=0.5) as chat:
+        with pytest.raises(CandidateFault, match=r"lower .*requestsPerMinute or maxConcurrency") as caught:
+            await ask(chat)
+    assert caught.value.reason == "EndpointBusy"
+    assert caught.value.field == "spec.candidates[other].endpoint.requestsPerMinute"
+    assert len(service.bodies) > 2
+    assert service.at[-1] - service.at[0] <= 0.6
+
+
+async def test_a_wait_longer_than_the_patience_is_not_begun() -> None:
+    busy = fails(429, headers={"Retry-After": "3600"})
+    async with serving(busy) as service, asking(service.url, patience=60.0) as chat:
+        with pytest.raises(CandidateFault, match="it asks to wait for 3600 s"):
+            await ask(chat)
+    assert len(service.bodies) == 1
+
+
+async def test_a_success_in_between_renews_the_patience() -> None:
+    turns = [fails(429, headers={"Retry-After": "0.3"}), says()] * 3
+    async with serving(*turns) as service, asking(service.url, patience=0.5) as chat:
+        for _ in range(3):
+            await ask(chat)
+    assert service.at[-1] - service.at[0] > 0.6
+    assert chat.fault is None
+
+
+@pytest.mark.parametrize("url", ["http://[::1", "http://host:port/v1", "https:///v1"])
+async def test_an_address_that_is_none_ends_the_candidate(url: str) -> None:
+    async with asking(url) as chat:
+        with pytest.raises(CandidateFault) as caught:
+            await chat.probe()
+    assert caught.value.field == "spec.candidates[other].endpoint.url"
+
+
+async def test_https_where_there_is_none_ends_the_candidate() -> None:
+    async with serving() as service, asking(service.url.replace("http:", "https:")) as chat:
+        with pytest.raises(CandidateFault, match="SSL") as caught:
+            await ask(chat)
+    assert caught.value.field == "spec.candidates[other].endpoint.url"
+
+
+async def test_nobody_there_ends_the_candidate_after_its_patience() -> None:
+    async with asking(f"http://127.0.0.1:{free_port()}/v1", patience=0.5) as chat:
+        with pytest.raises(CandidateFault) as caught:
+            await ask(chat)
+    assert (caught.value.reason, caught.value.field) == (
+        "EndpointUnreachable",
+        "spec.candidates[other].endpoint.url",
+    )
+
+
+async def test_a_turn_ends_with_its_deadline() -> None:
+    async with serving(silent) as service, asking(service.url, timeout=0.3) as chat:
+        with pytest.raises(InfraFault, match=r"no answer within 0\.3 s"):
+            await ask(chat)
+    async with serving(fails(503)) as service, asking(service.url, timeout=0.3) as chat:
+        with pytest.raises(InfraFault, match="last: 503 on purpose"):
+            await ask(chat)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        fails(401, f"Incorrect API key provided: {TOKEN}"),
+        fails(500, f"header was Bearer {TOKEN}"),
+        raw(json.dumps({"detail": f"token {TOKEN}"}).encode(), status=429),
+        raw(b"", status=307, Location=f"https://x/v1/sk-a%2Fsecret%2Btoken?k={TOKEN}"),
+    ],
+    ids=["401", "500", "429", "redirect"],
+)
+async def test_the_token_is_in_no_message_and_no_log(
+    answer: Answer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with serving(answer) as service:
+        secret = service.url.replace("http://", "http://user:hunter2@") + "?api-key=hunter3"
+        async with asking(secret, patience=0.2) as chat:
+            with pytest.raises((CandidateFault, InfraFault)) as caught:
+                await ask(chat)
+    logged = [record.__dict__ for record in caplog.records]
+    told = f"{caught.value!r} {caught.value.__cause__} {caplog.text} {logged}"
+    for word in ("secret+token", "secret%2Btoken", "hunter2", "hunter3"):
+        assert word not in told
+
+
+async def test_a_query_of_the_url_is_kept() -> None:
+    async with serving() as service, asking(f"{service.url}/?api-version=2") as chat:
+        await ask(chat)
+    assert len(service.bodies) == 1
+
+
+async def test_turns_without_usage_are_noted() -> None:
+    choice = {"index": 0, "message": {"content": "x"}, "finish_reason": "stop"}
+    async with serving(gives({"choices": [choice]})) as service, asking(service.url) as chat:
+        session = a_session()
+        await ask(chat, session)
+    assert session.turns[0].prompt_tokens == 0
+    assert chat.notes.uncounted == 1
+
+
+def listing(*names: str) -> Answer:
+    return gives({"object": "list", "data": [{"id": name} for name in names]})
+
+
+async def test_a_probe_is_content_with_a_list_that_has_the_model() -> None:
+    async with serving(models=listing("another", MODEL)) as service, asking(service.url) as chat:
+        await chat.probe()
+    assert service.bodies == []
+    assert service.tokens == [f"Bearer {TOKEN}"]
+
+
+@pytest.mark.parametrize("models", [listing("another"), HTML, fails(404), fails(500), gives([1])])
+async def test_a_probe_asks_where_no_list_has_the_model(models: Answer) -> None:
+    async with serving(models=models) as service, asking(service.url) as chat:
+        await chat.probe()
+    assert [body["max_tokens"] for body in service.bodies] == [endpoint.PROBE_TOKENS]
+
+
+@pytest.mark.parametrize(
+    ("answer", "models", "field"),
+    [
+        (says(), fails(401), "secretRef"),
+        (fails(401), HTML, "secretRef"),
+        (fails(404, "model_not_found"), listing("another"), "model"),
+        (HTML, HTML, "url"),
+        (fails(400, "what is this?"), None, "url"),
+        (fails(413), None, "url"),
+        (fails(500), None, "url"),
+    ],
+)
+async def test_a_probe_finds_out_early(answer: Answer, models: Answer | None, field: str) -> None:
+    async with serving(answer, models=models) as service, asking(service.url, patience=0.5) as chat:
+        with pytest.raises(CandidateFault) as caught:
+            await chat.probe()
+    assert caught.value.field == f"spec.candidates[other].endpoint.{field}"
+
+
+async def test_a_probe_waits_for_an_endpoint_that_is_not_there_yet() -> None:
+    async with serving(fails(503), dropped, says()) as service, asking(service.url) as chat:
+        await chat.probe()
+    assert len(service.bodies) == 3
+
+
+async def test_a_probe_does_not_vouch_for_tools() -> None:
+    """It asks without tools: the first turn with them may still be refused for good."""
+    async with serving(says(), fails(400, "tools are not taken")) as service, asking(service.url) as chat:
+        await chat.probe()
+        with pytest.raises(CandidateFault, match="tools are not taken"):
+            await ask(chat, tools=[LOOK_UP])
+
+
+async def play(chat: EndpointChat, max_turns: int = 4) -> EpisodeRecord:
+    """One episode of the built-in agent against a scripted sandbox."""
+    async with AsyncExitStack() as stack:
+        box = await stack.enter_async_context(serving_faulty(sandbox()))
+        leases = await stack.enter_async_context(serving_faulty(broker(box.url)))
+        http = await stack.enter_async_context(aiohttp.ClientSession())
+        rules = Rules(20.0, 60, (0.0, 1.0))
+        episodes = Episodes(rules, Builtin(chat, max_turns), Broker(http, leases.url, "t", "me"), chat)
+        return await episodes.run(
+            Task(
+                group_id="e-other-000000",
+                purpose=Purpose.EVALUATION,
+                index=0,
+                attempt=0,
+                row={"prompt": "p"},
+                environment_seed=1,
+                sampling_seed=2,
+                sampling=Sampling(0.7, 1.0, 64),
+            )
+        )
+
+
+async def test_an_episode_is_scored_and_has_no_rows() -> None:
+    """A good call, calls that cannot be read, an answer: the service refuses a conversation out of order."""
+    turns = [
+        says("", ("look_up", '{"key": "x"}'), reasoning_content="x is a key"),
+        says("", ("look_up", "{"), ("look_up", "{}"), ("look_up", "[]")),
+        says("It is gold."),
+    ]
+    async with serving(*turns) as service, asking(service.url) as chat:
+        record = await play(chat)
+    assert (record.outcome, record.reward, record.error) == (Outcome.COMPLETED, 1.0, None)
+    assert record.rows == []
+    assert record.forks == 0
+    assert [turn.malformed_tool_calls for turn in record.turns] == [0, 2, 0]
+    assert all(turn.delivered for turn in record.turns)
+    assert [said["role"] for said in service.bodies[2]["messages"]] == [
+        *("user", "assistant", "tool"),
+        *("assistant", "tool", "user", "user"),
+    ]
+    assert service.bodies[1]["messages"][1]["reasoning_content"] == "x is a key"
+
+
+@pytest.mark.parametrize(
+    ("answers", "outcome"),
+    [
+        ([says("It is", finish="length")], Outcome.TRUNCATED),
+        ([says("", finish="content_filter")], Outcome.COMPLETED),
+        ([says("", ("look_up", "{}")), fails(400, "no such conversation")], Outcome.AGENT_ERROR),
+        (
+            [says("", ("look_up", "{}")), fails(400, "too long", code="context_length_exceeded")],
+            Outcome.TRUNCATED,
+        ),
+        ([fails(500)], Outcome.INFRA_ERROR),
+    ],
+    ids=["length", "filter", "refused", "full", "broken"],
+)
+async def test_how_an_episode_ends(answers: list[Answer], outcome: Outcome) -> None:
+    async with serving(*answers) as service, asking(service.url) as chat:
+        assert (await play(chat)).outcome is outcome
+
+
+async def test_a_candidate_that_ends_is_no_outcome_of_an_episode() -> None:
+    async with serving(says("", ("look_up", "{}")), fails(401)) as service, asking(service.url) as chat:
+        with pytest.raises(CandidateFault):
+            await play(chat)
