@@ -106,7 +106,7 @@ def conduct(prefix: str, rates: str, when: str) -> tuple[Family, ...]:
         ),
         Family(
             f"{prefix}/tool_calls_of/{{name}}",
-            f"Mean calls of one tool in an episode {when}; of the 16 tools called most, and of all `other`.",
+            f"Mean calls of one tool in an episode {when}; of the 32 tools called most, and of all `other`.",
         ),
         Family(f"{prefix}/reward_metrics/{{name}}", f"Mean of a number the environment reported {when}."),
         Family(
@@ -126,7 +126,7 @@ def conduct(prefix: str, rates: str, when: str) -> tuple[Family, ...]:
         ),
         Family(
             f"{rates}/token_limit_rate",
-            f"Share of episodes {when} with a turn cut at maxTokens.",
+            f"Share of episodes {when} with a turn cut at maxTokens, or with no room for another turn.",
             "ratio",
         ),
         Family(f"{rates}/outcome_{{name}}_rate", f"Share of all episodes {when} with an outcome.", "ratio"),

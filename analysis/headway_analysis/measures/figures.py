@@ -7,15 +7,8 @@ that stayed InfraError are in the outcome rates alone: they say nothing of the m
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from headway_analysis.measures.conduct import (
-    completion,
-    hit_token_limit,
-    hit_turn_limit,
-    malformed_calls,
-    tool_calls,
-)
 from headway_analysis.measures.episodes import (
     Judge,
     pass_counts,
@@ -27,11 +20,18 @@ from headway_analysis.measures.episodes import (
     spread,
     success,
 )
+from headway_analysis.measures.tries import (
+    COMPLETION,
+    answered,
+    at_token_limit,
+    at_turn_limit,
+    tool_calls,
+)
 from headway_api.records import EpisodeRecord, GroupRecord, Outcome
 
 Figures = dict[str, float]
 
-TOOLS_MOST = 16
+TOOLS_MOST = 32
 """Tools that have a figure of their own; the calls of all others are added up as `OTHER_TOOLS`."""
 OTHER_TOOLS = "other"
 NAME_LENGTH = 64
@@ -118,8 +118,9 @@ def valid_mean(groups: Sequence[GroupRecord], trained: Collection[str]) -> float
 
 
 def completion_rate(episodes: Sequence[EpisodeRecord]) -> float:
-    """Share of episodes in which an answer was emitted, right or wrong; see `conduct.completion`."""
-    return spread([completion(episode) for episode in episodes]).mean
+    """Share of episodes in which an answer was emitted, right or wrong: by the environment's own word where
+    it reports one, else by `tries.answered`."""
+    return spread([e.metrics.get(COMPLETION, float(answered(e))) for e in episodes]).mean
 
 
 def _within(prefix: str, groups: Sequence[GroupRecord]) -> Figures:
@@ -189,13 +190,15 @@ def _rates(prefix: str, groups: Sequence[GroupRecord], max_turns: int | None) ->
     ended = [episode for group in groups for episode in group.episodes]
     episodes = scored(groups)
     found = {
-        f"{prefix}/malformed_tool_call_rate": _share(malformed_calls(e) > 0 for e in episodes),
+        f"{prefix}/malformed_tool_call_rate": _share(
+            any(turn.malformed_tool_calls for turn in episode.turns) for episode in episodes
+        ),
         f"{prefix}/fork_rate": _share(episode.forks > 0 for episode in episodes),
-        f"{prefix}/token_limit_rate": _share(map(hit_token_limit, episodes)),
+        f"{prefix}/token_limit_rate": _share(at_token_limit(e, max_turns) for e in episodes),
         **{f"{prefix}/outcome_{o.value}_rate": _share(e.outcome is o for e in ended) for o in Outcome},
     }
     if max_turns is not None:
-        found[f"{prefix}/turn_limit_rate"] = _share(hit_turn_limit(e, max_turns) for e in episodes)
+        found[f"{prefix}/turn_limit_rate"] = _share(at_turn_limit(e, max_turns) for e in episodes)
     return found
 
 
@@ -215,25 +218,27 @@ def _turns(prefix: str, episodes: Sequence[EpisodeRecord]) -> Figures:
 
 def _tools(prefix: str, episodes: Sequence[EpisodeRecord]) -> Figures:
     """Tool calls of an episode: all that could be read, those of each tool, and shares of calls."""
-    calls = [tool_calls(episode) for episode in episodes]
-    counts, every = [float(len(made)) for made in calls], [call for made in calls for call in made]
-    malformed = sum(map(malformed_calls, episodes))
-    attempts = len(every) + malformed
+    made = [tool_calls(episode) for episode in episodes]
+    counts = spread([float(calls.readable) for calls in made])
+    readable, attempts = sum(calls.readable for calls in made), sum(calls.total for calls in made)
+    failed, malformed = sum(calls.failed for calls in made), sum(calls.malformed for calls in made)
     return {
-        f"{prefix}/tool_calls/mean": spread(counts).mean,
-        f"{prefix}/tool_calls/max": spread(counts).max,
-        f"{prefix}/tool_calls/failed_share": _share(call.failed for call in every),
+        f"{prefix}/tool_calls/mean": counts.mean,
+        f"{prefix}/tool_calls/max": counts.max,
+        f"{prefix}/tool_calls/failed_share": failed / readable if readable else 0.0,
         f"{prefix}/tool_calls/malformed_share": malformed / attempts if attempts else 0.0,
         **{
             f"{prefix}/tool_calls_of/{name}": count / len(episodes)
-            for name, count in _by_tool([call.name for call in every]).items()
+            for name, count in _by_tool(calls.by_tool for calls in made).items()
         },
     }
 
 
-def _by_tool(names: Iterable[str]) -> Counter[str]:
+def _by_tool(made: Iterable[Mapping[str, int]]) -> Counter[str]:
     """Calls of each tool; of too many tools, of those called most."""
-    counts = Counter(map(_word, names))
+    counts: Counter[str] = Counter()
+    for name, calls in ((name, calls) for by_tool in made for name, calls in by_tool.items()):
+        counts[_word(name)] += calls
     ordered = sorted(counts, key=lambda name: (-counts[name], name))
     found: Counter[str] = Counter({name: counts[name] for name in ordered[:TOOLS_MOST]})
     for name in ordered[TOOLS_MOST:]:

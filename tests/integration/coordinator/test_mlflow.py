@@ -268,11 +268,12 @@ def recounted(groups: list[dict[str, Any]], prefix: str, rates: str) -> dict[str
     logprobs = [p for row in rows for p, m in zip(row["logprobs"], row["mask"], strict=True) if m]
     outcomes = Counter(e["outcome"] for g in groups for e in g["episodes"])
     every = sum(outcomes.values())
+    # Each turn of the script is short: no context fills up, and what is cut is a turn.
     cut = [any(turn["finish_reason"] == "length" for turn in e["turns"]) for e in episodes]
     tools = Counter(call["function"]["name"] for made in calls for call in made)
     sums = [sum(turn["sampled_tokens"] for turn in e["turns"]) for e in episodes]
     prompts = [sum(len(r["tokens"]) - sum(r["mask"]) for r in e["rows"]) for e in episodes]
-    limit = [e["outcome"] == "Truncated" and len(e["turns"]) >= MAX_TURNS for e in episodes]
+    limit = [e["outcome"] == "Truncated" and not short for e, short in zip(episodes, cut, strict=True)]
     return {
         **spread(f"{prefix}/reward/", rewards),
         f"{prefix}/reward/zero_frac": rewards.count(0) / len(rewards),

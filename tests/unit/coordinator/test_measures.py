@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway_analysis.measures import figures
-from headway_analysis.measures.conduct import completion, tool_calls
 from headway_analysis.measures.episodes import pass_at_k, pass_k, pass_power_k, spread, summarize
 from headway_analysis.measures.figures import TOOLS_MOST
 from headway_api.metrics import family
@@ -140,7 +139,7 @@ def test_rates_count_episodes_and_figures_under_turns_count_turns() -> None:
         {"malformed_tool_calls": 1},
         {"finish_reason": "length"},
     )
-    drifted = sealed("t0-0", 1).model_copy(update={"forks": 2})
+    drifted = sealed("t0-0", 1, outcome=Outcome.TRUNCATED).model_copy(update={"forks": 2})
     episodes = [cut, drifted, sealed("t0-0", 2), sealed("t0-0", 3), sealed("t0-0", 4, reward=None)]
     found = figures.batch([group_of(*episodes)], 1, trained=(), max_turns=2)
     assert found["episodes/token_limit_rate"] == found["episodes/malformed_tool_call_rate"] == 1 / 4
@@ -167,17 +166,16 @@ def answered(identity: str, content: str) -> dict[str, Any]:
 
 
 def test_tool_calls_are_counted_in_all_by_tool_failed_and_malformed() -> None:
-    shown = [called("look_up"), answered("0", "error: an example of the environment's own")]
+    shown = [called("look_up", first="x"), answered("x0", "error: an example of the environment's own")]
     played = [
         called("look_up", "refund"),
         answered("1", "error: no such order"),
         answered("0", "gold"),
-        called("look up!", first="0"),  # its id is one that was used before
+        called("look up!", first="0"),
         answered("00", "silver"),
     ]
     one = turned(sealed("t0-0", 0, messages=shown + played), {}, {"malformed_tool_calls": 1})
     found = figures.batch([group_of(one, sealed("t0-0", 1))], 1, trained=(), max_turns=2)
-    assert tool_calls(one) == [("look_up", False), ("refund", True), ("look up!", False)]
     assert (found["rollout/tool_calls/mean"], found["rollout/tool_calls/max"]) == (1.5, 3)
     assert found["rollout/tool_calls/failed_share"] == pytest.approx(1 / 3)
     assert found["rollout/tool_calls/malformed_share"] == pytest.approx(1 / 4)
@@ -213,7 +211,7 @@ ANSWER = {"role": "assistant", "content": "It is gold."}
         (None, Outcome.AGENT_ERROR, [ANSWER], 0),
         (0.0, Outcome.COMPLETED, [ANSWER], 0),
         (1.0, Outcome.TRUNCATED, [ANSWER], 1),
-        (7.0, Outcome.COMPLETED, [ANSWER], 1),
+        (0.5, Outcome.COMPLETED, [ANSWER], 0.5),
     ],
 )
 def test_completion_is_an_answer_that_was_emitted(
@@ -222,7 +220,6 @@ def test_completion_is_an_answer_that_was_emitted(
     one = sealed("v0-0", 0, outcome=outcome, messages=messages, turns=1)
     if told is not None:
         one = one.model_copy(update={"metrics": {"completion": told}})
-    assert completion(one) == completed
     groups = [group_of(one, sealed("v0-0", 1, reward=None))]
     assert figures.validation(groups, [1], 1.0)["val/episodes/completion_rate"] == completed
     batch = figures.batch(groups, 1, trained=(), max_turns=2)
