@@ -1,7 +1,8 @@
 """Whether a candidate may be promoted: a pure verdict over the values that the candidates' tries gave.
 
 A gate passes where the rows show what it asks for, not where the values happen to. So a candidate that is
-exactly at a bound is promoted by accident in at most 5 % of runs.
+exactly at a bound is promoted by accident in at most 5 % of runs: nominally in 2.5 %, the part below the
+lower end of a 95 % interval.
 """
 
 from __future__ import annotations
@@ -37,7 +38,10 @@ class GateSpec:
     minimum: float | None = None
     """Lowest value of `metric` that passes."""
     minimum_of: Literal["LowerBound", "Value"] = "LowerBound"
-    """What is held against `minimum`: the lower end of the 95 % interval, or the value itself."""
+    """What is held against `minimum`: the lower end of the 95 % interval (`Estimate.floor`), or the value.
+
+    LowerBound promotes a candidate that is exactly at the minimum in 2.5 % of runs, Value in half of them.
+    """
     must_beat: str | None = None
     """Baseline candidate. The lower end of the paired difference's 95 % interval must be above `margin`."""
     margin: float = 0.0
@@ -154,7 +158,7 @@ def _reaches(found: Estimate, minimum: float, of: str) -> tuple[Verdict, str]:
         return Verdict.PASSED, "the value reaches it"
     if found.floor is None or found.clusters < ENOUGH:
         return Verdict.TOO_FEW_ROWS, f"{_counted(found.clusters)} cannot show that it is reached"
-    floor = f"with 95 % confidence it is at least {_number(found.floor)}"
+    floor = f"the rows show at least {_number(found.floor)}"
     if found.floor >= minimum:
         return Verdict.PASSED, floor
     return Verdict.TOO_FEW_ROWS, f"the value reaches it, but {floor}: too few rows to tell"

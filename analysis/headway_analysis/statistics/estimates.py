@@ -8,14 +8,12 @@ from enum import StrEnum
 from functools import cached_property
 
 import numpy as np
-from scipy.special import betaincinv, ndtri, stdtrit
+from scipy.special import betaincinv, ndtri
 
 from headway_analysis.statistics.clusters import TAIL, Codes, Floats, Spread, clustered, settled, sums, within
 
 NORMAL = float(ndtri(1 - TAIL))
 """Normal quantile of a 95 % interval."""
-FLOOR_TAIL = 0.05
-"""Below the floor."""
 PRIOR = 2.0
 """How much the worst design effect counts beside the sample's own; see `_effective`."""
 
@@ -94,7 +92,10 @@ class Estimate:
     method: str
     """How the interval was made: `wilson`, `wilson-clustered`, `t-clustered` or `none`."""
     floor: float | None = None
-    """One-sided: the true value is at or above it with 95 % confidence. A gate's `minimum` takes it."""
+    """What a gate's `minimum` takes: `low`, but of a share Clopper and Pearson's lower end.
+
+    Wilson's own lower end is above the true value too often where the share is near 0.
+    """
     why: Why | None = None
 
 
@@ -171,14 +172,13 @@ def _effective(sample: Sample, codes: Codes, weights: Floats, spread: Spread) ->
 
 def _student(mean: float, spread: Spread) -> _Interval:
     half = spread.quantile * spread.error
-    floor = mean - float(stdtrit(spread.df, 1 - FLOOR_TAIL)) * spread.error
-    return _Interval(mean - half, mean + half, floor, "t-clustered")
+    return _Interval(mean - half, mean + half, mean - half, "t-clustered")
 
 
 def _wilson(share: float, count: float, quantile: float, method: str) -> _Interval:
-    """Wilson's score interval (1927); the floor is Clopper and Pearson's, which never errs more than it says.
+    """Wilson's score interval (1927), with Clopper and Pearson's lower end (1934) as its floor.
 
-    With a Student's quantile above the normal one the floor too takes fewer values, as Korn and Graubard do.
+    Where Student's quantile is above the normal one, the floor takes fewer values, as Korn and Graubard do.
     """
     squared = quantile**2 / count
     centre = (share + squared / 2) / (1 + squared)
@@ -186,5 +186,5 @@ def _wilson(share: float, count: float, quantile: float, method: str) -> _Interv
     low, high = max(0.0, float(centre - half)), min(1.0, float(centre + half))
     fewer = count * (NORMAL / quantile) ** 2
     hits = share * fewer
-    floor = float(betaincinv(hits, fewer - hits + 1, FLOOR_TAIL)) if hits > 0 else 0.0
+    floor = float(betaincinv(hits, fewer - hits + 1, TAIL)) if hits > 0 else 0.0
     return _Interval(low if share > 0 else 0.0, high if share < 1 else 1.0, floor, method)

@@ -1,0 +1,72 @@
+"""Simulated samples whose true mean is known, for coverage tests of intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+from scipy.stats import beta
+
+from headway_analysis.statistics.estimates import Estimate, Sample, estimate
+
+Floats = npt.NDArray[np.float64]
+SETS = 2000
+
+
+def layout(sizes: Sequence[int], tries: int = 1) -> Callable[[Floats, bool], Sample]:
+    """Makes samples of clusters of `sizes` rows with `tries` tries each, from their values."""
+    clusters = [cluster for cluster, rows in enumerate(sizes) for _ in range(rows)]
+    units = tuple((row, index) for row in range(len(clusters)) for index in range(tries))
+    names = tuple(str(cluster) for cluster in clusters for _ in range(tries))
+    return lambda values, share: Sample(units, names, values, np.ones(len(units)), share)
+
+
+def chances(
+    rng: np.random.Generator, mean: float, correlation: float, sizes: Sequence[int], tries: int
+) -> Floats:
+    """Each value's chance of being 1: drawn by cluster, so that its values have this correlation."""
+    if correlation == 0:
+        return np.full((SETS, sum(sizes) * tries), mean)
+    spread = (1 - correlation) / correlation
+    drawn = rng.beta(mean * spread, (1 - mean) * spread, (SETS, len(sizes)))
+    return np.repeat(drawn, np.array(sizes) * tries, axis=1)
+
+
+def linked_chances(
+    rng: np.random.Generator, means: tuple[float, float], correlation: float, rows: int, tries: int
+) -> tuple[Floats, Floats]:
+    """Chances of two candidates: on seven rows of ten the same difficulty counts for both."""
+    spread = (1 - correlation) / correlation
+    shared, own = rng.random((2, SETS, rows))
+    second = np.where(rng.random((SETS, rows)) < 0.7, shared, own)
+    found = []
+    for mean, difficulty in zip(means, (shared, second), strict=True):
+        chance = (
+            beta.ppf(difficulty, mean * spread, (1 - mean) * spread) if mean < 1 else np.ones(shared.shape)
+        )
+        found.append(np.repeat(chance, tries, axis=1))
+    return found[0], found[1]
+
+
+def flips(rng: np.random.Generator, chance: Floats) -> Floats:
+    """0 or 1, by chance."""
+    return (rng.random(chance.shape) < chance).astype(float)
+
+
+def estimates(
+    make: Callable[[Floats, bool], Sample], values: Floats, share: bool
+) -> Iterator[Estimate | None]:
+    for each in values:
+        yield estimate(make(each, share))
+
+
+def coverage(make: Callable[[Floats, bool], Sample], values: Floats, truth: float, *, share: bool) -> float:
+    """Share of the intervals that hold the truth."""
+    held = 0
+    for found in estimates(make, values, share):
+        assert found is not None
+        assert found.low is not None
+        assert found.high is not None
+        held += found.low <= truth <= found.high
+    return held / len(values)
