@@ -22,12 +22,15 @@ class ConditionType(StrEnum):
 
     ACCEPTED = "Accepted"
     """The spec can be run by this operator."""
+    CANDIDATES_RESOLVED = "CandidatesResolved"
+    """Of an evaluation: every candidate of the spec stands for a model that is there. False: the message
+    names what is missing, and the job waits for it, or has gone on without it."""
     PREFLIGHT_PASSED = "PreflightPassed"
-    """The checks before the first gradient passed."""
+    """The checks before anything heavy starts passed."""
     LEARNER_READY = "LearnerReady"
     """Every learner process runs."""
     ROLLOUT_READY = "RolloutReady"
-    """At least one rollout server takes requests."""
+    """At least one rollout server takes requests; of an evaluation, one of each set that is needed now."""
     SANDBOXES_READY = "SandboxesReady"
     """The broker can hand out sandboxes."""
     WEIGHTS_IN_SYNC = "WeightsInSync"
@@ -37,7 +40,7 @@ class ConditionType(StrEnum):
     suspended or has ended the operator says that it is Unknown, and so until a resumed one has a
     coordinator again."""
     PROGRESSING = "Progressing"
-    """Steps are being completed."""
+    """Steps are being completed, or candidates measured."""
     CHECKPOINT_AVAILABLE = "CheckpointAvailable"
     """There is a checkpoint to resume from."""
     GATE_PASSED = "GatePassed"
@@ -63,6 +66,10 @@ class Reason(StrEnum):
     ACCEPTED = "Accepted"
     INVALID_SPEC = "InvalidSpec"
     NAME_CONFLICT = "NameConflict"
+
+    RESOLVED = "Resolved"
+    CANDIDATE_MISSING = "CandidateMissing"
+    CHECKPOINT_MISSING = "CheckpointMissing"
 
     PASSED = "Passed"
     CHECK_FAILED = "CheckFailed"

@@ -112,7 +112,9 @@ def open_schema(kind: type[BaseModel], status: type[BaseModel]) -> Schema:
             "kind": {"type": "string"},
             "metadata": {"type": "object"},
             "spec": structural(properties["spec"], root["$defs"], "spec"),
-            "status": structural(statuses, statuses["$defs"], "status"),
+            # A job that no operator has seen yet is not what its spec asks for: readers compare generations.
+            "status": structural(statuses, statuses["$defs"], "status")
+            | {"default": {"observedGeneration": -1}},
         },
         VALIDATIONS: root[VALIDATIONS],
     }

@@ -335,7 +335,7 @@ OPERATOR: Final = (
     Family("operator/last_success_age_seconds", "Time since a reconcile last succeeded.", "seconds"),
     Family("operator/queue_depth", "Jobs that wait for a worker or have one."),
     Family("operator/leader", "1 while this replica holds the Lease."),
-    Family("operator/jobs", "Training jobs by namespace and state.", labels=("namespace", "state")),
+    Family("operator/jobs", "Jobs by kind, namespace and state.", labels=("kind", "namespace", "state")),
 )
 
 FAMILIES: Final = (

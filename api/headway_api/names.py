@@ -100,9 +100,12 @@ instead of at EPISODE_FILE, for running one without a pod."""
 MAX_JOB_NAME: Final = 40
 """Longest job name: children's host names (`<job>-eval-coordinator-xxxxx`) must fit in 63 characters."""
 
-
 TRAINING_KIND: Final = "RLTrainingJob"
 EVAL_KIND: Final = "RLEvalJob"
+
+
+PLURALS: Final = {TRAINING_KIND: "rltrainingjobs", EVAL_KIND: "rlevaljobs"}
+"""Kind of job -> its resource in the API."""
 
 
 def stem(kind: str, job: str) -> str:
@@ -149,12 +152,13 @@ def learner_host(job: str, namespace: str) -> str:
     return f"{learner}-0.{service_host(job, LEARNER, namespace)}"
 
 
-def job_labels(job: str, uid: str, role: str | None = None) -> dict[str, str]:
+def job_labels(kind: str, job: str, uid: str, role: str | None = None) -> dict[str, str]:
     """Labels on everything that belongs to one job; with `role`, on everything of that role."""
     labels = {
         LABEL_NAME: "headway",
-        LABEL_INSTANCE: job,
+        LABEL_INSTANCE: stem(kind, job),
         LABEL_MANAGED_BY: FIELD_MANAGER_OPERATOR,
+        LABEL_JOB_KIND: kind,
         LABEL_JOB_NAME: job,
         LABEL_JOB_UID: uid,
     }

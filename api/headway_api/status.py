@@ -29,6 +29,7 @@ State = Literal[
     "Failed",
 ]
 Count = Annotated[int, Field(ge=0)]
+Generation = Annotated[int, Field(ge=-1)]
 Text = Annotated[str, Field(max_length=1024)]
 Word = Annotated[str, Field(max_length=128)]
 
@@ -307,8 +308,8 @@ class Tracking(StatusModel):
 class RLTrainingJobStatus(StatusModel):
     """What has become of a training job."""
 
-    observed_generation: Count | None = None
-    """metadata.generation of the spec this status is true of."""
+    observed_generation: Generation | None = None
+    """metadata.generation of the spec this status is true of; -1 until the operator has seen the job."""
     state: State | None = None
     """The conditions in one word, for the printer column; judge by the conditions. Queued is not used yet."""
     reason: Word | None = None
@@ -495,8 +496,8 @@ class EvalArtifacts(StatusModel):
 class RLEvalJobStatus(StatusModel):
     """What has become of an evaluation job."""
 
-    observed_generation: Count | None = None
-    """metadata.generation of the spec this status is true of."""
+    observed_generation: Generation | None = None
+    """metadata.generation of the spec this status is true of; -1 until the operator has seen the job."""
     state: State | None = None
     """The conditions in one word, for the printer column."""
     reason: Word | None = None

@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import kopf
@@ -28,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 def registry(controller: Controller) -> kopf.OperatorRegistry:
-    """kopf's handlers: every event of a training job goes to the controller."""
+    """kopf's handlers: every event of a job goes to the controller."""
     handlers = kopf.OperatorRegistry()
 
     @kopf.on.startup(registry=handlers)
@@ -43,15 +44,20 @@ def registry(controller: Controller) -> kopf.OperatorRegistry:
     def login(**arguments: Any) -> kopf.ConnectionInfo | None:
         return kopf.login_via_client(**arguments)
 
-    @kopf.on.event(names.GROUP, names.VERSION, kube.JOB.plural, registry=handlers)
+    for kind in kube.JOBS:
+        kopf.on.event(names.GROUP, names.VERSION, kind.plural, registry=handlers)(_told(controller, kind))
+    return handlers
+
+
+def _told(controller: Controller, kind: kube.Kind) -> Callable[..., None]:
     def job(*, type: str | None, body: kopf.Body, **_: Any) -> None:
-        document = {"apiVersion": names.API_VERSION, "kind": kube.JOB.kind, **body}
+        document = {"apiVersion": kind.api_version, "kind": kind.kind, **body}
         if type == "DELETED":
             controller.job_deleted(document)
         else:
             controller.job_changed(document)
 
-    return handlers
+    return job
 
 
 def run(platform: OperatorConfig) -> None:

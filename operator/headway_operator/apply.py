@@ -16,8 +16,8 @@ from typing import Final
 
 from headway_api import names
 from headway_api.conditions import Reason
-from headway_operator.cache import Cache, Ref
-from headway_operator.kube import JOB, KINDS, Api, ApiError, Json
+from headway_operator.cache import Cache, Ref, ref_of
+from headway_operator.kube import KINDS, Api, ApiError, Json
 from headway_operator.plan.context import Mode, Wanted
 from headway_operator.plan.health import Trouble
 
@@ -75,7 +75,8 @@ class Applier:
         finalizers = [*others, names.FINALIZER_TEARDOWN] if held else others
         change = {"resourceVersion": metadata["resourceVersion"], "finalizers": finalizers}
         try:
-            made = self._api.merge(JOB, metadata["namespace"], metadata["name"], {"metadata": change})
+            kind, namespace, name = ref_of(raw)
+            made = self._api.merge(KINDS[kind], namespace, name, {"metadata": change})
         except ApiError as error:
             if error.status in (404, 409):
                 raise Outdated from error
@@ -84,7 +85,7 @@ class Applier:
             text = f"finalizer {names.FINALIZER_TEARDOWN}: {error}"
             raise Blocked(Trouble(Reason.CREATE_FAILED, text)) from error
         self._cache.put(made)
-        self._count(JOB.kind, "changed")
+        self._count(raw["kind"], "changed")
         return made
 
     def carry_out(self, uid: str, wanted: tuple[Wanted, ...], doomed: tuple[Json, ...]) -> int:
@@ -147,8 +148,8 @@ class Applier:
         if _controller(known).get("uid") == uid:
             self._cache.put(known)
             return known
-        owner = _controller(known)
-        if owner.get("kind") == "RLTrainingJob":
+        owner, ours = _controller(known), _controller(item.body)
+        if owner and all(owner[key] == ours[key] for key in ("kind", "name")):
             text = f"{kind} {name} of a deleted job of the same name is still there"
             raise Blocked(Trouble(Reason.RECONCILING, text))
         whose = f"{owner['kind']} {owner['name']}" if owner else "nobody this operator knows"

@@ -36,6 +36,7 @@ class Cache:
         self._lock = threading.Lock()
         self._objects: dict[Ref, Json] = {}
         self._by_job: defaultdict[str, set[Ref]] = defaultdict(set)
+        self._by_kind: defaultdict[str, set[Ref]] = defaultdict(set)
         self._deleted: dict[str, int] = {}
         """uid -> resource version it was last seen with, of objects whose deletion was seen."""
 
@@ -54,6 +55,7 @@ class Cache:
         body["metadata"].pop("managedFields", None)
         self._drop(ref)
         self._objects[ref] = body
+        self._by_kind[ref[0]].add(ref)
         if uid := _job_uid(body):
             self._by_job[uid].add(ref)
         return True
@@ -79,6 +81,7 @@ class Cache:
 
     def _drop(self, ref: Ref) -> None:
         known = self._objects.pop(ref, None)
+        self._by_kind[ref[0]].discard(ref)
         if known is not None and (uid := _job_uid(known)):
             self._by_job[uid].discard(ref)
             if not self._by_job[uid]:
@@ -116,7 +119,7 @@ class Cache:
     def of_kind(self, kind: str) -> list[Json]:
         """Every object of a kind."""
         with self._lock:
-            return [body for ref, body in self._objects.items() if ref[0] == kind]
+            return [self._objects[ref] for ref in sorted(self._by_kind[kind])]
 
 
 def _job_uid(body: Json) -> str | None:

@@ -10,11 +10,12 @@ from typing import Final
 import urllib3
 
 from headway_api import names
+from headway_operator import plan
 from headway_operator.apply import Blocked
-from headway_operator.cache import Cache
+from headway_operator.cache import Cache, ref_of
 from headway_operator.config import OperatorConfig
 from headway_operator.informer import Informer, sources
-from headway_operator.kube import JOB, Api, ApiError, Json
+from headway_operator.kube import JOBS, Api, ApiError, Json
 from headway_operator.queue import Closed, KeyedQueue
 from headway_operator.reconcile import Key, Reconciler
 from headway_operator.telemetry import SUCCESS, Telemetry
@@ -80,12 +81,22 @@ class Controller:
     def job_changed(self, body: Json) -> None:
         """A job was seen as `body`."""
         self.cache.put(body)
-        self.queue.add(_key(body))
+        self.queue.add(ref_of(body))
+        self._wake(body)
 
     def job_deleted(self, body: Json) -> None:
         """A job is gone; what it owned is the garbage collector's."""
         self.cache.remove(body)
-        self.queue.add(_key(body))
+        self.queue.add(ref_of(body))
+
+    def _wake(self, body: Json) -> None:
+        """Look again at the jobs that wait for the weights of this one."""
+        _, namespace, name = ref_of(body)
+        if body["kind"] != names.TRAINING_KIND:
+            return
+        for waiting in (job for kind in JOBS for job in self.cache.of_kind(kind.kind)):
+            if waiting["metadata"]["namespace"] == namespace and name in plan.sources(waiting):
+                self.queue.add(ref_of(waiting))
 
     def trouble(self) -> str:
         """What is wrong with this process so that starting it again would help, or nothing."""
@@ -102,7 +113,9 @@ class Controller:
         labels = body["metadata"].get("labels", {})
         if name := labels.get(names.LABEL_JOB_NAME):
             pause = SANDBOX_PAUSE if labels.get(names.LABEL_COMPONENT) == names.SANDBOX else 0.0
-            self.queue.add((body["metadata"]["namespace"], name), pause)
+            # Objects that an older operator made carry no kind.
+            kind = labels.get(names.LABEL_JOB_KIND, names.TRAINING_KIND)
+            self.queue.add((kind, body["metadata"]["namespace"], name), pause)
 
     def _work(self) -> None:
         while True:
@@ -129,14 +142,14 @@ class Controller:
         try:
             return self._reconciler.reconcile(key), SUCCESS
         except Blocked as blocked:
-            log.warning("job=%s/%s reason=%s %s", *key, blocked.trouble.reason, blocked)
+            log.warning("%s=%s/%s reason=%s %s", *key, blocked.trouble.reason, blocked)
             return None, blocked.trouble.reason
         except (ApiError, urllib3.exceptions.HTTPError) as error:
-            log.warning("job=%s/%s %s: %s", *key, type(error).__name__, error)
+            log.warning("%s=%s/%s %s: %s", *key, type(error).__name__, error)
             return None, "ApiError"
         except Exception:
             # One job's fault must not stop the others; it is counted, logged and alerted on.
-            log.exception("job=%s/%s cannot be reconciled", *key)
+            log.exception("%s=%s/%s cannot be reconciled", *key)
             return None, "Bug"
 
     def _resync(self) -> None:
@@ -149,12 +162,9 @@ class Controller:
 
     def _list_jobs(self) -> None:
         """See every job, whether or not an event told of it."""
-        for namespace in self._platform.watch_namespaces or (None,):
-            items, version = self._api.list(JOB, namespace)
-            self.cache.replace(JOB.kind, namespace, items, int(version))
-        for body in self.cache.of_kind(JOB.kind):
-            self.queue.add(_key(body))
-
-
-def _key(body: Json) -> Key:
-    return body["metadata"]["namespace"], body["metadata"]["name"]
+        for kind in JOBS:
+            for namespace in self._platform.watch_namespaces or (None,):
+                items, version = self._api.list(kind, namespace)
+                self.cache.replace(kind.kind, namespace, items, int(version))
+            for body in self.cache.of_kind(kind.kind):
+                self.queue.add(ref_of(body))

@@ -43,7 +43,8 @@ class Kind:
         return f"{root}{where}/{self.plural}" + (f"/{name}" if name else "")
 
 
-JOB: Final = Kind(names.API_VERSION, "RLTrainingJob", "rltrainingjobs")
+JOBS: Final = tuple(Kind(names.API_VERSION, kind, plural) for kind, plural in names.PLURALS.items())
+"""The custom resources."""
 EVENT: Final = Kind("v1", "Event", "events")
 NAMESPACE: Final = Kind("v1", "Namespace", "namespaces")
 KINDS: Final = {
@@ -59,7 +60,7 @@ KINDS: Final = {
         Kind("batch/v1", "Job", "jobs"),
         Kind("apps/v1", "Deployment", "deployments"),
         Kind("v1", "Pod", "pods"),
-        JOB,
+        *JOBS,
     )
 }
 

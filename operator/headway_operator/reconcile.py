@@ -7,19 +7,23 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from headway_api import names
+from headway_api.names import TRAINING_KIND
 from headway_api.status import RLTrainingJobStatus
 from headway_operator import plan
 from headway_operator.apply import Applier, Blocked, Outdated
-from headway_operator.cache import Cache
+from headway_operator.cache import Cache, Ref, ref_of
 from headway_operator.config import OperatorConfig
-from headway_operator.kube import EVENT, JOB, NAMESPACE, Api, ApiError, Json
-from headway_operator.plan import events, status, warm_start
+from headway_operator.kube import EVENT, KINDS, NAMESPACE, Api, ApiError, Json
+from headway_operator.plan import events
+from headway_operator.plan.context import JobStatus
 from headway_operator.plan.observed import Observed, is_ending
+from headway_operator.plan.reading import parse_status
+from headway_operator.plan.subjects import subject_of
 
 log = logging.getLogger(__name__)
 
-Key = tuple[str, str]
-"""Namespace and name of a job."""
+Key = Ref
+"""Kind, namespace and name of a job."""
 
 
 class Reconciler:
@@ -44,7 +48,7 @@ class Reconciler:
             Blocked: the plan could not be carried out; the job's status says why.
             ApiError: the API server refused something that no status can explain.
         """
-        raw = self._cache.get(JOB.kind, *key)
+        raw = self._cache.get(*key)
         if raw is None:
             return None
         made = self._plan(raw)
@@ -62,10 +66,11 @@ class Reconciler:
             self._report(raw, told.status)
             raise
         if made.delete_job:
-            self._api.delete(JOB, *key, raw["metadata"]["uid"])
+            kind, namespace, name = key
+            self._api.delete(KINDS[kind], namespace, name, raw["metadata"]["uid"])
             return None
         if writes:
-            log.info("job=%s/%s writes=%d", *key, writes)
+            log.info("%s=%s/%s writes=%d", *key, writes)
         self._report(raw, made.status)
         return made.again_seconds
 
@@ -75,12 +80,13 @@ class Reconciler:
         return raw if held in (None, holds) else self._applier.hold(raw, held)
 
     def _observed(self, raw: Json) -> Observed:
-        named = warm_start.source(raw)
-        source = self._cache.get(JOB.kind, raw["metadata"]["namespace"], named) if named else None
+        namespace = raw["metadata"]["namespace"]
+        named = {name: self._cache.get(TRAINING_KIND, namespace, name) for name in plan.sources(raw)}
+        sources = {name: job for name, job in named.items() if job is not None}
         children = tuple(self._cache.of_job(raw["metadata"]["uid"]))
-        seen = Observed(plan.utc_now(), children, source=source)
+        seen = Observed(plan.utc_now(), children, sources=sources)
         if seen.learner_ends() and not is_ending(raw):
-            seen = replace(seen, namespace_ends=self._namespace_ends(raw["metadata"]["namespace"]))
+            seen = replace(seen, namespace_ends=self._namespace_ends(namespace))
         if not (childless := seen.childless()):
             return seen
         told = {body["metadata"]["uid"]: self._refusal(body) for body in childless}
@@ -107,23 +113,29 @@ class Reconciler:
         written just now.
         """
         metadata = raw["metadata"]
-        fresh = self._api.get(JOB, metadata["namespace"], metadata["name"])
+        fresh = self._api.get(KINDS[raw["kind"]], metadata["namespace"], metadata["name"])
         if fresh is None or fresh["metadata"]["uid"] != metadata["uid"]:
             return None
         self._cache.put(fresh)
         return fresh
 
-    def _report(self, raw: Json, told: RLTrainingJobStatus | None) -> None:
+    def _report(self, raw: Json, told: JobStatus | None) -> None:
         """Write the operator's part of the status, if it differs from what is there."""
         if told is None:
             return
         body = told.as_object()
-        known = status.own_part(RLTrainingJobStatus.model_validate(raw.get("status", {}))).as_object()
+        subject = subject_of(raw)
+        known = subject.own_part(parse_status(subject.model, raw)).as_object()
         if body == known:
             return
         self._warn(raw, told)
         metadata = {key: raw["metadata"][key] for key in ("name", "namespace", "uid")}
-        document = {"apiVersion": names.API_VERSION, "kind": JOB.kind, "metadata": metadata, "status": body}
+        document = {
+            "apiVersion": names.API_VERSION,
+            "kind": raw["kind"],
+            "metadata": metadata,
+            "status": body,
+        }
         try:
             answer = self._api.apply(document, subresource="/status")
         except ApiError as error:
@@ -134,24 +146,21 @@ class Reconciler:
         self._cache.put(answer)
         _log_changes(raw, told)
 
-    def _warn(self, raw: Json, told: RLTrainingJobStatus) -> None:
+    def _warn(self, raw: Json, told: JobStatus) -> None:
         """Record what seems unwise in the spec, once for each generation."""
-        if not told.warnings or raw.get("status", {}).get("warnings") == told.warnings:
+        warnings = told.warnings if isinstance(told, RLTrainingJobStatus) else []
+        if not warnings or raw.get("status", {}).get("warnings") == warnings:
             return
         try:
-            event = events.warned(raw, told.warnings, plan.utc_now())
+            event = events.warned(raw, warnings, plan.utc_now())
             self._api.create(EVENT, raw["metadata"]["namespace"], event)
         except ApiError as error:
             # Recorded already, or not to be: the status says the same.
-            log.info("job=%s/%s no event: %s", *_key(raw), error)
+            log.info("%s=%s/%s no event: %s", *ref_of(raw), error)
 
 
-def _key(raw: Json) -> Key:
-    return raw["metadata"]["namespace"], raw["metadata"]["name"]
-
-
-def _log_changes(raw: Json, told: RLTrainingJobStatus) -> None:
+def _log_changes(raw: Json, told: JobStatus) -> None:
     before = raw.get("status", {})
     if before.get("state") == told.state and before.get("reason") == told.reason:
         return
-    log.info("job=%s/%s state=%s reason=%s", *_key(raw), told.state, told.reason)
+    log.info("%s=%s/%s state=%s reason=%s", *ref_of(raw), told.state, told.reason)

@@ -14,7 +14,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from headway_api import metrics
 from headway_operator.cache import Cache
-from headway_operator.kube import JOB
+from headway_operator.kube import JOBS
 
 SUCCESS: Final = "success"
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -62,7 +62,7 @@ def _described(name: str) -> tuple[str, str, tuple[str, ...]]:
 
 
 class _Jobs:
-    """Jobs by namespace and state, counted when asked."""
+    """Jobs by kind, namespace and state, counted when asked."""
 
     def __init__(self, cache: Cache) -> None:
         self._cache = cache
@@ -70,9 +70,10 @@ class _Jobs:
     def collect(self) -> Iterator[Metric]:
         name, text, labels = _described("operator/jobs")
         gauge = GaugeMetricFamily(name, text, labels=labels)
-        jobs = self._cache.of_kind(JOB.kind)
         tally = Tally(
-            (body["metadata"]["namespace"], body.get("status", {}).get("state") or "Pending") for body in jobs
+            (kind.kind, body["metadata"]["namespace"], body.get("status", {}).get("state") or "Pending")
+            for kind in JOBS
+            for body in self._cache.of_kind(kind.kind)
         )
         for values, count in sorted(tally.items()):
             gauge.add_metric(values, count)

@@ -8,11 +8,11 @@ from typing import Any
 
 from headway_api import names
 from headway_api.exits import PERMANENT, Termination
-from headway_api.status import RLTrainingJobStatus
 from headway_operator import plan
 from headway_operator.config import Images, OperatorConfig
 from headway_operator.plan.observed import Observed, role_of
-from headway_operator.plan.status import own_part
+from headway_operator.plan.reading import parse_status
+from headway_operator.plan.subjects import subject_of
 
 Json = dict[str, Any]
 UID = "0b5e8a1c-1111-2222-3333-444455556666"
@@ -49,6 +49,18 @@ def job(name: str = "refunds", *, status: Json | None = None, **spec: Any) -> Js
     return copy.deepcopy(body)
 
 
+def eval_job(name: str = "refunds", *, status: Json | None = None, **spec: Any) -> Json:
+    """A small evaluation of one model; `spec` replaces whole blocks."""
+    body = job(name, status=status)
+    smallest: Json = {
+        "candidates": [{"name": "base", "model": {"base": "hf://Qwen/Qwen3-8B"}}],
+        "data": {"uri": "s3://b/test.jsonl"},
+        "environment": {"image": "registry.test/env:1", "entrypoint": "env:Env"},
+        "output": {"uri": "s3://b/runs"},
+    }
+    return body | {"kind": "RLEvalJob", "spec": copy.deepcopy(smallest | spec)}
+
+
 FROM_MEMORY: Json = {
     "model": {"base": "hf://Qwen/Qwen3-8B", "full": {}},
     "learner": {"weights": {"backend": "nccl"}},
@@ -68,8 +80,8 @@ class World:
         self.now = START
         self.objects: dict[tuple[str, str], Json] = {}
         self.refusals: dict[str, str] = {}
-        self.source: Json | None = None
-        """The job whose weights this one wants to start from."""
+        self.others: list[Json] = []
+        """Training jobs of the same namespace."""
         self.namespace_ends = False
 
     def later(self, seconds: float) -> World:
@@ -80,8 +92,12 @@ class World:
     def plan(self) -> plan.Plan:
         """What the planner says now."""
         objects = tuple(self.objects.values())
-        seen = Observed(self.now, objects, self.refusals, self.source, self.namespace_ends)
+        seen = Observed(self.now, objects, self.refusals, self._sources(), self.namespace_ends)
         return plan.make(self.body, self.platform, seen)
+
+    def _sources(self) -> dict[str, Json]:
+        known = {job["metadata"]["name"]: job for job in self.others}
+        return {name: known[name] for name in plan.sources(self.body) if name in known}
 
     def carry_out(self) -> plan.Plan:
         """Plan, and let it be done as an API server without controllers would."""
@@ -100,10 +116,17 @@ class World:
     def _applied(self, written: Json) -> Json:
         """The status with the operator's part as it writes it; conditions of the coordinator's stay."""
         stored = self.body["status"]
-        own = {known.type for known in own_part(RLTrainingJobStatus.model_validate(stored)).conditions}
+        subject = subject_of(self.body)
+        known_status = parse_status(subject.model, {"status": stored})
+        own = {known.type for known in subject.own_part(known_status).conditions}
         own |= {known["type"] for known in written["conditions"]}
         others = [known for known in stored.get("conditions", []) if known["type"] not in own]
         return stored | written | {"conditions": [*written["conditions"], *others]}
+
+    @property
+    def stem(self) -> str:
+        """What the names of the job's objects begin with."""
+        return names.stem(self.body["kind"], self.body["metadata"]["name"])
 
     @property
     def held(self) -> bool:
@@ -137,14 +160,14 @@ class World:
 
     def pod(self, role: str, index: int = 0, **status: Any) -> Json:
         """Put a pod of a role there, in place of the one of the same index."""
-        name = f"{self.body['metadata']['name']}-{role}-{index}"
+        name = f"{self.stem}-{role}-{index}"
         metadata = {
             "name": name,
             "namespace": "team",
             "uid": name,
             "creationTimestamp": stamp(self.now),
             "resourceVersion": "1",
-            "labels": names.job_labels(self.body["metadata"]["name"], UID, role),
+            "labels": names.job_labels(self.body["kind"], self.body["metadata"]["name"], UID, role),
         }
         known = self.objects.get(("Pod", name))
         if known:
@@ -154,6 +177,22 @@ class World:
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec, "status": status}
         self.objects["Pod", name] = pod
         return pod
+
+    def server(self, number: int, index: int = 0, **status: Any) -> Json:
+        """Put a server of a set there, ready unless told otherwise."""
+        status = status or {"phase": "Running", "conditions": [self.condition("Ready", True)]}
+        pod = self.pod(names.ROLLOUT, 10 * number + index, **status)
+        pod["metadata"]["labels"][names.LABEL_SERVER_SET] = str(number)
+        return pod
+
+    def wants_sets(self, *numbers: int) -> World:
+        """The coordinator says which sets of servers it needs."""
+        self.body["status"]["progress"] = {"groups": 0, "serverSets": [*numbers]}
+        return self
+
+    def deployments(self) -> set[str]:
+        """Names of the Deployments there are."""
+        return {name for kind, name in self.objects if kind == "Deployment"}
 
     def ready(self, *roles: str) -> World:
         """A ready pod of each role."""
@@ -191,7 +230,7 @@ class World:
 
     def workload_status(self, kind: str, role: str, **status: Any) -> World:
         """What the Job or Deployment of a role says."""
-        self.objects[kind, f"{self.body['metadata']['name']}-{role}"]["status"] = status
+        self.objects[kind, f"{self.stem}-{role}"]["status"] = status
         return self
 
     def condition(self, kind: str, true: bool) -> Json:
@@ -213,5 +252,27 @@ def running(**spec: Any) -> World:
     world = World(job(status=copy.deepcopy(PASSED), **spec))
     world.carry_out()
     world.ready(*names.ROLES[:4])
+    world.carry_out()
+    return world
+
+
+def chosen(*others: Json, **spec: Any) -> World:
+    """An evaluation whose candidates have been chosen, with the objects that come before the preflight."""
+    world = World(eval_job(**spec))
+    world.others = [*others]
+    world.carry_out()
+    world.carry_out()
+    return world
+
+
+def evaluating(*others: Json, sets: tuple[int, ...] = (0,), **spec: Any) -> World:
+    """An evaluation at work: its preflight has passed, and a server of each of `sets` is ready."""
+    world = chosen(*others, **spec)
+    world.body["status"] |= copy.deepcopy(PASSED)
+    world.wants_sets(*sets)
+    world.carry_out()
+    world.ready("coordinator", "broker")
+    for number in sets:
+        world.server(number)
     world.carry_out()
     return world

@@ -34,13 +34,13 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{/* What the operator does, and what it grants: it cannot grant what it does not hold. */}}
 {{- define "headway.rules" -}}
 - apiGroups: [headway.dev]
-  resources: [rltrainingjobs]
+  resources: [rltrainingjobs, rlevaljobs]
   verbs: [get, list, watch, patch, delete]
 - apiGroups: [headway.dev]
-  resources: [rltrainingjobs/status]
+  resources: [rltrainingjobs/status, rlevaljobs/status]
   verbs: [patch]
 - apiGroups: [headway.dev]
-  resources: [rltrainingjobs/finalizers]
+  resources: [rltrainingjobs/finalizers, rlevaljobs/finalizers]
   verbs: [update]
 - apiGroups: [""]
   resources: [configmaps, serviceaccounts, services]

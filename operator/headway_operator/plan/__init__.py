@@ -1,7 +1,9 @@
 """The plan: what must exist for a job, what must go, and what its status says. Pure.
 
+waiting     nothing, while it needs the weights of another job that is not so far
 preparing   identity, settings, policies, coordinator, broker; the coordinator checks the job
-running     and learner, rollout servers, once its preflight has passed: no accelerator before
+running     and what needs accelerators, once its preflight has passed: none before. Of an RLTrainingJob
+            learner and rollout servers; of an RLEvalJob the sets of servers that are needed now
 suspending  no workload; what costs nothing stays
 refused     what runs already, until it ends; nothing is made or changed
 ended       nothing: taken down in order (`teardown`)
@@ -15,25 +17,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from typing import Final
 
 from headway_api import names
 from headway_api.conditions import ConditionType, Reason, find, is_finished
-from headway_api.status import RLTrainingJobStatus
 from headway_operator.config import DEFAULT_MANAGER, OperatorConfig
 from headway_operator.plan import (
-    admission,
     broker,
     coordinator,
     identity,
-    learner,
     network,
-    rollout,
     settings,
     status,
     teardown,
-    warm_start,
 )
-from headway_operator.plan.context import Context, Json, Wanted
+from headway_operator.plan.context import Context, JobStatus, Json, Wanted
 from headway_operator.plan.health import (
     EVIDENCE_SECONDS,
     RoleHealth,
@@ -51,8 +49,13 @@ from headway_operator.plan.observed import (
     is_over,
     moment,
 )
-from headway_operator.plan.reading import Refusal, parse, salvage
+from headway_operator.plan.reading import Refusal, parse, parse_status, salvage
 from headway_operator.plan.situation import Situation, stalls_at
+from headway_operator.plan.subject import Settled, Subject
+from headway_operator.plan.subjects import subject_of
+
+LOOK_SECONDS: Final = 30.0
+"""A job that waits for another's weights, or is refused because of it, is looked at this often."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,7 @@ class Plan:
     wanted: tuple[Wanted, ...] = ()
     doomed: tuple[Json, ...] = ()
     """Objects to delete."""
-    status: RLTrainingJobStatus | None = None
+    status: JobStatus | None = None
     """The operator's part; None leaves it as it is."""
     held: bool | None = None
     """Whether the job has to carry the teardown finalizer; None leaves it as it is."""
@@ -77,62 +80,99 @@ def make(raw: Json, platform: OperatorConfig, observed: Observed, obstacle: Trou
     """The plan for a job as it stands. `obstacle` is what the last attempt to carry it out met."""
     if raw["spec"].get("managedBy", DEFAULT_MANAGER) != platform.manager:
         return Plan()
-    before = RLTrainingJobStatus.model_validate(raw.get("status", {}))
+    subject = subject_of(raw)
+    before = parse_status(subject.model, raw)
     if is_ending(raw):
-        return _deleted(raw, before, observed)
+        return _deleted(subject, raw, before, observed)
     if observed.namespace_ends:
         # Pods of a namespace go before anything else, and the Job controller, which counts failures by index,
         # lets go of a learner's pod only for its successor, which nobody can create there: each would wait
         # for the other. Without the Job nobody counts.
         return Plan(delete_job=True)
     if is_finished(before.conditions):
-        return _ended(raw, before, observed)
-    job = parse(raw)
+        return _ended(subject, raw, before, observed)
+    job = parse(subject.model, raw)
     if isinstance(job, Refusal):
-        return _refused(Context(salvage(raw), platform), observed, job.messages)
+        return _refused(subject, Context(salvage(subject.model, raw), platform), observed, job.messages)
     context = Context(job, platform)
-    if messages := admission.refusals(context):
-        return _refused(context, observed, messages)
-    if messages := warm_start.refusals(context, observed.source, observed.now):
-        made = _refused(context, observed, messages)
-        # An event of the other job brings up that job alone.
-        moments = (made.again_seconds, warm_start.LOOK_SECONDS)
-        return replace(made, again_seconds=min(seconds for seconds in moments if seconds is not None))
-    if text := warm_start.waits_for(context, observed.source):
-        told = status.waiting(job.status, job.metadata.generation, text, observed.now)
-        held = bool(observed.objects)  # made when the choice was, which no status has kept
-        return Plan(status=told, held=held, again_seconds=warm_start.LOOK_SECONDS)
-    chosen = warm_start.chosen(context, observed.source)
-    return _alive(replace(context, warm_start=chosen), observed, obstacle)
+    if messages := subject.refusals(context):
+        return _refused(subject, context, observed, messages)
+    return _accepted(subject, subject.settle(context, observed), observed, obstacle)
 
 
-def _refused(context: Context, observed: Observed, messages: Sequence[str]) -> Plan:
+def _accepted(subject: Subject, settled: Settled, observed: Observed, obstacle: Trouble | None) -> Plan:
+    """Of a job that nothing is wrong with, as long as the jobs it names do what it needs."""
+    context = settled.context
+    if settled.refusals:
+        made = _refused(subject, context, observed, settled.refusals)
+        return replace(made, again_seconds=_sooner(made.again_seconds, LOOK_SECONDS))
+    if settled.failure is not None:
+        situation = Situation(now=observed.now, failure=settled.failure)
+        return Plan(status=status.of(subject, context, situation), ending=True, again_seconds=0)
+    if settled.lacks is not None and settled.waits_until is not None:
+        return _waiting(subject, settled, observed)
+    if settled.fresh and not observed.objects:
+        situation = Situation(now=observed.now, suspended=context.spec.suspend, lacks=settled.lacks)
+        return Plan(status=status.of(subject, context, situation), again_seconds=0)
+    return _alive(subject, context, observed, obstacle)
+
+
+def _waiting(subject: Subject, settled: Settled, observed: Observed) -> Plan:
+    """Of a job that cannot begin before another job has come so far."""
+    assert settled.lacks is not None
+    assert settled.waits_until is not None
+    left = (settled.waits_until - observed.now).total_seconds() + 0.5
+    held = bool(observed.objects)  # made when the choice was, which no status has kept
+    if settled.context.spec.suspend and not held:
+        situation = Situation(now=observed.now, suspended=True, lacks=settled.lacks)
+        told = status.of(subject, settled.context, situation)
+    else:
+        told = status.waiting(subject, settled.context, settled.lacks, observed.now)
+    return Plan(status=told, held=held, again_seconds=min(LOOK_SECONDS, left))
+
+
+def _sooner(one: float | None, other: float) -> float:
+    return other if one is None else min(one, other)
+
+
+def sources(raw: Json) -> tuple[str, ...]:
+    """Names of the training jobs, in the same namespace, that a job as stored waits for."""
+    return subject_of(raw).sources(raw)
+
+
+def _refused(subject: Subject, context: Context, observed: Observed, messages: Sequence[str]) -> Plan:
     """Nothing is made or changed; what runs by an earlier spec goes on, and ends like any other job.
 
     Of a spec that cannot be read whole, `context` holds what can be.
     """
     refusal = "; ".join(messages)
     if observed.objects:
-        return _alive(context, observed, None, refusal)
+        return _alive(subject, context, observed, None, refusal)
     job = context.job
-    told = status.refused(job.status, job.metadata.generation, refusal, observed.now)
+    told = status.refused(subject, job.status, job.metadata.generation, refusal, observed.now)
     return Plan(status=told, held=False)
 
 
 def _alive(
-    context: Context, observed: Observed, obstacle: Trouble | None, refusal: str | None = None
+    subject: Subject,
+    context: Context,
+    observed: Observed,
+    obstacle: Trouble | None,
+    refusal: str | None = None,
 ) -> Plan:
     if context.spec.suspend:
-        return _suspending(context, observed, obstacle, refusal)
+        return _suspending(subject, context, observed, obstacle, refusal)
     # A coordinator that was restarted checks again; what runs goes on meanwhile.
-    begun = observed.workload(names.LEARNER) is not None
-    running = begun or (refusal is None and status.preflight_passed(context.job))
-    roles = _roles(context, observed, running)
-    end = failure(context, observed, roles) or _deadline(context, observed.now)
+    begun = subject.begun(observed) or (refusal is None and subject.preflight_passed(context.job))
+    seen = subject.in_use(context, observed)
+    roles = _roles(subject, context, seen, begun)
+    end = failure(context, seen, roles) or _deadline(subject, context, observed.now)
     complete = end is None and is_complete(observed.workload(names.COORDINATOR))
+    goes_on = end is None and not complete
     situation = Situation(
         now=observed.now,
-        roles=roles if end is None and not complete else [],
+        roles=roles if goes_on else [],
+        begun=begun and goes_on,
         sandbox_trouble=_sandbox_trouble(observed),
         failure=end,
         complete=complete,
@@ -140,33 +180,35 @@ def _alive(
         blocked=obstacle is not None and obstacle.reason == Reason.NAME_CONFLICT,
         refusal=refusal,
     )
-    told = status.of(context, situation)
-    if end or complete:
+    told = status.of(subject, context, situation)
+    if not goes_on:
         return Plan(status=told, ending=True, again_seconds=0)
     again = _again(context, observed, situation)
     if refusal is not None:
         return Plan(status=told, again_seconds=again)
-    wanted = tuple(_base(context) + _workloads(context, running))
+    wanted = tuple(_base(subject, context) + _workloads(subject, context, begun))
     return Plan(wanted, _surplus(observed, wanted), told, held=True, again_seconds=again)
 
 
-def _base(context: Context) -> list[Wanted]:
-    return identity.objects(context) + settings.objects(context) + network.objects(context)
-
-
-def _workloads(context: Context, running: bool) -> list[Wanted]:
-    first = coordinator.objects(context) + broker.objects(context)
-    return first + (learner.objects(context) + rollout.objects(context) if running else [])
-
-
-def _roles(context: Context, observed: Observed, running: bool) -> list[RoleHealth]:
-    desired = {names.COORDINATOR: 1, names.BROKER: 1}
-    if running:
-        desired |= {names.LEARNER: context.spec.learner.nodes, names.ROLLOUT: context.spec.rollout.replicas}
-    restarts = {role.name: role.restarts for role in context.job.status.roles}
+def _base(subject: Subject, context: Context) -> list[Wanted]:
     return [
-        role_health(context, observed, role, count, restarts.get(role, 0)) for role, count in desired.items()
+        *identity.objects(context, subject.roles),
+        *settings.objects(context, subject.config(context)),
+        *network.objects(context, subject.roles),
     ]
+
+
+def _workloads(subject: Subject, context: Context, begun: bool) -> list[Wanted]:
+    first = coordinator.objects(context) + broker.objects(context)
+    return first + (subject.heavy(context) if begun else [])
+
+
+def _roles(subject: Subject, context: Context, observed: Observed, begun: bool) -> list[RoleHealth]:
+    restarts = {role.name: role.restarts for role in context.job.status.roles}
+    first = [
+        role_health(observed, role, 1, restarts.get(role, 0)) for role in (names.COORDINATOR, names.BROKER)
+    ]
+    return first + (subject.heavy_roles(context, observed, restarts) if begun else [])
 
 
 def _sandbox_trouble(observed: Observed) -> Trouble | None:
@@ -187,45 +229,51 @@ def _active_since(context: Context, now: datetime) -> datetime:
     return start + timedelta(seconds=told.suspended_seconds or 0) + open_suspension
 
 
-def _deadline(context: Context, now: datetime) -> Trouble | None:
+def _deadline(subject: Subject, context: Context, now: datetime) -> Trouble | None:
     limit = context.spec.active_deadline_seconds
     if limit is None or now - _active_since(context, now) < timedelta(seconds=limit):
         return None
     return Trouble(
         Reason.ACTIVE_DEADLINE_EXCEEDED,
         f"spec.activeDeadlineSeconds: the job has run for {limit} s; raise it in a new job, or lower "
-        "spec.schedule.maxSteps",
+        f"{subject.shorter}",
     )
 
 
-def _suspending(context: Context, observed: Observed, obstacle: Trouble | None, refusal: str | None) -> Plan:
+def _suspending(
+    subject: Subject,
+    context: Context,
+    observed: Observed,
+    obstacle: Trouble | None,
+    refusal: str | None,
+) -> Plan:
     gone = not observed.pods() and not observed.of_kinds("Job", "Deployment")
     situation = Situation(now=observed.now, suspended=gone, obstacle=obstacle, refusal=refusal)
-    told = status.of(context, situation)
+    told = status.of(subject, context, situation)
     doomed = (*teardown.stopping(observed), *observed.of_kinds("Service"))
     again = None if gone else teardown.LOOK_SECONDS
-    wanted = tuple(_base(context)) if refusal is None else ()
+    wanted = tuple(_base(subject, context)) if refusal is None else ()
     return Plan(wanted, doomed, told, held=True, again_seconds=again)
 
 
-def _deleted(raw: Json, before: RLTrainingJobStatus, observed: Observed) -> Plan:
+def _deleted(subject: Subject, raw: Json, before: JobStatus, observed: Observed) -> Plan:
     if not observed.objects:
         return Plan(held=False)
     told = None
     if text := teardown.late(raw, observed):
         why = Trouble(Reason.DELETING, text)
-        told = status.halted(before, raw["metadata"]["generation"], why, observed.now)
+        told = status.halted(subject, before, raw["metadata"]["generation"], why, observed.now)
     return Plan(doomed=teardown.doomed(raw, observed), status=told, again_seconds=teardown.LOOK_SECONDS)
 
 
-def _ended(raw: Json, before: RLTrainingJobStatus, observed: Observed) -> Plan:
+def _ended(subject: Subject, raw: Json, before: JobStatus, observed: Observed) -> Plan:
     if observed.objects:
         return Plan(doomed=teardown.doomed(raw, observed), again_seconds=teardown.LOOK_SECONDS)
-    return _after_the_end(raw, before, observed.now)
+    return _after_the_end(subject, raw, before, observed.now)
 
 
-def _after_the_end(raw: Json, before: RLTrainingJobStatus, now: datetime) -> Plan:
-    told = status.ended(before, now)
+def _after_the_end(subject: Subject, raw: Json, before: JobStatus, now: datetime) -> Plan:
+    told = status.ended(subject, before, raw["metadata"]["generation"], now)
     seconds = raw["spec"].get("ttlSecondsAfterFinished")
     if seconds is None or before.completion_time is None:
         return Plan(status=told, held=False)

@@ -72,13 +72,26 @@ NO_CREDENTIALS: Final = "may not be used in a sandbox, which holds no credential
 ROLE_TEMPLATES: Final = "ask for it in the operator's roleTemplates"
 
 
-def refusals(context: Context) -> list[str]:
-    """Why a job cannot be accepted: each names the field and the way out."""
+def of_training(context: Context) -> list[str]:
+    """Why an RLTrainingJob cannot be accepted: each names the field and the way out."""
+    caps, spec = context.platform.caps, context.training.spec
+    servers = ("spec.rollout.replicas", spec.rollout.replicas, caps.rollout_replicas)
+    nodes = ("spec.learner.nodes", spec.learner.nodes, caps.learner_nodes)
+    learner = _template(spec.learner.pod_template, "spec.learner.podTemplate", LEARNER_INSTEAD)
+    return [*_sizes(servers, nodes, _sandboxes(context)), *_account(context), *learner, *_templates(context)]
+
+
+def of_evaluation(context: Context) -> list[str]:
+    """The same of an RLEvalJob."""
+    spec, caps = context.evaluation.spec, context.platform.caps
+    most = spec.rollout.replicas * spec.parallelism
+    servers = ("spec.rollout.replicas x spec.parallelism", most, caps.rollout_replicas)
+    return [*_sizes(servers, _sandboxes(context)), *_account(context), *_templates(context)]
+
+
+def _templates(context: Context) -> list[str]:
     spec = context.spec
     return [
-        *_sizes(context),
-        *_account(context),
-        *_template(spec.learner.pod_template, "spec.learner.podTemplate", LEARNER_INSTEAD),
         *_template(spec.rollout.pod_template, "spec.rollout.podTemplate"),
         *_template(
             spec.environment.sandbox.pod_template,
@@ -89,16 +102,18 @@ def refusals(context: Context) -> list[str]:
     ]
 
 
-def _sizes(context: Context) -> list[str]:
-    spec, caps = context.spec, context.platform.caps
+def _sandboxes(context: Context) -> tuple[str, int, int]:
+    spec = context.spec
     most = spec.environment.sandbox.warm_pool.max or spec.rollout.max_concurrency
+    field = "spec.environment.sandbox.warmPool.max or spec.rollout.maxConcurrency"
+    return field, most, context.platform.caps.sandboxes
+
+
+def _sizes(*sizes: tuple[str, int, int]) -> list[str]:
+    """`sizes`: field, what is asked for and the most that may be."""
     return [
         f"{field}: {value} is above this platform's limit of {limit}; lower it, or have the limit raised"
-        for field, value, limit in (
-            ("spec.rollout.replicas", spec.rollout.replicas, caps.rollout_replicas),
-            ("spec.learner.nodes", spec.learner.nodes, caps.learner_nodes),
-            ("spec.environment.sandbox.warmPool.max or spec.rollout.maxConcurrency", most, caps.sandboxes),
-        )
+        for field, value, limit in sizes
         if value > limit
     ]
 

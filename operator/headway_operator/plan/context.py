@@ -7,12 +7,15 @@ from enum import StrEnum
 from typing import Any, Final
 
 from headway_api import names
+from headway_api.spec.evaluation import RLEvalJob, RLEvalJobSpec
 from headway_api.spec.training import RLTrainingJob, RLTrainingJobSpec
-from headway_api.status import StartingWeights
+from headway_api.status import ResolvedCandidate, RLEvalJobStatus, RLTrainingJobStatus, StartingWeights
 from headway_operator.config import OperatorConfig
 
 Json = dict[str, Any]
-
+Job = RLTrainingJob | RLEvalJob
+JobSpec = RLTrainingJobSpec | RLEvalJobSpec
+JobStatus = RLTrainingJobStatus | RLEvalJobStatus
 
 OWN_ACCOUNT: Final = frozenset({names.BROKER, names.SANDBOX})
 """Roles that never run as the user's account: the broker's makes pods, the sandboxes' has nothing."""
@@ -53,10 +56,22 @@ class Wanted:
 class Context:
     """One job and the platform it runs on."""
 
-    job: RLTrainingJob
+    job: Job
     platform: OperatorConfig
     warm_start: StartingWeights | None = None
     """The weights that stand for `spec.model.warmStart.job`."""
+    candidates: tuple[ResolvedCandidate, ...] = ()
+    """What the candidates of an RLEvalJob stand for."""
+
+    @property
+    def kind(self) -> str:
+        """Of the job."""
+        return self.job.kind
+
+    @property
+    def stem(self) -> str:
+        """What the names of the job's objects begin with."""
+        return names.stem(self.kind, self.name)
 
     @property
     def name(self) -> str:
@@ -74,18 +89,31 @@ class Context:
         return self.job.metadata.uid
 
     @property
-    def spec(self) -> RLTrainingJobSpec:
+    def spec(self) -> JobSpec:
         """What the user asked for."""
         return self.job.spec
 
     @property
+    def training(self) -> RLTrainingJob:
+        """The job, which trains."""
+        assert isinstance(self.job, RLTrainingJob)
+        return self.job
+
+    @property
+    def evaluation(self) -> RLEvalJob:
+        """The job, which evaluates."""
+        assert isinstance(self.job, RLEvalJob)
+        return self.job
+
+    @property
     def hands_over_weights(self) -> bool:
         """Whether rollout servers take weights out of the learner's memory."""
-        return self.spec.learner.weights.direct(self.spec.model)
+        spec = self.spec
+        return isinstance(spec, RLTrainingJobSpec) and spec.learner.weights.direct(spec.model)
 
     def labels(self, role: str | None = None) -> dict[str, str]:
         """Labels of an object of this job."""
-        return names.job_labels(self.name, self.uid, role)
+        return names.job_labels(self.kind, self.name, self.uid, role)
 
     def selector(self, role: str) -> dict[str, str]:
         """Labels that pick exactly the pods of a role of this very job."""
@@ -93,7 +121,7 @@ class Context:
 
     def child(self, role: str) -> str:
         """Name of a role's objects."""
-        return names.child(self.name, role)
+        return names.child(self.stem, role)
 
     def service_account(self, role: str) -> str:
         """The account a role runs as: the user's where one is named, except for broker and sandboxes."""
@@ -119,7 +147,7 @@ class Context:
         """The owner reference every object carries."""
         return {
             "apiVersion": names.API_VERSION,
-            "kind": "RLTrainingJob",
+            "kind": self.kind,
             "name": self.name,
             "uid": self.uid,
             "controller": True,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from headway_api import exits, names
+from headway_api.spec.evaluation import RLEvalJobSpec
 from headway_operator.plan import pods
 from headway_operator.plan.context import Context, Json, Mode, Wanted
 
@@ -62,8 +63,21 @@ def _process(context: Context) -> pods.Process:
             "readinessProbe": pods.http_probe("/readyz", "http", period=2, failures=3),
             "livenessProbe": pods.http_probe("/healthz", "http", period=10, failures=18, timeout=10),
         },
+        env_from_secret=_endpoint_tokens(context),
         api_token=True,
         store=True,
         costly_to_move=True,
         restart_policy="Never",
     )
+
+
+def _endpoint_tokens(context: Context) -> dict[str, tuple[str, str]]:
+    """Variables with the tokens of the endpoints that are measured."""
+    spec = context.spec
+    if not isinstance(spec, RLEvalJobSpec):
+        return {}
+    return {
+        names.endpoint_token(candidate.name): (candidate.endpoint.secret_ref.name, names.TOKEN_KEY)
+        for candidate in spec.candidates
+        if candidate.endpoint is not None and candidate.endpoint.secret_ref is not None
+    }

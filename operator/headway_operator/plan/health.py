@@ -126,9 +126,7 @@ def _last_words(pod: Json) -> str:
     return "; ".join(endings) or status.get("message") or status.get("reason") or "it ended"
 
 
-def role_health(
-    context: Context, observed: Observed, role: str, desired: int, restarts_before: int
-) -> RoleHealth:
+def role_health(observed: Observed, role: str, desired: int, restarts_before: int) -> RoleHealth:
     """A role as it stands."""
     if is_complete(observed.workload(role)):
         return RoleHealth(role, desired, desired, restarts_before, None, None, at_work=True)
@@ -146,10 +144,26 @@ def role_health(
         role=role,
         desired=desired,
         ready=min(ready, desired),
-        restarts=max(restarts_before, _restarts(context, observed, role)),
+        restarts=max(restarts_before, _restarts(observed, role)),
         trouble=None if ready >= desired else trouble or _failed_pod_trouble(observed, role, pods),
         pending_since=pending_since,
         at_work=ready + sum(map(runs_on, waiting)) >= needed,
+        culprit=culprit,
+    )
+
+
+def together(sets: list[RoleHealth]) -> RoleHealth:
+    """Several sets of servers as one role; each set has to have enough of its own."""
+    late = [(health.pending_since, health.culprit) for health in sets if health.pending_since]
+    since, culprit = min(late, default=(None, ""))
+    return RoleHealth(
+        role=sets[0].role,
+        desired=sum(health.desired for health in sets),
+        ready=sum(health.ready for health in sets),
+        restarts=max(health.restarts for health in sets),
+        trouble=next((health.trouble for health in sets if health.trouble), None),
+        pending_since=since,
+        at_work=all(health.at_work for health in sets),
         culprit=culprit,
     )
 
@@ -196,14 +210,14 @@ def _not_ready_since(pod: Json) -> datetime:
     return moment(ready or pod["metadata"]["creationTimestamp"])
 
 
-def _restarts(context: Context, observed: Observed, role: str) -> int:
+def _restarts(observed: Observed, role: str) -> int:
     workload = observed.workload(role)
     in_place = sum(int(c.get("restartCount", 0)) for pod in observed.pods(role) for c in containers(pod))
     if workload is None or workload["kind"] != "Job":
         return in_place
     failed = int(workload.get("status", {}).get("failed", 0))
-    nodes = context.spec.learner.nodes if role == names.LEARNER else 1
-    return in_place + -(-failed // nodes)
+    # A failure of one node fails every other.
+    return in_place + -(-failed // int(workload["spec"].get("completions", 1)))
 
 
 def failure(context: Context, observed: Observed, roles: list[RoleHealth]) -> Trouble | None:

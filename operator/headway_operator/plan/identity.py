@@ -8,15 +8,15 @@ from headway_operator.plan.context import Context, Json, Wanted
 RBAC = "rbac.authorization.k8s.io/v1"
 
 
-def objects(context: Context) -> list[Wanted]:
-    """Service accounts, roles and bindings.
+def objects(context: Context, roles: tuple[str, ...]) -> list[Wanted]:
+    """Service accounts of `roles`, and roles and bindings of those who speak to the API server.
 
     Only the coordinator and the broker speak to the API server: the coordinator may write its own job's
     status and nothing else, the broker may manage pods. Learner and rollout servers get no token; they
     have accounts of their own so that a cloud identity (IRSA, Pod Identity) can be given to them. Sandboxes
     have one so that none can: webhooks would give them what the namespace's default account is given.
     """
-    account_names = {context.service_account(role) for role in names.ROLES}
+    account_names = {context.service_account(role) for role in roles}
     own = account_names - {context.spec.service_account_name}
     accounts = [
         Wanted(context.object("v1", "ServiceAccount", name, automountServiceAccountToken=False))
@@ -39,7 +39,7 @@ MANAGE_PODS: Json = {
 def _own_status(context: Context) -> Json:
     return {
         "apiGroups": [names.GROUP],
-        "resources": ["rltrainingjobs/status"],
+        "resources": [f"{names.PLURALS[context.kind]}/status"],
         "resourceNames": [context.name],
         "verbs": ["patch"],
     }

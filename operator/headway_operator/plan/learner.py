@@ -27,7 +27,7 @@ def objects(context: Context) -> list[Wanted]:
 
 
 def _job(context: Context) -> Json:
-    nodes = context.spec.learner.nodes
+    nodes = context.training.spec.learner.nodes
     template = pods.pod_template(context, _process(context))
     template["spec"]["subdomain"] = context.child(names.LEARNER)
     # As it is in the end: the platform's template may have another.
@@ -56,7 +56,7 @@ def _met_at(context: Context) -> dict[str, int]:
 
 
 def _process(context: Context) -> pods.Process:
-    learner = context.spec.learner
+    learner = context.training.spec.learner
     # Ranks find one another and load a model first; the job's own patience decides how long that may take.
     attempts = context.spec.pending_deadline_seconds // 5 + 1
     return pods.Process(

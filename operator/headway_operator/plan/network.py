@@ -3,7 +3,7 @@
     sandbox      from coordinator and broker; to nothing, names (DNS) included
     rollout      from coordinator (vLLM's development endpoints can replace the weights)
     broker       from coordinator; scrapers
-    coordinator  from learner; scrapers
+    coordinator  from learner, where there is one; scrapers
     learner      from learner
 
 With spec.learner.weights.backend nccl the rollout servers take weights out of the learner's memory: they
@@ -28,13 +28,14 @@ from headway_api import names
 from headway_operator.plan.context import Context, Json, Wanted
 
 
-def objects(context: Context) -> list[Wanted]:
-    """One policy for each role."""
-    coordinator, learner = _role(context, names.COORDINATOR), _role(context, names.LEARNER)
-    broker, scrapers = _role(context, names.BROKER), list(context.platform.metrics_from)
+def objects(context: Context, roles: tuple[str, ...]) -> list[Wanted]:
+    """One policy for each of the job's roles."""
+    coordinator, broker = _role(context, names.COORDINATOR), _role(context, names.BROKER)
+    learners = [_role(context, names.LEARNER)] if names.LEARNER in roles else []
+    scrapers = list(context.platform.metrics_from)
     inward, outward = _gateway(context)
     to_learner, to_rollout = _weights(context)
-    return [
+    policies = [
         _policy(
             context,
             names.SANDBOX,
@@ -47,10 +48,16 @@ def objects(context: Context) -> list[Wanted]:
             [_allow([coordinator], names.PORT_ENGINE, names.PORT_WEIGHTS), *to_rollout],
         ),
         _policy(context, names.BROKER, [_allow([coordinator, *scrapers], names.PORT_BROKER)]),
-        _policy(context, names.COORDINATOR, [_allow([learner, *scrapers], names.PORT_COORDINATOR), *inward]),
-        # Collectives open ports of their own choice.
-        _policy(context, names.LEARNER, [_allow([learner]), *to_learner]),
+        _policy(
+            context,
+            names.COORDINATOR,
+            [*_allow_some([*learners, *scrapers], names.PORT_COORDINATOR), *inward],
+        ),
     ]
+    if learners:
+        # Collectives open ports of their own choice.
+        policies.append(_policy(context, names.LEARNER, [_allow(learners), *to_learner]))
+    return policies
 
 
 def _gateway(context: Context) -> tuple[list[Json], list[Json]]:
@@ -84,6 +91,11 @@ def _role(context: Context, role: str) -> Json:
 
 def _allow(peers: list[Json], *ports: int) -> Json:
     return {"from": peers, **_ports(*ports)}
+
+
+def _allow_some(peers: list[Json], *ports: int) -> list[Json]:
+    """A rule for `peers`, which may be nobody: a rule without peers would let everybody in."""
+    return [_allow(peers, *ports)] if peers else []
 
 
 def _ports(*ports: int) -> Json:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
 
@@ -30,8 +30,8 @@ class Observed:
     """Everything labelled with the job's uid; kinds whose content nobody reads by their metadata alone."""
     refusals: Mapping[str, str] = field(default_factory=dict)
     """Uid of a Job without pods -> why none could be created, as its latest event says."""
-    source: Json | None = None
-    """The job that `spec.model.warmStart.job` names, while its weights are not chosen; None: no such job."""
+    sources: Mapping[str, Json] = field(default_factory=dict)
+    """Name -> RLTrainingJob of this namespace, of those whose weights the job waits for and that exist."""
     namespace_ends: bool = False
     """Whether the namespace has been deleted; looked at only while `learner_ends`."""
 
@@ -60,8 +60,12 @@ class Observed:
         """Whether a pod of the learner has been deleted, by whomever."""
         return any(is_ending(pod) for pod in self.pods(names.LEARNER))
 
+    def of_set(self, number: int) -> Observed:
+        """The same with the objects of one set of rollout servers alone."""
+        return replace(self, objects=tuple(body for body in self.objects if set_of(body) == number))
+
     def workload(self, role: str) -> Json | None:
-        """The Job or Deployment of a role."""
+        """The Job or Deployment of a role; the first one where a role has several."""
         kind = WORKLOADS[role]
         return next((o for o in self.objects if o["kind"] == kind and role_of(o) == role), None)
 
@@ -70,6 +74,12 @@ def role_of(body: Json) -> str | None:
     """The role an object is labelled with."""
     role: str | None = body["metadata"].get("labels", {}).get(names.LABEL_COMPONENT)
     return role
+
+
+def set_of(body: Json) -> int | None:
+    """The set of rollout servers an object is labelled with."""
+    number: str | None = body["metadata"].get("labels", {}).get(names.LABEL_SERVER_SET)
+    return None if number is None else int(number)
 
 
 def moment(text: str) -> datetime:

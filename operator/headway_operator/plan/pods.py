@@ -33,6 +33,10 @@ class Process:
     env: dict[str, str] = field(default_factory=dict)
     env_from_pod: dict[str, str] = field(default_factory=dict)
     """Variable -> path of a field of the pod."""
+    env_from_secret: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Variable -> name and key of a Secret, without which the pod does not start."""
+    labels: dict[str, str] = field(default_factory=dict)
+    """Further labels of the pod."""
     probes: Json = field(default_factory=dict)
     api_token: bool = False
     """Speaks to the Kubernetes API."""
@@ -55,7 +59,7 @@ class Process:
 
 def pod_template(context: Context, process: Process) -> Json:
     """The whole PodTemplateSpec of a role."""
-    labels = context.labels(process.role)
+    labels = context.labels(process.role) | process.labels
     metadata: Json = {"labels": labels}
     if process.costly_to_move:
         metadata["annotations"] = STAY
@@ -112,16 +116,19 @@ def _env(process: Process) -> list[Json]:
         names.ENV_POD_IP: "status.podIP",
         **process.env_from_pod,
     }
+    sources: dict[str, Json] = {name: {"fieldRef": {"fieldPath": path}} for name, path in from_pod.items()}
+    for name, (secret, key) in process.env_from_secret.items():
+        sources[name] = {"secretKeyRef": {"name": secret, "key": key, "optional": False}}
     return [{"name": name, "value": value} for name, value in fixed.items()] + [
-        {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in from_pod.items()
+        {"name": name, "valueFrom": source} for name, source in sources.items()
     ]
 
 
 def _volumes(context: Context, process: Process) -> tuple[list[Json], list[Json]]:
     token = names.TOKEN_FILE.rpartition("/")[0]
-    secret = {"secretName": names.token_secret(context.name, context.uid), "defaultMode": 0o440}
+    secret = {"secretName": names.token_secret(context.stem, context.uid), "defaultMode": 0o440}
     volumes: list[Json] = [
-        {"name": "config", "configMap": {"name": names.config_map(context.name)}},
+        {"name": "config", "configMap": {"name": names.config_map(context.stem)}},
         {"name": "token", "secret": secret},
         {"name": "tmp", "emptyDir": {"sizeLimit": context.platform.cache_size_limit}},
         {"name": "cache", "emptyDir": {"sizeLimit": context.platform.cache_size_limit}},

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from headway_api.spec.evaluation import RLEvalJob
 from headway_api.spec.metadata import Metadata
-from headway_api.spec.training import RLTrainingJob, RLTrainingJobSpec
-from headway_api.status import RLTrainingJobStatus
-from headway_operator.plan.context import Json
+from headway_api.spec.training import RLTrainingJob
+from headway_operator.plan.context import Job, JobStatus, Json
 
 
 @dataclass(frozen=True)
@@ -24,10 +24,10 @@ class Refusal:
     messages: tuple[str, ...]
 
 
-def parse(raw: Json) -> RLTrainingJob | Refusal:
+def parse(model: type[RLTrainingJob] | type[RLEvalJob], raw: Json) -> Job | Refusal:
     """The job as the API server holds it, or what is wrong with it."""
     try:
-        return RLTrainingJob.model_validate(raw)
+        return model.model_validate(raw)
     except ValidationError as invalid:
         return Refusal(tuple(_sentence(error) for error in invalid.errors()))
 
@@ -39,27 +39,42 @@ def _sentence(error: object) -> str:
     return text if not path or path in text else f"{path}: {text}"
 
 
-def salvage(raw: Json) -> RLTrainingJob:
+def parse_status(model: type[RLTrainingJob] | type[RLEvalJob], raw: Json) -> JobStatus:
+    """The status as the API server holds it."""
+    status = _part(model, "status").model_validate(raw.get("status", {}))
+    assert isinstance(status, JobStatus)
+    return status
+
+
+def _part(model: type[RLTrainingJob] | type[RLEvalJob], name: str) -> type[BaseModel]:
+    part = model.model_fields[name].annotation
+    assert isinstance(part, type)
+    return part
+
+
+def salvage(model: type[RLTrainingJob] | type[RLEvalJob], raw: Json) -> Job:
     """A job that was refused, good for ending what runs of it and for nothing else.
 
     A block of its spec that cannot be read has its default, and one that has none is missing: so `suspend`,
     deadlines and counts hold whatever is wrong elsewhere.
     """
     blocks = {}
-    for name, field in RLTrainingJobSpec.model_fields.items():
+    spec = _part(model, "spec")
+    for name, field in spec.model_fields.items():
         try:
-            blocks[name] = _reader(name).validate_python(raw["spec"][field.alias or name])
+            blocks[name] = _reader(spec, name).validate_python(raw["spec"][field.alias or name])
         except (KeyError, ValidationError):
             continue
-    return RLTrainingJob.model_construct(
-        metadata=Metadata.model_validate(raw["metadata"]),
-        spec=RLTrainingJobSpec.model_construct(**blocks),
-        status=RLTrainingJobStatus.model_validate(raw.get("status", {})),
-    )
+    parts: Json = {
+        "metadata": Metadata.model_validate(raw["metadata"]),
+        "spec": spec.model_construct(**blocks),
+        "status": parse_status(model, raw),
+    }
+    return model.model_construct(**parts)
 
 
 @cache
-def _reader(name: str) -> TypeAdapter[Any]:
-    field = RLTrainingJobSpec.model_fields[name]
+def _reader(spec: type[BaseModel], name: str) -> TypeAdapter[Any]:
+    field = spec.model_fields[name]
     kind: Any = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
     return TypeAdapter(kind)

@@ -10,13 +10,15 @@ from headway_operator.plan.context import Context, Mode, Wanted
 STARTUP_PERIOD = 3
 
 
-def objects(context: Context) -> list[Wanted]:
-    """Headless Service and Deployment."""
-    role = names.ROLLOUT
+def objects(context: Context, server_set: int | None = None) -> list[Wanted]:
+    """Headless Service and Deployment, of one set of servers where the job has several."""
+    role, labels = names.ROLLOUT, _labels(server_set)
+    name = context.child(role) if server_set is None else names.server_set(context.stem, server_set)
+    selector = context.selector(role) | labels
     service = {
         "clusterIP": "None",
         "publishNotReadyAddresses": False,
-        "selector": context.selector(role),
+        "selector": selector,
         "ports": [
             {"name": "engine", "port": names.PORT_ENGINE},
             {"name": "weights", "port": names.PORT_WEIGHTS},
@@ -25,22 +27,31 @@ def objects(context: Context) -> list[Wanted]:
     deployment = {
         "replicas": context.spec.rollout.replicas,
         "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
-        "selector": {"matchLabels": context.selector(role)},
-        "template": pods.pod_template(context, _process(context)),
+        "selector": {"matchLabels": selector},
+        "template": pods.pod_template(context, _process(context, server_set)),
     }
-    return [
-        Wanted(context.object("v1", "Service", context.child(role), role, spec=service)),
-        Wanted(context.object("apps/v1", "Deployment", context.child(role), role, spec=deployment), Mode.PIN),
+    made = [
+        Wanted(context.object("v1", "Service", name, role, spec=service)),
+        Wanted(context.object("apps/v1", "Deployment", name, role, spec=deployment), Mode.PIN),
     ]
+    for item in made:
+        item.body["metadata"]["labels"] |= labels
+    return made
 
 
-def _process(context: Context) -> pods.Process:
+def _labels(server_set: int | None) -> dict[str, str]:
+    return {} if server_set is None else {names.LABEL_SERVER_SET: str(server_set)}
+
+
+def _process(context: Context, server_set: int | None) -> pods.Process:
     rollout = context.spec.rollout
     # Loading a model takes minutes; the job's own patience decides, not the probe's.
     attempts = context.spec.pending_deadline_seconds // STARTUP_PERIOD + 1
     return pods.Process(
         role=names.ROLLOUT,
         module="headway_rollout",
+        labels=_labels(server_set),
+        env={} if server_set is None else {names.ENV_SERVER_SET: str(server_set)},
         image=context.platform.images.rollout,
         ports={"engine": names.PORT_ENGINE, "weights": names.PORT_WEIGHTS},
         probes={

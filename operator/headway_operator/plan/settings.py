@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 
 from headway_api import names
-from headway_api.config import JobConfig
-from headway_operator.plan import warm_start
+from headway_api.config import EvalConfig, JobConfig
 from headway_operator.plan.context import Context, Mode, Wanted
 
 SANDBOX_TEMPLATE = "sandbox-template.json"
@@ -14,21 +13,15 @@ SANDBOX_TEMPLATE = "sandbox-template.json"
 their default resources. The job's own podTemplate is laid over it, isolation over both."""
 
 
-def job_config(context: Context) -> JobConfig:
-    """The job as its own processes see it."""
-    spec = warm_start.told(context.spec, context.warm_start)
-    return JobConfig(name=context.name, namespace=context.namespace, uid=context.uid, spec=spec)
-
-
-def objects(context: Context) -> list[Wanted]:
-    """ConfigMap and Secret."""
+def objects(context: Context, config: JobConfig | EvalConfig) -> list[Wanted]:
+    """ConfigMap and Secret; `config` is the job as its own processes see it."""
     data = {
-        "job.json": job_config(context).model_dump_json(by_alias=True, exclude_none=True),
+        "job.json": config.model_dump_json(by_alias=True, exclude_none=True),
         SANDBOX_TEMPLATE: json.dumps(sandbox_template(context), sort_keys=True),
     }
-    secret = names.token_secret(context.name, context.uid)
+    secret = names.token_secret(context.stem, context.uid)
     return [
-        Wanted(context.object("v1", "ConfigMap", names.config_map(context.name), data=data)),
+        Wanted(context.object("v1", "ConfigMap", names.config_map(context.stem), data=data)),
         Wanted(context.object("v1", "Secret", secret, type="Opaque", immutable=True), Mode.SECRET),
     ]
 

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Final
 
 from headway_api import names
 from headway_api.conditions import ConditionType, find
-from headway_api.spec.training import RLTrainingJob
-from headway_operator.plan.context import Context
+from headway_operator.plan.context import Context, Job
 from headway_operator.plan.health import RoleHealth, Trouble
+
+READINESS: Final = {
+    names.LEARNER: ConditionType.LEARNER_READY,
+    names.ROLLOUT: ConditionType.ROLLOUT_READY,
+}
+"""Condition of each role that the job's work waits for."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +33,10 @@ class Situation:
     """An object could not be created or changed: the API server's own words."""
     blocked: bool = False
     """The obstacle will not pass by itself."""
+    begun: bool = False
+    """The preflight is over, and what it held back is wanted."""
+    lacks: Trouble | None = None
+    """What other jobs do not have and this one needs, where that has just been found out."""
     refusal: str | None = None
     """Why the spec as it is now is not accepted; what runs was made by an earlier one."""
 
@@ -37,34 +47,32 @@ class Situation:
     @property
     def running(self) -> bool:
         """Whether every role can do its work."""
-        return self._trains and all(health.pending_since is None and health.ready for health in self.roles)
+        return self.begun and all(health.pending_since is None and health.ready for health in self.roles)
 
     @property
     def at_work(self) -> bool:
         """Whether no process is missing, though one may be slow to answer."""
-        return self._trains and all(health.at_work for health in self.roles)
-
-    @property
-    def _trains(self) -> bool:
-        return {names.LEARNER, names.ROLLOUT} <= {health.role for health in self.roles}
+        return self.begun and all(health.at_work for health in self.roles)
 
 
-def _last_moved(job: RLTrainingJob) -> datetime | None:
+def _last_moved(job: Job) -> datetime | None:
     return job.status.progress.updated_time if job.status.progress else None
 
 
-def _running_since(job: RLTrainingJob) -> datetime | None:
+def _running_since(job: Job, situation: Situation) -> datetime | None:
+    kinds = [READINESS[health.role] for health in situation.roles if health.role in READINESS]
+    kinds = kinds or [ConditionType.SANDBOXES_READY]
     moments = [
         known.last_transition_time
-        for kind in (ConditionType.LEARNER_READY, ConditionType.ROLLOUT_READY)
+        for kind in kinds
         if (known := find(job.status.conditions, kind)) and known.status == "True"
     ]
-    return max(moments) if len(moments) == 2 else None
+    return max(moments) if len(moments) == len(kinds) else None
 
 
 def stalls_at(context: Context, situation: Situation) -> datetime | None:
     """When a job that runs will have been silent for too long, unless something goes forward before."""
-    since = [m for m in (_running_since(context.job), _last_moved(context.job)) if m]
+    since = [m for m in (_running_since(context.job, situation), _last_moved(context.job)) if m]
     if not situation.running or not since:
         return None
     return max(since) + timedelta(seconds=context.platform.stalled_after_seconds)

@@ -52,7 +52,7 @@ def doomed(raw: Json, observed: Observed) -> tuple[Json, ...]:
 def _secret(raw: Json) -> Json:
     """Known by name alone: nobody may list Secrets."""
     metadata = raw["metadata"]
-    name = names.token_secret(metadata["name"], metadata["uid"])
+    name = names.token_secret(names.stem(raw["kind"], metadata["name"]), metadata["uid"])
     return {
         "apiVersion": "v1",
         "kind": "Secret",

@@ -9,6 +9,7 @@ refused because of another job is refused for ever.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -18,8 +19,6 @@ from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.status import RLTrainingJobStatus, StartingWeights, Weights
 from headway_operator.plan.context import Context, Json
 
-LOOK_SECONDS: Final = 30.0
-"""A job that waits for another's weights, or is refused because of it, is looked at this often."""
 FIELD: Final = "spec.model.warmStart.job"
 INSTEAD: Final = "name another job, or give the uri of weights"
 SOONER: Final = "to start sooner, give the uri of weights instead"
@@ -47,7 +46,7 @@ def refusals(context: Context, other: Json | None, now: datetime) -> list[str]:
             return [f"{FIELD}: {itself}; have one of the two {INSTEAD}"]
     elif _exported(status) is None:
         return [f"{FIELD}: {name} ended without weights; {INSTEAD}"]
-    model, theirs = context.spec.model, other["spec"]["model"]
+    model, theirs = context.training.spec.model, other["spec"]["model"]
     if (model.base, model.revision) != (theirs["base"], theirs.get("revision")):
         return [
             f"{FIELD}: {name} trained {_named(theirs['base'], theirs.get('revision'))}, not "
@@ -71,13 +70,13 @@ def waits_for(context: Context, other: Json | None) -> str | None:
     return f"{FIELD}: this job starts when {name} has ended; {SOONER}"
 
 
-def chosen(context: Context, other: Json | None) -> StartingWeights | None:
-    """The weights to start from: those in the status, else the best of `other`, else its last."""
-    name = _wanted(context)
-    if name is None or other is None:
-        return context.job.status.warm_start
-    weights = _exported(RLTrainingJobStatus.model_validate(other.get("status", {})))
-    return StartingWeights(job=name, step=weights.step, uri=weights.uri) if weights else None
+def settled(context: Context, other: Json | None) -> Context:
+    """The job with its first weights: those in the status, else the best of `other`, else its last."""
+    name, chosen = _wanted(context), context.training.status.warm_start
+    if name is not None and other is not None:
+        weights = _exported(RLTrainingJobStatus.model_validate(other.get("status", {})))
+        chosen = StartingWeights(job=name, step=weights.step, uri=weights.uri) if weights else None
+    return replace(context, warm_start=chosen)
 
 
 def told(spec: RLTrainingJobSpec, weights: StartingWeights | None) -> RLTrainingJobSpec:
@@ -103,8 +102,8 @@ def _not_come(context: Context, name: str, now: datetime) -> list[str]:
 
 
 def _wanted(context: Context) -> str | None:
-    wanted = context.spec.model.warm_start
-    settled = context.job.status.warm_start is not None
+    wanted = context.training.spec.model.warm_start
+    settled = context.training.status.warm_start is not None
     return None if wanted is None or settled else wanted.job
 
 

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from headway_api import config as job_config
 from headway_api import logs, names
-from headway_api.config import JobConfig
+from headway_api.config import EvalConfig, JobConfig
 from headway_api.exits import JobError, leave
 from headway_sandbox.broker import pods, pool
 from headway_sandbox.broker.kube import Pods
@@ -32,14 +32,14 @@ SHUTDOWN_SECONDS = 1.0
 _log = logging.getLogger(__name__)
 
 
-def limits(config: JobConfig) -> pool.Limits:
+def limits(config: JobConfig | EvalConfig) -> pool.Limits:
     """Size of the pool; the largest defaults to the number of episodes in flight."""
     wanted = config.spec.environment.sandbox.warm_pool
     maximum = wanted.max or config.spec.rollout.max_concurrency
     return pool.Limits(min(wanted.min, maximum), maximum, STARTING_AT_ONCE)
 
 
-def load(environ: Mapping[str, str]) -> tuple[JobConfig, pods.Platform]:
+def load(environ: Mapping[str, str]) -> tuple[JobConfig | EvalConfig, pods.Platform]:
     """The mounted configuration.
 
     Raises:
@@ -47,12 +47,12 @@ def load(environ: Mapping[str, str]) -> tuple[JobConfig, pods.Platform]:
     """
     file = Path(environ.get(names.ENV_CONFIG, names.CONFIG_FILE))
     try:
-        return job_config.load(environ), pods.Platform.parse((file.parent / TEMPLATE_FILE).read_text())
+        return job_config.load_any(environ), pods.Platform.parse((file.parent / TEMPLATE_FILE).read_text())
     except (OSError, ValidationError, ValueError, KeyError) as error:
         raise JobError("ConfigUnreadable", f"{file.parent}: {error}") from error
 
 
-async def serve(config: JobConfig, platform: pods.Platform, token: str) -> None:
+async def serve(config: JobConfig | EvalConfig, platform: pods.Platform, token: str) -> None:
     """Run until SIGTERM. Sandboxes stay: another broker, or the job's own deletion, takes care of them."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from headway_api import metrics as known
-from headway_api.config import JobConfig
+from headway_api.config import Identity
 from headway_sandbox.broker.pool import Counts
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
@@ -14,7 +14,7 @@ SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 3
 class Metrics:
     """Registry of one broker."""
 
-    def __init__(self, config: JobConfig) -> None:
+    def __init__(self, config: Identity) -> None:
         self.registry = CollectorRegistry()
         self._job = (config.namespace, config.name)
         self._pool = Gauge(*self._described("sandbox/pool_size"), registry=self.registry)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from headway_api import exits, names
-from headway_api.config import JobConfig
+from headway_api.config import EvalConfig, JobConfig
 from headway_api.pod_template import bounded, merge
 from headway_api.sandbox_api import Problem
 
@@ -42,20 +42,20 @@ class Platform:
         return cls(document["template"], document["resources"], document["imagePullSecrets"])
 
 
-def selector(config: JobConfig) -> str:
+def selector(config: JobConfig | EvalConfig) -> str:
     """Label selector of a job's sandboxes."""
     return f"{names.LABEL_JOB_UID}={config.uid},{names.LABEL_COMPONENT}={names.SANDBOX}"
 
 
-def manifest(config: JobConfig, platform: Platform, name: str) -> Json:
+def manifest(config: JobConfig | EvalConfig, platform: Platform, name: str) -> Json:
     """The pod `name`, complete."""
-    labels = names.job_labels(config.name, config.uid, names.SANDBOX)
+    labels = names.job_labels(config.kind, config.name, config.uid, names.SANDBOX)
     layered = merge({"spec": _wanted(config, platform)}, platform.template)
     layered = merge(layered, config.spec.environment.sandbox.pod_template or {})
     metadata = layered.get("metadata", {})
     owner = {
         "apiVersion": names.API_VERSION,
-        "kind": "RLTrainingJob",
+        "kind": config.kind,
         "name": config.name,
         "uid": config.uid,
         "controller": True,
@@ -71,11 +71,11 @@ def manifest(config: JobConfig, platform: Platform, name: str) -> Json:
             "annotations": metadata.get("annotations") or {},
             "ownerReferences": [owner],
         },
-        "spec": isolated(layered["spec"], names.child(config.name, names.SANDBOX)),
+        "spec": isolated(layered["spec"], names.child(config.stem, names.SANDBOX)),
     }
 
 
-def _wanted(config: JobConfig, platform: Platform) -> Json:
+def _wanted(config: JobConfig | EvalConfig, platform: Platform) -> Json:
     environment = config.spec.environment
     sandbox = environment.sandbox
     container: Json = {

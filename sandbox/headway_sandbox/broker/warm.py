@@ -21,7 +21,7 @@ from typing import Any
 import aiohttp
 
 from headway_api import logs, names
-from headway_api.config import JobConfig
+from headway_api.config import EvalConfig, JobConfig
 from headway_api.sandbox_api import Problem
 from headway_sandbox.broker import pods, pool
 from headway_sandbox.broker.kube import ApiError, Gone, Json, Pods
@@ -60,7 +60,7 @@ class WarmPool:
         self,
         api: Pods,
         http: aiohttp.ClientSession,
-        config: JobConfig,
+        config: JobConfig | EvalConfig,
         platform: pods.Platform,
         limits: pool.Limits,
         metrics: Metrics,
@@ -200,7 +200,7 @@ class WarmPool:
             return
         wanted = pool.creates(self._limits, self.counts(), self.demand())
         for _ in range(min(wanted, 1) if self._failures else wanted):
-            pod = Pod(f"{self._config.name}-{names.SANDBOX}-{secrets.token_hex(4)}", time.monotonic())
+            pod = Pod(f"{self._config.stem}-{names.SANDBOX}-{secrets.token_hex(4)}", time.monotonic())
             self._pods[pod.name] = pod
             self._spawn(self._create(pod))
 

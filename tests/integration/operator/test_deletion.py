@@ -32,7 +32,7 @@ def sandbox(rig: Rig, job: str, *, grace: int) -> str:
         "metadata": {
             "name": f"{job}-sandbox-1",
             "namespace": rig.namespace,
-            "labels": names.job_labels(job, metadata["uid"], names.SANDBOX),
+            "labels": names.job_labels("RLTrainingJob", job, metadata["uid"], names.SANDBOX),
             "ownerReferences": [owner | {"controller": True, "blockOwnerDeletion": False}],
         },
         "spec": {

@@ -101,7 +101,10 @@ def test_every_object_is_owned_by_the_job_and_labelled_with_it(spec: Json) -> No
 def test_every_pod_is_restricted_whatever_a_template_says(spec: Json) -> None:
     for role, template in templates(everything(**spec)).items():
         pod = template["spec"]
-        assert template["metadata"]["labels"].items() >= names.job_labels("refunds", UID, role).items()
+        assert (
+            template["metadata"]["labels"].items()
+            >= names.job_labels("RLTrainingJob", "refunds", UID, role).items()
+        )
         assert pod["securityContext"]["runAsNonRoot"] is True
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         assert pod["enableServiceLinks"] is False

@@ -17,7 +17,7 @@ from headway_operator.plan import events, utc_now
 from headway_operator.reconcile import Reconciler
 
 Json = dict[str, Any]
-KEY = ("team", "refunds")
+KEY = ("RLTrainingJob", "team", "refunds")
 OURS = names.FINALIZER_TEARDOWN
 
 
@@ -33,7 +33,7 @@ class Server(Api):
 
     @property
     def job(self) -> Json | None:
-        return self.objects.get(("RLTrainingJob", *KEY))
+        return self.objects.get(KEY)
 
     def put(self, body: Json) -> Json:
         """Store an object as its newest version."""

@@ -25,7 +25,7 @@ def test_every_family_of_the_operator_is_reported_under_its_name() -> None:
     text = generate_latest(telemetry.registry).decode()
     for family in OPERATOR:
         assert f"\n{prometheus_name(family.name)}" in text or text.startswith(prometheus_name(family.name))
-    assert 'headway_operator_jobs{namespace="team",state="Training"} 1.0' in text
+    assert 'headway_operator_jobs{kind="RLTrainingJob",namespace="team",state="Training"} 1.0' in text
     assert 'headway_operator_reconcile_errors_total{reason="ApiError"} 1.0' in text
 
 

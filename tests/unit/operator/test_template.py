@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from observed_cluster import PLATFORM, job
 
+from headway_api.spec.training import RLTrainingJob
 from headway_operator import plan
 from headway_operator.plan import admission
 from headway_operator.plan.context import Context
@@ -27,9 +28,9 @@ def refused(field: str, fragment: Any) -> list[str]:
         LEARNER: {"learner": {"podTemplate": fragment}},
         ROLLOUT: {"rollout": {"podTemplate": fragment}},
     }[field]
-    found = plan.parse(job(**spec))
+    found = plan.parse(RLTrainingJob, job(**spec))
     assert not isinstance(found, plan.Refusal), found
-    return admission.refusals(Context(found, PLATFORM))
+    return admission.of_training(Context(found, PLATFORM))
 
 
 def pod(**spec: Any) -> Json:

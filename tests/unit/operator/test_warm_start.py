@@ -10,7 +10,7 @@ import pytest
 from observed_cluster import START, UID, World, job, stamp
 
 from headway_api.config import JobConfig
-from headway_operator.plan import warm_start
+from headway_operator.plan import LOOK_SECONDS, warm_start
 
 Json = dict[str, Any]
 BASE = {"base": "hf://Qwen/Qwen3-8B"}
@@ -27,7 +27,7 @@ def earlier(conditions: list[Json] | None = None, model: Json | None = None, **c
 
 def later(source: Json | None, **model: Any) -> World:
     world = World(job(model=BASE | {"warmStart": {"job": "earlier"}} | model))
-    world.source = source
+    world.others = [source] if source else []
     return world
 
 
@@ -57,7 +57,7 @@ def test_once_chosen_they_stay(since: Json | None) -> None:
     world = later(earlier(best=BEST))
     world.carry_out()
     before = json.dumps(told(world).model_dump(mode="json"))
-    world.source = since
+    world.others = [since] if since else []
     made = world.later(60).carry_out()
     assert world.body["status"]["warmStart"] == {"job": "earlier"} | BEST
     assert world.is_true("Accepted")
@@ -86,8 +86,8 @@ def test_what_cannot_be_started_from_is_refused_before_anything_is_made(source: 
     assert refused["status"] == "False"
     assert refused["message"].startswith("spec.model.warmStart.job: ")
     assert words in refused["message"]
-    assert made.again_seconds == warm_start.LOOK_SECONDS, "that job may be made again"
-    world.source = earlier(best=BEST)
+    assert made.again_seconds == LOOK_SECONDS, "that job may be made again"
+    world.others = [earlier(best=BEST)]
     world.later(30).carry_out()
     assert world.is_true("Accepted")
     assert world.body["status"]["warmStart"] == {"job": "earlier"} | BEST
@@ -96,14 +96,14 @@ def test_what_cannot_be_started_from_is_refused_before_anything_is_made(source: 
 def test_a_job_that_is_not_there_yet_is_waited_for() -> None:
     world = later(None)
     made = world.carry_out()
-    assert (made.wanted, made.held, made.again_seconds) == ((), False, warm_start.LOOK_SECONDS)
+    assert (made.wanted, made.held, made.again_seconds) == ((), False, LOOK_SECONDS)
     assert (world.body["status"]["state"], world.body["status"]["reason"]) == ("Pending", "WaitingForWeights")
     assert "there is no RLTrainingJob earlier in this namespace yet" in world.told("Reconciling")["message"]
     assert [world.is_true(kind) for kind in ("Accepted", "Stalled")] == [True, False]
-    world.source = earlier(conditions=[])
+    world.others = [earlier(conditions=[])]
     world.later(30).carry_out()
     assert "starts when earlier has ended" in world.told("Reconciling")["message"]
-    world.source = earlier(best=BEST)
+    world.others = [earlier(best=BEST)]
     world.later(30).carry_out()
     assert world.body["status"]["warmStart"] == {"job": "earlier"} | BEST
 
@@ -122,8 +122,8 @@ def test_one_that_never_comes_is_waited_for_no_longer_than_for_pods() -> None:
         "made more than spec.pendingDeadlineSeconds (600) ago; create earlier, name another job, or give the "
         "uri of weights"
     )
-    assert (made.wanted, made.again_seconds) == ((), warm_start.LOOK_SECONDS)
-    world.source = earlier(conditions=[])
+    assert (made.wanted, made.again_seconds) == ((), LOOK_SECONDS)
+    world.others = [earlier(conditions=[])]
     world.later(30).carry_out()
     assert world.body["status"]["reason"] == "WaitingForWeights"
     assert [world.is_true(kind) for kind in ("Accepted", "Stalled")] == [True, False]
@@ -137,7 +137,7 @@ def test_two_jobs_that_wait_for_one_another_are_refused() -> None:
     refused = world.told("Accepted")
     assert refused["status"] == "False"
     assert refused["message"].startswith("spec.model.warmStart.job: earlier itself waits for refunds")
-    assert made.again_seconds == warm_start.LOOK_SECONDS
+    assert made.again_seconds == LOOK_SECONDS
     # It may name a job of this one's name that was there before: then it waits for nothing.
     both["status"]["warmStart"] = {"job": "refunds"} | LAST
     world.later(30).carry_out()
@@ -148,7 +148,7 @@ def test_two_jobs_that_wait_for_one_another_are_refused() -> None:
 def test_it_waits_for_the_other_to_end_and_then_starts() -> None:
     world = later(earlier(conditions=[], best=BEST))
     made = world.carry_out()
-    assert (made.wanted, made.held, made.again_seconds) == ((), False, warm_start.LOOK_SECONDS)
+    assert (made.wanted, made.held, made.again_seconds) == ((), False, LOOK_SECONDS)
     assert "warmStart" not in world.body["status"]
     assert (world.body["status"]["state"], world.body["status"]["reason"]) == ("Pending", "WaitingForWeights")
     assert "this job starts when earlier has ended" in world.told("Reconciling")["message"]
@@ -158,7 +158,7 @@ def test_it_waits_for_the_other_to_end_and_then_starts() -> None:
         False,
         False,
     ]
-    world.source = earlier(best=BEST)
+    world.others = [earlier(best=BEST)]
     world.later(30).carry_out()
     assert world.is_true("Accepted")
     assert told(world).uid == UID
@@ -170,7 +170,7 @@ def test_what_was_made_is_held_on_to_though_the_choice_was_lost() -> None:
     world = later(earlier(best=BEST))
     world.carry_out()
     del world.body["status"]["warmStart"]
-    world.source = None
+    world.others = []
     made = world.carry_out()
     assert (world.held, made.doomed) == (True, ())
 
@@ -178,7 +178,7 @@ def test_what_was_made_is_held_on_to_though_the_choice_was_lost() -> None:
 def test_a_job_cannot_start_from_itself() -> None:
     world = later(None)
     world.body["spec"]["model"]["warmStart"] = {"job": "refunds"}
-    world.source = world.body
+    world.others = [world.body]
     world.carry_out()
     assert "a job cannot start from itself" in world.told("Accepted")["message"]
 

@@ -52,7 +52,7 @@ def test_no_template_loosens_the_isolation(where: str) -> None:
     pod = pods.manifest(job(podTemplate=LOOSE) if where == "job" else job(), platform, "refunds-sandbox-1")
     spec = pod["spec"]
     assert (
-        pod["metadata"]["labels"] | names.job_labels("refunds", "u-1", names.SANDBOX)
+        pod["metadata"]["labels"] | names.job_labels("RLTrainingJob", "refunds", "u-1", names.SANDBOX)
         == pod["metadata"]["labels"]
     )
     assert pod["metadata"]["labels"]["team"] == "rl"

@@ -1,0 +1,296 @@
+"""What the candidates of an RLEvalJob stand for. Pure.
+
+They are chosen once, before anything is made, and kept in the status: a training job that goes on publishes
+other weights, and may be deleted or made again, without what is measured changing under the evaluation.
+
+A candidate whose training job or weights are not there yet is waited for until the job is as old as
+spec.pendingDeadlineSeconds, suspended time left out. The job then goes on with the others; without any it
+fails. Where the training job has ended without the weights, or never validates, nothing is waited for.
+
+Candidates with the same base, revision and dtype share a set of rollout servers, and so their context length.
+Sets are numbered in the order of the candidates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from pydantic import ValidationError
+
+from headway_api.conditions import ConditionType, Reason, find, is_finished
+from headway_api.spec.evaluation import BASE_SUFFIX, Candidate, CandidateCheckpoint, RLEvalJob, RLEvalJobSpec
+from headway_api.spec.model import ModelSpec
+from headway_api.status import ResolvedCandidate, RLTrainingJobStatus, Weights
+from headway_operator.plan.context import Context, Json
+from headway_operator.plan.health import Trouble
+
+MISSING = (Reason.CANDIDATE_MISSING, Reason.CHECKPOINT_MISSING)
+"""Reasons of CandidatesResolved where it is False."""
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A candidate that stands for nothing yet."""
+
+    reason: Reason
+    message: str
+    """What is missing: the field and the fix."""
+    final: bool = False
+    """It will not come, as far as can be told."""
+
+
+Outcome = ResolvedCandidate | Missing
+
+
+def sources(raw: Json) -> tuple[str, ...]:
+    """Names of the training jobs that an evaluation as stored measures, while they are not settled."""
+    if raw.get("status", {}).get("candidates"):
+        return ()
+    jobs = [item["checkpoint"]["job"] for item in raw["spec"].get("candidates", []) if "checkpoint" in item]
+    return tuple(dict.fromkeys(jobs))
+
+
+def resolve(spec: RLEvalJobSpec, jobs: Mapping[str, Json]) -> dict[str, Outcome]:
+    """Name of each candidate, those that `withBase` adds included -> what it stands for, in order.
+
+    `jobs` are the training jobs there are, by name. Server sets are not numbered yet.
+    """
+    found: dict[str, Outcome] = {}
+    for candidate in spec.candidates:
+        if candidate.checkpoint is None:
+            found[candidate.name] = _plain(candidate)
+            continue
+        found[candidate.name] = _trained(candidate.name, candidate.checkpoint, jobs)
+        if candidate.checkpoint.with_base:
+            name = candidate.name + BASE_SUFFIX
+            found[name] = _untrained(name, candidate.name, candidate.checkpoint.job, jobs)
+    return found
+
+
+def numbered(found: list[ResolvedCandidate]) -> tuple[ResolvedCandidate, ...]:
+    """The candidates with the sets of servers that sample for them."""
+    sets: dict[tuple[str | None, ...], int] = {}
+    return tuple(
+        candidate
+        if candidate.base is None
+        else candidate.model_copy(update={"server_set": sets.setdefault(_served(candidate), len(sets))})
+        for candidate in found
+    )
+
+
+def conflicts(spec: RLEvalJobSpec, found: tuple[ResolvedCandidate, ...]) -> list[str]:
+    """Candidates that share servers and cannot: a server has one context length."""
+    first: dict[int, ResolvedCandidate] = {}
+    messages = []
+    for candidate in found:
+        if candidate.server_set is None:
+            continue
+        other = first.setdefault(candidate.server_set, candidate)
+        if other.context_length != candidate.context_length:
+            messages.append(_conflict(spec, other, candidate))
+    return messages
+
+
+def lacking(outcomes: Mapping[str, Outcome]) -> Trouble | None:
+    """What is missing, over all candidates."""
+    missing = [item for item in outcomes.values() if isinstance(item, Missing)]
+    if not missing:
+        return None
+    return Trouble(missing[0].reason, "; ".join(dict.fromkeys(item.message for item in missing)))
+
+
+def waits_until(job: RLEvalJob, outcomes: Mapping[str, Outcome], now: datetime) -> datetime | None:
+    """When a job goes on without what is missing; None: there is nothing to wait for."""
+    if not any(isinstance(item, Missing) and not item.final for item in outcomes.values()):
+        return None
+    end = (job.metadata.creation_timestamp or now) + timedelta(seconds=job.spec.pending_deadline_seconds)
+    return end + _suspended(job, now)
+
+
+def unresolved(context: Context) -> dict[str, str]:
+    """Candidates that the job goes on without: name -> why. A function of spec and choice, so that the
+    processes are told the same for as long as the job lives."""
+    chosen = {candidate.name for candidate in context.candidates}
+    told: dict[str, str] = {}
+    for candidate in context.evaluation.spec.candidates:
+        if (wanted := candidate.checkpoint) is None:
+            continue
+        text = (
+            f"spec.candidates[{candidate.name}].checkpoint: RLTrainingJob {wanted.job} had no such weights "
+            "when this job began, as its condition CandidatesResolved says; measure them in a new RLEvalJob once "
+            "they are there"
+        )
+        names = [candidate.name, candidate.name + BASE_SUFFIX][: 1 + wanted.with_base]
+        told |= {name: text for name in names if name not in chosen}
+    return told
+
+
+def kept(context: Context) -> Context:
+    """The job with the candidates that its status holds."""
+    return replace(context, candidates=tuple(context.evaluation.status.candidates))
+
+
+def wanted_sets(context: Context) -> tuple[int, ...]:
+    """Sets of servers that are needed now: the coordinator's list, and at most spec.parallelism."""
+    job = context.evaluation
+    chosen = context.candidates or job.status.candidates
+    known = {candidate.server_set for candidate in chosen}
+    listed = job.status.progress.server_sets if job.status.progress else []
+    return tuple(number for number in dict.fromkeys(listed) if number in known)[: job.spec.parallelism]
+
+
+def _suspended(job: RLEvalJob, now: datetime) -> timedelta:
+    known = find(job.status.conditions, ConditionType.SUSPENDED)
+    open_suspension = now - known.last_transition_time if known and known.status == "True" else timedelta()
+    return timedelta(seconds=job.status.suspended_seconds or 0) + open_suspension
+
+
+def _served(candidate: ResolvedCandidate) -> tuple[str | None, ...]:
+    return candidate.base, candidate.revision, candidate.dtype
+
+
+def _plain(candidate: Candidate) -> ResolvedCandidate:
+    """A candidate that needs no other job."""
+    if candidate.endpoint is not None:
+        return ResolvedCandidate(name=candidate.name, kind="Endpoint")
+    if candidate.rescore is not None:
+        return ResolvedCandidate(name=candidate.name, kind="Rescore", uri=candidate.rescore.uri)
+    model = candidate.model
+    assert model is not None
+    return ResolvedCandidate(
+        name=candidate.name,
+        kind="Model",
+        base=model.base,
+        revision=model.revision,
+        dtype=model.dtype,
+        context_length=model.context_length,
+    )
+
+
+def _untrained(name: str, candidate: str, job: str, jobs: Mapping[str, Json]) -> Outcome:
+    """The base of a training job's model."""
+    model = _model(candidate, job, jobs)
+    if isinstance(model, Missing):
+        return model
+    assert model.dtype != "float16"
+    return ResolvedCandidate(
+        name=name,
+        kind="Model",
+        base=model.base,
+        revision=model.revision,
+        dtype=model.dtype,
+        context_length=model.context_length,
+    )
+
+
+def _trained(name: str, wanted: CandidateCheckpoint, jobs: Mapping[str, Json]) -> Outcome:
+    """Weights that a training job published."""
+    model = _model(name, wanted.job, jobs)
+    if isinstance(model, Missing):
+        return model
+    weights = _weights(name, wanted, jobs[wanted.job])
+    if isinstance(weights, Missing):
+        return weights
+    assert model.dtype != "float16"
+    lora = model.effective_lora
+    return ResolvedCandidate(
+        name=name,
+        kind="Adapter" if lora else "Weights",
+        base=model.base if lora else weights.uri,
+        revision=model.revision if lora else None,
+        dtype=model.dtype,
+        context_length=model.context_length,
+        lora_rank=lora.rank if lora else None,
+        job=wanted.job,
+        step=weights.step,
+        uri=weights.uri,
+    )
+
+
+def _model(candidate: str, job: str, jobs: Mapping[str, Json]) -> ModelSpec | Missing:
+    field = f"spec.candidates[{candidate}].checkpoint.job"
+    if job not in jobs:
+        text = f"{field}: there is no RLTrainingJob {job} in this namespace; create it, or name another job"
+        return Missing(Reason.CANDIDATE_MISSING, text)
+    try:
+        return ModelSpec.model_validate(jobs[job]["spec"]["model"])
+    except ValidationError as invalid:
+        text = f"{field}: spec.model of RLTrainingJob {job} cannot be read ({invalid.errors()[0]['msg']})"
+        return Missing(Reason.CANDIDATE_MISSING, f"{text}; name another job")
+
+
+def _weights(name: str, wanted: CandidateCheckpoint, job: Json) -> Weights | Missing:
+    status = RLTrainingJobStatus.model_validate(job.get("status", {}))
+    field, ended = f"spec.candidates[{name}].checkpoint", is_finished(status.conditions)
+    newest = status.checkpoints.adapter if status.checkpoints else None
+    if wanted.step is not None:
+        return _of_step(field, wanted, status, newest, ended)
+    if wanted.which == "latest":
+        return newest or _no_weights(f"{field}.job", wanted.job, ended)
+    best = status.checkpoints.best if status.checkpoints else None
+    if best is not None:
+        return best
+    if not _validates(job["spec"]):
+        text = f"RLTrainingJob {wanted.job} does not validate, so none of its weights is the best"
+        return _no_checkpoint(f"{field}.which", f"{text}; write which: latest", final=True)
+    text = (
+        f"RLTrainingJob {wanted.job} {'ended before it had validated' if ended else 'has not validated yet'}"
+    )
+    return _no_checkpoint(f"{field}.which", f"{text}; wait for it, or write which: latest", final=ended)
+
+
+def _of_step(
+    field: str, wanted: CandidateCheckpoint, status: RLTrainingJobStatus, newest: Weights | None, ended: bool
+) -> Weights | Missing:
+    """Whether the step is still kept is seen by who reads the store."""
+    assert wanted.step is not None
+    if newest is None:
+        return _no_weights(f"{field}.job", wanted.job, ended)
+    if wanted.step > newest.step:
+        so_far = f"RLTrainingJob {wanted.job} has weights up to step {newest.step}"
+        text = (
+            f"{so_far}; write a step up to that" if ended else f"{so_far} so far; wait for step {wanted.step}"
+        )
+        return _no_checkpoint(f"{field}.step", text, final=ended)
+    folder = newest.uri.rpartition("/")[0]
+    return Weights(step=wanted.step, uri=f"{folder}/{wanted.step:06d}")
+
+
+def _validates(spec: Json) -> bool:
+    evaluation = spec.get("evaluation", {})
+    rows = spec.get("data", {}).get("validation")
+    return bool(rows and (evaluation.get("everySteps", 10) or evaluation.get("atStart", True)))
+
+
+def _no_weights(field: str, job: str, ended: bool) -> Missing:
+    text = f"RLTrainingJob {job} {'ended without weights' if ended else 'has published no weights yet'}"
+    return _no_checkpoint(
+        field, f"{text}; {'name another job' if ended else 'wait for its first'}", final=ended
+    )
+
+
+def _no_checkpoint(field: str, text: str, *, final: bool) -> Missing:
+    return Missing(Reason.CHECKPOINT_MISSING, f"{field}: {text}", final)
+
+
+def _conflict(spec: RLEvalJobSpec, one: ResolvedCandidate, other: ResolvedCandidate) -> str:
+    plain = {candidate.name for candidate in spec.candidates if candidate.model is not None}
+    # The field that can be changed is that of a plain model.
+    if other.name not in plain and one.name in plain:
+        one, other = other, one
+    what = f"{other.name} has {_length(other)} and {one.name}, which shares its servers, {_length(one)}"
+    if other.name in plain and one.context_length is not None:
+        return f"spec.candidates[{other.name}].model.contextLength: {what}; write {one.context_length}"
+    if one.name in plain and other.name in plain:
+        return f"spec.candidates[{one.name}].model.contextLength: {what}; write {other.context_length}"
+    if other.name in plain:
+        return f"spec.candidates[{other.name}].model.contextLength: {what}; leave it out"
+    field = f"spec.candidates[{other.name.removesuffix(BASE_SUFFIX)}].checkpoint.job"
+    return f"{field}: {what}; measure them in RLEvalJobs of their own"
+
+
+def _length(candidate: ResolvedCandidate) -> str:
+    length = candidate.context_length
+    return "the model's own context length" if length is None else f"a context length of {length}"

@@ -1,0 +1,152 @@
+"""Conditions that jobs of every kind have, each as a function of the job and its situation. Pure."""
+
+from __future__ import annotations
+
+from headway_api import names
+from headway_api.conditions import Condition, ConditionType, Reason, condition, find
+from headway_operator.plan.context import Context, Job
+from headway_operator.plan.health import Trouble
+from headway_operator.plan.situation import Situation, no_progress
+
+
+def accepted(refusal: str | None) -> Condition:
+    """Whether the spec can be run."""
+    if refusal is None:
+        return condition(ConditionType.ACCEPTED, True, Reason.ACCEPTED)
+    return condition(ConditionType.ACCEPTED, False, Reason.INVALID_SPEC, refusal)
+
+
+def preflight(job: Job) -> Condition:
+    """What the coordinator says of its checks."""
+    kind, found = ConditionType.PREFLIGHT_PASSED, job.status.preflight
+    if found is None or found.state == "Pending":
+        return condition(kind, None, Reason.PENDING)
+    failed = [check for check in found.checks if not check.passed]
+    text = "; ".join(f"{check.field}: {check.message}" if check.field else check.message for check in failed)
+    match found.state:
+        case "Running":
+            return condition(kind, None, Reason.RUNNING)
+        case "Failed":
+            return condition(kind, False, Reason.CHECK_FAILED, text)
+        case "Warned":
+            return condition(kind, False, Reason.WARNED, text)
+        case "Skipped":
+            return condition(kind, None, Reason.SKIPPED, "spec.preflight.policy is Off")
+        case _:
+            return condition(kind, True, Reason.PASSED, f"{len(found.checks)} checks passed")
+
+
+def suspended(context: Context, situation: Situation) -> Condition:
+    """Whether every pod is gone because the user wants it so."""
+    kind = ConditionType.SUSPENDED
+    if situation.suspended:
+        return condition(kind, True, Reason.SUSPENDED, "spec.suspend is true and every pod is gone")
+    if context.spec.suspend:
+        return condition(kind, False, Reason.SUSPENDING, "pods are being stopped")
+    known = find(context.job.status.conditions, kind)
+    resumed = known is not None and (known.status == "True" or known.reason == Reason.RESUMED)
+    return condition(kind, False, Reason.RESUMED if resumed else Reason.NOT_SUSPENDED)
+
+
+def role(kind: ConditionType, situation: Situation, name: str, more: Trouble | None = None) -> Condition:
+    """Whether a role can do its work; `more` is what keeps it from that beside its own pods."""
+    health = situation.role(name)
+    if health is None:
+        reason = Reason.SUCCEEDED if situation.complete else Reason.NOT_STARTED
+        return condition(kind, False, reason)
+    trouble = health.trouble or more
+    if health.pending_since is None and health.ready and more is None:
+        text = trouble.message if trouble else ""
+        return condition(kind, True, Reason.PODS_READY, text)
+    if trouble:
+        return condition(kind, False, trouble.reason, trouble.message)
+    reason = Reason.PODS_NOT_READY if health.at_work else Reason.STARTING
+    return condition(kind, False, reason, f"{health.ready} of {health.desired} pods are ready")
+
+
+def serving(situation: Situation) -> list[Condition]:
+    """Servers and sandboxes."""
+    return [
+        role(ConditionType.ROLLOUT_READY, situation, names.ROLLOUT),
+        role(ConditionType.SANDBOXES_READY, situation, names.BROKER, situation.sandbox_trouble),
+    ]
+
+
+def progressing(context: Context, situation: Situation, at_work: Reason) -> Condition:
+    """Whether the job goes forward; `at_work` is the reason while it does."""
+    kind = ConditionType.PROGRESSING
+    if situation.failure or situation.complete:
+        return condition(kind, False, Reason.FAILED if situation.failure else Reason.SUCCEEDED)
+    if context.spec.suspend:
+        return condition(kind, False, Reason.SUSPENDED if situation.suspended else Reason.SUSPENDING)
+    if text := no_progress(context, situation):
+        return condition(kind, False, Reason.NO_PROGRESS, text)
+    if situation.running:
+        return condition(kind, True, at_work)
+    return condition(kind, False, first_reason(situation), waiting_for(situation))
+
+
+def first_reason(situation: Situation) -> str:
+    """The first role's in trouble; a role that just takes its time has none."""
+    patient = Reason.PODS_NOT_READY if situation.at_work else Reason.STARTING
+    return next((health.trouble.reason for health in situation.roles if health.trouble), patient)
+
+
+def waiting_for(situation: Situation) -> str:
+    """Roles that cannot do their work, and why."""
+    short = [health for health in situation.roles if health.pending_since or not health.ready]
+    texts = [
+        health.trouble.message
+        if health.trouble
+        else f"{health.role}: {health.ready} of {health.desired} pods are ready"
+        for health in short
+    ]
+    return "; ".join(texts)
+
+
+def kstatus(context: Context, situation: Situation, progress: Condition) -> list[Condition]:
+    """Ready, Stalled and Reconciling: what GitOps tools judge the job by. `progress` is Progressing."""
+    ready, reconciling = ConditionType.READY, ConditionType.RECONCILING
+    policy = context.spec.readiness_policy
+    if situation.failure:
+        return stuck(situation.failure)
+    if situation.complete:
+        return trio(condition(ready, True, Reason.SUCCEEDED))
+    if situation.refusal is not None:
+        return stuck(Trouble(Reason.INVALID_SPEC, situation.refusal))
+    if context.spec.suspend:
+        if situation.suspended:
+            return trio(condition(ready, False, Reason.SUSPENDED))
+        return trio(
+            condition(ready, False, Reason.SUSPENDING),
+            working=condition(reconciling, True, Reason.SUSPENDING),
+        )
+    if situation.obstacle and situation.blocked:
+        return stuck(situation.obstacle)
+    if progress.reason == Reason.NO_PROGRESS:
+        return stuck(Trouble(progress.reason, progress.message))
+    if policy == "Accepted" or (policy == "Running" and situation.running):
+        return trio(condition(ready, True, Reason.ACCEPTED if policy == "Accepted" else Reason.RUNNING))
+    obstacle = situation.obstacle
+    text = obstacle.message if obstacle else waiting_for(situation)
+    reason = obstacle.reason if obstacle else first_reason(situation)
+    return trio(condition(ready, False, reason, text), working=condition(reconciling, True, reason, text))
+
+
+def stuck(why: Trouble) -> list[Condition]:
+    """Nothing will come of it without somebody's help."""
+    return trio(
+        condition(ConditionType.READY, False, why.reason, why.message),
+        condition(ConditionType.STALLED, True, why.reason, why.message),
+    )
+
+
+def trio(
+    ready: Condition, stalled: Condition | None = None, working: Condition | None = None
+) -> list[Condition]:
+    """All three; those not given are False."""
+    return [
+        ready,
+        stalled or condition(ConditionType.STALLED, False, Reason.RECONCILED),
+        working or condition(ConditionType.RECONCILING, False, Reason.RECONCILED),
+    ]

@@ -1,0 +1,129 @@
+"""RLEvalJob: candidates that are chosen before anything is made, and sets of rollout servers that come and go
+with them. Pure.
+
+The coordinator owns the condition that only it can judge (`GatePassed`); it stands when the job has ended.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from headway_api import names
+from headway_api.conditions import Condition, ConditionType, Reason, condition, find
+from headway_api.config import EvalConfig
+from headway_api.spec.evaluation import RLEvalJob
+from headway_api.status import ResolvedCandidate, RLEvalJobStatus, State
+from headway_operator.plan import admission, candidates, rollout
+from headway_operator.plan.context import Context, Job, JobStatus, Json, Wanted
+from headway_operator.plan.health import RoleHealth, role_health, together
+from headway_operator.plan.observed import Observed, set_of
+from headway_operator.plan.situation import Situation
+from headway_operator.plan.status import COMMON, PREFLIGHT_DONE, common_part
+from headway_operator.plan.subject import Settled, Subject
+
+
+class Evaluation(Subject):
+    """RLEvalJob."""
+
+    model = RLEvalJob
+    roles = tuple(role for role in names.ROLES if role != names.LEARNER)
+    own = COMMON | {ConditionType.CANDIDATES_RESOLVED}
+    shorter = "spec.evaluation.maxRows"
+
+    def sources(self, raw: Json) -> tuple[str, ...]:
+        return candidates.sources(raw)
+
+    def refusals(self, context: Context) -> list[str]:
+        return admission.of_evaluation(context)
+
+    def settle(self, context: Context, observed: Observed) -> Settled:
+        job = context.evaluation
+        if job.status.candidates:
+            return Settled(candidates.kept(context))
+        outcomes = candidates.resolve(job.spec, observed.sources)
+        lacks = candidates.lacking(outcomes)
+        until = candidates.waits_until(job, outcomes, observed.now)
+        if until is not None and observed.now <= until:
+            return Settled(context, lacks=lacks, waits_until=until)
+        found = [item for item in outcomes.values() if isinstance(item, ResolvedCandidate)]
+        if not found:
+            return Settled(context, failure=lacks)
+        chosen = candidates.numbered(found)
+        if messages := candidates.conflicts(job.spec, chosen):
+            return Settled(context, refusals=messages)
+        return Settled(replace(context, candidates=chosen), lacks=lacks, fresh=True)
+
+    def config(self, context: Context) -> EvalConfig:
+        return EvalConfig(
+            name=context.name,
+            namespace=context.namespace,
+            uid=context.uid,
+            spec=context.evaluation.spec,
+            candidates=context.candidates,
+            unresolved=candidates.unresolved(context),
+        )
+
+    def preflight_passed(self, job: Job) -> bool:
+        found = job.status.preflight
+        return found is not None and found.state in PREFLIGHT_DONE
+
+    def begun(self, observed: Observed) -> bool:
+        return observed.workload(names.ROLLOUT) is not None
+
+    def heavy(self, context: Context) -> list[Wanted]:
+        sets = candidates.wanted_sets(context)
+        return [item for number in sets for item in rollout.objects(context, number)]
+
+    def heavy_roles(self, context: Context, observed: Observed, restarts: dict[str, int]) -> list[RoleHealth]:
+        count, before = context.spec.rollout.replicas, restarts.get(names.ROLLOUT, 0)
+        sets = [
+            role_health(observed.of_set(number), names.ROLLOUT, count, before)
+            for number in candidates.wanted_sets(context)
+        ]
+        return [together(sets)] if sets else []
+
+    def in_use(self, context: Context, observed: Observed) -> Observed:
+        wanted = {None, *candidates.wanted_sets(context)}
+        return replace(observed, objects=tuple(body for body in observed.objects if set_of(body) in wanted))
+
+    def resolution(self, context: Context, situation: Situation) -> list[Condition]:
+        kind = ConditionType.CANDIDATES_RESOLVED
+        lacks = situation.lacks or (None if context.candidates else situation.failure)
+        if lacks:
+            return [condition(kind, False, lacks.reason, lacks.message)]
+        if not context.candidates:
+            return []
+        missing = candidates.unresolved(context)
+        if not missing:
+            return [condition(kind, True, Reason.RESOLVED)]
+        known = find(context.job.status.conditions, kind)
+        if known and known.status == "False":
+            return [condition(kind, False, known.reason, known.message)]
+        return [condition(kind, False, Reason.CANDIDATE_MISSING, "; ".join(dict.fromkeys(missing.values())))]
+
+    def conditions(self, context: Context, situation: Situation) -> list[Condition]:
+        return []
+
+    def own_part(self, status: JobStatus) -> RLEvalJobStatus:
+        assert isinstance(status, RLEvalJobStatus)
+        return RLEvalJobStatus(
+            **common_part(status),
+            conditions=[known for known in status.conditions if self.is_own(known)],
+            candidates=status.candidates,
+        )
+
+    def chosen(self, context: Context, situation: Situation) -> dict[str, Any]:
+        return {"candidates": list(context.candidates) or context.evaluation.status.candidates}
+
+    def completed(self, context: Context) -> Condition:
+        results = context.evaluation.status.results
+        measured = sum(result.state == "Complete" for result in results)
+        text = f"{measured} of {len(results)} candidates were measured" if results else ""
+        return condition(ConditionType.COMPLETE, True, Reason.EVALUATED, text)
+
+    def at_work(self, context: Context) -> tuple[State, Reason]:
+        return "Evaluating", Reason.EVALUATING
+
+    def coming_up(self, context: Context, situation: Situation) -> State | None:
+        return "Starting" if situation.begun else None

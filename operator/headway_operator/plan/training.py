@@ -1,0 +1,171 @@
+"""RLTrainingJob: a learner and rollout servers after the preflight, weights to start from before it. Pure.
+
+The coordinator owns the condition that only it can judge (`WeightsInSync`). But a coordinator that is gone
+cannot take back what it said: of a job that is suspended or has ended the operator says, by force, that
+nothing is known of weights, and goes on saying so until a coordinator has spoken again. Left out before, an
+item would stay of which the old coordinator's field manager owns the key alone; without its required fields
+the API server refuses it.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from headway_api import names
+from headway_api.conditions import (
+    WITHOUT_COORDINATOR,
+    Condition,
+    ConditionType,
+    Reason,
+    condition,
+    find,
+    is_true,
+)
+from headway_api.config import JobConfig
+from headway_api.recipes import warnings
+from headway_api.spec.training import RLTrainingJob
+from headway_api.status import RLTrainingJobStatus, State
+from headway_operator.plan import admission, learner, rollout, warm_start
+from headway_operator.plan import conditions as judged
+from headway_operator.plan.context import Context, Job, JobStatus, Json, Wanted
+from headway_operator.plan.health import RoleHealth, Trouble, role_health
+from headway_operator.plan.observed import Observed
+from headway_operator.plan.situation import Situation
+from headway_operator.plan.status import COMMON, PREFLIGHT_DONE, common_part
+from headway_operator.plan.subject import Settled, Subject
+
+
+class Training(Subject):
+    """RLTrainingJob."""
+
+    model = RLTrainingJob
+    roles = names.ROLES
+    own = COMMON | {ConditionType.LEARNER_READY, ConditionType.CHECKPOINT_AVAILABLE}
+    shorter = "spec.schedule.maxSteps"
+
+    def sources(self, raw: Json) -> tuple[str, ...]:
+        name = warm_start.source(raw)
+        return (name,) if name else ()
+
+    def refusals(self, context: Context) -> list[str]:
+        return admission.of_training(context)
+
+    def settle(self, context: Context, observed: Observed) -> Settled:
+        other = next(iter(observed.sources.values()), None)
+        if messages := warm_start.refusals(context, other, observed.now):
+            return Settled(context, refusals=messages)
+        if text := warm_start.waits_for(context, other):
+            lacks = Trouble(Reason.WAITING_FOR_WEIGHTS, text)
+            return Settled(context, lacks=lacks, waits_until=datetime.max.replace(tzinfo=UTC))
+        return Settled(warm_start.settled(context, other))
+
+    def config(self, context: Context) -> JobConfig:
+        spec = warm_start.told(context.training.spec, context.warm_start)
+        return JobConfig(name=context.name, namespace=context.namespace, uid=context.uid, spec=spec)
+
+    def preflight_passed(self, job: Job) -> bool:
+        assert isinstance(job, RLTrainingJob)
+        found = job.status.preflight
+        return job.spec.preflight.policy == "Off" or (found is not None and found.state in PREFLIGHT_DONE)
+
+    def begun(self, observed: Observed) -> bool:
+        return observed.workload(names.LEARNER) is not None
+
+    def heavy(self, context: Context) -> list[Wanted]:
+        return learner.objects(context) + rollout.objects(context)
+
+    def heavy_roles(self, context: Context, observed: Observed, restarts: dict[str, int]) -> list[RoleHealth]:
+        spec = context.training.spec
+        desired = {names.LEARNER: spec.learner.nodes, names.ROLLOUT: spec.rollout.replicas}
+        return [role_health(observed, role, count, restarts.get(role, 0)) for role, count in desired.items()]
+
+    def in_use(self, context: Context, observed: Observed) -> Observed:
+        return observed
+
+    def resolution(self, context: Context, situation: Situation) -> list[Condition]:
+        return []
+
+    def conditions(self, context: Context, situation: Situation) -> list[Condition]:
+        return [
+            _checkpoint(context.training),
+            judged.role(ConditionType.LEARNER_READY, situation, names.LEARNER),
+            *self._weights(context, situation),
+        ]
+
+    def own_part(self, status: JobStatus) -> RLTrainingJobStatus:
+        assert isinstance(status, RLTrainingJobStatus)
+        return RLTrainingJobStatus(
+            **common_part(status),
+            conditions=[known for known in status.conditions if self.is_own(known)],
+            warm_start=status.warm_start,
+            warnings=status.warnings,
+        )
+
+    def chosen(self, context: Context, situation: Situation) -> dict[str, Any]:
+        return {
+            "warm_start": context.warm_start or context.training.status.warm_start,
+            "warnings": [] if situation.refusal else warnings(context.training.spec),
+        }
+
+    def completed(self, context: Context) -> Condition:
+        job = context.training
+        progress, schedule = job.status.progress, job.spec.schedule
+        if progress and progress.step >= schedule.max_steps:
+            text = f"{progress.step} steps, as spec.schedule.maxSteps asked for"
+            return condition(ConditionType.COMPLETE, True, Reason.MAX_STEPS_REACHED, text)
+        text = f"the rows left of spec.schedule.maxEpochs ({schedule.max_epochs}) do not fill another batch"
+        return condition(ConditionType.COMPLETE, True, Reason.DATA_EXHAUSTED, text)
+
+    def at_work(self, context: Context) -> tuple[State, Reason]:
+        progress = context.training.status.progress
+        if progress is not None and progress.evaluating is not None:
+            return "Evaluating", Reason.EVALUATING
+        return "Training", Reason.STEPPING
+
+    def coming_up(self, context: Context, situation: Situation) -> State | None:
+        progress = context.training.status.progress
+        if progress and progress.step > 0:
+            return "Restarting"
+        return "Starting" if situation.begun else None
+
+    def is_own(self, known: Condition) -> bool:
+        return super().is_own(known) or (
+            known.type == ConditionType.WEIGHTS_IN_SYNC and known.reason in WITHOUT_COORDINATOR
+        )
+
+    def last_words(self, status: JobStatus) -> list[Condition]:
+        said = find(status.conditions, ConditionType.WEIGHTS_IN_SYNC)
+        if said is None or self.is_own(said):
+            return []
+        failed = is_true(status.conditions, ConditionType.FAILED)
+        return [_nothing_known(Reason.FAILED if failed else Reason.SUCCEEDED)]
+
+    def _weights(self, context: Context, situation: Situation) -> list[Condition]:
+        """What is known of servers' weights where no coordinator can say it; nothing where one can."""
+        if situation.failure:
+            return [_nothing_known(Reason.FAILED)]
+        if situation.complete:
+            return [_nothing_known(Reason.SUCCEEDED)]
+        if situation.suspended:
+            return [_nothing_known(Reason.SUSPENDED)]
+        said = find(context.job.status.conditions, ConditionType.WEIGHTS_IN_SYNC)
+        return [_nothing_known(Reason.RESUMED)] if said is not None and self.is_own(said) else []
+
+
+def _checkpoint(job: RLTrainingJob) -> Condition:
+    latest = job.status.checkpoints.latest if job.status.checkpoints else None
+    if latest is None:
+        return condition(ConditionType.CHECKPOINT_AVAILABLE, False, Reason.NO_CHECKPOINT)
+    # Not the step: the condition would be written again at every one of them.
+    return condition(
+        ConditionType.CHECKPOINT_AVAILABLE, True, Reason.CHECKPOINTED, "see status.checkpoints.latest"
+    )
+
+
+def _nothing_known(reason: Reason) -> Condition:
+    text = {
+        Reason.SUSPENDED: "the job is suspended and has no rollout servers",
+        Reason.RESUMED: "the job was suspended; its coordinator has not looked at rollout servers since",
+    }.get(reason, "the job has ended and has no rollout servers")
+    return condition(ConditionType.WEIGHTS_IN_SYNC, None, reason, text)

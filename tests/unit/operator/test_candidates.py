@@ -1,0 +1,324 @@
+"""What the candidates of an evaluation stand for: which models and weights, and when that is settled."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from observed_cluster import START, World, chosen, eval_job, job, stamp
+
+from headway_api.config import EvalConfig
+from headway_operator.plan import LOOK_SECONDS, sources
+
+Json = dict[str, Any]
+ROOT = "s3://b/runs/team/tuned-run/u"
+BASE = "hf://Qwen/Qwen3-8B"
+BEST = {"step": 20, "uri": f"{ROOT}/weights/000020"}
+LAST = {"step": 30, "uri": f"{ROOT}/weights/000030"}
+ENDED = [{"type": "Complete", "status": "True", "reason": "R", "lastTransitionTime": stamp(START)}]
+TUNED = {"name": "tuned", "checkpoint": {"job": "tuned-run"}}
+PLAIN = {"name": "plain", "model": {"base": BASE}}
+ELSEWHERE = {"name": "frontier", "endpoint": {"url": "https://models.test/v1", "model": "big"}}
+STORED = {"name": "again", "rescore": {"uri": f"{ROOT}-other", "candidate": "base"}}
+
+
+def trained(
+    name: str = "tuned-run", *, ended: bool = False, model: Json | None = None, **checkpoints: Json
+) -> Json:
+    """A training job with these checkpoints in its status."""
+    status = {"checkpoints": checkpoints, "conditions": ENDED if ended else [], "artifacts": {"uri": ROOT}}
+    return job(name, status=copy.deepcopy(status), model=model or {"base": BASE})
+
+
+def unvalidated(**arguments: Any) -> Json:
+    """A training job that never validates."""
+    body = trained(**arguments)
+    del body["spec"]["data"]["validation"]
+    return body | {"spec": body["spec"] | {"evaluation": {"everySteps": 0, "atStart": False}}}
+
+
+def checkpoint(**wanted: Any) -> Json:
+    return {"name": "tuned", "checkpoint": {"job": "tuned-run"} | wanted}
+
+
+def world_of(*candidates: Json, others: tuple[Json, ...] = (), **spec: Any) -> World:
+    world = World(eval_job(candidates=[*candidates], **spec))
+    world.others = [*others]
+    return world
+
+
+def told(world: World) -> EvalConfig:
+    """What the job's processes read."""
+    body = world.objects["ConfigMap", "refunds-eval-config"]
+    return EvalConfig.model_validate_json(body["data"]["job.json"])
+
+
+def status_of(world: World) -> list[Json]:
+    found: list[Json] = world.body["status"]["candidates"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("wanted", "checkpoints", "weights"),
+    [
+        ({}, {"best": BEST, "adapter": LAST}, BEST),
+        ({"which": "best"}, {"best": BEST, "adapter": LAST}, BEST),
+        ({"which": "latest"}, {"best": BEST, "adapter": LAST}, LAST),
+        ({"which": "latest"}, {"adapter": LAST}, LAST),
+        ({"step": 10}, {"adapter": LAST}, {"step": 10, "uri": f"{ROOT}/weights/000010"}),
+        ({"step": 30}, {"adapter": LAST}, LAST),
+        ({"step": 0}, {"adapter": LAST}, {"step": 0, "uri": f"{ROOT}/weights/000000"}),
+    ],
+)
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_checkpoint_is_the_weights_that_it_names(
+    wanted: Json, checkpoints: Json, weights: Json, ended: bool
+) -> None:
+    source = trained(ended=ended, model={"base": BASE, "revision": "v1", "lora": {"rank": 16}}, **checkpoints)
+    world = chosen(source, candidates=[checkpoint(**wanted)])
+    adapter = {"name": "tuned", "kind": "Adapter", "base": BASE, "revision": "v1", "dtype": "bfloat16"}
+    assert status_of(world) == [adapter | {"loraRank": 16, "job": "tuned-run", "serverSet": 0} | weights]
+    assert world.is_true("CandidatesResolved")
+
+
+def test_a_job_that_names_no_rank_has_the_default_one() -> None:
+    (found,) = status_of(chosen(trained(best=BEST), candidates=[TUNED]))
+    assert found["loraRank"] == 32
+
+
+def test_full_weights_are_a_model_of_their_own() -> None:
+    source = trained(model={"base": BASE, "revision": "v1", "full": {}, "contextLength": 4096}, best=BEST)
+    world = chosen(source, candidates=[checkpoint(withBase=True)])
+    tuned, base = status_of(world)
+    assert (tuned["kind"], tuned["base"], tuned["serverSet"]) == ("Weights", BEST["uri"], 0)
+    assert "revision" not in tuned
+    assert "loraRank" not in tuned
+    assert (base["name"], base["kind"], base["base"], base["revision"]) == ("tuned-base", "Model", BASE, "v1")
+    assert (base["serverSet"], base["contextLength"]) == (1, 4096)
+
+
+def test_candidates_of_one_base_share_a_set_of_servers() -> None:
+    world = chosen(
+        trained(best=BEST, adapter=LAST),
+        trained("other-run", best=LAST, model={"base": BASE, "dtype": "float32"}),
+        candidates=[
+            ELSEWHERE,
+            checkpoint(withBase=True),
+            {"name": "second", "checkpoint": {"job": "tuned-run", "step": 0}},
+            {"name": "exact", "checkpoint": {"job": "other-run"}},
+            {"name": "larger", "model": {"base": "hf://Qwen/Qwen3-14B"}},
+            PLAIN,
+            {"name": "pinned", "model": {"base": BASE, "revision": "v2"}},
+            STORED,
+        ],
+    )
+    sets = {item["name"]: item.get("serverSet") for item in status_of(world)}
+    assert sets == {
+        "frontier": None, "tuned": 0, "tuned-base": 0, "second": 0, "exact": 1, "larger": 2, "plain": 0,
+        "pinned": 3, "again": None,
+    }  # fmt: skip
+    config = told(world)
+    assert [candidate.name for candidate in config.candidates] == list(sets)
+    assert (config.served(0).lora_rank, config.served(0).adapters) == (32, 2)
+    assert config.unresolved == {}
+
+
+def test_what_needs_no_other_job_is_settled_at_once() -> None:
+    world = chosen(candidates=[PLAIN, ELSEWHERE, STORED])
+    assert [item["kind"] for item in status_of(world)] == ["Model", "Endpoint", "Rescore"]
+    assert status_of(world)[2]["uri"] == f"{ROOT}-other"
+    assert sources(eval_job(candidates=[PLAIN, ELSEWHERE, STORED])) == ()
+
+
+def test_the_choice_is_kept_before_anything_is_made() -> None:
+    world = world_of(TUNED, others=(trained(best=BEST),))
+    made = world.carry_out()
+    assert (made.wanted, made.again_seconds) == ((), 0)
+    assert status_of(world)[0]["step"] == 20
+    assert world.carry_out().wanted
+
+
+def test_once_chosen_it_stays() -> None:
+    world = chosen(trained(best=BEST), candidates=[TUNED])
+    before = told(world)
+    for since in ([], [trained(best=LAST)], [unvalidated()]):
+        world.others = since
+        world.later(60).carry_out()
+        assert status_of(world)[0]["step"] == 20
+        assert world.is_true("CandidatesResolved")
+        assert told(world) == before
+    assert sources(world.body) == (), "nobody has to look for that job any more"
+
+
+NO_JOB = (
+    "spec.candidates[tuned].checkpoint.job: there is no RLTrainingJob tuned-run in this namespace; create it"
+)
+
+
+@pytest.mark.parametrize(
+    ("others", "wanted", "reason", "words"),
+    [
+        ((), {}, "CandidateMissing", NO_JOB),
+        (
+            (trained(),),
+            {"which": "latest"},
+            "CheckpointMissing",
+            "RLTrainingJob tuned-run has published",
+        ),
+        (
+            (trained(adapter=LAST),),
+            {},
+            "CheckpointMissing",
+            "has not validated yet; wait for it, or write which:",
+        ),
+        (
+            (trained(adapter=LAST),),
+            {"step": 40},
+            "CheckpointMissing",
+            "weights up to step 30 so far; wait for",
+        ),
+        ((trained(),), {"step": 40}, "CheckpointMissing", "has published no weights yet; wait for its first"),
+    ],
+)
+def test_what_is_not_there_yet_is_waited_for(
+    others: tuple[Json, ...], wanted: Json, reason: str, words: str
+) -> None:
+    world = world_of(PLAIN, checkpoint(**wanted), others=others, pendingDeadlineSeconds=600)
+    made = world.carry_out()
+    assert (made.wanted, made.held, made.again_seconds) == ((), False, LOOK_SECONDS)
+    assert "candidates" not in world.body["status"]
+    lacking = world.told("CandidatesResolved")
+    assert (lacking["status"], lacking["reason"]) == ("False", reason)
+    assert words in lacking["message"]
+    assert (world.body["status"]["state"], world.body["status"]["reason"]) == ("Pending", reason)
+    assert [world.is_true(kind) for kind in ("Accepted", "Reconciling", "Ready", "Stalled")] == [
+        True, True, False, False,
+    ]  # fmt: skip
+    world.others = [trained(best=BEST, adapter={"step": 50, "uri": f"{ROOT}/weights/000050"})]
+    world.later(30).carry_out()
+    assert world.is_true("CandidatesResolved")
+    assert len(status_of(world)) == 2
+
+
+def test_after_the_deadline_the_job_goes_on_with_the_others() -> None:
+    world = world_of(PLAIN, checkpoint(withBase=True), pendingDeadlineSeconds=600)
+    assert world.later(590).carry_out().again_seconds == pytest.approx(10.5)
+    assert world.told("CandidatesResolved")["message"].startswith(NO_JOB)
+    world.later(11).carry_out()
+    world.carry_out()
+    assert [item["name"] for item in status_of(world)] == ["plain"]
+    lacking = world.told("CandidatesResolved")
+    assert (lacking["status"], lacking["reason"]) == ("False", "CandidateMissing")
+    assert lacking["message"].startswith(NO_JOB)
+    assert set(told(world).unresolved) == {"tuned", "tuned-base"}
+    assert (
+        "spec.candidates[tuned].checkpoint: RLTrainingJob tuned-run had no such weights"
+        in (told(world).unresolved["tuned"])
+    )
+    before = copy.deepcopy(world.body["status"])
+    world.others = [trained(best=BEST)]
+    assert world.later(60).carry_out().doomed == ()
+    assert world.body["status"] == before, "the choice is made once"
+
+
+def test_the_base_is_measured_though_the_weights_never_came() -> None:
+    world = world_of(checkpoint(withBase=True), others=(trained(),), pendingDeadlineSeconds=600)
+    world.later(601).carry_out()
+    world.carry_out()
+    assert [item["name"] for item in status_of(world)] == ["tuned-base"]
+    assert set(told(world).unresolved) == {"tuned"}
+
+
+def test_time_suspended_is_no_waiting() -> None:
+    world = world_of(TUNED, pendingDeadlineSeconds=600, suspend=True)
+    world.carry_out()
+    assert world.body["status"]["state"] == "Suspended"
+    world.later(5000).carry_out()
+    world.body["spec"]["suspend"] = False
+    world.carry_out()
+    assert world.body["status"]["suspendedSeconds"] == 5000
+    assert (world.body["status"]["state"], world.told("Suspended")["reason"]) == ("Pending", "Resumed")
+    world.later(599).carry_out()
+    assert not world.is_true("Failed")
+    world.later(2).carry_out()
+    assert world.is_true("Failed")
+
+
+def test_a_job_without_any_candidate_left_fails_with_the_reason() -> None:
+    world = world_of(TUNED, pendingDeadlineSeconds=600)
+    made = world.later(601).carry_out()
+    assert (made.wanted, made.ending) == ((), True)
+    failed = world.told("Failed")
+    assert (failed["status"], failed["reason"]) == ("True", "CandidateMissing")
+    assert failed["message"].startswith(NO_JOB)
+    assert world.told("CandidatesResolved")["status"] == "False"
+    assert (world.body["status"]["state"], world.is_true("Stalled")) == ("Failed", True)
+    assert world.plan().wanted == ()
+
+
+@pytest.mark.parametrize(
+    ("source", "wanted", "words"),
+    [
+        (
+            unvalidated(adapter=LAST),
+            {},
+            "checkpoint.which: RLTrainingJob tuned-run does not validate, so none of",
+        ),
+        (trained(ended=True, adapter=LAST), {}, "ended before it had validated"),
+        (
+            trained(ended=True),
+            {"which": "latest"},
+            "checkpoint.job: RLTrainingJob tuned-run ended without weights",
+        ),
+        (trained(ended=True, adapter=LAST), {"step": 31}, "weights up to step 30; write a step up to that"),
+    ],
+)
+def test_what_will_never_come_is_not_waited_for(source: Json, wanted: Json, words: str) -> None:
+    world = world_of(checkpoint(**wanted), others=(source,))
+    world.carry_out()
+    assert world.told("Failed")["reason"] == "CheckpointMissing"
+    assert words in world.told("Failed")["message"]
+    world = world_of(PLAIN, checkpoint(**wanted), others=(source,))
+    world.carry_out()
+    world.carry_out()
+    assert [item["name"] for item in status_of(world)] == ["plain"]
+    assert words in world.told("CandidatesResolved")["message"]
+
+
+SHORT = {"base": BASE, "contextLength": 4096}
+
+
+@pytest.mark.parametrize(
+    ("candidates", "others", "words"),
+    [
+        (
+            [PLAIN, TUNED],
+            [trained(best=BEST, model=SHORT)],
+            "spec.candidates[plain].model.contextLength: plain has the model's own context length and tuned, "
+            "which shares its servers, a context length of 4096; write 4096",
+        ),
+        (
+            [TUNED, {"name": "plain", "model": SHORT}],
+            [trained(best=BEST)],
+            "spec.candidates[plain].model.contextLength: plain has a context length of 4096 and tuned, "
+            "which shares its servers, the model's own context length; leave it out",
+        ),
+        (
+            [TUNED, {"name": "other", "checkpoint": {"job": "other-run", "withBase": True}}],
+            [trained(best=BEST), trained("other-run", best=BEST, model=SHORT)],
+            "spec.candidates[other].checkpoint.job: other has a context length of 4096 and tuned, "
+            "which shares its servers, the model's own context length; measure them in RLEvalJobs of their own",
+        ),
+    ],
+)
+def test_servers_that_are_shared_have_one_context_length(
+    candidates: list[Json], others: list[Json], words: str
+) -> None:
+    world = world_of(*candidates, others=tuple(others))
+    made = world.carry_out()
+    assert made.wanted == ()
+    assert words in world.told("Accepted")["message"]
+    assert world.told("Accepted")["status"] == "False"
+    assert world.is_true("Stalled")
+    assert made.again_seconds == LOOK_SECONDS
