@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from headway_analysis.measures.tries import Try
+from headway_coordinator.endpoint.chat import Notes
 from headway_coordinator.faults import CandidateFault
 from headway_coordinator.ledger.segments import Days
 
@@ -30,6 +31,8 @@ class CandidateState:
     """The final tries at each row, by the row's position."""
     days: Days = field(default_factory=dict)
     """What it has used, by day and class."""
+    notes: Notes | None = None
+    """Of an endpoint: what it refused or did not say."""
     lost_in_a_row: int = 0
     """Groups of which nothing could be scored, one after the other."""
 

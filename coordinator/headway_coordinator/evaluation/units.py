@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,8 @@ from headway_api.store import Store
 from headway_coordinator import group as groups
 from headway_coordinator.agents.choice import Where, agent_of
 from headway_coordinator.dataset import position_of
+from headway_coordinator.endpoint.candidate import connected, episodes_at_once
+from headway_coordinator.endpoint.chat import EndpointChat
 from headway_coordinator.engines.fleet import Discover, Fleet
 from headway_coordinator.episode import Episodes, Rules, Sessions, Task
 from headway_coordinator.evaluation import candidates, rescore
@@ -30,7 +33,7 @@ from headway_coordinator.evaluation.servers import Served, proven, served
 from headway_coordinator.evaluation.state import EvalState
 from headway_coordinator.faults import CandidateFault
 from headway_coordinator.gateway.server import GatewayServer
-from headway_coordinator.gateway.turns import Backend
+from headway_coordinator.gateway.turns import Backend, Places
 from headway_coordinator.room import Room
 from headway_coordinator.sandboxes import Broker
 from headway_coordinator.seeds import seed
@@ -78,7 +81,7 @@ class Units:
         for resolved in self.job.candidates:
             asked = self._asked(resolved.name)
             if asked.endpoint is not None:
-                room = Room(min(most, asked.endpoint.max_concurrency))
+                room = Room(min(most, episodes_at_once(self.job, asked.endpoint)))
                 yield Unit((asked.name,), "endpoint", partial(self._at_endpoint, asked, room), room)
             if asked.rescore is not None:
                 yield Unit((asked.name,), "nobody", partial(self._again, asked), Room(most))
@@ -139,8 +142,16 @@ class Units:
 
     @asynccontextmanager
     async def _at_endpoint(self, asked: Candidate, room: Room) -> AsyncIterator[Players]:
-        raise NotImplementedError(asked, room)
-        yield {}
+        async with AsyncExitStack() as stack:
+            chat: EndpointChat | None = None
+            with self._fault_of(asked.name):
+                chat = await stack.enter_async_context(connected(self.job, asked, os.environ))
+                await chat.probe()
+            if chat is None or not self._is_wanted(asked.name):
+                yield {}
+                return
+            self.state.candidates[asked.name].notes = chat.notes
+            yield {asked.name: self._player(Backend(chat, Places(room.follower())), chat)}
 
     @asynccontextmanager
     async def _again(self, asked: Candidate) -> AsyncIterator[Players]:

@@ -119,8 +119,8 @@ def unresolved(context: Context) -> dict[str, str]:
             continue
         text = (
             f"spec.candidates[{candidate.name}].checkpoint: RLTrainingJob {wanted.job} had no such weights "
-            "when this job began, as its condition CandidatesResolved says; measure them in a new RLEvalJob once "
-            "they are there"
+            "when this job began, as its condition CandidatesResolved says; measure them in a new RLEvalJob "
+            "once they are there"
         )
         names = [candidate.name, candidate.name + BASE_SUFFIX][: 1 + wanted.with_base]
         told |= {name: text for name in names if name not in chosen}
