@@ -308,8 +308,8 @@ SHORT = {"base": BASE, "contextLength": 4096}
             [TUNED, {"name": "other", "checkpoint": {"job": "other-run", "withBase": True}}],
             [trained(best=BEST), trained("other-run", best=BEST, model=SHORT)],
             "spec.candidates[other].checkpoint.job: other has a context length of 4096 and tuned, "
-            "which shares its servers, the model's own context length; measure them in RLEvalJobs of "
-            "their own",
+            "which shares its servers, the model's own context length; measure them in RLEvalJobs of their "
+            "own",
         ),
     ],
 )

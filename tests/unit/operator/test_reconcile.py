@@ -7,14 +7,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from observed_cluster import PLATFORM, job, stamp
+from observed_cluster import PLATFORM, eval_job, job, stamp
 
 from headway_api import names
 from headway_operator.apply import Blocked
 from headway_operator.cache import Cache, ref_of
+from headway_operator.controller import Controller
 from headway_operator.kube import Api, ApiError, Kind
 from headway_operator.plan import events, utc_now
 from headway_operator.reconcile import Reconciler
+from headway_operator.telemetry import Telemetry
 
 Json = dict[str, Any]
 KEY = ("RLTrainingJob", "team", "refunds")
@@ -245,6 +247,84 @@ def test_a_finished_job_whose_time_has_come_is_let_go_and_deleted() -> None:
     desk.reconcile()
     assert desk.server.job is None
     assert desk.server.requests == ["merge RLTrainingJob", "delete RLTrainingJob"]
+
+
+class TestBothKinds:
+    """Jobs of both kinds may have the same name, and do not meet."""
+
+    KEY = ("RLEvalJob", "team", "refunds")
+
+    def both(self) -> Desk:
+        desk = Desk()
+        desk.server.put(self.evaluation())
+        desk.cache.put(copy.deepcopy(desk.server.objects[self.KEY]))
+        return desk
+
+    def evaluation(self) -> Json:
+        body = eval_job()
+        return body | {"metadata": body["metadata"] | {"uid": "e0000000-1111"}}
+
+    def owners(self, desk: Desk) -> dict[str, set[str]]:
+        """Kind of owner -> names of what it owns."""
+        found: dict[str, set[str]] = {}
+        for body in desk.server.objects.values():
+            for owner in body["metadata"].get("ownerReferences", []):
+                found.setdefault(owner["kind"], set()).add(body["metadata"]["name"])
+        return found
+
+    def test_each_has_its_own_objects_and_status(self) -> None:
+        desk = self.both()
+        for _ in range(2):
+            desk.reconcile()
+            desk.reconciler.reconcile(self.KEY)
+        owned = self.owners(desk)
+        assert "refunds-coordinator" in owned["RLTrainingJob"]
+        assert "refunds-eval-coordinator" in owned["RLEvalJob"]
+        assert not owned["RLTrainingJob"] & owned["RLEvalJob"]
+        assert desk.server.objects[self.KEY]["status"]["candidates"][0]["name"] == "base"
+        assert "candidates" not in desk.server.objects[KEY]["status"]
+
+    def test_one_is_taken_down_without_the_other(self) -> None:
+        desk = self.both()
+        for _ in range(2):
+            desk.reconcile()
+            desk.reconciler.reconcile(self.KEY)
+        theirs = self.owners(desk)["RLTrainingJob"]
+        body = desk.server.objects[self.KEY]
+        desk.server.put(body | {"metadata": body["metadata"] | {"deletionTimestamp": "2026-11-01T12:00:00Z"}})
+        desk.cache.put(copy.deepcopy(desk.server.objects[self.KEY]))
+        while desk.reconciler.reconcile(self.KEY) is not None:
+            pass
+        assert self.KEY not in desk.server.objects
+        assert self.owners(desk) == {"RLTrainingJob": theirs}
+
+    def test_a_name_that_both_would_give_goes_to_the_first(self) -> None:
+        """A training job `refunds-eval` and an evaluation `refunds` name their objects alike."""
+        desk = self.both()
+        owner = {"kind": "RLTrainingJob", "name": "refunds-eval", "uid": "t-1", "controller": True}
+        metadata = {"name": "refunds-eval-config", "namespace": "team", "ownerReferences": [owner]}
+        desk.server.put({"kind": "ConfigMap", "metadata": metadata})
+        desk.reconciler.reconcile(self.KEY)
+        with pytest.raises(Blocked, match="belongs to RLTrainingJob refunds-eval"):
+            desk.reconciler.reconcile(self.KEY)
+        told = {c["type"]: c for c in desk.server.objects[self.KEY]["status"]["conditions"]}
+        assert (told["Stalled"]["status"], told["Stalled"]["reason"]) == ("True", "NameConflict")
+
+
+def test_a_job_that_waits_for_another_is_looked_at_when_that_one_changes() -> None:
+    controller = Controller(Server(), PLATFORM, Telemetry())
+    wanted = {"name": "tuned", "checkpoint": {"job": "refunds"}}
+    controller.cache.put(eval_job("waits", candidates=[wanted]))
+    controller.cache.put(eval_job("other", candidates=[wanted | {"checkpoint": {"job": "another"}}]))
+    controller.cache.put(eval_job("settled", candidates=[wanted], status={"candidates": [{"name": "tuned"}]}))
+    model = {"base": "hf://Qwen/Qwen3-8B", "warmStart": {"job": "refunds"}}
+    for number, name in enumerate(("warm", "cold")):
+        body = job(name, **({"model": model} if name == "warm" else {}))
+        body["metadata"] |= {"uid": name, "resourceVersion": str(number + 1)}
+        controller.cache.put(body)
+    controller.job_changed(job())
+    due = {controller.queue.get(0) for _ in range(controller.queue.depth())}
+    assert due == {KEY, ("RLEvalJob", "team", "waits"), ("RLTrainingJob", "team", "warm")}
 
 
 HOT = {"optimizer": {"learningRate": 0.01}}

@@ -6,7 +6,7 @@ import urllib.error
 import urllib.request
 
 import pytest
-from observed_cluster import job
+from observed_cluster import eval_job, job
 from prometheus_client import generate_latest
 
 from headway_api.metrics import OPERATOR, prometheus_name
@@ -18,6 +18,7 @@ def test_every_family_of_the_operator_is_reported_under_its_name() -> None:
     telemetry = Telemetry()
     cache = Cache()
     cache.put(job(status={"state": "Training"}))
+    cache.put(eval_job(status={"state": "Evaluating"}))
     telemetry.count_jobs(cache)
     telemetry.reconciled(0.1, "success")
     telemetry.reconciled(0.1, "ApiError")
@@ -26,6 +27,7 @@ def test_every_family_of_the_operator_is_reported_under_its_name() -> None:
     for family in OPERATOR:
         assert f"\n{prometheus_name(family.name)}" in text or text.startswith(prometheus_name(family.name))
     assert 'headway_operator_jobs{kind="RLTrainingJob",namespace="team",state="Training"} 1.0' in text
+    assert 'headway_operator_jobs{kind="RLEvalJob",namespace="team",state="Evaluating"} 1.0' in text
     assert 'headway_operator_reconcile_errors_total{reason="ApiError"} 1.0' in text
 
 

@@ -1,0 +1,299 @@
+"""An evaluation as the planner sees it: its objects, the sets of servers that come and go, its status."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from observed_cluster import PASSED, PLATFORM, UID, World, chosen, eval_job, evaluating, running
+
+from headway_api import names
+from headway_api.config import EvalConfig
+from headway_operator.plan.observed import Observed, role_of
+
+Json = dict[str, Any]
+MODELS = [
+    {"name": "small", "model": {"base": "hf://Qwen/Qwen3-4B"}},
+    {"name": "large", "model": {"base": "hf://Qwen/Qwen3-14B"}},
+    {"name": "largest", "model": {"base": "hf://Qwen/Qwen3-32B"}},
+]
+ELSEWHERE = {
+    "name": "frontier-1",
+    "endpoint": {"url": "https://models.test/v1", "model": "big", "secretRef": {"name": "keys"}},
+}
+
+
+def container(world: World, kind: str, name: str) -> Json:
+    found: Json = world.objects[kind, name]["spec"]["template"]["spec"]["containers"][0]
+    return found
+
+
+class TestObjects:
+    """What is made of an evaluation, and under which names."""
+
+    def test_each_belongs_to_it_and_says_of_which_kind_it_is(self) -> None:
+        for world, kind in ((evaluating(), "RLEvalJob"), (running(), "RLTrainingJob")):
+            for item in world.plan().wanted:
+                (owner,) = item.body["metadata"]["ownerReferences"]
+                assert (owner["kind"], owner["name"], owner["uid"]) == (kind, "refunds", UID)
+                assert item.body["metadata"]["labels"][names.LABEL_JOB_KIND] == kind
+                assert item.body["metadata"]["labels"][names.LABEL_JOB_NAME] == "refunds"
+
+    def test_it_shares_no_name_with_a_training_job_of_its_name(self) -> None:
+        ours = {item.ref for item in evaluating().plan().wanted}
+        theirs = {item.ref for item in running().plan().wanted}
+        assert not ours & theirs
+        own = {name for _, _, name in ours}
+        assert all(name.startswith("refunds-eval-") for name in own)
+
+    def test_there_is_no_learner(self) -> None:
+        world = evaluating()
+        roles = {role_of(body) for body in world.objects.values()}
+        assert names.LEARNER not in roles
+        assert ("ServiceAccount", "refunds-eval-learner") not in world.objects
+        assert ("NetworkPolicy", "refunds-eval-learner") not in world.objects
+
+    def test_the_coordinator_may_write_the_status_of_this_job_alone(self) -> None:
+        (rule,) = chosen().objects["Role", "refunds-eval-coordinator"]["rules"]
+        assert (rule["resources"], rule["resourceNames"]) == (["rlevaljobs/status"], ["refunds"])
+
+    def test_nobody_but_scrapers_reaches_the_coordinator(self) -> None:
+        policy = chosen().objects["NetworkPolicy", "refunds-eval-coordinator"]["spec"]
+        (rule,) = policy["ingress"]
+        assert rule["from"] == [*PLATFORM.metrics_from]
+        assert policy["policyTypes"] == ["Ingress"], "endpoints and the store are anywhere"
+        world = World(eval_job(), PLATFORM.model_copy(update={"metrics_from": ()}))
+        world.carry_out()
+        world.carry_out()
+        assert world.objects["NetworkPolicy", "refunds-eval-coordinator"]["spec"]["ingress"] == []
+
+    def test_the_token_of_an_endpoint_comes_from_its_secret(self) -> None:
+        world = chosen(candidates=[ELSEWHERE, MODELS[0]])
+        env = {item["name"]: item for item in container(world, "Job", "refunds-eval-coordinator")["env"]}
+        source = {"secretKeyRef": {"name": "keys", "key": "token", "optional": False}}
+        assert env["HEADWAY_ENDPOINT_TOKEN_FRONTIER_1"]["valueFrom"] == source
+        broker = container(world, "Deployment", "refunds-eval-broker")["env"]
+        assert not [item for item in broker if "secretKeyRef" in item.get("valueFrom", {})]
+
+    def test_its_processes_read_an_evaluation(self) -> None:
+        text = chosen().objects["ConfigMap", "refunds-eval-config"]["data"]["job.json"]
+        config = EvalConfig.model_validate_json(text)
+        assert (config.kind, config.name, config.uid) == ("RLEvalJob", "refunds", UID)
+        assert json.loads(text)["spec"]["candidates"][0]["name"] == "base"
+
+    def test_servers_of_all_sets_may_not_be_more_than_the_platform_allows(self) -> None:
+        world = World(eval_job(rollout={"replicas": 33}, parallelism=2))
+        world.carry_out()
+        assert "spec.rollout.replicas x spec.parallelism: 66 is above" in world.told("Accepted")["message"]
+
+
+class TestServerSets:
+    """A set of servers exists exactly while the coordinator lists it."""
+
+    def test_none_before_the_preflight(self) -> None:
+        world = chosen(candidates=MODELS).wants_sets(0)
+        world.carry_out()
+        assert world.deployments() == {"refunds-eval-broker"}
+        world.body["status"] |= PASSED
+        world.carry_out()
+        assert world.deployments() == {"refunds-eval-broker", "refunds-eval-rollout-0"}
+
+    def test_each_has_its_own_labels_address_and_number(self) -> None:
+        world = evaluating(candidates=MODELS, parallelism=2, sets=(0, 1), rollout={"replicas": 3})
+        for number in (0, 1):
+            name = f"refunds-eval-rollout-{number}"
+            labels = {
+                names.LABEL_SERVER_SET: str(number),
+                names.LABEL_COMPONENT: "rollout",
+                names.LABEL_JOB_UID: UID,
+            }
+            deployment, service = world.objects["Deployment", name], world.objects["Service", name]
+            assert deployment["spec"]["replicas"] == 3
+            assert deployment["spec"]["selector"]["matchLabels"] == labels
+            assert deployment["spec"]["template"]["metadata"]["labels"].items() >= labels.items()
+            assert (service["spec"]["clusterIP"], service["spec"]["selector"]) == ("None", labels)
+            env = {item["name"]: item.get("value") for item in container(world, "Deployment", name)["env"]}
+            assert env[names.ENV_SERVER_SET] == str(number)
+            assert container(world, "Deployment", name)["command"] == ["python", "-m", "headway_rollout"]
+
+    def test_one_is_released_the_moment_it_is_done(self) -> None:
+        world = evaluating(candidates=MODELS).wants_sets(1)
+        made = world.carry_out()
+        doomed = {(body["kind"], body["metadata"]["name"]) for body in made.doomed}
+        assert doomed == {("Deployment", "refunds-eval-rollout-0"), ("Service", "refunds-eval-rollout-0")}
+        assert world.deployments() == {"refunds-eval-broker", "refunds-eval-rollout-1"}
+        world.wants_sets().carry_out()
+        assert world.deployments() == {"refunds-eval-broker"}
+        assert world.body["status"]["state"] == "Evaluating"
+
+    def test_no_more_than_the_job_allows_and_none_without_a_candidate(self) -> None:
+        world = evaluating(candidates=MODELS, sets=(0,)).wants_sets(0, 1, 7)
+        world.carry_out()
+        assert world.deployments() == {"refunds-eval-broker", "refunds-eval-rollout-0"}
+        world = evaluating(candidates=MODELS, parallelism=3, sets=(2,)).wants_sets(7, 1, 2)
+        world.carry_out()
+        assert world.deployments() == {
+            f"refunds-eval-{name}" for name in ("broker", "rollout-1", "rollout-2")
+        }
+
+    def test_they_stay_while_a_restarted_coordinator_checks_again(self) -> None:
+        world = evaluating()
+        world.body["status"]["preflight"] = {"state": "Running"}
+        assert world.carry_out().doomed == ()
+
+    def test_suspension_releases_them_and_going_on_brings_them_back(self) -> None:
+        world = evaluating()
+        world.body["spec"]["suspend"] = True
+        world.carry_out()
+        assert world.deployments() == set()
+        world.gone("coordinator", "broker", "rollout").carry_out()
+        assert world.is_true("Suspended")
+        world.body["spec"]["suspend"] = False
+        world.carry_out()
+        assert "refunds-eval-rollout-0" in world.deployments()
+
+    def test_one_that_gave_up_fails_the_job_while_it_is_needed(self) -> None:
+        for wanted, failed in (((0,), True), ((1,), False)):
+            world = evaluating(candidates=MODELS).wants_sets(*wanted)
+            pod = world.gave_up("rollout", "ModelNotLoadable", "no such file", "spec.candidates")
+            pod["metadata"]["labels"][names.LABEL_SERVER_SET] = "0"
+            world.carry_out()
+            assert world.is_true("Failed") is failed
+
+    def test_a_server_without_a_node_fails_the_job_in_the_end(self) -> None:
+        world = evaluating(candidates=MODELS, parallelism=2, sets=(0, 1), pendingDeadlineSeconds=600)
+        lost = world.condition("PodScheduled", False) | {"reason": "Unschedulable", "message": "no gpu left"}
+        world.server(1, phase="Pending", conditions=[lost])
+        world.later(601)
+        world.carry_out()
+        assert world.told("Failed")["reason"] == "PendingDeadlineExceeded"
+        assert "no gpu left" in world.told("Failed")["message"]
+
+
+class TestStatus:
+    """What is said of an evaluation."""
+
+    def test_conditions_are_those_of_an_evaluation(self) -> None:
+        world = evaluating()
+        assert {item["type"] for item in world.body["status"]["conditions"]} == {
+            "Accepted", "CandidatesResolved", "PreflightPassed", "RolloutReady", "SandboxesReady",
+            "Progressing", "Suspended", "Ready", "Reconciling", "Stalled",
+        }  # fmt: skip
+        assert world.is_true("RolloutReady")
+        assert world.told("Progressing")["reason"] == "Evaluating"
+        assert not world.is_true("Ready"), "spec.readinessPolicy is Succeeded unless it says otherwise"
+
+    @pytest.mark.parametrize(
+        ("policy", "before", "during"),
+        [("Accepted", True, True), ("Running", False, True), ("Succeeded", False, False)],
+    )
+    def test_ready_means_what_the_policy_says(self, policy: str, before: bool, during: bool) -> None:
+        assert chosen(readinessPolicy=policy).is_true("Ready") is before
+        assert evaluating(readinessPolicy=policy).is_true("Ready") is during
+
+    def test_servers_are_counted_over_the_sets_that_are_needed(self) -> None:
+        world = evaluating(candidates=MODELS, parallelism=2, sets=(0, 1), rollout={"replicas": 2})
+        (role,) = [role for role in world.body["status"]["roles"] if role["name"] == "rollout"]
+        assert (role["desired"], role["ready"]) == (4, 2)
+        assert world.body["status"]["rolloutReplicas"] == 2
+        assert world.is_true("RolloutReady"), "each set has a server"
+        del world.objects["Pod", "refunds-eval-rollout-10"]
+        world.carry_out()
+        assert not world.is_true("RolloutReady")
+        assert (world.body["status"]["state"], world.is_true("Reconciling")) == ("Starting", True)
+        world.wants_sets(0).carry_out()
+        assert world.is_true("RolloutReady"), "only about those that are needed now"
+        assert world.body["status"]["state"] == "Evaluating"
+
+    def test_the_word_for_each_stage(self) -> None:
+        world = chosen()
+        assert world.body["status"]["state"] == "Pending"
+        world.body["status"]["preflight"] = {"state": "Running"}
+        world.carry_out()
+        assert world.body["status"]["state"] == "Preflight"
+        world.body["status"] |= PASSED
+        world.wants_sets(0).carry_out()
+        assert world.body["status"]["state"] == "Starting"
+        world.ready("coordinator", "broker").server(0)
+        world.carry_out()
+        assert world.body["status"]["state"] == "Evaluating"
+
+    def test_endpoints_alone_need_no_servers(self) -> None:
+        world = evaluating(candidates=[ELSEWHERE], sets=())
+        assert world.body["status"]["state"] == "Evaluating"
+        assert world.deployments() == {"refunds-eval-broker"}
+        assert world.told("RolloutReady")["reason"] == "NotStarted"
+
+    @pytest.mark.parametrize("reason", ["GateNotPassed", "CandidateFailed"])
+    def test_it_fails_in_the_coordinators_words(self, reason: str) -> None:
+        world = evaluating()
+        gate = {"type": "GatePassed", "status": "False", "reason": reason} | {
+            "lastTransitionTime": "2026-11-01T12:00:00Z"
+        }
+        world.body["status"]["conditions"].append(gate)
+        world.gave_up("coordinator", reason, "tuned has 0.71, and 0.8 is asked for")
+        made = world.carry_out()
+        assert made.ending
+        failed = world.told("Failed")
+        assert (failed["reason"], failed["message"]) == (reason, "tuned has 0.71, and 0.8 is asked for")
+        assert world.is_true("Stalled")
+        world.objects.clear()
+        world.carry_out()
+        assert world.told("GatePassed")["status"] == "False", "the coordinator's word stands"
+
+    def test_it_is_complete_when_its_coordinator_is(self) -> None:
+        world = evaluating()
+        results = [{"name": "base", "state": "Complete"}, {"name": "other", "state": "Failed"}]
+        world.body["status"]["results"] = results
+        world.workload_status("Job", "coordinator", conditions=[world.condition("Complete", True)])
+        world.carry_out()
+        told = world.told("Complete")
+        assert (told["status"], told["reason"]) == ("True", "Evaluated")
+        assert told["message"] == "1 of 2 candidates were measured"
+        assert world.is_true("Ready")
+        assert (world.body["status"]["state"], world.body["status"]["results"]) == ("Complete", results)
+
+    def test_one_that_gets_nowhere_is_stalled(self) -> None:
+        world = evaluating()
+        assert world.later(PLATFORM.stalled_after_seconds - 1).carry_out().again_seconds == pytest.approx(1)
+        world.later(2).carry_out()
+        assert (world.told("Stalled")["reason"], world.is_true("Stalled")) == ("NoProgress", True)
+
+    def test_a_deadline_says_what_makes_it_shorter(self) -> None:
+        world = evaluating(activeDeadlineSeconds=60).later(61)
+        world.carry_out()
+        assert "lower spec.evaluation.maxRows" in world.told("Failed")["message"]
+
+    def test_a_plan_carried_out_asks_for_nothing_more(self) -> None:
+        world = evaluating()
+        settled = json.dumps(world.body["status"])
+        made = world.later(30).carry_out()
+        assert made.doomed == ()
+        assert json.dumps(world.body["status"]) == settled
+
+    def test_a_spec_that_cannot_be_read_lets_what_runs_go_on(self) -> None:
+        world = evaluating(activeDeadlineSeconds=1000)
+        world.body["spec"]["candidates"] = [{"name": "none"}]
+        made = world.carry_out()
+        assert (made.wanted, made.doomed) == ((), ())
+        assert world.told("Accepted")["reason"] == "InvalidSpec"
+        assert world.is_true("Progressing")
+        world.later(1001).carry_out()
+        assert world.told("Failed")["reason"] == "ActiveDeadlineExceeded"
+
+
+def test_a_deleted_evaluation_is_taken_down_and_let_go() -> None:
+    world = evaluating().deleted()
+    for _ in range(6):
+        world.carry_out()
+        world.gone("coordinator", "broker", "rollout")
+    assert world.objects == {}
+    assert not world.held
+
+
+def test_a_set_of_servers_is_a_part_of_what_is_seen() -> None:
+    world = evaluating(candidates=MODELS, parallelism=2, sets=(0, 1))
+    seen = Observed(world.now, tuple(world.objects.values())).of_set(1)
+    assert {body["kind"] for body in seen.objects} == {"Deployment", "Service", "Pod"}
+    assert [pod["metadata"]["name"] for pod in seen.pods(names.ROLLOUT)] == ["refunds-eval-rollout-10"]

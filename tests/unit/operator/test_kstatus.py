@@ -1,0 +1,113 @@
+"""What waits on a job (Argo CD, Flux, helm --wait) goes on at its success and stops at its failure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import kstatus
+import pytest
+from observed_cluster import World, chosen, eval_job, evaluating, job, running
+
+from headway_api.exits import PERMANENT
+
+
+def waiting() -> World:
+    world = World(eval_job(candidates=[{"name": "tuned", "checkpoint": {"job": "tuned-run"}}]))
+    world.carry_out()
+    return world
+
+
+def refused() -> World:
+    world = World(eval_job(rollout={"replicas": 65}))
+    world.carry_out()
+    return world
+
+
+def starting() -> World:
+    world = evaluating().gone("rollout")
+    world.carry_out()
+    return world
+
+
+def suspended(world: World) -> World:
+    world.body["spec"]["suspend"] = True
+    world.carry_out()
+    world.gone("coordinator", "broker", "rollout", "learner").carry_out()
+    return world
+
+
+def complete(world: World) -> World:
+    world.workload_status("Job", "coordinator", conditions=[world.condition("Complete", True)])
+    world.carry_out()
+    return world
+
+
+def refused_by_the_gate() -> World:
+    world = evaluating()
+    world.gave_up("coordinator", "GateNotPassed", "tuned has 0.71, and 0.8 is asked for", "spec.gate")
+    world.carry_out()
+    return world
+
+
+def timed_out() -> World:
+    world = evaluating(activeDeadlineSeconds=60).later(61)
+    world.carry_out()
+    return world
+
+
+def stalled() -> World:
+    world = evaluating()
+    world.body["status"]["progress"]["stalled"] = "no sandbox answers"
+    world.carry_out()
+    return world
+
+
+@pytest.mark.parametrize(
+    ("make", "state", "verdict"),
+    [
+        (waiting, "Pending", "InProgress"),
+        (chosen, "Pending", "InProgress"),
+        (starting, "Starting", "InProgress"),
+        (evaluating, "Evaluating", "InProgress"),
+        (lambda: suspended(evaluating()), "Suspended", "InProgress"),
+        (lambda: complete(evaluating()), "Complete", "Current"),
+        (refused_by_the_gate, "Failed", "Failed"),
+        (timed_out, "Failed", "Failed"),
+        (refused, "Stalled", "Failed"),
+        (stalled, "Stalled", "Failed"),
+    ],
+)
+def test_a_promotion_waits_for_an_evaluation_and_stops_at_its_failure(
+    make: Callable[[], World], state: str, verdict: str
+) -> None:
+    world = make()
+    assert world.body["status"]["state"] == state
+    assert kstatus.verdict(world.body) == verdict
+
+
+def test_a_job_that_no_operator_has_seen_lets_nothing_through() -> None:
+    """The API server fills in what the definition defaults."""
+    for body in (job(), eval_job()):
+        body["status"] = {"observedGeneration": -1}
+        assert kstatus.verdict(body) == "InProgress"
+        world = World(body)
+        world.carry_out()
+        assert world.body["status"]["observedGeneration"] == 1
+
+
+@pytest.mark.parametrize("make", [running, evaluating])
+@pytest.mark.parametrize("how", ["Current", "Failed"])
+def test_an_edit_after_the_end_changes_no_verdict(make: Callable[[], World], how: str) -> None:
+    world = make()
+    if how == "Current":
+        complete(world)
+    else:
+        world.died("coordinator", PERMANENT)
+        world.carry_out()
+    assert kstatus.verdict(world.body) == how
+    world.objects.clear()
+    world.body["spec"]["ttlSecondsAfterFinished"] = 3600
+    world.body["metadata"]["generation"] = 2
+    assert kstatus.verdict(world.body) == "InProgress"
+    world.carry_out()
+    assert kstatus.verdict(world.body) == how
