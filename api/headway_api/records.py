@@ -164,6 +164,8 @@ class EpisodeRecord(Record):
     finished_at: float
 
 
+SampledBy = Literal["servers", "endpoint", "nobody"]
+"""Who sampled a group's tokens; `nobody`: stored episodes that were scored again."""
 AbandonReason = Literal["TooFewScored", "NoStepLeft", "TooOld"]
 """Why a training group is not trained: too many of its episodes failed for good, no step can take it, or a
 predecessor of the coordinator wrote it, of older tokens than may be trained by now."""
@@ -191,7 +193,7 @@ class GroupRecord(Record):
     Evaluation: 0."""
     candidate: str | None = None
     """Evaluation: name of the candidate."""
-    sampled_by: Literal["servers", "endpoint", "nobody"] = "servers"
+    sampled_by: SampledBy = "servers"
     """The job's own servers, an endpoint elsewhere, or nobody: stored episodes that were scored again."""
     episodes: list[EpisodeRecord]
     """The final attempt at each index; an index that stayed InfraError is present with that outcome. Only an

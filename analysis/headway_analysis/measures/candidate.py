@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from decimal import Decimal, localcontext
 from typing import Final
 
@@ -11,18 +10,17 @@ from headway_analysis.measures.catalogue import Measure, Price
 from headway_analysis.measures.tries import Try
 from headway_analysis.statistics.differences import Difference, compare, corrected
 from headway_analysis.statistics.estimates import Estimate, Sample, estimate, total
-from headway_api.prices import EXACT, PriceBook, cost
+from headway_api.prices import EXACT, PriceBook, cost_by_day
 
 ALL: Final = "all"
 """Stands for every task together."""
 
 
 def priced(book: PriceBook) -> Price:
-    """Each try at the prices of the day on which it ended."""
+    """What a try used, at the prices of the day on which it was used."""
 
     def price(each: Try) -> Decimal:
-        day = datetime.fromtimestamp(each.finished_at, UTC).date()
-        return cost(each.usage, book.on(day).prices)
+        return cost_by_day(each.usage_by_day.items(), book)
 
     return price
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, date, datetime
 from typing import Any, Final
 
 from headway_analysis.measures.episodes import success
-from headway_api.records import EpisodeRecord, GroupRecord, Outcome, UsageClass
+from headway_api.records import EpisodeRecord, GroupRecord, Outcome, SampledBy, UsageClass
 
 TOOL_ERROR: Final = "error: "
 """How a tool's answer begins where the tool failed."""
@@ -66,6 +67,41 @@ class ToolCalls:
 
 
 @dataclass(frozen=True)
+class Attempt:
+    """What one attempt at a try used."""
+
+    prompt_tokens: int
+    """Prompt tokens that the engine computed."""
+    cached_tokens: int
+    """Prompt tokens that the engine found in its cache."""
+    sampled_tokens: int
+    finished_at: float
+    """Unix time; its day decides the prices."""
+
+    @property
+    def day(self) -> date:
+        """The day, UTC."""
+        return datetime.fromtimestamp(self.finished_at, UTC).date()
+
+    def billed(self, sampled_by: SampledBy, lost: bool) -> dict[str, float]:
+        """What the ledger bills for its tokens, by class."""
+        if sampled_by == "nobody":
+            return {}
+        if sampled_by == "endpoint":
+            return {
+                UsageClass.ENDPOINT_PROMPT.value: self.prompt_tokens + self.cached_tokens,
+                UsageClass.ENDPOINT_SAMPLE.value: self.sampled_tokens,
+            }
+        if lost:
+            return {UsageClass.DISCARDED.value: self.prompt_tokens + self.sampled_tokens}
+        return {
+            UsageClass.EVALUATION_PREFILL.value: self.prompt_tokens,
+            UsageClass.EVALUATION_CACHED_PREFILL.value: self.cached_tokens,
+            UsageClass.EVALUATION_SAMPLE.value: self.sampled_tokens,
+        }
+
+
+@dataclass(frozen=True)
 class Try:
     """One try of one candidate at one row. `docs/evaluation.md` defines every field."""
 
@@ -103,6 +139,10 @@ class Try:
     token_limit: bool
     finished_at: float
     """Unix time; its day decides the prices."""
+    sampled_by: SampledBy = "servers"
+    """As `GroupRecord.sampled_by`. Of `nobody`, the tokens are those of the run that was scored again."""
+    earlier: tuple[Attempt, ...] = ()
+    """Attempts before this one, which were lost."""
 
     @property
     def scored(self) -> bool:
@@ -117,27 +157,53 @@ class Try:
     @property
     def usage(self) -> dict[str, float]:
         """What the ledger bills for the try, by class."""
-        used: dict[str, float] = {UsageClass.DISCARDED.value: self.discarded_tokens}
-        if self.scored:
-            used[UsageClass.EVALUATION_PREFILL.value] = self.prompt_tokens
-            used[UsageClass.EVALUATION_CACHED_PREFILL.value] = self.cached_tokens
-            used[UsageClass.EVALUATION_SAMPLE.value] = self.sampled_tokens
-            used[UsageClass.SANDBOX_SECONDS.value] = self.sandbox_seconds
+        used: dict[str, float] = {}
+        for amounts in self.usage_by_day.values():
+            _add(used, amounts)
         return used
+
+    @property
+    def usage_by_day(self) -> dict[date, dict[str, float]]:
+        """The same by day, UTC: an earlier attempt may have ended on another day, at other prices."""
+        last = Attempt(self.prompt_tokens, self.cached_tokens, self.sampled_tokens, self.finished_at)
+        days: dict[date, dict[str, float]] = {}
+        for attempt in (*self.earlier, last):
+            lost = attempt is not last or not self.scored
+            _add(days.setdefault(attempt.day, {}), attempt.billed(self.sampled_by, lost))
+        if self.scored:
+            days[last.day][UsageClass.SANDBOX_SECONDS.value] = self.sandbox_seconds
+        return {day: {name: used for name, used in amounts.items() if used} for day, amounts in days.items()}
+
+
+def _add(used: dict[str, float], amounts: Mapping[str, float]) -> None:
+    for name, amount in amounts.items():
+        used[name] = used.get(name, 0) + amount
 
 
 def tries_of(group: GroupRecord, place: Place, rules: Rules) -> list[Try]:
     """The final attempt at each index of a group."""
     return [
-        a_try(episode, place, rules, [e for e in group.discarded if e.index == episode.index])
+        a_try(
+            episode,
+            place,
+            rules,
+            [earlier for earlier in group.discarded if earlier.index == episode.index],
+            group.sampled_by,
+        )
         for episode in group.episodes
     ]
 
 
-def a_try(episode: EpisodeRecord, place: Place, rules: Rules, retried: Sequence[EpisodeRecord] = ()) -> Try:
+def a_try(
+    episode: EpisodeRecord,
+    place: Place,
+    rules: Rules,
+    retried: Sequence[EpisodeRecord] = (),
+    sampled_by: SampledBy = "servers",
+) -> Try:
     """One sealed episode as a try; `retried` are the earlier attempts at it."""
-    turns = episode.turns
-    lost = [*retried, episode] if episode.outcome is Outcome.INFRA_ERROR else retried
+    earlier, used = tuple(map(_attempt, retried)), _attempt(episode)
+    lost = (*earlier, used) if episode.outcome is Outcome.INFRA_ERROR else earlier
     reward = episode.reward
     return Try(
         place=place,
@@ -151,23 +217,31 @@ def a_try(episode: EpisodeRecord, place: Place, rules: Rules, retried: Sequence[
         completion=episode.metrics.get(COMPLETION, float(answered(episode))),
         format=episode.metrics.get(FORMAT),
         metrics=dict(episode.metrics),
-        turns=len(turns),
-        prompt_tokens=sum(turn.prompt_tokens - turn.cached_tokens for turn in turns),
-        cached_tokens=sum(turn.cached_tokens for turn in turns),
-        sampled_tokens=sum(turn.sampled_tokens for turn in turns),
-        discarded_tokens=sum(map(_worked, lost)),
+        turns=len(episode.turns),
+        prompt_tokens=used.prompt_tokens,
+        cached_tokens=used.cached_tokens,
+        sampled_tokens=used.sampled_tokens,
+        discarded_tokens=sum(each.prompt_tokens + each.sampled_tokens for each in lost),
         seconds=episode.finished_at - episode.started_at,
         sandbox_seconds=episode.sandbox_seconds,
         tool_calls=tool_calls(episode),
         turn_limit=at_turn_limit(episode, rules.max_turns),
         token_limit=at_token_limit(episode, rules.max_turns),
         finished_at=episode.finished_at,
+        sampled_by=sampled_by,
+        earlier=earlier,
     )
 
 
-def _worked(episode: EpisodeRecord) -> int:
-    """Tokens that engines computed and sampled for an episode."""
-    return sum(turn.prompt_tokens - turn.cached_tokens + turn.sampled_tokens for turn in episode.turns)
+def _attempt(episode: EpisodeRecord) -> Attempt:
+    """What engines computed and sampled for an episode."""
+    turns = episode.turns
+    return Attempt(
+        prompt_tokens=sum(turn.prompt_tokens - turn.cached_tokens for turn in turns),
+        cached_tokens=sum(turn.cached_tokens for turn in turns),
+        sampled_tokens=sum(turn.sampled_tokens for turn in turns),
+        finished_at=episode.finished_at,
+    )
 
 
 def answered(episode: EpisodeRecord) -> bool:

@@ -1,0 +1,216 @@
+"""`report.json`: what an evaluation found, every figure with its interval. A pure function of the run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from math import fsum
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from headway_analysis.comparison import HEADLINE, Comparison
+from headway_analysis.measures.candidate import priced, total_cost
+from headway_analysis.measures.tries import Try
+from headway_analysis.statistics.differences import Difference, Finding
+from headway_analysis.statistics.estimates import Estimate, Why
+from headway_api.config import EvalConfig
+from headway_api.prices import PriceBook, cost_by_day
+from headway_api.spec.evaluation import BASE_SUFFIX, Candidate
+
+VERSION: Final = 1
+"""Of the document. A field may be added under the same version; none is renamed or taken away."""
+DEFINITIONS: Final = "docs/evaluation.md"
+TOO_FEW: Final = "too few rows to tell"
+NOTES: Final = {
+    Why.TOO_FEW_CLUSTERS: TOO_FEW,
+    Why.NO_SPREAD: "all values are the same, and nothing bounds what another row would give",
+}
+Days = Mapping[date, Mapping[str, float]]
+"""Quantity by UTC day and usage class."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One candidate at the end of the job."""
+
+    name: str
+    stage: str
+    """Complete, or Failed."""
+    tries: Sequence[Try]
+    reason: str | None = None
+    """Why it failed, in one word."""
+    message: str | None = None
+    """Why it failed: the field and the fix."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A finished evaluation."""
+
+    job: EvalConfig
+    standings: Sequence[Standing]
+    """In the order of the spec."""
+    rows: int
+    """Rows that each candidate was to be measured on."""
+    days: Days
+    """What the ledger bills for the whole job."""
+    book: PriceBook
+
+
+def document(run: Finished, found: Comparison) -> dict[str, Any]:
+    """The report as JSON takes it."""
+    return {
+        "version": VERSION,
+        "definitions": DEFINITIONS,
+        "job": _job(run),
+        "headline": _headline(run, found),
+        "candidates": [_candidate(run, standing, found) for standing in run.standings],
+        "baseline": found.baseline,
+        "differences": {
+            measure: {name: difference(each) for name, each in of.items()}
+            for measure, of in found.differences.items()
+        },
+        "gate": _gate(run, found),
+        "usage": _usage(run),
+    }
+
+
+def _job(run: Finished) -> dict[str, Any]:
+    job, spec = run.job, run.job.spec
+    measured = [each for standing in run.standings for each in standing.tries]
+    return {
+        "kind": job.kind,
+        "namespace": job.namespace,
+        "name": job.name,
+        "uid": job.uid,
+        "begun": _time(min((each.finished_at - each.seconds for each in measured), default=None)),
+        "ended": _time(max((each.finished_at for each in measured), default=None)),
+        "seed": spec.seed,
+        "data": spec.data.as_object(),
+        "rows": run.rows,
+        "evaluation": spec.evaluation.as_object(),
+        "maxTokens": spec.max_tokens,
+        "maxTurns": spec.agent.turn_limit,
+    }
+
+
+def _time(at: float | None) -> str | None:
+    return None if at is None else datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
+
+
+def _headline(run: Finished, found: Comparison) -> dict[str, Any] | None:
+    """The gate's candidate; without a gate, the one with the best external score."""
+    gate = run.job.spec.gate
+    name = gate.candidate if gate is not None else found.best()
+    score = None if name is None else found.estimate(name, HEADLINE)
+    return None if score is None else {"candidate": name, "measure": HEADLINE, **figure(score)}
+
+
+def _candidate(run: Finished, standing: Standing, found: Comparison) -> dict[str, Any]:
+    tries = standing.tries
+    outcomes = Counter(each.outcome.value for each in tries)
+    return {
+        "name": standing.name,
+        "state": standing.stage,
+        "reason": standing.reason,
+        "message": standing.message,
+        "model": model_of(run.job, standing.name),
+        "rows": len({each.place.row for each in tries}),
+        "tries": len(tries),
+        "scored": sum(each.scored for each in tries),
+        "outcomes": dict(sorted(outcomes.items())),
+        "usage": used_by(tries),
+        "cost": _dollars(total_cost(tries, priced(run.book))),
+        "measures": {
+            task: {name: figure(each) for name, each in of.items()}
+            for task, of in found.estimates.get(standing.name, {}).items()
+        },
+    }
+
+
+def model_of(job: EvalConfig, name: str) -> dict[str, Any]:
+    """What a candidate stands for: as it was resolved, and what the spec says of an endpoint or a rescore."""
+    resolved = next((each for each in job.candidates if each.name == name), None)
+    found = {} if resolved is None else resolved.model_dump(mode="json", by_alias=True, exclude_none=True)
+    asked = _asked(job, name)
+    if asked.endpoint is not None:
+        found |= {"url": _address(asked.endpoint.url), "model": asked.endpoint.model}
+    if asked.rescore is not None:
+        found |= {"rescore": asked.rescore.as_object()}
+    return {key: value for key, value in found.items() if key not in ("name", "serverSet")}
+
+
+def _asked(job: EvalConfig, name: str) -> Candidate:
+    by_name = {each.name: each for each in job.spec.candidates}
+    return by_name.get(name) or by_name[name.removesuffix(BASE_SUFFIX)]
+
+
+def _address(url: str) -> str:
+    """A URL without the password and the query that it may hold."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def figure(found: Estimate) -> dict[str, Any]:
+    """An estimate; where it has no interval, `note` says why."""
+    told = {key: value for key, value in asdict(found).items() if key not in ("n", "why")}
+    why = None if found.why is None else {"why": found.why.value, "note": NOTES.get(found.why)}
+    return {**told, "rows": found.n, **(why or {})}
+
+
+def difference(found: Difference) -> dict[str, Any]:
+    """A paired difference; `note` says where nothing can be told."""
+    told = {key: value for key, value in asdict(found).items() if key not in ("n", "finding")}
+    note = {"note": TOO_FEW} if found.finding is Finding.TOO_FEW_ROWS else {}
+    return {**told, "rows": found.n, "finding": found.finding.value, **note}
+
+
+def _gate(run: Finished, found: Comparison) -> dict[str, Any] | None:
+    gate = run.job.spec.gate
+    if gate is None or found.gate is None:
+        return None
+    return {
+        "verdict": found.gate.verdict.value,
+        "message": found.gate.message,
+        "checks": [{"verdict": each.verdict.value, "message": each.message} for each in found.gate.checks],
+        "spec": gate.as_object(),
+    }
+
+
+def used_by(tries: Iterable[Try]) -> dict[str, float]:
+    """What some tries used, by class."""
+    return _summed(each.usage for each in tries)
+
+
+def _summed(amounts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    by_class: dict[str, list[float]] = {}
+    for each in amounts:
+        for name, quantity in each.items():
+            by_class.setdefault(str(name), []).append(quantity)
+    return {name: fsum(quantities) for name, quantities in sorted(by_class.items())}
+
+
+def _usage(run: Finished) -> dict[str, Any]:
+    """The bill of the job, and what of it belongs to no try."""
+    billed = _summed(run.days.values())
+    tried = used_by(each for standing in run.standings for each in standing.tries)
+    return {
+        "total": billed,
+        "ofNoTry": remainder(billed, tried),
+        "cost": _dollars(cost_by_day(run.days.items(), run.book)),
+        "priceBook": run.book.as_object(),
+    }
+
+
+def remainder(total: Mapping[str, float], part: Mapping[str, float]) -> dict[str, float]:
+    """What `total` has beyond `part`, by class; what is rounding is left out."""
+    left = {name: total.get(name, 0) - part.get(name, 0) for name in sorted({*total, *part})}
+    return {name: amount for name, amount in left.items() if abs(amount) > 1e-6 * max(1.0, part.get(name, 0))}
+
+
+def _dollars(amount: Decimal) -> str:
+    """Exactly, without an exponent."""
+    return f"{amount:f}"

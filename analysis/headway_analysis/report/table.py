@@ -1,0 +1,132 @@
+"""`results.parquet`: one row for each candidate, dataset row and try.
+
+Every figure of `report.json` follows from this table, with the prices and the settings that the report
+itself holds.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from headway_analysis.measures.catalogue import Price
+from headway_analysis.measures.tries import Try
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Kind = Literal["string", "int64", "double", "bool", "counts", "numbers", "usage"]
+"""How a column is stored; `counts` and `numbers` are maps by name, `usage` is a list of structs."""
+VERSION: Final = "1"
+"""Of the columns. A column may be added under the same version; none is renamed or taken away."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of the table."""
+
+    name: str
+    kind: Kind
+    meaning: str
+    value: Callable[[Try], Any]
+
+
+COLUMNS: Final = (
+    Column("candidate", "string", "Name of the candidate.", lambda t: t.place.candidate),
+    Column("task", "string", "The row's task; empty where no column names tasks.", lambda t: t.place.task),
+    Column("row", "int64", "Index of the dataset row, from 0.", lambda t: t.place.row),
+    Column("row_id", "string", "The row's own name; empty where it has none.", lambda t: t.place.row_id),
+    Column("cluster", "string", "Cluster that statistics put the row in.", lambda t: t.cluster),
+    Column("try", "int64", "Which try at the row, from 0.", lambda t: t.index),
+    Column("episode_id", "string", "Id of the episode in the trajectories.", lambda t: t.episode_id),
+    Column("sampled_by", "string", "servers, endpoint, or nobody (rescored).", lambda t: t.sampled_by),
+    Column("outcome", "string", "Completed, Truncated, AgentError, InfraError.", lambda t: t.outcome.value),
+    Column("scored", "bool", "Whether it is in means: all but InfraError.", lambda t: t.scored),
+    Column("reward", "double", "Reward; null where not scored.", lambda t: t.reward),
+    Column(
+        "external_score", "double", "The strict score; null where not scored.", lambda t: t.external_score
+    ),
+    Column("success", "bool", "external_score reaches the threshold.", lambda t: t.success),
+    Column("success_by_reward", "bool", "reward reaches the threshold.", lambda t: t.success_by_reward),
+    Column("completion", "double", "1 where an answer was emitted.", lambda t: float(t.completion)),
+    Column("format", "double", "The environment's metric of this name, or null.", lambda t: t.format),
+    Column("turns", "int64", "Model calls.", lambda t: t.turns),
+    Column("prompt_tokens", "int64", "Prompt tokens that were computed.", lambda t: t.prompt_tokens),
+    Column("cached_tokens", "int64", "Prompt tokens found in the cache.", lambda t: t.cached_tokens),
+    Column("sampled_tokens", "int64", "Tokens that were sampled.", lambda t: t.sampled_tokens),
+    Column("discarded_tokens", "int64", "Tokens spent on lost attempts.", lambda t: t.discarded_tokens),
+    Column("seconds", "double", "From the episode's start to its end.", lambda t: t.seconds),
+    Column("sandbox_seconds", "double", "Seconds that it held a sandbox.", lambda t: t.sandbox_seconds),
+    Column("finished_at", "double", "End of the episode, Unix time.", lambda t: t.finished_at),
+    Column("tool_calls", "int64", "Attempts at a tool call.", lambda t: t.tool_calls.total),
+    Column("failed_tool_calls", "int64", "Calls answered by an error.", lambda t: t.tool_calls.failed),
+    Column("malformed_tool_calls", "int64", "Calls nobody could read.", lambda t: t.tool_calls.malformed),
+    Column(
+        "tool_calls_by_tool", "counts", "Readable calls by tool.", lambda t: by_name(t.tool_calls.by_tool)
+    ),
+    Column("turn_limit", "bool", "It was cut since its turns were used up.", lambda t: t.turn_limit),
+    Column("token_limit", "bool", "A turn was cut, or the context was full.", lambda t: t.token_limit),
+    Column("metrics", "numbers", "The environment's own numbers.", lambda t: by_name(t.metrics)),
+    Column("usage", "usage", "What the ledger bills, by day and class.", lambda t: bill(t)),
+)
+COST: Final = Column("cost", "double", "US dollars, by the report's price book.", lambda t: None)
+
+
+def by_name(numbers: Mapping[str, float]) -> list[tuple[str, float]]:
+    """A map as Arrow takes it, in the order of its names."""
+    return sorted(numbers.items())
+
+
+def bill(each: Try) -> list[dict[str, Any]]:
+    """A try's bill: day, class, quantity."""
+    return [
+        {"day": day, "class": name, "quantity": float(quantity)}
+        for day, amounts in sorted(each.usage_by_day.items())
+        for name, quantity in sorted(amounts.items())
+    ]
+
+
+def table(tries: Mapping[str, Iterable[Try]], price: Price | None = None) -> pa.Table:
+    """The table of some candidates, in their order, then by row and try.
+
+    Args:
+        tries: by candidate.
+        price: cost of a try; without it the column `cost` is null.
+    """
+    import pyarrow as pa
+
+    ordered = [each for of in tries.values() for each in sorted(of, key=lambda t: (t.place.row, t.index))]
+    types = _types()
+    columns = {column.name: [column.value(each) for each in ordered] for column in COLUMNS}
+    columns[COST.name] = [None if price is None else float(price(each)) for each in ordered]
+    fields = [
+        pa.field(column.name, types[column.kind], metadata={"meaning": column.meaning})
+        for column in (*COLUMNS, COST)
+    ]
+    return pa.table(columns, schema=pa.schema(fields, metadata={"headway.version": VERSION}))
+
+
+def parquet(found: pa.Table) -> bytes:
+    """A table as a Parquet file; equal tables are equal bytes."""
+    import pyarrow.parquet as pq
+
+    written = io.BytesIO()
+    pq.write_table(found, written, compression="zstd")
+    return written.getvalue()
+
+
+def _types() -> dict[Kind, Any]:
+    import pyarrow as pa
+
+    line = pa.struct([("day", pa.date32()), ("class", pa.string()), ("quantity", pa.float64())])
+    return {
+        "string": pa.string(),
+        "int64": pa.int64(),
+        "double": pa.float64(),
+        "bool": pa.bool_(),
+        "counts": pa.map_(pa.string(), pa.int64()),
+        "numbers": pa.map_(pa.string(), pa.float64()),
+        "usage": pa.list_(line),
+    }

@@ -1,0 +1,173 @@
+"""`report.json` and `report.md`: every figure is there, and nothing that no number stands for."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from datetime import date
+from typing import Any
+
+import a_finished_evaluation as job
+import pytest
+
+from headway_analysis.comparison import compare_all
+from headway_analysis.measures.candidate import priced
+from headway_analysis.report.document import TOO_FEW, document, remainder
+from headway_analysis.report.markdown import interval, markdown, number, told
+
+
+@pytest.fixture(scope="module")
+def report() -> dict[str, Any]:
+    return document(job.finished(), job.compared())
+
+
+def candidate(report: dict[str, Any], name: str) -> dict[str, Any]:
+    return next(each for each in report["candidates"] if each["name"] == name)
+
+
+def test_it_is_json_and_the_same_twice(report: dict[str, Any]) -> None:
+    assert json.loads(json.dumps(report, allow_nan=False)) == report
+    assert document(job.finished(), job.compared()) == report
+
+
+def test_every_estimate_and_difference_is_in_it(report: dict[str, Any]) -> None:
+    found = job.compared()
+    for name, tasks in found.estimates.items():
+        told = candidate(report, name)["measures"]
+        for task, of in tasks.items():
+            assert told[task].keys() == of.keys()
+            for measure, each in of.items():
+                line = told[task][measure]
+                assert (line["value"], line["low"], line["high"]) == (each.value, each.low, each.high)
+                assert (line["rows"], line["clusters"], line["tries"]) == (each.n, each.clusters, each.tries)
+                assert (line["method"], line["floor"]) == (each.method, each.floor)
+    for measure, differing in found.differences.items():
+        for name, difference in differing.items():
+            line = report["differences"][measure][name]
+            assert (line["value"], line["low"], line["high"]) == (
+                difference.value,
+                difference.low,
+                difference.high,
+            )
+            assert (line["p"], line["p_holm"], line["smallest"]) == (
+                difference.p,
+                difference.p_holm,
+                difference.smallest,
+            )
+
+
+def test_it_names_what_each_candidate_stands_for_and_no_secret(report: dict[str, Any]) -> None:
+    tuned = candidate(report, "tuned")["model"]
+    assert (tuned["kind"], tuned["job"], tuned["step"]) == ("Adapter", "train", 12)
+    assert tuned["uri"].endswith("weights/000012")
+    assert candidate(report, "reference")["model"]["url"] == "https://api.example/v1"
+    assert "secret" not in json.dumps(report)
+
+
+def test_a_candidate_that_failed_says_why(report: dict[str, Any]) -> None:
+    gone = candidate(report, "gone")
+    assert (gone["state"], gone["reason"], gone["tries"], gone["measures"]) == (
+        "Failed",
+        "CandidateMissing",
+        0,
+        {},
+    )
+    assert gone["message"].replace("[", "\\[").replace("]", "\\]") in markdown(report)
+
+
+def test_the_bill_is_the_ledgers_and_adds_up(report: dict[str, Any]) -> None:
+    usage = report["usage"]
+    assert usage["ofNoTry"] == {}
+    for name, amount in usage["total"].items():
+        parts = [each["usage"].get(name, 0) for each in report["candidates"]]
+        assert sum(parts) == pytest.approx(amount)
+    assert sum(float(each["cost"]) for each in report["candidates"]) == pytest.approx(float(usage["cost"]))
+    assert "belong to no try" not in markdown(report)
+
+
+def test_what_belongs_to_no_try_is_told_apart() -> None:
+    run = job.finished()
+    days = {**run.days, date(2026, 1, 1): {**run.days[date(2026, 1, 1)], "discarded": 10_000.0}}
+    report = document(dataclasses.replace(run, days=days), job.compared())
+    assert report["usage"]["ofNoTry"]["discarded"] > 1000
+    assert "belong to no try" in markdown(report)
+
+
+def test_a_remainder_leaves_out_rounding() -> None:
+    assert remainder({"a": 0.1 + 0.2, "b": 3}, {"a": 0.3}) == {"b": 3}
+    assert remainder({}, {"a": 1}) == {"a": -1}
+
+
+def test_too_few_rows_are_said_and_no_interval_is_claimed() -> None:
+    tries = {
+        name: [each for each in of if each.place.row == 0 and each.scored] for name, of in job.tries().items()
+    }
+    found = compare_all(tries, job.KS, "base", None, priced(job.BOOK))
+    report = document(job.finished(), found)
+    score = candidate(report, "tuned")["measures"]["all"]["external_score"]
+    assert (score["low"], score["note"]) == (None, TOO_FEW)
+    assert report["differences"]["external_score"]["tuned"]["note"] == TOO_FEW
+    text = markdown(report)
+    assert f"({TOO_FEW})" in text
+    assert "is higher" not in text
+    assert "is lower" not in text
+    assert report["gate"] is None
+    assert "## Gate" not in text
+
+
+def test_the_text_holds_each_headline_number(report: dict[str, Any]) -> None:
+    text = markdown(report)
+    for each in report["candidates"]:
+        for task, of in each["measures"].items():
+            assert interval(of["external_score"]) in text, (each["name"], task)
+    for name, of in report["differences"]["external_score"].items():
+        assert told("external_score", name, "base", of) in text
+    for check in report["gate"]["checks"]:
+        assert check["message"].replace("_", "\\_") in text
+
+
+@pytest.mark.parametrize(
+    ("finding", "words"),
+    [
+        ("Higher", "is higher than that of base"),
+        ("Lower", "is lower than that of base"),
+        ("NotShown", "no diff"),
+    ],
+)
+def test_a_difference_is_told_as_its_interval_allows(finding: str, words: str) -> None:
+    found = {
+        "value": 0.1,
+        "low": 0.02,
+        "high": 0.2,
+        "p_holm": 0.03,
+        "smallest": 0.15,
+        "rows": 30,
+        "tries": 30,
+        "finding": finding,
+    }
+    assert words in told("success", "tuned", "base", found)
+
+
+def test_names_cannot_break_a_table() -> None:
+    report = document(job.finished(), job.compared())
+    measures = report["candidates"][0]["measures"]
+    measures["a|b\nc"] = measures["refund"]
+    assert "### a\\|b c" in markdown(report)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0"), (0.12345, "0.123"), (1234.5, "1,234"), (0.00012345, "0.00012"), (-2.5, "-2.5")],
+)
+def test_a_number_has_three_digits(value: float, text: str) -> None:
+    assert number(value) == text
+
+
+def test_a_job_of_which_nothing_was_measured_has_a_report() -> None:
+    run = job.finished()
+    standings = [dataclasses.replace(each, tries=[]) for each in run.standings]
+    empty = dataclasses.replace(run, standings=standings, days={})
+    report = document(empty, compare_all({}, job.KS, "base", None))
+    assert report["headline"] is None
+    assert markdown(report).startswith("# Evaluation ns/judged")
+    assert "0 of 4 candidates were measured" in markdown(report)
