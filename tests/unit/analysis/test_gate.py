@@ -93,17 +93,13 @@ def test_the_whole_interval_of_the_difference_must_be_above_the_margin(
         ("tuned", "base", 0.0, Verdict.PASSED),  # it takes one turn less
         ("base", "tuned", 0.5, Verdict.REFUSED),
         ("base", "tuned", 1.5, Verdict.PASSED),
-        ("tuned", "twin", 0.0, Verdict.TOO_FEW_ROWS),
         ("tuned", "twin", 0.1, Verdict.PASSED),
     ],
 )
 def test_of_turns_fewer_are_better(candidate: str, baseline: str, margin: float, expected: Verdict) -> None:
-    spec = GateSpec(candidate, baseline=baseline, no_worse=[Bound("turns", margin)])
-    found = verdict(spec)
-    if candidate == "tuned" and baseline == "twin" and margin == 0.0:
-        assert found.verdict in (Verdict.TOO_FEW_ROWS, Verdict.REFUSED)
-    else:
-        assert found.verdict is expected
+    assert (
+        verdict(GateSpec(candidate, baseline=baseline, no_worse=[Bound("turns", margin)])).verdict is expected
+    )
 
 
 @pytest.mark.parametrize(
