@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import beta
 
+from headway_analysis.statistics.differences import compare
 from headway_analysis.statistics.estimates import Estimate, Sample, estimate
 
 Floats = npt.NDArray[np.float64]
@@ -70,3 +71,17 @@ def coverage(make: Callable[[Floats, bool], Sample], values: Floats, truth: floa
         assert found.high is not None
         held += found.low <= truth <= found.high
     return held / len(values)
+
+
+def held_by_pairs(
+    make: Callable[[Floats, bool], Sample], ours: Floats, theirs: Floats, truth: float, *, share: bool
+) -> float:
+    """Share of the intervals of paired differences that hold the truth."""
+    held = 0
+    for one, other in zip(ours, theirs, strict=True):
+        found = compare(make(one, share), make(other, share))
+        assert found is not None
+        assert found.low is not None
+        assert found.high is not None
+        held += found.low <= truth <= found.high
+    return held / len(ours)

@@ -143,7 +143,8 @@ def _metric(name: str) -> Callable[[Try], float | None]:
 
 
 def _calls_of(name: str) -> Callable[[Try], float]:
-    return lambda each: each.tool_calls.by_tool.get(name, 0)
+    """Calls of every tool whose name becomes this word."""
+    return lambda each: sum(count for tool, count in each.tool_calls.by_tool.items() if word(tool) == name)
 
 
 def _efforts() -> Iterator[Measure]:
@@ -169,9 +170,10 @@ def _tools(tries: Sequence[Try]) -> Iterator[Measure]:
     yield Measure("malformed_tool_calls", "share", malformed, less_is_better=True)
     called: Counter[str] = Counter()
     for each in tries:
-        called.update(each.tool_calls.by_tool)
+        for name, count in each.tool_calls.by_tool.items():
+            called[word(name)] += count
     for name, _ in sorted(called.most_common(TOOLS_NAMED)):
-        yield _mean(f"tool_calls_{word(name)}", "amount", _calls_of(name), less_is_better=True)
+        yield _mean(f"tool_calls_{name}", "amount", _calls_of(name), less_is_better=True)
 
 
 def _endings() -> Iterator[Measure]:

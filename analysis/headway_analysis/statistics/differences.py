@@ -78,8 +78,9 @@ def compare(candidate: Sample, baseline: Sample) -> Difference | None:
     """The paired difference of two samples of one measure; None where no unit has a value in both.
 
     Values are paired by row and try. The interval is Student's with the cluster-robust error of the paired
-    differences. Where many clusters do not differ at all, that error is too small. There, two made-up
-    clusters that differ either way are added, as Bonett and Price (2012) do for paired proportions.
+    differences. Where most clusters differ alike (mostly not at all), that error is too small. There, two
+    made-up clusters that differ either way are added, as Bonett and Price (2012) do for paired proportions,
+    and count the less, the fewer clusters are alike.
     """
     common = sorted(set(candidate.units) & set(baseline.units))
     ours, theirs = candidate.of(common), baseline.of(common)
@@ -131,32 +132,36 @@ def _spread(pairs: _Pairs, ours: Sample, theirs: Sample) -> tuple[float, Spread 
     """The interval's centre, and how sure it is; None where nothing shows or bounds how clusters differ."""
     plain = bool((ours.bottoms == 1).all() and (theirs.bottoms == 1).all())
     share = plain and ours.share and theirs.share
-    binary = share and ours.binary and theirs.binary
-    ties = float((pairs.shares == 0).mean()) if plain else 0.0
-    alike = not pairs.residuals.any()
-    if len(pairs.weights) < 2 or (alike and not share):
+    if len(pairs.weights) < 2 or not (pairs.residuals.any() or share):
         return pairs.value, None
-    weight = 1.0 if binary or alike else ties
-    if weight == 0.0:
+    alike = _alike(pairs) if plain else 0.0
+    if alike == 0:
         return pairs.value, clustered(pairs.residuals, pairs.weights, pairs.correlation)
-    return _with_two_more(pairs, weight, 1.0 if binary or alike else ties * share)
+    return _with_two_more(pairs, alike, alike if share else 0.0)
+
+
+def _alike(pairs: _Pairs) -> float:
+    """Share of clusters that have the commonest difference, besides one; 0 where no two are equal."""
+    means = pairs.shares / pairs.weights
+    largest = np.abs(means).max()
+    commonest = np.unique(np.round(means / largest if largest else means, 9), return_counts=True)[1].max()
+    return float((commonest - 1) / (len(means) - 1))
 
 
 def _with_two_more(pairs: _Pairs, weight: float, prior: float) -> tuple[float, Spread]:
     """Adds a cluster that differs by +size and one by -size; each counts `weight` times a typical cluster.
 
-    The size is typical of the clusters that differ, and 1 (the most that shares can differ) where none does:
-    `prior` is how many clusters that differ by 1 are supposed beside them.
+    The size is typical of the clusters that differ. `prior` clusters that differ by 1, the most that shares
+    can, are supposed beside them: where none differs, the size is 1.
     """
-    count = len(pairs.weights)
-    typical = pairs.weights.sum() / count
+    typical = pairs.weights.sum() / len(pairs.weights)
     differ = pairs.shares[pairs.shares != 0] / typical
     size = float(np.sqrt(((differ**2).sum() + prior) / (len(differ) + prior)))
-    all_weights = np.append(pairs.weights, [weight * typical] * 2)
-    centre = pairs.value * pairs.weights.sum() / all_weights.sum()
+    weights = np.append(pairs.weights, [weight * typical] * 2)
+    centre = float(pairs.value * pairs.weights.sum() / weights.sum())
     own = pairs.residuals + (pairs.value - centre) * pairs.weights
     made_up = np.sqrt(weight) * typical * (np.array([size, -size]) - centre)
-    return centre, clustered(np.append(own, made_up), all_weights, pairs.correlation)
+    return centre, clustered(np.append(own, made_up), weights, pairs.correlation)
 
 
 def _ends(centre: float, spread: Spread, share: bool) -> tuple[float, float]:

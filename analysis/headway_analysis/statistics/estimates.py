@@ -143,7 +143,7 @@ def _interval(sample: Sample, codes: Codes, weights: Floats) -> _Interval | Why:
         return _wilson(mean, len(weights), NORMAL, "wilson")
     if mean in (0.0, 1.0):  # nothing shows how tries of a cluster agree: suppose that they always do
         return _wilson(mean, weights.sum() ** 2 / (weights @ weights), NORMAL, "wilson-clustered")
-    if not residuals.any():
+    if not residuals.any() and not sample.binary:
         return Why.NO_SPREAD
     return _wilson(mean, _effective(sample, codes, weights, spread), spread.quantile, "wilson-clustered")
 
@@ -160,12 +160,13 @@ def _effective(sample: Sample, codes: Codes, weights: Floats, spread: Spread) ->
 
     The design effect is the variance over that of independent values. Few clusters that differ mostly show
     one that is too small. So it is drawn to the worst possible, that of clusters whose values are all alike:
-    with the weight PRIOR, against the square of the number of clusters that show the rarer value.
+    with the weight PRIOR, against the square of the number of clusters that show the rarer value. Tries are
+    never taken to be less alike than independent ones.
     """
     mean, count = sample.mean, weights.sum()
     tops = sums(codes, sample.tops)
     telling = min((tops > 0).sum(), (tops < weights).sum())
-    effect = spread.variance * count / (mean * (1 - mean))
+    effect = max(spread.variance * count / (mean * (1 - mean)), float(sample.binary))
     worst = (weights @ weights) / count
     return float(count * (telling**2 + PRIOR) / (telling**2 * effect + PRIOR * worst))
 

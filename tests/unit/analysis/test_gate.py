@@ -1,0 +1,193 @@
+"""The gate: its verdicts, its words, and how seldom it promotes by accident."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+from simulated import Floats, chances, flips, layout, linked_chances
+
+from headway_analysis.gate import Bound, GateSpec, Judgment, Samples, Verdict, judge
+from headway_analysis.statistics import differences
+from headway_analysis.statistics.estimates import Sample, estimate
+
+ROWS = 40
+LOWER = {"turns"}
+SPEC = GateSpec("tuned", metric="success")
+RNG = np.random.default_rng(11)
+TURNS = RNG.normal(5, 1, ROWS)
+
+
+def rate(hits: int, rows: int = ROWS) -> Sample:
+    """The first rows succeed."""
+    return layout([1] * rows)((np.arange(rows) < hits).astype(float), True)
+
+
+def amounts(values: Floats) -> Sample:
+    return layout([1] * len(values))(values, False)
+
+
+SAMPLES: Samples = {
+    "tuned": {"success": rate(38), "turns": amounts(TURNS + RNG.normal(-1, 0.1, ROWS))},
+    "base": {"success": rate(20), "turns": amounts(TURNS)},
+    "twin": {"success": rate(37), "turns": amounts(TURNS + RNG.normal(-1, 0.1, ROWS))},
+}
+
+
+def verdict(spec: GateSpec, samples: Samples = SAMPLES) -> Judgment:
+    return judge(spec, samples, LOWER)
+
+
+@pytest.mark.parametrize(
+    ("minimum", "of", "expected"),
+    [
+        (0.8, "LowerBound", Verdict.PASSED),
+        (0.9, "LowerBound", Verdict.TOO_FEW_ROWS),
+        (0.95, "Value", Verdict.PASSED),
+        (0.96, "LowerBound", Verdict.REFUSED),
+        (0.96, "Value", Verdict.REFUSED),
+    ],
+)
+def test_a_minimum_is_held_against_the_lower_bound_or_the_value(
+    minimum: float, of: str, expected: Verdict
+) -> None:
+    spec = replace(SPEC, minimum=minimum, minimum_of="Value" if of == "Value" else "LowerBound")
+    assert verdict(spec).verdict is expected
+
+
+def test_the_message_has_every_number() -> None:
+    found = verdict(replace(SPEC, minimum=0.9, must_beat="base", margin=0.1, no_worse=[Bound("turns", 0.5)]))
+    exact = stats.binomtest(38, ROWS).proportion_ci(method="exact").low
+    ours = estimate(SAMPLES["tuned"]["success"])
+    assert ours is not None
+    assert ours.low is not None
+    for number in ("0.95", f"{ours.low:.4g}", "40 rows", "minimum 0.9", f"{exact:.4g}"):
+        assert number in found.checks[0].message
+    for number in ("0.95 - 0.5 = 0.45", "more than 0.1 better", "p = "):
+        assert number in found.checks[1].message
+    assert "less than 0.5 worse" in found.checks[2].message
+    assert found.message == "; ".join(check.message for check in found.checks)
+
+
+@pytest.mark.parametrize(
+    ("baseline", "margin", "expected"),
+    [
+        ("base", 0.0, Verdict.PASSED),
+        ("base", 0.4, Verdict.TOO_FEW_ROWS),
+        ("base", 0.45, Verdict.REFUSED),
+        ("twin", 0.0, Verdict.TOO_FEW_ROWS),
+        ("twin", 0.1, Verdict.REFUSED),
+    ],
+)
+def test_the_whole_interval_of_the_difference_must_be_above_the_margin(
+    baseline: str, margin: float, expected: Verdict
+) -> None:
+    assert verdict(replace(SPEC, must_beat=baseline, margin=margin)).verdict is expected
+
+
+@pytest.mark.parametrize(
+    ("candidate", "baseline", "margin", "expected"),
+    [
+        ("tuned", "base", 0.0, Verdict.PASSED),  # it takes one turn less
+        ("base", "tuned", 0.5, Verdict.REFUSED),
+        ("base", "tuned", 1.5, Verdict.PASSED),
+        ("tuned", "twin", 0.1, Verdict.PASSED),
+    ],
+)
+def test_of_turns_fewer_are_better(candidate: str, baseline: str, margin: float, expected: Verdict) -> None:
+    assert (
+        verdict(GateSpec(candidate, baseline=baseline, no_worse=[Bound("turns", margin)])).verdict is expected
+    )
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        (replace(SPEC, metric="accuracy", minimum=0.5), ("accuracy", "success, turns")),
+        (replace(SPEC, must_beat="other"), ("other", "base, tuned, twin")),
+        (replace(SPEC, candidate="gone", minimum=0.5), ("gone", "base, tuned, twin")),
+        (replace(SPEC, must_beat="base", no_worse=[Bound("cost")]), ("cost", "success, turns")),
+        (replace(SPEC, no_worse=[Bound("turns")]), ("noWorse", "mustBeat")),
+        (replace(SPEC, metric="turns", minimum=1.0), ("turns", "lower")),
+        (SPEC, ("no condition", "gate.minimum")),
+    ],
+)
+def test_what_cannot_be_judged_names_what_to_write(spec: GateSpec, words: tuple[str, str]) -> None:
+    found = verdict(spec)
+    assert found.verdict is Verdict.ERROR
+    assert all(word in found.message for word in words)
+
+
+def test_one_condition_that_fails_refuses_the_whole() -> None:
+    spec = replace(SPEC, minimum=0.8, must_beat="base", no_worse=[Bound("success", 0.0), Bound("turns", 0.0)])
+    assert verdict(spec).verdict is Verdict.PASSED
+    assert verdict(replace(spec, minimum=0.99)).verdict is Verdict.REFUSED
+    assert verdict(replace(spec, margin=0.4)).verdict is Verdict.TOO_FEW_ROWS
+
+
+@pytest.mark.parametrize("spec", [replace(SPEC, minimum=0.1), replace(SPEC, must_beat="base")])
+def test_five_rows_are_too_few(spec: GateSpec) -> None:
+    few = {"tuned": {"success": rate(5, 5)}, "base": {"success": rate(0, 5)}}
+    assert verdict(spec, few).verdict is Verdict.TOO_FEW_ROWS
+
+
+def test_candidates_without_a_common_row_are_too_few_rows() -> None:
+    sample = rate(38)
+    parts = {
+        "tuned": {"success": sample.of(sample.units[:20])},
+        "base": {"success": sample.of(sample.units[20:])},
+    }
+    assert verdict(replace(SPEC, must_beat="base"), parts).verdict is Verdict.TOO_FEW_ROWS
+
+
+@pytest.mark.parametrize("rows", [6, 10, 30, 54, 100, 400])
+def test_no_plain_rate_at_its_minimum_is_promoted_in_more_than_5_percent(rows: int) -> None:
+    """Counted. Over all true rates, the worst is where a possible lower bound is just the minimum."""
+    floors = [estimate(rate(hits, rows)) for hits in range(rows + 1)]
+    for hits, found in enumerate(floors):
+        assert found is not None
+        assert found.floor is not None
+        assert hits == 0 or stats.binom.sf(hits - 1, rows, found.floor) <= 0.0251
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize(("sizes", "tries"), [([1] * 30, 8), ([1, 2, 3, 2] * 7 + [1, 4], 2)])
+def test_no_clustered_rate_at_its_minimum_is_promoted_in_more_than_5_percent(
+    sizes: list[int], tries: int, share: float
+) -> None:
+    rng, make, promoted = np.random.default_rng(12), layout(sizes, tries), 0
+    values = flips(rng, chances(rng, share, 0.3, sizes, tries))
+    for each in values:
+        found = judge(replace(SPEC, minimum=share), {"tuned": {"success": make(each, True)}})
+        promoted += found.verdict is Verdict.PASSED
+    assert promoted / len(values) <= 0.05
+
+
+@pytest.mark.parametrize(
+    ("rates", "rows", "tries"),
+    [
+        ((0.5, 0.5), 30, 1),
+        ((0.1, 0.1), 30, 8),
+        ((0.5, 0.7), 30, 4),
+        ((0.97, 0.9), 30, 8),
+        ((1.0, 0.95), 30, 1),
+        ((1.0, 0.95), 100, 1),
+    ],
+)
+def test_no_candidate_at_the_margin_is_promoted_in_more_than_5_percent(
+    rates: tuple[float, float], rows: int, tries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A margin below 0 is what `noWorse` asks."""
+    monkeypatch.setattr(differences, "RESAMPLES", 1)
+    rng, make, promoted = np.random.default_rng(13), layout([1] * rows, tries), 0
+    theirs, ours = (flips(rng, chance) for chance in linked_chances(rng, rates, 0.3, rows, tries))
+    margin = rates[1] - rates[0]
+    spec = GateSpec("tuned", baseline="base", no_worse=[Bound("success", -margin)])
+    if margin >= 0:
+        spec = replace(SPEC, must_beat="base", margin=margin)
+    for one, other in zip(ours, theirs, strict=True):
+        samples = {"tuned": {"success": make(one, True)}, "base": {"success": make(other, True)}}
+        promoted += judge(spec, samples).verdict is Verdict.PASSED
+    assert promoted / len(ours) <= 0.05
