@@ -1,6 +1,6 @@
 """Make the base model: tiny, Qwen3-shaped, and trained on the desk's *old* procedure.
 
-    python base_model.py --out base-model [--seed 0] [--steps 400]
+    python base_model.py --out base-model [--seed 0] [--steps 400] [--current 0.3]
 
 Most demonstrations follow rules that have since changed, each decision on its own, so the model writes
 well-formed calls and mostly wrong answers: a foothold that reinforcement learning must overturn and not
@@ -31,7 +31,7 @@ SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tool_call>", "</tool
            "</tool_response>", "<think>", "</think>")  # fmt: skip
 VOCABULARY = 1280
 CURRENT = 0.3
-"""Probability that a demonstrated decision follows the rule of today."""
+"""Probability that a demonstrated decision follows the rule of today. 1 makes a reference to compare with."""
 OLD_LOOKUP = {**desk.LOOKUP, "silver": "get_credit"}
 OLD_AMOUNT = {**desk.AMOUNT, "light": "all", "heavy": "half"}
 
@@ -288,11 +288,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("base-model"))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--current", type=float, default=CURRENT, help="share of today's decisions")
     options = parser.parse_args()
     torch.set_num_threads(1)
     cases = rows("train", options.seed)
     tokenizer = make_tokenizer(cases[:400], options.seed)
-    chooser = coin(random.Random(f"{options.seed}/demonstrations"), CURRENT)
+    chooser = coin(random.Random(f"{options.seed}/demonstrations"), options.current)
     examples = [demonstrate(case, tokenizer, chooser) for case in cases for _ in range(2)]
     prompt = examples[0].mask.index(1)
     print(f"{len(tokenizer)} tokens; prompt {prompt}, episode {len(examples[0].tokens)}, of which the model "

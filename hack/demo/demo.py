@@ -16,7 +16,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from headway_demo import bill, phases, quickstart, report
+from headway_demo import bill, evaluation, phases, quickstart, report
 from headway_demo.console import Timings, fail
 from headway_demo.kube import KubeError
 from headway_demo.platform import Platform, leftovers, platform_up
@@ -26,6 +26,7 @@ from headway_demo.watch import Job, follow
 NAME = "sop-quickstart"
 JOB_DEADLINE_S = 3000
 CREATED_DEADLINE_S = 300
+EVALUATION_DEADLINE_S = 900
 
 
 def changes(settings: Settings) -> dict[str, Any]:
@@ -83,7 +84,8 @@ def finish(platform: Platform, settings: Settings) -> str:
     if settings.keep:
         where = f"KUBECONFIG={platform.kube.kubeconfig} " if platform.kube.kubeconfig else ""
         return f"kept: {where}kubectl -n {NAMESPACE} describe rltj {NAME}"
-    platform.kube.run("delete", "rltrainingjob", NAME, "-n", NAMESPACE, "--timeout=180s", timeout_s=200)
+    for kind in (evaluation.KIND, "rltrainingjob"):
+        platform.kube.run("delete", kind, NAME, "-n", NAMESPACE, "--timeout=180s", timeout_s=200)
     platform.kube.wait(
         "the job to leave nothing", lambda: not leftovers(platform.kube), deadline_s=60,
         explain=lambda: str([o["metadata"]["name"] for o in leftovers(platform.kube)]),
@@ -99,13 +101,20 @@ def demo(settings: Settings) -> None:
     with platform_up(settings, timings) as platform:
         with timings.step(report.JOB_STEP):
             job, created = run_job(platform, settings)
+        with timings.step("the evaluation, from apply to its gate"):
+            evaluation.start_reference(platform.kube, platform.refs, settings)
+            judged = evaluation.run(platform, deadline_s=EVALUATION_DEADLINE_S)
         with timings.step("copy of the results, recount of the bill"):
             run = collect(platform, job, settings)
             found = tracked(platform, job)
             counted = bill.verified(job, run)
+            compared = collect(platform, judged, settings)
+            evaluation_counted = bill.verified(judged, compared)
         threshold = float(job["spec"]["evaluation"]["successThreshold"])
         print("\n" + report.text(job, run, timings.seconds, threshold, counted, found))
-        print(f"  {created}")
+        print(f"  {created}\n")
+        print(evaluation.text(judged, compared))
+        print(f"\nThe bill of the evaluation\n{evaluation_counted}")
         print(f"\n{finish(platform, settings)}")
 
 

@@ -36,8 +36,14 @@ class Platform:
     """What a job can be applied to."""
 
     kube: Kube
-    environment_image: str
+    refs: Mapping[str, str]
+    """Reference of every part's image."""
     secret_key: str
+
+    @property
+    def environment_image(self) -> str:
+        """Image of the example's environment."""
+        return self.refs["sop-quickstart"]
 
     @contextmanager
     def bucket(self) -> Iterator[Bucket]:
@@ -61,7 +67,7 @@ def platform_up(settings: Settings, timings: Timings) -> Iterator[Platform]:
             secret_key = _services(kube, refs, settings)
         with timings.step("Headway by its chart"):
             _install(kube, refs, settings)
-        platform = Platform(kube, refs["sop-quickstart"], secret_key)
+        platform = Platform(kube, refs, secret_key)
         with timings.step("upload of model and rows"), platform.bucket() as bucket:
             bucket.create()
             bucket.upload(inputs, quickstart.PREFIX)

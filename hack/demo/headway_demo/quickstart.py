@@ -16,6 +16,8 @@ from headway_demo.settings import ROOT
 EXAMPLE = ROOT / "examples" / "sop-quickstart"
 PREFIX = "quickstart"
 """Folder in the bucket that the example's URIs name."""
+REFERENCE = ("--current", "1", "--steps", "250")
+"""Makes the model that the reference endpoint serves: it was shown today's procedure alone."""
 Document = dict[str, Any]
 
 
@@ -39,6 +41,16 @@ def job(image: str, *, name: str | None = None, changes: Mapping[str, Any] | Non
     return document
 
 
+def evaluation(image: str, *, name: str | None = None, changes: Mapping[str, Any] | None = None) -> Document:
+    """The example's evaluation with its environment image, another name, and `changes` in its spec."""
+    document = cast(Document, yaml.safe_load((EXAMPLE / "eval.yaml").read_text()))
+    document["spec"] = merged(document["spec"], {"environment": {"image": image}})
+    document["spec"] = merged(document["spec"], changes or {})
+    if name:
+        document["metadata"]["name"] = name
+    return document
+
+
 def inputs(cache: Path, seed: int) -> Path:
     """Folder with base model and rows for `seed`, made unless the cache has it; safe to interrupt."""
     sources = [EXAMPLE / name for name in ("base_model.py", "environment.py", "generate.py")]
@@ -47,6 +59,7 @@ def inputs(cache: Path, seed: int) -> Path:
     if not (folder / ".complete").exists():
         _python("generate.py", "--out", folder, "--seed", seed)
         _python("base_model.py", "--out", folder / "model", "--seed", seed)
+        _python("base_model.py", "--out", folder / "reference", "--seed", seed, *REFERENCE)
         (folder / ".complete").touch()
     return folder
 

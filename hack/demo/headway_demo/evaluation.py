@@ -1,0 +1,124 @@
+"""The demo's last part: tuned model, base and a reference endpoint, side by side on the test rows."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import yaml
+
+from headway_demo import images, quickstart
+from headway_demo.kube import Kube, KubeError
+from headway_demo.platform import MANIFESTS, Platform
+from headway_demo.settings import BUCKET, NAMESPACE, Settings
+from headway_demo.watch import is_true, why
+
+NAME = "sop-quickstart"
+KIND = "rlevaljob"
+POLL_S = 2.0
+SERVE = Path(__file__).with_name("serve.py")
+Job = dict[str, Any]
+
+
+def start_reference(kube: Kube, refs: Mapping[str, str], settings: Settings) -> None:
+    """Bring up the endpoint to compare with; it becomes ready while the job trains."""
+    mounts, volumes = images.host_mounts(settings)
+    python = "python" if settings.current_cluster else images.PYTHON
+    values = {
+        "namespace": NAMESPACE,
+        "reference_image": refs["rollout"],
+        "reference_command": json.dumps([python, "-c", SERVE.read_text()]),
+        "bucket": BUCKET,
+        "prefix": f"{quickstart.PREFIX}/reference",
+        "reference_mounts": json.dumps(mounts),
+        "reference_volumes": json.dumps(volumes),
+    }
+    text = Template((MANIFESTS / "reference.yaml").read_text()).substitute(values)
+    kube.apply(*yaml.safe_load_all(text))
+
+
+def run(platform: Platform, *, deadline_s: float) -> Job:
+    """Apply the example and follow it to its end, whichever way the gate decides.
+
+    Raises:
+        KubeError: it failed of something else than the gate, or is late.
+    """
+    kube = platform.kube
+    kube.wait_available(NAMESPACE, "reference")
+    kube.run("delete", KIND, NAME, "-n", NAMESPACE, "--ignore-not-found")
+    kube.apply(quickstart.evaluation(platform.environment_image))
+    started, shown = time.monotonic(), ""
+    while True:
+        job = kube.get(KIND, NAME, "-n", NAMESPACE)
+        elapsed = time.monotonic() - started
+        if (line := progress_line(job)) != shown:
+            print(f"{elapsed:6.0f} s  {line}", flush=True)
+            shown = line
+        if is_true(job, "Complete") or (is_true(job, "Failed") and judged(job)):
+            return job
+        if is_true(job, "Failed"):
+            raise KubeError(f"evaluation {NAME} failed:\n{why(job)}")
+        if elapsed > deadline_s:
+            raise KubeError(f"evaluation {NAME} is not complete after {deadline_s:.0f} s:\n{why(job)}")
+        time.sleep(POLL_S)
+
+
+def judged(job: Job) -> bool:
+    """Whether the job ended by its gate."""
+    return job["status"].get("reason") == "GateNotPassed"
+
+
+def progress_line(job: Job) -> str:
+    """The status of an evaluation in one line."""
+    status = job.get("status", {})
+    progress = status.get("progress", {})
+    rows = f"rows {progress.get('groups', 0)}/{progress.get('ofGroups', '-')}"
+    scores = (f"{each['name']} {each.get('score', each['state'])}" for each in status.get("results", []))
+    return "  ".join([f"state {status.get('state', 'Pending')}", rows, *scores])
+
+
+def text(job: Job, folder: Path) -> str:
+    """The results as the demo prints them; `folder` is a copy of what the job wrote."""
+    status = job["status"]
+    lines = [f"{'candidate':<12}{'external score':>26}{'success':>10}{'against base':>30}{'cost':>12}"]
+    lines += [_line(each) for each in status["results"]]
+    gate, artifacts = status["gate"], status["artifacts"]
+    return "\n".join(
+        [
+            f"Side by side on {status['results'][0]['rows']} test rows that no training has seen",
+            *(f"  {line}" for line in lines),
+            "",
+            f"  gate {gate['result']}: {gate['message']}",
+            "",
+            f"  report        {folder / 'report.md'}",
+            f"  table         {artifacts['results']}",
+            f"  Inspect logs  {folder / 'logs'}  (inspect view --log-dir)",
+        ]
+    )
+
+
+def _line(result: Mapping[str, Any]) -> str:
+    difference = result.get("difference")
+    return (
+        f"{result['name']:<12}{_interval(result.get('externalScore')):>26}"
+        f"{result.get('success', {}).get('value', '-'):>10}"
+        f"{_difference(difference) if difference else '-':>30}{result.get('cost', '-'):>12}"
+    )
+
+
+def _interval(found: Mapping[str, str] | None) -> str:
+    if found is None:
+        return "-"
+    if "low" not in found:
+        return f"{float(found['value']):.2f} (too few rows)"
+    return f"{float(found['value']):.2f} ({float(found['low']):.2f} to {float(found['high']):.2f})"
+
+
+def _difference(found: Mapping[str, str]) -> str:
+    if "low" not in found:
+        return "too few rows"
+    return f"{float(found['value']):+.2f} ({float(found['low']):+.2f} to {float(found['high']):+.2f})"
