@@ -5,6 +5,9 @@ model.py             base model URI -> folder
 guard.py process.py  the child: started, heard, judged, never left behind
 engine.py            the few calls made to vLLM over HTTP
 weights/             a published manifest -> verified weights in the engine
+failures.py          why vLLM ended (pure)
+deaths.py            of which signal one of its processes died (pure)
+worker.py            runs inside vLLM's workers, before their first step
 weight_transfer.py   runs inside vLLM: the only module that knows its internals
 receiver.py          there too: weights out of the learner's memory
 agent.py             HTTP for the coordinator and the kubelet

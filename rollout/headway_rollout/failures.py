@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from headway_api.exits import JobError
+from headway_rollout import deaths
 
 ERROR: Final = re.compile(r"(?:^|[\s\]])((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception)): ?(.+)$")
 SUMMARY: Final = re.compile(r"\d+ validation errors? for \w+$")
@@ -50,16 +51,20 @@ def _is_consequence(name: str, text: str) -> bool:
     return any(mark in name or mark in text for mark in CONSEQUENCES)
 
 
+def died(code: int, lines: Sequence[str]) -> str | None:
+    """Of which signal one of vLLM's processes died, and its last error before that; None where none did."""
+    death = deaths.find(code, lines)
+    if death is None:
+        return None
+    error = last_error(lines)
+    return f"{death.sentence}; its last error: {error}" if error else death.sentence
+
+
 def before_ready(code: int, lines: Sequence[str]) -> JobError:
     """vLLM ended before it ever answered."""
+    if death := died(code, lines):
+        return JobError("EngineKilled", f"while it loaded the model, {death}", permanent=False)
     error = last_error(lines)
-    if code >= 128:
-        return JobError(
-            "EngineKilled",
-            f"vLLM was killed by signal {code - 128} while it loaded the model; where that is 9, raise "
-            "the memory limit in spec.rollout.resources",
-            permanent=False,
-        )
     if error is not None and any(mark in error for mark in PASSING):
         return JobError("EngineNotStarted", error, permanent=False)
     return JobError(
@@ -71,7 +76,5 @@ def before_ready(code: int, lines: Sequence[str]) -> JobError:
 
 def after_ready(code: int, lines: Sequence[str]) -> JobError:
     """vLLM ended while it served."""
-    how = f"killed by signal {code - 128}" if code >= 128 else f"exit code {code}"
-    return JobError(
-        "EngineDied", f"vLLM ended ({how}): {last_error(lines) or 'no error message'}", permanent=False
-    )
+    how = died(code, lines) or f"vLLM ended (exit code {code}): {last_error(lines) or 'no error message'}"
+    return JobError("EngineDied", how, permanent=False)

@@ -26,6 +26,10 @@ sampling from."""
 TRANSFER_BACKEND: Final = "headway-folder"
 """Name of the weight-transfer engine in `weight_transfer.py`."""
 
+FULL_WORKER: Final = "headway_rollout.weight_transfer.WorkerExtension"
+PLAIN_WORKER: Final = "headway_rollout.worker.Worker"
+"""What vLLM's workers import before they load the model: to take full weights, or not."""
+
 LORA_RANKS: Final = (1, 8, 16, 32, 64, 128, 256)
 """Ranks vLLM reserves slots for; an adapter of a rank between takes the next one."""
 
@@ -92,9 +96,10 @@ def launch(
 
 def _weights(model: ServedModel) -> list[str]:
     """Flags for the weights that come later: adapters, or all weights of the model, or none."""
-    if model.lora_rank is not None:
-        return _lora(model.lora_rank, most_adapters(model))
-    return _full() if model.updates else []
+    if model.lora_rank is None and model.updates:
+        return _full()
+    lora = _lora(model.lora_rank, most_adapters(model)) if model.lora_rank is not None else []
+    return [*lora, "--worker-extension-cls", PLAIN_WORKER]
 
 
 def most_adapters(model: ServedModel) -> int:
@@ -117,7 +122,7 @@ def _lora(rank: int, adapters: int) -> list[str]:
 def _full() -> list[str]:
     return [
         "--weight-transfer-config", json.dumps({"backend": TRANSFER_BACKEND}),
-        "--worker-extension-cls", "headway_rollout.weight_transfer.WorkerExtension",
+        "--worker-extension-cls", FULL_WORKER,
     ]  # fmt: skip
 
 
@@ -157,6 +162,10 @@ def environment(model: ServedModel, host: Host, parent: Mapping[str, str]) -> di
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
         "PYTHONUNBUFFERED": "1",
+        # A process that dies of a signal says in which call (`deaths.py`).
+        "PYTHONFAULTHANDLER": "1",
+        # The tests run on the first model runner, the only one that a CPU has.
+        "VLLM_USE_V2_MODEL_RUNNER": parent.get("VLLM_USE_V2_MODEL_RUNNER") or "0",
         # Pause, resume and weight updates. The port is open to the job's coordinator alone.
         "VLLM_SERVER_DEV_MODE": "1",
         "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",

@@ -12,6 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from headway_api.logs import event
+from headway_rollout import deaths
 
 if TYPE_CHECKING:
     from headway_rollout.launch import Launch
@@ -19,10 +20,43 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 KEPT_LINES: Final = 400
+DEATH_LINES: Final = 1000
+"""Kept besides from where a process of the engine dies: a dump of its threads."""
 LONGEST_LINE: Final = 1 << 20
+GONE_SECONDS: Final = 10.0
+"""How long vLLM's front process may outlive EngineCore. It sees the death within 5 s and ends, but not before
+every answer is sent, and it waits for ever for EngineCore's answer to a call that moves weights."""
 LAST_WORDS_SECONDS: Final = 5.0
 STOP_SECONDS: Final = 15.0
 """How long vLLM may take to end after SIGTERM before its group is killed."""
+
+
+class Transcript:
+    """The engine's last lines, and those about a death.
+
+    After a death, the front process writes hundreds of lines for each request in flight.
+    """
+
+    def __init__(self) -> None:
+        self._last: deque[str] = deque(maxlen=KEPT_LINES)
+        self._death: list[str] = []
+        self._wanted = 0
+
+    def add(self, line: str) -> None:
+        """One more line of output."""
+        if self._wanted == 0 and deaths.begins(line):
+            self._death, self._wanted = list(self._last), DEATH_LINES
+            self._last.clear()
+        if self._wanted > 0:
+            self._death.append(line)
+            self._wanted -= 1
+        else:
+            self._last.append(line)
+
+    @property
+    def lines(self) -> list[str]:
+        """What is kept, oldest first."""
+        return [*self._death, *self._last]
 
 
 class EngineProcess:
@@ -38,7 +72,9 @@ class EngineProcess:
         self._process = process
         self._output = output
         self._lifeline = lifeline
-        self._lines: deque[str] = deque(maxlen=KEPT_LINES)
+        self._transcript = Transcript()
+        self._killed = False
+        self._core_gone = asyncio.Event()
         self._listening = asyncio.create_task(self._listen())
 
     @classmethod
@@ -67,7 +103,9 @@ class EngineProcess:
     async def _listen(self) -> None:
         async for raw in self._output:
             line = raw.decode(errors="replace").rstrip()
-            self._lines.append(line)
+            self._transcript.add(line)
+            if deaths.of_core(line):
+                self._core_gone.set()
             event(log, "engine", logging.ERROR if " ERROR " in line else logging.INFO, line=line)
 
     @property
@@ -77,8 +115,8 @@ class EngineProcess:
 
     @property
     def lines(self) -> list[str]:
-        """The engine's last lines of output, oldest first."""
-        return list(self._lines)
+        """The engine's last lines of output and those about a death, oldest first."""
+        return self._transcript.lines
 
     @property
     def running(self) -> bool:
@@ -86,10 +124,28 @@ class EngineProcess:
         return self._process.returncode is None
 
     async def ended(self) -> int:
-        """Wait for the engine's end: its exit code, or 128 + the signal that killed it."""
-        code = await self._process.wait()
+        """Wait until the engine ends by itself: its exit code, or 128 + the signal that killed it.
+
+        Does not return once `kill` was called: that exit code says nothing of the engine.
+        """
+        gone = asyncio.create_task(self._outlived())
+        exited = asyncio.create_task(self._process.wait())
+        try:
+            await asyncio.wait({exited, gone}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            exited.cancel()
+            gone.cancel()
+        if self._killed:
+            await asyncio.Event().wait()
         await self._bury()
+        code = await self._process.wait()
         return code if code >= 0 else 128 - code
+
+    async def _outlived(self) -> None:
+        """Return once EngineCore has been gone for too long."""
+        await self._core_gone.wait()
+        await asyncio.sleep(GONE_SECONDS)
+        event(log, "the front process outlives EngineCore", logging.WARNING, seconds=GONE_SECONDS)
 
     async def stop(self) -> None:
         """End the engine: politely, then by force."""
@@ -102,7 +158,8 @@ class EngineProcess:
         await self._bury()
 
     async def kill(self) -> None:
-        """End the engine at once: no request in flight gets an answer any more."""
+        """End the engine at once: no request in flight gets an answer any more. `lines` is complete then."""
+        self._killed = True
         await self._bury()
 
     async def _bury(self) -> None:

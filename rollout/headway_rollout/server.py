@@ -24,7 +24,7 @@ from headway_api.model_names import POLICY
 from headway_api.records import WeightsManifest, WeightsState
 from headway_api.store import Store, open_store
 from headway_api.weights_direct import DirectJoin
-from headway_rollout import failures, hang, model
+from headway_rollout import deaths, failures, hang, model
 from headway_rollout.agent import application
 from headway_rollout.engine import Engine
 from headway_rollout.launch import KEEP_ADAPTERS, Host, launch
@@ -185,9 +185,18 @@ class RolloutServer:
             trained = served.updates and slot == POLICY
             loader = self._loader(slot, engine, folder, http)
             place = cache if slot == POLICY else cache / slot
-            return Keeper(engine, loader, store, place, slot=slot, failed=failed, final=trained)
+            return Keeper(
+                engine, loader, store, place, slot=slot, failed=failed, final=trained, kill=self._kill
+            )
 
         return Slots(keeper, served.adapters, reserved=POLICY if served.updates else None)
+
+    async def _kill(self) -> str | None:
+        """End the engine: of which signal one of its processes had died before, or None."""
+        assert self._process is not None, "weights are taken by an engine that was started"
+        await self._process.kill()
+        death = deaths.find(0, self._process.lines)
+        return death.sentence if death is not None else None
 
     def _loader(self, slot: str, engine: Engine, folder: Path, http: aiohttp.ClientSession) -> Loader:
         """How weights are taken into a slot.

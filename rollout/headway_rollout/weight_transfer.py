@@ -34,6 +34,7 @@ from headway_api.records import TensorDigests
 from headway_api.weights_direct import DirectHeader, DirectPlace
 from headway_rollout.engine import WRONG_TENSOR
 from headway_rollout.receiver import Receiver
+from headway_rollout.worker import Worker
 
 BACKEND = "headway-folder"
 """As `launch.TRANSFER_BACKEND` says; the two are held together by a test."""
@@ -240,7 +241,7 @@ def _pack_output_heads(model: torch.nn.Module) -> None:
             layer.quant_method.process_weights_after_loading(layer)
 
 
-class WorkerExtension:
+class WorkerExtension(Worker):
     """What every worker can be asked for besides. Naming it makes the worker import this module."""
 
     weight_transfer_engine: FolderTransferEngine

@@ -130,6 +130,16 @@ class RolloutServer:
         group = self.events("engine starting")[0]["pid"]
         return min(pid for pid in self.engine_processes() if pid != group and _parent_of(pid) == group)
 
+    def core_process(self) -> int:
+        """vLLM's EngineCore."""
+        title = b"VLLM::EngineCore"
+        [found] = [
+            pid
+            for pid in self.engine_processes()
+            if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(title)
+        ]
+        return found
+
     def wait_ready(self, seconds: float = 600) -> float:
         """Wait until `/readyz` says so; the seconds it took."""
         started = time.monotonic()

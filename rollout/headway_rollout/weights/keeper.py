@@ -9,7 +9,7 @@ Two kinds of failure are told apart by whether the engine was touched:
   canary outside its tolerance) means that nobody knows what the engine computes. The state is not ready for
   good, the engine is killed at once so that no request in flight can finish on such weights, and the process
   ends as retriable: Kubernetes starts it again with a clean engine, and the next manifest starts from there.
-  So does an engine that hangs, whoever finds it.
+  So does an engine that hangs, whoever finds it. Where it died of a signal, that is the reason given.
 
 The second holds for the trained policy. An adapter of another slot touches nothing that the engine holds
 besides: where it cannot be verified, the engine is told to forget it, its slot is not ready, and the other
@@ -22,6 +22,7 @@ import asyncio
 import logging
 import shutil
 import time
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
 from headway_api.exits import JobError
@@ -81,6 +82,11 @@ def ended(error: JobError) -> WeightsState:
     return WeightsState(version=None, ready=False, error=why, reason="UpdateFailed")
 
 
+async def nothing_known() -> str | None:
+    """Of an engine whose process nobody watches."""
+    return None
+
+
 class Keeper:
     """Takes manifests one at a time and answers with what is true afterwards.
 
@@ -98,8 +104,16 @@ class Keeper:
         slot: str = POLICY,
         failed: asyncio.Future[JobError] | None = None,
         final: bool = True,
+        kill: Callable[[], Awaitable[str | None]] = nothing_known,
     ) -> None:
-        """`failed` is the future of the whole engine. `final`: what cannot be verified ends the engine."""
+        """A keeper of one slot.
+
+        Args:
+            failed: the future of the whole engine.
+            final: what cannot be verified ends the engine.
+            kill: ends the engine and says of which signal it had died before, or None.
+        """
+        self._kill = kill
         self._engine = engine
         self._loader = loader
         self._store = store
@@ -204,14 +218,24 @@ class Keeper:
 
     async def _fail(self, manifest: WeightsManifest, error: Exception, state: WeightsState) -> None:
         if self._final:
-            message = f"weights {manifest.version} were not verified: {said(error)}"
-            self._end(state, JobError("WeightsNotVerified", message, permanent=False))
+            await self._fail_engine(manifest, error, state)
             return
         try:
             await self._loader.drop(manifest)
         except EngineRefused as refused:
             event(log, "not unloaded", logging.WARNING, slot=self._slot, why=said(refused))
         self._settle(state)
+
+    async def _fail_engine(self, manifest: WeightsManifest, error: Exception, state: WeightsState) -> None:
+        # The answer to this load names the signal too, so the engine's last words are read first.
+        died = await self._kill() if isinstance(error, EngineRefused) else None
+        if died is not None:
+            why = f"{died}; it was taking weights {manifest.version}"
+            dead = JobError("EngineDied", why, permanent=False)
+            self._end(ended(dead), dead)
+        else:
+            message = f"weights {manifest.version} were not verified: {said(error)}"
+            self._end(state, JobError("WeightsNotVerified", message, permanent=False))
 
     def _end(self, state: WeightsState, error: JobError) -> None:
         self._settle(state)

@@ -6,6 +6,9 @@ What is asked for here is asked for by the coordinator's own client.
 from __future__ import annotations
 
 import asyncio
+import os
+import re
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -16,6 +19,7 @@ import aiohttp
 import pytest
 from rollout_server import RolloutServer, publish_adapter, publish_full, version
 
+from headway_api.exits import RETRIABLE
 from headway_api.model_names import BASE_MODEL, name_of
 from headway_api.records import WeightsManifest
 from headway_coordinator.engines import vllm
@@ -113,3 +117,34 @@ def test_taking_full_weights_preempts_what_runs_and_an_adapter_does_not(
     assert before is not None
     assert after is not None
     assert after[1] - before[1] == (1 if kind == "full" else 0)
+
+
+def test_an_engine_that_dies_of_a_signal_under_a_load_names_signal_and_call(
+    server: RolloutServer, manifests: list[WeightsManifest], kind: str
+) -> None:
+    """The last test of the module: it ends the server."""
+    # faulthandler's handler of SIGSEGV is one that a library of vLLM's replaces.
+    number, words = (
+        (signal.SIGILL, "illegal instruction") if kind == "full" else (signal.SIGSEGV, "segmentation fault")
+    )
+    core = server.core_process()
+    os.kill(core, signal.SIGSTOP)
+    answers = []
+    load = threading.Thread(target=lambda: answers.append(server.post(manifests[0])))
+    load.start()
+    time.sleep(1)
+    assert load.is_alive(), "the engine stands still"
+    os.kill(core, number)
+    os.kill(core, signal.SIGCONT)
+    load.join(60)
+    [state] = answers
+    assert (state.ready, state.version, state.reason) == (False, None, "UpdateFailed")
+    pattern = (
+        rf"EngineDied: vLLM's EngineCore died of {number.name} \({words}\) "
+        rf"in \w+ \(vllm/\S+\.py:\d+\)"
+    )
+    taking = rf"; it was taking weights {manifests[0].version}"
+    assert re.fullmatch(pattern + taking, state.error or ""), state.error
+    assert server.process.wait(60) == RETRIABLE
+    assert re.fullmatch(f"{pattern}({taking})?", server.tail().splitlines()[-1])
+    assert server.engine_processes() == []

@@ -41,7 +41,7 @@ def test_when_the_engine_dies_the_server_says_so_and_ends(tmp_path: Path, tiny: 
         server.wait_ready()
         kill(server.front_process())
         assert server.process.wait(60) == RETRIABLE
-        assert "EngineDied: vLLM ended (killed by signal 9)" in server.tail()
+        assert "EngineDied: vLLM died of SIGKILL (killed)" in server.tail()
         until(lambda: server.engine_processes() == [])
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -108,3 +110,17 @@ def test_what_the_model_holds_is_held_against_the_digests(worker: Any, model: An
     with pytest.raises(worker.WrongTensor, match=r"embed\.weight"):
         worker.check_held(model, kept, expected)
     worker.check_held(model, kept | {"embed.weight": torch.float32}, expected)
+
+
+def test_a_worker_may_use_tiles_where_the_processor_has_them() -> None:
+    """As the kernel tells: bit 18 of what ARCH_GET_XCOMP_PERM answers (Linux: arch/x86/xstate.rst)."""
+    code = """
+import ctypes, torch
+from headway_rollout import worker
+granted = ctypes.c_uint64()
+ctypes.CDLL(None).syscall(158, 0x1022, ctypes.byref(granted))
+print(bool(granted.value >> 18 & 1), worker.ask_for_tiles(), torch.cpu._is_amx_tile_supported())
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    granted, asked, supported = ended.stdout.split()
+    assert granted == asked == supported

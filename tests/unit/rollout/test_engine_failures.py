@@ -49,7 +49,7 @@ def test_what_may_pass_is_retriable(line: str) -> None:
 def test_an_engine_that_was_killed_is_retriable_and_says_by_what() -> None:
     error = failures.before_ready(137, NOT_LOADABLE)
     assert not error.permanent
-    assert "signal 9" in error.termination.message
+    assert "died of SIGKILL (killed)" in error.termination.message
 
 
 def test_an_engine_that_dies_while_serving_is_retriable() -> None:

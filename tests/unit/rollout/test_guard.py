@@ -77,6 +77,25 @@ async def test_a_signal_is_told_from_an_exit() -> None:
     assert process.lines == ["last words"]
 
 
+async def test_a_front_process_that_outlives_its_core_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headway_rollout.process.GONE_SECONDS", 0.2)
+    process = await EngineProcess.start(launch("echo engine core exited unexpectedly; " + ENGINE))
+    async with asyncio.timeout(30):
+        assert await process.ended() == 128 + signal.SIGKILL
+    await gone(process.pid)
+
+
+async def test_the_servers_own_kill_is_no_end_of_the_engine() -> None:
+    process = await EngineProcess.start(launch("echo last words; sleep 300"))
+    await lines_of(process, "last words")
+    ended = asyncio.create_task(process.ended())
+    await process.kill()
+    await gone(process.pid)
+    await asyncio.wait({ended}, timeout=0.2)
+    assert not ended.done()
+    ended.cancel()
+
+
 async def test_when_the_guard_is_killed_the_engine_goes_too() -> None:
     process = await EngineProcess.start(launch(ENGINE))
     await lines_of(process, "up")

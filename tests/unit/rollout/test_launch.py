@@ -15,8 +15,10 @@ from headway_api.config import ServedModel
 from headway_api.model_names import adapter_name, is_slot, salt_of
 from headway_api.records import PolicyVersion
 from headway_rollout.launch import (
+    FULL_WORKER,
     KEEP_ADAPTERS,
     LARGEST_CACHE,
+    PLAIN_WORKER,
     SMALLEST_CACHE,
     TRANSFER_BACKEND,
     Host,
@@ -147,6 +149,18 @@ def test_the_users_arguments_come_last_and_so_win() -> None:
     argv = started(rollout=rollout).argv
     assert argv[-4:] == ("--dtype", "float16", "--block-size", "64")
     assert flags(argv)["--dtype"] == "float16"
+
+
+def test_every_worker_is_prepared_before_its_first_step() -> None:
+    full, lora = (flags(started(model=model).argv) for model in ({"full": {}}, {"lora": {"alpha": 8}}))
+    assert full["--worker-extension-cls"] == FULL_WORKER
+    assert lora["--worker-extension-cls"] == PLAIN_WORKER
+    assert started().env["PYTHONFAULTHANDLER"] == "1"
+
+
+def test_the_first_model_runner_is_used_unless_the_user_says_otherwise() -> None:
+    assert started(GPU).env["VLLM_USE_V2_MODEL_RUNNER"] == "0"
+    assert started(GPU, {"VLLM_USE_V2_MODEL_RUNNER": "1"}).env["VLLM_USE_V2_MODEL_RUNNER"] == "1"
 
 
 def test_the_engine_gets_no_secret_of_the_server() -> None:

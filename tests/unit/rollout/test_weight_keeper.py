@@ -180,6 +180,41 @@ async def test_an_engine_that_refuses_is_final(
     assert keeper.failed.done()
 
 
+@pytest.mark.parametrize("refuses", ["load", "canary"])
+async def test_the_answer_names_the_signal_that_an_engine_died_of(
+    engine: ScriptedEngine, loader: ScriptedLoader, tmp_path: Path, refuses: str
+) -> None:
+    async def kill() -> str:
+        return "vLLM's EngineCore died of SIGILL"
+
+    def gone(context: list[int]) -> float:
+        raise EngineRefused("500")
+
+    loader.refuses = refuses == "load"
+    engine.answers = gone
+    keeper = Keeper(engine, loader, FileStore(), tmp_path / "cache", kill=kill)
+    state = await keeper.take(manifest(tmp_path, 1))
+    assert (state.ready, state.version, state.reason) == (False, None, "UpdateFailed")
+    why = "vLLM's EngineCore died of SIGILL; it was taking weights 0.1"
+    assert state.error == f"EngineDied: {why}"
+    error = keeper.failed.result()
+    assert (error.termination.reason, error.termination.message) == ("EngineDied", why)
+    assert not error.permanent
+
+
+async def test_a_slot_besides_the_policy_never_ends_the_engine(
+    engine: ScriptedEngine, loader: ScriptedLoader, tmp_path: Path
+) -> None:
+    async def kill() -> str | None:
+        raise AssertionError("other slots go on")
+
+    loader.refuses = True
+    keeper = Keeper(engine, loader, FileStore(), tmp_path / "cache", slot="other", final=False, kill=kill)
+    state = await keeper.take(manifest(tmp_path, 1))
+    assert (state.ready, state.error) == (False, "EngineRefused: no")
+    assert not keeper.failed.done()
+
+
 async def test_a_state_can_always_be_sent(keeper: Keeper, engine: ScriptedEngine, tmp_path: Path) -> None:
     """JSON knows no infinity: a canary that could not be compared has no number."""
     engine.answers = lambda context: float("nan")
