@@ -6,6 +6,7 @@ the coordinator where its word is needed, through the status and with its field 
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import signal
@@ -71,12 +72,26 @@ class Rig:
         self.cluster = cluster
         self.namespace = namespace
         self.folder = folder
+        self.kind = names.TRAINING_KIND
+        """Of the jobs that the methods below are about."""
         self.scripts: dict[str, str] = {}
         """Role -> what its pods run instead of sleeping."""
         self.settings: Json = {}
         self._processes: list[subprocess.Popen[bytes]] = []
         self._kubeconfig = folder / "operator.kubeconfig"
         self.port = 0
+
+    @property
+    def evaluations(self) -> Rig:
+        """The same namespace and operators, as far as evaluations go."""
+        view = copy.copy(self)
+        view.kind = names.EVAL_KIND
+        return view
+
+    @property
+    def resource(self) -> str:
+        """What kubectl calls the jobs."""
+        return names.PLURALS[self.kind]
 
     def prepare(self) -> None:
         """Namespace, definitions, and the rights the chart gives the operator in it."""
@@ -179,17 +194,21 @@ class Rig:
 
     def job(self, name: str, **spec: Any) -> Json:
         """A small job; `spec` replaces whole blocks."""
-        smallest = {
-            "model": {"base": "hf://Qwen/Qwen3-8B"},
-            "data": {"train": {"uri": "s3://b/train.jsonl"}, "validation": {"uri": "s3://b/val.jsonl"}},
+        smallest: Json = {
             "environment": {"image": IMAGE, "entrypoint": "env:Env"},
             "output": {"uri": "s3://b/runs"},
             "managedBy": MANAGER,
         }
+        if self.kind == names.TRAINING_KIND:
+            rows = {"train": {"uri": "s3://b/train.jsonl"}, "validation": {"uri": "s3://b/val.jsonl"}}
+            smallest |= {"model": {"base": "hf://Qwen/Qwen3-8B"}, "data": rows}
+        else:
+            base = {"name": "base", "model": {"base": "hf://Qwen/Qwen3-8B"}}
+            smallest |= {"candidates": [base], "data": {"uri": "s3://b/test.jsonl"}}
         metadata = {"name": name, "namespace": self.namespace}
         return {
             "apiVersion": names.API_VERSION,
-            "kind": "RLTrainingJob",
+            "kind": self.kind,
             "metadata": metadata,
             "spec": smallest | spec,
         }
@@ -221,12 +240,12 @@ class Rig:
     def patch(self, name: str, spec: Json) -> None:
         """kubectl patch, as a user."""
         body = json.dumps({"spec": spec})
-        self.cluster.kubectl("patch", "rltrainingjob", name, "-n", self.namespace, "--type=merge", "-p", body)
+        self.cluster.kubectl("patch", self.resource, name, "-n", self.namespace, "--type=merge", "-p", body)
 
     def get(self, name: str) -> Json:
         """The job as it is."""
         found: Json = json.loads(
-            self.cluster.kubectl("get", "rltrainingjob", name, "-n", self.namespace, "-o", "json")
+            self.cluster.kubectl("get", self.resource, name, "-n", self.namespace, "-o", "json")
         )
         return found
 
@@ -259,7 +278,7 @@ class Rig:
 
     def children(self, name: str) -> dict[str, Json]:
         """Everything labelled with a job's name, as kind/name."""
-        selector = f"{names.LABEL_JOB_NAME}={name}"
+        selector = f"{names.LABEL_JOB_NAME}={name},{names.LABEL_JOB_KIND}={self.kind}"
         text = self.cluster.kubectl(
             "get", CHILDREN, "-n", self.namespace, "-l", selector, "-o", "json", "--show-managed-fields"
         )
@@ -305,12 +324,12 @@ class Rig:
 
     def delete(self, name: str, *options: str) -> None:
         """kubectl delete, which waits until the job is gone."""
-        self.cluster.kubectl("delete", "rltrainingjob", name, "-n", self.namespace, "--timeout=60s", *options)
+        self.cluster.kubectl("delete", self.resource, name, "-n", self.namespace, "--timeout=60s", *options)
 
     def exists(self, name: str) -> bool:
         """Whether there is a job of this name."""
-        found = self.cluster.kubectl("get", "rltrainingjobs", "-n", self.namespace, "-o", "name")
-        return f"rltrainingjob.{names.GROUP}/{name}" in found.split()
+        found = self.cluster.kubectl("get", self.resource, "-n", self.namespace, "-o", "name")
+        return f"{self.kind.lower()}.{names.GROUP}/{name}" in found.split()
 
     def finalizers(self, name: str) -> list[str]:
         """What holds a job."""
@@ -320,15 +339,16 @@ class Rig:
     def let_go(self, name: str) -> None:
         """Take a job's finalizers off, as docs/operations.md says for a cluster without an operator."""
         off = '{"metadata":{"finalizers":null}}'
-        self.cluster.kubectl("patch", "rltrainingjob", name, "-n", self.namespace, "--type=merge", "-p", off)
+        self.cluster.kubectl("patch", self.resource, name, "-n", self.namespace, "--type=merge", "-p", off)
 
     def clean(self) -> None:
         """End every operator and remove every job."""
         self.stop()
-        found = self.cluster.kubectl("get", "rltrainingjobs", "-n", self.namespace, "-o", "name")
-        for line in found.split():
-            self.let_go(line.rpartition("/")[2])
-        self.cluster.kubectl("delete", "rltrainingjobs", "--all", "-n", self.namespace, "--timeout=60s")
+        for jobs in (self, self.evaluations):
+            found = self.cluster.kubectl("get", jobs.resource, "-n", self.namespace, "-o", "name")
+            for line in found.split():
+                jobs.let_go(line.rpartition("/")[2])
+            self.cluster.kubectl("delete", jobs.resource, "--all", "-n", self.namespace, "--timeout=60s")
 
     def remove(self) -> None:
         """The namespace and all in it."""

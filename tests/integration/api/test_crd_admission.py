@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
+from evaluation_cases import CHANGES as EVALUATION_CHANGES
+from evaluation_cases import EVALUATION, TAKEN
+from evaluation_cases import REFUSED as EVALUATIONS_REFUSED
 from refusal_cases import EVERYTHING, SMALLEST, TABLE, changed
 
 from headway_api.spec.training import RLTrainingJob
@@ -38,7 +41,7 @@ def said(cluster: Cluster, *args: str, objects: list[dict[str, Any]] | None = No
 
 def by_object(text: str) -> dict[str, str]:
     """Name of each refused object -> what was said of it."""
-    parts = re.split(r'RLTrainingJob\S* "([^"]+)" is invalid', text)
+    parts = re.split(r'RL(?:Training|Eval)Job\S* "([^"]+)" is invalid', text)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
@@ -109,21 +112,39 @@ def test_only_some_fields_may_change(cluster: Cluster, namespace: str) -> None:
     assert not missed, text
 
 
-def test_evaluation_is_installed_but_refused(cluster: Cluster, namespace: str) -> None:
-    job = {
-        "apiVersion": "headway.dev/v1alpha1",
-        "kind": "RLEvalJob",
-        "metadata": {"name": "compare", "namespace": namespace},
-        "spec": {
-            "candidates": [{"name": "base", "model": {"base": "hf://Qwen/Qwen3-8B"}}],
-            "data": SMALLEST["spec"]["data"]["train"],
-            "environment": SMALLEST["spec"]["environment"],
-            "output": SMALLEST["spec"]["output"],
-        },
-    }
-    assert "evaluate inside a training job with spec.evaluation" in said(
-        cluster, "create", "-f", "-", objects=[job]
+def test_refuses_the_evaluations_that_the_models_refuse(cluster: Cluster, namespace: str) -> None:
+    sent = [
+        {"metadata.name": f"refused-{index}"} | case for index, (case, _) in enumerate(EVALUATIONS_REFUSED)
+    ]
+    sent += [{"metadata.name": f"taken-{index}"} | case for index, case in enumerate(TAKEN)]
+    text = said(
+        cluster,
+        *("create", "-n", namespace, "--dry-run=server", "--validate=false", "-f", "-"),
+        objects=[changed(EVALUATION, case) for case in sent],
     )
+    answers = by_object(text)
+    assert len(answers) == len(EVALUATIONS_REFUSED), text
+    for index, (case, says) in enumerate(EVALUATIONS_REFUSED):
+        assert says in answers[f"refused-{index}"], case
+
+
+def test_only_some_fields_of_an_evaluation_may_change(cluster: Cluster, namespace: str) -> None:
+    before = [
+        changed(EVALUATION, {"metadata.name": f"eval-{index}"}) for index in range(len(EVALUATION_CHANGES))
+    ]
+    after = [changed(job, case) for job, (case, _) in zip(before, EVALUATION_CHANGES, strict=True)]
+    assert by_object(said(cluster, "create", "-n", namespace, "-f", "-", objects=before)) == {}
+    answers = by_object(said(cluster, "replace", "-n", namespace, "-f", "-", objects=after))
+    for index, (case, says) in enumerate(EVALUATION_CHANGES):
+        assert (says or "accepted") in answers.get(f"eval-{index}", "accepted"), case
+
+
+def test_a_job_that_nobody_has_seen_says_so(cluster: Cluster, namespace: str) -> None:
+    for kind, body in (("rltrainingjob", SMALLEST), ("rlevaljob", EVALUATION)):
+        sent = changed(body, {"metadata.name": "unseen", "spec.managedBy": "nobody.test/at-all"})
+        cluster.kubectl("create", "-n", namespace, "-f", "-", input=json.dumps(sent))
+        stored = json.loads(cluster.kubectl("get", kind, "unseen", "-n", namespace, "-o", "json"))
+        assert stored["status"]["observedGeneration"] == -1
 
 
 def test_scales_and_prints(cluster: Cluster, namespace: str) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
+from evaluation_cases import EVALUATION, TAKEN
+from evaluation_cases import REFUSED as EVALUATIONS_REFUSED
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from refusal_cases import EVERYTHING, SMALLEST, TABLE, changed, title
 
-from headway_api.spec.evaluation import RLEvalJob, RLEvalJobSpec
+from headway_api.spec.evaluation import RLEvalJob
 from headway_api.spec.model import Lora
 from headway_api.spec.training import RLTrainingJob
 
@@ -129,35 +132,13 @@ def test_spec_is_frozen() -> None:
         job({}).spec.seed = 3  # type: ignore[misc]
 
 
-EVALUATION: dict[str, Any] = {
-    "candidates": [
-        {"name": "base", "model": {"base": "hf://Qwen/Qwen3-8B"}},
-        {"name": "tuned", "checkpoint": {"job": "refunds", "which": "best"}},
-        {"name": "frontier", "endpoint": {"url": "https://api.acme.dev/v1", "model": "big"}},
-    ],
-    "data": {"uri": "s3://acme-rl/test.parquet"},
-    "environment": SMALLEST["spec"]["environment"],
-    "evaluation": {"groupSize": 8, "passK": [1, 4, 8], "sampling": {"temperature": 1}},
-    "gate": {"candidate": "tuned", "metric": "external_score", "minimum": "0.80", "mustBeat": "base"},
-    "output": {"uri": "s3://acme-rl/evaluations"},
-}
-
-
-def test_an_evaluation_is_accepted() -> None:
-    made = RLEvalJob.model_validate({"metadata": {"name": "compare"}, "spec": EVALUATION})
-    assert made.kind == "RLEvalJob"
+@pytest.mark.parametrize("changes", TAKEN, ids=str)
+def test_an_evaluation_is_accepted(changes: dict[str, Any]) -> None:
+    made = RLEvalJob.model_validate(changed(EVALUATION, changes))
     assert made.spec.readiness_policy == "Succeeded"
 
 
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"candidates": [{"name": "none"}]}, "exactly one of model, checkpoint and endpoint"),
-        ({"gate": {"candidate": "nobody"}}, "spec.gate.candidate must be the name of a candidate"),
-        ({"gate": {"candidate": "base", "mustBeat": "nobody"}}, "spec.gate.mustBeat must be the name"),
-        ({"rollout": {"timeoutSeconds": 901}}, "must not be above spec.environment.sandbox.deadlineSeconds"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "says"), EVALUATIONS_REFUSED)
 def test_evaluation_refuses(changes: dict[str, Any], says: str) -> None:
-    with pytest.raises(ValidationError, match=says):
-        RLEvalJobSpec.model_validate({**EVALUATION, **changes})
+    with pytest.raises(ValidationError, match=re.escape(says)):
+        RLEvalJob.model_validate(changed(EVALUATION, changes))

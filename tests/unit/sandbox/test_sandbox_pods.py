@@ -1,12 +1,15 @@
 """The sandbox pod: what holds whatever a template says, and what its status means."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headway_api import names
-from headway_api.config import JobConfig
+from headway_api.config import EvalConfig, JobConfig
 from headway_api.pod_template import SIDECAR_RESOURCES
+from headway_sandbox.broker import __main__ as broker
 from headway_sandbox.broker import pods
 
 PLATFORM = pods.Platform({}, {"requests": {"cpu": "10m"}, "limits": {"cpu": "500m", "memory": "64Mi"}}, [])
@@ -192,3 +195,26 @@ def test_a_pod_that_is_being_started_is_no_problem() -> None:
 def test_urls_of_both_families() -> None:
     assert pods.url_of("10.0.0.1") == "http://10.0.0.1:8080"
     assert pods.url_of("fd00::1") == "http://[fd00::1]:8080"
+
+
+def test_the_broker_serves_an_evaluation_too(tmp_path: Path) -> None:
+    """Its sandboxes carry its kind, and never the name of a training job's."""
+    spec = {
+        "candidates": [{"name": "base", "model": {"base": "s3://bucket/model"}}],
+        "data": {"uri": "s3://bucket/test.jsonl"},
+        "environment": {"image": "registry/env:1", "entrypoint": "env:Desk"},
+        "rollout": {"maxConcurrency": 7},
+        "output": {"uri": "s3://bucket/out"},
+    }
+    written = {"kind": "RLEvalJob", "name": "refunds", "namespace": "team", "uid": "u-2", "spec": spec}
+    (tmp_path / "job.json").write_text(json.dumps(written | {"candidates": []}))
+    platform = {"template": {}, "resources": {}, "imagePullSecrets": []}
+    (tmp_path / "sandbox-template.json").write_text(json.dumps(platform))
+    config, share = broker.load({names.ENV_CONFIG: str(tmp_path / "job.json")})
+    assert isinstance(config, EvalConfig)
+    assert broker.limits(config).maximum == 7
+    pod = pods.manifest(config, share, "refunds-eval-sandbox-1")
+    (owner,) = pod["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["name"], owner["uid"]) == ("RLEvalJob", "refunds", "u-2")
+    assert pod["metadata"]["labels"][names.LABEL_JOB_KIND] == "RLEvalJob"
+    assert pod["spec"]["serviceAccountName"] == "refunds-eval-sandbox"

@@ -1,0 +1,122 @@
+"""Evaluations that are refused, for the models and for an API server alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from refusal_cases import SMALLEST
+
+Json = dict[str, Any]
+
+MODEL = {"name": "base", "model": {"base": "hf://Qwen/Qwen3-8B"}}
+TUNED = {"name": "tuned", "checkpoint": {"job": "refunds", "which": "best"}}
+FRONTIER = {"name": "frontier", "endpoint": {"url": "https://api.acme.dev/v1", "model": "big"}}
+EVALUATION: Json = {
+    "apiVersion": "headway.dev/v1alpha1",
+    "kind": "RLEvalJob",
+    "metadata": {"name": "compare"},
+    "spec": {
+        "candidates": [MODEL, TUNED, FRONTIER],
+        "data": {"uri": "s3://acme-rl/test.parquet"},
+        "environment": SMALLEST["spec"]["environment"],
+        "evaluation": {"groupSize": 8, "passK": [1, 4, 8], "sampling": {"temperature": 1}},
+        "gate": {"candidate": "tuned", "metric": "external_score", "minimum": "0.80", "mustBeat": "base"},
+        "output": {"uri": "s3://acme-rl/evaluations"},
+    },
+}
+
+
+def checkpoint(**wanted: Any) -> list[Json]:
+    """The candidates with another checkpoint."""
+    return [MODEL, {"name": "tuned", "checkpoint": {"job": "refunds"} | wanted}]
+
+
+def rescore(**wanted: Any) -> list[Json]:
+    """The candidates with a stored run."""
+    stored = {"name": "stored", "rescore": {"uri": "s3://acme-rl/runs/team/refunds/u"} | wanted}
+    return [MODEL, TUNED, stored]
+
+
+EXACTLY_ONE = "a candidate takes exactly one of model, checkpoint, endpoint and rescore"
+OF_RESCORE = "a candidate's rescore takes exactly one of candidate (of an RLEvalJob) and step"
+REFUSED: list[tuple[Json, str]] = [
+    ({"spec.candidates": [MODEL, TUNED, {"name": "none"}]}, EXACTLY_ONE),
+    ({"spec.candidates": [MODEL, TUNED | {"model": MODEL["model"]}]}, EXACTLY_ONE),
+    ({"spec.candidates": checkpoint(which="best", step=3)}, "takes which or step, not both"),
+    ({"spec.candidates": rescore()}, OF_RESCORE),
+    ({"spec.candidates": rescore(candidate="base", step=3)}, OF_RESCORE),
+    (
+        {"spec.candidates": [*checkpoint(withBase=True), MODEL | {"name": "tuned-base"}]},
+        "a candidate with checkpoint.withBase adds one of its name with -base behind it; rename",
+    ),
+    (
+        {"spec.candidates": [TUNED, {"name": "base", "model": {"base": "s3://b/m", "revision": "v1"}}]},
+        "the revision of a candidate's model is of a hf:// model",
+    ),
+    (
+        {"spec.candidates": [TUNED, {"name": "base", "model": {"base": "hf://a/b/c"}}]},
+        "the model of a candidate: a model on the hub is hf://ORGANIZATION/NAME",
+    ),
+    (
+        {"spec.candidates": [MODEL, TUNED, {"name": "f", "endpoint": {"url": "ftp://a/v1", "model": "m"}}]},
+        "the url of a candidate's endpoint",
+    ),
+    ({"spec.gate": {"candidate": "tuned"}}, "spec.gate needs at least one of minimum and mustBeat"),
+    (
+        {"spec.gate": {"candidate": "nobody", "minimum": "0.5"}},
+        "spec.gate.candidate must be the name of a candidate",
+    ),
+    (
+        {"spec.gate": {"candidate": "tuned-base", "minimum": "0.5"}},
+        "spec.gate.candidate must be the name of a candidate",
+    ),
+    (
+        {"spec.gate": {"candidate": "tuned", "mustBeat": "nobody"}},
+        "spec.gate.mustBeat must be the name of a candidate",
+    ),
+    ({"spec.gate": {"candidate": "tuned", "mustBeat": "tuned"}}, "must name another candidate than"),
+    (
+        {"spec.gate": {"candidate": "tuned", "minimum": "0.5", "noWorse": [{"metric": "success"}]}},
+        "spec.gate.noWorse compares with the candidate of spec.gate.mustBeat; name it",
+    ),
+    ({"spec.baseline": "nobody"}, "spec.baseline must be the name of a candidate"),
+    ({"spec.rollout": {"timeoutSeconds": 901}}, "must not be above spec.environment.sandbox.deadlineSeconds"),
+    (
+        {"spec.evaluation.passK": [16]},
+        "spec.evaluation.passK: no value may be above spec.evaluation.groupSize",
+    ),
+    ({"spec.budget": {"usd": "10"}}, "spec.budget is not enforced by this version"),
+]
+"""What is set -> what is said."""
+
+TAKEN: list[Json] = [
+    {},
+    {"spec.gate": None},
+    {
+        "spec.candidates": checkpoint(withBase=True),
+        "spec.gate": {"candidate": "tuned", "mustBeat": "tuned-base"},
+    },
+    {"spec.candidates": checkpoint(step=3)},
+    {"spec.candidates": rescore(step=3)},
+    {"spec.baseline": "frontier"},
+]
+"""What is set, and not refused."""
+
+CHANGES: list[tuple[Json, str | None]] = [
+    ({"spec.candidates": [MODEL, TUNED]}, "spec.candidates is immutable"),
+    ({"spec.gate.minimum": "0.5"}, "spec.gate is immutable"),
+    ({"spec.gate": None}, "spec.gate is immutable"),
+    ({"spec.data.uri": "s3://acme-rl/other.parquet"}, "spec.data is immutable"),
+    ({"spec.evaluation.maxRows": 10}, "spec.evaluation is immutable"),
+    ({"spec.parallelism": 2}, "spec.parallelism is immutable"),
+    ({"spec.readinessPolicy": "Running"}, "spec.readinessPolicy is immutable"),
+    (
+        {"spec.pendingDeadlineSeconds": 60},
+        "spec.pendingDeadlineSeconds may change only while the job is suspended",
+    ),
+    ({"spec.suspend": True, "spec.pendingDeadlineSeconds": 60}, None),
+    ({"spec.rollout": {"replicas": 3}}, None),
+    ({"spec.activeDeadlineSeconds": 60}, None),
+    ({"spec.ttlSecondsAfterFinished": 60}, None),
+]
+"""What is changed of a job that runs -> what is said; None: it may be."""
