@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 from aiohttp import web
+from endpoint_service import asking, says, serving
 from gateway_rig import gateway_rig
-from open_rollout import USER, a_rollout, rig
+from open_rollout import TOOLS, USER, a_rollout, rig, until
 from speaker import ANSWER, Speaker
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
@@ -25,6 +27,7 @@ from headway_coordinator.gateway.core import Ask, Completion, Gateway, Sampling,
 from headway_coordinator.gateway.server import GatewayServer
 from headway_coordinator.gateway.turns import Backend, Places
 from headway_coordinator.room import Room
+from headway_coordinator.trajectory.linearize import linearize
 from headway_coordinator.trajectory.render import choose
 
 
@@ -55,6 +58,44 @@ async def test_each_rollout_is_answered_by_its_own_candidate(tok: Any) -> None:
 
         mine, theirs = await asyncio.gather(ask(r.rollout.token), ask(other.token))
     assert (mine, theirs) == ("It is gold.", "of the second")
+
+
+async def test_an_agent_outside_is_answered_by_an_endpoint(tok: Any) -> None:
+    """Two turns reach the agent, the client of a third has left: billed, and no part of the reward."""
+    hold = asyncio.Event()
+
+    async def slow(request: web.Request, body: Any) -> web.StreamResponse:
+        await hold.wait()
+        return await says("late")(request, body)
+
+    answers = [says("", ("look_up", '{"key": "x"}')), says("It is gold."), slow]
+    async with AsyncExitStack() as stack:
+        service = await stack.enter_async_context(serving(*answers))
+        chat = await stack.enter_async_context(asking(service.url))
+        r = await stack.enter_async_context(rig(tok))
+        other = await stack.enter_async_context(r.server.open(a_rollout("e-other-000000-0-0"), backend(chat)))
+        url = f"{r.url}/e/{other.token}/v1/chat/completions"
+
+        async def ask(*messages: Any) -> Any:
+            body = {"messages": [USER, *messages], "tools": TOOLS}
+            async with r.http.post(url, json=body) as answer:
+                return await answer.json()
+
+        called = (await ask())["choices"][0]
+        assert called["finish_reason"] == "tool_calls"
+        identity = called["message"]["tool_calls"][0]["id"]
+        told = {"role": "tool", "tool_call_id": identity, "content": "gold"}
+        answered = await ask(called["message"], told)
+        leaving = asyncio.create_task(ask({"role": "user", "content": "And y?"}))
+        await until(lambda: len(service.bodies) == 3)
+        leaving.cancel()
+        hold.set()
+        await until(lambda: len(other.session.turns) == 3)
+        session = other.session
+    assert answered["usage"]["prompt_tokens"] == 20
+    assert [turn.delivered for turn in session.record] == [True, True, False]
+    assert session.taken == 2
+    assert linearize(session.graph, session.unseen) == []
 
 
 async def test_a_full_candidate_keeps_no_other_waiting(tok: Any, monkeypatch: pytest.MonkeyPatch) -> None:

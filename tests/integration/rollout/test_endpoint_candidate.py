@@ -1,0 +1,195 @@
+"""An endpoint candidate against vLLM's own chat completions: a server that Headway did not write.
+
+Its model has random weights, so what it says is noise; that it is asked rightly, and what it costs, is not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from endpoint_service import asking
+from faulty_servers import broker, sandbox, serving
+from rollout_server import RolloutServer
+
+from headway_api.records import GroupRecord, Outcome, Purpose, UsageClass
+from headway_coordinator import group as groups
+from headway_coordinator.agents.builtin import Builtin
+from headway_coordinator.dataset import Slot
+from headway_coordinator.endpoint.chat import EndpointChat
+from headway_coordinator.episode import Episodes, Rules
+from headway_coordinator.faults import CandidateFault
+from headway_coordinator.gateway.core import Ask, ContextFull, Force, Sampling, Session, call_id
+from headway_coordinator.http import connector
+from headway_coordinator.ledger.events import of_group
+from headway_coordinator.room import Room
+from headway_coordinator.sandboxes import Broker
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+
+KEY = "sk-of-this-server"
+CONTEXT = 512
+USER = {"role": "user", "content": "Look up brave-otter."}
+LOOK_UP: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "look_up",
+        "strict": True,
+        "parameters": {
+            "type": "object",
+            "properties": {"key": {"type": "string", "enum": ["brave-otter", "calm-heron"]}},
+            "required": ["key"],
+            "additionalProperties": False,
+        },
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> Iterator[RolloutServer]:
+    flags = ["--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--api-key", KEY]
+    rollout = {"engine": {"extraArgs": flags}, "maxConcurrency": 8, "sampling": {"maxTokens": 32}}
+    model = {"lora": {"rank": 8, "alpha": 16}, "contextLength": CONTEXT}
+    with RolloutServer(tmp_path_factory.mktemp("server"), tiny, model=model, rollout=rollout) as server:
+        server.wait_ready()
+        yield server
+
+
+def at(server: RolloutServer, token: str | None = KEY, model: str = "base", **spec: Any) -> Any:
+    return asking(f"{server.url}/v1", token=token, model=model, **spec)
+
+
+def counted(server: RolloutServer, name: str) -> float:
+    """One of vLLM's own counters, over all series."""
+    found = re.findall(rf"^vllm:{name}_total{{.*}} (\S+)$", server.metrics(), re.MULTILINE)
+    return sum(map(float, found))
+
+
+@asynccontextmanager
+async def episodes(chat: EndpointChat) -> AsyncIterator[Episodes]:
+    async with AsyncExitStack() as stack:
+        box = await stack.enter_async_context(serving(sandbox()))
+        box.answers["POST /reset"] = lambda body: {"messages": [USER], "tools": [LOOK_UP]}  # type: ignore[index]
+        leases = await stack.enter_async_context(serving(broker(box.url)))
+        http = await stack.enter_async_context(aiohttp.ClientSession(connector=connector()))
+        rules = Rules(120.0, 300, (0.0, 1.0))
+        yield Episodes(rules, Builtin(chat, 4), Broker(http, leases.url, "t", "me"), chat)
+
+
+def plan(position: int, temperature: float = 1.0) -> groups.Plan:
+    return groups.Plan(
+        slot=Slot(position=position, epoch=0, row=position),
+        purpose=Purpose.EVALUATION,
+        step=0,
+        row={"prompt": "p"},
+        size=2,
+        sampling=Sampling(temperature, 0.95, 24),
+        job_seed=7,
+        candidate="other",
+        sampled_by="endpoint",
+    )
+
+
+async def measured(chat: EndpointChat, *plans: groups.Plan) -> list[GroupRecord]:
+    room = Room(8)
+    async with episodes(chat) as found:
+        runs = (groups.run(wanted, found.run, room, incarnation=0, max_retries=0) for wanted in plans)
+        return list(await asyncio.gather(*runs))
+
+
+def said(found: list[GroupRecord]) -> list[list[Any]]:
+    return [[message["content"] for message in e.messages] for group in found for e in group.episodes]
+
+
+async def test_episodes_cost_what_the_server_counts_and_come_out_alike_again(server: RolloutServer) -> None:
+    before = [counted(server, name) for name in ("prompt_tokens", "generation_tokens")]
+    async with at(server) as chat:
+        await chat.probe()
+        found = await measured(chat, *(plan(position) for position in range(3)))
+        spent = [
+            counted(server, name) - start
+            for name, start in zip(("prompt_tokens", "generation_tokens"), before, strict=True)
+        ]
+        again = await measured(chat, *(plan(position) for position in range(3)))
+    ended = {episode.outcome for group in found for episode in group.episodes}
+    assert ended <= {Outcome.COMPLETED, Outcome.TRUNCATED}
+    assert all(episode.reward == 1.0 and not episode.rows for g in found for episode in g.episodes)
+    events = [event for group in found for event in of_group(group)]
+    billed = [
+        sum(event.quantity for event in events if event.usage_class is name)
+        for name in (UsageClass.ENDPOINT_PROMPT, UsageClass.ENDPOINT_SAMPLE)
+    ]
+    assert billed == spent, "the probe read the list of models, and sampled nothing"
+    assert said(found) == said(again), "the seed of a try is the job's"
+    assert said([found[0]])[0] != said([found[0]])[1], "tries of a row differ"
+    assert chat.notes.dropped == {}
+    assert chat.notes.uncounted == 0
+
+
+async def test_calls_and_their_answers_go_back_and_forth(server: RolloutServer) -> None:
+    """vLLM holds arguments to the tool's schema where it is strict, so even noise makes good calls."""
+    session = Session("e-other-000000-0-0", 1, Sampling(1.0, 1.0, 64))
+    async with at(server) as chat:
+        called = await chat.chat(session, Ask([USER], [LOOK_UP], force=Force()))
+        assert called.calls
+        assert [call.problem for call in called.calls] == [None] * len(called.calls)
+        answers = [gold(call_id(0, index)) for index in range(len(called.calls))]
+        answered = await chat.chat(session, Ask([USER, called.message, *answers], [LOOK_UP], may_call=False))
+    assert answered.turn.prompt_tokens > called.turn.prompt_tokens
+    assert [turn.index for turn in session.record] == [0, 1]
+
+
+async def test_an_answer_to_a_call_that_could_not_be_read_is_taken_too(server: RolloutServer) -> None:
+    """As the built-in agent goes on from one good call and one that was no JSON."""
+    good = {
+        "id": call_id(0, 1),
+        "type": "function",
+        "function": {"name": "look_up", "arguments": '{"key": "brave-otter"}'},
+    }
+    said = {"role": "assistant", "content": '{"name": "look_up", "arguments": "{"}', "tool_calls": [good]}
+    session = Session("e-other-000000-0-0", 1, Sampling(1.0, 1.0, 16))
+    async with at(server) as chat:
+        messages = [USER, said, gold(call_id(0, 0)), gold(call_id(0, 1))]
+        found = await chat.chat(session, Ask(messages, [LOOK_UP]))
+    assert found.turn.prompt_tokens > 0
+    assert chat.fault is None
+
+
+def gold(identity: str) -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": identity, "content": "gold"}
+
+
+async def test_the_last_answer_takes_what_is_left_of_the_context_and_then_it_is_full(
+    server: RolloutServer,
+) -> None:
+    session = Session("e-other-000000-0-0", 1, Sampling(1.0, 1.0, CONTEXT - 100))
+    words = {"role": "user", "content": "The answer is 42. " * 12}
+    async with at(server) as chat:
+        found = await chat.chat(session, Ask([words, words]))
+        assert found.turn.prompt_tokens > 100, "with the bound on the answer it would not fit"
+        assert found.turn.prompt_tokens + found.turn.sampled_tokens <= CONTEXT
+        with pytest.raises(ContextFull):
+            await chat.chat(session, Ask([words] * 12))
+    assert chat.fault is None
+    assert chat.notes.dropped == {}
+
+
+@pytest.mark.parametrize("probed", [True, False])
+async def test_a_wrong_token_or_model_is_found_out(server: RolloutServer, probed: bool) -> None:
+    session = Session("e-other-000000-0-0", 1, Sampling(1.0, 1.0, 8))
+    for wrong, field in (({"token": "sk-another"}, "secretRef"), ({"model": "nobody"}, "model")):
+        async with at(server, **wrong) as chat:
+            with pytest.raises(CandidateFault) as caught:
+                await (chat.probe() if probed else chat.chat(session, Ask([USER])))
+        assert caught.value.field == f"spec.candidates[other].endpoint.{field}"
+        assert "sk-another" not in str(caught.value)
+    async with asking(server.url, token=KEY, model="base") as chat:
+        with pytest.raises(CandidateFault, match="up to and including /v1") as caught:
+            await (chat.probe() if probed else chat.chat(session, Ask([USER])))
+    assert caught.value.field == "spec.candidates[other].endpoint.url"
