@@ -140,7 +140,6 @@ def test_tokens_and_seconds_are_counted_by_class() -> None:
         "evaluationCachedPrefill": 3,
         "evaluationSample": 8,
         "sandboxSeconds": 1.5,
-        "discarded": 0,
     }
 
 
