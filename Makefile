@@ -7,10 +7,12 @@ SYSTEM_PYTHON ?= /usr/bin/python3
 VENV = $(shell $(SYSTEM_PYTHON) hack/python/env.py path)
 PY = $(VENV)/bin/python
 PYTEST = $(PY) -m pytest --durations=10 $(PYTEST_ARGS)
-UNIT = $(PYTEST) tests/unit
+# So many tests at a time (see tests/conftest.py). Most wait for something, so there may be more than cores;
+# WORKERS=0: one after another.
+WORKERS ?= 3
+TOGETHER = $(PYTEST) -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 ORACLES = $(shell $(SYSTEM_PYTHON) hack/python/env.py path --oracles)/bin/python
-INTEGRATION = $(PYTEST) -m "not long and not chaos" tests/integration
-E2E = $(PYTEST) -m "not long" tests/e2e
+SHORT = -m "not long and not chaos"
 # A folder of them, for `make test-long`.
 LONG ?= tests
 SOURCES = api analysis coordinator operator rollout trainer sandbox tests examples bench hack
@@ -46,24 +48,26 @@ crds: venv ## write crds/, the chart's copies and the reference page from the mo
 	$(PY) -m headway_api.docs docs/reference/crds.md
 	$(PY) -m headway_api.recipes --policy charts/headway/files/guard-rails.yaml
 
-.PHONY: test test-unit test-oracles test-integration test-e2e test-long test-chaos
-test: venv ## unit, integration, end to end; one cluster for all, stopped again if it was started here
-	@if $(LOCAL_CLUSTER) status >/dev/null 2>&1; then :; else trap '$(LOCAL_CLUSTER) down --keep-images' EXIT; $(LOCAL_CLUSTER) up; fi \
-	  && $(UNIT) && $(INTEGRATION) && $(E2E)
+.PHONY: test test-unit test-oracles test-integration test-e2e test-long test-chaos test-all
+test: venv ## unit, integration, end to end; the cluster is stopped again if it was started here
+	$(TOGETHER) $(SHORT) tests
 test-unit: venv ## pure Python, no process started
-	$(UNIT)
+	$(TOGETHER) tests/unit
 test-oracles: oracles ## the objective against verl and TRL, value and gradient (a minute; the first time an environment of 7 GB)
 	$(ORACLES) -c "import trl, verl"
 	$(ORACLES) -m pytest --durations=10 $(PYTEST_ARGS) tests/unit/trainer/test_oracle_*.py
 test-integration: venv ## against real vLLM, DeepSpeed, S3 and MLflow on this machine
-	$(INTEGRATION)
+	$(TOGETHER) $(SHORT) tests/integration
 test-e2e: venv ## jobs from apply to their end on a real cluster, started and stopped if none is up
-	$(E2E)
+	$(PYTEST) $(SHORT) tests/e2e
 test-long: venv ## the rest: processes killed in a job, full weights in vLLM, learner and vLLM together, clusters killed
-	$(PYTEST) -m long $(LONG)
+	$(TOGETHER) -m long $(LONG)
 test-chaos: export CHAOS_KILLS ?= 20
 test-chaos: venv ## coordinator, servers, agents, sandboxes and learners killed at random, CHAOS_KILLS times each (20: over an hour)
-	$(PYTEST) -m chaos tests/integration
+	$(TOGETHER) -m chaos tests/integration
+test-all: export CHAOS_KILLS ?= 1
+test-all: venv ## test, test-long and test-chaos in one go: what several of them need is started once
+	$(TOGETHER) tests
 
 .PHONY: bench-rollout bench-learner bench-learning
 bench-rollout: venv ## what the gateway, asynchrony and weight updates cost and gain: bench/results/rollout.md (half an hour; ONLY=gateway: a section)
