@@ -13,7 +13,7 @@
     incarnations/000001                           empty: a coordinator was started
     learners/000003                               empty: a learner was started, and resumed
     latest.json                                   pointer to the newest complete checkpoint
-    mlflow-run                                    the job's run in MLflow
+    mlflow-run, mlflow-runs/<candidate>           the job's run in MLflow; of an RLEvalJob, its parent
     report.json                                   the job's own summary, written at the end
     report.md                                     the same for people, of an RLEvalJob
     results.parquet                               a row for each candidate, row and try, of an RLEvalJob
@@ -160,6 +160,10 @@ class Layout:
     def mlflow_run(self) -> str:
         """The MlflowRun that every process of the job logs to."""
         return f"{self.root}/mlflow-run"
+
+    def mlflow_run_of(self, candidate: str) -> str:
+        """The MlflowRun of one candidate of an RLEvalJob; `mlflow_run` is then its parent."""
+        return f"{self.root}/mlflow-runs/{candidate}"
 
     @property
     def all_weights(self) -> str:

@@ -117,6 +117,15 @@ def parquet(found: pa.Table) -> bytes:
     return written.getvalue()
 
 
+def plain(found: pa.Table) -> list[dict[str, Any]]:
+    """A table's rows as JSON takes them, without the columns that are maps or lists."""
+    import pyarrow as pa
+
+    kept = [field.name for field in found.schema if not pa.types.is_nested(field.type)]
+    rows: list[dict[str, Any]] = found.select(kept).to_pylist()
+    return rows
+
+
 def _types() -> dict[Kind, Any]:
     import pyarrow as pa
 

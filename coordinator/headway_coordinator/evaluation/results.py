@@ -1,21 +1,34 @@
-"""Writes what an evaluation found: the table, the report and the logs."""
+"""Writes what an evaluation found: the table, the report, the logs, and what MLflow is told."""
 
 from __future__ import annotations
 
 import json
+import logging
+import tempfile
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from headway_analysis.comparison import Comparison
 from headway_analysis.measures.candidate import priced
+from headway_analysis.report import inspect_log
 from headway_analysis.report.document import Finished, Standing, document
+from headway_analysis.report.inspect_log import Played
 from headway_analysis.report.markdown import markdown
-from headway_analysis.report.table import parquet, table
+from headway_analysis.report.table import parquet, plain, table
+from headway_api import logs
 from headway_api.artifacts import Layout
 from headway_api.config import EvalConfig
 from headway_api.prices import PriceBook
-from headway_api.store import Store
+from headway_api.status import MlflowRun
+from headway_api.store import Store, get_each
+from headway_coordinator import spool
 from headway_coordinator.evaluation.state import EvalState
 from headway_coordinator.ledger.segments import Days
+from headway_coordinator.metrics import evaluations
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -28,17 +41,23 @@ class Run:
     book: PriceBook
 
 
-def write(store: Store, layout: Layout, run: Run, found: Comparison) -> None:
-    """Write everything beside the ledger and the trajectories. Blocking; writing it again is harmless.
+def write(store: Store, layout: Layout, run: Run, found: Comparison) -> MlflowRun | None:
+    """Write everything beside the ledger and the trajectories; the job's run in MLflow, where there is one.
 
-    `report.json` is written last: where it lies, the others do.
+    Blocking, and to be called outside of an event loop. Writing it again is harmless. `report.json` is
+    written last of the files: where it lies, the others do.
     """
     finished = _finished(run)
     report = document(finished, found)
     tries = {standing.name: standing.tries for standing in finished.standings}
+    text = markdown(report)
     store.put(layout.results, parquet(table(tries, priced(run.book))))
-    store.put(layout.report_for_people, markdown(report).encode())
+    store.put(layout.report_for_people, text.encode())
+    for standing in finished.standings:
+        if standing.tries:
+            _log_of(store, layout, finished, standing, found)
     store.put(layout.report, json.dumps(report, indent=2, allow_nan=False).encode())
+    return _track(store, layout, finished, report, text)
 
 
 def _finished(run: Run) -> Finished:
@@ -48,3 +67,47 @@ def _finished(run: Run) -> Finished:
     ]
     days = {day: {name.value: amount for name, amount in used.items()} for day, used in run.days.items()}
     return Finished(run.job, standings, run.state.rows, days, run.book)
+
+
+def _log_of(store: Store, layout: Layout, run: Finished, standing: Standing, found: Comparison) -> None:
+    """The Inspect log of one candidate."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, f"{standing.name}.eval")
+        estimates = found.estimates.get(standing.name, {})
+        inspect_log.write(path, run, standing, estimates, played(store, layout, standing))
+        store.upload(path, layout.log(standing.name))
+        logs.event(_log, "inspect-log", candidate=standing.name, bytes=path.stat().st_size)
+
+
+def played(store: Store, layout: Layout, standing: Standing) -> Iterator[Played]:
+    """The tries of a candidate with their episodes, by row. They are read while they are taken."""
+    by_episode = {each.episode_id: each for each in standing.tries}
+    mine = f"{layout.failed_groups}/e-{standing.name}-"
+    failed = [uri for uri in store.list(layout.failed_groups) if uri.startswith(mine)]
+    uris = [*store.list(layout.evaluation_groups(standing.name)), *failed]
+    for data in get_each(store, uris):
+        group = spool.decode(data)
+        for episode in group.episodes:
+            if (one := by_episode.get(episode.episode_id)) is not None:
+                yield one, episode, [each for each in group.discarded if each.index == episode.index]
+
+
+def _track(
+    store: Store, layout: Layout, run: Finished, report: Mapping[str, Any], text: str
+) -> MlflowRun | None:
+    """Tell MLflow, where the spec asks for it."""
+    wanted, job = run.job.spec.tracking.mlflow, run.job
+    if wanted is None:
+        return None
+    by_name = {standing.name: standing for standing in run.standings}
+    price = priced(run.book)
+    content = evaluations.Content(
+        job,
+        report,
+        text,
+        lambda name: parquet(table({name: by_name[name].tries}, price)),
+        lambda name: plain(table({name: by_name[name].tries}, price)),
+        lambda name: played(store, layout, by_name[name]),
+    )
+    experiment = wanted.experiment or f"{job.namespace}/{job.name}"
+    return evaluations.publish(wanted.uri, experiment, store, layout, content)

@@ -1,0 +1,248 @@
+"""An evaluation in MLflow: a run for the job, below it one for each candidate, and a trace for each episode.
+
+It is logged once, at the end of the job. A tracking server that fails never fails the job: what it did not
+take is said in the log, and lies in the artifact store all the same.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from headway_analysis.measures.candidate import ALL
+from headway_analysis.report.inspect_log import Played
+from headway_api import logs, names
+from headway_api.artifacts import Layout
+from headway_api.config import EvalConfig
+from headway_api.status import MlflowRun
+from headway_api.store import NotFound, Store
+from headway_coordinator.metrics import traces
+from headway_coordinator.metrics.mlflow import BATCH, DESCRIBED_AT_ONCE, HTTP_ENVIRONMENT, page
+from headway_coordinator.metrics.parameters import written
+
+TRACES_MOST: Final = 1000
+"""Episodes of one candidate that become traces: the first rows'. The Inspect logs have all of them."""
+TRACES_AT_ONCE: Final = 50
+SECONDS_MOST: Final = 600.0
+"""Longest that traces are sent; those that are left then are said and dropped."""
+LINES_MOST: Final = 10_000
+"""Tries of a candidate in MLflow's own table; `results.parquet` beside it has all of them."""
+TABLE: Final = "results.json"
+_UNUSABLE = re.compile(r"[^A-Za-z0-9_.\- /]")
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a finished evaluation has for MLflow."""
+
+    job: EvalConfig
+    report: Mapping[str, Any]
+    """As `report.document` makes it."""
+    text: str
+    """The same for people."""
+    parquet: Callable[[str], bytes]
+    """A candidate's part of the table, as a file."""
+    lines: Callable[[str], list[dict[str, Any]]]
+    """The same as plain rows."""
+    episodes: Callable[[str], Iterable[Played]]
+    """A candidate's episodes, one by one."""
+
+
+def publish(uri: str, experiment: str, store: Store, layout: Layout, content: Content) -> MlflowRun | None:
+    """Log everything to the tracking server at `uri`; the job's run, or None where it could not be had.
+
+    Blocking. Logging it again, after a restart, changes nothing.
+    """
+    for key, value in HTTP_ENVIRONMENT.items():
+        os.environ.setdefault(key, value)
+    found: MlflowRun | None = None
+    try:
+        publisher = Publisher(uri, experiment, store, layout, content)
+        found = publisher.parent()
+        publisher.candidates(found)
+    except Exception as error:  # the boundary to an optional part: said, and the job goes on to its end
+        logs.event(_log, "mlflow-failed", level=logging.WARNING, error=str(error))
+    return found
+
+
+class Publisher:
+    """Logs one evaluation. Its calls raise what MLflow raises."""
+
+    def __init__(self, uri: str, experiment: str, store: Store, layout: Layout, content: Content) -> None:
+        from mlflow import MlflowClient
+        from mlflow.tracing.client import TracingClient
+
+        self._uri = uri
+        self._experiment = experiment
+        self._store = store
+        self._layout = layout
+        self._content = content
+        self._client = MlflowClient(tracking_uri=uri)
+        self._traces = TracingClient(tracking_uri=uri)
+        self._ends = time.monotonic() + SECONDS_MOST
+        self._at = ended_ms(content.report)
+
+    def parent(self) -> MlflowRun:
+        """The job's own run: its parameters, the report, and the gate's verdict."""
+        job, report = self._content.job, self._content.report
+        gate = report["gate"]
+        told = {"gate": gate["verdict"]} if gate is not None else {}
+        run = self._run(self._layout.mlflow_run, f"{job.name}-{job.uid[:8]}", told)
+        self._params(run, settings(report["job"]))
+        self._files(run, {"report.json": json.dumps(report, indent=2), "report.md": self._content.text})
+        self._client.set_terminated(run.run_id)
+        return run
+
+    def candidates(self, parent: MlflowRun) -> None:
+        """A run below the job's for each candidate that was measured."""
+        for candidate in self._content.report["candidates"]:
+            if candidate["tries"]:
+                self._candidate(candidate, parent)
+
+    def _candidate(self, candidate: Mapping[str, Any], parent: MlflowRun) -> None:
+        from mlflow.entities import Metric
+
+        name, content = candidate["name"], self._content
+        told = {"candidate": name, "state": candidate["state"]}
+        run = self._run(self._layout.mlflow_run_of(name), name, told, parent)
+        self._params(run, parameters(candidate, content.report["job"]))
+        found = metrics(candidate, content.report["differences"])
+        for some in _pieces([Metric(key, value, self._at, 0) for key, value in found.items()], BATCH):
+            self._client.log_batch(run.run_id, metrics=some)
+        table = as_table(content.lines(name)[:LINES_MOST])
+        files: dict[str, str | bytes] = {
+            "results.parquet": content.parquet(name),
+            TABLE: table,
+            "report.md": content.text,
+        }
+        self._files(run, files)
+        self._client.set_tag(
+            run.run_id, "mlflow.loggedArtifacts", json.dumps([{"path": TABLE, "type": "table"}])
+        )
+        self._episodes(run, name)
+        self._client.set_terminated(run.run_id, "FAILED" if candidate["state"] == "Failed" else "FINISHED")
+
+    def _run(
+        self, kept_at: str, name: str, told: Mapping[str, str], parent: MlflowRun | None = None
+    ) -> MlflowRun:
+        """The run of an earlier process, else a new one."""
+        job = self._content.job
+        told = {"job": job.name, "namespace": job.namespace, "uid": job.uid, "kind": job.kind, **told}
+        labels = {f"{names.GROUP}/{key}": value for key, value in told.items()}
+        if parent is not None:
+            labels["mlflow.parentRunId"] = parent.run_id
+        try:
+            return MlflowRun.model_validate_json(self._store.get(kept_at))
+        except NotFound:
+            pass
+        known = self._client.get_experiment_by_name(self._experiment)
+        identity = str(known.experiment_id if known else self._client.create_experiment(self._experiment))
+        run_id = str(self._client.create_run(identity, run_name=name, tags=labels).info.run_id)
+        run = MlflowRun(experiment_id=identity, run_id=run_id, url=page(self._uri, identity, run_id))
+        self._store.put(kept_at, run.model_dump_json(by_alias=True).encode())
+        return run
+
+    def _params(self, run: MlflowRun, wanted: Mapping[str, str]) -> None:
+        from mlflow.entities import Param
+
+        for some in _pieces([Param(key, value) for key, value in wanted.items()], DESCRIBED_AT_ONCE):
+            self._client.log_batch(run.run_id, params=some)
+
+    def _files(self, run: MlflowRun, files: Mapping[str, str | bytes]) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            for name, content in files.items():
+                Path(folder, name).write_bytes(content.encode() if isinstance(content, str) else content)
+            self._client.log_artifacts(run.run_id, folder)
+
+    def _episodes(self, run: MlflowRun, candidate: str) -> None:
+        """Traces of the first episodes, some at a time."""
+        played = islice(self._content.episodes(candidate), TRACES_MOST)
+        sent = 0
+        while some := [*islice(played, TRACES_AT_ONCE)]:
+            if time.monotonic() > self._ends:
+                logs.event(_log, "mlflow-traces-left", level=logging.WARNING, candidate=candidate, sent=sent)
+                return
+            self._send(run, some)
+            sent += len(some)
+
+    def _send(self, run: MlflowRun, played: Sequence[Played]) -> None:
+        job = self._content.job.uid
+        found = [
+            traces.entity(span, traces.trace_id(job, episode))
+            for one, episode, _ in played
+            for span in traces.spans(one, episode)
+        ]
+        self._traces.log_spans(run.experiment_id, found)
+        for one, episode, _ in played:
+            trace = traces.trace_id(job, episode)
+            self._traces.start_trace(traces.info(one, episode, trace, run.experiment_id, run.run_id))
+
+
+def metrics(candidate: Mapping[str, Any], differences: Mapping[str, Any]) -> dict[str, float]:
+    """A candidate's figures: `eval/<measure>`, with `_low` and `_high` for its interval.
+
+    A task's have `/<task>` behind them; differences from the baseline are `eval/difference/<measure>`.
+    """
+    found: dict[str, float | None] = {}
+    for task, of in candidate["measures"].items():
+        behind = "" if task == ALL else f"/{usable(task)}"
+        for measure, each in of.items():
+            found[f"eval/{measure}{behind}"] = each["value"]
+            found |= {f"eval/{measure}_{end}{behind}": each[end] for end in ("low", "high")}
+    for measure, by_candidate in differences.items():
+        if (each := by_candidate.get(candidate["name"])) is not None:
+            found[f"eval/difference/{measure}"] = each["value"]
+            found |= {f"eval/difference/{measure}_{end}": each[end] for end in ("low", "high", "p_holm")}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def parameters(candidate: Mapping[str, Any], job: Mapping[str, Any]) -> dict[str, str]:
+    """What the candidate is, and what it was measured on."""
+    return {**dict(flat("candidate", candidate["model"])), **settings(job)}
+
+
+def settings(job: Mapping[str, Any]) -> dict[str, str]:
+    """What was measured: a parameter never changes, so nothing that a restart could move."""
+    return dict(flat("job", {key: value for key, value in job.items() if key not in ("begun", "ended")}))
+
+
+def flat(path: str, value: Any) -> Iterator[tuple[str, str]]:
+    """Every leaf by its path."""
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            yield from flat(f"{path}.{usable(name)}", item)
+    elif value is not None:
+        yield path, written(value)
+
+
+def usable(name: str) -> str:
+    """A name as MLflow takes it."""
+    return _UNUSABLE.sub("_", name)[:120]
+
+
+def as_table(lines: Sequence[Mapping[str, Any]]) -> str:
+    """Rows as MLflow's own table shows them."""
+    columns = [*lines[0]] if lines else []
+    return json.dumps({"columns": columns, "data": [[line[name] for name in columns] for line in lines]})
+
+
+def ended_ms(report: Mapping[str, Any]) -> int:
+    """When the last episode ended."""
+    ended = report["job"]["ended"]
+    return 0 if ended is None else int(datetime.fromisoformat(ended).timestamp() * 1000)
+
+
+def _pieces(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    return (items[start : start + size] for start in range(0, len(items), size))

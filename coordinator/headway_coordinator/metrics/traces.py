@@ -1,0 +1,202 @@
+"""An episode as a trace in MLflow: a span for the episode, one for each turn, one for each tool call.
+
+Ids are functions of the episode's id, so an episode that is logged twice is one trace.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from headway_analysis.measures.tries import Try
+from headway_analysis.report.conversation import Step, first, steps
+from headway_api import names
+from headway_api.records import EpisodeRecord, Outcome
+
+CHARACTERS: Final = 8000
+"""Most characters of one message in a trace; the stored episode has all of it."""
+EQUAL_SHARES: Final = "records have no time of a turn: the turns share the episode's time equally"
+
+
+@dataclass(frozen=True)
+class Span:
+    """One span, as plain data."""
+
+    id: str
+    parent: str | None
+    name: str
+    kind: str
+    begun: float
+    ended: float
+    """Unix times."""
+    attributes: Mapping[str, Any]
+    failed: bool = False
+
+
+def trace_id(job: str, episode: EpisodeRecord) -> str:
+    """Id of an episode's trace: 32 hexadecimal digits. `job` is the job's uid."""
+    return hashlib.sha256(f"{job}/{episode.episode_id}".encode()).hexdigest()[:32]
+
+
+def spans(one: Try, episode: EpisodeRecord) -> list[Span]:
+    """The root first, then every turn with the tool calls that it led to."""
+    root = _id(episode.episode_id)
+    return [_root(root, one, episode), *_turns(root, episode)]
+
+
+def _id(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()[:16]
+
+
+def _root(identity: str, one: Try, episode: EpisodeRecord) -> Span:
+    outputs = {
+        "outcome": one.outcome.value,
+        "reward": one.reward,
+        "external_score": one.external_score,
+        "metrics": dict(one.metrics),
+        "answer": short(episode.messages[-1:]),
+    }
+    return Span(
+        identity,
+        None,
+        f"row {one.place.row}, try {one.index}",
+        "AGENT",
+        episode.started_at,
+        episode.finished_at,
+        {
+            "mlflow.spanInputs": {"messages": short(first(episode))},
+            "mlflow.spanOutputs": outputs,
+            **{f"{names.GROUP}/{key}": value for key, value in about(one).items()},
+            f"{names.GROUP}/times": EQUAL_SHARES,
+        },
+        failed=one.outcome in (Outcome.INFRA_ERROR, Outcome.AGENT_ERROR),
+    )
+
+
+def about(one: Try) -> dict[str, str]:
+    """What a trace is found by."""
+    told = {
+        "candidate": one.place.candidate,
+        "task": one.place.task,
+        "row": one.place.row,
+        "try": one.index,
+        "episode": one.episode_id,
+        "outcome": one.outcome.value,
+        "reward": one.reward,
+        "external_score": one.external_score,
+        "success": one.success,
+    }
+    return {key: str(value) for key, value in told.items() if value not in (None, "")}
+
+
+def _turns(root: str, episode: EpisodeRecord) -> Iterator[Span]:
+    heard = len(first(episode))
+    for step in steps(episode):
+        identity = _id(f"{episode.episode_id}/turn/{step.turn.index}")
+        until = heard if step.at is None else step.at
+        yield _turn(identity, root, step, episode.messages[max(0, until - 1) : until])
+        for number, call in enumerate(step.calls):
+            yield Span(
+                _id(f"{episode.episode_id}/turn/{step.turn.index}/{number}"),
+                identity,
+                call.name or "tool",
+                "TOOL",
+                step.ended,
+                step.ended,
+                {
+                    "mlflow.spanInputs": call.arguments,
+                    "mlflow.spanOutputs": None if call.answer is None else call.answer[:CHARACTERS],
+                },
+                failed=call.failed,
+            )
+        heard = until + 1 + len(step.calls)
+
+
+def _turn(identity: str, root: str, step: Step, heard: Sequence[Mapping[str, Any]]) -> Span:
+    """The inputs are what was said last; the turns before have the rest."""
+    turn = step.turn
+    return Span(
+        identity,
+        root,
+        f"turn {turn.index}",
+        "CHAT_MODEL",
+        step.begun,
+        step.ended,
+        {
+            "mlflow.spanInputs": {"messages": short(heard)},
+            "mlflow.spanOutputs": None if step.message is None else short([step.message])[0],
+            "mlflow.chat.tokenUsage": tokens(turn.prompt_tokens, turn.cached_tokens, turn.sampled_tokens),
+            f"{names.GROUP}/finish_reason": turn.finish_reason,
+            f"{names.GROUP}/delivered": turn.delivered,
+            f"{names.GROUP}/malformed_tool_calls": turn.malformed_tool_calls,
+        },
+    )
+
+
+def tokens(prompt: int, cached: int, sampled: int) -> dict[str, int]:
+    """Token counts under MLflow's names; `prompt` includes what was cached."""
+    return {
+        "input_tokens": prompt,
+        "output_tokens": sampled,
+        "total_tokens": prompt + sampled,
+        "cache_read_input_tokens": cached,
+    }
+
+
+def short(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Messages whose text is cut at `CHARACTERS`."""
+    return [{key: _cut(value) for key, value in message.items()} for message in messages]
+
+
+def _cut(value: Any) -> Any:
+    return f"{value[:CHARACTERS]}..." if isinstance(value, str) and len(value) > CHARACTERS else value
+
+
+def entity(span: Span, trace: str) -> Any:
+    """A span as MLflow's own."""
+    from mlflow.entities import Span as Entity
+
+    attributes = {"mlflow.traceRequestId": f"tr-{trace}", "mlflow.spanType": span.kind, **span.attributes}
+    return Entity.from_dict(
+        {
+            "trace_id": f"tr-{trace}",
+            "span_id": span.id,
+            "parent_span_id": span.parent,
+            "name": span.name,
+            "start_time_unix_nano": int(span.begun * 1e9),
+            "end_time_unix_nano": int(span.ended * 1e9),
+            "status": {"code": "STATUS_CODE_ERROR" if span.failed else "STATUS_CODE_OK", "message": ""},
+            "attributes": {name: json.dumps(value) for name, value in attributes.items()},
+            "events": [],
+        }
+    )
+
+
+def info(one: Try, episode: EpisodeRecord, trace: str, experiment: str, run: str) -> Any:
+    """What MLflow lists of a trace, with the run that it belongs to."""
+    from mlflow.entities import TraceInfo, TraceLocation, TraceState
+
+    root = spans(one, episode)[0]
+    used = tokens(one.prompt_tokens + one.cached_tokens, one.cached_tokens, one.sampled_tokens)
+    return TraceInfo(
+        trace_id=f"tr-{trace}",
+        trace_location=TraceLocation.from_experiment_id(experiment),
+        request_time=int(episode.started_at * 1000),
+        execution_duration=int(one.seconds * 1000),
+        state=TraceState.ERROR if root.failed else TraceState.OK,
+        request_preview=json.dumps(root.attributes["mlflow.spanInputs"])[:1000],
+        response_preview=json.dumps(root.attributes["mlflow.spanOutputs"])[:1000],
+        client_request_id=episode.episode_id,
+        trace_metadata={
+            "mlflow.sourceRun": run,
+            "mlflow.trace_schema.version": "3",
+            "mlflow.trace.tokenUsage": json.dumps(used),
+        },
+        tags={
+            "mlflow.traceName": root.name,
+            **{f"{names.GROUP}/{key}": value for key, value in about(one).items()},
+        },
+    )
