@@ -48,9 +48,10 @@ crds: venv ## write crds/, the chart's copies and the reference page from the mo
 	$(PY) -m headway_api.docs docs/reference/crds.md
 	$(PY) -m headway_api.recipes --policy charts/headway/files/guard-rails.yaml
 
-.PHONY: test test-unit test-oracles test-integration test-e2e test-long test-chaos test-all
-test: venv ## unit, integration, end to end; the cluster is stopped again if it was started here
-	$(TOGETHER) $(SHORT) tests
+.PHONY: test test-unit test-oracles test-integration test-e2e test-long test-chaos
+test: export CHAOS_KILLS ?= 1
+test: venv ## unit, integration, end to end; the cluster is stopped again if it was started here (ALL=1: the long tests too)
+	$(TOGETHER) $(if $(ALL),,$(SHORT)) tests
 test-unit: venv ## pure Python, no process started
 	$(TOGETHER) tests/unit
 test-oracles: oracles ## the objective against verl and TRL, value and gradient (a minute; the first time an environment of 7 GB)
@@ -65,9 +66,6 @@ test-long: venv ## the rest: processes killed in a job, full weights in vLLM, le
 test-chaos: export CHAOS_KILLS ?= 20
 test-chaos: venv ## coordinator, servers, agents, sandboxes and learners killed at random, CHAOS_KILLS times each (20: over an hour)
 	$(TOGETHER) -m chaos tests/integration
-test-all: export CHAOS_KILLS ?= 1
-test-all: venv ## test, test-long and test-chaos in one go: what several of them need is started once
-	$(TOGETHER) tests
 
 .PHONY: bench-rollout bench-learner bench-learning
 bench-rollout: venv ## what the gateway, asynchrony and weight updates cost and gain: bench/results/rollout.md (half an hour; ONLY=gateway: a section)
