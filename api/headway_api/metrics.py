@@ -338,6 +338,15 @@ OPERATOR: Final = (
     Family("operator/jobs", "Jobs by kind, namespace and state.", labels=("kind", "namespace", "state")),
 )
 
+_MEASURED_BY: Final = ("candidate", "task", "measure")
+EVALUATION: Final = (
+    Family("eval/measure", "A measure of docs/evaluation.md, so far.", labels=_MEASURED_BY),
+    Family("eval/measure_low", "Lower end of its 95 % interval, where it has one.", labels=_MEASURED_BY),
+    Family("eval/measure_high", "Upper end of its 95 % interval.", labels=_MEASURED_BY),
+    Family("eval/rows", "Rows that a candidate was measured on.", labels=("candidate",)),
+    Family("eval/in_flight", "Episodes of a candidate that run now.", labels=("candidate",)),
+)
+
 FAMILIES: Final = (
     *TRAINING,
     *TIMING,
@@ -347,6 +356,7 @@ FAMILIES: Final = (
     *ANALYSIS,
     *measured("val", "in validation"),
     *measured("eval", "in evaluation"),
+    *EVALUATION,
     *OBJECTIVE,
     *STALENESS,
     *EPISODES,

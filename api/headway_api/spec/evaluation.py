@@ -18,7 +18,7 @@ from headway_api.spec.trust import MeasureSpec
 from headway_api.spec.types import Decimal, Label, ObjectName, SecretRef, Subdomain, Uri, uri_scheme
 from headway_api.status import RLEvalJobStatus
 
-MetricName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=64)]
+MetricName = Annotated[str, Field(pattern=r"^[a-zA-Z][a-zA-Z0-9_]*$", max_length=64)]
 MAX_TOKENS = 4096
 """Most tokens of one turn where the spec does not say."""
 BASE_SUFFIX = "-base"

@@ -84,6 +84,7 @@ class EvalCoordinator(Process):
         self._watch: stall.Watch | None = None
         self._compared: Comparison | None = None
         self._stale = asyncio.Event()
+        self._tracked: st.MlflowRun | None = None
         self._final = False
         """The figures are those of all rows, and written down."""
 
@@ -104,6 +105,8 @@ class EvalCoordinator(Process):
             found.results = view.results(state, compared, self._book, today)
             found.gate = view.gate(compared, self._final)
             found.headline = view.headline(self.spec, compared)
+        if self._tracked is not None:
+            found.tracking = st.Tracking(mlflow=self._tracked)
         return found
 
     def _app(self) -> web.Application:
@@ -172,7 +175,8 @@ class EvalCoordinator(Process):
             JobError: `CandidateFailed` or `GateNotPassed`: the results stand all the same.
         """
         compared = self._compared = await self._compare(evaluation, None)
-        await self._blocking(results.write, self._store, self.layout, self._run_of(evaluation), compared)
+        written = results.write, self._store, self.layout, self._run_of(evaluation), compared
+        self._tracked = await self._blocking(*written)
         self._final = True
         await self._last_word()
         logs.event(_log, "finished", groups=evaluation.state.groups_done)

@@ -153,7 +153,7 @@ def samples(found: Comparison | None, state: EvalState | None) -> Iterator[Sampl
     if state is not None:
         for candidate in state.candidates.values():
             labels = {"candidate": candidate.name}
-            yield Sample("eval/groups", len(candidate.tries), labels)
+            yield Sample("eval/rows", len(candidate.tries), labels)
             yield Sample("eval/in_flight", state.in_flight[candidate.name], labels)
     if found is None:
         return
@@ -162,6 +162,9 @@ def samples(found: Comparison | None, state: EvalState | None) -> Iterator[Sampl
             for measure, estimate in figures.items():
                 labels = {"candidate": name, "task": task, "measure": measure}
                 yield Sample("eval/measure", estimate.value, labels)
+                if estimate.low is not None and estimate.high is not None:
+                    yield Sample("eval/measure_low", estimate.low, labels)
+                    yield Sample("eval/measure_high", estimate.high, labels)
 
 
 def _decimal(value: float | None) -> str | None:

@@ -18,6 +18,7 @@ from typing import Any
 import learner_rig
 import pytest
 from a_job import manifest
+from episodes import a_group
 from faulty_servers import Scripted, after, broker, fail, first, sandbox, serving
 from lease_service import free_port
 from prometheus_client import Metric
@@ -25,7 +26,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from scripted_learner import ScriptedLearner
 from speaking_job import job, speaking_engine, until_ready
 
+from headway_analysis.comparison import compare_all
 from headway_analysis.measures import figures
+from headway_analysis.measures.tries import Place, Rules, tries_of
 from headway_api.artifacts import Layout
 from headway_api.config import JobConfig
 from headway_api.metrics import FAMILIES, family
@@ -35,6 +38,9 @@ from headway_coordinator.coordinator import Coordinator
 from headway_coordinator.engines import concurrency
 from headway_coordinator.engines import fleet as fleets
 from headway_coordinator.engines.router import Endpoint
+from headway_coordinator.evaluation import view
+from headway_coordinator.evaluation.state import CandidateState, EvalState
+from headway_coordinator.metrics.prometheus import Exporter
 from headway_coordinator.spool import decode
 from headway_sandbox.broker import metrics as broker_metrics
 from headway_trainer import learner as learners
@@ -108,7 +114,21 @@ async def coordinators(folder: Path) -> set[str]:
 def evaluated(store: FileStore, layout: Layout) -> set[str]:
     """What an evaluation reports of the groups that the job's validation left."""
     groups = [decode(store.get(uri)) for uri in store.list(layout.validation_groups(0))]
-    return {family(name).name for name in figures.evaluation(groups, [1], 1.0, "eval", max_turns=4)}
+    named = {family(name).name for name in figures.evaluation(groups, [1], 1.0, "eval", max_turns=4)}
+    return named | compared()
+
+
+def compared() -> set[str]:
+    """What an evaluation shows while it runs."""
+    tries = {
+        name: [one for row in range(8) for one in tries_of(a_group(f"e-{name}-{row:06d}", [row % 2]),
+               Place(name, row), Rules())]
+        for name in ("base", "tuned")
+    }  # fmt: skip
+    found = compare_all(tries, [1], "base", None)
+    state = EvalState({name: CandidateState(name) for name in tries}, rows=8)
+    exporter = Exporter("ns", "job", lambda: view.samples(found, state))
+    return families(text_string_to_metric_families(exporter.text().decode()))
 
 
 async def seen(coordinator: Coordinator, running: asyncio.Task[None]) -> set[str]:
