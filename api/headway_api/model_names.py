@@ -36,5 +36,5 @@ def name_of(manifest: WeightsManifest, slot: str = POLICY) -> str:
 
 def salt_of(version: PolicyVersion, slot: str = POLICY) -> str:
     """Salt of a request's cached prefix: nothing that was computed for another version, or for another slot
-    with the same version, is ever found."""
-    return str(version) if slot == POLICY else f"{slot}/{version}"
+    with the same version, is ever found. vLLM takes none with `@`, `/` or a backslash."""
+    return str(version) if slot == POLICY else adapter_name(version, slot)

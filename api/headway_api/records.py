@@ -3,7 +3,7 @@
     coordinator -> vLLM      token ids in, token ids out (vLLM's own API)
     coordinator -> sandbox   `sandbox_api` documents
     learner     -> coordinator   GET /v1/batch, POST /v1/steps        (`Batch`, `StepReport`)
-    coordinator -> weight agent  POST /v1/weights, GET /v1/weights    (`WeightsManifest`, `WeightsState`)
+    coordinator -> weight agent  POST, GET, DELETE /v1/weights?slot=  (`WeightsManifest`, `WeightsState`)
     coordinator -> artifact store   `GroupRecord` (the spool), usage segments
     learner     -> artifact store   `StepReport` beside its checkpoint
 

@@ -27,8 +27,9 @@ TRANSFER_BACKEND: Final = "headway-folder"
 """Name of the weight-transfer engine in `weight_transfer.py`."""
 
 FULL_WORKER: Final = "headway_rollout.weight_transfer.WorkerExtension"
+LORA_WORKER: Final = "headway_rollout.cpu_lora.LoraWorker"
 PLAIN_WORKER: Final = "headway_rollout.worker.Worker"
-"""What vLLM's workers import before they load the model: to take full weights, or not."""
+"""What vLLM's workers import before they load the model: to take full weights, adapters or none."""
 
 LORA_RANKS: Final = (1, 8, 16, 32, 64, 128, 256)
 """Ranks vLLM reserves slots for; an adapter of a rank between takes the next one."""
@@ -96,10 +97,9 @@ def launch(
 
 def _weights(model: ServedModel) -> list[str]:
     """Flags for the weights that come later: adapters, or all weights of the model, or none."""
-    if model.lora_rank is None and model.updates:
-        return _full()
-    lora = _lora(model.lora_rank, most_adapters(model)) if model.lora_rank is not None else []
-    return [*lora, "--worker-extension-cls", PLAIN_WORKER]
+    if model.lora_rank is not None:
+        return _lora(model.lora_rank, most_adapters(model))
+    return _full() if model.updates else ["--worker-extension-cls", PLAIN_WORKER]
 
 
 def most_adapters(model: ServedModel) -> int:
@@ -116,6 +116,7 @@ def _lora(rank: int, adapters: int) -> list[str]:
         "--max-loras", str(adapters),
         # vLLM's worker keeps unloaded adapters until it needs their place; twice the live ones is plenty.
         "--max-cpu-loras", str(2 * adapters),
+        "--worker-extension-cls", LORA_WORKER,
     ]  # fmt: skip
 
 

@@ -126,7 +126,10 @@ class RolloutServer:
         await runner.setup()
         await web.TCPSite(runner, self._settings.address, self._settings.weights_port).start()
         try:
-            async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
+            # The engine closes an idle connection after 5 s. A request that met the close would look like an
+            # engine that fails.
+            connector = aiohttp.TCPConnector(limit=0, force_close=True)
+            async with aiohttp.ClientSession(connector=connector) as http:
                 await self._until(stopping, self._serve(http))
         finally:
             if self._process is not None:

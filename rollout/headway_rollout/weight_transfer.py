@@ -1,7 +1,7 @@
 """Runs inside vLLM: a weight-transfer engine that reads a checkpoint from a folder, or from the learner.
 
-The only module that knows vLLM's internals. `launch.py` names `WorkerExtension` as the worker
-extension, so every worker imports this module before it creates its transfer engine.
+It knows vLLM's internals, as `cpu_lora` does and nothing else. `launch.py` names `WorkerExtension` as the
+worker extension, so every worker imports this module before it creates its transfer engine.
 
 vLLM's reload packs each layer's weights again as it loads them. One layer is never loaded: an output head
 tied to the embeddings. On a GPU it shares their storage and is right by itself; on a CPU its product runs

@@ -23,7 +23,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from headway_api import names
-from headway_api.config import JobConfig
+from headway_api.config import EvalConfig, JobConfig
+from headway_api.model_names import POLICY
 from headway_api.records import Canary, PolicyVersion, WeightsManifest, WeightsState
 from headway_api.store import digest
 
@@ -52,6 +53,26 @@ def job_config(folder: Path, base: Path | str, **spec: Any) -> JobConfig:
     return JobConfig.model_validate({"name": "job", "namespace": "tests", "uid": "uid", "spec": content})
 
 
+def eval_config(folder: Path, base: Path, ranks: dict[str, int | None]) -> EvalConfig:
+    """An evaluation over folders. Its candidates share `base` and one set of servers; `ranks` are those of
+    their adapters, None for the base model itself."""
+    uri = f"file://{base}"
+    spec = {
+        "candidates": [{"name": name, "model": {"base": "s3://bucket/model"}} for name in ranks],
+        "data": {"uri": f"file://{folder}/rows.jsonl"},
+        "environment": {"image": "environment", "entrypoint": "environment:Environment"},
+        "output": {"uri": f"file://{folder}/store"},
+        "rollout": {"maxConcurrency": 16},
+    }
+    how = {"base": uri, "dtype": "float32", "contextLength": 1024, "serverSet": 0}
+    candidates = [
+        {"name": name, "kind": "Adapter" if rank else "Model", "loraRank": rank} | how
+        for name, rank in ranks.items()
+    ]
+    content = {"name": "job", "namespace": "tests", "uid": "uid", "spec": spec, "candidates": candidates}
+    return EvalConfig.model_validate(content)
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -61,9 +82,12 @@ def free_port() -> int:
 class RolloutServer:
     """The process `python -m headway_rollout`, killed with all it started when the block ends."""
 
-    def __init__(self, folder: Path, base: Path | str, **spec: Any) -> None:
+    def __init__(
+        self, folder: Path, base: Path | str, evaluation: EvalConfig | None = None, **spec: Any
+    ) -> None:
+        """Of a training job over `base`, or of the first set of servers of `evaluation`."""
         folder.mkdir(parents=True, exist_ok=True)
-        self.config = job_config(folder, base, **spec)
+        self.config = evaluation or job_config(folder, base, **spec)
         self.log = folder / "server.log"
         self.engine_port, self.weights_port = free_port(), free_port()
         (folder / "job.json").write_text(self.config.model_dump_json(by_alias=True))
@@ -72,6 +96,7 @@ class RolloutServer:
             names.ENV_CONFIG: str(folder / "job.json"),
             names.ENV_TOKEN_FILE: str(folder / "token"),
             names.ENV_CACHE: str(folder / "cache"),
+            names.ENV_SERVER_SET: "0",
             "HEADWAY_BIND_ADDRESS": "127.0.0.1",
             "HEADWAY_ENGINE_PORT": str(self.engine_port),
             "HEADWAY_WEIGHTS_PORT": str(self.weights_port),
@@ -158,13 +183,14 @@ class RolloutServer:
         except (urllib.error.URLError, ConnectionError):
             return 0
 
-    def post(self, manifest: WeightsManifest) -> WeightsState:
-        code, text = request("POST", f"{self.agent_url}/v1/weights", manifest.model_dump_json(), TOKEN)
-        assert code == 200, text
-        return WeightsState.model_validate_json(text)
+    def post(self, manifest: WeightsManifest, slot: str = POLICY) -> WeightsState:
+        return self._agent("POST", slot, manifest.model_dump_json())
 
-    def state(self) -> WeightsState:
-        code, text = request("GET", f"{self.agent_url}/v1/weights", token=TOKEN)
+    def state(self, slot: str = POLICY) -> WeightsState:
+        return self._agent("GET", slot)
+
+    def _agent(self, method: str, slot: str, body: str | None = None) -> WeightsState:
+        code, text = request(method, f"{self.agent_url}/v1/weights?slot={slot}", body, TOKEN)
         assert code == 200, text
         return WeightsState.model_validate_json(text)
 

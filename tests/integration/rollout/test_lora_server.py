@@ -12,7 +12,8 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,11 @@ from rollout_server import (
 
 from headway_api.exits import RETRIABLE
 from headway_api.model_names import adapter_name
-from headway_api.records import WeightsManifest
+from headway_api.records import Canary, WeightsManifest
 from headway_api.store import digest
+from headway_coordinator.engines import vllm
+from headway_coordinator.engines.fleet import Fleet
+from headway_coordinator.engines.router import Endpoint
 from headway_rollout import hang
 from headway_rollout.engine import Engine
 from headway_rollout.launch import KEEP_ADAPTERS
@@ -39,6 +43,9 @@ from headway_rollout.launch import KEEP_ADAPTERS
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 LORA = {"lora": {"rank": 8, "alpha": 16}}
+HELD_OUT = {"train": {"uri": "file:///train.jsonl"}, "validation": {"uri": "file:///held-out.jsonl"}}
+"""With these rows, the engine has a place for what is validated beside training."""
+PROMPTS = [[3 + (7 * n + at) % 90 for at in range(40)] for n in range(6)]
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +55,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> Iterator[RolloutServer]:
-    with RolloutServer(tmp_path_factory.mktemp("server"), tiny, model=LORA) as server:
+    with RolloutServer(tmp_path_factory.mktemp("server"), tiny, model=LORA, data=HELD_OUT) as server:
         assert server.status("/healthz") in (0, 200)
         server.wait_ready()
         yield server
@@ -211,6 +218,125 @@ def test_missing_weights_are_reported(server: RolloutServer, first: WeightsManif
     assert state.error is not None
     assert state.error.startswith("NotFound")
     assert server.status("/readyz") == 200
+
+
+def a_base(canary: Canary | None = None) -> WeightsManifest:
+    return WeightsManifest(version=version(0), kind="base", uri="file:///base", files=[], canary=canary)
+
+
+def greedy(prompt: list[int], tokens: int = 24) -> vllm.Request:
+    return vllm.Request(prompt, max_tokens=tokens, temperature=0.0, top_p=1.0, seed=1, stop_token_ids=[])
+
+
+@asynccontextmanager
+async def fleets(server: RolloutServer, **wanted: WeightsManifest) -> AsyncIterator[dict[str, Fleet]]:
+    """A fleet for each slot, all over the same server; each has it in rotation."""
+
+    async def discover() -> set[Endpoint]:
+        return {Endpoint(server.url, server.agent_url)}
+
+    async with aiohttp.ClientSession() as http, asyncio.TaskGroup() as tasks:
+        found = {slot: Fleet(http, TOKEN, discover, slot=slot) for slot in wanted}
+        running = [tasks.create_task(fleet.run()) for fleet in found.values()]
+        for slot, fleet in found.items():
+            await fleet.want(wanted[slot])
+            async with asyncio.timeout(60):
+                await fleet.ready()
+        try:
+            yield found
+        finally:
+            for task in running:
+                task.cancel()
+
+
+@pytest.fixture(scope="module")
+def beside(store: Path, tiny: Path) -> WeightsManifest:
+    """An adapter for a slot of its own, of the version that the trained policy has too."""
+    return publish_adapter(store / "beside", tiny, version(10), seed=20)
+
+
+async def test_slots_and_the_base_sampled_at_once_give_what_each_gives_alone(
+    server: RolloutServer, store: Path, tiny: Path, beside: WeightsManifest
+) -> None:
+    """By now as many adapters were loaded as the engine has places for, so each place holds one."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    policy = publish_adapter(store, tiny, version(10), seed=10)
+    wanted = {"policy": policy, "validation": beside, "plain": a_base()}
+    alone: dict[str, list[vllm.Sampled]] = {}
+    for slot, manifest in wanted.items():
+        async with fleets(server, **{slot: manifest}) as found:
+            asked = (found[slot].generate(f"{n}", greedy(prompt), 120) for n, prompt in enumerate(PROMPTS))
+            alone[slot] = [await one for one in asked]
+    told = {slot: [sampled.tokens for sampled in found] for slot, found in alone.items()}
+    assert told["policy"] != told["validation"] != told["plain"] != told["policy"]
+    assert all(sampled.cached_tokens == 0 for found in alone.values() for sampled in found)
+    model, plain = AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float32), alone["plain"][0]
+    expected = score(model, PROMPTS[0] + plain.tokens)[-len(plain.tokens) :]
+    assert plain.logprobs == pytest.approx(expected, abs=1e-4)
+    async with fleets(server, **wanted) as found:
+        asked_at_once = {
+            (slot, n): asyncio.create_task(found[slot].generate(f"{n}", greedy(prompt), 120))
+            for n, prompt in enumerate(PROMPTS)
+            for slot in wanted
+        }
+        for (slot, n), one in asked_at_once.items():
+            sampled = await one
+            assert sampled.tokens == alone[slot][n].tokens
+            assert sampled.logprobs == pytest.approx(alone[slot][n].logprobs, abs=1e-4)
+            assert [span.version for span in sampled.versions] == [wanted[slot].version]
+        assert [fleet.reroutes for fleet in found.values()] == [0, 0, 0]
+
+
+def test_a_slot_more_than_the_engine_has_places_for_is_refused(
+    server: RolloutServer, beside: WeightsManifest
+) -> None:
+    where = f"{server.agent_url}/v1/weights?slot=third"
+    code, text = request("POST", where, beside.model_dump_json(), TOKEN)
+    assert code == 409, text
+    assert "room for 2 adapters" in text
+
+
+def test_the_wrong_adapter_in_a_slot_leaves_the_others_serving(
+    server: RolloutServer, first: WeightsManifest, store: Path, tiny: Path, beside: WeightsManifest
+) -> None:
+    other = publish_adapter(store / "beside", tiny, version(11), seed=21)
+    wrong = Path(other.uri.removeprefix("file://")) / "adapter_model.safetensors"
+    state = server.post(with_file(first, store, 12, wrong.name, wrong.read_bytes()), "validation")
+    assert (state.version, state.ready, state.reason) == (None, False, "VerificationFailed")
+    assert server.state("validation") == state
+    assert refused(server, "validation-0.12")
+    assert server.status("/readyz") == 200
+    assert server.state().ready
+    assert server.state("plain").ready
+    server.generate("policy-0.10", CANARY_TOKENS)
+    state = server.post(a_base(first.canary), "impostor")
+    assert (state.ready, state.reason) == (False, "VerificationFailed")
+    assert server.post(beside, "validation").ready
+
+
+def refused(server: RolloutServer, model: str) -> bool:
+    body = {"model": model, "token_ids": [5, 6], "sampling_params": {"max_tokens": 1}}
+    return request("POST", f"{server.url}/inference/v1/generate", json.dumps(body))[0] == 404
+
+
+async def test_a_slot_is_released_once_no_request_uses_it(
+    server: RolloutServer, beside: WeightsManifest
+) -> None:
+    folder = server.cache / "weights" / "validation" / str(beside.version)
+    async with fleets(server, validation=beside) as found:
+        long = asyncio.create_task(found["validation"].generate("long", greedy(PROMPTS[0], 800), 120))
+        await asyncio.to_thread(until, lambda: 'running_lora_adapters="validation-0.10"' in server.metrics())
+        await found["validation"].release()
+        assert server.state("validation").version is None
+        assert folder.exists()
+        assert (await long).versions[0].version == beside.version
+        await asyncio.to_thread(until, lambda: not folder.exists())
+    assert refused(server, "validation-0.10")
+    assert server.state().ready
+    server.generate("policy-0.10", CANARY_TOKENS)
+    server.generate("base", CANARY_TOKENS)
 
 
 async def test_an_engine_that_hangs_while_it_has_no_requests_is_found(

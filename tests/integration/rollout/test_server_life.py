@@ -10,13 +10,24 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from rollout_server import RolloutServer, kill
+import torch
+from rollout_server import CANARY_TOKENS, TOLERANCE, RolloutServer, eval_config, kill, score, version
+from tiny_model import write_model
+from transformers import AutoModelForCausalLM
 
 from headway_api.exits import PERMANENT, RETRIABLE
+from headway_api.records import Canary, WeightsManifest
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 LORA = {"lora": {"rank": 8, "alpha": 16}}
+
+
+def a_base(model: Path) -> WeightsManifest:
+    """The model that a server loaded, with the log-probabilities that `model` gives."""
+    found = score(AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32), CANARY_TOKENS)
+    canary = Canary(tokens=CANARY_TOKENS, logprobs=found, tolerance=TOLERANCE)
+    return WeightsManifest(version=version(7), kind="base", uri=f"file://{model}", files=[], canary=canary)
 
 
 def until(condition: Callable[[], bool], seconds: float = 120) -> None:
@@ -37,8 +48,16 @@ def test_kill_of_the_server_leaves_no_engine_process(tmp_path: Path, tiny: Path)
 
 
 def test_when_the_engine_dies_the_server_says_so_and_ends(tmp_path: Path, tiny: Path) -> None:
-    with RolloutServer(tmp_path, tiny, model=LORA) as server:
+    """One of an evaluation of a plain model: an engine that takes no weights."""
+    with RolloutServer(tmp_path, tiny, eval_config(tmp_path, tiny, {"plain": None})) as server:
         server.wait_ready()
+        right = a_base(tiny)
+        wrong = a_base(write_model(tmp_path / "other", seed=1))
+        state = server.post(right, "plain")
+        assert (state.ready, state.version) == (True, right.version), state.error
+        assert server.post(wrong, "trained").reason == "VerificationFailed"
+        assert server.state("plain").ready
+        assert server.status("/readyz") == 200
         kill(server.front_process())
         assert server.process.wait(60) == RETRIABLE
         assert "EngineDied: vLLM died of SIGKILL (killed)" in server.tail()

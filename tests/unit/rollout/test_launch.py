@@ -18,6 +18,7 @@ from headway_rollout.launch import (
     FULL_WORKER,
     KEEP_ADAPTERS,
     LARGEST_CACHE,
+    LORA_WORKER,
     PLAIN_WORKER,
     SMALLEST_CACHE,
     TRANSFER_BACKEND,
@@ -154,7 +155,8 @@ def test_the_users_arguments_come_last_and_so_win() -> None:
 def test_every_worker_is_prepared_before_its_first_step() -> None:
     full, lora = (flags(started(model=model).argv) for model in ({"full": {}}, {"lora": {"alpha": 8}}))
     assert full["--worker-extension-cls"] == FULL_WORKER
-    assert lora["--worker-extension-cls"] == PLAIN_WORKER
+    assert lora["--worker-extension-cls"] == LORA_WORKER
+    assert an_evaluation(None, 1)["--worker-extension-cls"] == PLAIN_WORKER
     assert started().env["PYTHONFAULTHANDLER"] == "1"
 
 
@@ -220,6 +222,8 @@ def test_versions_of_two_slots_never_share_a_name_or_a_cached_prefix(
     alike = (one, first) == (other, second)
     assert (adapter_name(first, one) == adapter_name(second, other)) == alike
     assert (salt_of(first, one) == salt_of(second, other)) == alike
+    assert len(salt_of(first, one)) <= 128
+    assert not set(salt_of(first, one)) & set("@/\\\0"), "vLLM refuses those"
 
 
 def test_the_transfer_engine_is_registered_under_the_name_that_is_asked_for() -> None:

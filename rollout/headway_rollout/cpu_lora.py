@@ -1,0 +1,51 @@
+"""Runs inside vLLM's workers that hold adapters: keeps requests for the base model free of them on a CPU.
+
+vLLM marks tokens of the base model with the adapter index -1. Its kernels for GPUs skip these tokens. Those
+for CPUs take -1 for the last adapter and apply it: a request for the base model then gets an adapter's
+answer, without an error, as soon as it shares a batch with one (vllm-project/vllm pull request 48421).
+
+An adapter is two products. With the first one's result at 0, the second adds nothing.
+"""
+
+from __future__ import annotations
+
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+from vllm.lora.ops.torch_ops import lora_ops
+from vllm.lora.punica_wrapper import punica_cpu
+from vllm.platforms import current_platform
+
+from headway_rollout.worker import Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+
+def skipping(shrink: Callable[..., None]) -> Callable[..., None]:
+    """The first product of an adapter, 0 for tokens that have none.
+
+    Args:
+        shrink: fills `output_tensor` (tokens x rank) from `inputs` (tokens x features), the stacked matrices
+            and the adapter's index of each token.
+    """
+
+    @wraps(shrink)
+    def skipped(
+        inputs: Tensor, stacked: Tensor, output_tensor: Tensor, indices: Tensor, *rest: Any, **named: Any
+    ) -> None:
+        shrink(inputs, stacked, output_tensor, indices, *rest, **named)
+        output_tensor.masked_fill_((indices < 0).unsqueeze(1), 0)
+
+    return skipped
+
+
+class LoraWorker(Worker):
+    """The worker extension of an engine with adapters. Naming it makes the worker import this module."""
+
+
+if current_platform.is_cpu():
+    # One is called for single tokens, the other from within the product over whole prompts.
+    lora_ops.bgmv_shrink = punica_cpu.bgmv_shrink = skipping(lora_ops.bgmv_shrink)

@@ -1,0 +1,192 @@
+"""Several fleets over the same servers, a slot each. The weight agent's HTTP is the real one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp.test_utils import TestServer
+from episodes import version
+from faulty_servers import Scripted, engine, serving
+from scripted_fleet import REQUEST, manifest, until
+
+from headway_api.records import Canary, WeightsManifest, WeightsState
+from headway_coordinator.engines import fleet as fleets
+from headway_coordinator.engines import vllm
+from headway_coordinator.engines.fleet import Fleet
+from headway_coordinator.engines.router import Endpoint
+from headway_coordinator.faults import InfraFault
+from headway_rollout.agent import application
+from headway_rollout.weights.keeper import NOTHING
+from headway_rollout.weights.slots import SlotRefused
+
+TOKEN = "token"
+
+
+class Agent:
+    """Takes what it is told to take, in two slots at most."""
+
+    def __init__(self) -> None:
+        self.slots: dict[str, WeightsState] = {}
+        self.bad: set[str] = set()
+
+    def state(self, slot: str) -> WeightsState:
+        return self.slots.get(slot, NOTHING)
+
+    async def take(self, slot: str, manifest: WeightsManifest) -> WeightsState:
+        if len(self.slots.keys() | {slot}) > 2:
+            raise SlotRefused("it has room for 2; release one")
+        good = WeightsState(version=manifest.version, ready=True)
+        bad = NOTHING.model_copy(update={"error": "canary off by 3.1", "reason": "VerificationFailed"})
+        self.slots[slot] = bad if slot in self.bad else good
+        return self.slots[slot]
+
+    def release(self, slot: str) -> None:
+        self.slots.pop(slot, None)
+
+    def alive(self) -> bool:
+        return True
+
+    async def ready(self) -> bool:
+        return True
+
+
+class Rig:
+    """One server, and fleets over it."""
+
+    def __init__(self, http: aiohttp.ClientSession, vllm: Scripted, agent: Agent, url: str) -> None:
+        self.engine = vllm
+        self.agent = agent
+        self.there = {Endpoint(vllm.url, url)}
+        self._http = http
+        self._running: list[asyncio.Task[None]] = []
+
+    async def discover(self) -> set[Endpoint]:
+        return self.there
+
+    def fleet(self, slot: str, **how: Any) -> Fleet:
+        found = Fleet(self._http, TOKEN, self.discover, slot=slot, **how)
+        self._running.append(asyncio.create_task(found.run()))
+        return found
+
+    def asked(self, what: str) -> set[str]:
+        """What the requests for tokens said."""
+        return {body[what] for _, body in self.engine.asked}
+
+    async def stop(self) -> None:
+        for task in self._running:
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+
+
+@asynccontextmanager
+async def a_rig() -> AsyncIterator[Rig]:
+    agent = Agent()
+    server = TestServer(application(agent, TOKEN))
+    async with serving(engine([4, 9])) as scripted, server, aiohttp.ClientSession() as http:
+        rig = Rig(http, scripted, agent, str(server.make_url("")).rstrip("/"))
+        try:
+            async with asyncio.timeout(30):
+                yield rig
+        finally:
+            await rig.stop()
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleets, "RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(fleets, "CHECK_SECONDS", 0.05)
+    monkeypatch.setattr(fleets, "DISCOVER_SECONDS", 0.05)
+
+
+def base(canary: Canary | None = None) -> WeightsManifest:
+    return WeightsManifest(version=version(0), kind="base", uri="s3://b/model", files=[], canary=canary)
+
+
+async def test_fleets_of_one_version_ask_for_their_own_weights_and_share_no_prefix() -> None:
+    async with a_rig() as rig:
+        one, other = rig.fleet("one"), rig.fleet("other")
+        for fleet in (one, other):
+            await fleet.want(manifest(0))
+            assert (await fleet.generate("e", REQUEST, 5)).versions[0].version == version(0)
+        assert rig.asked("model") == {"one-0.0", "other-0.0"}
+        assert len(rig.asked("cache_salt")) == 2
+        assert set(rig.agent.slots) == {"one", "other"}
+
+
+async def test_what_the_base_model_samples_is_of_the_version_that_its_manifest_says() -> None:
+    """The engine has taken no weights, so it knows of no version."""
+    async with a_rig() as rig:
+        fleet = rig.fleet("plain")
+        await fleet.want(base())
+        sampled = await fleet.generate("e", REQUEST, 5)
+        assert [(span.start, span.end, span.version) for span in sampled.versions] == [(0, 2, version(0))]
+        assert rig.asked("model") == {"base"}
+
+
+def test_full_weights_are_believed_to_be_none_but_those_the_server_names() -> None:
+    """They have the name of the base model too, and may be replaced during a request."""
+    content = [{"token_id": 4, "logprob": -0.5}]
+    spans = [{"version": "default", "start": 0, "end": 1}]
+    choice = {"finish_reason": "stop", "token_ids": [4], "logprobs": {"content": content}}
+    answer = {"choices": [choice | {"weight_versions": spans}]}
+    assert vllm.read(answer, version(3), static=True).versions[0].version == version(3)
+    with pytest.raises(vllm.ServerLost, match="default"):
+        vllm.read(answer, version(3), static=False)
+    with pytest.raises(InfraFault, match="which weights"):
+        vllm.read({"choices": [choice]}, version(3), static=False)
+
+
+async def test_weights_that_fail_in_one_slot_leave_the_others_in_rotation() -> None:
+    async with a_rig() as rig:
+        rig.agent.bad = {"bad"}
+        good, bad = rig.fleet("good"), rig.fleet("bad")
+        for fleet in (good, bad):
+            await fleet.want(manifest(0))
+        await until(lambda: "canary off" in str(bad.router.problem()))
+        assert bad.verification_failures == 1
+        assert (await good.generate("e", REQUEST, 5)).tokens == [4, 9]
+        assert good.router.problem() is None
+
+
+async def test_a_slot_that_is_released_makes_room_for_another() -> None:
+    async with a_rig() as rig:
+        first, second, third = (rig.fleet(slot) for slot in ("first", "second", "third"))
+        for fleet in (first, second):
+            await fleet.want(manifest(0))
+            await fleet.ready()
+        await third.want(manifest(0))
+        await until(lambda: "room for 2" in str(third.router.problem()))
+        await first.release()
+        await third.ready()
+        assert set(rig.agent.slots) == {"second", "third"}
+        assert not first.router.in_rotation()
+        assert second.router.in_rotation()
+
+
+async def test_a_server_that_comes_back_with_a_released_slot_lets_go_of_it() -> None:
+    async with a_rig() as rig:
+        fleet = rig.fleet("slot")
+        await fleet.want(manifest(0))
+        await fleet.ready()
+        there, rig.there = rig.there, set()
+        await until(lambda: not fleet.router.servers)
+        await fleet.release()
+        assert rig.agent.slots, "nobody could tell it"
+        rig.there = there
+        await until(lambda: not rig.agent.slots)
+        await fleet.want(manifest(1))
+        await fleet.ready()
+        assert rig.agent.slots["slot"].version == version(1)
+
+
+async def test_a_fleet_that_was_given_no_weights_says_what_it_waits_for() -> None:
+    async with a_rig() as rig:
+        fleet = rig.fleet("slot", unannounced="the candidate's weights are not known yet")
+        await until(lambda: fleet.router.servers)
+        assert fleet.router.problem() == "the candidate's weights are not known yet"
+        assert "learner" in str(rig.fleet("policy").router.problem())
