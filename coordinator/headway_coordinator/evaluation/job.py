@@ -175,8 +175,8 @@ class EvalCoordinator(Process):
             JobError: `CandidateFailed` or `GateNotPassed`: the results stand all the same.
         """
         compared = self._compared = await self._compare(evaluation, None)
-        written = results.write, self._store, self.layout, self._run_of(evaluation), compared
-        self._tracked = await self._blocking(*written)
+        run = self._run_of(evaluation)
+        self._tracked = await self._blocking(results.write, self._store, self.layout, run, compared)
         self._final = True
         await self._last_word()
         logs.event(_log, "finished", groups=evaluation.state.groups_done)
