@@ -31,9 +31,10 @@ from headway_coordinator.metrics.mlflow import BATCH, DESCRIBED_AT_ONCE, HTTP_EN
 from headway_coordinator.metrics.parameters import written
 
 TRACES_MOST: Final = 1000
-"""Episodes of one candidate that become traces: the first rows'. The Inspect logs have all of them."""
+"""Episodes of a job that become traces: of each candidate as many, those of the first rows. The Inspect logs
+have all of them."""
 TRACES_AT_ONCE: Final = 50
-SECONDS_MOST: Final = 600.0
+SECONDS_MOST: Final = 300.0
 """Longest that traces are sent; those that are left then are said and dropped."""
 LINES_MOST: Final = 10_000
 """Tries of a candidate in MLflow's own table; `results.parquet` beside it has all of them."""
@@ -107,11 +108,11 @@ class Publisher:
 
     def candidates(self, parent: MlflowRun) -> None:
         """A run below the job's for each candidate that was measured."""
-        for candidate in self._content.report["candidates"]:
-            if candidate["tries"]:
-                self._candidate(candidate, parent)
+        measured = [each for each in self._content.report["candidates"] if each["tries"]]
+        for candidate in measured:
+            self._candidate(candidate, parent, TRACES_MOST // len(measured))
 
-    def _candidate(self, candidate: Mapping[str, Any], parent: MlflowRun) -> None:
+    def _candidate(self, candidate: Mapping[str, Any], parent: MlflowRun, most: int) -> None:
         from mlflow.entities import Metric
 
         name, content = candidate["name"], self._content
@@ -131,7 +132,7 @@ class Publisher:
         self._client.set_tag(
             run.run_id, "mlflow.loggedArtifacts", json.dumps([{"path": TABLE, "type": "table"}])
         )
-        self._episodes(run, name)
+        self._episodes(run, name, most)
         self._client.set_terminated(run.run_id, "FAILED" if candidate["state"] == "Failed" else "FINISHED")
 
     def _run(
@@ -166,9 +167,9 @@ class Publisher:
                 Path(folder, name).write_bytes(content.encode() if isinstance(content, str) else content)
             self._client.log_artifacts(run.run_id, folder)
 
-    def _episodes(self, run: MlflowRun, candidate: str) -> None:
+    def _episodes(self, run: MlflowRun, candidate: str, most: int) -> None:
         """Traces of the first episodes, some at a time."""
-        played = islice(self._content.episodes(candidate), TRACES_MOST)
+        played = islice(self._content.episodes(candidate), most)
         sent = 0
         while some := [*islice(played, TRACES_AT_ONCE)]:
             if time.monotonic() > self._ends:

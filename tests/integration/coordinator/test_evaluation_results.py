@@ -1,0 +1,239 @@
+"""What a finished evaluation leaves in the artifact store and in a real MLflow server."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import a_finished_evaluation as job
+import mlflow
+import pyarrow.parquet as pq
+import pytest
+from inspect_ai.log import read_eval_log
+from lease_service import free_port
+from mlflow import MlflowClient
+from mlflow.entities import Run as MlflowEntity
+from mlflow_server import mlflow_server
+
+from headway_analysis.comparison import Comparison, compare_all
+from headway_analysis.measures.candidate import priced
+from headway_analysis.measures.tries import Try
+from headway_api.artifacts import Layout
+from headway_api.records import GroupRecord, Outcome
+from headway_api.status import MlflowRun
+from headway_api.store import FileStore
+from headway_coordinator.evaluation import results
+from headway_coordinator.evaluation.state import CandidateState, EvalState
+from headway_coordinator.ledger import events
+from headway_coordinator.ledger.segments import fold
+from headway_coordinator.metrics import evaluations
+from headway_coordinator.spool import Spool
+
+ROWS = 4
+NAMES = tuple(job.CHANCE)
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+
+
+@dataclass
+class Written:
+    """A job whose results were written, by two coordinators one after the other."""
+
+    folder: Path
+    run: results.Run
+    compared: Comparison
+    layout: Layout
+    parent: MlflowRun | None = None
+
+    def write(self) -> MlflowRun | None:
+        return results.write(FileStore(), self.layout, self.run, self.compared)
+
+    def report(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(FileStore().get(self.layout.report))
+        return found
+
+
+def of(folder: Path, tracking: str | None) -> Written:
+    """Groups in the store, one of them unanswered, and the state that they amount to."""
+    layout = Layout(f"file://{folder}", "ns", "judged", "0123456789abcdef")
+    spool, tries, days = Spool(FileStore(), layout), {}, {}
+    for name in NAMES:
+        groups = [*map(answered, job.groups(name)[: ROWS - 1]), unanswered(job.groups(name)[ROWS - 1])]
+        for group in groups:
+            spool.put(group)
+            days = fold(events.of_group(group), days)
+        tries[name] = job.measured(groups)
+    changes = {} if tracking is None else {"tracking": {"mlflow": {"uri": tracking}}}
+    gone = CandidateState("gone", "Failed", "CandidateMissing", "spec.candidates[gone]: it is not there")
+    state = EvalState({name: state_of(name, tries[name]) for name in NAMES} | {"gone": gone}, ROWS)
+    price = priced(job.BOOK)
+    compared = compare_all({**tries, "gone": []}, job.KS, "base", None, price)
+    return Written(folder, results.Run(job.config(**changes), state, days, job.BOOK), compared, layout)
+
+
+def answered(group: GroupRecord) -> GroupRecord:
+    assert group.scored
+    return group
+
+
+def unanswered(group: GroupRecord) -> GroupRecord:
+    lost = {"outcome": Outcome.INFRA_ERROR, "reward": None, "score": None, "metrics": {}, "error": "lost"}
+    return group.model_copy(update={"episodes": [e.model_copy(update=lost) for e in group.episodes]})
+
+
+def state_of(name: str, tries: list[Try]) -> CandidateState:
+    by_row = {row: [each for each in tries if each.place.row == row] for row in range(ROWS)}
+    return CandidateState(name, "Complete", tries=by_row)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
+    with mlflow_server(tmp_path_factory.mktemp("mlflow")) as url:
+        found = of(tmp_path_factory.mktemp("store"), url)
+        found.parent = found.write()
+        assert found.write() == found.parent, "a successor writes into the same runs"
+        yield found
+
+
+@pytest.fixture
+def client(written: Written) -> MlflowClient:
+    wanted = written.run.job.spec.tracking.mlflow
+    assert wanted is not None
+    mlflow.set_tracking_uri(wanted.uri)
+    return MlflowClient(wanted.uri)
+
+
+def runs(written: Written, client: MlflowClient) -> dict[str, MlflowEntity]:
+    """The candidates' runs; the job's own is their parent."""
+    assert written.parent is not None
+    found = client.search_runs([written.parent.experiment_id])
+    assert len(found) == 1 + len(NAMES)
+    below = [run for run in found if run.data.tags.get("mlflow.parentRunId") == written.parent.run_id]
+    return {run.data.tags["headway.dev/candidate"]: run for run in below}
+
+
+def test_files_lie_where_the_status_says(written: Written) -> None:
+    store, layout = FileStore(), written.layout
+    assert pq.read_table(io.BytesIO(store.get(layout.results))).num_rows == len(NAMES) * ROWS * job.TRIES
+    assert store.get(layout.report_for_people).decode().startswith("# Evaluation ns/judged")
+    assert [uri.rpartition("/")[2] for uri in store.list(layout.logs)] == sorted(f"{n}.eval" for n in NAMES)
+
+
+def test_every_try_is_in_the_log_of_its_candidate_those_of_lost_groups_too(written: Written) -> None:
+    for name in NAMES:
+        log = read_eval_log(str(written.layout.log(name)).removeprefix("file://"))
+        assert {sample.uuid for sample in log.samples or []} == {
+            each.episode_id for each in written.run.state.candidates[name].all_tries
+        }
+
+
+def test_a_run_for_each_candidate_with_its_figures(written: Written, client: MlflowClient) -> None:
+    found, report = runs(written, client), written.report()
+    assert found.keys() == set(NAMES)
+    for candidate in report["candidates"]:
+        if not candidate["tries"]:
+            continue
+        data = found[candidate["name"]].data
+        for task, of in candidate["measures"].items():
+            behind = "" if task == "all" else f"/{task}"
+            for measure, each in of.items():
+                assert data.metrics[f"eval/{measure}{behind}"] == pytest.approx(each["value"], rel=1e-12)
+                assert data.metrics.get(f"eval/{measure}_low{behind}") == pytest.approx(each["low"])
+        for measure, by_name in report["differences"].items():
+            if candidate["name"] in by_name:
+                value = by_name[candidate["name"]]["value"]
+                assert data.metrics[f"eval/difference/{measure}"] == pytest.approx(value, rel=1e-12)
+    assert all(run.info.status == "FINISHED" for run in found.values())
+    history = client.get_metric_history(found["tuned"].info.run_id, "eval/external_score")
+    assert len(history) == 1, "a successor adds no second point"
+
+
+def test_a_run_says_what_the_candidate_is(written: Written, client: MlflowClient) -> None:
+    params = runs(written, client)["tuned"].data.params
+    assert params["candidate.kind"] == "Adapter"
+    assert (params["candidate.job"], params["candidate.step"]) == ("train", "12")
+    assert params["job.evaluation.sampling.temperature"] == "0.8"
+    assert params["job.data.uri"] == "s3://b/test.jsonl"
+    everything = json.dumps([run.data.params for run in runs(written, client).values()])
+    assert "secret" not in everything
+
+
+def test_a_run_holds_the_table_and_the_report(written: Written, client: MlflowClient, tmp_path: Path) -> None:
+    run = runs(written, client)["base"].info.run_id
+    fetched = Path(client.download_artifacts(run, "results.parquet", str(tmp_path)))
+    table = pq.read_table(fetched)
+    assert table.num_rows == ROWS * job.TRIES
+    assert set(table["candidate"].to_pylist()) == {"base"}
+    shown = client.load_table(written.parent.experiment_id, "results.json", [run]) if written.parent else None
+    assert shown is not None
+    assert list(shown["episode_id"]) == table["episode_id"].to_pylist()
+    text = Path(client.download_artifacts(run, "report.md", str(tmp_path))).read_text()
+    assert text == FileStore().get(written.layout.report_for_people).decode()
+
+
+def test_the_parent_has_the_report(written: Written, client: MlflowClient, tmp_path: Path) -> None:
+    assert written.parent is not None
+    path = client.download_artifacts(written.parent.run_id, "report.json", str(tmp_path))
+    assert json.loads(Path(path).read_text()) == written.report()
+    assert written.parent.url is not None
+    assert written.parent.run_id in written.parent.url
+
+
+def test_a_trace_for_each_episode_with_its_turns_and_tokens(written: Written, client: MlflowClient) -> None:
+    assert written.parent is not None
+    run = runs(written, client)["tuned"].info.run_id
+    listed = client.search_traces(locations=[written.parent.experiment_id], run_id=run, max_results=500)
+    tries = {each.episode_id: each for each in written.run.state.candidates["tuned"].all_tries}
+    assert {trace.info.client_request_id for trace in listed} == tries.keys()
+    groups = {e.episode_id: e for g in job.groups("tuned")[:ROWS] for e in g.episodes}
+    for trace in listed:
+        one = tries[str(trace.info.client_request_id)]
+        episode = groups[one.episode_id]
+        usage = trace.info.token_usage
+        assert usage is not None
+        assert usage["output_tokens"] == one.sampled_tokens
+        assert usage["input_tokens"] == one.prompt_tokens + one.cached_tokens
+        assert trace.info.request_time == int(episode.started_at * 1000)
+        assert trace.info.tags["headway.dev/outcome"] == one.outcome.value
+        spans = trace.data.spans
+        turns = [span for span in spans if span.span_type == "CHAT_MODEL"]
+        assert len(turns) == one.turns
+        assert sorted(span.name for span in spans if span.span_type == "TOOL") == sorted(
+            name for name, calls in one.tool_calls.by_tool.items() for _ in range(calls)
+        )
+        root = next(span for span in spans if span.parent_id is None)
+        assert root.inputs["messages"][-1]["content"] == "What is it made of?"
+        assert root.outputs["external_score"] == one.external_score
+        assert {span.parent_id for span in turns} == {root.span_id}
+
+
+def test_a_server_that_is_away_takes_nothing_from_the_results(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    found = of(tmp_path, f"http://127.0.0.1:{free_port()}")
+    with caplog.at_level(logging.WARNING):
+        assert found.write() is None
+    assert found.report()["job"]["name"] == "judged"
+    assert "mlflow-failed" in caplog.text
+
+
+def test_traces_are_bounded(
+    written: Written, client: MlflowClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluations, "TRACES_MOST", 3 * len(NAMES))
+    wanted = written.run.job.spec.tracking.mlflow
+    assert wanted is not None
+    found = of(tmp_path, wanted.uri)
+    found.run = results.Run(
+        found.run.job.model_copy(update={"uid": "another"}), found.run.state, found.run.days, job.BOOK
+    )
+    parent = found.write()
+    assert parent is not None
+    run = MlflowRun.model_validate_json(FileStore().get(found.layout.mlflow_run_of("base")))
+    assert len(client.search_traces(locations=[parent.experiment_id], run_id=run.run_id)) == 3
