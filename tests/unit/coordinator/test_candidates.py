@@ -1,0 +1,57 @@
+"""What the servers hold for a candidate, and what is said of weights that cannot be had."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from a_job import manifest as published
+from a_job import report
+
+from headway_api.artifacts import Layout
+from headway_api.status import ResolvedCandidate
+from headway_api.store import FileStore
+from headway_coordinator.evaluation.candidates import manifest
+from headway_coordinator.faults import CandidateFault
+
+
+def trained(layout: Layout, kind: str, step: int = 7) -> ResolvedCandidate:
+    return ResolvedCandidate.model_validate(
+        {"name": "tuned", "kind": kind, "base": "s3://b/m", "dtype": "float32", "job": "refunds",
+         "step": step, "uri": layout.weights(step), "serverSet": 0}
+    )  # fmt: skip
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    """A training job that keeps the weights of step 7."""
+    layout, store = Layout(f"file://{tmp_path}", "ns", "job", "uid"), FileStore()
+    store.put(layout.step_history(7), report(7).model_dump_json().encode())
+    store.put(f"{layout.weights(7)}/adapter_model.safetensors", b"weights")
+    return layout
+
+
+def test_a_model_as_it_comes_is_what_the_servers_loaded() -> None:
+    model = ResolvedCandidate(name="base", kind="Model", base="hf://org/name", dtype="bfloat16", server_set=0)
+    found = manifest(model, FileStore())
+    assert (found.kind, found.uri, found.canary) == ("base", "hf://org/name", None)
+
+
+def test_an_adapter_is_what_its_learner_published(layout: Layout) -> None:
+    assert manifest(trained(layout, "Adapter"), FileStore()) == published(7)
+
+
+def test_all_weights_are_proven_by_the_learners_own_log_probabilities(layout: Layout) -> None:
+    found = manifest(trained(layout, "Weights"), FileStore())
+    assert found.kind == "base"
+    assert found.canary == published(7).canary
+
+
+@pytest.mark.parametrize("step", [7, 8])
+def test_weights_that_are_not_kept_name_the_field_and_the_fix(layout: Layout, step: int) -> None:
+    store = FileStore()
+    store.delete([f"{layout.weights(7)}/adapter_model.safetensors"])
+    with pytest.raises(CandidateFault, match=f"refunds keeps no weights of step {step}") as raised:
+        manifest(trained(layout, "Adapter", step), store)
+    assert raised.value.field == "spec.candidates[tuned].checkpoint"
+    assert raised.value.reason == "CheckpointMissing"
