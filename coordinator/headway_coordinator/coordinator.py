@@ -27,7 +27,8 @@ from headway_coordinator import conditions, view
 from headway_coordinator import status as status_writer
 from headway_coordinator.agents.choice import Where, agent_of, agent_url, where
 from headway_coordinator.engines.concurrency import Concurrency
-from headway_coordinator.engines.fleet import Discover, Fleet, by_dns
+from headway_coordinator.engines.discovery import Discover, by_dns
+from headway_coordinator.engines.fleet import Fleet
 from headway_coordinator.engines.router import Router
 from headway_coordinator.episode import Episodes, Rules
 from headway_coordinator.gateway.core import Gateway

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from headway_api.base_model import FIELD
 from headway_api.exits import JobError
 from headway_rollout import deaths
 
@@ -60,8 +61,8 @@ def died(code: int, lines: Sequence[str]) -> str | None:
     return f"{death.sentence}; its last error: {error}" if error else death.sentence
 
 
-def before_ready(code: int, lines: Sequence[str]) -> JobError:
-    """vLLM ended before it ever answered."""
+def before_ready(code: int, lines: Sequence[str], field: str = FIELD) -> JobError:
+    """vLLM ended before it ever answered. `field` is the one that names the model."""
     if death := died(code, lines):
         return JobError("EngineKilled", f"while it loaded the model, {death}", permanent=False)
     error = last_error(lines)
@@ -70,7 +71,7 @@ def before_ready(code: int, lines: Sequence[str]) -> JobError:
     return JobError(
         "ModelNotLoadable",
         error or f"vLLM ended with exit code {code} and no error message; its log has the rest",
-        field="spec.model.base",
+        field=field,
     )
 
 

@@ -170,7 +170,7 @@ class RolloutServer:
         try:
             while not await engine.healthy():
                 if ended.done():
-                    raise failures.before_ready(ended.result(), process.lines)
+                    raise failures.before_ready(ended.result(), process.lines, self._served.field)
                 if time.monotonic() > deadline:
                     raise JobError(
                         "EngineStartTimedOut",

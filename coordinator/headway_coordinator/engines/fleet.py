@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 import aiohttp
 from pydantic import ValidationError
 
-from headway_api import logs, names
+from headway_api import logs
 from headway_api.conditions import Reason
 from headway_api.model_names import POLICY, name_of
 from headway_api.records import PolicyVersion, WeightsManifest, WeightsState
 from headway_coordinator.engines import vllm, weights
+from headway_coordinator.engines.discovery import Discover
 from headway_coordinator.engines.router import UNANNOUNCED, Endpoint, Failure, Router, Server
 from headway_coordinator.faults import InfraFault
 from headway_coordinator.http import Refused, Unreachable
@@ -46,32 +46,7 @@ NOTHING = WeightsState(version=None, ready=False)
 STARTING = 503
 """Status with which a server answers that still loads the base model: no failure, it will take weights."""
 
-Discover = Callable[[], Awaitable[set[Endpoint]]]
-
 _log = logging.getLogger(__name__)
-
-
-def by_dns(host: str) -> Discover:
-    """The addresses behind a headless Service; none while it has none, the last ones while nobody can say."""
-    known: set[Endpoint] = set()
-
-    async def discover() -> set[Endpoint]:
-        nonlocal known
-        try:
-            found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
-        except socket.gaierror as error:
-            # A name server that is away says nothing about the servers, and their requests go on.
-            known = known if error.errno == socket.EAI_AGAIN else set()
-        else:
-            known = {_endpoint(str(address[0])) for *_, address in found}
-        return known
-
-    return discover
-
-
-def _endpoint(ip: str) -> Endpoint:
-    host = f"[{ip}]" if ":" in ip else ip
-    return Endpoint(f"http://{host}:{names.PORT_ENGINE}", f"http://{host}:{names.PORT_WEIGHTS}")
 
 
 def _reason(error: Refused | Unreachable | ValidationError, seconds: float) -> Reason:

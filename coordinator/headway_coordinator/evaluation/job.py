@@ -23,7 +23,7 @@ from headway_api.store import Store
 from headway_coordinator import stall
 from headway_coordinator import status as status_writer
 from headway_coordinator.agents.choice import Where, agent_url, where
-from headway_coordinator.engines.fleet import Discover, by_dns
+from headway_coordinator.engines.discovery import Discover, by_dns
 from headway_coordinator.evaluation import results, view
 from headway_coordinator.evaluation.run import Evaluation
 from headway_coordinator.evaluation.stall import culprit, idle

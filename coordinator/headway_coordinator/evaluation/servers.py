@@ -16,7 +16,8 @@ import aiohttp
 
 from headway_api.records import WeightsManifest
 from headway_coordinator.engines.concurrency import Concurrency
-from headway_coordinator.engines.fleet import Discover, Fleet
+from headway_coordinator.engines.discovery import Discover
+from headway_coordinator.engines.fleet import Fleet
 from headway_coordinator.evaluation.candidates import Readable, field_of
 from headway_coordinator.faults import CandidateFault
 from headway_coordinator.gateway.core import Gateway

@@ -24,7 +24,8 @@ from headway_coordinator.agents.choice import Where, agent_of
 from headway_coordinator.dataset import position_of
 from headway_coordinator.endpoint.candidate import connected, episodes_at_once
 from headway_coordinator.endpoint.chat import EndpointChat
-from headway_coordinator.engines.fleet import Discover, Fleet
+from headway_coordinator.engines.discovery import Discover
+from headway_coordinator.engines.fleet import Fleet
 from headway_coordinator.episode import Episodes, Rules, Sessions, Task
 from headway_coordinator.evaluation import candidates, rescore
 from headway_coordinator.evaluation.candidates import Readable

@@ -19,7 +19,8 @@ from headway_api.status import Progress, RLTrainingJobStatus
 from headway_api.store import FileStore
 from headway_coordinator import conditions, status
 from headway_coordinator.coordinator import Coordinator
-from headway_coordinator.engines.fleet import Fleet, by_dns
+from headway_coordinator.engines.discovery import by_dns
+from headway_coordinator.engines.fleet import Fleet
 from headway_coordinator.engines.router import Endpoint, Failure, Router, Server
 from headway_coordinator.engines.weights import LOAD_SECONDS
 

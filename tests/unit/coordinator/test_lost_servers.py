@@ -17,6 +17,7 @@ from scripted_fleet import REQUEST, Servers, a_fleet, manifest, until
 
 from headway_coordinator.engines import fleet as fleets
 from headway_coordinator.engines import router, weights
+from headway_coordinator.engines.discovery import by_dns
 from headway_coordinator.engines.fleet import Fleet
 from headway_coordinator.engines.router import Endpoint
 from headway_coordinator.faults import InfraFault
@@ -178,7 +179,7 @@ async def test_a_name_server_that_is_away_says_nothing_about_the_servers(
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (answer, 0))]
 
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
-    discover = fleets.by_dns("job-rollout")
+    discover = by_dns("job-rollout")
     one = Endpoint("http://10.0.0.1:8000", "http://10.0.0.1:8001")
     six = Endpoint("http://[fd00::1]:8000", "http://[fd00::1]:8001")
     assert [await discover() for _ in range(4)] == [{one}, {one}, set(), {six}]

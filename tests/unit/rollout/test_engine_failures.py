@@ -78,3 +78,10 @@ def test_adapters_in_use_are_those_of_the_newest_series() -> None:
 
 def test_no_series_means_no_adapter_in_use() -> None:
     assert parse_adapters_in_use("# nothing") == frozenset()
+
+
+def test_a_model_that_cannot_be_loaded_is_named_by_the_field_that_it_is_from() -> None:
+    error = failures.before_ready(
+        1, ["ValueError: no such architecture"], "spec.candidates[tuned].checkpoint"
+    )
+    assert error.termination.field == "spec.candidates[tuned].checkpoint"

@@ -1,0 +1,35 @@
+"""Which rollout servers there are, by the addresses behind their Service."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+
+from headway_api import names
+from headway_coordinator.engines.router import Endpoint
+
+Discover = Callable[[], Awaitable[set[Endpoint]]]
+
+
+def by_dns(host: str) -> Discover:
+    """The addresses behind a headless Service; none while it has none, the last ones while nobody can say."""
+    known: set[Endpoint] = set()
+
+    async def discover() -> set[Endpoint]:
+        nonlocal known
+        try:
+            found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        except socket.gaierror as error:
+            # A name server that is away says nothing about the servers, and their requests go on.
+            known = known if error.errno == socket.EAI_AGAIN else set()
+        else:
+            known = {_endpoint(str(address[0])) for *_, address in found}
+        return known
+
+    return discover
+
+
+def _endpoint(ip: str) -> Endpoint:
+    host = f"[{ip}]" if ":" in ip else ip
+    return Endpoint(f"http://{host}:{names.PORT_ENGINE}", f"http://{host}:{names.PORT_WEIGHTS}")
