@@ -10,7 +10,7 @@ PYTEST = $(PY) -m pytest --durations=10 $(PYTEST_ARGS)
 # So many tests at a time (see tests/conftest.py). Most wait for something, so there may be more than cores;
 # WORKERS=0: one after another.
 WORKERS ?= 3
-TOGETHER = $(PYTEST) -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+TOGETHER = $(PYTEST) -n $(WORKERS) --no-loadscope-reorder
 ORACLES = $(shell $(SYSTEM_PYTHON) hack/python/env.py path --oracles)/bin/python
 SHORT = -m "not long and not chaos"
 # A folder of them, for `make test-long`.

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import PurePath
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadScopeScheduling
 
 # Torch asks the DNS who is at the other end of each connection. An answer that was lost costs 5 s otherwise.
 os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:2")
@@ -17,42 +19,54 @@ settings.register_profile("patient", deadline=None, suppress_health_check=[Healt
 settings.load_profile("patient")
 
 
+ON_CLUSTER = (
+    "tests/integration/api",
+    "tests/integration/cluster",
+    "tests/integration/coordinator/test_status_apply.py",
+    "tests/integration/operator",
+    "tests/integration/sandbox",
+    "tests/e2e",
+)
+"""Tests on a cluster, in the order in which they run. Some look at everything on it: no two may run at once.
+The end-to-end tests come last, for they install Headway on it."""
 CLUSTER_FIXTURES = {"bench", "cluster"}
-ORDER = ("tests/integration/trainer", "tests/integration", "tests/unit")
-"""Where several processes share the tests: what takes longest begins first, many small files fill the end."""
+ORDER = (*ON_CLUSTER, "tests/integration/trainer", "tests/integration", "tests")
+"""What takes longest begins first; many small files fill the end."""
+
+
+class Sharing(LoadScopeScheduling):  # type: ignore[misc]
+    """Under pytest-xdist one process has all tests on the cluster; the others take the rest file by file."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "the cluster" if below(nodeid, *ON_CLUSTER) else file(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Sharing:
+    """Ours, whatever `--dist` says; `--no-loadscope-reorder` keeps `ORDER`."""
+    return Sharing(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Under pytest-xdist one process has all tests on the cluster; the others take the rest file by file."""
-    if "PYTEST_XDIST_WORKER" not in os.environ:
-        return
+    """Put the tests in `ORDER` for pytest-xdist.
+
+    Raises:
+        pytest.UsageError: where a test uses the cluster and `ON_CLUSTER` does not say so.
+    """
     for item in items:
-        item.add_marker(pytest.mark.xdist_group(group(item)))
-    items.sort(key=place)
+        used = CLUSTER_FIXTURES & set(getattr(item, "fixturenames", ()))
+        if used and not below(item.nodeid, *ON_CLUSTER):
+            raise pytest.UsageError(
+                f"{file(item.nodeid)} uses the cluster: add it to ON_CLUSTER in tests/conftest.py"
+            )
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda item: next(n for n, path in enumerate(ORDER) if below(item.nodeid, path)))
 
 
-def group(item: pytest.Item) -> str:
-    """Tests of one group run in one process, one after another."""
-    return "cluster" if on_cluster(item) else file(item)
+def below(nodeid: str, *paths: str) -> bool:
+    """Whether a test lies in one of these files or folders of the repository."""
+    return any(PurePath(file(nodeid)).is_relative_to(path) for path in paths)
 
 
-def on_cluster(item: pytest.Item) -> bool:
-    """Whether a test uses a cluster. Some look at everything on it, so no two may run at once."""
-    used = set(getattr(item, "fixturenames", ()))
-    return bool(CLUSTER_FIXTURES & used) or below(item, "tests/integration/cluster")
-
-
-def place(item: pytest.Item) -> tuple[bool, bool, int]:
-    """Tests on the cluster come first, of these the end-to-end tests last, for they install Headway on it."""
-    rank = next((n for n, folder in enumerate(ORDER) if below(item, folder)), len(ORDER))
-    return not on_cluster(item), below(item, "tests/e2e"), rank
-
-
-def below(item: pytest.Item, folder: str) -> bool:
-    """Whether a test lies in a folder of the repository."""
-    return PurePath(file(item)).is_relative_to(folder)
-
-
-def file(item: pytest.Item) -> str:
-    """The test's file, as a path from the repository's root."""
-    return item.nodeid.partition("::")[0]
+def file(nodeid: str) -> str:
+    """A test's file, as a path from the repository's root."""
+    return nodeid.partition("::")[0]

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from pydantic import ValidationError
 
@@ -21,8 +21,6 @@ from headway_coordinator.conditions import OWN
 
 LEAST_SECONDS = 2.0
 WRITE_SECONDS = 15.0
-PLURALS: Final = {names.TRAINING_KIND: "rltrainingjobs", names.EVAL_KIND: "rlevaljobs"}
-
 Status = RLTrainingJobStatus | RLEvalJobStatus
 
 _log = logging.getLogger(__name__)
@@ -54,7 +52,7 @@ def read(job: Identity, api: Any) -> dict[str, Any]:
             names.GROUP,
             names.VERSION,
             job.namespace,
-            PLURALS[job.kind],
+            names.PLURALS[job.kind],
             job.name,
             {"status": {}},
             _content_type="application/merge-patch+json",
@@ -99,7 +97,7 @@ def kubernetes_sink(job: Identity, api: Any) -> Sink:
             names.GROUP,
             names.VERSION,
             job.namespace,
-            PLURALS[job.kind],
+            names.PLURALS[job.kind],
             job.name,
             body,
             field_manager=names.FIELD_MANAGER_COORDINATOR,

@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import yaml
+from api_reader import ApiReader
 
 from headway_api import names
 
 ROOT = Path(__file__).resolve().parents[2]
 IMAGE = os.environ.get("HEADWAY_TEST_IMAGE", "localhost/headway/testbox:1")
-CHILDREN = (
-    "serviceaccounts,roles,rolebindings,configmaps,secrets,networkpolicies,services,jobs,deployments,pods"
-)
+API_GROUP = f"apis/{names.API_VERSION}"
+"""Where the API has jobs."""
 MANAGER = "headway.dev/operator-under-test"
 """So that an operator that looks after the whole cluster leaves these jobs alone."""
 DEADLINE = 90.0
@@ -79,6 +79,7 @@ class Rig:
         self.settings: Json = {}
         self._processes: list[subprocess.Popen[bytes]] = []
         self._kubeconfig = folder / "operator.kubeconfig"
+        self._reader = ApiReader(cluster.kubeconfig, namespace)
         self.port = 0
 
     @property
@@ -244,10 +245,7 @@ class Rig:
 
     def get(self, name: str) -> Json:
         """The job as it is."""
-        found: Json = json.loads(
-            self.cluster.kubectl("get", self.resource, name, "-n", self.namespace, "-o", "json")
-        )
-        return found
+        return self._reader.one(API_GROUP, self.resource, name)
 
     def state(self, name: str) -> str | None:
         """What the printer column shows."""
@@ -279,20 +277,13 @@ class Rig:
     def children(self, name: str) -> dict[str, Json]:
         """Everything labelled with a job's name, as kind/name."""
         selector = f"{names.LABEL_JOB_NAME}={name},{names.LABEL_JOB_KIND}={self.kind}"
-        text = self.cluster.kubectl(
-            "get", CHILDREN, "-n", self.namespace, "-l", selector, "-o", "json", "--show-managed-fields"
-        )
-        return {f"{item['kind']}/{item['metadata']['name']}": item for item in json.loads(text)["items"]}
+        return self._reader.labelled(selector)
 
     def pods(self, name: str, role: str) -> list[Json]:
         """Pods of a role that are not on their way out."""
-        return [
-            item
-            for item in self.children(name).values()
-            if item["kind"] == "Pod"
-            and item["metadata"]["labels"][names.LABEL_COMPONENT] == role
-            and "deletionTimestamp" not in item["metadata"]
-        ]
+        selector = f"{names.LABEL_JOB_NAME}={name},{names.LABEL_COMPONENT}={role}"
+        found = self._reader.labelled(selector, ["Pod"]).values()
+        return [item for item in found if "deletionTimestamp" not in item["metadata"]]
 
     def can(
         self,
@@ -328,8 +319,7 @@ class Rig:
 
     def exists(self, name: str) -> bool:
         """Whether there is a job of this name."""
-        found = self.cluster.kubectl("get", self.resource, "-n", self.namespace, "-o", "name")
-        return f"{self.kind.lower()}.{names.GROUP}/{name}" in found.split()
+        return self._reader.exists(API_GROUP, self.resource, name)
 
     def finalizers(self, name: str) -> list[str]:
         """What holds a job."""
@@ -353,4 +343,5 @@ class Rig:
     def remove(self) -> None:
         """The namespace and all in it."""
         self.clean()
+        self._reader.close()
         self.cluster.kubectl("delete", "namespace", self.namespace, "--wait=false")
