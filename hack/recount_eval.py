@@ -316,16 +316,19 @@ class Recount:
                     self.same(what, None if shown is None else float(shown), number, error)
 
     def metrics(self, text: str) -> None:
-        """The gauge of every measure in what /metrics answers."""
+        """The gauges of every measure, and of its interval, in what /metrics answers."""
         shown = {}
-        for labels, number in re.findall(r"^\w*eval_measure\{(.*)\} (\S+)$", text, re.MULTILINE):
-            label = dict(re.findall(r'(\w+)="((?:[^"\\\\]|\\\\.)*)"', labels))
-            shown[label["candidate"], label["task"], label["measure"]] = float(number)
+        gauge = re.compile(r"^\w*eval_measure(_low|_high|)\{(.*)\} (\S+)$", re.MULTILINE)
+        for end, labels, number in gauge.findall(text):
+            label = dict(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', labels))
+            shown[label["candidate"], label["task"], label["measure"], end] = float(number)
         told = {
-            (each["name"], task, name): figure["value"]
+            (each["name"], task, name, end): figure[key]
             for each in self.report["candidates"]
             for task, of in each["measures"].items()
             for name, figure in of.items()
+            for end, key in (("", "value"), ("_low", "low"), ("_high", "high"))
+            if figure[key] is not None
         }
         self.same("measures in /metrics", sorted(shown), sorted(told))
         for key in shown.keys() & told.keys():

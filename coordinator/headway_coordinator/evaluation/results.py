@@ -70,13 +70,17 @@ def _finished(run: Run) -> Finished:
 
 
 def _log_of(store: Store, layout: Layout, run: Finished, standing: Standing, found: Comparison) -> None:
-    """The Inspect log of one candidate."""
+    """The Inspect log of one candidate. It shows what the trajectories hold: a fault of it fails no job."""
+    name, estimates = standing.name, found.estimates.get(standing.name, {})
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, f"{standing.name}.eval")
-        estimates = found.estimates.get(standing.name, {})
-        inspect_log.write(path, run, standing, estimates, played(store, layout, standing))
-        store.upload(path, layout.log(standing.name))
-        logs.event(_log, "inspect-log", candidate=standing.name, bytes=path.stat().st_size)
+        path = Path(folder, f"{name}.eval")
+        try:
+            inspect_log.write(path, run, standing, estimates, played(store, layout, standing))
+        except (ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
+            text = f"{type(error).__name__}: {error}"
+            logs.event(_log, "inspect-log-failed", level=logging.ERROR, candidate=name, error=text)
+            return
+        store.upload(path, layout.log(name))
 
 
 def played(store: Store, layout: Layout, standing: Standing) -> Iterator[Played]:

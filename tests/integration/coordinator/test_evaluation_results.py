@@ -23,6 +23,7 @@ from mlflow_server import mlflow_server
 from headway_analysis.comparison import Comparison, compare_all
 from headway_analysis.measures.candidate import priced
 from headway_analysis.measures.tries import Try
+from headway_analysis.report import inspect_log
 from headway_api.artifacts import Layout
 from headway_api.records import GroupRecord, Outcome
 from headway_api.status import MlflowRun
@@ -221,6 +222,24 @@ def test_a_server_that_is_away_takes_nothing_from_the_results(
         assert found.write() is None
     assert found.report()["job"]["name"] == "judged"
     assert "mlflow-failed" in caplog.text
+
+
+def test_a_log_that_cannot_be_written_takes_nothing_from_the_other_results(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written_by_inspect = inspect_log.write
+
+    def write(path: Path, run: Any, standing: Any, *rest: Any) -> None:
+        if standing.name == "base":
+            raise ValueError("no such message")
+        written_by_inspect(path, run, standing, *rest)
+
+    monkeypatch.setattr(inspect_log, "write", write)
+    found = of(tmp_path, None)
+    found.write()
+    assert found.report()["job"]["name"] == "judged"
+    assert len(FileStore().list(found.layout.logs)) == len(NAMES) - 1
+    assert "inspect-log-failed" in caplog.text
 
 
 def test_traces_are_bounded(

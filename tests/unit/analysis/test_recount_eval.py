@@ -26,7 +26,7 @@ from headway_analysis.report.document import document
 from headway_analysis.report.table import parquet, table
 from headway_coordinator.evaluation import view
 from headway_coordinator.evaluation.state import CandidateState, EvalState
-from headway_coordinator.metrics.prometheus import Sample
+from headway_coordinator.metrics.prometheus import Exporter
 
 SCRIPT = Path(__file__).parents[3] / "hack" / "recount_eval.py"
 
@@ -65,16 +65,10 @@ def state() -> EvalState:
     return EvalState(candidates, job.ROWS)
 
 
-def exposed(sample: Sample) -> str:
-    """A sample as /metrics shows it."""
-    labels = {"namespace": "ns", "job": "judged", **sample.labels}
-    text = ",".join(f'{name}="{value}"' for name, value in labels.items())
-    return f"headway_{sample.name.replace('/', '_')}{{{text}}} {sample.value!r}\n"
-
-
 def test_a_person_can_run_it_over_files(tmp_path: Path, report: dict[str, Any]) -> None:
     """With what `kubectl get` and /metrics show."""
     compared, found = job.compared(), state()
+    exporter = Exporter("ns", "judged", lambda: view.samples(compared, found))
     results = view.results(found, compared, job.BOOK, date(2026, 1, 2))
     files = {
         "results.parquet": parquet(table(job.tries(), priced(job.BOOK))),
@@ -86,7 +80,7 @@ def test_a_person_can_run_it_over_files(tmp_path: Path, report: dict[str, Any]) 
                 }
             }
         ).encode(),
-        "metrics": "".join(map(exposed, view.samples(compared, None))).encode(),
+        "metrics": exporter.text(),
     }
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
