@@ -81,18 +81,21 @@ class JobConfig(Identity):
         """Headless service whose addresses are the rollout servers."""
         return names.service_host(self.stem, names.ROLLOUT, self.namespace)
 
+    @property
+    def validates_beside(self) -> bool:
+        """Whether a second adapter is validated while the first one is trained: LoRA and held-out rows."""
+        return self.spec.model.effective_lora is not None and self.spec.data.validation is not None
+
     def served(self) -> ServedModel:
-        """What the rollout servers load. With LoRA and held-out rows, a second adapter is validated beside
-        the one that is trained."""
+        """What the rollout servers load."""
         model, lora = self.spec.model, self.spec.model.effective_lora
-        beside = lora is not None and self.spec.data.validation is not None
         return ServedModel(
             base=model.base,
             revision=model.revision,
             dtype=model.dtype,
             context_length=model.context_length,
             lora_rank=None if lora is None else lora.rank,
-            adapters=2 if beside else 1,
+            adapters=2 if self.validates_beside else 1,
             updates=True,
             field="spec.model.base",
             seed=self.spec.seed,

@@ -232,6 +232,8 @@ class Batch(Record):
     groups: list[GroupRecord]
     validated: list[int] = Field(default_factory=list)
     """Validated steps, the best first: whose checkpoints are worth keeping."""
+    validating: list[int] = Field(default_factory=list)
+    """Steps whose validations run or wait: their checkpoints are kept until it is known how good they are."""
 
 
 class Finished(Record):

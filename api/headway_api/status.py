@@ -233,6 +233,8 @@ class Check(StatusModel):
     """Which check."""
     passed: bool
     """Whether it passed."""
+    warning: bool = False
+    """It passed, and its message says what a person should look at all the same."""
     message: Text = ""
     """The numbers, and what to change where it failed."""
     field: Annotated[str, Field(max_length=256)] | None = None

@@ -62,15 +62,18 @@ def _whole(base: Path) -> WeightsManifest:
 
 @contextmanager
 def running(
-    folder: Path, size: Size, *, context: int, concurrency: int, lora: bool = True
+    folder: Path, size: Size, *, context: int, concurrency: int, lora: bool = True, validates: bool = False
 ) -> Iterator[Server]:
-    """A server over a model of `size`, ready for weights."""
+    """A server over a model of `size`, ready for weights. `validates`: of a job with held-out rows."""
     base = write_model(folder / "base", size)
     how: dict[str, Any] = {"lora": LORA} if lora else {"full": {}}
     spec: dict[str, Any] = {
         "model": {"contextLength": context} | how,
         "rollout": {"maxConcurrency": concurrency, "sampling": {"maxTokens": 64}},
     }
+    if validates:
+        uris = {name: f"file://{folder}/{name}.jsonl" for name in ("train", "validation")}
+        spec["data"] = {name: {"uri": uri} for name, uri in uris.items()}
     with RolloutServer(folder / "server", base, **spec) as process:
         process.wait_ready(START_SECONDS)
         yield Server(process, base, folder / "published", lora=lora)

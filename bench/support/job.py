@@ -19,6 +19,7 @@ from bench.support.agent import AT_ONCE, Latency, agent_service
 from bench.support.engine import LORA, Server
 from bench.support.sandboxes import ENTRYPOINT, warm_pool
 from headway_api.artifacts import Layout
+from headway_api.config import JobConfig
 from headway_api.records import Batch, Finished, GroupRecord, WeightsManifest
 from headway_api.store import FileStore
 from headway_coordinator.agents.choice import Where
@@ -47,6 +48,12 @@ class Plan:
     lag: int = 0
     sampler: str = "in_order"
     concurrency: int = 256
+    validated_rows: int = 0
+    """Held-out rows; 0: nothing is validated."""
+    validate_every: int = 0
+    """Steps between validations."""
+    beside: bool = True
+    """Whether training goes on while a step is validated."""
 
     @property
     def episodes(self) -> int:
@@ -64,6 +71,8 @@ class Ran:
     batches: list[Batch]
     usage: dict[str, Any]
     most_sandboxes: int
+    whole_seconds: float = 0.0
+    """From the first announcement of weights to the job's end, with its last validation."""
 
     @property
     def groups(self) -> list[GroupRecord]:
@@ -79,6 +88,14 @@ class Ran:
         """Of each trained group: how many steps its oldest token is behind the learner that takes it."""
         found = [(batch.step - 1, oldest_step(group)) for batch in self.batches for group in batch.groups]
         return [step - oldest for step, oldest in found if oldest is not None]
+
+
+class Pausing(JobConfig):
+    """A job whose training waits for each validation, as that of full weights does."""
+
+    @property
+    def validates_beside(self) -> bool:
+        return False
 
 
 class TimedLearner(ScriptedLearner):
@@ -109,14 +126,17 @@ async def run(folder: Path, server: Server, plan: Plan) -> Ran:
     number = next(_runs)
     folder = folder / f"job-{number}"
     folder.mkdir(parents=True)
-    rows = [{"prompt": f"Handle case {i:06d}."} for i in range(plan.steps * plan.batch_size)]
-    (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    sizes = {"train": plan.steps * plan.batch_size, "validation": plan.validated_rows}
+    for split, size in sizes.items():
+        rows = [{"prompt": f"Handle {split} case {i:06d}."} for i in range(size)]
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     async with AsyncExitStack() as stack:
         sandboxes = await stack.enter_async_context(warm_pool(TOKEN, size=16))
         agent = await stack.enter_async_context(agent_service(plan.turns, plan.latency))
-        config = job_config(folder, server.base, **spec(plan, agent)).model_copy(
-            update={"uid": f"run-{number}"}
-        )
+        config = job_config(folder, server.base, **spec(plan, agent), **validation(plan, folder))
+        config = config.model_copy(update={"uid": f"run-{number}"})
+        if not plan.beside:
+            config = Pausing.model_validate(config.model_dump())
         statuses: list[dict[str, Any]] = []
         port, gateway = free_port(), free_port()
         store, base = FileStore(), f"http://127.0.0.1:{gateway}"
@@ -147,6 +167,7 @@ async def run(folder: Path, server: Server, plan: Plan) -> Ran:
         async with asyncio.timeout(RUN_SECONDS):
             await asyncio.gather(learner.run(), running)
         return Ran(
+            whole_seconds=time.monotonic() - started,
             seconds=learner.last - started,
             waited=learner.waited,
             batches=learner.batches,
@@ -170,6 +191,17 @@ def spec(plan: Plan, agent_url: str) -> dict[str, Any]:
         "rollout": {"sampling": {"maxTokens": plan.tokens}, "maxConcurrency": plan.concurrency},
         "agent": {"http": {"url": agent_url, "reportsReward": False}},
         "preflight": {"policy": "Off"},
+    }
+
+
+def validation(plan: Plan, folder: Path) -> dict[str, Any]:
+    """What the spec says of held-out rows, where there are any."""
+    if not plan.validated_rows:
+        return {}
+    uris = {split: f"file://{folder}/{split}.jsonl" for split in ("train", "validation")}
+    return {
+        "data": {split: {"uri": uri} for split, uri in uris.items()},
+        "evaluation": {"everySteps": plan.validate_every, "atStart": True},
     }
 
 

@@ -20,6 +20,7 @@ from headway_analysis.measures.figures import Figures
 from headway_api import logs, names, prices
 from headway_api import status as st
 from headway_api.config import JobConfig
+from headway_api.model_names import VALIDATION
 from headway_api.records import PolicyVersion, WeightsManifest
 from headway_api.store import NotFound, Store
 from headway_api.weights_format import EXPORT_FILE
@@ -34,6 +35,7 @@ from headway_coordinator.episode import Episodes, Rules
 from headway_coordinator.gateway.core import Gateway
 from headway_coordinator.gateway.server import GatewayServer
 from headway_coordinator.gateway.turns import Backend, Places
+from headway_coordinator.group import Run
 from headway_coordinator.http import listen
 from headway_coordinator.learner_api import LearnerApi
 from headway_coordinator.ledger.usage import usage
@@ -47,12 +49,14 @@ from headway_coordinator.room import Room
 from headway_coordinator.sandboxes import Broker
 from headway_coordinator.stall import Watch, training_watch
 from headway_coordinator.training import Training
+from headway_coordinator.validations import Beside
 
 FAREWELL_SECONDS = 60.0
 """Longest a finished coordinator waits for the learner to hear of it."""
 LAST_CHECKPOINT_SECONDS = 3600.0
 """Longest it waits for the last step to become durable; then it ends as it is, and status says what is."""
 EXPORT_POLL_SECONDS = 1.0
+NOT_VALIDATING = "no validation is under way"
 
 _log = logging.getLogger(__name__)
 
@@ -102,6 +106,7 @@ class Coordinator(Process):
         self._training: Training | None = None
         self._watch: Watch | None = None
         self._fleet: Fleet | None = None
+        self._beside: Beside | None = None
         self._places: Places | None = None
         self._restoring = True
         """What a predecessor saw is shown again, and tracked where it could not be any more."""
@@ -128,6 +133,8 @@ class Coordinator(Process):
         assert self._fleet is not None
         assert self._watch is not None
         self._background(stack, self._fleet.run())
+        if self._beside is not None:
+            self._background(stack, self._beside.fleet.run())
         self._background(stack, Concurrency(http, self._fleet.router, training.room).run())
         self._background(stack, self._watch.run())
         await training.run()
@@ -151,25 +158,33 @@ class Coordinator(Process):
             sandbox_seconds=spec.environment.sandbox.deadline_seconds,
             reward_range=(spec.reward.range[0], spec.reward.range[1]),
         )
-        gateway = Gateway(ready.renderer, fleet, ready.context_length, rollout.timeout_seconds)
-        self._places = Places(room.follower())
+        places = self._places = Places(room.follower())
         server = GatewayServer()
         if not spec.agent.is_builtin:
             await listen(stack, server.app(), self._gateway_port, leave_with_client=True)
-        agent = agent_of(self.job, Backend(gateway, self._places), server, self._where, http)
-        episodes = Episodes(rules, agent, broker, fleet.router)
+
+        def played_on(sampling: Fleet) -> Run:
+            gateway = Gateway(ready.renderer, sampling, ready.context_length, rollout.timeout_seconds)
+            agent = agent_of(self.job, Backend(gateway, places), server, self._where, http)
+            return Episodes(rules, agent, broker, sampling.router).run
+
+        if self.job.validates_beside:
+            slot = Fleet(http, self._token, self._discover, slot=VALIDATION, unannounced=NOT_VALIDATING)
+            slot.router.replicas = self._replicas
+            self._beside = Beside(slot, played_on(slot))
         training = self._training = Training(
             spec,
             ready.data,
             fleet,
             self._spool,
             self._ledger,
-            episodes.run,
+            played_on(fleet),
             incarnation,
             room,
             on_change=self._moved,
             on_validation=self._validated,
             on_episode=self._ended,
+            beside=self._beside,
         )
         self._watch = training_watch(
             training, fleet.router, broker.pool, self._status.changed, rollout.timeout_seconds
@@ -242,8 +257,9 @@ class Coordinator(Process):
     def _scaled(self, replicas: int) -> None:
         """The job asks for so many rollout servers."""
         self._replicas = replicas
-        if self._fleet is not None:
-            self._fleet.router.replicas = replicas
+        for fleet in (self._fleet, self._beside.fleet if self._beside else None):
+            if fleet is not None:
+                fleet.router.replicas = replicas
 
     def _moved(self) -> None:
         """The job went forward: new figures, a new status."""

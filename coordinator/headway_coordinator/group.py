@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -13,7 +13,6 @@ from headway_coordinator.bounds import doomed
 from headway_coordinator.dataset import Slot
 from headway_coordinator.episode import Task
 from headway_coordinator.gateway.core import Sampling
-from headway_coordinator.room import Room
 from headway_coordinator.seeds import seed
 from headway_coordinator.stop import Stop, Stopped
 
@@ -79,7 +78,11 @@ def is_retry(attempt: int) -> bool:
     return attempt % ATTEMPTS_PER_INCARNATION > 0
 
 
-async def run(plan: Plan, episode: Run, room: Room, *, incarnation: int, max_retries: int) -> GroupRecord:
+Places = AbstractAsyncContextManager[None]
+"""Where each episode of a group takes a place: a room, or a lane of one. It is entered once an episode."""
+
+
+async def run(plan: Plan, episode: Run, room: Places, *, incarnation: int, max_retries: int) -> GroupRecord:
     """Run every episode of a group, `room` at a time over all groups, and seal it.
 
     A training group that is doomed by what it has lost stops there and then, as it does by `plan.stop`.

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pydantic import ValidationError
 
 from headway_api.artifacts import Layout, by_number
-from headway_api.records import Abandoned, GroupRecord, PolicyVersion, Purpose, StepReport
+from headway_api.records import Abandoned, GroupRecord, PolicyVersion, Purpose, StepReport, WeightsManifest
 from headway_api.store import Denied, NotFound, Store, bucket_unavailable, get_each
 from headway_coordinator.bounds import superseded
 from headway_coordinator.evaluation.summary import Summary
@@ -110,6 +110,10 @@ class Spool:
     def keep(self, report: StepReport) -> None:
         """Keep a step's report for as long as the job's folder, whoever has written it first."""
         self._store.put_new(self._layout.step_history(report.step), report.model_dump_json().encode())
+
+    def published(self, weights: WeightsManifest) -> bool:
+        """Whether the store still has the weights."""
+        return bool(self._store.list(weights.uri))
 
     def latest(self) -> PolicyVersion | None:
         """Version of the newest step that stands; None before the learner has taken any."""

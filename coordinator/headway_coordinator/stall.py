@@ -49,6 +49,8 @@ def culprit(training: Training, router: Router, pool: PoolState | str, episode_s
         return Culprit(words, LEARNER_SECONDS)
     if (problem := router.problem()) is not None:
         return Culprit(f"rollout servers: {problem}", AFTER_SECONDS)
+    if (problem := training.validations.problem) is not None:
+        return Culprit(f"rollout servers, for the validation: {problem}", AFTER_SECONDS)
     if isinstance(pool, str):
         return Culprit(f"sandbox broker: {pool}", AFTER_SECONDS)
     if pool.problem is not None:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from headway_analysis.measures.episodes import Evaluation, ranked
-from headway_api.records import GroupRecord, StepReport
+from headway_api.records import GroupRecord, StepReport, WeightsManifest
 
 
 @dataclass
@@ -55,6 +55,10 @@ class State:
     def validated(self) -> list[int]:
         """Validated steps, the best first."""
         return [evaluation.step for evaluation in ranked(self.evaluations.values())]
+
+    def weights(self, step: int) -> WeightsManifest:
+        """What the learner published of a step that was taken."""
+        return next(report.weights for report in reversed(self.reports) if report.step == step)
 
     @property
     def step(self) -> int:

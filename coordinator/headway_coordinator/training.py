@@ -1,12 +1,13 @@
-"""A job's life, between its parts: replay, evaluate, keep groups in flight, hand out batches, take reports.
+"""A job's life, between its parts: replay, keep groups in flight, hand out batches, take reports.
 
 What is decided elsewhere: which group is next (`sampler`), what an episode is (`episode`), what is durable
-(`spool`, `ledger`). Here is only the order of things:
+(`spool`, `ledger`), which step is validated (`validations`). Here is only the order of things:
 
-    a group starts        when the sampler has a slot, and no validation is running or due
+    a group starts        when the sampler has a slot, and no validation has the servers for itself
     a group is finished   once it is in the spool and in the ledger, and only then can it be in a batch
     a step is taken       when the learner reports it; its weights are wanted from then on
-    a validation runs     between a step's report and the next batch, so that one version is measured
+    a validation runs     full weights: between a step's report and the next batch; LoRA: beside training
+    the job ends          when the last step is taken, and every validation is complete
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 from headway_analysis.measures.figures import Figures
@@ -36,7 +37,6 @@ from headway_coordinator.bounds import (
 from headway_coordinator.dataset import Data, Order, position_of
 from headway_coordinator.engines.fleet import Fleet
 from headway_coordinator.episode import Task
-from headway_coordinator.evaluation import driver
 from headway_coordinator.evaluation.summary import Summary
 from headway_coordinator.gateway.core import Sampling
 from headway_coordinator.ledger.events import discarded_tokens
@@ -47,6 +47,7 @@ from headway_coordinator.sampler.slots import Sampler
 from headway_coordinator.spool import Replay, Spool
 from headway_coordinator.state import State
 from headway_coordinator.stop import Stop
+from headway_coordinator.validations import Beside, Validations
 
 _log = logging.getLogger(__name__)
 
@@ -71,7 +72,9 @@ class Training:
         on_change: Callable[[], None] = lambda: None,
         on_episode: Callable[[EpisodeRecord], None] = lambda record: None,
         on_validation: Callable[[int, Figures], None] = lambda step, figures: None,
+        beside: Beside | None = None,
     ) -> None:
+        """`beside`: what samples validations while training goes on; None where training waits for them."""
         algorithm, schedule = spec.algorithm, spec.schedule
         self._spec = spec
         self._data = data
@@ -82,20 +85,31 @@ class Training:
         self._incarnation = incarnation
         self._on_change = on_change
         self._on_episode = on_episode
-        self._on_validation = on_validation
+        self._beside = beside
         self._order = Order(rows=len(data.train), seed=spec.seed, shuffle=spec.data.shuffle)
         self.room = room
+        self._validation_room = room.lane()
         self._store = OneAtATime()
         self._reporting = asyncio.Lock()
         self._changed = asyncio.Condition()
         self._running: dict[int, Stop] = {}
         self._waiting: dict[int, GroupRecord] = {}
-        self._validated: dict[int, list[GroupRecord]] = {}
-        """Answered groups of validations that a predecessor began, or made at steps that are taken anew."""
         self._lost_in_a_row = 0
         self._fault: JobError | None = None
         """What `run` ends with: it came up in a call of the learner's."""
         self.state = State()
+        self.validations = Validations(
+            spec,
+            data.validation,
+            self.state,
+            fleet,
+            beside,
+            play=self._run,
+            keep=self._keep_summary,
+            published=lambda weights: self._store(spool.published, weights),
+            moved=self._notify,
+            on_validation=on_validation,
+        )
         self.sampler = Sampler(
             batch_size=algorithm.batch_size,
             max_lag=algorithm.max_steps_off_policy,
@@ -137,7 +151,7 @@ class Training:
     @property
     def batch_ready(self) -> bool:
         """Whether the learner could take a batch now."""
-        return self.state.step >= 0 and not self._validation_due() and self.sampler.batch() is not None
+        return self.state.step >= 0 and not self._held() and self.sampler.batch() is not None
 
     async def restore(self, replay: Replay) -> None:
         """Take up what a predecessor left: nothing spooled is sampled again."""
@@ -162,15 +176,7 @@ class Training:
         for report in replay.reports[1:]:
             await self._store(self._ledger.step, report, time.time())
         self._waiting = kept
-        for summary in replay.summaries.values():
-            self._concluded(summary)
-        for step in replay.validations.keys() - replay.summaries.keys():
-            standing = driver.standing(replay.validations[step])
-            # A step beyond is one that a rollback takes anew, from the same groups: its answers stand then.
-            if step <= self.state.step and driver.complete(standing, len(self._data.validation)):
-                await self._conclude(step, standing)
-            else:
-                self._validated[step] = [group for group in standing if group.scored]
+        await self.validations.restore(replay)
         self.state.last_batch = list(replay.last)
         if replay.reports:
             await self._fleet.want(replay.reports[-1].weights)
@@ -184,12 +190,14 @@ class Training:
                 `Superseded`.
         """
         async with asyncio.TaskGroup() as tasks:
-            guard = tasks.create_task(self._faulted())
+            background = [tasks.create_task(self._faulted())]
+            if self._beside is not None:
+                background.append(tasks.create_task(self._validate()))
             await self._until(lambda: self.state.step >= 0)
             while True:
                 seen = self.state.step
-                if self._validation_due():
-                    await self._validate()
+                if self._unvalidated() and self._beside is None:
+                    await self.validations.run()
                 elif self.sampler.done:
                     break
                 else:
@@ -197,7 +205,9 @@ class Training:
                     while (position := self.sampler.start()) is not None:
                         tasks.create_task(self._train(position))
                     await self._until(partial(self._news, seen))
-            guard.cancel()
+            await self._until(lambda: not self._unvalidated())
+            for task in background:
+                task.cancel()
         self.state.finished = (
             "MaxSteps" if self.sampler.step >= self._spec.schedule.max_steps else "MaxEpochs"
         )
@@ -214,7 +224,7 @@ class Training:
             return Finished(reason=self.state.finished, validated=self.state.validated)
         if step != self.state.step + 1 or self.state.step < 0:
             raise Conflict(f"step {step} was asked for, but step {self.state.step} is the last one reported")
-        positions = None if self._validation_due() else self.sampler.take()
+        positions = None if self._held() else self.sampler.take()
         self._stop_doomed()
         if positions is None or self.sampler.step >= self.steps:
             return None
@@ -223,6 +233,7 @@ class Training:
             epoch=self._order.slot(positions[0]).epoch,
             groups=[self._waiting[position] for position in positions],
             validated=self.state.validated,
+            validating=list(self.validations.unfinished),
         )
         check_lag(batch, self._spec.algorithm.max_steps_off_policy)
         return batch
@@ -287,6 +298,7 @@ class Training:
         self.state.reports[-1] = report
         if report.weights != before.weights:
             await self._want(report, time.monotonic())
+            await self.validations.updated(report)
         await self._notify()
 
     async def _take(self, report: StepReport) -> None:
@@ -315,43 +327,23 @@ class Training:
         startable = self.sampler.free > 0 and not self.sampler.exhausted
         return self.state.step != seen or self.sampler.done or startable
 
-    def _validation_due(self) -> bool:
-        step, evaluation = self.state.step, self._spec.evaluation
-        if step < 0 or not self._data.validation or step in self.state.evaluations:
-            return False
-        return driver.due(
-            step, every=evaluation.every_steps, at_start=evaluation.at_start, last=self.sampler.done
-        )
+    def _unvalidated(self) -> list[int]:
+        """Steps whose validations are due and not complete."""
+        return self.validations.look(self.state.step, last=self.sampler.done)
+
+    def _held(self) -> bool:
+        """Whether the learner gets no batch before a validation is complete."""
+        self._unvalidated()
+        return self.validations.hold
 
     async def _validate(self) -> None:
-        step, evaluation = self.state.step, self._spec.evaluation
-        self.state.evaluating = step
-        await self._notify()
-        sampling = Sampling(
-            temperature=evaluation.sampling.temperature,
-            top_p=evaluation.sampling.top_p,
-            max_tokens=evaluation.sampling.max_tokens or self._spec.rollout.sampling.max_tokens,
-        )
-        wanted = driver.plans(self._data.validation, step, evaluation.group_size, sampling, self._spec.seed)
-        try:
-            await self._fleet.ready()
-            found = await driver.validate(wanted, self._validated.pop(step, []), self._run)
-        finally:
-            self.state.evaluating = None
-        if not driver.complete(found, len(wanted)):
-            raise lost(found[0])
-        await self._conclude(step, found)
-        await self._notify()
+        """Validate beside training, one step after the other, until cancelled."""
+        while True:
+            await self._until(lambda: bool(self._unvalidated()))
+            await self.validations.run()
 
-    async def _conclude(self, step: int, found: Sequence[GroupRecord]) -> None:
-        """Keep what a validation came to. All of its groups are in the spool and in the ledger."""
-        summary = Summary.of(step, found, self._spec.evaluation, self._spec.agent.turn_limit)
+    async def _keep_summary(self, summary: Summary) -> None:
         await self._store(self._put_summary, summary)
-        self._concluded(summary)
-
-    def _concluded(self, summary: Summary) -> None:
-        self.state.evaluations[summary.step] = summary.evaluation
-        self._on_validation(summary.step, summary.figures)
 
     def _put_summary(self, summary: Summary) -> None:
         self._spool.refuse_superseded(self._incarnation)
@@ -406,7 +398,7 @@ class Training:
         group = await groups.run(
             plan,
             self._counted,
-            self.room,
+            self._validation_room if plan.purpose is Purpose.VALIDATION else self.room,
             incarnation=self._incarnation,
             max_retries=self._spec.rollout.max_retries,
         )
@@ -440,8 +432,11 @@ class Training:
         counts = self.state
         counts.in_flight[task.purpose] += 1
         counts.retried[task.purpose] += groups.is_retry(task.attempt)
+        episode = self._episode
+        if self._beside is not None and task.purpose is Purpose.VALIDATION:
+            episode = self._beside.episode
         try:
-            record = await self._episode(task)
+            record = await episode(task)
         finally:
             counts.in_flight[task.purpose] -= 1
         counts.ended[record.outcome.value, task.purpose] += 1

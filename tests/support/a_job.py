@@ -18,7 +18,7 @@ from scripted_learner import ScriptedLearner
 
 from headway_analysis.measures.figures import Figures
 from headway_api.artifacts import Layout
-from headway_api.records import Canary, EpisodeRecord, StepReport, UsageClass, WeightsManifest
+from headway_api.records import Canary, EpisodeRecord, Purpose, StepReport, UsageClass, WeightsManifest
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.store import FileStore
 from headway_coordinator.dataset import Data
@@ -31,6 +31,7 @@ from headway_coordinator.room import Room
 from headway_coordinator.spool import Spool, decode
 from headway_coordinator.stop import Stopped
 from headway_coordinator.training import Training
+from headway_coordinator.validations import Beside
 
 TOKEN = "secret"
 
@@ -40,6 +41,7 @@ class Rotation:
 
     def __init__(self) -> None:
         self.wanted: list[int] = []
+        self.released = 0
         self.router = Router()
 
     async def want(self, manifest: WeightsManifest, reported: float | None = None) -> None:
@@ -47,6 +49,9 @@ class Rotation:
 
     async def ready(self) -> None:
         return None
+
+    async def release(self) -> None:
+        self.released += 1
 
 
 def spec(**algorithm: Any) -> RLTrainingJobSpec:
@@ -86,9 +91,15 @@ def report(step: int, incarnation: int = 0, durable: int | None = None) -> StepR
 
 
 class Job:
-    """One job in a folder, of which several coordinators may live after one another."""
+    """One job in a folder, of which several coordinators may live after one another.
 
-    def __init__(self, folder: Path, of: RLTrainingJobSpec | None = None, rows: int = 5) -> None:
+    Args:
+        beside: its servers hold the weights that are validated in a slot of their own.
+    """
+
+    def __init__(
+        self, folder: Path, of: RLTrainingJobSpec | None = None, rows: int = 5, *, beside: bool = False
+    ) -> None:
         self.spec = of or spec()
         self.store = FileStore()
         self.layout = Layout(f"file://{folder}", "ns", "job", "uid")
@@ -96,6 +107,7 @@ class Job:
             train=[{"prompt": str(i)} for i in range(rows)],
             validation=[{"prompt": f"v{i}"} for i in range(3)],
         )
+        self.beside = beside
         self.tasks: list[Task] = []
         self.fails: Callable[[Task], bool] = lambda task: False
         self.pause: Callable[[Task], float] = lambda task: 0.0
@@ -109,12 +121,19 @@ class Job:
                 await asyncio.sleep(self.pause(task))
         except Stopped:
             reward = None
-        step = self.rotation.wanted[-1]
+        rotation = self.slot if self.beside and task.purpose is Purpose.VALIDATION else self.rotation
+        step = rotation.wanted[-1]
         return sealed(task.group_id, task.index, reward=reward, attempt=task.attempt, step=step)
+
+    def publish(self, step: int) -> WeightsManifest:
+        """A step's weights, which lie in the store."""
+        uri = self.layout.weights(step)
+        self.store.put(f"{uri}/adapter_config.json", b"{}")
+        return manifest(step).model_copy(update={"uri": uri})
 
     @asynccontextmanager
     async def coordinator(self) -> AsyncIterator[tuple[Training, ScriptedLearner, asyncio.Task[None]]]:
-        self.rotation = Rotation()
+        self.rotation, self.slot = Rotation(), Rotation()
         spool, ledger = Spool(self.store, self.layout), Ledger(self.store, self.layout)
         ledger.load()
         self.ledger = ledger
@@ -128,6 +147,7 @@ class Job:
             spool.incarnation(),
             Room(self.spec.rollout.max_concurrency),
             on_validation=self.on_validation,
+            beside=Beside(self.slot, self.episode) if self.beside else None,  # type: ignore[arg-type]
         )
         await training.restore(spool.replay())
         api = LearnerApi(TOKEN, lambda: b"")
@@ -139,7 +159,7 @@ class Job:
         running = asyncio.create_task(training.run())
         try:
             async with asyncio.timeout(60):
-                yield training, ScriptedLearner(url, TOKEN, self.store, self.layout, manifest), running
+                yield training, ScriptedLearner(url, TOKEN, self.store, self.layout, self.publish), running
         finally:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)

@@ -47,8 +47,8 @@ def write_inputs(folder: Path) -> Path:
     (folder / "model" / "config.json").write_text(json.dumps({"max_position_embeddings": 512}))
     weights = safetensors({"model.layers.0.self_attn.q_proj.weight": (8, 8)})
     (folder / "model" / "model.safetensors").write_bytes(weights)
-    for name in ("train", "validation"):
-        (folder / f"{name}.jsonl").write_text('{"prompt": "a"}\n{"prompt": "b"}\n')
+    for name, prompts in (("train", "ab"), ("validation", "cd")):
+        (folder / f"{name}.jsonl").write_text("".join(f'{{"prompt": "{text}"}}\n' for text in prompts))
     return folder
 
 

@@ -83,7 +83,7 @@ class RolloutServer:
     """The process `python -m headway_rollout`, killed with all it started when the block ends."""
 
     def __init__(
-        self, folder: Path, base: Path | str, evaluation: EvalConfig | None = None, **spec: Any
+        self, folder: Path, base: Path | str, evaluation: EvalConfig | None = None, /, **spec: Any
     ) -> None:
         """Of a training job over `base`, or of the first set of servers of `evaluation`."""
         folder.mkdir(parents=True, exist_ok=True)

@@ -163,12 +163,17 @@ class Learner:
         self._journal.refuse_superseded()
         self._publisher.complete(self._store, newest.weights)
 
-    def prune(self, latest: int, validated: Sequence[int]) -> None:
-        """Delete what is no longer kept of the steps up to `latest`; `validated` steps come best first."""
+    def prune(self, latest: int, validated: Sequence[int], validating: Sequence[int] = ()) -> None:
+        """Delete what is no longer kept of the steps up to `latest`.
+
+        Args:
+            validated: validated steps, the best first.
+            validating: steps whose validations are not complete.
+        """
         if not self._ranks.first:
             return
         every, lag = self._spec.evaluation.every_steps, self._spec.algorithm.max_steps_off_policy
-        checkpoints = self.keeper.prune(validated)
+        checkpoints = self.keeper.prune(validated, validating)
         folder = self._layout.all_weights
         uris = self._store.list(folder)
         weights = by_number(uris, folder)
@@ -176,7 +181,8 @@ class Learner:
         # Of weights that are had from memory the status names the newest ones in the store.
         full_every = self._spec.learner.weights.full_every_steps
         whole = [] if self._sender is None else [latest - latest % full_every]
-        old = expired_weights(weights.keys(), latest, lag, checkpoints, [*planned, *validated, *whole])
+        compared = [*planned, *validated, *validating, *whole]
+        old = expired_weights(weights.keys(), latest, lag, checkpoints, compared)
         # evaluation.everySteps may have been another number, and a validation may be under way.
         unseen = [step for step in old if not self._store.list(self._layout.validation_groups(step))]
         needed = built_on(weights.keys() - set(unseen), delta_steps(uris, folder))

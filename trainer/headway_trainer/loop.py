@@ -54,6 +54,8 @@ class Word:
     """The newest step that a restart would resume from."""
     validated: tuple[int, ...] = ()
     """Validated steps, the best first; said with a batch."""
+    validating: tuple[int, ...] = ()
+    """Steps whose validations are not complete; said with a batch."""
 
 
 def serve(
@@ -111,7 +113,7 @@ def serve(
         with watch("save_checkpoint"):
             learner.keeper.after(report)
         with watch("prune"):
-            learner.prune(report.step, word.validated)
+            learner.prune(report.step, word.validated, word.validating)
         if ranks.first:
             log("step", step=report.step, version=str(report.version), **report.metrics)
 
@@ -138,7 +140,7 @@ def _next(learner: Learner, coordinator: Coordinator, report: StepReport) -> Wor
     except Unreachable as away:
         return Word(away, durable)
     if isinstance(answer, Batch):
-        return Word(learner.prepare(answer), durable, tuple(answer.validated))
+        return Word(learner.prepare(answer), durable, tuple(answer.validated), tuple(answer.validating))
     return Word(answer, durable)
 
 

@@ -55,6 +55,9 @@ class DataSpec(SpecModel):
     validation: Dataset | None = None
     """Prompts never trained on, to measure progress with. Needed unless spec.evaluation is switched
     off with everySteps: 0 and atStart: false."""
+    allow_overlap: bool = False
+    """Train although held-out rows are training rows too. Unless this is true, the preflight refuses rows
+    that are equal in every column."""
     shuffle: bool = True
     """Visit the training rows in an order drawn from spec.seed, another one each epoch; false keeps
     the file's order."""

@@ -113,9 +113,10 @@ class Checklist:
         except JobError as error:
             self._failed(name, error)
 
-    def _passed(self, name: str, message: str) -> None:
-        logs.event(_log, "check-passed", check=name, message=message)
-        self.results.append(Check(name=name, passed=True, message=message[:TEXT_LIMIT]))
+    def _passed(self, name: str, message: str, *, warning: bool = False) -> None:
+        level = logging.WARNING if warning else logging.INFO
+        logs.event(_log, "check-passed", level=level, check=name, message=message)
+        self.results.append(Check(name=name, passed=True, warning=warning, message=message[:TEXT_LIMIT]))
         self.report(Preflight(state="Running", checks=self.results))
 
     def _failed(self, name: str, error: JobError) -> None:

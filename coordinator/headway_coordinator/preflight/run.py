@@ -13,13 +13,13 @@ from pathlib import Path
 from headway_api import lora_targets, warm_start
 from headway_api.artifacts import Layout
 from headway_api.base_model import fetch
-from headway_api.exits import not_final
+from headway_api.exits import JobError, not_final
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.status import Preflight
 from headway_api.store import Denied, NotFound, Store, bucket_unavailable
 from headway_coordinator import dataset
 from headway_coordinator.dataset import Data
-from headway_coordinator.preflight import checks, tensors
+from headway_coordinator.preflight import checks, overlaps, tensors
 from headway_coordinator.preflight.checklist import Checklist, said_of
 from headway_coordinator.sandboxes import Broker
 from headway_coordinator.trajectory import render
@@ -66,6 +66,7 @@ class Runner(Checklist):
                 "Validation", lambda: dataset.load(held_out, store, "spec.data.validation"), said_of
             )
             validation = rows[: spec.evaluation.max_rows]
+        self._overlaps(Data(train=train, validation=validation))
         self._need("Batch", lambda: checks.batch(len(train), spec), str)
         folder = self._need(
             "Model",
@@ -97,6 +98,31 @@ class Runner(Checklist):
         parser = spec.agent.effective_builtin.tool_call_parser
         chosen = self._need("Tokenizer", lambda: render.load(folder, parser)[0], checks.renderer)
         return Ready(Data(train=train, validation=validation), chosen, length)
+
+    def _overlaps(self, data: Data) -> None:
+        """Held-out rows are not trained on.
+
+        Raises:
+            JobError: `SplitsOverlap`, where the policy is Enforce.
+        """
+        spec, policy = self.spec.data, self.spec.preflight.policy
+        rows = {"train": data.train, "validation": data.validation}
+        columns = {name: block.prompt_column for name in rows if (block := getattr(spec, name)) is not None}
+        splits = overlaps.of_job(rows, columns)
+        if policy == "Off" or len(splits) < 2:
+            return
+        try:
+            with not_final(self.begun):
+                warnings = overlaps.check(splits, allowed=spec.allow_overlap)
+        except JobError as error:
+            self._failed("Overlap", error)
+            if policy == "Warn":
+                return
+            if error.permanent:
+                self.report(Preflight(state="Failed", checks=self.results))
+            raise
+        told = "; ".join(warnings) or "no split has a row of another one, or a prompt twice"
+        self._passed("Overlap", told, warning=bool(warnings))
 
     def _resumes(self, store: Store) -> bool:
         """Whether the learner has a step to go on from. Whether that step can be used is for it to say."""

@@ -33,7 +33,9 @@ def preflight(job: Job) -> Condition:
         case "Skipped":
             return condition(kind, None, Reason.SKIPPED, "spec.preflight.policy is Off")
         case _:
-            return condition(kind, True, Reason.PASSED, f"{len(found.checks)} checks passed")
+            warned = [check.message for check in found.checks if check.warning]
+            text = "; warning: ".join([f"{len(found.checks)} checks passed", *warned])
+            return condition(kind, True, Reason.PASSED, text)
 
 
 def suspended(context: Context, situation: Situation) -> Condition:

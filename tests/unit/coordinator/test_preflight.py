@@ -44,6 +44,7 @@ async def test_a_sound_job_passes_every_check(folder: Path) -> None:
     assert [check.name for check in last.checks] == [
         "Dataset",
         "Validation",
+        "Overlap",
         "Batch",
         "Model",
         "ContextLength",

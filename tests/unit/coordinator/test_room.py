@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway_coordinator.room import Room
+from headway_coordinator.room import Lane, Room
 
 
 class Guest:
     """Wants a place, and keeps it until told to go."""
 
-    def __init__(self, room: Room, order: list[Guest]) -> None:
+    def __init__(self, room: Room | Lane, order: list[Guest]) -> None:
         self._room = room
         self._order = order
         self._go = asyncio.Event()
@@ -136,6 +136,42 @@ async def test_demand_of_a_follower_is_demand_of_its_leader() -> None:
     await settle()
     room.demand()
     assert room.demand() == (0, False)
+
+
+async def test_lanes_share_a_room_and_one_alone_may_fill_it() -> None:
+    room, order = Room(4), list[Guest]()
+    trains, lane = [Guest(room, order) for _ in range(8)], room.lane()
+    await settle()
+    assert [guest.inside for guest in trains] == [True] * 4 + [False] * 4
+    validates = [Guest(lane, order) for _ in range(8)]
+    await settle()
+    assert not any(guest.inside for guest in validates), "nobody loses a place"
+    for gone in range(4):
+        trains[gone].leave()
+        await settle()
+    inside = sum(guest.inside for guest in trains), sum(guest.inside for guest in validates)
+    assert inside == (2, 2), "half each, though all of one lane had asked before"
+    for guest in trains:
+        guest.leave()
+    await settle()
+    assert sum(guest.inside for guest in validates) == 4
+    for guest in validates:
+        guest.leave()
+    await settle()
+    assert (room.used, room.waiting, lane.used) == (0, 0, 0)
+
+
+async def test_lanes_take_turns_in_a_room_for_one() -> None:
+    room, order = Room(1), list[Guest]()
+    lane = room.lane()
+    trains = [Guest(room, order) for _ in range(3)]
+    validates = [Guest(lane, order) for _ in range(3)]
+    await settle()
+    for guest in (*trains, *validates):
+        guest.leave()
+    await settle()
+    mixed = [guest for pair in zip(trains, validates, strict=True) for guest in pair]
+    assert order == mixed
 
 
 @pytest.mark.parametrize("places", [0, 5])

@@ -142,20 +142,22 @@ async def test_what_no_step_can_train_is_not_sampled_to_its_end(tmp_path: Path, 
         assert training.state.finished == "MaxEpochs", "a successor knows that as well"
 
 
-@settings(max_examples=12)
-@given(seed=st.integers(0, 10_000))
-def test_a_coordinator_may_die_at_any_moment(seed: int, tmp_path_factory: pytest.TempPathFactory) -> None:
-    asyncio.run(_dies_at_any_moment(seed, tmp_path_factory.mktemp("job")))
+@settings(max_examples=16)
+@given(seed=st.integers(0, 10_000), beside=st.booleans())
+def test_a_coordinator_may_die_at_any_moment(
+    seed: int, beside: bool, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    asyncio.run(_dies_at_any_moment(seed, tmp_path_factory.mktemp("job"), beside))
 
 
-async def _dies_at_any_moment(seed: int, folder: Path) -> None:
+async def _dies_at_any_moment(seed: int, folder: Path, beside: bool) -> None:
     chance = random.Random(seed)
-    job = Job(folder)
+    job = Job(folder, beside=beside)
     job.fails = lambda task: random.Random(task.episode_id).random() < 0.25
     job.pause = lambda task: chance.random() * 0.01
     batches: list[Batch] = []
     for life in range(30):
-        async with job.coordinator() as (_, learner, running):
+        async with job.coordinator() as (training, learner, running):
             alive = asyncio.gather(learner.run(), running)
             await asyncio.wait([alive], timeout=None if life > 4 else chance.random() * 0.15)
             batches += learner.batches
@@ -174,6 +176,7 @@ async def _dies_at_any_moment(seed: int, folder: Path) -> None:
     assert again == []
     trained = [group for step in steps.values() for group in step]
     assert len(trained) == len(set(trained)) == 8
+    assert sorted(training.state.evaluations) == [0, 2, 4]
     tried = [task.episode_id for task in job.tasks]
     assert len(tried) == len(set(tried))
     rebuilt = Ledger(job.store, job.layout)

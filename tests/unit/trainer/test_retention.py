@@ -29,6 +29,17 @@ def test_the_best_whole_checkpoints_stay_beside_them(
     assert kept == set(sorted(whole)[-last:]) | set([step for step in ranked if step in whole][:best])
 
 
+@given(steps, steps, st.integers(0, 10), ranking, steps)
+def test_a_checkpoint_whose_validation_runs_stays_until_it_is_ranked(
+    whole: set[int], torn: set[int], best: int, ranked: list[int], validating: set[int]
+) -> None:
+    durable = max(whole)
+    found = {step for step in whole | torn if step <= durable}
+    before = found - set(expired_checkpoints(found, whole, durable, 1, best, ranked))
+    kept = found - set(expired_checkpoints(found, whole, durable, 1, best, ranked, validating))
+    assert kept == (before | (whole & validating) if best else before)
+
+
 @given(steps, st.data(), st.integers(1, 10), ranking)
 def test_what_is_resumed_from_and_what_is_beyond_stays(
     found: set[int], data: st.DataObject, keep: int, ranked: list[int]

@@ -113,13 +113,14 @@ class Keeper:
         except StoreAway as away:
             self._upload_again(away)
 
-    def prune(self, validated: Sequence[int]) -> list[int]:
+    def prune(self, validated: Sequence[int], validating: Sequence[int] = ()) -> list[int]:
         """Delete checkpoints that `spec.checkpoints` no longer keeps, and files that belong to none: never
         sealed, or of a step that was taken anew since. The steps of those that stay, with the one that is
         being written. Rank 0 alone calls it.
 
         Args:
             validated: validated steps, the best first.
+            validating: steps whose validations are not complete.
 
         Raises:
             JobError: `Superseded`.
@@ -130,7 +131,9 @@ class Keeper:
         starts = {step: sealed_by(uris, self._layout.checkpoint(step)) for step, uris in found.items()}
         sealed = {step: start for step, start in starts.items() if start is not None and step <= durable}
         whole = self._journal.standing(sealed)
-        old = expired_checkpoints(found.keys(), whole, durable, spec.keep_last, spec.keep_best, validated)
+        old = expired_checkpoints(
+            found.keys(), whole, durable, spec.keep_last, spec.keep_best, validated, validating
+        )
         gone = [uri for step in old for uri in found[step]]
         for step in whole.difference(old):
             own = f"{self._layout.checkpoint_of(step, sealed[step])}/"

@@ -17,9 +17,10 @@ def expired_checkpoints(
     keep_last: int,
     keep_best: int = 0,
     validated: Sequence[int] = (),
+    validating: Collection[int] = (),
 ) -> list[int]:
     """Steps whose files are to be deleted: all up to `durable` but those of the newest `keep_last`
-    checkpoints, and of the `keep_best` best.
+    checkpoints, of the `keep_best` best, and of those that may yet be found to be among the best.
 
     Args:
         found: steps that have files in the store. Beyond `durable` they are being written, or a rollback has
@@ -27,10 +28,12 @@ def expired_checkpoints(
         whole: those of them whose checkpoints could be resumed from. Others up to `durable` are left-overs:
             they count for nothing, and go.
         validated: validated steps, the best first; those without a whole checkpoint are passed over.
+        validating: steps whose validations are not complete. They count where `keep_best` is above 0.
     """
     usable = sorted(step for step in whole if step <= durable)
     best = [step for step in validated if step in usable][:keep_best]
-    kept = {durable, *usable[-max(1, keep_last) :], *best}
+    unranked = [step for step in validating if keep_best and step in usable]
+    kept = {durable, *usable[-max(1, keep_last) :], *best, *unranked}
     return sorted(step for step in found if step <= durable and step not in kept)
 
 

@@ -1,0 +1,182 @@
+"""The validations of one job: which are due, which one runs, and what they came to.
+
+Full weights: one runs between a step's report and the next batch, and training waits for it.
+LoRA: the servers hold the adapter that is validated in a slot of its own, and training goes on beside it.
+One validation runs and one may wait. When a third is due, the learner gets no batch until the first is over.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from headway_analysis.measures.figures import Figures
+from headway_api import logs
+from headway_api.records import GroupRecord, StepReport, WeightsManifest
+from headway_api.spec.training import RLTrainingJobSpec
+from headway_coordinator import group as groups
+from headway_coordinator.bounds import lost
+from headway_coordinator.dataset import Row
+from headway_coordinator.engines.fleet import Fleet
+from headway_coordinator.evaluation import driver
+from headway_coordinator.evaluation.summary import Summary
+from headway_coordinator.gateway.core import Sampling
+from headway_coordinator.spool import Replay
+from headway_coordinator.state import State
+
+MOST_UNFINISHED: Final = 2
+"""Validations beside training that may be unfinished while the learner gets batches: one runs, one waits."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What samples validations while training goes on: a slot of its own on the job's servers."""
+
+    fleet: Fleet
+    episode: groups.Run
+
+
+class Validations:
+    """All of its state is changed on the event loop only.
+
+    Args:
+        rows: the held-out rows.
+        state: the job's; the validations that are complete are in it.
+        fleet: what samples the trained policy.
+        beside: what samples validations instead, where training goes on meanwhile.
+        play: runs a group and makes it durable.
+        keep: makes a summary durable.
+        published: whether the store still has weights.
+        moved: told of every change.
+        on_validation: told what a complete validation shows.
+    """
+
+    def __init__(
+        self,
+        spec: RLTrainingJobSpec,
+        rows: Sequence[Row],
+        state: State,
+        fleet: Fleet,
+        beside: Beside | None,
+        *,
+        play: Callable[[groups.Plan], Coroutine[Any, Any, GroupRecord]],
+        keep: Callable[[Summary], Awaitable[None]],
+        published: Callable[[WeightsManifest], Awaitable[bool]],
+        moved: Callable[[], Awaitable[None]],
+        on_validation: Callable[[int, Figures], None],
+    ) -> None:
+        self._spec = spec
+        self._rows = rows
+        self._state = state
+        self._fleet = beside.fleet if beside else fleet
+        self._beside = beside is not None
+        self._play = play
+        self._keep = keep
+        self._published = published
+        self._moved = moved
+        self._on_validation = on_validation
+        self._answered: dict[int, list[GroupRecord]] = {}
+        """Answered groups of validations that a predecessor began, or made at steps that are taken anew."""
+        self.unfinished: list[int] = []
+        """Steps whose validations are due and not complete, the oldest first: that one runs or is next."""
+
+    @property
+    def beside(self) -> bool:
+        """Whether training goes on while one runs."""
+        return self._beside
+
+    @property
+    def hold(self) -> bool:
+        """Whether the learner gets no batch before one of them is complete."""
+        return len(self.unfinished) > (MOST_UNFINISHED if self._beside else 0)
+
+    @property
+    def problem(self) -> str | None:
+        """Why the one that runs beside training cannot sample; None where nothing is wrong."""
+        runs = self._beside and self._state.evaluating is not None
+        return self._fleet.router.problem() if runs else None
+
+    def look(self, step: int, *, last: bool) -> list[int]:
+        """Note a validation of `step` if it is due; returns the unfinished ones. `last`: no step follows."""
+        if self._due(step, last=last) and step not in self.unfinished:
+            self.unfinished.append(step)
+        return self.unfinished
+
+    async def restore(self, replay: Replay) -> None:
+        """Take up what a predecessor left: complete validations, and answers of others."""
+        for summary in replay.summaries.values():
+            self._concluded(summary)
+        for step in sorted(replay.validations.keys() - replay.summaries.keys()):
+            standing = driver.standing(replay.validations[step])
+            # A step beyond is one that a rollback takes anew, from the same groups: its answers stand then.
+            if step <= self._state.step and driver.complete(standing, len(self._rows)):
+                await self._conclude(step, standing)
+            else:
+                self._answered[step] = [group for group in standing if group.scored]
+        if self._beside:
+            await self._resume(replay.reports)
+
+    async def _resume(self, reports: Sequence[StepReport]) -> None:
+        """Note the validations that a predecessor had not ended while it trained on."""
+        newest = max(self._state.evaluations, default=-1)
+        for report in reports[:-1]:
+            if report.step <= newest or not self._due(report.step, last=False):
+                continue
+            if await self._published(report.weights):
+                self.unfinished.append(report.step)
+            else:  # evaluation.everySteps was another number when they were trained
+                logs.event(_log, "validation-skipped", level=logging.WARNING, step=report.step)
+
+    async def updated(self, report: StepReport) -> None:
+        """The learner has published a step's weights anew."""
+        if self._beside and self._state.evaluating == report.step:
+            await self._fleet.want(report.weights)
+
+    async def run(self) -> None:
+        """Run the oldest unfinished validation.
+
+        Raises:
+            JobError: `EpisodesFailing`: no row was answered.
+        """
+        step = self.unfinished[0]
+        self._state.evaluating = step
+        await self._moved()
+        try:
+            if self._beside:
+                await self._fleet.want(self._state.weights(step))
+            await self._fleet.ready()
+            found = await driver.validate(self._plans(step), self._answered.pop(step, []), self._play)
+        finally:
+            self._state.evaluating = None
+        if not driver.complete(found, len(self._rows)):
+            raise lost(found[0])
+        await self._conclude(step, found)
+        self.unfinished.remove(step)
+        if self._beside and not self.unfinished:
+            await self._fleet.release()
+        await self._moved()
+
+    def _plans(self, step: int) -> list[groups.Plan]:
+        asked, spec = self._spec.evaluation, self._spec
+        sampling = Sampling(asked.sampling.temperature, asked.sampling.top_p, spec.evaluation_max_tokens)
+        return driver.plans(self._rows, step, asked.group_size, sampling, spec.seed)
+
+    def _due(self, step: int, *, last: bool) -> bool:
+        asked = self._spec.evaluation
+        if step < 0 or not self._rows or step in self._state.evaluations:
+            return False
+        return driver.due(step, every=asked.every_steps, at_start=asked.at_start, last=last)
+
+    async def _conclude(self, step: int, found: Sequence[GroupRecord]) -> None:
+        """Keep what a validation came to. All of its groups are in the spool and in the ledger."""
+        summary = Summary.of(step, found, self._spec.evaluation, self._spec.agent.turn_limit)
+        await self._keep(summary)
+        self._concluded(summary)
+
+    def _concluded(self, summary: Summary) -> None:
+        self._state.evaluations[summary.step] = summary.evaluation
+        self._on_validation(summary.step, summary.figures)

@@ -1,0 +1,116 @@
+"""Held-out rows that were trained on: refused or warned of, with examples, as the spec says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from preflight_bench import Bench, spec, write_inputs
+
+from headway_api.exits import JobError
+from headway_coordinator.preflight.overlaps import Split, check, of_job
+
+CASES = [{"prompt": f"Handle case {n}.", "id": n} for n in range(6)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_inputs(tmp_path)
+
+
+def splits(train: list[dict[str, Any]], validation: list[dict[str, Any]]) -> list[Split]:
+    return [Split("train", train), Split("validation", validation)]
+
+
+def test_splits_that_share_nothing_are_no_matter() -> None:
+    assert check(splits(CASES[:4], CASES[4:]), allowed=False) == []
+
+
+def test_a_row_that_is_trained_on_is_refused_by_number_and_text() -> None:
+    with pytest.raises(JobError) as caught:
+        check(splits(CASES, CASES[1:]), allowed=False)
+    found = caught.value.termination
+    assert (found.reason, found.field) == ("SplitsOverlap", "spec.data.validation")
+    assert found.message == (
+        "5 of 5 rows of spec.data.validation are also rows of spec.data.train: "
+        'row 0 and row 1, "Handle case 1."; row 1 and row 2, "Handle case 2."; '
+        'row 2 and row 3, "Handle case 3."; remove them from one of the two, or write '
+        "spec.data.allowOverlap: true"
+    )
+
+
+def test_an_overlap_that_is_allowed_is_told() -> None:
+    [warning] = check(splits(CASES, CASES[:1]), allowed=True)
+    assert warning.startswith("1 of 1 rows of spec.data.validation are also rows of spec.data.train")
+
+
+def test_a_prompt_that_differs_in_form_alone_is_told() -> None:
+    held_out = [{"prompt": "handle case 2", "id": 99}, {"prompt": "Something else", "id": 98}]
+    [warning] = check(splits(CASES, held_out), allowed=False)
+    assert warning == (
+        "1 of 2 rows of spec.data.validation have the same prompt, but for case and punctuation, as rows of "
+        'spec.data.train: row 0 and row 2, "handle case 2"'
+    )
+
+
+def test_the_prompt_is_in_the_column_that_the_split_names() -> None:
+    held_out = [{"id": 7, "question": "Handle case 3"}]
+    named = [Split("train", CASES, "prompt"), Split("test", held_out, "question")]
+    [warning] = check(named, allowed=False)
+    assert "spec.data.test have the same prompt" in warning
+
+
+def test_a_held_out_split_that_repeats_itself_is_told_and_training_may() -> None:
+    twice = [CASES[4], CASES[5], CASES[4]]
+    [warning] = check(splits([CASES[0], CASES[0]], twice), allowed=False)
+    assert warning.startswith("1 of 3 rows of spec.data.validation repeat the prompt")
+    assert "earlier rows: row 2 and row 0" in warning
+
+
+def test_held_out_splits_that_share_rows_are_told() -> None:
+    of = of_job({"train": CASES[:2], "validation": CASES[2:4], "test": CASES[3:]}, {})
+    [warning] = check(of, allowed=False)
+    assert warning.startswith("1 of 3 rows of spec.data.test are also rows of spec.data.validation")
+
+
+def test_a_long_prompt_is_cut() -> None:
+    long = [{"prompt": "a " * 100}]
+    with pytest.raises(JobError, match=r'"(a ){29}a \.\.\."'):
+        check(splits(long, long), allowed=False)
+
+
+def held_out(folder: Path, **blocks: Any) -> Bench:
+    rows = [json.loads(line) for line in (folder / "train.jsonl").read_text().splitlines()]
+    (folder / "held-out.jsonl").write_text(json.dumps(rows[1]) + "\n")
+    data = {
+        "train": {"uri": f"file://{folder}/train.jsonl"},
+        "validation": {"uri": f"file://{folder}/held-out.jsonl"},
+    }
+    return Bench(spec(folder, data=data | blocks.pop("data", {}), **blocks))
+
+
+def test_the_preflight_refuses_a_job_that_is_validated_on_what_it_trains(folder: Path) -> None:
+    bench = held_out(folder)
+    with pytest.raises(JobError, match="row 0 and row 1"):
+        bench.basics(folder)
+    assert bench.failed == [("Overlap", "spec.data.validation")]
+    assert bench.reports[-1].state == "Failed"
+
+
+@pytest.mark.parametrize(
+    ("blocks", "told"),
+    [
+        ({"preflight": {"policy": "Warn"}}, (False, False)),
+        ({"data": {"allowOverlap": True}}, (True, True)),
+        ({"preflight": {"policy": "Off"}}, None),
+    ],
+)
+def test_the_spec_may_have_it_so(
+    folder: Path, blocks: dict[str, Any], told: tuple[bool, bool] | None
+) -> None:
+    bench = held_out(folder, **blocks)
+    bench.basics(folder)
+    found = [(check.passed, check.warning) for check in bench.runner.results if check.name == "Overlap"]
+    assert found == ([] if told is None else [told])
