@@ -13,7 +13,8 @@
     incarnations/000001                           empty: a coordinator was started
     learners/000003                               empty: a learner was started, and resumed
     latest.json                                   pointer to the newest complete checkpoint
-    mlflow-run, mlflow-runs/<candidate>           the job's run in MLflow; of an RLEvalJob, its parent
+    mlflow-run                                    the job's run in MLflow
+    mlflow-runs/<candidate>                       the run of one candidate, of an RLEvalJob, below it
     report.json                                   the job's own summary, written at the end
     report.md                                     the same for people, of an RLEvalJob
     results.parquet                               a row for each candidate, row and try, of an RLEvalJob

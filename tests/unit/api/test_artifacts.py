@@ -43,6 +43,7 @@ def test_every_kind_of_key_is_there() -> None:
         "learners",
         "latest.json",
         "mlflow-run",
+        "mlflow-runs",
         "report.json",
         "report.md",
         "results.parquet",
