@@ -14,7 +14,7 @@ import uvloop
 from headway_api import config, logs, names
 from headway_api.config import EvalConfig, JobConfig
 from headway_api.exits import JobError, job_error, leave, not_final
-from headway_api.status import RLTrainingJobStatus
+from headway_api.status import RLEvalJobStatus, RLTrainingJobStatus
 from headway_api.store import open_store
 from headway_api.store_away import Patience, store_explained
 from headway_coordinator import status as status_writer
@@ -49,11 +49,10 @@ def process_of(job: JobConfig | EvalConfig) -> tuple[Process, Patience]:
     api = status_writer.kubernetes_client() if in_cluster(os.environ) else None
     sink = status_writer.kubernetes_sink(job, api) if api else status_writer.log_sink
     if isinstance(job, EvalConfig):
-        known = status_writer.read(job, api) if api else {}
-        has_begun = "progress" in known
-        with not_final(has_begun):
+        before = status_writer.told_of_evaluation(job, api) if api else RLEvalJobStatus()
+        with not_final(before.progress is not None):
             store = open_store(job.spec.output, patience)
-        return EvalCoordinator(job, token, store, cache, sink, begun=has_begun), patience
+        return EvalCoordinator(job, token, store, cache, sink, told=before), patience
     told = status_writer.told(job, api) if api else RLTrainingJobStatus()
     with not_final(begun(told)):
         store = open_store(job.spec.output, patience)

@@ -83,6 +83,18 @@ def told(job: Identity, api: Any) -> RLTrainingJobStatus:
     )
 
 
+def told_of_evaluation(job: Identity, api: Any) -> RLEvalJobStatus:
+    """The coordinator's part of an evaluation's status, as far as a successor goes on from it."""
+    try:
+        known = RLEvalJobStatus.model_validate(read(job, api))
+    except ValidationError as error:
+        logs.event(_log, "status-not-read", level=logging.WARNING, error=str(error))
+        return RLEvalJobStatus()
+    return RLEvalJobStatus(
+        progress=known.progress, results=known.results, headline=known.headline, usage=known.usage
+    )
+
+
 def kubernetes_sink(job: Identity, api: Any) -> Sink:
     """The job's own status subresource."""
 

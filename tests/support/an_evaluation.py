@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -83,11 +83,11 @@ class EvalJob:
             names, "servers" if server_set is not None else "endpoint", opened, Room(room), server_set
         )
 
-    async def coordinator(self) -> Evaluation:
-        """A coordinator that has taken up what its predecessors left."""
+    async def coordinator(self, had: Iterable[int] = ()) -> Evaluation:
+        """A coordinator that has taken up what its predecessors left, the sets of servers `had` among it."""
         spool, self.ledger = Spool(self.store, self.layout), Ledger(self.store, self.layout)
         self.ledger.load()
         names = self.spec.candidate_names
         evaluation = Evaluation(self.spec, self.rows, names, spool, self.ledger, spool.incarnation())
-        await evaluation.restore()
+        await evaluation.restore(had)
         return evaluation

@@ -53,7 +53,7 @@ class EvalCoordinator(Process):
         cache: Path,
         sink: status_writer.Sink,
         *,
-        begun: bool = False,
+        told: st.RLEvalJobStatus | None = None,
         broker_url: str | None = None,
         discover: Callable[[int], Discover] | None = None,
         port: int = names.PORT_COORDINATOR,
@@ -63,6 +63,9 @@ class EvalCoordinator(Process):
     ) -> None:
         self.job = job
         self.spec = job.spec
+        self._told = told or st.RLEvalJobStatus()
+        """What a predecessor said: it stands until this process knows as much. The operator deletes the
+        servers that are not said to be needed."""
         super().__init__(
             job,
             job.spec.output,
@@ -70,7 +73,7 @@ class EvalCoordinator(Process):
             store,
             cache,
             sink,
-            begun=begun,
+            begun=self._told.progress is not None,
             broker_url=broker_url,
             port=port,
             book=book,
@@ -94,7 +97,10 @@ class EvalCoordinator(Process):
             preflight=self._preflight, artifacts=view.artifacts(self.layout, self._final)
         )
         if self._evaluation is None:
+            before = self._told
             found.conditions = view.gate_passed(self.spec, None, finished=False)
+            found.progress, found.results = before.progress, before.results
+            found.headline, found.usage = before.headline, before.usage
             return found
         state, today = self._evaluation.state, datetime.now(UTC).date()
         found.progress = view.progress(state, self._watch.stalled if self._watch else None)
@@ -131,7 +137,7 @@ class EvalCoordinator(Process):
             on_change=self._moved,
             on_episode=self._ended,
         )
-        await evaluation.restore()
+        await evaluation.restore(self._told.progress.server_sets if self._told.progress else ())
         for name, why in self.job.unresolved.items():
             evaluation.state.candidates[name].fail("CandidateMissing", why)
         units = Units(

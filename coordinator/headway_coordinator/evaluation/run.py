@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -90,8 +90,12 @@ class Evaluation:
         """Seconds for which the write to the artifact store that is under way has been."""
         return self._store.busy
 
-    async def restore(self) -> None:
-        """Take up what a predecessor left: nothing that is durable is sampled again."""
+    async def restore(self, server_sets: Iterable[int] = ()) -> None:
+        """Take up what a predecessor left: nothing that is durable is sampled again.
+
+        `server_sets` are those that it had: they go on, where there is still something to measure.
+        """
+        self.state.server_sets = set(server_sets)
         for name, candidate in self.state.candidates.items():
             for group in await self._store(self._spool.evaluated, name):
                 await self._store(self._ledger.group, group)
@@ -106,12 +110,17 @@ class Evaluation:
         Raises:
             ExceptionGroup: with a JobError: `EpisodesFailing` or `Superseded`.
         """
+        pending = [unit for unit in units if self._pending(unit)]
+        had = self.state.server_sets & {unit.server_set for unit in pending}
+        self.state.server_sets = {number for number in had if number is not None}
         async with asyncio.TaskGroup() as tasks:
-            for unit in units:
-                if any(self.state.candidates[name].stage == "Pending" for name in unit.candidates):
-                    tasks.create_task(self._unit(unit))
+            for unit in sorted(pending, key=lambda unit: unit.server_set not in had):
+                tasks.create_task(self._unit(unit))
         self.state.finished = True
         self._moved()
+
+    def _pending(self, unit: Unit) -> bool:
+        return any(self.state.candidates[name].stage == "Pending" for name in unit.candidates)
 
     async def _unit(self, unit: Unit) -> None:
         if unit.server_set is None:

@@ -167,3 +167,23 @@ async def test_a_suspended_job_lets_go_of_its_servers(tmp_path: Path) -> None:
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     assert job.open == []
+
+
+async def test_servers_that_a_predecessor_had_go_on(tmp_path: Path) -> None:
+    """The operator deletes the servers that are not said to be needed: a restart must not forget them."""
+    job = EvalJob(tmp_path)
+    evaluation = await job.coordinator([1])
+    assert evaluation.state.server_sets == {1}
+    order: list[set[int]] = []
+    job.before = lambda task: order.append(set(evaluation.state.server_sets))
+    await evaluation.run([job.unit("base", server_set=0), job.unit("tuned", server_set=1)])
+    assert order[0] == {1}
+    assert not evaluation.state.server_sets
+
+
+async def test_servers_of_candidates_that_are_done_are_let_go(tmp_path: Path) -> None:
+    job = EvalJob(tmp_path)
+    await (await job.coordinator()).run([job.unit("base", "tuned", server_set=0)])
+    again = await job.coordinator([0])
+    await again.run([job.unit("base", "tuned", server_set=0)])
+    assert not again.state.server_sets
