@@ -1,0 +1,174 @@
+"""An evaluation of two checkpoints and their base on one server: what it says, and that no death changes it."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from live_job import pods, sandbox_in_use
+
+from headway_demo import quickstart
+from headway_demo.bill import recount, status_tokens
+from headway_demo.settings import NAMESPACE
+from headway_demo.watch import condition, is_true, why
+
+TRAINED, JUDGED, KILLED = "schooled", "judged", "harried"
+ROWS = 12
+CANDIDATES = ("first", "newest", "newest-base")
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A finished evaluation, and a copy of what it wrote."""
+
+    job: dict[str, Any]
+    folder: Path
+
+    @property
+    def status(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.job["status"]
+        return found
+
+    @property
+    def report(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.folder / "report.json").read_text())
+        return found
+
+    def rewards(self) -> dict[tuple[str, int], float]:
+        """(candidate, row) -> reward."""
+        table = pq.read_table(io.BytesIO((self.folder / "results.parquet").read_bytes()))
+        return {(row["candidate"], row["row"]): row["reward"] for row in table.to_pylist()}
+
+
+def evaluation(bench: Any, name: str, gate: dict[str, Any]) -> dict[str, Any]:
+    """The example's evaluation, of two of the steps that were kept, greedy, on a few rows."""
+    document = quickstart.evaluation(bench.platform.environment_image, name=name)
+    document["spec"] |= {
+        "candidates": [
+            {"name": "first", "checkpoint": {"job": TRAINED, "step": 1}},
+            {"name": "newest", "checkpoint": {"job": TRAINED, "which": "latest", "withBase": True}},
+        ],
+        "gate": gate,
+        "evaluation": {"maxRows": ROWS, "sampling": {"maxTokens": 32}},
+        "rollout": {"maxConcurrency": 6},
+    }
+    return document
+
+
+def get(bench: Any, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = bench.kube.get("rlevaljob", name, "-n", NAMESPACE)
+    return found
+
+
+def rows_done(bench: Any, name: str) -> int:
+    return int(get(bench, name).get("status", {}).get("progress", {}).get("groups", 0))
+
+
+def ended(bench: Any, name: str, folder: Path) -> Outcome:
+    """The evaluation once it has ended, either way."""
+
+    def over() -> bool:
+        job = get(bench, name)
+        return is_true(job, "Complete") or is_true(job, "Failed")
+
+    bench.kube.wait(f"the end of {name}", over, deadline_s=600, explain=lambda: why(get(bench, name)))
+    job = get(bench, name)
+    with bench.platform.bucket() as bucket:
+        bucket.download(job["status"]["artifacts"]["uri"], folder)
+    return Outcome(job, folder)
+
+
+@pytest.fixture(scope="module")
+def trained(bench: Any) -> Iterator[None]:
+    """A training job of two steps that has ended and keeps the weights of both."""
+    checks = {"checkpoints": {"everySteps": 1, "keepLast": 2}}
+    watched = {"evaluation": {"everySteps": 1, "atStart": False, "maxRows": 2}}
+    bench.kube.apply(bench.job(TRAINED, {"schedule": {"maxSteps": 2}, **checks, **watched}))
+    bench.wait_condition(TRAINED, "Complete", deadline_s=400)
+    yield
+    bench.delete(TRAINED)
+
+
+@pytest.fixture(scope="module")
+def judged(bench: Any, trained: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcome]:
+    """An undisturbed evaluation, whose gate asks for more than can be."""
+    gate = {"candidate": "newest", "mustBeat": "newest-base", "margin": "0.99"}
+    bench.kube.apply(evaluation(bench, JUDGED, gate))
+    yield ended(bench, JUDGED, tmp_path_factory.mktemp("judged"))
+    bench.kube.run("delete", "rlevaljob", JUDGED, "-n", NAMESPACE, "--timeout=120s", timeout_s=140)
+
+
+def test_checkpoints_and_their_base_share_one_set_of_servers(judged: Outcome) -> None:
+    assert {each["serverSet"] for each in judged.status["candidates"]} == {0}
+    assert [each["name"] for each in judged.status["candidates"]] == list(CANDIDATES)
+    assert [each["step"] for each in judged.status["candidates"] if "step" in each] == [1, 2]
+
+
+def test_every_candidate_has_every_row(judged: Outcome) -> None:
+    assert set(judged.rewards()) == {(name, row) for name in CANDIDATES for row in range(ROWS)}
+    assert {each["name"]: each["rows"] for each in judged.status["results"]} == dict.fromkeys(
+        CANDIDATES, ROWS
+    )
+
+
+def test_a_gate_that_is_not_met_fails_the_job_and_leaves_its_results(bench: Any, judged: Outcome) -> None:
+    failed, gate = condition(judged.job, "Failed"), condition(judged.job, "GatePassed")
+    assert failed is not None
+    assert gate is not None
+    assert (failed["status"], failed["reason"], gate["status"]) == ("True", "GateNotPassed", "False")
+    assert "0.99" in gate["message"]
+    assert condition(judged.job, "Ready")["status"] == "False"  # type: ignore[index]
+    assert judged.report["candidates"]
+    columns = bench.kube.run("get", "rlev", JUDGED, "-n", NAMESPACE, "--no-headers")
+    assert judged.status["headline"]["candidate"] in columns
+    assert judged.status["gate"]["result"] in columns
+
+
+def test_its_servers_are_gone_and_the_bill_adds_up(bench: Any, judged: Outcome) -> None:
+    assert not pods(bench.kube, JUDGED, "rollout")
+    counted = recount(judged.folder).tokens
+    assert counted == status_tokens(judged.job, counted)
+    assert counted["evaluation"] > 0
+
+
+@pytest.mark.long
+def test_killed_processes_change_no_answer(bench: Any, judged: Outcome, tmp_path: Path) -> None:
+    """Greedy answers of a job each of whose processes was killed equal an undisturbed job's."""
+    bench.kube.apply(evaluation(bench, KILLED, {"candidate": "newest", "minimum": "0", "minimumOf": "Value"}))
+    try:
+        for number, role in enumerate(("coordinator", "broker", "rollout", "sandbox")):
+            wanted = 2 + 5 * number
+            bench.kube.wait(
+                f"row {wanted} of {KILLED}",
+                lambda wanted=wanted: rows_done(bench, KILLED) >= wanted,
+                deadline_s=300,
+                explain=lambda: why(get(bench, KILLED)),
+            )
+            kill(bench, role)
+        harried = ended(bench, KILLED, tmp_path)
+        assert is_true(harried.job, "Complete"), why(harried.job)
+        assert harried.rewards() == judged.rewards()
+        counted = recount(harried.folder).tokens
+        assert counted == status_tokens(harried.job, counted)
+        assert counted["evaluation"] == recount(judged.folder).tokens["evaluation"]
+    finally:
+        bench.kube.run("delete", "rlevaljob", KILLED, "-n", NAMESPACE, "--timeout=120s", timeout_s=140)
+
+
+def kill(bench: Any, role: str) -> None:
+    """Take a pod of this role away, without notice; a sandbox, from the episode that holds it."""
+    if role == "sandbox":
+        with sandbox_in_use(bench.kube, KILLED) as sandbox:
+            name = sandbox.pod["metadata"]["name"]
+            bench.kube.run("delete", "pod", name, "-n", NAMESPACE, "--grace-period=0", "--force")
+        return
+    name = pods(bench.kube, KILLED, role)[0]["metadata"]["name"]
+    bench.kube.run("delete", "pod", name, "-n", NAMESPACE, "--grace-period=0", "--force")
