@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from api_reader import ApiReader
+
+from headway_api.names import API_VERSION
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "hack" / "demo"))
 
@@ -26,6 +29,7 @@ class Bench:
     """What a test works with."""
 
     platform: Platform
+    api: ApiReader
 
     @property
     def kube(self) -> Kube:
@@ -43,7 +47,7 @@ class Bench:
         )
 
     def get(self, name: str) -> Job:
-        return self.kube.get("rltrainingjob", name, "-n", NAMESPACE)
+        return self.api.one(f"apis/{API_VERSION}", "rltrainingjobs", name)
 
     def wait_condition(self, name: str, kind: str, *, deadline_s: float = 180) -> dict[str, Any]:
         """The condition once it is True."""
@@ -95,4 +99,7 @@ def bench() -> Iterator[Bench]:
     """The platform, brought up once."""
     settings = Settings.from_environ({"OUTPUT": "build/e2e"})
     with platform_up(settings, Timings()) as platform:
-        yield Bench(platform)
+        assert platform.kube.kubeconfig is not None
+        api = ApiReader(platform.kube.kubeconfig, NAMESPACE)
+        yield Bench(platform, api)
+        api.close()

@@ -12,8 +12,9 @@ NOT_IMPORTED = ("tests", "test", "docs", "examples", "LICENSE", "README.md")
 def test_no_two_distributions_install_the_same_module() -> None:
     owners: defaultdict[PurePath, dict[str, str]] = defaultdict(dict)
     for distribution in distributions():
+        name = distribution.metadata["Name"]  # parsed again at each look
         for file in distribution.files or []:
             if file.hash is not None and file.suffix in (".py", ".so") and file.parts[0] not in NOT_IMPORTED:
-                owners[file][distribution.metadata["Name"]] = file.hash.value
+                owners[file][name] = file.hash.value
     differ = {str(file): sorted(has) for file, has in owners.items() if len(set(has.values())) > 1}
     assert differ == {}

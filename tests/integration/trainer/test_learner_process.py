@@ -6,6 +6,7 @@ import asyncio
 import random
 import signal
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,45 @@ async def run(config: JobConfig, folder: Path, served: rig.ScriptedCoordinator) 
         assert await process.exit(300) == 0, process.log.read_text()[-4000:]
 
 
+@dataclass(frozen=True)
+class Undisturbed:
+    """A job that trained to its end, and what its coordinator saw."""
+
+    config: JobConfig
+    served: rig.ScriptedCoordinator
+    authorizations: set[str]
+    """Of every request."""
+
+
+class Calm:
+    """Undisturbed jobs. Each runs once, at the first question, for all tests that hold another against it."""
+
+    def __init__(self, folder: Path, model: Path) -> None:
+        self._folder, self._model = folder, model
+        self._ended: dict[tuple[bool, int], Undisturbed] = {}
+
+    async def job(self, *, lora: bool = True, processes: int = 1) -> Undisturbed:
+        """The one of so many ranks, with an adapter or with all weights."""
+        key = (lora, processes)
+        if key not in self._ended:
+            folder = self._folder / f"{'lora' if lora else 'full'}-{processes}"
+            config = rig.job(folder, self._model, lora=LORA if lora else None, processes=processes)
+            seen: set[str] = set()
+
+            def look(request: web.Request) -> None:
+                seen.add(request.headers["Authorization"])
+
+            served = rig.ScriptedCoordinator(batches(), fault=look)
+            await run(config, folder, served)
+            self._ended[key] = Undisturbed(config, served, seen)
+        return self._ended[key]
+
+
+@pytest.fixture(scope="module")
+def calm(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Calm:
+    return Calm(tmp_path_factory.mktemp("calm"), model)
+
+
 def first_words(served: rig.ScriptedCoordinator) -> list[StepReport]:
     """What was said of each version when it was new; it is said again as older steps become durable."""
     first: dict[PolicyVersion, StepReport] = {}
@@ -48,12 +88,9 @@ def weights(left: Callable[..., Any], config: JobConfig) -> list[FileDigest]:
     return files
 
 
-async def test_every_group_is_taken_once_and_in_order(
-    tmp_path: Path, model: Path, left: Callable[..., Any]
-) -> None:
-    config = rig.job(tmp_path, model, lora=LORA)
-    served = rig.ScriptedCoordinator(batches())
-    await run(config, tmp_path, served)
+async def test_every_group_is_taken_once_and_in_order(calm: Calm, left: Callable[..., Any]) -> None:
+    undisturbed = await calm.job()
+    config, served = undisturbed.config, undisturbed.served
     words = first_words(served)
     assert [str(report.version) for report in words] == [f"0.{step}" for step in range(STEPS + 1)]
     assert left(config).reports() == words
@@ -69,12 +106,10 @@ async def test_every_group_is_taken_once_and_in_order(
 
 @pytest.mark.long
 async def test_killed_at_random_points_it_ends_where_an_undisturbed_one_does(
-    tmp_path: Path, model: Path, left: Callable[..., Any]
+    tmp_path: Path, model: Path, calm: Calm, left: Callable[..., Any]
 ) -> None:
     """kill -9, dropped connections and 503s: the same weights bit for bit, each step of the same groups."""
-    calm = rig.job(tmp_path / "calm", model, lora=LORA)
-    await run(calm, tmp_path / "calm", rig.ScriptedCoordinator(batches()))
-
+    undisturbed = await calm.job()
     rng = random.Random(20)
     config = rig.job(tmp_path / "rough", model, lora=LORA)
     served = rig.ScriptedCoordinator(
@@ -90,7 +125,7 @@ async def test_killed_at_random_points_it_ends_where_an_undisturbed_one_does(
         async with rig.learner(config, tmp_path / "rough", url) as process:
             assert await process.exit() == 0, process.log.read_text()[-4000:]
 
-    assert weights(left, config) == weights(left, calm)
+    assert weights(left, config) == weights(left, undisturbed.config)
     history = left(config).reports()
     assert [group for report in history for group in report.groups] == [
         group.group_id for batch in served.batches for group in batch.groups
@@ -102,11 +137,9 @@ async def test_killed_at_random_points_it_ends_where_an_undisturbed_one_does(
 
 @pytest.mark.long
 async def test_steps_beyond_the_last_checkpoint_are_taken_anew(
-    tmp_path: Path, model: Path, left: Callable[..., Any]
+    tmp_path: Path, model: Path, calm: Calm, left: Callable[..., Any]
 ) -> None:
-    calm = rig.job(tmp_path / "calm", model, lora=LORA)
-    await run(calm, tmp_path / "calm", rig.ScriptedCoordinator(batches()))
-
+    undisturbed = await calm.job()
     config = rig.job(tmp_path, model, lora=LORA, checkpoints={"everySteps": 3})
     served = rig.ScriptedCoordinator(batches())
     async with served.serving() as url:
@@ -126,16 +159,14 @@ async def test_steps_beyond_the_last_checkpoint_are_taken_anew(
     assert versions[:5] == ["0.0", "0.1", "0.2", "0.3", "0.4"]
     assert versions[-3:] == ["1.3", "1.4", "1.5"]
     assert left(config).latest == STEPS, "the last step is durable, be it due or not"
-    assert weights(left, config) == weights(left, calm)
+    assert weights(left, config) == weights(left, undisturbed.config)
 
 
 @pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.long)])
 async def test_sigterm_saves_what_is_not_durable(
-    tmp_path: Path, model: Path, left: Callable[..., Any], processes: int
+    tmp_path: Path, model: Path, calm: Calm, left: Callable[..., Any], processes: int
 ) -> None:
-    calm = rig.job(tmp_path / "calm", model, lora=LORA, processes=processes)
-    await run(calm, tmp_path / "calm", rig.ScriptedCoordinator(batches()))
-
+    undisturbed = await calm.job(processes=processes)
     config = rig.job(tmp_path, model, lora=LORA, processes=processes, checkpoints={"everySteps": 100})
     served = rig.ScriptedCoordinator(batches())
     async with served.serving() as url:
@@ -148,7 +179,7 @@ async def test_sigterm_saves_what_is_not_durable(
         async with rig.learner(config, tmp_path, url) as process:
             assert await process.exit() == 0, process.log.read_text()[-4000:]
     assert {report.version.incarnation for report in served.reports} == {0}, "no step was taken twice"
-    assert weights(left, config) == weights(left, calm)
+    assert weights(left, config) == weights(left, undisturbed.config)
 
 
 async def test_the_best_checkpoint_is_kept(tmp_path: Path, model: Path, left: Callable[..., Any]) -> None:
@@ -169,15 +200,15 @@ async def test_the_best_checkpoint_is_kept(tmp_path: Path, model: Path, left: Ca
 async def test_another_number_of_processes_goes_on_from_the_same_state(
     tmp_path: Path,
     model: Path,
+    calm: Calm,
     left: Callable[..., Any],
     lora: dict[str, int] | None,
     stage: int,
     before: int,
     after: int,
 ) -> None:
-    calm = rig.job(tmp_path / "calm", model, lora=lora, zero_stage=stage)
-    await run(calm, tmp_path / "calm", rig.ScriptedCoordinator(batches()))
-
+    """Whatever the stage, it ends where one process of the default stage does."""
+    undisturbed = await calm.job(lora=lora is not None)
     served = rig.ScriptedCoordinator(batches())
     async with served.serving() as url:
         config = rig.job(tmp_path, model, lora=lora, zero_stage=stage, processes=before)
@@ -191,8 +222,8 @@ async def test_another_number_of_processes_goes_on_from_the_same_state(
         async with rig.learner(config, tmp_path, url) as process:
             assert await process.exit(300) == 0, process.log.read_text()[-4000:]
     name = "adapter_model.safetensors" if lora else "model.safetensors"
-    found, expected = (load_file(left(job).weights(STEPS) / name) for job in (config, calm))
-    start = load_file(left(calm).weights(0) / name)
+    found, expected = (load_file(left(job).weights(STEPS) / name) for job in (config, undisturbed.config))
+    start = load_file(left(undisturbed.config).weights(0) / name)
     apart = sum(float((found[n] - expected[n]).square().sum()) for n in expected)
     moved = sum(float((expected[n] - start[n]).square().sum()) for n in expected)
     assert apart < 1e-6 * moved
@@ -265,12 +296,5 @@ async def test_a_model_that_does_not_load_is_named(tmp_path: Path, processes: in
     assert "ModelNotLoadable: spec.model.base: file://" in said
 
 
-async def test_requests_carry_the_jobs_token(tmp_path: Path, model: Path) -> None:
-    seen: set[str] = set()
-
-    def look(request: web.Request) -> None:
-        seen.add(request.headers["Authorization"])
-
-    served = rig.ScriptedCoordinator([], fault=look)
-    await run(rig.job(tmp_path, model, lora=LORA), tmp_path, served)
-    assert seen == {f"Bearer {rig.TOKEN}"}
+async def test_requests_carry_the_jobs_token(calm: Calm) -> None:
+    assert (await calm.job()).authorizations == {f"Bearer {rig.TOKEN}"}
