@@ -170,6 +170,8 @@ ROLLOUT: Final = (
     *spread("rollout/reward/", "reward of the batch's episodes"),
     Family("rollout/reward/valid_mean", "Mean reward of groups whose advantages are not all zero."),
     Family("rollout/reward/zero_frac", "Share of episodes with reward 0.", "ratio"),
+    Family("rollout/task_reward/{name}", "Mean reward of a task's episodes in the batch."),
+    Family("rollout/task_groups/{name}", "Groups of a task in the batch."),
     *conduct("rollout", "episodes", "of the batch"),
     *lengths("rollout", "of the batch"),
     *spread("rollout/advantage/", "advantage of the batch's episodes"),
@@ -219,6 +221,18 @@ ANALYSIS: Final = (
     Family("analysis/reward_variance_across_groups", "Variance of the groups' mean rewards."),
     Family("analysis/mean_group_reward_spread", "Mean distance between a group's best and worst reward."),
 )
+
+
+def by_task(prefix: str, when: str) -> tuple[Family, ...]:
+    """What is reported of each task, where a column of the dataset names tasks."""
+    return (
+        Family(f"{prefix}/task_reward/{{name}}", f"Mean reward of a task's episodes {when}."),
+        Family(f"{prefix}/task_external_score/{{name}}", f"Mean external score of a task's episodes {when}."),
+        Family(
+            f"{prefix}/task_success/{{name}}", f"Share of a task's episodes {when} that succeed.", "ratio"
+        ),
+        Family(f"{prefix}/task_rows/{{name}}", f"Rows of a task {when}."),
+    )
 
 
 def measured(prefix: str, when: str) -> tuple[Family, ...]:
@@ -355,6 +369,7 @@ FAMILIES: Final = (
     *CONCURRENCY,
     *ANALYSIS,
     *measured("val", "in validation"),
+    *by_task("val", "in validation"),
     *measured("eval", "in evaluation"),
     *EVALUATION,
     *OBJECTIVE,

@@ -88,6 +88,21 @@ class BestValidation(StatusModel):
     """Mean external score."""
 
 
+class TaskValidation(StatusModel):
+    """What the rows of one task came to."""
+
+    name: Word
+    """The task; `other` for those with the fewest rows, where there are more than 32."""
+    rows: Count
+    """Held-out rows of the task."""
+    reward: Decimal
+    """Mean reward."""
+    external_score: Decimal
+    """Mean external score."""
+    success: Decimal
+    """Share of scored episodes that succeed."""
+
+
 class Validation(StatusModel):
     """The last validation."""
 
@@ -103,6 +118,8 @@ class Validation(StatusModel):
     """Mean external score at step 0."""
     best: BestValidation | None = None
     """The best so far."""
+    tasks: Annotated[list[TaskValidation], Field(max_length=33, default_factory=list)]
+    """The last validation by task, where spec.data.validation.taskColumn names tasks."""
 
 
 class Usage(StatusModel):

@@ -172,6 +172,7 @@ class Coordinator(Process):
             slot = Fleet(http, self._token, self._discover, slot=VALIDATION, unannounced=NOT_VALIDATING)
             slot.router.replicas = self._replicas
             self._beside = Beside(slot, played_on(slot))
+        self._figures.tasks = ready.data.tasks.get("train")
         training = self._training = Training(
             spec,
             ready.data,

@@ -34,13 +34,14 @@ from headway_coordinator.bounds import (
     rollback,
     steps_in,
 )
-from headway_coordinator.dataset import Data, Order, position_of
+from headway_coordinator.dataset import Data, position_of, tasks_of
 from headway_coordinator.engines.fleet import Fleet
 from headway_coordinator.episode import Task
 from headway_coordinator.evaluation.summary import Summary
 from headway_coordinator.gateway.core import Sampling
 from headway_coordinator.ledger.events import discarded_tokens
 from headway_coordinator.ledger.segments import Ledger
+from headway_coordinator.mixing import order_of
 from headway_coordinator.one_at_a_time import OneAtATime
 from headway_coordinator.room import Room
 from headway_coordinator.sampler.slots import Sampler
@@ -86,7 +87,13 @@ class Training:
         self._on_change = on_change
         self._on_episode = on_episode
         self._beside = beside
-        self._order = Order(rows=len(data.train), seed=spec.seed, shuffle=spec.data.shuffle)
+        self._order = order_of(
+            len(data.train),
+            tasks_of(data.train, spec.data.train.task_column),
+            spec.data.task_weights,
+            spec.seed,
+            spec.data.shuffle,
+        )
         self.room = room
         self._validation_room = room.lane()
         self._store = OneAtATime()
@@ -101,6 +108,7 @@ class Training:
         self.validations = Validations(
             spec,
             data.validation,
+            data.tasks.get("validation"),
             self.state,
             fleet,
             beside,

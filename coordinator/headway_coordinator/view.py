@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, get_args
@@ -25,6 +25,8 @@ from headway_coordinator.metrics.prometheus import Sample
 from headway_coordinator.state import State
 from headway_coordinator.training import Training
 
+NAME_LENGTH = 128
+"""Characters of a task's name that status shows."""
 TOKEN_CLASSES = {name for name in UsageClass if name is not UsageClass.SANDBOX_SECONDS}
 
 
@@ -84,6 +86,17 @@ def validation(evaluations: list[Evaluation]) -> st.Validation | None:
         best=st.BestValidation(
             step=top.step, reward=st.decimal(top.reward), external_score=st.decimal(top.external_score)
         ),
+        tasks=[_of_task(name, found) for name, found in (last.tasks or {}).items() if "reward" in found],
+    )
+
+
+def _of_task(name: str, found: Mapping[str, float]) -> st.TaskValidation:
+    return st.TaskValidation(
+        name=name[:NAME_LENGTH],
+        rows=round(found["rows"]),
+        reward=st.decimal(found["reward"]),
+        external_score=st.decimal(found["external_score"]),
+        success=st.decimal(found["success"]),
     )
 
 

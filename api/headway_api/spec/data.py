@@ -47,8 +47,20 @@ class Dataset(SpecModel):
         return next(known for known in FORMATS if known == ending)
 
 
+Weight = Annotated[float, Field(ge=0, le=1000000)]
+
+
 class DataSpec(SpecModel):
     """The prompts to train and to measure on."""
+
+    validations = (
+        Rule(
+            "!has(self.taskWeights) || size(self.taskWeights) == 0 || has(self.train.taskColumn)",
+            "spec.data.taskWeights needs spec.data.train.taskColumn, which names the task of a row",
+            lambda self: not self.task_weights or self.train.task_column is not None,
+            "taskWeights",
+        ),
+    )
 
     train: Dataset
     """Prompts to train on."""
@@ -58,6 +70,12 @@ class DataSpec(SpecModel):
     allow_overlap: bool = False
     """Train although held-out rows are training rows too. Unless this is true, the preflight refuses rows
     that are equal in every column."""
+    task_weights: Annotated[
+        dict[Annotated[str, Field(max_length=128)], Weight], Field(max_length=64, default_factory=dict)
+    ]
+    """Share of training groups that the rows of a task get, relative to the other tasks; a task that is not
+    named here has the weight 1, and 0 leaves its rows out. An epoch is as many groups as there are rows.
+    Absent: every row comes once an epoch."""
     shuffle: bool = True
     """Visit the training rows in an order drawn from spec.seed, another one each epoch; false keeps
     the file's order."""

@@ -19,7 +19,7 @@ import learner_rig
 import pytest
 from a_job import manifest
 from episodes import a_group
-from faulty_servers import Scripted, after, broker, fail, first, sandbox, serving
+from faulty_servers import Scripted, after, broker, fail, first, sandbox, serving, weights_slot
 from lease_service import free_port
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
@@ -66,7 +66,16 @@ def weight_agent_that_fails_once() -> Scripted:
             held.update(version=body["version"], ready=True, error=None, reason=None, canary_error=1e-6)
         return held
 
-    return Scripted({"GET /v1/weights": lambda body: held, "POST /v1/weights": take})
+    of_policy = {"GET /v1/weights": lambda body: held, "POST /v1/weights": take}
+    return Scripted({**weights_slot("?slot=validation"), **of_policy})
+
+
+def with_tasks(config: JobConfig) -> JobConfig:
+    """The same job, a column of whose rows names tasks."""
+    content = config.model_dump(mode="json", by_alias=True, exclude_none=True)
+    for block in ("train", "validation"):
+        content["spec"]["data"][block]["taskColumn"] = "task"
+    return JobConfig.model_validate(content)
 
 
 async def coordinators(folder: Path) -> set[str]:
@@ -90,7 +99,7 @@ async def coordinators(folder: Path) -> set[str]:
 
         store, port = FileStore(), free_port()
         coordinator = Coordinator(
-            job(folder),
+            with_tasks(job(folder)),
             TOKEN,
             store,
             folder / "cache",
