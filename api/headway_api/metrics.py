@@ -352,6 +352,12 @@ OPERATOR: Final = (
     Family("operator/jobs", "Jobs by kind, namespace and state.", labels=("kind", "namespace", "state")),
 )
 
+TEST: Final = (
+    Family("test/base/{name}", "Mean of the weights from before training in the final test."),
+    Family("test/difference/{name}", "How far the tuned weights are ahead of these, row by row."),
+    Family("test/difference_low/{name}", "Lower end of its 95 % interval, where it has one."),
+    Family("test/difference_high/{name}", "Upper end of its 95 % interval."),
+)
 _MEASURED_BY: Final = ("candidate", "task", "measure")
 EVALUATION: Final = (
     Family("eval/measure", "A measure of docs/evaluation.md, so far.", labels=_MEASURED_BY),
@@ -370,6 +376,9 @@ FAMILIES: Final = (
     *ANALYSIS,
     *measured("val", "in validation"),
     *by_task("val", "in validation"),
+    *measured("test", "in the final test"),
+    *by_task("test", "in the final test"),
+    *TEST,
     *measured("eval", "in evaluation"),
     *EVALUATION,
     *OBJECTIVE,

@@ -123,6 +123,7 @@ class Job:
         self.fails: Callable[[Task], bool] = lambda task: False
         self.pause: Callable[[Task], float] = lambda task: 0.0
         self.on_validation: Callable[[int, Figures], None] = lambda step, figures: None
+        self.on_test: Callable[[int, Figures], None] = lambda step, figures: None
 
     async def episode(self, task: Task) -> EpisodeRecord:
         self.tasks.append(task)
@@ -132,7 +133,7 @@ class Job:
                 await asyncio.sleep(self.pause(task))
         except Stopped:
             reward = None
-        rotation = self.slot if self.beside and task.purpose is Purpose.VALIDATION else self.rotation
+        rotation = self.slot if self.beside and task.purpose is not Purpose.TRAIN else self.rotation
         step = rotation.wanted[-1]
         return sealed(task.group_id, task.index, reward=reward, attempt=task.attempt, step=step)
 
@@ -152,6 +153,7 @@ class Job:
             spool.incarnation(),
             Room(self.spec.rollout.max_concurrency),
             on_validation=self.on_validation,
+            on_test=self.on_test,
             beside=Beside(self.slot, self.episode) if self.beside else None,  # type: ignore[arg-type]
         )
         await training.restore(spool.replay())

@@ -29,14 +29,14 @@ class Dataset(SpecModel):
     format: Format | None = None
     """Format of the file. Absent: told by the ending of uri."""
     prompt_column: Annotated[str, Field(min_length=1, max_length=128)] | None = None
-    """Column that no row may leave empty: the job fails before anything starts where one does. Absent: the
-    column `prompt`, where there is one. The environment is given every column, and makes the messages."""
+    """Column that no row may leave empty. Absent: `prompt`, where there is one. The environment is given every
+    column, and makes the messages."""
 
     task_column: Annotated[str, Field(min_length=1, max_length=128)] | None = None
-    """Column that names the task of a row. Figures are then told by task too. Absent: one task."""
+    """Column that names the task of a row. Figures are then told by task too."""
     cluster_column: Annotated[str, Field(min_length=1, max_length=128)] | None = None
     """Column whose equal values mark rows that are no independent sample, such as questions on one document.
-    Confidence intervals allow for that. Absent: each row stands for itself."""
+    Confidence intervals allow for that."""
 
     @property
     def effective_format(self) -> Format:
@@ -67,6 +67,10 @@ class DataSpec(SpecModel):
     validation: Dataset | None = None
     """Prompts never trained on, to measure progress with. Needed unless spec.evaluation is switched
     off with everySteps: 0 and atStart: false."""
+    test: Dataset | None = None
+    """Prompts that nothing is chosen by. After training, the weights of the best validated step (the last
+    step without validation) and those from before training are judged on all of them, sampled as
+    spec.evaluation says, and compared row by row. The result is in status.test and report.json."""
     allow_overlap: bool = False
     """Train although held-out rows are training rows too. Unless this is true, the preflight refuses rows
     that are equal in every column."""

@@ -60,6 +60,11 @@ class StepFigures:
             self._validated, self._latest["validation"] = step, found
         self._log(step, found, again)
 
+    def test(self, step: int, found: Figures, *, again: bool) -> None:
+        """The test split was judged."""
+        self._latest["test"] = found
+        self._log(step, found, again)
+
     def sync(self, step: int, seconds: float, *, again: bool) -> None:
         """The first server came into rotation with the weights of a step, after so long."""
         found = {"timing_s/weight_sync": seconds}

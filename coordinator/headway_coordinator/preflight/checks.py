@@ -165,7 +165,8 @@ def context(first: ResetReply, chosen: Renderer, length: int, spec: RLTrainingJo
     Of an agent with a loop of its own only the first turn is known, and that without the agent's own prompt.
     """
     most, field = spec.rollout.sampling.max_tokens, "spec.rollout.sampling.maxTokens"
-    if spec.data.validation is not None and spec.evaluation_max_tokens > most:
+    held_out = spec.data.validation is not None or spec.data.test is not None
+    if held_out and spec.evaluation_max_tokens > most:
         most, field = spec.evaluation_max_tokens, "spec.evaluation.sampling.maxTokens"
     return fits(first, chosen, length, spec.agent, most, field)
 

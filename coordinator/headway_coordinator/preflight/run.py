@@ -71,7 +71,12 @@ class Runner(Checklist):
                 "Validation", lambda: dataset.load(held_out, store, "spec.data.validation"), said_of
             )
             validation = rows[: spec.evaluation.max_rows]
-        data = Data(train=train, validation=validation)
+        test: list[Row] = []
+        if (judged := spec.data.test) is not None:
+            test = self._need("Test", lambda: dataset.load(judged, store, "spec.data.test"), said_of)
+            if judged.cluster_column is not None:
+                dataset.check_column(test, judged.cluster_column, "spec.data.test.clusterColumn")
+        data = Data(train=train, validation=validation, test=test)
         self._overlaps(data)
         self._tasks(data)
         self._need("Batch", lambda: checks.batch(len(train), spec), str)
@@ -113,7 +118,7 @@ class Runner(Checklist):
             JobError: `ColumnMissing`, or `TaskUnknown` where no training row has a task that has a weight.
         """
         spec = self.spec.data
-        for name, block in (("train", spec.train), ("validation", spec.validation)):
+        for name, block in (("train", spec.train), ("validation", spec.validation), ("test", spec.test)):
             column = block.task_column if block is not None else None
             if column is None:
                 continue
@@ -132,7 +137,7 @@ class Runner(Checklist):
             JobError: `SplitsOverlap`, where the policy is Enforce.
         """
         spec, policy = self.spec.data, self.spec.preflight.policy
-        rows = {"train": data.train, "validation": data.validation}
+        rows = {"train": data.train, "validation": data.validation, "test": data.test}
         columns = {name: block.prompt_column for name in rows if (block := getattr(spec, name)) is not None}
         splits = overlaps.of_job(rows, columns)
         if policy == "Off" or len(splits) < 2:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import re
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
@@ -17,7 +18,7 @@ from typing import Any
 
 import learner_rig
 import pytest
-from a_job import manifest
+from a_job import manifest, publishing
 from episodes import a_group
 from faulty_servers import Scripted, after, broker, fail, first, sandbox, serving, weights_slot
 from lease_service import free_port
@@ -73,7 +74,11 @@ def weight_agent_that_fails_once() -> Scripted:
 def with_tasks(config: JobConfig) -> JobConfig:
     """The same job, a column of whose rows names tasks."""
     content = config.model_dump(mode="json", by_alias=True, exclude_none=True)
-    for block in ("train", "validation"):
+    uri = content["spec"]["data"]["validation"]["uri"].replace("validation", "test")
+    rows = [{"prompt": f"test {n}", "task": "even"} for n in range(8)]
+    Path(uri.removeprefix("file://")).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    content["spec"]["data"]["test"] = {"uri": uri}
+    for block in ("train", "validation", "test"):
         content["spec"]["data"][block]["taskColumn"] = "task"
     return JobConfig.model_validate(content)
 
@@ -108,7 +113,8 @@ async def coordinators(folder: Path) -> set[str]:
             discover=discover,
             port=port,
         )
-        learner = ScriptedLearner(f"http://127.0.0.1:{port}", TOKEN, store, coordinator.layout, manifest)
+        publish = publishing(store, coordinator.layout)
+        learner = ScriptedLearner(f"http://127.0.0.1:{port}", TOKEN, store, coordinator.layout, publish)
         async with asyncio.timeout(100):
             running = asyncio.create_task(coordinator.run())
             await until_ready(running, port)
