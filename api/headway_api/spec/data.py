@@ -29,8 +29,8 @@ class Dataset(SpecModel):
     format: Format | None = None
     """Format of the file. Absent: told by the ending of uri."""
     prompt_column: Annotated[str, Field(min_length=1, max_length=128)] | None = None
-    """Column that no row may leave empty. Absent: `prompt`, where there is one. The environment is given every
-    column, and makes the messages."""
+    """Column that no row may leave empty. Absent: `prompt`, where there is one. The environment is given
+    every column, and makes the messages."""
 
     task_column: Annotated[str, Field(min_length=1, max_length=128)] | None = None
     """Column that names the task of a row. Figures are then told by task too."""
