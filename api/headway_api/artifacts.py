@@ -65,9 +65,14 @@ class Layout:
         """A finished evaluation group."""
         return f"{self.validation_groups(step)}/{group_id}.json.gz"
 
+    @property
+    def all_evaluation_groups(self) -> str:
+        """Folder of the groups of all candidates; of a training job, those of its test split by step."""
+        return f"{self.root}/trajectories/evaluation"
+
     def evaluation_groups(self, candidate: str) -> str:
         """Folder of the groups of one candidate."""
-        return f"{self.root}/trajectories/evaluation/{candidate}"
+        return f"{self.all_evaluation_groups}/{candidate}"
 
     def evaluation_group(self, candidate: str, group_id: str) -> str:
         """A finished group of one candidate."""

@@ -83,8 +83,10 @@ class JobConfig(Identity):
 
     @property
     def validates_beside(self) -> bool:
-        """Whether a second adapter is validated while the first one is trained: LoRA and held-out rows."""
-        return self.spec.model.effective_lora is not None and self.spec.data.validation is not None
+        """Whether the servers hold a second adapter, to be validated or tested: LoRA and held-out rows."""
+        data = self.spec.data
+        held_out = data.validation is not None or data.test is not None
+        return self.spec.model.effective_lora is not None and held_out
 
     def served(self) -> ServedModel:
         """What the rollout servers load."""

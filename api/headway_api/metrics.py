@@ -170,6 +170,8 @@ ROLLOUT: Final = (
     *spread("rollout/reward/", "reward of the batch's episodes"),
     Family("rollout/reward/valid_mean", "Mean reward of groups whose advantages are not all zero."),
     Family("rollout/reward/zero_frac", "Share of episodes with reward 0.", "ratio"),
+    Family("rollout/task_reward/{name}", "Mean reward of a task's episodes in the batch."),
+    Family("rollout/task_groups/{name}", "Groups of a task in the batch."),
     *conduct("rollout", "episodes", "of the batch"),
     *lengths("rollout", "of the batch"),
     *spread("rollout/advantage/", "advantage of the batch's episodes"),
@@ -219,6 +221,18 @@ ANALYSIS: Final = (
     Family("analysis/reward_variance_across_groups", "Variance of the groups' mean rewards."),
     Family("analysis/mean_group_reward_spread", "Mean distance between a group's best and worst reward."),
 )
+
+
+def by_task(prefix: str, when: str) -> tuple[Family, ...]:
+    """What is reported of each task, where a column of the dataset names tasks."""
+    return (
+        Family(f"{prefix}/task_reward/{{name}}", f"Mean reward of a task's episodes {when}."),
+        Family(f"{prefix}/task_external_score/{{name}}", f"Mean external score of a task's episodes {when}."),
+        Family(
+            f"{prefix}/task_success/{{name}}", f"Share of a task's episodes {when} that succeed.", "ratio"
+        ),
+        Family(f"{prefix}/task_rows/{{name}}", f"Rows of a task {when}."),
+    )
 
 
 def measured(prefix: str, when: str) -> tuple[Family, ...]:
@@ -338,6 +352,12 @@ OPERATOR: Final = (
     Family("operator/jobs", "Jobs by kind, namespace and state.", labels=("kind", "namespace", "state")),
 )
 
+TEST: Final = (
+    Family("test/base/{name}", "Mean of the weights from before training in the final test."),
+    Family("test/difference/{name}", "How far the tuned weights are ahead of these, row by row."),
+    Family("test/difference_low/{name}", "Lower end of its 95 % interval, where it has one."),
+    Family("test/difference_high/{name}", "Upper end of its 95 % interval."),
+)
 _MEASURED_BY: Final = ("candidate", "task", "measure")
 EVALUATION: Final = (
     Family("eval/measure", "A measure of docs/evaluation.md, so far.", labels=_MEASURED_BY),
@@ -355,6 +375,10 @@ FAMILIES: Final = (
     *CONCURRENCY,
     *ANALYSIS,
     *measured("val", "in validation"),
+    *by_task("val", "in validation"),
+    *measured("test", "in the final test"),
+    *by_task("test", "in the final test"),
+    *TEST,
     *measured("eval", "in evaluation"),
     *EVALUATION,
     *OBJECTIVE,

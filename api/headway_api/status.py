@@ -88,6 +88,21 @@ class BestValidation(StatusModel):
     """Mean external score."""
 
 
+class TaskValidation(StatusModel):
+    """What the rows of one task came to."""
+
+    name: Word
+    """The task; `other` for those with the fewest rows, where there are more than 32."""
+    rows: Count
+    """Held-out rows of the task."""
+    reward: Decimal
+    """Mean reward."""
+    external_score: Decimal
+    """Mean external score."""
+    success: Decimal
+    """Share of scored episodes that succeed."""
+
+
 class Validation(StatusModel):
     """The last validation."""
 
@@ -103,6 +118,8 @@ class Validation(StatusModel):
     """Mean external score at step 0."""
     best: BestValidation | None = None
     """The best so far."""
+    tasks: Annotated[list[TaskValidation], Field(max_length=33, default_factory=list)]
+    """The last validation by task, where spec.data.validation.taskColumn names tasks."""
 
 
 class Usage(StatusModel):
@@ -307,6 +324,34 @@ class Tracking(StatusModel):
     """The run in MLflow."""
 
 
+class TestResult(StatusModel):
+    """What one set of weights reached on the test split."""
+
+    reward: Word | None = None
+    """Mean reward with its 95 % interval."""
+    external_score: Word | None = None
+    """Mean external score."""
+    success: Word | None = None
+    """Share of tries that succeed."""
+
+
+class Test(StatusModel):
+    """The judgement on spec.data.test, made once after training."""
+
+    step: Count
+    """Step whose weights were judged: the best validated one, or the last without validation."""
+    rows: Count
+    """Rows of the test split."""
+    tuned: TestResult
+    """What they reached."""
+    base: TestResult | None = None
+    """What the weights from before training reached. Absent where those are not kept."""
+    reward_difference: Word | None = None
+    """How far the reward is ahead of the base's, row by row, with the 95 % interval and p."""
+    external_score_difference: Word | None = None
+    """How far the external score is."""
+
+
 class RLTrainingJobStatus(StatusModel):
     """What has become of a training job."""
 
@@ -336,6 +381,8 @@ class RLTrainingJobStatus(StatusModel):
     """Rewards of the last trained batch."""
     validation: Validation | None = None
     """The last validation."""
+    test: Test | None = None
+    """The judgement on the test split, once it was made."""
     usage: Usage | None = None
     """What has been used, and its cost."""
     algorithm: Algorithm | None = None

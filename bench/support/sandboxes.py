@@ -105,7 +105,7 @@ class WarmPool(LeaseService):
 @asynccontextmanager
 async def warm_pool(token: str, size: int) -> AsyncIterator[WarmPool]:
     """A broker that listens; every sandbox it started is gone afterwards."""
-    pool = WarmPool(folder=ENVIRONMENT, entrypoint=ENTRYPOINT, token=token, size=size)
+    pool = WarmPool(ENVIRONMENT, ENVIRONMENT, ENTRYPOINT, token, size=size)
     runner = web.AppRunner(pool.app(), access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()

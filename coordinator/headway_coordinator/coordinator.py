@@ -172,6 +172,7 @@ class Coordinator(Process):
             slot = Fleet(http, self._token, self._discover, slot=VALIDATION, unannounced=NOT_VALIDATING)
             slot.router.replicas = self._replicas
             self._beside = Beside(slot, played_on(slot))
+        self._figures.tasks = ready.data.tasks.get("train")
         training = self._training = Training(
             spec,
             ready.data,
@@ -183,6 +184,7 @@ class Coordinator(Process):
             room,
             on_change=self._moved,
             on_validation=self._validated,
+            on_test=self._tested,
             on_episode=self._ended,
             beside=self._beside,
         )
@@ -249,6 +251,7 @@ class Coordinator(Process):
         found.progress = view.progress(training, self._ledger.episodes, router.wanted, stalled)
         found.reward = view.reward(training.state)
         found.validation = view.validation(evaluations)
+        found.test = view.test(training.state)
         found.checkpoints = view.checkpoints(self.layout, training.state, evaluations)
         if (run := self._figures.run) is not None:
             found.tracking = st.Tracking(mlflow=run)
@@ -270,6 +273,10 @@ class Coordinator(Process):
     def _validated(self, step: int, found: Figures) -> None:
         """A validation is complete."""
         self._figures.validation(step, found, again=self._restoring)
+
+    def _tested(self, step: int, found: Figures) -> None:
+        """The test split was judged."""
+        self._figures.test(step, found, again=True)
 
     def _synced(self, step: int, seconds: float) -> None:
         """The first server is in rotation with the weights of a step."""

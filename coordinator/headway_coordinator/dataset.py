@@ -11,7 +11,7 @@ import io
 import json
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
@@ -28,10 +28,13 @@ Row = dict[str, Any]
 
 @dataclass
 class Data:
-    """Rows of both splits."""
+    """Rows of all splits."""
 
     train: Sequence[Row]
     validation: Sequence[Row]
+    test: Sequence[Row] = ()
+    tasks: dict[str, list[str]] = field(default_factory=dict)
+    """By split: the task of each row as figures name it, where a column names tasks."""
 
 
 @dataclass(frozen=True)
@@ -64,12 +67,13 @@ class Order:
     def slot(self, position: int) -> Slot:
         """Where `position` lies."""
         epoch, offset = divmod(position, self.rows)
-        row = _permutation(self.rows, self.seed, epoch)[offset] if self.shuffle else offset
+        row = permutation(self.rows, self.seed, epoch)[offset] if self.shuffle else offset
         return Slot(position=position, epoch=epoch, row=row)
 
 
 @lru_cache(maxsize=4)
-def _permutation(rows: int, seed: int, epoch: int) -> tuple[int, ...]:
+def permutation(rows: int, seed: int | str, epoch: int) -> tuple[int, ...]:
+    """The order of so many rows in an epoch."""
     order = list(range(rows))
     random.Random(f"headway/{seed}/{epoch}").shuffle(order)
     return tuple(order)
@@ -186,6 +190,27 @@ def check_prompts(dataset: Dataset, rows: Sequence[Row], block: str) -> None:
             f"row {bad} of {dataset.uri} has no {name!r}; columns are {', '.join(columns)}",
             field=f"{block}.promptColumn",
         )
+
+
+def check_column(rows: Sequence[Row], column: str, field: str) -> None:
+    """Every row has a value in `column`, which `field` of the spec names.
+
+    Raises:
+        JobError: `ColumnMissing`, naming the columns there are and the first row without a value.
+    """
+    bad = next((number for number, row in enumerate(rows) if row.get(column) in (None, "")), None)
+    if bad is not None:
+        columns = ", ".join(rows[bad])
+        raise JobError(
+            "ColumnMissing",
+            f"row {bad} has no {column!r}; columns are {columns}: name one of them, or fill the column",
+            field=field,
+        )
+
+
+def tasks_of(rows: Sequence[Row], column: str | None) -> list[str] | None:
+    """The task of each row; None where no column names it."""
+    return None if column is None else [str(row[column]) for row in rows]
 
 
 def prompt_of(row: Row, column: str | None) -> str:

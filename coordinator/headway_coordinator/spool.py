@@ -82,7 +82,8 @@ class Spool:
         validations: dict[int, list[GroupRecord]] = {}
         read = [uri for step, uris in listed.items() if step not in summaries for uri in uris]
         for group in self._groups([*read, *self._store.list(self._layout.failed_groups)]):
-            validations.setdefault(group.step, []).append(group)
+            if group.purpose is Purpose.VALIDATION:
+                validations.setdefault(group.step, []).append(group)
         if reports:
             reports[-1] = reports[-1].model_copy(update={"durable": self._durable(reports[-1])})
         taken = {self._layout.train_group(group) for report in reports for group in report.groups}
@@ -99,6 +100,12 @@ class Spool:
     def evaluated(self, candidate: str) -> list[GroupRecord]:
         """The answered groups of one candidate."""
         return [*self._groups(self._store.list(self._layout.evaluation_groups(candidate)))]
+
+    def tested(self) -> list[GroupRecord]:
+        """The groups of a training job's test split, those of which nothing was scored included."""
+        failed = self._groups(self._store.list(self._layout.failed_groups))
+        answered = self._groups(self._store.list(self._layout.all_evaluation_groups))
+        return [*answered, *(group for group in failed if group.purpose is Purpose.EVALUATION)]
 
     def conclude(self, summary: Summary) -> None:
         """Keep what a validation came to. Its groups, and their usage, are in the store already.

@@ -8,8 +8,20 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Literal
 
+from headway_analysis.comparison import Comparison
 from headway_analysis.measures.episodes import Evaluation, ranked
 from headway_api.records import GroupRecord, StepReport, WeightsManifest
+
+
+@dataclass(frozen=True)
+class Tested:
+    """What the test split said at the end."""
+
+    step: int
+    """Whose weights were judged."""
+    rows: int
+    compared: Comparison
+    """Of `tuned` with `base`, the untrained weights, where those were kept."""
 
 
 @dataclass
@@ -21,6 +33,8 @@ class State:
     """Validations that are complete, by step."""
     last_batch: list[GroupRecord] = field(default_factory=list)
     """What the last of the reports was made from; empty before any step."""
+    tested: Tested | None = None
+    """The judgement on the test split, once there is one."""
     finished: Literal["MaxSteps", "MaxEpochs"] | None = None
     exported: bool = False
     """The folder of the newest step's weights holds all of them, though they were not published whole."""

@@ -7,7 +7,8 @@ What is decided elsewhere: which group is next (`sampler`), what an episode is (
     a group is finished   once it is in the spool and in the ledger, and only then can it be in a batch
     a step is taken       when the learner reports it; its weights are wanted from then on
     a validation runs     full weights: between a step's report and the next batch; LoRA: beside training
-    the job ends          when the last step is taken, and every validation is complete
+    the test split        is judged once the last step is taken, and every validation is complete
+    the job ends          after that
 """
 
 from __future__ import annotations
@@ -34,13 +35,15 @@ from headway_coordinator.bounds import (
     rollback,
     steps_in,
 )
-from headway_coordinator.dataset import Data, Order, position_of
+from headway_coordinator.dataset import Data, position_of, tasks_of
 from headway_coordinator.engines.fleet import Fleet
 from headway_coordinator.episode import Task
 from headway_coordinator.evaluation.summary import Summary
+from headway_coordinator.final_test import FinalTest
 from headway_coordinator.gateway.core import Sampling
 from headway_coordinator.ledger.events import discarded_tokens
 from headway_coordinator.ledger.segments import Ledger
+from headway_coordinator.mixing import order_of
 from headway_coordinator.one_at_a_time import OneAtATime
 from headway_coordinator.room import Room
 from headway_coordinator.sampler.slots import Sampler
@@ -72,6 +75,7 @@ class Training:
         on_change: Callable[[], None] = lambda: None,
         on_episode: Callable[[EpisodeRecord], None] = lambda record: None,
         on_validation: Callable[[int, Figures], None] = lambda step, figures: None,
+        on_test: Callable[[int, Figures], None] = lambda step, figures: None,
         beside: Beside | None = None,
     ) -> None:
         """`beside`: what samples validations while training goes on; None where training waits for them."""
@@ -86,7 +90,13 @@ class Training:
         self._on_change = on_change
         self._on_episode = on_episode
         self._beside = beside
-        self._order = Order(rows=len(data.train), seed=spec.seed, shuffle=spec.data.shuffle)
+        self._order = order_of(
+            len(data.train),
+            tasks_of(data.train, spec.data.train.task_column),
+            spec.data.task_weights,
+            spec.seed,
+            spec.data.shuffle,
+        )
         self.room = room
         self._validation_room = room.lane()
         self._store = OneAtATime()
@@ -101,6 +111,7 @@ class Training:
         self.validations = Validations(
             spec,
             data.validation,
+            data.tasks.get("validation"),
             self.state,
             fleet,
             beside,
@@ -109,6 +120,18 @@ class Training:
             published=lambda weights: self._store(spool.published, weights),
             moved=self._notify,
             on_validation=on_validation,
+        )
+        self._test = FinalTest(
+            spec,
+            data.test,
+            data.tasks.get("test"),
+            self.state,
+            beside.fleet if beside else fleet,
+            play=self._run,
+            answered=lambda name: self._store(spool.evaluated, name),
+            published=lambda weights: self._store(spool.published, weights),
+            moved=self._notify,
+            on_test=on_test,
         )
         self.sampler = Sampler(
             batch_size=algorithm.batch_size,
@@ -173,6 +196,8 @@ class Training:
             self.state.discarded += discarded_tokens(group)
         for group in [*kept.values(), *gone, *(g for found in replay.validations.values() for g in found)]:
             await self._store(self._ledger.group, group)
+        for group in await self._store(self._spool.tested):
+            await self._store(self._ledger.group, group)
         for report in replay.reports[1:]:
             await self._store(self._ledger.step, report, time.time())
         self._waiting = kept
@@ -206,6 +231,7 @@ class Training:
                         tasks.create_task(self._train(position))
                     await self._until(partial(self._news, seen))
             await self._until(lambda: not self._unvalidated())
+            await self._test.run()
             for task in background:
                 task.cancel()
         self.state.finished = (
@@ -319,6 +345,8 @@ class Training:
 
     async def _want(self, report: StepReport, reported: float) -> None:
         """Have the weights of a step sampled with."""
+        if self._test.runs and self._beside is None:
+            return  # the servers hold what is tested; nothing is sampled with newer weights any more
         # Step 0 is reported while the servers still start: that wait says nothing of weights.
         await self._fleet.want(report.weights, reported if report.step > 0 else None)
 
@@ -398,7 +426,7 @@ class Training:
         group = await groups.run(
             plan,
             self._counted,
-            self._validation_room if plan.purpose is Purpose.VALIDATION else self.room,
+            self.room if plan.purpose is Purpose.TRAIN else self._validation_room,
             incarnation=self._incarnation,
             max_retries=self._spec.rollout.max_retries,
         )
@@ -433,7 +461,7 @@ class Training:
         counts.in_flight[task.purpose] += 1
         counts.retried[task.purpose] += groups.is_retry(task.attempt)
         episode = self._episode
-        if self._beside is not None and task.purpose is Purpose.VALIDATION:
+        if self._beside is not None and task.purpose is not Purpose.TRAIN:
             episode = self._beside.episode
         try:
             record = await episode(task)

@@ -45,6 +45,7 @@ class Validations:
 
     Args:
         rows: the held-out rows.
+        tasks: the task of each of them; None where no column names it.
         state: the job's; the validations that are complete are in it.
         fleet: what samples the trained policy.
         beside: what samples validations instead, where training goes on meanwhile.
@@ -59,6 +60,7 @@ class Validations:
         self,
         spec: RLTrainingJobSpec,
         rows: Sequence[Row],
+        tasks: Sequence[str] | None,
         state: State,
         fleet: Fleet,
         beside: Beside | None,
@@ -71,6 +73,7 @@ class Validations:
     ) -> None:
         self._spec = spec
         self._rows = rows
+        self._tasks = tasks
         self._state = state
         self._fleet = beside.fleet if beside else fleet
         self._beside = beside is not None
@@ -173,7 +176,8 @@ class Validations:
 
     async def _conclude(self, step: int, found: Sequence[GroupRecord]) -> None:
         """Keep what a validation came to. All of its groups are in the spool and in the ledger."""
-        summary = Summary.of(step, found, self._spec.evaluation, self._spec.agent.turn_limit)
+        limit = self._spec.agent.turn_limit
+        summary = Summary.of(step, found, self._spec.evaluation, limit, self._tasks)
         await self._keep(summary)
         self._concluded(summary)
 

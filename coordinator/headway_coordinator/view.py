@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, get_args
 
+from headway_analysis.comparison import Comparison
 from headway_analysis.measures.episodes import Evaluation, ranked, rewards, scored, spread
 from headway_analysis.measures.figures import Figures, valid_mean
+from headway_analysis.statistics.differences import Difference
+from headway_analysis.statistics.estimates import Estimate
 from headway_api import status as st
 from headway_api.artifacts import Layout
 from headway_api.objective import episode_tokens, expand
@@ -17,6 +21,7 @@ from headway_api.records import AbandonReason, PolicyVersion, Purpose, UsageClas
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.spec.types import DECIMAL_LENGTH
 from headway_coordinator.engines.fleet import Fleet
+from headway_coordinator.final_test import BASE, TUNED
 from headway_coordinator.gateway.turns import Places
 from headway_coordinator.ledger.events import DISCARDS
 from headway_coordinator.ledger.segments import Days, total
@@ -25,6 +30,8 @@ from headway_coordinator.metrics.prometheus import Sample
 from headway_coordinator.state import State
 from headway_coordinator.training import Training
 
+NAME_LENGTH = 128
+"""Characters of a task's name that status shows."""
 TOKEN_CLASSES = {name for name in UsageClass if name is not UsageClass.SANDBOX_SECONDS}
 
 
@@ -84,6 +91,77 @@ def validation(evaluations: list[Evaluation]) -> st.Validation | None:
         best=st.BestValidation(
             step=top.step, reward=st.decimal(top.reward), external_score=st.decimal(top.external_score)
         ),
+        tasks=[_of_task(name, found) for name, found in (last.tasks or {}).items() if "reward" in found],
+    )
+
+
+def test(state: State) -> st.Test | None:
+    """The judgement on the test split."""
+    found = state.tested
+    if found is None:
+        return None
+    return st.Test(
+        step=found.step,
+        rows=found.rows,
+        tuned=_of_test(found.compared, TUNED),
+        base=_of_test(found.compared, BASE) if BASE in found.compared.estimates else None,
+        reward_difference=_ahead(found.compared, "reward"),
+        external_score_difference=_ahead(found.compared, "external_score"),
+    )
+
+
+def _of_test(found: Comparison, name: str) -> st.TestResult:
+    return st.TestResult(
+        reward=_in_words(found.estimate(name, "reward")),
+        external_score=_in_words(found.estimate(name, "external_score")),
+        success=_in_words(found.estimate(name, "success")),
+    )
+
+
+def _ahead(found: Comparison, measure: str) -> str | None:
+    known = found.difference(TUNED, measure)
+    words = _in_words(known)
+    return words if known is None or known.p is None else f"{words}, p {st.decimal(known.p)}"
+
+
+def _in_words(found: Estimate | Difference | None) -> str | None:
+    if found is None:
+        return None
+    if found.low is None or found.high is None:
+        return f"{st.decimal(found.value)} (too few rows to tell)"
+    return f"{st.decimal(found.value)} ({st.decimal(found.low)} to {st.decimal(found.high)})"
+
+
+def test_report(state: State) -> dict[str, Any] | None:
+    """The same for the report: every digit, and every measure by task."""
+    found = state.tested
+    if found is None:
+        return None
+    return {
+        "step": found.step,
+        "rows": found.rows,
+        **{
+            name: {
+                task: {measure: asdict(each) for measure, each in figures.items()}
+                for task, figures in by_task.items()
+            }
+            for name, by_task in found.compared.estimates.items()
+        },
+        "difference": {
+            measure: asdict(each[TUNED])
+            for measure, each in found.compared.differences.items()
+            if TUNED in each
+        },
+    }
+
+
+def _of_task(name: str, found: Mapping[str, float]) -> st.TaskValidation:
+    return st.TaskValidation(
+        name=name[:NAME_LENGTH],
+        rows=round(found["rows"]),
+        reward=st.decimal(found["reward"]),
+        external_score=st.decimal(found["external_score"]),
+        success=st.decimal(found["success"]),
     )
 
 
@@ -168,6 +246,7 @@ def report(
         "before": first._asdict() if first else None,
         "after": evaluations[-1]._asdict() if evaluations else None,
         "best": top._asdict() if top else None,
+        "test": test_report(state),
         "curve": [evaluation._asdict() for evaluation in evaluations],
         "usage": usage(days, book, datetime.now(UTC).date()).as_object(),
         "usageByClass": {name.value: quantity for name, quantity in total(days).items()},

@@ -20,7 +20,7 @@ from headway_analysis.measures.figures import Figures
 from headway_api.artifacts import Layout
 from headway_api.records import Canary, EpisodeRecord, Purpose, StepReport, UsageClass, WeightsManifest
 from headway_api.spec.training import RLTrainingJobSpec
-from headway_api.store import FileStore
+from headway_api.store import FileStore, Store
 from headway_coordinator.dataset import Data
 from headway_coordinator.engines.router import Router
 from headway_coordinator.episode import Task
@@ -90,6 +90,17 @@ def report(step: int, incarnation: int = 0, durable: int | None = None) -> StepR
     )
 
 
+def publishing(store: Store, layout: Layout) -> Callable[[int], WeightsManifest]:
+    """What puts a step's weights into the store, and says what they are."""
+
+    def publish(step: int) -> WeightsManifest:
+        uri = layout.weights(step)
+        store.put(f"{uri}/adapter_config.json", b"{}")
+        return manifest(step).model_copy(update={"uri": uri})
+
+    return publish
+
+
 class Job:
     """One job in a folder, of which several coordinators may live after one another.
 
@@ -112,6 +123,7 @@ class Job:
         self.fails: Callable[[Task], bool] = lambda task: False
         self.pause: Callable[[Task], float] = lambda task: 0.0
         self.on_validation: Callable[[int, Figures], None] = lambda step, figures: None
+        self.on_test: Callable[[int, Figures], None] = lambda step, figures: None
 
     async def episode(self, task: Task) -> EpisodeRecord:
         self.tasks.append(task)
@@ -121,15 +133,9 @@ class Job:
                 await asyncio.sleep(self.pause(task))
         except Stopped:
             reward = None
-        rotation = self.slot if self.beside and task.purpose is Purpose.VALIDATION else self.rotation
+        rotation = self.slot if self.beside and task.purpose is not Purpose.TRAIN else self.rotation
         step = rotation.wanted[-1]
         return sealed(task.group_id, task.index, reward=reward, attempt=task.attempt, step=step)
-
-    def publish(self, step: int) -> WeightsManifest:
-        """A step's weights, which lie in the store."""
-        uri = self.layout.weights(step)
-        self.store.put(f"{uri}/adapter_config.json", b"{}")
-        return manifest(step).model_copy(update={"uri": uri})
 
     @asynccontextmanager
     async def coordinator(self) -> AsyncIterator[tuple[Training, ScriptedLearner, asyncio.Task[None]]]:
@@ -147,6 +153,7 @@ class Job:
             spool.incarnation(),
             Room(self.spec.rollout.max_concurrency),
             on_validation=self.on_validation,
+            on_test=self.on_test,
             beside=Beside(self.slot, self.episode) if self.beside else None,  # type: ignore[arg-type]
         )
         await training.restore(spool.replay())
@@ -159,12 +166,17 @@ class Job:
         running = asyncio.create_task(training.run())
         try:
             async with asyncio.timeout(60):
-                yield training, ScriptedLearner(url, TOKEN, self.store, self.layout, self.publish), running
+                yield training, self.learner(url), running
         finally:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
             await runner.cleanup()
             await training._store(lambda: None)  # what its thread still writes, nobody else is to meet
+
+    def learner(self, url: str) -> ScriptedLearner:
+        """A learner that takes the batches of the coordinator at an address."""
+        publish = publishing(self.store, self.layout)
+        return ScriptedLearner(url, TOKEN, self.store, self.layout, publish)
 
     def recounted(self) -> dict[UsageClass, float]:
         """The bill of what lies in the store, from the groups and reports themselves."""

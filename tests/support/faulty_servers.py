@@ -78,7 +78,7 @@ class Scripted:
     """Routes with their plain answers, and the faults in front of them."""
 
     answers: Mapping[str, Callable[[Any], Any]]
-    """`METHOD /path` -> body -> JSON answer (None is 204)."""
+    """`METHOD /path` or `METHOD /path?query` -> body -> JSON answer (None is 204)."""
     faults: dict[str, Fault] = field(default_factory=dict)
     asked: list[tuple[str, Any]] = field(default_factory=list)
     url: str = ""
@@ -90,7 +90,9 @@ class Scripted:
         fault = self.faults.get(key)
         if fault is not None and (answer := await fault(request)) is not None:
             return answer
-        found = next((call for route, call in self.answers.items() if key.startswith(route)), None)
+        found = self.answers.get(f"{request.method} {request.path_qs}") or next(
+            (call for route, call in self.answers.items() if key.startswith(route)), None
+        )
         if found is None:
             return web.json_response({"reason": "NotFound", "message": key}, status=404)
         content = found(body)
@@ -164,10 +166,19 @@ def engine(tokens: list[int], logprob: float = -0.5) -> Scripted:
 
 def weight_agent() -> Scripted:
     """A weight agent that takes whatever it is told to take."""
+    return Scripted({**weights_slot("?slot=validation"), **weights_slot()})
+
+
+def weights_slot(query: str = "") -> dict[str, Callable[[Any], Any]]:
+    """Routes of one slot of a weight agent."""
     held: dict[str, Any] = {"version": None, "ready": False}
 
     def take(manifest: Any) -> Any:
         held.update(version=manifest["version"], ready=True)
         return held
 
-    return Scripted({"GET /v1/weights": lambda body: held, "POST /v1/weights": take})
+    def release(body: Any) -> None:
+        held.update(version=None, ready=False)
+
+    route = f"/v1/weights{query}"
+    return {f"GET {route}": lambda body: held, f"POST {route}": take, f"DELETE {route}": release}

@@ -29,7 +29,8 @@ def job(folder: Path, **fields: Any) -> JobConfig:
     model.save_pretrained(folder / "model")
     (folder / "model" / "config.json").write_text(json.dumps({"max_position_embeddings": 512}))
     for name in ("train", "validation"):
-        (folder / f"{name}.jsonl").write_text("".join(f'{{"prompt": "{i}"}}\n' for i in range(4)))
+        rows = [{"prompt": f"{name} {i}", "task": "odd" if i % 2 else "even"} for i in range(4)]
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     spec = {
         "model": {"base": f"file://{folder}/model"},
         "data": {name: {"uri": f"file://{folder}/{name}.jsonl"} for name in ("train", "validation")},

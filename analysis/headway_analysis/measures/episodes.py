@@ -84,6 +84,8 @@ class Evaluation(NamedTuple):
     episodes: int
     failed: int
     """Episodes that stayed InfraError: they are in no mean."""
+    tasks: dict[str, dict[str, float]] | None = None
+    """Task -> its reward, external_score, success and rows; None where no column names tasks."""
 
 
 def ranked(evaluations: Iterable[Evaluation]) -> list[Evaluation]:

@@ -153,7 +153,7 @@ def _reported(prefix: str, episodes: Sequence[EpisodeRecord]) -> Figures:
     found: dict[str, list[float]] = {}
     for episode in episodes:
         for name, value in episode.metrics.items():
-            found.setdefault(_word(name), []).append(value)
+            found.setdefault(word(name), []).append(value)
     return {f"{prefix}/reward_metrics/{name}": spread(values).mean for name, values in found.items()}
 
 
@@ -238,7 +238,7 @@ def _by_tool(made: Iterable[Mapping[str, int]]) -> Counter[str]:
     """Calls of each tool; of too many tools, of those called most."""
     counts: Counter[str] = Counter()
     for name, calls in ((name, calls) for by_tool in made for name, calls in by_tool.items()):
-        counts[_word(name)] += calls
+        counts[word(name)] += calls
     ordered = sorted(counts, key=lambda name: (-counts[name], name))
     found: Counter[str] = Counter({name: counts[name] for name in ordered[:TOOLS_MOST]})
     for name in ordered[TOOLS_MOST:]:
@@ -282,7 +282,7 @@ def _share(flags: Iterable[bool]) -> float:
     return sum(flags) / len(flags) if flags else 0.0
 
 
-def _word(name: str) -> str:
+def word(name: str) -> str:
     """A name as Prometheus takes it."""
     kept = name[:NAME_LENGTH]
     return "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in kept) or "_"

@@ -29,14 +29,14 @@ class Dataset(SpecModel):
     format: Format | None = None
     """Format of the file. Absent: told by the ending of uri."""
     prompt_column: Annotated[str, Field(min_length=1, max_length=128)] | None = None
-    """Column that no row may leave empty: the job fails before anything starts where one does. Absent: the
-    column `prompt`, where there is one. The environment is given every column, and makes the messages."""
+    """Column that no row may leave empty. Absent: `prompt`, where there is one. The environment is given
+    every column, and makes the messages."""
 
     task_column: Annotated[str, Field(min_length=1, max_length=128)] | None = None
-    """Column that names the task of a row. Figures are then told by task too. Absent: one task."""
+    """Column that names the task of a row. Figures are then told by task too."""
     cluster_column: Annotated[str, Field(min_length=1, max_length=128)] | None = None
     """Column whose equal values mark rows that are no independent sample, such as questions on one document.
-    Confidence intervals allow for that. Absent: each row stands for itself."""
+    Confidence intervals allow for that."""
 
     @property
     def effective_format(self) -> Format:
@@ -47,17 +47,39 @@ class Dataset(SpecModel):
         return next(known for known in FORMATS if known == ending)
 
 
+Weight = Annotated[float, Field(ge=0, le=1000000)]
+
+
 class DataSpec(SpecModel):
     """The prompts to train and to measure on."""
+
+    validations = (
+        Rule(
+            "!has(self.taskWeights) || size(self.taskWeights) == 0 || has(self.train.taskColumn)",
+            "spec.data.taskWeights needs spec.data.train.taskColumn, which names the task of a row",
+            lambda self: not self.task_weights or self.train.task_column is not None,
+            "taskWeights",
+        ),
+    )
 
     train: Dataset
     """Prompts to train on."""
     validation: Dataset | None = None
     """Prompts never trained on, to measure progress with. Needed unless spec.evaluation is switched
     off with everySteps: 0 and atStart: false."""
+    test: Dataset | None = None
+    """Prompts that nothing is chosen by. After training, the weights of the best validated step (the last
+    step without validation) and those from before training are judged on all of them, sampled as
+    spec.evaluation says, and compared row by row. The result is in status.test and report.json."""
     allow_overlap: bool = False
     """Train although held-out rows are training rows too. Unless this is true, the preflight refuses rows
     that are equal in every column."""
+    task_weights: Annotated[
+        dict[Annotated[str, Field(max_length=128)], Weight], Field(max_length=64, default_factory=dict)
+    ]
+    """Share of training groups that the rows of a task get, relative to the other tasks; a task that is not
+    named here has the weight 1, and 0 leaves its rows out. An epoch is as many groups as there are rows.
+    Absent: every row comes once an epoch."""
     shuffle: bool = True
     """Visit the training rows in an order drawn from spec.seed, another one each epoch; false keeps
     the file's order."""

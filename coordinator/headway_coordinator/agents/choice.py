@@ -92,7 +92,12 @@ def _prompts(job: Job) -> Callable[[Purpose, dict[str, Any]], str]:
     data = job.spec.data
 
     def prompt(purpose: Purpose, row: dict[str, Any]) -> str:
-        dataset = data.validation if purpose is Purpose.VALIDATION else data.train
+        splits = {
+            Purpose.TRAIN: data.train,
+            Purpose.VALIDATION: data.validation,
+            Purpose.EVALUATION: data.test,
+        }
+        dataset = splits[purpose]
         return prompt_of(row, dataset.prompt_column if dataset else None)
 
     return prompt

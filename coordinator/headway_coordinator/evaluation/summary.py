@@ -9,6 +9,9 @@ from pydantic import Field
 
 from headway_analysis.measures import figures
 from headway_analysis.measures.episodes import Evaluation, rewards, scores, summarize
+from headway_analysis.measures.tasks import ByTask
+from headway_analysis.measures.tasks import shown as shown_by_task
+from headway_analysis.measures.tasks import summarize as summarize_tasks
 from headway_api.records import GroupRecord, Record
 from headway_api.spec.trust import MeasureSpec
 
@@ -31,23 +34,37 @@ class Summary(Record):
     failed: int = Field(ge=0)
     rows: dict[str, RowResult]
     """By group id: the rows of which a try was scored."""
+    tasks: ByTask | None = None
+    """What each task came to; None where no column names tasks."""
     figures: dict[str, float]
     """What metrics show of it."""
 
     @classmethod
     def of(
-        cls, step: int, groups: Sequence[GroupRecord], measure: MeasureSpec, max_turns: int | None
+        cls,
+        step: int,
+        groups: Sequence[GroupRecord],
+        measure: MeasureSpec,
+        max_turns: int | None,
+        named: Sequence[str] | None = None,
     ) -> Self:
-        """Sum up a validation's groups, one a row. `max_turns`: see `figures.evaluation`."""
+        """Sum up a validation's groups, one a row.
+
+        Args:
+            max_turns: see `figures.evaluation`.
+            named: the task of each row.
+        """
         threshold = measure.success_threshold
         found = summarize(step, groups, threshold)
+        by_task = None if named is None else summarize_tasks(groups, named, threshold)
         rows = {
             group.group_id: RowResult(rewards=rewards(group.scored), scores=scores(group.scored))
             for group in groups
             if group.scored
         }
         shown = figures.validation(groups, measure.pass_k, threshold, max_turns=max_turns)
-        return cls(**found._asdict(), rows=rows, figures=shown)
+        shown |= shown_by_task("val", by_task or {})
+        return cls(**found._replace(tasks=by_task)._asdict(), rows=rows, figures=shown)
 
     @property
     def evaluation(self) -> Evaluation:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
-from headway_analysis.measures import figures
+from headway_analysis.measures import figures, tasks
 from headway_analysis.measures.figures import Figures
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.status import MlflowRun
@@ -24,6 +25,8 @@ class StepFigures:
         """Steps whose batches are known. A step that is taken once more is made from the same groups."""
         self._validated = -1
         """The newest step whose validation is shown."""
+        self.tasks: Sequence[str] | None = None
+        """The task of each training row, where a column names it."""
         self.tracker: Mlflow | None = None
         """Where they are logged, if anywhere."""
 
@@ -45,6 +48,8 @@ class StepFigures:
         found = figures.batch(
             state.last_batch, state.step, trained=report.trained, max_turns=self._spec.agent.turn_limit
         )
+        if self.tasks is not None:
+            found |= tasks.batch(state.last_batch, self.tasks)
         self._batches.add(state.step)
         self._latest |= {"learner": self._latest.get("learner", {}) | report.metrics, "batch": found}
         self._log(state.step, report.metrics | found, again)
@@ -53,6 +58,11 @@ class StepFigures:
         """A validation is complete."""
         if step >= self._validated:
             self._validated, self._latest["validation"] = step, found
+        self._log(step, found, again)
+
+    def test(self, step: int, found: Figures, *, again: bool) -> None:
+        """The test split was judged."""
+        self._latest["test"] = found
         self._log(step, found, again)
 
     def sync(self, step: int, seconds: float, *, again: bool) -> None:

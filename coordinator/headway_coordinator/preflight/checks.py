@@ -15,6 +15,7 @@ from headway_api.spec.evaluation import RLEvalJobSpec
 from headway_api.spec.model import Lora
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_coordinator.agents.builtin import opening
+from headway_coordinator.dataset import Row, check_column, tasks_of
 from headway_coordinator.episode import check_reward
 from headway_coordinator.faults import InfraFault
 from headway_coordinator.trajectory.render import Renderer
@@ -31,6 +32,36 @@ def batch(rows: int, spec: RLTrainingJobSpec) -> str:
             field="spec.algorithm.batchSize",
         )
     return f"{rows} rows, {rows * epochs // size} steps of {size} in {epochs} epochs"
+
+
+def tasks(rows: Sequence[Row], column: str, block: str) -> list[str]:
+    """The task of each row of a block of spec.data.
+
+    Raises:
+        JobError: `ColumnMissing`.
+    """
+    check_column(rows, column, f"{block}.taskColumn")
+    return tasks_of(rows, column) or []
+
+
+def task_weights(named: Sequence[str], weights: Mapping[str, float]) -> str:
+    """What the weights make of each training task's share. `named`: the task of each row.
+
+    Raises:
+        JobError: `TaskUnknown`: no row has a task that has a weight, or every task has the weight 0.
+    """
+    known = set(named)
+    field = "spec.data.taskWeights"
+    if unknown := sorted(weights.keys() - known):
+        some = ", ".join(sorted(known)[:8])
+        text = f"no training row has the task {', '.join(unknown)}; tasks are {some}: name one of them"
+        raise JobError("TaskUnknown", text, field=field)
+    given = {task: weights.get(task, 1.0) for task in sorted(known)}
+    if not any(given.values()):
+        text = "every task has the weight 0: give one of them a weight above 0"
+        raise JobError("TaskUnknown", text, field=field)
+    total = sum(given.values())
+    return "shares: " + ", ".join(f"{task} {weight / total:.1%}" for task, weight in given.items())
 
 
 def context_length(
@@ -134,7 +165,8 @@ def context(first: ResetReply, chosen: Renderer, length: int, spec: RLTrainingJo
     Of an agent with a loop of its own only the first turn is known, and that without the agent's own prompt.
     """
     most, field = spec.rollout.sampling.max_tokens, "spec.rollout.sampling.maxTokens"
-    if spec.data.validation is not None and spec.evaluation_max_tokens > most:
+    held_out = spec.data.validation is not None or spec.data.test is not None
+    if held_out and spec.evaluation_max_tokens > most:
         most, field = spec.evaluation_max_tokens, "spec.evaluation.sampling.maxTokens"
     return fits(first, chosen, length, spec.agent, most, field)
 

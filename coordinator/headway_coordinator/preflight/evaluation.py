@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headway_api.exits import JobError
 from headway_api.sandbox_api import ResetReply
 from headway_api.spec.evaluation import RLEvalJobSpec
 from headway_api.status import Preflight
@@ -39,7 +38,7 @@ class EvalRunner(Checklist):
         rows = dataset.load(data, store, BLOCK)
         for name, column in (("taskColumn", data.task_column), ("clusterColumn", data.cluster_column)):
             if column is not None:
-                _has(rows, column, f"{BLOCK}.{name}")
+                dataset.check_column(rows, column, f"{BLOCK}.{name}")
         return rows
 
     async def environment(self, row: Row, broker: Broker, incarnation: int) -> ResetReply:
@@ -54,19 +53,3 @@ class EvalRunner(Checklist):
         self._conclude(enforce=True)
         assert found is not None, "a failed check has raised"
         return found[0]
-
-
-def _has(rows: list[Row], column: str, field: str) -> None:
-    """Every row has a value in `column`.
-
-    Raises:
-        JobError: `ColumnMissing`, naming the columns there are and the first row without a value.
-    """
-    bad = next((number for number, row in enumerate(rows) if row.get(column) in (None, "")), None)
-    if bad is not None:
-        columns = ", ".join(rows[bad])
-        raise JobError(
-            "ColumnMissing",
-            f"row {bad} has no {column!r}; columns are {columns}: name one of them, or fill the column",
-            field=field,
-        )

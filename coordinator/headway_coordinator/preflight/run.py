@@ -6,10 +6,14 @@ What the job cannot run without (its bucket, data, model) fails it under every p
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Final
 
+from headway_analysis.measures import tasks
 from headway_api import lora_targets, warm_start
 from headway_api.artifacts import Layout
 from headway_api.base_model import fetch
@@ -18,12 +22,13 @@ from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.status import Preflight
 from headway_api.store import Denied, NotFound, Store, bucket_unavailable
 from headway_coordinator import dataset
-from headway_coordinator.dataset import Data
+from headway_coordinator.dataset import Data, Row
 from headway_coordinator.preflight import checks, overlaps, tensors
 from headway_coordinator.preflight.checklist import Checklist, said_of
 from headway_coordinator.sandboxes import Broker
 from headway_coordinator.trajectory import render
 
+TASKS_TOLD: Final = 8
 _log = logging.getLogger(__name__)
 
 
@@ -66,7 +71,14 @@ class Runner(Checklist):
                 "Validation", lambda: dataset.load(held_out, store, "spec.data.validation"), said_of
             )
             validation = rows[: spec.evaluation.max_rows]
-        self._overlaps(Data(train=train, validation=validation))
+        test: list[Row] = []
+        if (judged := spec.data.test) is not None:
+            test = self._need("Test", lambda: dataset.load(judged, store, "spec.data.test"), said_of)
+            if judged.cluster_column is not None:
+                dataset.check_column(test, judged.cluster_column, "spec.data.test.clusterColumn")
+        data = Data(train=train, validation=validation, test=test)
+        self._overlaps(data)
+        self._tasks(data)
         self._need("Batch", lambda: checks.batch(len(train), spec), str)
         folder = self._need(
             "Model",
@@ -97,7 +109,26 @@ class Runner(Checklist):
             )
         parser = spec.agent.effective_builtin.tool_call_parser
         chosen = self._need("Tokenizer", lambda: render.load(folder, parser)[0], checks.renderer)
-        return Ready(Data(train=train, validation=validation), chosen, length)
+        return Ready(data, chosen, length)
+
+    def _tasks(self, data: Data) -> None:
+        """Each row has a task where a column names it; figures tell of so many tasks.
+
+        Raises:
+            JobError: `ColumnMissing`, or `TaskUnknown` where no training row has a task that has a weight.
+        """
+        spec = self.spec.data
+        for name, block in (("train", spec.train), ("validation", spec.validation), ("test", spec.test)):
+            column = block.task_column if block is not None else None
+            if column is None:
+                continue
+            rows: Sequence[Row] = getattr(data, name)
+            found = self._need(
+                f"{name.capitalize()}Tasks", partial(checks.tasks, rows, column, f"spec.data.{name}"), _told
+            )
+            data.tasks[name] = tasks.bounded(found)
+            if name == "train" and spec.task_weights:
+                self._need("TaskWeights", partial(checks.task_weights, found, spec.task_weights), str)
 
     def _overlaps(self, data: Data) -> None:
         """Held-out rows are not trained on.
@@ -106,7 +137,7 @@ class Runner(Checklist):
             JobError: `SplitsOverlap`, where the policy is Enforce.
         """
         spec, policy = self.spec.data, self.spec.preflight.policy
-        rows = {"train": data.train, "validation": data.validation}
+        rows = {"train": data.train, "validation": data.validation, "test": data.test}
         columns = {name: block.prompt_column for name in rows if (block := getattr(spec, name)) is not None}
         splits = overlaps.of_job(rows, columns)
         if policy == "Off" or len(splits) < 2:
@@ -152,3 +183,10 @@ class Runner(Checklist):
                 "Context", lambda: checks.context(first, ready.renderer, ready.context_length, self.spec)
             )
         self._conclude(enforce=self.spec.preflight.policy == "Enforce")
+
+
+def _told(named: Sequence[str]) -> str:
+    """The tasks with the most rows, and how many these are."""
+    counts = Counter(named)
+    most = ", ".join(f"{task} ({count})" for task, count in counts.most_common(TASKS_TOLD))
+    return f"{len(counts)} tasks, with rows: {most}{', ...' if len(counts) > TASKS_TOLD else ''}"

@@ -170,6 +170,7 @@ async def test_a_job_runs_from_preflight_to_report(server: RolloutServer, tmp_pa
         "train": status["usage"]["trainTokens"],
         "discarded": status["usage"]["discardedTokens"],
         "evaluation": status["usage"]["evaluationTokens"],
+        "endpoint": status["usage"]["endpointTokens"],
     }
     assert counted["cost"] == status["usage"]["cost"]
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from a_job import manifest
+from a_job import publishing
 from faulty_servers import broker, sandbox, serving, weight_agent
 from lease_service import free_port
 from mlflow import MlflowClient
@@ -126,7 +126,8 @@ class Rig:
                 port=port,
             )
             self.layout = coordinator.layout
-            learner = ScriptedLearner(f"http://127.0.0.1:{port}", TOKEN, self.store, self.layout, manifest)
+            publish = publishing(self.store, self.layout)
+            learner = ScriptedLearner(f"http://127.0.0.1:{port}", TOKEN, self.store, self.layout, publish)
             async with asyncio.timeout(120):
                 running = asyncio.create_task(coordinator.run())
                 await until_ready(running, port)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import re
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
@@ -17,9 +18,9 @@ from typing import Any
 
 import learner_rig
 import pytest
-from a_job import manifest
+from a_job import manifest, publishing
 from episodes import a_group
-from faulty_servers import Scripted, after, broker, fail, first, sandbox, serving
+from faulty_servers import Scripted, after, broker, fail, first, sandbox, serving, weights_slot
 from lease_service import free_port
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
@@ -66,7 +67,20 @@ def weight_agent_that_fails_once() -> Scripted:
             held.update(version=body["version"], ready=True, error=None, reason=None, canary_error=1e-6)
         return held
 
-    return Scripted({"GET /v1/weights": lambda body: held, "POST /v1/weights": take})
+    of_policy = {"GET /v1/weights": lambda body: held, "POST /v1/weights": take}
+    return Scripted({**weights_slot("?slot=validation"), **of_policy})
+
+
+def with_tasks(config: JobConfig) -> JobConfig:
+    """The same job, a column of whose rows names tasks."""
+    content = config.model_dump(mode="json", by_alias=True, exclude_none=True)
+    uri = content["spec"]["data"]["validation"]["uri"].replace("validation", "test")
+    rows = [{"prompt": f"test {n}", "task": "even"} for n in range(8)]
+    Path(uri.removeprefix("file://")).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    content["spec"]["data"]["test"] = {"uri": uri}
+    for block in ("train", "validation", "test"):
+        content["spec"]["data"][block]["taskColumn"] = "task"
+    return JobConfig.model_validate(content)
 
 
 async def coordinators(folder: Path) -> set[str]:
@@ -90,7 +104,7 @@ async def coordinators(folder: Path) -> set[str]:
 
         store, port = FileStore(), free_port()
         coordinator = Coordinator(
-            job(folder),
+            with_tasks(job(folder)),
             TOKEN,
             store,
             folder / "cache",
@@ -99,7 +113,8 @@ async def coordinators(folder: Path) -> set[str]:
             discover=discover,
             port=port,
         )
-        learner = ScriptedLearner(f"http://127.0.0.1:{port}", TOKEN, store, coordinator.layout, manifest)
+        publish = publishing(store, coordinator.layout)
+        learner = ScriptedLearner(f"http://127.0.0.1:{port}", TOKEN, store, coordinator.layout, publish)
         async with asyncio.timeout(100):
             running = asyncio.create_task(coordinator.run())
             await until_ready(running, port)

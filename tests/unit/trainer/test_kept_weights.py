@@ -32,7 +32,10 @@ def test_the_newest_whole_version_stays_while_those_after_it_lie_in_memory(
     learner._ranks = SimpleNamespace(first=True)
     learner._spec, learner._store, learner._layout = spec, store, layout
     learner._sender = object() if in_memory else None
-    learner.keeper = SimpleNamespace(prune=lambda validated: [26, 27])
+    learner.keeper = SimpleNamespace(prune=lambda validated, validating: [26, 27])
+    learner.prune(27, [], [10])
+    left = by_number(store.list(layout.all_weights), layout.all_weights)
+    assert sorted(left) == ([0, 10, 20] if in_memory else [0, 10]), "step 10 is being validated"
     learner.prune(27, [])
     left = by_number(store.list(layout.all_weights), layout.all_weights)
     assert sorted(left) == ([0, 20] if in_memory else [0])

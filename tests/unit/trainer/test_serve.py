@@ -40,6 +40,8 @@ class Scripted:
         self.durable = self.saved = 0
         self.told = -1
         """The newest step that servers were told of."""
+        self.kept: Any = None
+        """What was pruned by last."""
 
     def resume(self) -> StepReport:
         return self._report()
@@ -66,8 +68,8 @@ class Scripted:
     def check(self) -> None:
         """Nothing failed."""
 
-    def prune(self, latest: int, validated: Any) -> None:
-        """Nothing to delete."""
+    def prune(self, latest: int, validated: Any, validating: Any = ()) -> None:
+        self.kept = latest, (*validated,), (*validating,)
 
     def export(self, newest: StepReport) -> None:
         """They lie whole in the store."""
@@ -128,6 +130,26 @@ async def served(learner: Scripted, coordinator: Coordinator | None, ranks: Any)
     call = asyncio.to_thread(serve, cast(Learner, learner), coordinator, cast(Ranks, ranks), None)
     (ended,) = await asyncio.gather(asyncio.wait_for(call, 30), return_exceptions=True)
     return ended
+
+
+async def test_what_is_pruned_goes_by_the_validations_that_a_batch_tells_of() -> None:
+    learner, pruned = Scripted(), list[Any]()
+    plain = learner.prune
+
+    def prune(latest: int, validated: Any, validating: Any = ()) -> None:
+        plain(latest, validated, validating)
+        pruned.append(learner.kept)
+
+    learner.prune = prune  # type: ignore[method-assign]
+    batches = [
+        rig.batch(1).model_copy(update={"validating": [0]}),
+        rig.batch(2).model_copy(update={"validated": [0], "validating": [1]}),
+    ]
+    script = rig.ScriptedCoordinator(batches)
+    async with script.serving() as url:
+        ended = await served(learner, Coordinator(url, rig.TOKEN, patience=5), Ranks(0, 0, 1, None))
+    assert isinstance(ended, Finished)
+    assert pruned == [(1, (), (0,)), (2, (0,), (1,)), (2, (0,), ())]
 
 
 @pytest.mark.parametrize("heard", [0, 1])

@@ -1,0 +1,68 @@
+"""Figures by task. A column of the dataset names the task of a row."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from headway_analysis.measures.episodes import rewards, scored, scores, spread, success
+from headway_analysis.measures.figures import Figures, word
+from headway_api.records import EpisodeRecord, GroupRecord
+
+MOST_TASKS: Final = 32
+"""Tasks that have figures of their own. The rows of all others count as one task, `OTHER`."""
+OTHER: Final = "other"
+
+ByTask = dict[str, dict[str, float]]
+"""Task -> name of a figure -> its value."""
+
+
+def bounded(tasks: Sequence[str]) -> list[str]:
+    """The task of each row. Where there are too many, those with the fewest rows become `OTHER`."""
+    counts = Counter(tasks)
+    kept = set(sorted(counts, key=lambda task: (-counts[task], task))[:MOST_TASKS])
+    return [task if task in kept else OTHER for task in tasks]
+
+
+def grouped(groups: Sequence[GroupRecord], tasks: Sequence[str]) -> dict[str, list[GroupRecord]]:
+    """Groups by task, in the order of names. `tasks`: the task of each row of their dataset."""
+    found: dict[str, list[GroupRecord]] = {task: [] for task in sorted({tasks[g.row] for g in groups})}
+    for group in groups:
+        found[tasks[group.row]].append(group)
+    return found
+
+
+def summarize(groups: Sequence[GroupRecord], tasks: Sequence[str], threshold: float) -> ByTask:
+    """What each task of a validation came to; a task of which nothing was scored has no means."""
+    return {
+        task: _one(scored(members), threshold) | {"rows": float(len(members))}
+        for task, members in grouped(groups, tasks).items()
+    }
+
+
+def _one(episodes: Sequence[EpisodeRecord], threshold: float) -> dict[str, float]:
+    if not episodes:
+        return {}
+    return {
+        "reward": spread(rewards(episodes)).mean,
+        "external_score": spread(scores(episodes)).mean,
+        "success": spread([float(success(episode, threshold)) for episode in episodes]).mean,
+    }
+
+
+def shown(prefix: str, found: Mapping[str, Mapping[str, float]]) -> Figures:
+    """The figures of tasks as metrics name them: `<prefix>/task_<figure>/<task>`."""
+    return {
+        f"{prefix}/task_{name}/{word(task)}": value
+        for task, figures in found.items()
+        for name, value in figures.items()
+    }
+
+
+def batch(groups: Sequence[GroupRecord], tasks: Sequence[str]) -> Figures:
+    """The mean reward of each task in a training batch, and how many of its groups it has."""
+    found: ByTask = {}
+    for task, members in grouped(groups, tasks).items():
+        found[task] = {"reward": spread(rewards(scored(members))).mean, "groups": float(len(members))}
+    return shown("rollout", found)
