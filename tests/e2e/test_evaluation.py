@@ -1,4 +1,4 @@
-"""An evaluation of two checkpoints and their base on one server: what it says, and that no death changes it."""
+"""An evaluation of two checkpoints and their base on one server, left alone and with its processes killed."""
 
 from __future__ import annotations
 

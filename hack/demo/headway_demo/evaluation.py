@@ -19,7 +19,7 @@ from headway_demo.watch import is_true, why
 
 NAME = "sop-quickstart"
 KIND = "rlevaljob"
-POLL_S = 2.0
+POLL_S, SHOW_S = 2.0, 15.0
 SERVE = Path(__file__).with_name("serve.py")
 Job = dict[str, Any]
 
@@ -51,13 +51,13 @@ def run(platform: Platform, *, deadline_s: float) -> Job:
     kube.wait_available(NAMESPACE, "reference")
     kube.run("delete", KIND, NAME, "-n", NAMESPACE, "--ignore-not-found")
     kube.apply(quickstart.evaluation(platform.environment_image))
-    started, shown = time.monotonic(), ""
+    started, shown = time.monotonic(), -SHOW_S
     while True:
         job = kube.get(KIND, NAME, "-n", NAMESPACE)
         elapsed = time.monotonic() - started
-        if (line := progress_line(job)) != shown:
-            print(f"{elapsed:6.0f} s  {line}", flush=True)
-            shown = line
+        if elapsed - shown >= SHOW_S:
+            print(f"{elapsed:6.0f} s  {progress_line(job)}", flush=True)
+            shown = elapsed
         if is_true(job, "Complete") or (is_true(job, "Failed") and judged(job)):
             return job
         if is_true(job, "Failed"):
