@@ -30,6 +30,7 @@ DROPPED = {
     "const",
     "default",
     "$ref",
+    "propertyNames",
     IMMUTABLE,
 }
 PRESERVE = "x-kubernetes-preserve-unknown-fields"
