@@ -77,6 +77,7 @@ def told(job: Identity, api: Any) -> RLTrainingJobStatus:
         progress=known.progress,
         reward=known.reward,
         validation=known.validation,
+        test=known.test,
         usage=known.usage,
         checkpoints=known.checkpoints,
         tracking=known.tracking,

@@ -55,6 +55,19 @@ def test_a_checking_coordinator_is_the_preflight() -> None:
     assert world.body["status"]["reason"] == "Running"
 
 
+def test_what_a_passed_check_warns_of_is_in_the_condition() -> None:
+    world = fresh()
+    checks = [
+        {"name": "Dataset", "passed": True, "message": "8 rows"},
+        {"name": "Overlap", "passed": True, "warning": True, "message": "1 of 4 rows have the same prompt"},
+    ]
+    world.body["status"]["preflight"] = {"state": "Passed", "checks": checks}
+    world.carry_out()
+    told = world.told("PreflightPassed")
+    assert (told["status"], told["reason"]) == ("True", "Passed")
+    assert told["message"] == "2 checks passed; warning: 1 of 4 rows have the same prompt"
+
+
 def test_a_passed_preflight_is_starting_until_all_are_ready() -> None:
     world = started()
     assert world.body["status"]["state"] == "Starting"
