@@ -44,15 +44,15 @@ SPEC: dict[str, Any] = {
 
 
 def spec(folder: Path) -> dict[str, Any]:
-    data = {name: {"uri": f"file://{folder}/{name}.jsonl"} for name in ("train", "validation")}
+    data = {name: {"uri": f"file://{folder}/{name}.jsonl"} for name in ("train", "validation", "test")}
     return SPEC | {"data": data}
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RolloutServer]:
     folder = tmp_path_factory.mktemp("loop")
-    cases = [{"prompt": f"Handle case {name}.", "case_id": name} for name in case_ids()[:12]]
-    for name, rows in (("train", cases[:8]), ("validation", cases[8:])):
+    cases = [{"prompt": f"Handle case {name}.", "case_id": name} for name in case_ids()]
+    for name, rows in (("train", cases[:8]), ("validation", cases[8:12]), ("test", cases[12:])):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     with RolloutServer(folder, write_model(folder / "base"), **spec(folder)) as server:
         server.wait_ready(600)
@@ -60,7 +60,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RolloutServer]:
 
 
 def case_ids() -> list[str]:
-    code = "import environment, json; print(json.dumps(environment.case_ids()[:12]))"
+    code = "import environment, json; print(json.dumps(environment.case_ids()[:14]))"
     found = subprocess.run(
         [sys.executable, "-c", code], cwd=ENVIRONMENT, capture_output=True, check=True, text=True
     )
@@ -161,6 +161,11 @@ async def test_a_job_runs_from_preflight_to_report(server: RolloutServer, tmp_pa
     report = json.loads(job.store.get(job.layout.report))
     assert [point["step"] for point in report["curve"]] == [0, 2, 3]
     assert report["usage"] == status["usage"]
+    # A model that scores nothing is best before training, and what it is compared with is itself.
+    assert (status["test"]["step"], status["test"]["rows"]) == (0, 2)
+    assert status["test"]["tuned"] == status["test"]["base"]
+    assert report["test"]["tuned"]["all"]["external_score"]["tries"] == 2
+    assert len(job.store.list(job.layout.evaluation_groups("step-0"))) == 2
 
     counted = job.recount()
     assert counted["tokens"] == {
