@@ -68,8 +68,7 @@ import ctypes, time
 def attention():
     libc, thread = ctypes.CDLL(None), ctypes.c_ulong()
     run = ctypes.cast(getattr(libc, "raise"), ctypes.c_void_p)
-    libc.pthread_create(ctypes.byref(thread), None, run, ctypes.c_void_p(4))
-    time.sleep(30)
+    libc.pthread_create(ctypes.byref(thread), None, run, ctypes.c_void_p(4)) or time.sleep(30)
 """
 
 
@@ -103,7 +102,7 @@ def test_a_thread_that_is_not_pythons_died_in_the_call_of_the_main_thread(tmp_pa
     assert ended.returncode == -signal.SIGILL
     assert "Current thread" not in ended.stderr
     found = deaths.find(0, ended.stderr.splitlines())
-    assert found == deaths.Death("vLLM's EngineCore", signal.SIGILL, "attention (vllm/engine/kernels.py:7)")
+    assert found == deaths.Death("vLLM's EngineCore", signal.SIGILL, "attention (vllm/engine/kernels.py:6)")
 
 
 def test_an_engine_core_that_is_killed_while_it_loads_is_no_mistake_of_the_spec() -> None:
