@@ -7,7 +7,6 @@ other candidates go on.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -116,8 +115,3 @@ def _published(candidate: ResolvedCandidate, store: Store) -> WeightsManifest:
         )
         raise CandidateFault("CheckpointMissing", text, which)
     return report.weights
-
-
-def members(candidates: Sequence[ResolvedCandidate], number: int) -> tuple[ResolvedCandidate, ...]:
-    """The candidates that a set of servers samples for."""
-    return tuple(candidate for candidate in candidates if candidate.server_set == number)

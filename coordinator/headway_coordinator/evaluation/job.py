@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
@@ -38,7 +39,9 @@ from headway_coordinator.process import Process
 from headway_coordinator.view import bill
 
 COMPARE_SECONDS: Final = 3.0
-"""Between two looks at what the tries amount to: intervals of thousands of tries take a while."""
+"""At least so long between two looks at what the tries amount to."""
+REST_FOR_EACH: Final = 9.0
+"""Seconds without a look for each second that the last one took: intervals of many tries cost CPU time."""
 _log = logging.getLogger(__name__)
 
 
@@ -198,9 +201,10 @@ class EvalCoordinator(Process):
         while True:
             await self._stale.wait()
             self._stale.clear()
+            began = time.monotonic()
             self._compared = await self._compare(evaluation, [HEADLINE])
             self._status.changed()
-            await asyncio.sleep(COMPARE_SECONDS)
+            await asyncio.sleep(max(COMPARE_SECONDS, REST_FOR_EACH * (time.monotonic() - began)))
 
     async def _compare(self, evaluation: Evaluation, compared: list[str] | None) -> Comparison:
         """What the tries amount to, with the differences of the measures in `compared`; None: of all."""
