@@ -14,6 +14,7 @@ from typing import Any
 FOLDERS = ("trajectories", "usage", "steps")
 """Where nothing is ever removed, or changed but for what a step report says beside its groups: a learner that
 resumes writes the step's report anew, and takes the steps after it again."""
+ENDPOINT = ("endpointPrompt", "endpointSample")
 EVALUATION = ("evaluationPrefill", "evaluationCachedPrefill", "evaluationSample")
 
 
@@ -92,7 +93,8 @@ def tokens(found: list[dict[str, Any]]) -> dict[str, int]:
     """The ledger's tokens by the classes of `.status.usage`, without the suffix `Tokens`."""
     totals: Counter[str] = Counter()
     for event in found:
-        name = "evaluation" if event["usage_class"] in EVALUATION else event["usage_class"]
-        totals[name] += event["quantity"]
-    classes = ("prefill", "cachedPrefill", "sample", "train", "discarded", "evaluation")
+        usage_class = event["usage_class"]
+        name = "evaluation" if usage_class in EVALUATION else usage_class
+        totals["endpoint" if usage_class in ENDPOINT else name] += event["quantity"]
+    classes = ("prefill", "cachedPrefill", "sample", "train", "discarded", "evaluation", "endpoint")
     return {name: round(totals[name]) for name in classes}
