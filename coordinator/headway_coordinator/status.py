@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from pydantic import ValidationError
 
 from headway_api import logs, names
+from headway_api.conditions import ConditionType
 from headway_api.config import Identity
 from headway_api.status import RLEvalJobStatus, RLTrainingJobStatus
 from headway_coordinator.conditions import OWN
@@ -92,7 +93,13 @@ def told_of_evaluation(job: Identity, api: Any) -> RLEvalJobStatus:
         logs.event(_log, "status-not-read", level=logging.WARNING, error=str(error))
         return RLEvalJobStatus()
     return RLEvalJobStatus(
-        progress=known.progress, results=known.results, headline=known.headline, usage=known.usage
+        conditions=[
+            condition for condition in known.conditions if condition.type == ConditionType.GATE_PASSED
+        ],
+        progress=known.progress,
+        results=known.results,
+        headline=known.headline,
+        usage=known.usage,
     )
 
 

@@ -308,6 +308,11 @@ class RLEvalJobSpec(SpecModel):
                 found.append(candidate.name + BASE_SUFFIX)
         return found
 
+    def asked(self, name: str) -> Candidate:
+        """The spec's words on a candidate; of one that `withBase` added, those on the tuned one."""
+        by_name = {candidate.name: candidate for candidate in self.candidates}
+        return by_name.get(name) or by_name[name.removesuffix(BASE_SUFFIX)]
+
     @property
     def max_tokens(self) -> int:
         """Most tokens of one turn."""

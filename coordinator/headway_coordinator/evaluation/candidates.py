@@ -48,6 +48,18 @@ def endpoint_field(candidate: str, below: str) -> str:
     return field_of(candidate, f"endpoint.{below}")
 
 
+def model_fields(name: str, spec: RLEvalJobSpec) -> tuple[str, str]:
+    """The fields that say which model a candidate is, and how long its context is.
+
+    A trained candidate, and the base beside it, have both from the training job.
+    """
+    asked = spec.asked(name)
+    if asked.model is not None:
+        return field_of(name, "model.base"), field_of(name, "model.contextLength")
+    job = field_of(asked.name, "checkpoint.job")
+    return job, job
+
+
 def readable(
     candidate: ResolvedCandidate, spec: RLEvalJobSpec, first: ResetReply, store: Store, cache: Path
 ) -> Readable:
@@ -57,8 +69,7 @@ def readable(
         CandidateFault: the model cannot be had or rendered, or an episode does not fit its context.
     """
     assert candidate.base is not None
-    block = "model" if candidate.kind == "Model" else "checkpoint"
-    base, length = field_of(candidate.name, f"{block}.base"), field_of(candidate.name, "model.contextLength")
+    base, length = model_fields(candidate.name, spec)
     try:
         model = ModelSpec(base=candidate.base, revision=candidate.revision)
         folder = fetch(model, store, cache, weights=False, field=base)
@@ -70,7 +81,9 @@ def readable(
         if not error.permanent:
             raise
         said = error.termination
-        raise CandidateFault(said.reason, said.message, said.field or base) from error
+        # A fault of the model's own files names the field of a training job.
+        field = base if said.field is None or said.field.startswith("spec.model.") else said.field
+        raise CandidateFault(said.reason, said.message, field) from error
     return Readable(renderer, tokens)
 
 

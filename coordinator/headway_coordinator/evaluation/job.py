@@ -19,6 +19,7 @@ from headway_analysis.comparison import HEADLINE, Comparison, compare_all
 from headway_analysis.measures.candidate import priced
 from headway_api import logs, names, prices
 from headway_api import status as st
+from headway_api.conditions import merge
 from headway_api.config import EvalConfig
 from headway_api.store import Store
 from headway_coordinator import stall
@@ -69,6 +70,7 @@ class EvalCoordinator(Process):
         self._told = told or st.RLEvalJobStatus()
         """What a predecessor said: it stands until this process knows as much. The operator deletes the
         servers that are not said to be needed."""
+        self._conditions = list(self._told.conditions)
         super().__init__(
             job,
             job.spec.output,
@@ -99,17 +101,17 @@ class EvalCoordinator(Process):
         found = st.RLEvalJobStatus(
             preflight=self._preflight, artifacts=view.artifacts(self.layout, self._final)
         )
+        compared, before = self._compared, self._told
+        # Merged: a condition is as old as its status, not as this write.
+        self._conditions = merge(self._conditions, view.gate_passed(self.spec, compared, self._final))
+        found.conditions = self._conditions
+        found.progress, found.usage = before.progress, before.usage
+        found.results, found.headline = before.results, before.headline
         if self._evaluation is None:
-            before = self._told
-            found.conditions = view.gate_passed(self.spec, None, finished=False)
-            found.progress, found.results = before.progress, before.results
-            found.headline, found.usage = before.headline, before.usage
             return found
         state, today = self._evaluation.state, datetime.now(UTC).date()
         found.progress = view.progress(state, self._watch.stalled if self._watch else None)
         found.usage = usage(self._ledger.days, self._book, today)
-        compared = self._compared
-        found.conditions = view.gate_passed(self.spec, compared, self._final)
         if compared is not None:
             found.results = view.results(state, compared, self._book, today)
             found.gate = view.gate(compared, self._final)

@@ -16,7 +16,7 @@ import aiohttp
 from headway_api.config import EvalConfig
 from headway_api.records import EpisodeRecord, Purpose, WeightsManifest
 from headway_api.sandbox_api import ResetReply
-from headway_api.spec.evaluation import BASE_SUFFIX, Candidate, RLEvalJobSpec
+from headway_api.spec.evaluation import Candidate, RLEvalJobSpec
 from headway_api.status import ResolvedCandidate
 from headway_api.store import Store
 from headway_coordinator import group as groups
@@ -80,17 +80,12 @@ class Units:
             names = tuple(candidate.name for candidate in members)
             yield Unit(names, "servers", partial(self._on_servers, number, members, room), room, number)
         for resolved in self.job.candidates:
-            asked = self._asked(resolved.name)
+            asked = self._spec.asked(resolved.name)
             if asked.endpoint is not None:
                 room = Room(min(most, episodes_at_once(self.job, asked.endpoint)))
                 yield Unit((asked.name,), "endpoint", partial(self._at_endpoint, asked, room), room)
             if asked.rescore is not None:
                 yield Unit((asked.name,), "nobody", partial(self._again, asked), Room(most))
-
-    def _asked(self, name: str) -> Candidate:
-        """The spec's words on a candidate; of one that `withBase` added, those on the tuned one."""
-        by_name = {candidate.name: candidate for candidate in self._spec.candidates}
-        return by_name.get(name) or by_name[name.removesuffix(BASE_SUFFIX)]
 
     @property
     def _rules(self) -> Rules:

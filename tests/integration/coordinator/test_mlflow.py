@@ -6,10 +6,6 @@ import asyncio
 import gzip
 import itertools
 import json
-import os
-import subprocess
-import sys
-import time
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
@@ -24,6 +20,7 @@ from a_job import publishing
 from faulty_servers import broker, sandbox, serving, weight_agent
 from lease_service import free_port
 from mlflow import MlflowClient
+from mlflow_server import mlflow_server
 from scripted_learner import ScriptedLearner
 from speaking_job import ANSWER, CALL, job, speaking_engine, until_ready
 
@@ -32,7 +29,6 @@ from headway_coordinator.coordinator import Coordinator
 from headway_coordinator.engines.router import Endpoint
 
 TOKEN = "secret"
-START_S = 120
 BROKEN = "<tool_call>\nlook_up x\n</tool_call><|im_end|>"
 CUT = "It is gold, and then"
 MAX_TURNS = 3
@@ -43,33 +39,8 @@ THRESHOLD = 0.75
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a tracking server of this module's own."""
-    folder, port = tmp_path_factory.mktemp("mlflow"), free_port()
-    url = f"http://127.0.0.1:{port}"
-    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port)]
-    command += ["--workers", "1", "--backend-store-uri", f"sqlite:///{folder}/mlflow.db"]
-    command += ["--artifacts-destination", str(folder / "artifacts")]
-    environment = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-    with (folder / "log").open("w") as log:
-        process = subprocess.Popen(command, env=environment, cwd=folder, stdout=log, stderr=log)
-    try:
-        until_healthy(process, url, folder / "log")
+    with mlflow_server(tmp_path_factory.mktemp("mlflow")) as url:
         yield url
-    finally:
-        process.terminate()
-        process.wait(30)
-
-
-def until_healthy(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
-    ends = time.monotonic() + START_S
-    while True:
-        try:
-            with urllib.request.urlopen(f"{url}/health", timeout=5) as answer:
-                assert answer.status == 200
-                return
-        except OSError:
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < ends, log.read_text()
-            time.sleep(0.2)
 
 
 class Rig:

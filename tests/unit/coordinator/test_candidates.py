@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 from a_job import manifest as published
 from a_job import report
+from an_evaluation import spec
 
 from headway_api.artifacts import Layout
+from headway_api.sandbox_api import ResetReply
 from headway_api.status import ResolvedCandidate
 from headway_api.store import FileStore
-from headway_coordinator.evaluation.candidates import manifest
+from headway_coordinator.evaluation.candidates import manifest, readable
 from headway_coordinator.faults import CandidateFault
 
 
@@ -55,3 +57,28 @@ def test_weights_that_are_not_kept_name_the_field_and_the_fix(layout: Layout, st
         manifest(trained(layout, "Adapter", step), store)
     assert raised.value.field == "spec.candidates[tuned].checkpoint"
     assert raised.value.reason == "CheckpointMissing"
+
+
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [
+        ("plain", "spec.candidates[plain].model.base"),
+        ("tuned", "spec.candidates[tuned].checkpoint.job"),
+        ("tuned-base", "spec.candidates[tuned].checkpoint.job"),
+    ],
+)
+def test_a_fault_of_a_model_names_a_field_that_the_spec_has(tmp_path: Path, name: str, field: str) -> None:
+    of = spec(
+        candidates=[
+            {"name": "plain", "model": {"base": f"file://{tmp_path}"}},
+            {"name": "tuned", "checkpoint": {"job": "refunds", "withBase": True}},
+        ]
+    )
+    (tmp_path / "config.json").write_text('{"max_position_embeddings": 512}')
+    resolved = ResolvedCandidate.model_validate(
+        {"name": name, "kind": "Model", "base": f"file://{tmp_path}", "dtype": "float32", "serverSet": 0}
+    )
+    first = ResetReply(messages=[{"role": "user", "content": "Hello"}], tools=[])
+    with pytest.raises(CandidateFault) as raised:
+        readable(resolved, of, first, FileStore(), tmp_path / "cache")
+    assert (raised.value.reason, raised.value.field) == ("TokenizerUnusable", field)
