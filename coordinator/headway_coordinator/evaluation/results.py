@@ -12,6 +12,7 @@ from typing import Any
 
 from headway_analysis.comparison import Comparison
 from headway_analysis.measures.candidate import priced
+from headway_analysis.measures.figures import Figures, evaluation
 from headway_analysis.report import inspect_log
 from headway_analysis.report.document import Finished, Standing, document
 from headway_analysis.report.inspect_log import Played
@@ -27,6 +28,7 @@ from headway_coordinator import spool
 from headway_coordinator.evaluation.state import EvalState
 from headway_coordinator.ledger.segments import Days
 from headway_coordinator.metrics import evaluations
+from headway_coordinator.spool import Spool
 
 _log = logging.getLogger(__name__)
 
@@ -96,6 +98,15 @@ def played(store: Store, layout: Layout, standing: Standing) -> Iterator[Played]
                 yield one, episode, [each for each in group.discarded if each.index == episode.index]
 
 
+def _figures(store: Store, layout: Layout, run: Finished, name: str) -> Figures:
+    """A candidate's figures as a validation has them, of the groups that were answered."""
+    spec = run.job.spec
+    measure, agent = spec.evaluation, spec.agent
+    found = Spool(store, layout).evaluated(name)
+    turns = agent.effective_builtin.max_turns if agent.is_builtin else None
+    return evaluation(found, measure.pass_k, measure.success_threshold, "eval", max_turns=turns)
+
+
 def _track(
     store: Store, layout: Layout, run: Finished, report: Mapping[str, Any], text: str
 ) -> MlflowRun | None:
@@ -111,6 +122,7 @@ def _track(
         text,
         lambda name: parquet(table({name: by_name[name].tries}, price)),
         lambda name: plain(table({name: by_name[name].tries}, price)),
+        lambda name: _figures(store, layout, run, name),
         lambda name: played(store, layout, by_name[name]),
     )
     experiment = wanted.experiment or f"{job.namespace}/{job.name}"

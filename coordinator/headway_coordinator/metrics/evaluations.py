@@ -57,6 +57,8 @@ class Content:
     """A candidate's part of the table, as a file."""
     lines: Callable[[str], list[dict[str, Any]]]
     """The same as plain rows."""
+    figures: Callable[[str], Mapping[str, float]]
+    """A candidate's figures under SageMaker MTRL's names, `eval/*`."""
     episodes: Callable[[str], Iterable[Played]]
     """A candidate's episodes, one by one."""
 
@@ -119,7 +121,7 @@ class Publisher:
         told = {"candidate": name, "state": candidate["state"]}
         run = self._run(self._layout.mlflow_run_of(name), name, told, parent)
         self._params(run, parameters(candidate, content.report["job"]))
-        found = metrics(candidate, content.report["differences"])
+        found = {**content.figures(name), **metrics(candidate, content.report["differences"])}
         for some in _pieces([Metric(key, value, self._at, 0) for key, value in found.items()], BATCH):
             self._client.log_batch(run.run_id, metrics=some)
         table = as_table(content.lines(name)[:LINES_MOST])

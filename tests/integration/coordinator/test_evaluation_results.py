@@ -145,6 +145,8 @@ def test_a_run_for_each_candidate_with_its_figures(written: Written, client: Mlf
             for measure, each in of.items():
                 assert data.metrics[f"eval/{measure}{behind}"] == pytest.approx(each["value"], rel=1e-12)
                 assert data.metrics.get(f"eval/{measure}_low{behind}") == pytest.approx(each["low"])
+        for mtrl, own in (("eval/reward/mean", "reward"), ("eval/external_score/mean", "external_score")):
+            assert data.metrics[mtrl] == pytest.approx(candidate["measures"]["all"][own]["value"], rel=1e-9)
         for measure, by_name in report["differences"].items():
             if candidate["name"] in by_name:
                 value = by_name[candidate["name"]]["value"]
