@@ -30,6 +30,8 @@ ON_CLUSTER = (
 """Tests on a cluster, in the order in which they run. Some look at everything on it: no two may run at once.
 The end-to-end tests come last, for they install Headway on it."""
 CLUSTER_FIXTURES = {"bench", "cluster"}
+FIRST_BUILD_S = 2700
+"""Longest that the first test on a cluster may take: a fresh machine builds Kubernetes and images first."""
 ORDER = (*ON_CLUSTER, "tests/integration/trainer", "tests/integration", "tests")
 """What takes longest begins first; many small files fill the end."""
 
@@ -46,8 +48,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Sharing:
     return Sharing(config, log)
 
 
+@pytest.hookimpl(trylast=True)  # after those that `-m` leaves out are gone
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tests in `ORDER` for pytest-xdist.
+    """Put the tests in `ORDER` for pytest-xdist; give those that start a platform the time for it.
 
     Raises:
         pytest.UsageError: where a test uses the cluster and `ON_CLUSTER` does not say so.
@@ -60,6 +63,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             )
     if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=lambda item: next(n for n, path in enumerate(ORDER) if below(item.nodeid, path)))
+    for name in CLUSTER_FIXTURES:
+        first = next((item for item in items if name in getattr(item, "fixturenames", ())), None)
+        if first is not None:
+            first.add_marker(pytest.mark.timeout(FIRST_BUILD_S), append=False)
 
 
 def below(nodeid: str, *paths: str) -> bool:
