@@ -433,6 +433,10 @@ class ResolvedCandidate(StatusModel):
     """Folder they lie in."""
     server_set: Count | None = None
     """Set of rollout servers that samples for it."""
+    lost_reason: Word | None = None
+    """Why its servers were given up, in one word. Absent: they were not."""
+    lost_message: Text | None = None
+    """Why its servers were given up, in the API's own words."""
 
 
 class Interval(StatusModel):

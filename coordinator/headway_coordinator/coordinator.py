@@ -257,12 +257,14 @@ class Coordinator(Process):
             found.tracking = st.Tracking(mlflow=run)
         return found
 
-    def _scaled(self, replicas: int) -> None:
-        """The job asks for so many rollout servers."""
-        self._replicas = replicas
+    def _hear(self, heard: status_writer.Heard) -> None:
+        """The job may ask for another number of rollout servers."""
+        if heard.replicas is None:
+            return
+        self._replicas = heard.replicas
         for fleet in (self._fleet, self._beside.fleet if self._beside else None):
             if fleet is not None:
-                fleet.router.replicas = replicas
+                fleet.router.replicas = heard.replicas
 
     def _moved(self) -> None:
         """The job went forward: new figures, a new status."""

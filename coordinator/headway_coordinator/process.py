@@ -76,7 +76,7 @@ class Process(ABC):
         self._spool = Spool(store, self.layout)
         self._ledger = Ledger(store, self.layout)
         self._exporter = Exporter(job.namespace, job.name, self._samples)
-        self._status = status_writer.Writer(sink, self.status, self._scaled)
+        self._status = status_writer.Writer(sink, self.status, self._hear)
         self._preflight = st.Preflight(state="Running")
         self.fault: BaseException | None = None
         """What ended a background task, and with it the process."""
@@ -116,8 +116,8 @@ class Process(ABC):
         """Everything `/metrics` shows but histograms."""
 
     @abstractmethod
-    def _scaled(self, replicas: int) -> None:
-        """Hear that the job asks for so many rollout servers."""
+    def _hear(self, heard: status_writer.Heard) -> None:
+        """Take up what others have written to the job."""
 
     async def _incarnation(self) -> int:
         """The number of this process among all coordinators of the job."""

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+import math
+import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from pydantic import ValidationError
@@ -21,17 +24,28 @@ from headway_api.status import RLEvalJobStatus, RLTrainingJobStatus
 from headway_coordinator.conditions import OWN
 
 LEAST_SECONDS = 2.0
+HEAR_SECONDS = 30.0
+"""A status that does not change is written again after so long, for the answer says what others wrote."""
 WRITE_SECONDS = 15.0
 Status = RLTrainingJobStatus | RLEvalJobStatus
 
 _log = logging.getLogger(__name__)
 
 
-class Sink(Protocol):
-    """Where a status goes. Blocking. Returns spec.rollout.replicas as it is by now, where that is known:
-    it changes while the job runs."""
+@dataclass(frozen=True)
+class Heard:
+    """What others have written to the job meanwhile."""
 
-    def __call__(self, status: dict[str, Any]) -> int | None: ...
+    replicas: int | None = None
+    """spec.rollout.replicas; it may change while the job runs."""
+    lost: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """Candidates whose servers the operator has given up: name -> reason and message."""
+
+
+class Sink(Protocol):
+    """Where a status goes. Blocking. Returns what the job says by now, where that is known."""
+
+    def __call__(self, status: dict[str, Any]) -> Heard | None: ...
 
 
 def kubernetes_client() -> Any:
@@ -106,7 +120,7 @@ def told_of_evaluation(job: Identity, api: Any) -> RLEvalJobStatus:
 def kubernetes_sink(job: Identity, api: Any) -> Sink:
     """The job's own status subresource."""
 
-    def apply(status: dict[str, Any]) -> int | None:
+    def apply(status: dict[str, Any]) -> Heard:
         body = {
             "apiVersion": names.API_VERSION,
             "kind": job.kind,
@@ -125,22 +139,31 @@ def kubernetes_sink(job: Identity, api: Any) -> Sink:
             _content_type="application/apply-patch+yaml",
             _request_timeout=WRITE_SECONDS,
         )
-        replicas: int | None = written.get("spec", {}).get("rollout", {}).get("replicas")
-        return replicas
+        return _heard(written)
 
     return apply
 
 
-def log_sink(status: dict[str, Any]) -> int | None:
+def _heard(job: Mapping[str, Any]) -> Heard:
+    """What a job, as the API server holds it, says to its coordinator."""
+    candidates = job.get("status", {}).get("candidates", [])
+    lost = {
+        each["name"]: (each["lostReason"], each.get("lostMessage", ""))
+        for each in candidates
+        if "lostReason" in each
+    }
+    return Heard(job.get("spec", {}).get("rollout", {}).get("replicas"), lost)
+
+
+def log_sink(status: dict[str, Any]) -> None:
     """For a coordinator outside a cluster: the status as a log line."""
     logs.event(_log, "status", status=status)
-    return None
 
 
 class Writer:
-    """Keeps the status in step with `current`, as often as allowed and never twice the same.
+    """Keeps the status in step with `current`, as often as allowed; twice the same only to hear the answer.
 
-    A write that fails is tried again with newer content; the job does not wait for it. `on_replicas` is told
+    A write that fails is tried again with newer content; the job does not wait for it. `on_heard` is told
     what the sink returns.
     """
 
@@ -148,13 +171,14 @@ class Writer:
         self,
         sink: Sink,
         current: Callable[[], Status],
-        on_replicas: Callable[[int], None] = lambda replicas: None,
+        on_heard: Callable[[Heard], None] = lambda heard: None,
     ) -> None:
         self._sink = sink
         self._current = current
-        self._on_replicas = on_replicas
+        self._on_heard = on_heard
         self._changed = asyncio.Event()
         self._written: dict[str, Any] | None = None
+        self._heard_at = -math.inf
         self.failures = 0
 
     def changed(self) -> None:
@@ -185,18 +209,18 @@ class Writer:
         """Write now, unless nothing is new; says whether the status is as it should be."""
         self._changed.clear()
         status = self._current().as_object()
-        if status == self._written:
+        if status == self._written and time.monotonic() - self._heard_at < HEAR_SECONDS:
             return True
         try:
             async with asyncio.timeout(2 * WRITE_SECONDS):
-                replicas = await asyncio.to_thread(self._sink, status)
+                heard = await asyncio.to_thread(self._sink, status)
         except (
             Exception
         ) as error:  # the client's errors have no common base; training goes on without a status
             self.failures += 1
             logs.event(_log, "status-write-failed", level=logging.WARNING, error=str(error))
             return False
-        self._written = status
-        if replicas is not None:
-            self._on_replicas(replicas)
+        self._written, self._heard_at = status, time.monotonic()
+        if heard is not None:
+            self._on_heard(heard)
         return True

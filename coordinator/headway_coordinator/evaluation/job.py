@@ -225,8 +225,11 @@ class EvalCoordinator(Process):
         self._stale.set()
         self._status.changed()
 
-    def _scaled(self, replicas: int) -> None:
-        """The operator scales the sets; what is in rotation is seen by looking."""
+    def _hear(self, heard: status_writer.Heard) -> None:
+        """The operator may have given up servers: their candidates fail alone."""
+        if self._evaluation is not None:
+            for name, (reason, message) in heard.lost.items():
+                self._evaluation.lose(name, reason, message)
 
     def _samples(self) -> Iterator[Sample]:
         days = self._ledger.days if self._evaluation is not None else None

@@ -119,6 +119,15 @@ class Evaluation:
         self.state.finished = True
         self._moved()
 
+    def lose(self, name: str, reason: str, message: str) -> None:
+        """The servers of a candidate were given up: it fails, what was measured stays, the others go on."""
+        candidate = self.state.candidates[name]
+        if candidate.stage not in ("Pending", "Running"):
+            return
+        logs.event(_log, "candidate-lost", level=logging.ERROR, candidate=name, error=message)
+        candidate.lose(reason, message)
+        self._moved()
+
     def _pending(self, unit: Unit) -> bool:
         return any(self.state.candidates[name].stage == "Pending" for name in unit.candidates)
 
@@ -229,7 +238,7 @@ class Evaluation:
         state.in_flight[name] += 1
         state.retried[name] += groups.is_retry(task.attempt)
         try:
-            record = await player(task)
+            record = await _unless_lost(state.candidates[name], player(task))
         finally:
             state.in_flight[name] -= 1
         state.ended[record.outcome.value, name] += 1
@@ -241,6 +250,26 @@ class Evaluation:
     def _moved(self) -> None:
         self.state.moved()
         self._on_change()
+
+
+async def _unless_lost(candidate: CandidateState, episode: Awaitable[EpisodeRecord]) -> EpisodeRecord:
+    """Live an episode, but no longer than there is something to sample it.
+
+    Raises:
+        CandidateFault: the candidate was lost; its episode is ended.
+    """
+    running, lost = asyncio.ensure_future(episode), asyncio.ensure_future(candidate.lost.wait())
+    try:
+        await asyncio.wait({running, lost}, return_when=asyncio.FIRST_COMPLETED)
+        if running.done():
+            return running.result()
+    finally:
+        lost.cancel()
+        running.cancel()
+        await asyncio.wait({running, lost})
+    raise CandidateFault(
+        candidate.reason or "", candidate.message or "", f"spec.candidates[{candidate.name}]"
+    )
 
 
 def _first(faults: BaseExceptionGroup[CandidateFault]) -> CandidateFault:

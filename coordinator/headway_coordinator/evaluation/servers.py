@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -65,8 +65,8 @@ async def served(
                 task.cancel()
 
 
-async def proven(name: str, fleet: Fleet) -> None:
-    """Return once a server holds the candidate's weights, verified.
+async def proven(name: str, fleet: Fleet, is_wanted: Callable[[], bool]) -> None:
+    """Return once a server holds the candidate's weights, verified, or the candidate is not wanted any more.
 
     That no server comes is for the operator to judge, which sees the pods.
 
@@ -74,7 +74,7 @@ async def proven(name: str, fleet: Fleet) -> None:
         CandidateFault: there are servers, and each of them refuses the weights.
     """
     refused_at: float | None = None
-    while not fleet.router.in_rotation():
+    while is_wanted() and not fleet.router.in_rotation():
         failures = [server.failure for server in fleet.router.servers.values()]
         if not failures or None in failures:
             refused_at = None

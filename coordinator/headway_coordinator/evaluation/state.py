@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -33,6 +34,8 @@ class CandidateState:
     """What it has used, by day and class."""
     notes: Notes | None = None
     """Of an endpoint: what it refused or did not say."""
+    lost: asyncio.Event = field(default_factory=asyncio.Event)
+    """Nothing will sample for it any more: what still runs for it ends."""
     lost_in_a_row: int = 0
     """Groups of which nothing could be scored, one after the other."""
 
@@ -40,6 +43,11 @@ class CandidateState:
         """It cannot be measured any further; what was measured stays. The first reason stands."""
         if self.stage != "Failed":
             self.stage, self.reason, self.message = "Failed", reason, message
+
+    def lose(self, reason: str, message: str) -> None:
+        """What samples for it is gone for good."""
+        self.fail(reason, message)
+        self.lost.set()
 
     def fault(self, fault: CandidateFault) -> None:
         """The same, of a fault that names its field."""

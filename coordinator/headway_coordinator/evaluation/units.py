@@ -129,7 +129,7 @@ class Units:
 
         async def one(name: str) -> None:
             with self._fault_of(name):
-                await proven(name, found[name].fleet)
+                await proven(name, found[name].fleet, lambda: self._is_wanted(name))
 
         async with asyncio.TaskGroup() as tasks:
             for name in found:

@@ -8,7 +8,8 @@ spec.pendingDeadlineSeconds, suspended time left out. The job then goes on with 
 fails. Where the training job has ended without the weights, or never validates, nothing is waited for.
 
 Candidates with the same base, revision and dtype share a set of rollout servers, and so their context length.
-Sets are numbered in the order of the candidates.
+Sets are numbered in the order of the candidates. A set that cannot come up is given up. The status says so of
+its candidates: the coordinator reads it there, and measures the others.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import Final
 
 from pydantic import ValidationError
 
@@ -24,10 +26,13 @@ from headway_api.spec.evaluation import BASE_SUFFIX, Candidate, CandidateCheckpo
 from headway_api.spec.model import ModelSpec
 from headway_api.status import ResolvedCandidate, RLTrainingJobStatus, Weights
 from headway_operator.plan.context import Context, Json
-from headway_operator.plan.health import Trouble
+from headway_operator.plan.health import Trouble, set_failure
+from headway_operator.plan.observed import Observed
 
 MISSING = (Reason.CANDIDATE_MISSING, Reason.CHECKPOINT_MISSING)
 """Reasons of CandidatesResolved where it is False."""
+MOST_CHARACTERS: Final = 1024
+"""Of a text in the status."""
 
 
 @dataclass(frozen=True)
@@ -132,11 +137,36 @@ def kept(context: Context) -> Context:
     return replace(context, candidates=tuple(context.evaluation.status.candidates))
 
 
+def without_lost_sets(context: Context, observed: Observed) -> Context:
+    """The job with the sets of servers given up that cannot come up: their candidates fail alone."""
+    lost = {
+        number: trouble
+        for number in wanted_sets(context)
+        if (trouble := set_failure(context, observed, number)) is not None
+    }
+    return replace(context, candidates=tuple(_lost(each, lost) for each in context.candidates))
+
+
+def _lost(candidate: ResolvedCandidate, lost: Mapping[int, Trouble]) -> ResolvedCandidate:
+    trouble = None if candidate.server_set is None else lost.get(candidate.server_set)
+    if trouble is None:
+        return candidate
+    words = {"lost_reason": str(trouble.reason), "lost_message": trouble.message[:MOST_CHARACTERS]}
+    return candidate.model_copy(update=words)
+
+
+def as_chosen(context: Context) -> tuple[ResolvedCandidate, ...]:
+    """The candidates as the job's processes are told of them, the same for as long as the job lives."""
+    return tuple(
+        each.model_copy(update={"lost_reason": None, "lost_message": None}) for each in context.candidates
+    )
+
+
 def wanted_sets(context: Context) -> tuple[int, ...]:
     """Sets of servers that are needed now: the coordinator's list, and at most spec.parallelism."""
     job = context.evaluation
     chosen = context.candidates or job.status.candidates
-    known = {candidate.server_set for candidate in chosen}
+    known = {candidate.server_set for candidate in chosen if candidate.lost_reason is None}
     listed = job.status.progress.server_sets if job.status.progress else []
     return tuple(number for number in dict.fromkeys(listed) if number in known)[: job.spec.parallelism]
 

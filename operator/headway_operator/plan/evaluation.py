@@ -40,7 +40,7 @@ class Evaluation(Subject):
     def settle(self, context: Context, observed: Observed) -> Settled:
         job = context.evaluation
         if job.status.candidates:
-            return Settled(candidates.kept(context))
+            return Settled(candidates.without_lost_sets(candidates.kept(context), observed))
         outcomes = candidates.resolve(job.spec, observed.sources)
         lacks = candidates.lacking(outcomes)
         until = candidates.waits_until(job, outcomes, observed.now)
@@ -60,7 +60,7 @@ class Evaluation(Subject):
             namespace=context.namespace,
             uid=context.uid,
             spec=context.evaluation.spec,
-            candidates=context.candidates,
+            candidates=candidates.as_chosen(context),
             unresolved=candidates.unresolved(context),
         )
 

@@ -230,6 +230,17 @@ def failure(context: Context, observed: Observed, roles: list[RoleHealth]) -> Tr
     )
 
 
+def set_failure(context: Context, observed: Observed, number: int) -> Trouble | None:
+    """Why one set of rollout servers is given up for good, if it is. The candidates of the others go on."""
+    seen = observed.of_set(number)
+    health = role_health(seen, names.ROLLOUT, context.spec.rollout.replicas, 0)
+    return (
+        _explained(seen)
+        or _too_many_restarts(context, seen, [health])
+        or _waited_too_long(context, seen, [health])
+    )
+
+
 def _explained(observed: Observed) -> Trouble | None:
     """A process said that starting again cannot help."""
     for role in ESSENTIAL:

@@ -341,10 +341,14 @@ def test_conditions_start_afresh_where_they_cannot_be_had(tmp_path: Path) -> Non
     assert status.told(job(tmp_path), Api({"metadata": {}})) == RLTrainingJobStatus()
 
 
-def test_the_answer_to_a_written_status_says_how_many_servers_are_asked_for_by_now(tmp_path: Path) -> None:
+def test_the_answer_to_a_written_status_says_what_others_wrote(tmp_path: Path) -> None:
     scaled = Api({"spec": {"rollout": {"replicas": 3}}, "status": {}})
-    assert status.kubernetes_sink(job(tmp_path), scaled)({}) == 3
-    assert status.kubernetes_sink(job(tmp_path), Api({"status": {}}))({}) is None
+    assert status.kubernetes_sink(job(tmp_path), scaled)({}) == status.Heard(3)
+    assert status.kubernetes_sink(job(tmp_path), Api({"status": {}}))({}) == status.Heard()
+    given_up = {"name": "large", "lostReason": "ModelNotFound", "lostMessage": "there is none"}
+    without = Api({"status": {"candidates": [{"name": "small"}, given_up]}})
+    heard = status.kubernetes_sink(job(tmp_path), without)({})
+    assert heard == status.Heard(lost={"large": ("ModelNotFound", "there is none")})
 
 
 async def test_a_job_that_was_scaled_up_is_not_in_sync_without_the_new_server(tmp_path: Path) -> None:

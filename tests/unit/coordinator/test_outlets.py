@@ -240,6 +240,17 @@ async def test_the_status_is_written_when_it_changes_and_never_twice_the_same() 
     assert [found["progress"]["step"] for found in written] == [1, 2]
 
 
+async def test_a_status_that_stands_is_written_again_to_hear_the_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(status, "HEAR_SECONDS", 0.0)
+    heard: list[status.Heard] = []
+    writer = status.Writer(lambda found: status.Heard(3), RLTrainingJobStatus, heard.append)
+    assert await writer.flush()
+    assert await writer.flush()
+    assert heard == [status.Heard(3)] * 2
+
+
 async def test_a_status_that_cannot_be_written_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(status, "LEAST_SECONDS", 0.01)
     written: list[dict[str, Any]] = []

@@ -153,23 +153,6 @@ class TestServerSets:
         world.carry_out()
         assert "refunds-eval-rollout-0" in world.deployments()
 
-    def test_one_that_gave_up_fails_the_job_while_it_is_needed(self) -> None:
-        for wanted, failed in (((0,), True), ((1,), False)):
-            world = evaluating(candidates=MODELS).wants_sets(*wanted)
-            pod = world.gave_up("rollout", "ModelNotLoadable", "no such file", "spec.candidates")
-            pod["metadata"]["labels"][names.LABEL_SERVER_SET] = "0"
-            world.carry_out()
-            assert world.is_true("Failed") is failed
-
-    def test_a_server_without_a_node_fails_the_job_in_the_end(self) -> None:
-        world = evaluating(candidates=MODELS, parallelism=2, sets=(0, 1), pendingDeadlineSeconds=600)
-        lost = world.condition("PodScheduled", False) | {"reason": "Unschedulable", "message": "no gpu left"}
-        world.server(1, phase="Pending", conditions=[lost])
-        world.later(601)
-        world.carry_out()
-        assert world.told("Failed")["reason"] == "PendingDeadlineExceeded"
-        assert "no gpu left" in world.told("Failed")["message"]
-
 
 class TestStatus:
     """What is said of an evaluation."""
