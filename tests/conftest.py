@@ -25,10 +25,13 @@ ON_CLUSTER = (
     "tests/integration/coordinator/test_status_apply.py",
     "tests/integration/operator",
     "tests/integration/sandbox",
+    "tests/e2e/test_isolation.py",
+    "tests/e2e/test_evaluation.py",
     "tests/e2e",
 )
 """Tests on a cluster, in the order in which they run. Some look at everything on it: no two may run at once.
-The end-to-end tests come last, for they install Headway on it."""
+The end-to-end tests come last, for they install Headway on it: first those that look into a running job,
+then those that judge its checkpoints."""
 CLUSTER_FIXTURES = {"bench", "cluster"}
 FIRST_BUILD_S = 2700
 """Longest that the first test on a cluster may take: a fresh machine builds Kubernetes and images first."""
@@ -50,7 +53,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Sharing:
 
 @pytest.hookimpl(trylast=True)  # after those that `-m` leaves out are gone
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tests in `ORDER` for pytest-xdist; give those that start a platform the time for it.
+    """Put the tests in `ORDER`; give those that start a platform the time for it.
 
     Raises:
         pytest.UsageError: where a test uses the cluster and `ON_CLUSTER` does not say so.
@@ -61,8 +64,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             raise pytest.UsageError(
                 f"{file(item.nodeid)} uses the cluster: add it to ON_CLUSTER in tests/conftest.py"
             )
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        items.sort(key=lambda item: next(n for n, path in enumerate(ORDER) if below(item.nodeid, path)))
+    items.sort(key=lambda item: next(n for n, path in enumerate(ORDER) if below(item.nodeid, path)))
     for name in CLUSTER_FIXTURES:
         first = next((item for item in items if name in getattr(item, "fixturenames", ())), None)
         if first is not None:

@@ -94,6 +94,19 @@ class Bench:
         )  # fmt: skip
 
 
+STEPS = 12
+"""Of the job that tests share: enough to look into it while it trains."""
+
+
+@pytest.fixture(scope="session")
+def shared_job(bench: Bench) -> Iterator[str]:
+    """A job that tests look into while it trains, and whose last two steps they judge once it has ended."""
+    name, kept = "shared", {"everySteps": 1, "keepLast": 2}
+    bench.kube.apply(bench.job(name, {"schedule": {"maxSteps": STEPS}, "checkpoints": kept}))
+    yield name
+    bench.delete(name)
+
+
 @pytest.fixture(scope="session")
 def bench() -> Iterator[Bench]:
     """The platform, brought up once."""

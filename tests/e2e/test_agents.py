@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from live_job import Sandbox, look, pods, sandbox_in_use
+from neighbours import targets
 
+from headway_api import names
 from headway_demo import quickstart
 from headway_demo.bill import recount, status_tokens
 from headway_demo.objects import read_group
@@ -88,11 +92,43 @@ def test_a_service_works_the_desk_and_is_redeployed_meanwhile(bench: Any, tmp_pa
     assert all(e["reward"] is None for e in episodes if e["outcome"] == "InfraError")
 
 
-def test_a_program_works_the_desk(bench: Any, tmp_path: Path) -> None:
-    with applied(bench, "job-sandboxed.yaml") as name:
+@dataclass(frozen=True)
+class Programmed:
+    """A finished job whose agent is a program in the sandbox, and a look from one that an episode held."""
+
+    episodes: list[dict[str, Any]]
+    seen: dict[str, Any]
+    sandbox: Sandbox
+    gateway: set[str]
+    """The coordinator's gateway, as it was found."""
+
+
+@pytest.fixture(scope="module")
+def programmed(bench: Any, tmp_path_factory: pytest.TempPathFactory) -> Programmed:
+    with applied(bench, "job-sandboxed.yaml", {"schedule": {"maxSteps": 6}}) as name:
+        bench.wait_step(name, 1)
+        with sandbox_in_use(bench.kube, name) as sandbox:
+            seen = look(bench.kube, sandbox.pod, targets(bench.kube, sandbox.pod["metadata"]["name"]))
+            [coordinator] = pods(bench.kube, name, "coordinator")
         bench.wait_condition(name, "Complete", deadline_s=400)
-        episodes = trained(bench, name, tmp_path)
-    scored = [e for e in episodes if e["outcome"] != "InfraError"]
+        episodes = trained(bench, name, tmp_path_factory.mktemp("run"))
+    port = names.PORT_GATEWAY
+    gateway = {f"coordinator/{coordinator['metadata']['name']}:{port}", f"service/{name}-coordinator:{port}"}
+    return Programmed(episodes, seen, sandbox, gateway)
+
+
+def test_a_program_works_the_desk(programmed: Programmed) -> None:
+    scored = [e for e in programmed.episodes if e["outcome"] != "InfraError"]
     assert {e["outcome"] for e in scored} <= {"Completed", "Truncated"}
     assert all(token_true(e) for e in scored)
     assert max(e["metrics"]["procedure"] for e in scored) == 1.0, "the environment saw its tools used"
+
+
+def test_a_program_reaches_its_gateway_and_cannot_read_its_server(programmed: Programmed) -> None:
+    seen = programmed.seen
+    assert seen["lease"] == programmed.sandbox.episode, "the sandbox changed hands while it was looked into"
+    assert [found for found in seen["reached"] if found.startswith("coordinator/")]
+    assert set(seen["reached"]) <= programmed.gateway
+    assert not seen["resolves"]
+    assert seen["readable"] == []
+    assert seen["writable"] == [names.EPISODE_DIR]

@@ -13,12 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 from live_job import pods, sandbox_in_use
 
+from headway_api.names import API_VERSION
 from headway_demo import quickstart
 from headway_demo.bill import recount, status_tokens
 from headway_demo.settings import NAMESPACE
 from headway_demo.watch import condition, is_true, why
 
-TRAINED, JUDGED, KILLED = "schooled", "judged", "harried"
+JUDGED, KILLED = "judged", "harried"
 ROWS = 12
 CANDIDATES = ("first", "newest", "newest-base")
 
@@ -48,13 +49,21 @@ class Outcome:
         return {(row["candidate"], row["row"]): row["reward"] for row in table.to_pylist()}
 
 
-def evaluation(bench: Any, name: str, gate: dict[str, Any]) -> dict[str, Any]:
-    """The example's evaluation, of two of the steps that were kept, greedy, on a few rows."""
+@dataclass(frozen=True)
+class Trained:
+    """A training job that has ended and keeps the weights of its last two steps."""
+
+    name: str
+    steps: int
+
+
+def evaluation(bench: Any, name: str, trained: Trained, gate: dict[str, Any]) -> dict[str, Any]:
+    """The example's evaluation, of the two steps that were kept, greedy, on a few rows."""
     document = quickstart.evaluation(bench.platform.environment_image, name=name)
     document["spec"] |= {
         "candidates": [
-            {"name": "first", "checkpoint": {"job": TRAINED, "step": 1}},
-            {"name": "newest", "checkpoint": {"job": TRAINED, "which": "latest", "withBase": True}},
+            {"name": "first", "checkpoint": {"job": trained.name, "step": trained.steps - 1}},
+            {"name": "newest", "checkpoint": {"job": trained.name, "which": "latest", "withBase": True}},
         ],
         "gate": gate,
         "evaluation": {"maxRows": ROWS, "sampling": {"maxTokens": 32}},
@@ -64,7 +73,7 @@ def evaluation(bench: Any, name: str, gate: dict[str, Any]) -> dict[str, Any]:
 
 
 def get(bench: Any, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = bench.kube.get("rlevaljob", name, "-n", NAMESPACE)
+    found: dict[str, Any] = bench.api.one(f"apis/{API_VERSION}", "rlevaljobs", name)
     return found
 
 
@@ -87,29 +96,28 @@ def ended(bench: Any, name: str, folder: Path) -> Outcome:
 
 
 @pytest.fixture(scope="module")
-def trained(bench: Any) -> Iterator[None]:
-    """A training job of two steps that has ended and keeps the weights of both."""
-    checks = {"checkpoints": {"everySteps": 1, "keepLast": 2}}
-    watched = {"evaluation": {"everySteps": 1, "atStart": False, "maxRows": 2}}
-    bench.kube.apply(bench.job(TRAINED, {"schedule": {"maxSteps": 2}, **checks, **watched}))
-    bench.wait_condition(TRAINED, "Complete", deadline_s=400)
-    yield
-    bench.delete(TRAINED)
+def trained(bench: Any, shared_job: str) -> Trained:
+    """The job that tests share, once it has ended."""
+    bench.wait_condition(shared_job, "Complete", deadline_s=400)
+    return Trained(shared_job, bench.step(shared_job))
 
 
 @pytest.fixture(scope="module")
-def judged(bench: Any, trained: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcome]:
+def judged(bench: Any, trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcome]:
     """An undisturbed evaluation, whose gate asks for more than can be."""
     gate = {"candidate": "newest", "mustBeat": "newest-base", "margin": "0.99"}
-    bench.kube.apply(evaluation(bench, JUDGED, gate))
+    bench.kube.apply(evaluation(bench, JUDGED, trained, gate))
     yield ended(bench, JUDGED, tmp_path_factory.mktemp("judged"))
     bench.kube.run("delete", "rlevaljob", JUDGED, "-n", NAMESPACE, "--timeout=120s", timeout_s=140)
 
 
-def test_checkpoints_and_their_base_share_one_set_of_servers(judged: Outcome) -> None:
+def test_checkpoints_and_their_base_share_one_set_of_servers(judged: Outcome, trained: Trained) -> None:
     assert {each["serverSet"] for each in judged.status["candidates"]} == {0}
     assert [each["name"] for each in judged.status["candidates"]] == list(CANDIDATES)
-    assert [each["step"] for each in judged.status["candidates"] if "step" in each] == [1, 2]
+    assert [each["step"] for each in judged.status["candidates"] if "step" in each] == [
+        trained.steps - 1,
+        trained.steps,
+    ]
 
 
 def test_every_candidate_has_every_row(judged: Outcome) -> None:
@@ -140,9 +148,12 @@ def test_its_servers_are_gone_and_the_bill_adds_up(bench: Any, judged: Outcome) 
 
 
 @pytest.mark.long
-def test_killed_processes_change_no_answer(bench: Any, judged: Outcome, tmp_path: Path) -> None:
+def test_killed_processes_change_no_answer(
+    bench: Any, trained: Trained, judged: Outcome, tmp_path: Path
+) -> None:
     """Greedy answers of a job each of whose processes was killed equal an undisturbed job's."""
-    bench.kube.apply(evaluation(bench, KILLED, {"candidate": "newest", "minimum": "0", "minimumOf": "Value"}))
+    gate = {"candidate": "newest", "minimum": "0", "minimumOf": "Value"}
+    bench.kube.apply(evaluation(bench, KILLED, trained, gate))
     try:
         for number, role in enumerate(("coordinator", "broker", "rollout", "sandbox")):
             wanted = 2 + 5 * number

@@ -2,7 +2,7 @@
 
 The same look is taken from three pods at one moment, while the engines are held so that no episode ends: from
 a leased sandbox, from a pod of the same image that no policy covers (what it reaches, the sandbox could, were
-the wall not there), and from the job's coordinator. A sandbox with an agent in it reaches one port more.
+the wall not there), and from the job's coordinator. `test_agents` looks into a sandbox with an agent in it.
 """
 
 from __future__ import annotations
@@ -18,15 +18,12 @@ from uuid import uuid4
 
 import pytest
 from limits import pods_to_hold, unheld
-from live_job import Sandbox, Target, look, pods, sandbox_in_use
+from live_job import Sandbox, look, pods, sandbox_in_use
+from neighbours import Target, targets
 from outside_host import outside_host
 
-from headway_api import names
 from headway_demo.objects import read_group
-from headway_demo.settings import NAMESPACE
 
-NAME = "walled"
-STEPS = 12
 STRANGERS = f"headway-e2e-strangers-{uuid4().hex[:8]}"
 """Another each time: an earlier run's may still be going."""
 OUTSIDE = "outside/"
@@ -54,20 +51,18 @@ class Scene:
 
 
 @pytest.fixture(scope="module")
-def scene(bench: Any) -> Iterator[Scene]:
+def scene(bench: Any, shared_job: str) -> Iterator[Scene]:
     """A job at work, and a look around from three of its neighbourhood's pods."""
     kube = bench.kube
     with ExitStack() as stack:
         outside = stack.enter_context(outside_host()) if os.geteuid() == 0 else None
-        stack.callback(bench.delete, NAME)
-        kube.apply(bench.job(NAME, {"schedule": {"maxSteps": STEPS}}))
         stranger = stack.enter_context(pod_without_policy(kube, bench.platform.environment_image))
-        bench.wait_step(NAME, 1)
-        with sandbox_in_use(kube, NAME) as sandbox:
+        bench.wait_step(shared_job, 1)
+        with sandbox_in_use(kube, shared_job) as sandbox:
             found = targets(kube, sandbox.pod["metadata"]["name"])
             if outside:
                 found[OUTSIDE] = ("tcp", *outside)
-            places = (sandbox.pod, stranger, pods(kube, NAME, "coordinator")[0])
+            places = (sandbox.pod, stranger, pods(kube, shared_job, "coordinator")[0])
             with ThreadPoolExecutor() as threads:
                 inside, strange, coordinating = threads.map(lambda pod: look(kube, pod, found), places)
             everyone = pods_to_hold(kube)
@@ -102,44 +97,6 @@ def pod_without_policy(kube: Any, image: str) -> Iterator[dict[str, Any]]:
         yield pod
     finally:
         kube.run("delete", "namespace", STRANGERS, "--wait=false")
-
-
-def targets(kube: Any, but: str) -> dict[str, Target]:
-    """Everything in the cluster that listens, by what it is; not the pod `but` itself."""
-    dns = kube.get("services", "-n", "kube-system", "-l", "k8s-app=kube-dns")["items"][0]["spec"]["clusterIP"]
-    api = kube.get("service", "kubernetes", "-n", "default")["spec"]["clusterIP"]
-    found: dict[str, Target] = {
-        "dns/udp": ("dns", dns, 53),
-        "dns/tcp": ("tcp", dns, 53),
-        "api/service": ("tcp", api, 443),
-    }
-    label = "kubernetes.io/service-name=kubernetes"
-    for part in kube.get("endpointslices", "-n", "default", "-l", label)["items"]:
-        for address in (address for end in part["endpoints"] for address in end["addresses"]):
-            found[f"api/{address}"] = ("tcp", address, part["ports"][0]["port"])
-    for node in kube.get("nodes")["items"]:
-        kubelet = node["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"]
-        for address in (a["address"] for a in node["status"]["addresses"] if a["type"] == "InternalIP"):
-            found[f"kubelet/{address}"] = ("tcp", address, kubelet)
-    for service in kube.get("services", "-n", NAMESPACE)["items"]:
-        address = service["spec"].get("clusterIP", "None")
-        for port in service["spec"]["ports"] if address != "None" else ():
-            found[f"service/{service['metadata']['name']}:{port['port']}"] = ("tcp", address, port["port"])
-    for pod in kube.get("pods", "-n", NAMESPACE, "--field-selector=status.phase=Running")["items"]:
-        if pod["metadata"]["name"] != but:
-            found |= listening(pod)
-    return found
-
-
-def listening(pod: dict[str, Any]) -> dict[str, Target]:
-    """The ports that a pod declares, by its role and name."""
-    labels, name = pod["metadata"]["labels"], pod["metadata"]["name"]
-    role = labels.get("app.kubernetes.io/component") or labels["app"]
-    return {
-        f"{role}/{name}:{port['containerPort']}": ("tcp", pod["status"]["podIP"], port["containerPort"])
-        for container in pod["spec"]["containers"]
-        for port in container.get("ports", [])
-    }
 
 
 def test_without_a_policy_the_same_look_finds_the_cluster(scene: Scene) -> None:
@@ -203,34 +160,11 @@ def test_every_container_of_the_cluster_is_held_to_requests_and_limits(scene: Sc
 
 
 def test_the_episode_in_that_sandbox_ends_well_and_the_job_goes_on(
-    bench: Any, scene: Scene, tmp_path: Path
+    bench: Any, shared_job: str, scene: Scene, tmp_path: Path
 ) -> None:
-    bench.wait_condition(NAME, "Complete", deadline_s=300)
+    bench.wait_condition(shared_job, "Complete", deadline_s=300)
     with bench.platform.bucket() as bucket:
-        bucket.download(bench.get(NAME)["status"]["artifacts"]["trajectories"], tmp_path)
+        bucket.download(bench.get(shared_job)["status"]["artifacts"]["trajectories"], tmp_path)
     groups = [read_group(path) for path in tmp_path.rglob("*.json.gz")]
     outcomes = {e["episode_id"]: e["outcome"] for group in groups for e in group["episodes"]}
     assert outcomes[scene.sandbox.episode] in ("Completed", "Truncated")
-
-
-@pytest.mark.long
-def test_a_sandbox_with_an_agent_reaches_its_gateway_and_cannot_read_its_server(bench: Any) -> None:
-    name = "walled-agent"
-    job = bench.job(name, {"schedule": {"maxSteps": STEPS}})
-    job["spec"]["agent"] = {"sandboxed": {"command": ["python3", "/environment/program.py"]}}
-    try:
-        bench.kube.apply(job)
-        bench.wait_step(name, 1)
-        with sandbox_in_use(bench.kube, name) as sandbox:
-            found = targets(bench.kube, sandbox.pod["metadata"]["name"])
-            seen = look(bench.kube, sandbox.pod, found)
-            [coordinator] = pods(bench.kube, name, "coordinator")
-    finally:
-        bench.delete(name)
-    assert seen["lease"] == sandbox.episode, "the sandbox changed hands while it was looked into"
-    gateway = f"coordinator/{coordinator['metadata']['name']}:{names.PORT_GATEWAY}"
-    assert gateway in seen["reached"]
-    assert set(seen["reached"]) <= {gateway, f"service/{name}-coordinator:{names.PORT_GATEWAY}"}
-    assert not seen["resolves"]
-    assert seen["readable"] == []
-    assert seen["writable"] == [names.EPISODE_DIR]

@@ -20,10 +20,12 @@ from live_job import pods, sandbox_in_use
 
 from headway_demo.bill import recount, status_tokens
 from headway_demo.objects import read_group
+from headway_demo.settings import NAMESPACE
 from headway_demo.watch import why
 
 NAME = "survival"
-STEPS = 45
+STEPS = 300
+"""More than it takes: the job is given fewer once each process was killed."""
 VICTIMS = ("sandbox", "rollout", "learner", "coordinator", "broker", "operator")
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(1200)]
@@ -37,6 +39,8 @@ class Survivor:
     lost_episodes: list[str] = field(default_factory=list)
     """Episodes whose sandbox was killed."""
     read: list[Books] = field(default_factory=list)
+    held: int = 0
+    """Steps completed when it was suspended."""
     bill: dict[str, Decimal] = field(default_factory=dict)
     """As it was at the last look."""
 
@@ -102,6 +106,24 @@ def test_a_killed_process_is_replaced_and_training_goes_on(
     assert len(after.acknowledged) > len(before.acknowledged)
 
 
+def test_suspend_stops_every_pod_and_resume_goes_on_where_it_was(bench: Any, survivor: Survivor) -> None:
+    """Meanwhile the job is given fewer steps, so that it ends soon after."""
+    patch(bench, {"suspend": True})
+    bench.wait_condition(NAME, "Suspended")
+    bench.kube.wait("no pods", lambda: not bench.pods(NAME), deadline_s=90)
+    survivor.held = survivor.step()
+    patch(bench, {"schedule": {"maxSteps": survivor.held + 2}})
+    patch(bench, {"suspend": False})
+    bench.wait_condition(NAME, "Complete", deadline_s=400)
+    assert survivor.step() == survivor.held + 2
+
+
+def patch(bench: Any, spec: dict[str, Any]) -> None:
+    """Change the job as a user does."""
+    change = json.dumps({"spec": spec})
+    bench.kube.run("patch", "rltrainingjob", NAME, "-n", NAMESPACE, "--type=merge", "-p", change)
+
+
 def test_the_books_balance_afterwards(bench: Any, survivor: Survivor, tmp_path: Path) -> None:
     bench.wait_condition(NAME, "Complete", deadline_s=400)
     final = survivor.read_books(tmp_path / "final")
@@ -109,7 +131,7 @@ def test_the_books_balance_afterwards(bench: Any, survivor: Survivor, tmp_path: 
     job, run = bench.get(NAME), tmp_path / "final"
 
     reports = [json.loads(p.read_text()) for p in sorted((run / "steps").glob("*.json"))]
-    assert [r["step"] for r in reports] == list(range(STEPS + 1))
+    assert [r["step"] for r in reports] == list(range(survivor.held + 3))
     acknowledged = [group for report in reports for group in report["groups"]]
     assert len(acknowledged) == len(set(acknowledged)), "a group was trained twice"
 

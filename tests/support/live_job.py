@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from neighbours import Target
+
 from headway_demo.kube import Kube, KubeError
 from headway_demo.settings import NAMESPACE, SYSTEM_NAMESPACE
 
 PROBE = (Path(__file__).parent / "pod_probe.py").read_text()
-Target = tuple[str, str, int]
-"""`tcp` or `dns`, address, port."""
-
 HOLDS = 20
 """Tries to hold the engines while an episode runs: between two batches there is none, which where weights are
 slow to come is half of the time."""
