@@ -53,7 +53,8 @@ class ConditionType(StrEnum):
     FAILED = "Failed"
     """The job has ended badly. Terminal."""
     READY = "Ready"
-    """What spec.readinessPolicy asks for has been reached."""
+    """What spec.readinessPolicy asks for has been reached; or spec.suspend is true and every pod is gone,
+    unless the policy is Succeeded."""
     RECONCILING = "Reconciling"
     """The state asked for has not been reached yet, and is being worked on."""
     STALLED = "Stalled"

@@ -10,11 +10,12 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from .layout import Layout
+from .layout import SOURCE, Layout
 from .shell import run
 from .steps import step
 from .toolchain import GO_MODULE, go_command
 
+GITOPS_MODULE = SOURCE.parent / "gitops"
 KUBERNETES_PARTS = (
     "kube-apiserver",
     "kube-controller-manager",
@@ -34,6 +35,8 @@ class Program:
     links: tuple[str, ...] = ()
     version: str | None = None
     """Of the program's module, where it is built by itself and not as part of this one."""
+    module: Path = GO_MODULE
+    """Folder of the Go module in this repository that it is built in."""
 
     @property
     def name(self) -> str:
@@ -57,6 +60,9 @@ KWOK = Program("sigs.k8s.io/kwok/cmd/kwok", version="v0.8.0")
 KIND = Program("sigs.k8s.io/kind", version="v0.33.0")
 """The first whose network plugin holds a pod's traffic to its own node to egress policies."""
 
+VERDICTS = Program("./cmd/headway-verdicts", module=GITOPS_MODULE)
+"""What GitOps tools make of an object; in a module of its own, so that neither bends the other's versions."""
+
 
 def kubernetes_version() -> str:
     """The Kubernetes release the module pins, as in `v1.36.2`."""
@@ -75,10 +81,12 @@ def sources_digest(program: Program) -> str:
     """Stands for the sources a program has in this repository; modules are the folder's matter."""
     digest = hashlib.sha256(f"{program.package}@{program.version}".encode())
     if program.package.startswith("./"):
-        own = sorted((GO_MODULE / program.package).glob("*.go"))
-        shared = sorted((GO_MODULE / "internal").rglob("*.go"))
+        own = sorted((program.module / program.package).glob("*.go"))
+        shared = sorted((program.module / "internal").rglob("*.go"))
         uses_shared = any("/internal/" in source.read_text() for source in own)
-        for source in own + (shared if uses_shared else []):
+        other = program.module != GO_MODULE
+        pins = [program.module / name for name in ("go.mod", "go.sum")] if other else []
+        for source in own + (shared if uses_shared else []) + pins:
             digest.update(source.read_bytes())
     return digest.hexdigest()[:16]
 
@@ -114,7 +122,7 @@ def _build_one(go: Path, program: Program, target: Path) -> None:
             command = ["build", *flags, "-o", unfinished, program.package]
         run(
             [go, *command],
-            cwd=GO_MODULE,
+            cwd=program.module,
             env={**os.environ, "CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOBIN": unfinished},
             timeout_s=BUILD_TIMEOUT_S,
             fix="the Go module proxy must be reachable for a first build",

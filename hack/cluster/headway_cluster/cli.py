@@ -1,4 +1,4 @@
-"""The command line: up, down, status, load-image, env, build-image, tools, promtool."""
+"""The command line: up, down, status, load-image, env, build-image, tools, promtool, verdicts."""
 
 from __future__ import annotations
 
@@ -46,6 +46,10 @@ def _dispatch(options: argparse.Namespace, layout: Layout) -> int:
     if options.command == "promtool":
         with _alone(layout):
             print(promtool.provide(layout))
+        return 0
+    if options.command == "verdicts":
+        with _alone(layout):
+            print(binaries.build(layout, (binaries.VERDICTS,)) / binaries.VERDICTS.name)
         return 0
     if options.command == "build-image":
         image = oci.Image(options.name, entrypoint=options.entrypoint or ())
@@ -108,4 +112,5 @@ def _parser() -> argparse.ArgumentParser:
     tools = commands.add_parser("tools", help="build helm and versitygw; print where they are")
     tools.add_argument("--kwok", action="store_true", help="kwok as well")
     commands.add_parser("promtool", help="take promtool from Debian; print where it is")
+    commands.add_parser("verdicts", help="build what judges as GitOps tools do; print where it is")
     return parser

@@ -118,7 +118,7 @@ def kstatus(context: Context, situation: Situation, progress: Condition) -> list
         return stuck(Trouble(Reason.INVALID_SPEC, situation.refusal))
     if context.spec.suspend:
         if situation.suspended:
-            return trio(condition(ready, False, Reason.SUSPENDED))
+            return paused(policy)
         return trio(
             condition(ready, False, Reason.SUSPENDING),
             working=condition(reconciling, True, Reason.SUSPENDING),
@@ -133,6 +133,16 @@ def kstatus(context: Context, situation: Situation, progress: Condition) -> list
     text = obstacle.message if obstacle else waiting_for(situation)
     reason = obstacle.reason if obstacle else first_reason(situation)
     return trio(condition(ready, False, reason, text), working=condition(reconciling, True, reason, text))
+
+
+def paused(policy: str) -> list[Condition]:
+    """Of a job that is suspended. Every pod is gone, as its spec asks, so nothing is left to wait for. But a
+    job that counts as ready by its success has none, and gets none until somebody resumes it: a pipeline that
+    waits for it neither goes on nor waits in vain."""
+    if policy == "Succeeded":
+        text = "spec.suspend is true: the job cannot succeed before it is false"
+        return stuck(Trouble(Reason.SUSPENDED, text))
+    return trio(condition(ConditionType.READY, True, Reason.SUSPENDED, "spec.suspend is true"))
 
 
 def stuck(why: Trouble) -> list[Condition]:

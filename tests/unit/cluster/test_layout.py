@@ -31,3 +31,16 @@ def test_a_build_is_known_by_its_own_sources_only() -> None:
     digests = {program.name: binaries.sources_digest(program) for program in binaries.CLUSTER_PROGRAMS}
     assert len(set(digests.values())) == len(digests)
     assert binaries.sources_digest(binaries.DNS) == digests["headway-dns"]
+
+
+def test_a_program_of_another_module_is_known_by_its_pins_too(tmp_path: Path) -> None:
+    package = tmp_path / "cmd" / "thing"
+    package.mkdir(parents=True)
+    for path in (package / "main.go", tmp_path / "go.mod", tmp_path / "go.sum"):
+        path.write_text("one")
+    program = binaries.Program("./cmd/thing", module=tmp_path)
+    digests = {binaries.sources_digest(program)}
+    for path in (package / "main.go", tmp_path / "go.mod", tmp_path / "go.sum"):
+        path.write_text("two")
+        digests.add(binaries.sources_digest(program))
+    assert len(digests) == 4

@@ -69,7 +69,11 @@ def stalled() -> World:
         (chosen, "Pending", "InProgress"),
         (starting, "Starting", "InProgress"),
         (evaluating, "Evaluating", "InProgress"),
-        (lambda: suspended(evaluating()), "Suspended", "InProgress"),
+        (lambda: suspended(evaluating()), "Suspended", "Failed"),
+        (lambda: suspended(evaluating(readinessPolicy="Running")), "Suspended", "Current"),
+        (lambda: suspended(running()), "Suspended", "Current"),
+        (lambda: suspended(running(readinessPolicy="Accepted")), "Suspended", "Current"),
+        (lambda: suspended(running(readinessPolicy="Succeeded")), "Suspended", "Failed"),
         (lambda: complete(evaluating()), "Complete", "Current"),
         (refused_by_the_gate, "Failed", "Failed"),
         (timed_out, "Failed", "Failed"),
@@ -77,12 +81,20 @@ def stalled() -> World:
         (stalled, "Stalled", "Failed"),
     ],
 )
-def test_a_promotion_waits_for_an_evaluation_and_stops_at_its_failure(
-    make: Callable[[], World], state: str, verdict: str
-) -> None:
+def test_what_waits_for_a_job_goes_on_or_stops(make: Callable[[], World], state: str, verdict: str) -> None:
     world = make()
     assert world.body["status"]["state"] == state
     assert kstatus.verdict(world.body) == verdict
+
+
+def test_a_suspended_evaluation_says_what_would_make_it_succeed() -> None:
+    world = suspended(evaluating())
+    assert world.told("Ready")["status"] == "False"
+    assert (world.told("Stalled")["status"], world.told("Stalled")["reason"]) == ("True", "Suspended")
+    assert "spec.suspend is true" in world.told("Stalled")["message"]
+    world.body["spec"]["suspend"] = False
+    world.carry_out()
+    assert kstatus.verdict(world.body) == "InProgress"
 
 
 def test_a_job_that_no_operator_has_seen_lets_nothing_through() -> None:

@@ -1,0 +1,198 @@
+"""Jobs at each stage of their life, as an API server would show them.
+
+The operator's planner and the coordinator's views write every status here; nothing of it is made up. Names of
+stages are those of the table in docs/gitops.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import a_finished_evaluation as measured
+from observed_cluster import World, eval_job, evaluating, job, running, stamp
+
+from headway_analysis.comparison import Comparison, compare_all
+from headway_analysis.measures.candidate import priced
+from headway_api.exits import PERMANENT
+from headway_api.spec.evaluation import RLEvalJobSpec
+from headway_coordinator.evaluation import view
+
+Json = dict[str, Any]
+Make = Callable[..., World]
+"""A job at work, with these blocks in its spec."""
+ROLES: Final = ("coordinator", "broker", "rollout", "learner")
+ENOUGH, TOO_MUCH = "0.2", "0.99"
+"""Minimum of a gate that the finished evaluation passes, and of one that it does not."""
+
+
+def gate(minimum: str = ENOUGH) -> Json:
+    """What decides on a candidate."""
+    return {"candidate": "tuned", "metric": "external_score", "minimum": minimum}
+
+
+def gated(minimum: str = ENOUGH, **spec: Any) -> World:
+    """An evaluation at work, with a gate, of which the coordinator says that rows are still measured."""
+    names = [{"name": name, "model": {"base": "hf://Qwen/Qwen3-8B"}} for name in ("base", "tuned")]
+    world = evaluating(candidates=names, gate=gate(minimum), **spec)
+    coordinator_says(world, None)
+    world.carry_out()
+    return world
+
+
+def judged(minimum: str) -> Comparison:
+    """What a finished evaluation's tries amount to, judged by such a gate."""
+    spec = RLEvalJobSpec.model_validate(
+        measured.config().spec.model_dump(by_alias=True) | {"gate": gate(minimum)}
+    )
+    return compare_all(measured.tries(), measured.KS, "base", view.gate_of(spec), priced(measured.BOOK))
+
+
+def coordinator_says(world: World, found: Comparison | None) -> str:
+    """The coordinator's word on the gate; None: it does not know yet. The gate's message."""
+    spec = RLEvalJobSpec.model_validate(world.body["spec"])
+    others = [item for item in world.body["status"]["conditions"] if item["type"] != "GatePassed"]
+    said = [item.as_object() for item in view.gate_passed(spec, found, found is not None)]
+    for item in said:
+        item["lastTransitionTime"] = stamp(world.now)
+    world.body["status"]["conditions"] = [*others, *said]
+    return said[0]["message"] if said else ""
+
+
+def complete(world: World) -> World:
+    """The coordinator has ended well."""
+    if world.body["kind"] == "RLEvalJob":
+        coordinator_says(world, judged(ENOUGH))
+    world.workload_status("Job", "coordinator", conditions=[world.condition("Complete", True)])
+    world.carry_out()
+    return world
+
+
+def refused_by_the_gate() -> World:
+    """The rows do not show enough."""
+    world = gated(TOO_MUCH)
+    message = coordinator_says(world, judged(TOO_MUCH))
+    world.gave_up("coordinator", "GateNotPassed", message, "spec.gate")
+    world.carry_out()
+    return world
+
+
+def candidate_failed() -> World:
+    """One candidate could not be measured; the gate's own has passed."""
+    world = gated()
+    coordinator_says(world, judged(ENOUGH))
+    world.gave_up("coordinator", "CandidateFailed", "base: EndpointRefused: 401 Unauthorized")
+    world.carry_out()
+    return world
+
+
+def suspending(world: World) -> World:
+    """Somebody has asked for it, and pods still end."""
+    world.body["spec"]["suspend"] = True
+    world.carry_out()
+    return world
+
+
+def suspended(world: World) -> World:
+    """No pod is left."""
+    suspending(world).gone(*ROLES).carry_out()
+    return world
+
+
+def resumed(world: World) -> World:
+    """Suspended, and asked to go on."""
+    suspended(world).body["spec"]["suspend"] = False
+    world.carry_out()
+    return world
+
+
+def stalled(world: World) -> World:
+    """The coordinator says that nothing goes forward."""
+    world.body["status"].setdefault("progress", {"step": 1})["stalled"] = "no sandbox answers"
+    world.carry_out()
+    return world
+
+
+def waiting() -> World:
+    """For weights of a training job that does not exist."""
+    world = World(eval_job(candidates=[{"name": "tuned", "checkpoint": {"job": "tuned-run"}}], gate=gate()))
+    world.carry_out()
+    return world
+
+
+def seen(body: Json) -> World:
+    """What the operator says first."""
+    world = World(body)
+    world.carry_out()
+    return world
+
+
+def starting(world: World) -> World:
+    """A role has no pod."""
+    world.gone("rollout").carry_out()
+    return world
+
+
+def new(body: Json) -> World:
+    """As the API server shows it before any operator has looked: with what the definition defaults."""
+    body["status"] = {"observedGeneration": -1}
+    return World(body)
+
+
+def edited(world: World) -> World:
+    """Its spec has changed, and the operator has not looked since."""
+    world.body["metadata"]["generation"] += 1
+    return world
+
+
+def deleting(world: World) -> World:
+    """Somebody has deleted it; its pods still end, or somebody else's finalizer keeps it."""
+    world.carry_out()
+    world.deleted().carry_out()
+    world.body["metadata"]["finalizers"] = world.body["metadata"]["finalizers"] or ["example.com/archive"]
+    return world
+
+
+def died(world: World) -> World:
+    """A process gave up for good."""
+    world.died("coordinator", PERMANENT)
+    world.carry_out()
+    return world
+
+
+def _of_both(make: Make, plain: Callable[..., Json]) -> dict[str, Callable[[], World]]:
+    return {
+        "new, no operator has seen it": lambda: new(plain()),
+        "accepted, the preflight is not over": lambda: seen(plain()),
+        "pods start": lambda: starting(make()),
+        "at work, `Accepted`": lambda: make(readinessPolicy="Accepted"),
+        "at work, `Running`": lambda: make(readinessPolicy="Running"),
+        "at work, `Succeeded`": lambda: make(readinessPolicy="Succeeded"),
+        "spec edited, not yet seen": lambda: edited(make(readinessPolicy="Running")),
+        "being suspended": lambda: suspending(make(readinessPolicy="Running")),
+        "suspended, `Accepted`": lambda: suspended(make(readinessPolicy="Accepted")),
+        "suspended, `Running`": lambda: suspended(make(readinessPolicy="Running")),
+        "suspended, `Succeeded`": lambda: suspended(make(readinessPolicy="Succeeded")),
+        "resumed": lambda: resumed(make(readinessPolicy="Running")),
+        "nothing goes forward": lambda: stalled(make()),
+        "spec refused": lambda: seen(plain(rollout={"replicas": 65})),
+        "refused and suspended": lambda: suspended(seen(plain(rollout={"replicas": 65}))),
+        "complete": lambda: complete(make()),
+        "complete, then edited": lambda: edited(complete(make())),
+        "failed": lambda: died(make()),
+        "being deleted": lambda: deleting(make(readinessPolicy="Running")),
+        "being deleted, complete": lambda: deleting(complete(make())),
+    }
+
+
+STAGES: Final[dict[str, dict[str, Callable[[], World]]]] = {
+    "RLTrainingJob": _of_both(running, job),
+    "RLEvalJob": _of_both(gated, lambda **spec: eval_job(**spec))
+    | {
+        "waits for a training job's weights": waiting,
+        "the gate has not passed": refused_by_the_gate,
+        "a candidate has failed": candidate_failed,
+        "complete, without a gate": lambda: complete(evaluating()),
+    },
+}
+"""How a job of each kind gets to each stage."""

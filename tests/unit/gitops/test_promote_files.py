@@ -1,0 +1,170 @@
+"""examples/promote: its files fit together, and with what the operator makes of them."""
+
+from __future__ import annotations
+
+import copy
+import re
+import sys
+from pathlib import Path
+from shutil import copytree
+from typing import Any
+
+import gitops
+import pytest
+from gitops import DEPLOY, EXAMPLE
+from observed_cluster import World, eval_job, job
+
+sys.path.insert(0, str(EXAMPLE))
+
+import argocd_cm
+import propose
+
+from headway_api.spec.evaluation import RLEvalJob
+from headway_api.status import RLTrainingJobStatus
+
+Json = dict[str, Any]
+FOLDER = "s3://runs/training/team/refunds/77aa01/weights"
+WAVE = "argocd.argoproj.io/sync-wave"
+
+
+def validated(step: int) -> Json:
+    """The training job, of which this step validated best."""
+    best = {"step": step, "uri": f"{FOLDER}/{step:06d}"}
+    status = {"checkpoints": {"best": best, "adapter": {"step": 200, "uri": f"{FOLDER}/000200"}}}
+    return job("refunds", status=RLTrainingJobStatus.model_validate(status).as_object())
+
+
+def gate_of(folder: Path) -> Json:
+    (body,) = gitops.manifests(folder / propose.GATE)
+    return body
+
+
+def weights_of(folder: Path) -> str:
+    """Address of what serves."""
+    deployment = gitops.manifests(folder / propose.SERVING)[0]
+    (variable,) = deployment["spec"]["template"]["spec"]["initContainers"][0]["env"]
+    address: str = variable["value"]
+    return address
+
+
+@pytest.fixture
+def deploy(tmp_path: Path) -> Path:
+    """A copy of what the pipeline applies."""
+    copytree(DEPLOY, tmp_path / "deploy")
+    return tmp_path / "deploy"
+
+
+def test_what_is_judged_is_what_will_serve(deploy: Path) -> None:
+    """The operator resolves the gate's checkpoint to the address in the serving manifest."""
+    propose.write(deploy, propose.proposal(validated(160)))
+    body = gate_of(deploy)
+    world = World(eval_job(body["metadata"]["name"]) | {"spec": body["spec"]})
+    world.others = [validated(160)]
+    world.carry_out()
+    assert world.told("Accepted")["status"] == "True"
+    proposed, production = world.body["status"]["candidates"]
+    assert (proposed["name"], proposed["uri"]) == ("proposed", weights_of(deploy))
+    assert (production["kind"], weights_of(deploy)) == ("Endpoint", f"{FOLDER}/000160")
+
+
+def test_the_files_as_they_are_name_one_promotion(deploy: Path) -> None:
+    before = [(deploy / path).read_text() for path in (propose.GATE, propose.SERVING)]
+    shown = propose.Proposal("refunds", 120, weights_of(deploy))
+    propose.write(deploy, shown)
+    assert [(deploy / path).read_text() for path in (propose.GATE, propose.SERVING)] == before
+
+
+def test_a_promotion_has_a_name_of_its_own() -> None:
+    names = [
+        propose.Proposal("refunds", step, f"s3://runs/{uid}/weights/{step:06d}").name
+        for step in (120, 121)
+        for uid in ("one", "another")
+    ]
+    assert len(set(names)) == 4
+    assert all(re.fullmatch(r"refunds-\d{6}-[0-9a-f]{6}", name) for name in names)
+
+
+def test_nothing_is_proposed_before_a_validation() -> None:
+    with pytest.raises(propose.Unclear, match=r"status\.checkpoints\.best of refunds is empty"):
+        propose.proposal(job("refunds"))
+
+
+@pytest.mark.parametrize("path", [propose.GATE, propose.SERVING])
+def test_a_file_of_another_form_leaves_both_as_they_are(deploy: Path, path: Path) -> None:
+    other = re.sub(r"step: \d+|WEIGHTS", "something else", (deploy / path).read_text())
+    (deploy / path).write_text(other)
+    before = [(deploy / each).read_text() for each in (propose.GATE, propose.SERVING)]
+    with pytest.raises(propose.Unclear, match=str(path)):
+        propose.write(deploy, propose.proposal(validated(160)))
+    assert [(deploy / each).read_text() for each in (propose.GATE, propose.SERVING)] == before
+
+
+def test_the_gate_is_an_evaluation_that_is_ready_by_its_success() -> None:
+    spec = RLEvalJob.model_validate(gate_of(DEPLOY) | {"status": {}}).spec
+    assert spec.readiness_policy == "Succeeded"
+    assert spec.gate is not None
+    assert (spec.gate.candidate, spec.gate.must_beat) == ("proposed", "production")
+    assert spec.ttl_seconds_after_finished is None, "a tool would apply it again, and it would run again"
+
+
+def test_production_is_asked_where_it_serves() -> None:
+    _, service = gitops.manifests(DEPLOY / propose.SERVING)
+    (port,) = service["spec"]["ports"]
+    endpoint = gate_of(DEPLOY)["spec"]["candidates"][1]["endpoint"]
+    where = f"{service['metadata']['name']}.{service['metadata']['namespace']}.svc:{port['port']}"
+    assert endpoint["url"] == f"http://{where}/v1"
+
+
+class TestArgo:
+    """Argo CD's part."""
+
+    def test_the_health_check_in_the_config_map_is_the_scripts(self) -> None:
+        script = (EXAMPLE / "argocd" / "health.lua").read_text()
+        made = argocd_cm.config_map(script)
+        assert (EXAMPLE / "argocd" / "argocd-cm.yaml").read_text() == made
+        assert set(gitops.health_checks().values()) == {script}
+
+    def test_the_gate_comes_before_all_that_serves(self) -> None:
+        waves = {
+            body["kind"]: int(body["metadata"]["annotations"][WAVE]) for body in gitops.manifests(DEPLOY)
+        }
+        assert waves == {"RLEvalJob": 0, "Deployment": 1, "Service": 1}
+
+    def test_a_gate_of_the_past_is_neither_pruned_nor_missed(self) -> None:
+        notes = gate_of(DEPLOY)["metadata"]["annotations"]
+        assert notes["argocd.argoproj.io/sync-options"] == "Prune=false"
+        assert notes["argocd.argoproj.io/compare-options"] == "IgnoreExtraneous"
+        assert notes["argocd.argoproj.io/ignore-healthcheck"] == "true"
+
+    def test_every_sync_applies_the_gate(self) -> None:
+        (app,) = gitops.manifests(EXAMPLE / "argocd" / "application.yaml")
+        assert "ApplyOutOfSyncOnly=true" not in app["spec"]["syncPolicy"]["syncOptions"]
+        assert app["spec"]["source"]["directory"]["recurse"]
+        assert (EXAMPLE / app["spec"]["source"]["path"]).is_dir()
+
+
+class TestFlux:
+    """Flux's part."""
+
+    def test_serving_depends_on_the_gate_of_the_same_commit(self) -> None:
+        (source,) = gitops.manifests(EXAMPLE / "flux" / "source.yaml")
+        (gate,) = gitops.manifests(EXAMPLE / "flux" / "gate.yaml")
+        (serving,) = gitops.manifests(EXAMPLE / "flux" / "serving.yaml")
+        assert serving["spec"]["dependsOn"] == [{"name": gate["metadata"]["name"]}]
+        assert gate["spec"]["sourceRef"] == serving["spec"]["sourceRef"]
+        assert gate["spec"]["sourceRef"]["name"] == source["metadata"]["name"]
+        assert gate["spec"]["wait"]
+        for each in (gate, serving):
+            assert gitops.manifests(EXAMPLE / each["spec"]["path"])
+
+    def test_the_evaluation_ends_before_flux_gives_up(self) -> None:
+        spec = RLEvalJob.model_validate(gate_of(DEPLOY) | {"status": {}}).spec
+        (gate,) = gitops.manifests(EXAMPLE / "flux" / "gate.yaml")
+        hours = int(gate["spec"]["timeout"].removesuffix("h"))
+        assert spec.active_deadline_seconds is not None
+        assert spec.active_deadline_seconds + spec.pending_deadline_seconds <= hours * 3600
+
+    def test_expressions_are_for_both_kinds(self) -> None:
+        found = copy.deepcopy(gitops.expressions())
+        assert {each["kind"] for each in found} == set(gitops.KINDS)
+        assert {each["apiVersion"] for each in found} == {gate_of(DEPLOY)["apiVersion"]}
