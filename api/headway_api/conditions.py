@@ -30,11 +30,13 @@ class ConditionType(StrEnum):
     LEARNER_READY = "LearnerReady"
     """Every learner process runs."""
     ROLLOUT_READY = "RolloutReady"
-    """At least one rollout server takes requests; of an evaluation, one of each set that is needed now."""
+    """At least one rollout server takes requests; one of each set that is needed now, where there are several
+    (evaluations, and a server for held-out rows)."""
     SANDBOXES_READY = "SandboxesReady"
     """The broker can hand out sandboxes."""
     WEIGHTS_IN_SYNC = "WeightsInSync"
-    """As many rollout servers as spec.rollout.replicas asks for hold the weights wanted, verified. While
+    """As many rollout servers as spec.rollout.replicas asks for hold the weights wanted, verified, and one for
+    held-out rows has not failed to. While
     servers take new ones, what was said before stands; False stands until it is True. The coordinator's;
     without observedGeneration, for it is not told which generation of the spec it runs. Of a job that is
     suspended or has ended the operator says that it is Unknown, and so until a resumed one has a

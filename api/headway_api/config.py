@@ -78,18 +78,33 @@ class JobConfig(Identity):
 
     @property
     def rollout_host(self) -> str:
-        """Headless service whose addresses are the rollout servers."""
+        """Headless service whose addresses are the rollout servers that sample for training."""
         return names.service_host(self.stem, names.ROLLOUT, self.namespace)
 
     @property
+    def validation_host(self) -> str:
+        """Headless service whose address is the server for held-out rows, where there is one."""
+        return f"{names.server_set(self.stem, names.VALIDATION_SET)}.{self.namespace}.svc"
+
+    @property
     def validates_beside(self) -> bool:
-        """Whether the servers hold a second adapter, to be validated or tested: LoRA and held-out rows."""
+        """Whether training goes on while held-out rows are sampled: LoRA, or a server of their own."""
+        return self.spec.has_validation_server or self._shares_slots
+
+    @property
+    def _shares_slots(self) -> bool:
+        """Whether the servers hold a second adapter, to be validated or tested."""
         data = self.spec.data
         held_out = data.validation is not None or data.test is not None
-        return self.spec.model.effective_lora is not None and held_out
+        return self.spec.model.effective_lora is not None and held_out and not self.spec.has_validation_server
+
+    @property
+    def most_episodes(self) -> int:
+        """Most episodes in flight."""
+        return self.spec.most_episodes
 
     def served(self) -> ServedModel:
-        """What the rollout servers load."""
+        """What the rollout servers load, each of them: one for held-out rows is as any other."""
         model, lora = self.spec.model, self.spec.model.effective_lora
         return ServedModel(
             base=model.base,
@@ -97,7 +112,7 @@ class JobConfig(Identity):
             dtype=model.dtype,
             context_length=model.context_length,
             lora_rank=None if lora is None else lora.rank,
-            adapters=2 if self.validates_beside else 1,
+            adapters=2 if self._shares_slots else 1,
             updates=True,
             field="spec.model.base",
             seed=self.spec.seed,
@@ -115,6 +130,11 @@ class EvalConfig(Identity):
     """What the candidates of the spec stand for; one that could not be resolved is absent."""
     unresolved: dict[str, str] = {}
     """Candidates that do not exist: name -> why, with the field and the fix."""
+
+    @property
+    def most_episodes(self) -> int:
+        """Most episodes in flight."""
+        return self.spec.rollout.max_concurrency
 
     @property
     def server_sets(self) -> dict[int, tuple[ResolvedCandidate, ...]]:

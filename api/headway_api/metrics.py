@@ -35,6 +35,8 @@ class Family:
 _PLACEHOLDER = re.compile(r"\\\{[a-z]+\\\}")
 JOB_LABELS: Final = ("namespace", "job")
 """Every metric carries these, but those of the operator itself."""
+OF_SERVER: Final = ("server", "purpose")
+"""Of a rollout server. Purpose: train; validation of the one of spec.evaluation.servers: Dedicated."""
 
 STATISTICS: Final = {"mean": "Mean", "std": "Standard deviation", "min": "Smallest", "max": "Largest"}
 
@@ -196,7 +198,9 @@ CONCURRENCY: Final = (
         kind="counter",
     ),
     Family("rollout/concurrency_limit", "Episodes that may run at once now; at most maxConcurrency."),
-    Family("rollout/kv_cache_use", "Share of its KV cache that a server uses.", "ratio", labels=("server",)),
+    Family(
+        "rollout/kv_cache_use", "Share of its KV cache that a server uses.", "ratio", labels=OF_SERVER
+    ),
     Family(
         "rollout/preemptions",
         "Requests that servers took out of a full KV cache and computed again; not those for new weights.",
@@ -321,14 +325,14 @@ SANDBOX: Final = (
     Family("sandbox/waiting", "Episodes waiting for a sandbox."),
 )
 WEIGHTS: Final = (
-    Family("weights/version", "Training step of the weights a server holds.", "steps", labels=("server",)),
+    Family("weights/version", "Training step of the weights a server holds.", "steps", labels=OF_SERVER),
     Family(
         "weights/sync_seconds",
         "From a server told of new weights to it holding them, verified.",
         "seconds",
         "histogram",
     ),
-    Family("weights/servers", "Rollout servers, by whether they are in rotation.", labels=("state",)),
+    Family("weights/servers", "Rollout servers, by whether they are in rotation.", labels=("state", "purpose")),
     Family(
         "weights/verification_failures",
         "Loads of weights that were not those described: a digest, a shape or the canary differed.",
@@ -338,7 +342,7 @@ WEIGHTS: Final = (
         "weights/canary_error",
         "Mean difference of a fixed sequence's log-probabilities, learner's to server's, at the last load.",
         "nats",
-        labels=("server",),
+        labels=OF_SERVER,
     ),
 )
 SPOOL: Final = (Family("spool/groups", "Finished groups that no checkpoint has acknowledged."),)

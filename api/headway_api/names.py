@@ -25,7 +25,7 @@ LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 LABEL_JOB_NAME: Final = f"{GROUP}/job-name"
 LABEL_JOB_KIND: Final = f"{GROUP}/job-kind"
 LABEL_SERVER_SET: Final = f"{GROUP}/server-set"
-"""On rollout servers of an RLEvalJob: the set they belong to."""
+"""On rollout servers of a job that has several sets of them: the one they belong to."""
 LABEL_JOB_UID: Final = f"{GROUP}/job-uid"
 
 FINALIZER_TEARDOWN: Final = f"{GROUP}/teardown"
@@ -37,6 +37,10 @@ ROLLOUT: Final = "rollout"
 BROKER: Final = "broker"
 SANDBOX: Final = "sandbox"
 ROLES: Final = (COORDINATOR, LEARNER, ROLLOUT, BROKER, SANDBOX)
+TRAINING_SET: Final = "training"
+"""Of an RLTrainingJob with a server for held-out rows: the set of all the others."""
+VALIDATION_SET: Final = "validation"
+"""The set of that one server."""
 
 PORT_COORDINATOR: Final = 8100
 """Learner API of the coordinator, its probes and `/metrics`."""
@@ -118,9 +122,10 @@ def child(stem: str, role: str) -> str:
     return f"{stem}-{role}"
 
 
-def server_set(stem: str, number: int) -> str:
-    """Name of the Deployment and the Service of one set of rollout servers of an RLEvalJob."""
-    return f"{child(stem, ROLLOUT)}-{number}"
+def server_set(stem: str, which: int | str) -> str:
+    """Name of the Deployment and the Service of one set of rollout servers: those of an RLEvalJob have
+    numbers, and that of held-out rows of an RLTrainingJob has a name."""
+    return f"{child(stem, ROLLOUT)}-{which}"
 
 
 def endpoint_token(candidate: str) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from headway_api.conditions import Condition, ConditionType, Reason, condition, find, merge
-from headway_coordinator.engines.router import ALWAYS_BEHIND, Endpoint, Router
+from headway_coordinator.engines.router import ALWAYS_BEHIND, Endpoint, Failure, Router
 
 OWN = frozenset({ConditionType.WEIGHTS_IN_SYNC})
 TOLD_MOST = 3
@@ -30,11 +30,15 @@ class Conditions:
         self._enough_at: float | None = None
         """When enough servers held verified weights last, or nobody could yet; None before the first look."""
 
-    def current(self, router: Router, now: float) -> list[Condition]:
-        """What is to be said at `now` (monotonic); equal to what was said where nothing changed."""
+    def current(self, router: Router, now: float, held_out: Router | None = None) -> list[Condition]:
+        """What is to be said at `now` (monotonic); equal to what was said where nothing changed.
+
+        `held_out` is of a server that samples held-out rows alone: it counts where it fails.
+        """
         if self._enough_at is None or not is_short(router):
             self._enough_at = now
-        self._told = after(self._told, router, now - self._enough_at, router.behind(now))
+        short = now - self._enough_at
+        self._told = after(self._told, router, short, router.behind(now), failures(held_out))
         return self._told
 
 
@@ -43,18 +47,20 @@ def after(
     router: Router,
     short_seconds: float = 0.0,
     behind: Collection[Endpoint] = (),
+    held_out: Mapping[str, Failure] | None = None,
 ) -> list[Condition]:
     """The conditions that follow those told before: pure.
 
     `short_seconds` is for how long fewer servers than asked for have held verified weights, `behind` are
-    those that have held none but overtaken ones for too long.
+    those that have held none but overtaken ones for too long, `held_out` are the `failures` of a server that
+    samples held-out rows alone.
     """
     said = find(before, ConditionType.WEIGHTS_IN_SYNC)
     if said is None:
-        return [weights_in_sync(router, behind) or _unknown(router)]
+        return [weights_in_sync(router, behind, held_out) or _unknown(router)]
     overtaken = said.status == "True" and short_seconds > PATIENCE_SECONDS
     stands = _unknown(router) if said.status == "Unknown" or overtaken else said
-    return merge([said], [weights_in_sync(router, behind) or stands])
+    return merge([said], [weights_in_sync(router, behind, held_out) or stands])
 
 
 def is_short(router: Router) -> bool:
@@ -62,16 +68,25 @@ def is_short(router: Router) -> bool:
     return router.wanted is not None and len(router.verified()) < router.replicas
 
 
-def weights_in_sync(router: Router, behind: Collection[Endpoint] = ()) -> Condition | None:
+def failures(router: Router | None) -> dict[str, Failure]:
+    """What failed where, of servers that there are, and of those that went before they were mended."""
+    if router is None:
+        return {}
+    here = {server.endpoint: server.failure for server in router.servers.values()}
+    found = {endpoint.engine: failure for endpoint, failure in here.items() if failure is not None}
+    return found | {f"{endpoint.engine} (gone)": failure for endpoint, failure in router.gone.items()}
+
+
+def weights_in_sync(
+    router: Router, behind: Collection[Endpoint] = (), held_out: Mapping[str, Failure] | None = None
+) -> Condition | None:
     """Whether as many servers as asked for hold the weights wanted; None while they merely take them, or are
     too few. One that is `behind` takes them for ever and never has them in time."""
-    failed = dict.fromkeys(behind, ALWAYS_BEHIND)
-    failed |= {server.endpoint: server.failure for server in router.servers.values() if server.failure}
-    if failed or router.gone:
-        reasons = {failure.reason for failure in (*failed.values(), *router.gone.values())}
-        words = [f"{endpoint.engine}: {failure.message}" for endpoint, failure in failed.items()]
-        words += [f"{endpoint.engine} (gone): {failure.message}" for endpoint, failure in router.gone.items()]
-        text = "; ".join(sorted(words)[:TOLD_MOST])
+    failed = {endpoint.engine: ALWAYS_BEHIND for endpoint in behind} | failures(router)
+    failed |= {f"{where}, for held-out rows": failure for where, failure in (held_out or {}).items()}
+    if failed:
+        reasons = {failure.reason for failure in failed.values()}
+        text = "; ".join(sorted(f"{where}: {failure.message}" for where, failure in failed.items())[:TOLD_MOST])
         return condition(ConditionType.WEIGHTS_IN_SYNC, False, min(reasons, key=GRAVEST_FIRST.index), text)
     if router.met and not is_short(router):
         # Neither version nor number: the condition would be another at every step, and every change of scale.

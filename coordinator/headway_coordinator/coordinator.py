@@ -21,7 +21,7 @@ from headway_api import logs, names, prices
 from headway_api import status as st
 from headway_api.config import JobConfig
 from headway_api.model_names import VALIDATION
-from headway_api.records import PolicyVersion, WeightsManifest
+from headway_api.records import PolicyVersion, Purpose, WeightsManifest
 from headway_api.store import NotFound, Store
 from headway_api.weights_format import EXPORT_FILE
 from headway_coordinator import conditions, view
@@ -75,6 +75,7 @@ class Coordinator(Process):
         told: st.RLTrainingJobStatus | None = None,
         broker_url: str | None = None,
         discover: Discover | None = None,
+        discover_validation: Discover | None = None,
         port: int = names.PORT_COORDINATOR,
         gateway_port: int = names.PORT_GATEWAY,
         at: Where | None = None,
@@ -97,6 +98,7 @@ class Coordinator(Process):
             book=book,
         )
         self._discover = discover or by_dns(job.rollout_host)
+        self._discover_validation = discover_validation or by_dns(job.validation_host)
         self._gateway_port = gateway_port
         self._where = at or where(job, os.environ.get(names.ENV_POD_IP, "127.0.0.1"), gateway_port)
         self._api = LearnerApi(token, self._exporter.text)
@@ -107,7 +109,8 @@ class Coordinator(Process):
         self._watch: Watch | None = None
         self._fleet: Fleet | None = None
         self._beside: Beside | None = None
-        self._places: Places | None = None
+        self._places: list[Places] = []
+        """Of training, and of a server for held-out rows where there is one."""
         self._restoring = True
         """What a predecessor saw is shown again, and tracked where it could not be any more."""
 
@@ -133,9 +136,11 @@ class Coordinator(Process):
         assert self._fleet is not None
         assert self._watch is not None
         self._background(stack, self._fleet.run())
-        if self._beside is not None:
-            self._background(stack, self._beside.fleet.run())
         self._background(stack, Concurrency(http, self._fleet.router, training.room).run())
+        if (beside := self._beside) is not None:
+            self._background(stack, beside.fleet.run())
+            if beside.room is not None:
+                self._background(stack, Concurrency(http, beside.fleet.router, beside.room).run())
         self._background(stack, self._watch.run())
         await training.run()
         await self._finish(training)
@@ -158,17 +163,23 @@ class Coordinator(Process):
             sandbox_seconds=spec.environment.sandbox.deadline_seconds,
             reward_range=(spec.reward.range[0], spec.reward.range[1]),
         )
-        places = self._places = Places(room.follower())
+        places = Places(room.follower())
+        self._places = [places]
         server = GatewayServer()
         if not spec.agent.is_builtin:
             await listen(stack, server.app(), self._gateway_port, leave_with_client=True)
 
-        def played_on(sampling: Fleet) -> Run:
+        def played_on(sampling: Fleet, places: Places = places) -> Run:
             gateway = Gateway(ready.renderer, sampling, ready.context_length, rollout.timeout_seconds)
             agent = agent_of(self.job, Backend(gateway, places), server, self._where, http)
             return Episodes(rules, agent, broker, sampling.router).run
 
-        if self.job.validates_beside:
+        if spec.has_validation_server:
+            own = Fleet(http, self._token, self._discover_validation, unannounced=NOT_VALIDATING)
+            own_room = Room(spec.validation_episodes)
+            self._places.append(Places(own_room.follower()))
+            self._beside = Beside(own, played_on(own, self._places[-1]), own_room)
+        elif self.job.validates_beside:
             slot = Fleet(http, self._token, self._discover, slot=VALIDATION, unannounced=NOT_VALIDATING)
             slot.router.replicas = self._replicas
             self._beside = Beside(slot, played_on(slot))
@@ -237,7 +248,7 @@ class Coordinator(Process):
         finished = training is not None and training.state.finished is not None
         found = self._told.model_copy(
             update={
-                "conditions": self._conditions.current(router, time.monotonic()),
+                "conditions": self._conditions.current(router, time.monotonic(), self._dedicated()),
                 "preflight": self._preflight,
                 "algorithm": view.algorithm(self.spec),
                 "artifacts": view.artifacts(self.layout, finished=finished),
@@ -262,9 +273,14 @@ class Coordinator(Process):
         if heard.replicas is None:
             return
         self._replicas = heard.replicas
-        for fleet in (self._fleet, self._beside.fleet if self._beside else None):
-            if fleet is not None:
-                fleet.router.replicas = heard.replicas
+        if self._fleet is not None:
+            self._fleet.router.replicas = heard.replicas
+        if self._beside is not None and self._beside.room is None:
+            self._beside.fleet.router.replicas = heard.replicas
+
+    def _dedicated(self) -> Router | None:
+        """What is known of the server for held-out rows; None where there is none."""
+        return self._beside.dedicated if self._beside is not None else None
 
     def _moved(self) -> None:
         """The job went forward: new figures, a new status."""
@@ -288,7 +304,10 @@ class Coordinator(Process):
         cost = float(usage(self._ledger.days, self._book, datetime.now(UTC).date()).cost or 0)
         # Counters that began at 0 again would have Prometheus count a predecessor's bill twice.
         days = None if self._restoring else self._ledger.days
-        return view.samples(self._figures.shown(), self._training, days, cost, self._fleet, self._places)
+        fleets = {} if self._fleet is None else {Purpose.TRAIN: self._fleet}
+        if self._beside is not None and self._beside.room is not None:
+            fleets[Purpose.VALIDATION] = self._beside.fleet
+        return view.samples(self._figures.shown(), self._training, days, cost, fleets, self._places)
 
     def _track(self, stack: AsyncExitStack) -> None:
         """Log to MLflow, where the spec asks for it."""

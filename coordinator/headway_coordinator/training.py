@@ -6,7 +6,8 @@ What is decided elsewhere: which group is next (`sampler`), what an episode is (
     a group starts        when the sampler has a slot, and no validation has the servers for itself
     a group is finished   once it is in the spool and in the ledger, and only then can it be in a batch
     a step is taken       when the learner reports it; its weights are wanted from then on
-    a validation runs     full weights: between a step's report and the next batch; LoRA: beside training
+    a validation runs     beside training; full weights without a server of their own: between a step's report
+                          and the next batch
     the test split        is judged once the last step is taken, and every validation is complete
     the job ends          after that
 """
@@ -98,7 +99,7 @@ class Training:
             spec.data.shuffle,
         )
         self.room = room
-        self._validation_room = room.lane()
+        self._validation_room = beside.room if beside and beside.room else room.lane()
         self._store = OneAtATime()
         self._reporting = asyncio.Lock()
         self._changed = asyncio.Condition()

@@ -1,8 +1,10 @@
 """The validations of one job: which are due, which one runs, and what they came to.
 
-Full weights: one runs between a step's report and the next batch, and training waits for it.
-LoRA: the servers hold the adapter that is validated in a slot of its own, and training goes on beside it.
-One validation runs and one may wait. When a third is due, the learner gets no batch until the first is over.
+Full weights on shared servers: one runs between a step's report and the next batch, and training waits for it.
+LoRA on shared servers: they hold the adapter that is validated in a slot of its own, and training goes on.
+A server of its own (spec.evaluation.servers): training goes on, whatever is trained.
+Where training goes on, one validation runs and one may wait. When a third is due, the learner gets no batch
+until the first is over.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ from headway_coordinator.dataset import Row
 from headway_coordinator.engines.fleet import Fleet
 from headway_coordinator.evaluation import driver
 from headway_coordinator.evaluation.summary import Summary
+from headway_coordinator.engines.router import Router
 from headway_coordinator.gateway.core import Sampling
+from headway_coordinator.room import Room
 from headway_coordinator.spool import Replay
 from headway_coordinator.state import State
 
@@ -34,10 +38,18 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Beside:
-    """What samples validations while training goes on: a slot of its own on the job's servers."""
+    """What samples held-out rows while training goes on: a slot of its own on the servers of training, or a
+    server of its own."""
 
     fleet: Fleet
     episode: groups.Run
+    room: Room | None = None
+    """Where its episodes take their places; None: beside those of training, on the same servers."""
+
+    @property
+    def dedicated(self) -> Router | None:
+        """Of a server of its own: what is known of it."""
+        return None if self.room is None else self.fleet.router
 
 
 class Validations:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -21,6 +21,7 @@ from headway_api.records import AbandonReason, PolicyVersion, Purpose, UsageClas
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.spec.types import DECIMAL_LENGTH
 from headway_coordinator.engines.fleet import Fleet
+from headway_coordinator.engines.router import Router
 from headway_coordinator.final_test import BASE, TUNED
 from headway_coordinator.gateway.turns import Places
 from headway_coordinator.ledger.events import DISCARDS
@@ -261,20 +262,25 @@ def samples(
     training: Training | None,
     days: Days | None,
     cost: float,
-    fleet: Fleet | None,
-    places: Places | None,
+    fleets: Mapping[Purpose, Fleet],
+    places: Sequence[Places],
 ) -> Iterator[Sample]:
-    """Everything `/metrics` shows but histograms; no bill while `days` is not known."""
+    """Everything `/metrics` shows but histograms; no bill while `days` is not known.
+
+    `fleets` have servers of their own each, `places` are those of each of them.
+    """
     yield from (Sample(name, value) for name, value in figures.items())
     if days is not None:
         yield from bill(days, cost)
-    if fleet is not None:
-        yield from _servers(fleet)
+    for purpose, fleet in fleets.items():
+        yield from _servers(purpose, fleet.router)
+    if fleets:
+        yield from _lost(list(fleets.values()))
     if training is not None:
         yield from _episodes(training)
-    if places is not None:
-        yield Sample("rollout/turns_in_flight", places.taken)
-        yield Sample("rollout/refused_turns", places.refused)
+    if places:
+        yield Sample("rollout/turns_in_flight", sum(each.taken for each in places))
+        yield Sample("rollout/refused_turns", sum(each.refused for each in places))
 
 
 def bill(days: Days, cost: float) -> Iterator[Sample]:
@@ -286,21 +292,25 @@ def bill(days: Days, cost: float) -> Iterator[Sample]:
     yield Sample("usage/cost_usd", cost)
 
 
-def _servers(fleet: Fleet) -> Iterator[Sample]:
-    router = fleet.router
+def _servers(purpose: Purpose, router: Router) -> Iterator[Sample]:
     serving = len(router.in_rotation())
-    yield Sample("weights/servers", serving, {"state": "serving"})
-    yield Sample("weights/servers", len(router.servers) - serving, {"state": "waiting"})
+    for state, count in (("serving", serving), ("waiting", len(router.servers) - serving)):
+        yield Sample("weights/servers", count, {"state": state, "purpose": purpose})
     for server in router.servers.values():
+        which = {"server": server.endpoint.engine, "purpose": purpose}
         if server.version is not None:
-            yield Sample("weights/version", server.version.step, {"server": server.endpoint.engine})
+            yield Sample("weights/version", server.version.step, which)
         if server.canary_error is not None:
-            yield Sample("weights/canary_error", server.canary_error, {"server": server.endpoint.engine})
+            yield Sample("weights/canary_error", server.canary_error, which)
         if server.reading is not None:
-            yield Sample("rollout/kv_cache_use", server.reading.kv_use, {"server": server.endpoint.engine})
-    yield Sample("weights/verification_failures", fleet.verification_failures)
-    yield Sample("rollout/preemptions", router.preemptions)
-    yield Sample("rollout/rerouted_requests", fleet.reroutes)
+            yield Sample("rollout/kv_cache_use", server.reading.kv_use, which)
+
+
+def _lost(fleets: Sequence[Fleet]) -> Iterator[Sample]:
+    """What went wrong on any server."""
+    yield Sample("weights/verification_failures", sum(fleet.verification_failures for fleet in fleets))
+    yield Sample("rollout/preemptions", sum(fleet.router.preemptions for fleet in fleets))
+    yield Sample("rollout/rerouted_requests", sum(fleet.reroutes for fleet in fleets))
 
 
 def _episodes(training: Training) -> Iterator[Sample]:

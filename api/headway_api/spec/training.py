@@ -1,5 +1,6 @@
 """RLTrainingJob: one run of reinforcement learning, from dataset to adapter."""
 
+import math
 from typing import Annotated, Final, Literal
 
 from pydantic import Field
@@ -86,6 +87,17 @@ class RLTrainingJobSpec(SpecModel):
                 or (self.evaluation.every_steps == 0 and not self.evaluation.at_start)
             ),
             "data",
+        ),
+        Rule(
+            "self.evaluation.servers == 'Shared' || has(self.data.validation) || has(self.data.test)",
+            "spec.evaluation.servers: Dedicated needs spec.data.validation or spec.data.test; give one of them, "
+            "or use Shared",
+            lambda self: (
+                not self.has_validation_server
+                or self.data.validation is not None
+                or self.data.test is not None
+            ),
+            "evaluation",
         ),
         Rule(
             "!has(self.model.contextLength) || self.rollout.sampling.maxTokens * "
@@ -189,6 +201,21 @@ class RLTrainingJobSpec(SpecModel):
     def evaluation_max_tokens(self) -> int:
         """Most tokens of a turn in validation: its own limit, else that of training."""
         return self.evaluation.sampling.max_tokens or self.rollout.sampling.max_tokens
+
+    @property
+    def has_validation_server(self) -> bool:
+        """Whether a rollout server of its own samples the held-out rows."""
+        return self.evaluation.servers == "Dedicated"
+
+    @property
+    def validation_episodes(self) -> int:
+        """Most episodes in flight on the server for held-out rows: a server's share of maxConcurrency."""
+        return math.ceil(self.rollout.max_concurrency / self.rollout.replicas)
+
+    @property
+    def most_episodes(self) -> int:
+        """Most episodes in flight on all servers of the job."""
+        return self.rollout.max_concurrency + (self.validation_episodes if self.has_validation_server else 0)
 
 
 class RLTrainingJob(Model):

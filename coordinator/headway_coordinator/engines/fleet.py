@@ -124,12 +124,14 @@ class Fleet:
     async def release(self) -> None:
         """Have every server let go of the slot, once no request uses it; from now on no weights are wanted.
 
-        A server that does not answer is told again while `run` goes on.
+        A server that does not answer is told again while `run` goes on. The slot of the trained policy lasts
+        as long as its server: what lies there stays until other weights are wanted.
         """
-        self._manifest, self._reported, self._released = None, None, True
+        self._manifest, self._reported, self._released = None, None, self._slot != POLICY
         self.router.wanted = None
         await self._notify()
-        await asyncio.gather(*map(self._release, list(self.router.servers)))
+        if self._released:
+            await asyncio.gather(*map(self._release, list(self.router.servers)))
 
     async def _release(self, endpoint: Endpoint) -> None:
         try:

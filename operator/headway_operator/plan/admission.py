@@ -76,6 +76,9 @@ def of_training(context: Context) -> list[str]:
     """Why an RLTrainingJob cannot be accepted: each names the field and the way out."""
     caps, spec = context.platform.caps, context.training.spec
     servers = ("spec.rollout.replicas", spec.rollout.replicas, caps.rollout_replicas)
+    if spec.has_validation_server:
+        field = "spec.rollout.replicas plus the server of spec.evaluation.servers"
+        servers = (field, spec.rollout.replicas + 1, caps.rollout_replicas)
     nodes = ("spec.learner.nodes", spec.learner.nodes, caps.learner_nodes)
     learner = _template(spec.learner.pod_template, "spec.learner.podTemplate", LEARNER_INSTEAD)
     return [*_sizes(servers, nodes, _sandboxes(context)), *_account(context), *learner, *_templates(context)]
@@ -104,7 +107,7 @@ def _templates(context: Context) -> list[str]:
 
 def _sandboxes(context: Context) -> tuple[str, int, int]:
     spec = context.spec
-    most = spec.environment.sandbox.warm_pool.max or spec.rollout.max_concurrency
+    most = spec.environment.sandbox.warm_pool.max or context.most_episodes
     field = "spec.environment.sandbox.warmPool.max or spec.rollout.maxConcurrency"
     return field, most, context.platform.caps.sandboxes
 

@@ -111,6 +111,12 @@ class Context:
         spec = self.spec
         return isinstance(spec, RLTrainingJobSpec) and spec.learner.weights.direct(spec.model)
 
+    @property
+    def most_episodes(self) -> int:
+        """Most episodes in flight."""
+        spec = self.spec
+        return spec.most_episodes if isinstance(spec, RLTrainingJobSpec) else spec.rollout.max_concurrency
+
     def labels(self, role: str | None = None) -> dict[str, str]:
         """Labels of an object of this job."""
         return names.job_labels(self.kind, self.name, self.uid, role)

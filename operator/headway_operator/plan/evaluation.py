@@ -84,7 +84,7 @@ class Evaluation(Subject):
         return [together(sets)] if sets else []
 
     def in_use(self, context: Context, observed: Observed) -> Observed:
-        wanted = {None, *candidates.wanted_sets(context)}
+        wanted = {None, *map(str, candidates.wanted_sets(context))}
         return replace(observed, objects=tuple(body for body in observed.objects if set_of(body) in wanted))
 
     def resolution(self, context: Context, situation: Situation) -> list[Condition]:

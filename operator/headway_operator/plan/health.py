@@ -71,6 +71,8 @@ class RoleHealth:
     """Enough of its processes run or have done their work, whether or not they answer probes just now."""
     culprit: str = ""
     """What it waits for longest."""
+    ready_unscaled: int = 0
+    """Of those that are ready, pods that spec.rollout.replicas does not count."""
 
 
 def pod_trouble(pod: Json) -> Trouble | None:

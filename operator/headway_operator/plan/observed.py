@@ -60,9 +60,9 @@ class Observed:
         """Whether a pod of the learner has been deleted, by whomever."""
         return any(is_ending(pod) for pod in self.pods(names.LEARNER))
 
-    def of_set(self, number: int) -> Observed:
+    def of_set(self, which: int | str) -> Observed:
         """The same with the objects of one set of rollout servers alone."""
-        return replace(self, objects=tuple(body for body in self.objects if set_of(body) == number))
+        return replace(self, objects=tuple(body for body in self.objects if set_of(body) == str(which)))
 
     def workload(self, role: str) -> Json | None:
         """The Job or Deployment of a role; the first one where a role has several."""
@@ -76,10 +76,10 @@ def role_of(body: Json) -> str | None:
     return role
 
 
-def set_of(body: Json) -> int | None:
+def set_of(body: Json) -> str | None:
     """The set of rollout servers an object is labelled with."""
-    number: str | None = body["metadata"].get("labels", {}).get(names.LABEL_SERVER_SET)
-    return None if number is None else int(number)
+    which: str | None = body["metadata"].get("labels", {}).get(names.LABEL_SERVER_SET)
+    return which
 
 
 def moment(text: str) -> datetime:

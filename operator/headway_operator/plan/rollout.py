@@ -4,16 +4,32 @@ answer: the coordinator talks to each one by itself."""
 from __future__ import annotations
 
 from headway_api import names
+from headway_api.spec.training import RLTrainingJobSpec
 from headway_operator.plan import pods
 from headway_operator.plan.context import Context, Mode, Wanted
 
 STARTUP_PERIOD = 3
 
 
-def objects(context: Context, server_set: int | None = None) -> list[Wanted]:
+def of_training(context: Context) -> list[Wanted]:
+    """The servers of an RLTrainingJob: those that sample for training, and one for held-out rows if the job
+    asks for it."""
+    if not context.training.spec.has_validation_server:
+        return objects(context)
+    return objects(context, names.TRAINING_SET) + objects(context, names.VALIDATION_SET)
+
+
+def scaled(context: Context) -> dict[str, str]:
+    """Labels of the servers that spec.rollout.replicas counts."""
+    spec = context.spec
+    has_another = isinstance(spec, RLTrainingJobSpec) and spec.has_validation_server
+    return context.selector(names.ROLLOUT) | _labels(names.TRAINING_SET if has_another else None)
+
+
+def objects(context: Context, server_set: int | str | None = None) -> list[Wanted]:
     """Headless Service and Deployment, of one set of servers where the job has several."""
     role, labels = names.ROLLOUT, _labels(server_set)
-    name = context.child(role) if server_set is None else names.server_set(context.stem, server_set)
+    name = _name(context, server_set)
     selector = context.selector(role) | labels
     service = {
         "clusterIP": "None",
@@ -25,7 +41,7 @@ def objects(context: Context, server_set: int | None = None) -> list[Wanted]:
         ],
     }
     deployment = {
-        "replicas": context.spec.rollout.replicas,
+        "replicas": 1 if server_set == names.VALIDATION_SET else context.spec.rollout.replicas,
         "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
         "selector": {"matchLabels": selector},
         "template": pods.pod_template(context, _process(context, server_set)),
@@ -39,11 +55,17 @@ def objects(context: Context, server_set: int | None = None) -> list[Wanted]:
     return made
 
 
-def _labels(server_set: int | None) -> dict[str, str]:
+def _name(context: Context, server_set: int | str | None) -> str:
+    if server_set is None or server_set == names.TRAINING_SET:
+        return context.child(names.ROLLOUT)
+    return names.server_set(context.stem, server_set)
+
+
+def _labels(server_set: int | str | None) -> dict[str, str]:
     return {} if server_set is None else {names.LABEL_SERVER_SET: str(server_set)}
 
 
-def _process(context: Context, server_set: int | None) -> pods.Process:
+def _process(context: Context, server_set: int | str | None) -> pods.Process:
     rollout = context.spec.rollout
     # Loading a model takes minutes; the job's own patience decides, not the probe's.
     attempts = context.spec.pending_deadline_seconds // STARTUP_PERIOD + 1
@@ -51,7 +73,7 @@ def _process(context: Context, server_set: int | None) -> pods.Process:
         role=names.ROLLOUT,
         module="headway_rollout",
         labels=_labels(server_set),
-        env={} if server_set is None else {names.ENV_SERVER_SET: str(server_set)},
+        env={names.ENV_SERVER_SET: str(server_set)} if isinstance(server_set, int) else {},
         image=context.platform.images.rollout,
         ports={"engine": names.PORT_ENGINE, "weights": names.PORT_WEIGHTS},
         probes={

@@ -15,6 +15,7 @@ from headway_api.status import Role, State
 from headway_operator.plan import conditions as judged
 from headway_operator.plan.context import Context, JobStatus
 from headway_operator.plan.health import RoleHealth, Trouble
+from headway_operator.plan.rollout import scaled
 from headway_operator.plan.situation import Situation
 from headway_operator.plan.subject import Subject
 
@@ -196,9 +197,9 @@ def _role(health: RoleHealth) -> Role:
 
 def _replicas(situation: Situation) -> int:
     rollout = situation.role(names.ROLLOUT)
-    return rollout.ready if rollout else 0
+    return rollout.ready - rollout.ready_unscaled if rollout else 0
 
 
 def _selector(context: Context) -> str:
-    pairs = context.selector(names.ROLLOUT)
+    pairs = scaled(context)
     return ",".join(f"{key}={value}" for key, value in sorted(pairs.items()))

@@ -9,6 +9,7 @@ the API server refuses it.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -29,7 +30,7 @@ from headway_api.status import RLTrainingJobStatus, State
 from headway_operator.plan import admission, learner, rollout, warm_start
 from headway_operator.plan import conditions as judged
 from headway_operator.plan.context import Context, Job, JobStatus, Json, Wanted
-from headway_operator.plan.health import RoleHealth, Trouble, role_health
+from headway_operator.plan.health import RoleHealth, Trouble, role_health, together
 from headway_operator.plan.observed import Observed
 from headway_operator.plan.situation import Situation
 from headway_operator.plan.status import COMMON, PREFLIGHT_DONE, common_part
@@ -73,12 +74,11 @@ class Training(Subject):
         return observed.workload(names.LEARNER) is not None
 
     def heavy(self, context: Context) -> list[Wanted]:
-        return learner.objects(context) + rollout.objects(context)
+        return learner.objects(context) + rollout.of_training(context)
 
     def heavy_roles(self, context: Context, observed: Observed, restarts: dict[str, int]) -> list[RoleHealth]:
-        spec = context.training.spec
-        desired = {names.LEARNER: spec.learner.nodes, names.ROLLOUT: spec.rollout.replicas}
-        return [role_health(observed, role, count, restarts.get(role, 0)) for role, count in desired.items()]
+        nodes, before = context.training.spec.learner.nodes, restarts.get(names.LEARNER, 0)
+        return [role_health(observed, names.LEARNER, nodes, before), _servers(context, observed, restarts)]
 
     def in_use(self, context: Context, observed: Observed) -> Observed:
         return observed
@@ -151,6 +151,16 @@ class Training(Subject):
             return [_nothing_known(Reason.SUSPENDED)]
         said = find(context.job.status.conditions, ConditionType.WEIGHTS_IN_SYNC)
         return [_nothing_known(Reason.RESUMED)] if said is not None and self.is_own(said) else []
+
+
+def _servers(context: Context, observed: Observed, restarts: dict[str, int]) -> RoleHealth:
+    """The rollout servers: some for training, and the one for held-out rows where the job asks for it."""
+    spec, role, before = context.training.spec, names.ROLLOUT, restarts.get(names.ROLLOUT, 0)
+    if not spec.has_validation_server:
+        return role_health(observed, role, spec.rollout.replicas, before)
+    train = role_health(observed.of_set(names.TRAINING_SET), role, spec.rollout.replicas, before)
+    held_out = role_health(observed.of_set(names.VALIDATION_SET), role, 1, before)
+    return replace(together([train, held_out]), ready_unscaled=held_out.ready)
 
 
 def _checkpoint(job: RLTrainingJob) -> Condition:

@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 def limits(config: JobConfig | EvalConfig) -> pool.Limits:
     """Size of the pool; the largest defaults to the number of episodes in flight."""
     wanted = config.spec.environment.sandbox.warm_pool
-    maximum = wanted.max or config.spec.rollout.max_concurrency
+    maximum = wanted.max or config.most_episodes
     return pool.Limits(min(wanted.min, maximum), maximum, STARTING_AT_ONCE)
 
 
