@@ -35,12 +35,11 @@ class ConditionType(StrEnum):
     SANDBOXES_READY = "SandboxesReady"
     """The broker can hand out sandboxes."""
     WEIGHTS_IN_SYNC = "WeightsInSync"
-    """As many rollout servers as spec.rollout.replicas asks for hold the weights wanted, verified, and one for
-    held-out rows has not failed to. While
-    servers take new ones, what was said before stands; False stands until it is True. The coordinator's;
-    without observedGeneration, for it is not told which generation of the spec it runs. Of a job that is
-    suspended or has ended the operator says that it is Unknown, and so until a resumed one has a
-    coordinator again."""
+    """As many rollout servers as spec.rollout.replicas asks for hold the weights wanted, verified; a server
+    for held-out rows has not failed to take those it is to sample with. While servers take new ones, what was
+    said before stands; False stands until it is True. The coordinator's; without observedGeneration, for it
+    is not told which generation of the spec it runs. Of a job that is suspended or has ended the operator
+    says that it is Unknown, and so until a resumed one has a coordinator again."""
     PROGRESSING = "Progressing"
     """Steps are being completed, or candidates measured."""
     CHECKPOINT_AVAILABLE = "CheckpointAvailable"

@@ -198,9 +198,7 @@ CONCURRENCY: Final = (
         kind="counter",
     ),
     Family("rollout/concurrency_limit", "Episodes that may run at once now; at most maxConcurrency."),
-    Family(
-        "rollout/kv_cache_use", "Share of its KV cache that a server uses.", "ratio", labels=OF_SERVER
-    ),
+    Family("rollout/kv_cache_use", "Share of its KV cache that a server uses.", "ratio", labels=OF_SERVER),
     Family(
         "rollout/preemptions",
         "Requests that servers took out of a full KV cache and computed again; not those for new weights.",
@@ -332,7 +330,9 @@ WEIGHTS: Final = (
         "seconds",
         "histogram",
     ),
-    Family("weights/servers", "Rollout servers, by whether they are in rotation.", labels=("state", "purpose")),
+    Family(
+        "weights/servers", "Rollout servers, by whether they are in rotation.", labels=("state", "purpose")
+    ),
     Family(
         "weights/verification_failures",
         "Loads of weights that were not those described: a digest, a shape or the canary differed.",

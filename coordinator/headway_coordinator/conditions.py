@@ -33,12 +33,14 @@ class Conditions:
     def current(self, router: Router, now: float, held_out: Router | None = None) -> list[Condition]:
         """What is to be said at `now` (monotonic); equal to what was said where nothing changed.
 
-        `held_out` is of a server that samples held-out rows alone: it counts where it fails.
+        `held_out` is of a server that samples held-out rows alone: it counts where it fails while weights are
+        wanted of it.
         """
         if self._enough_at is None or not is_short(router):
             self._enough_at = now
         short = now - self._enough_at
-        self._told = after(self._told, router, short, router.behind(now), failures(held_out))
+        also = {} if held_out is None or held_out.wanted is None else failures(held_out)
+        self._told = after(self._told, router, short, router.behind(now), also)
         return self._told
 
 
@@ -68,10 +70,8 @@ def is_short(router: Router) -> bool:
     return router.wanted is not None and len(router.verified()) < router.replicas
 
 
-def failures(router: Router | None) -> dict[str, Failure]:
+def failures(router: Router) -> dict[str, Failure]:
     """What failed where, of servers that there are, and of those that went before they were mended."""
-    if router is None:
-        return {}
     here = {server.endpoint: server.failure for server in router.servers.values()}
     found = {endpoint.engine: failure for endpoint, failure in here.items() if failure is not None}
     return found | {f"{endpoint.engine} (gone)": failure for endpoint, failure in router.gone.items()}
@@ -86,7 +86,9 @@ def weights_in_sync(
     failed |= {f"{where}, for held-out rows": failure for where, failure in (held_out or {}).items()}
     if failed:
         reasons = {failure.reason for failure in failed.values()}
-        text = "; ".join(sorted(f"{where}: {failure.message}" for where, failure in failed.items())[:TOLD_MOST])
+        text = "; ".join(
+            sorted(f"{where}: {failure.message}" for where, failure in failed.items())[:TOLD_MOST]
+        )
         return condition(ConditionType.WEIGHTS_IN_SYNC, False, min(reasons, key=GRAVEST_FIRST.index), text)
     if router.met and not is_short(router):
         # Neither version nor number: the condition would be another at every step, and every change of scale.

@@ -1,8 +1,8 @@
 """The validations of one job: which are due, which one runs, and what they came to.
 
-Full weights on shared servers: one runs between a step's report and the next batch, and training waits for it.
+Full weights on shared servers: one runs between a step's report and the next batch; training waits for it.
 LoRA on shared servers: they hold the adapter that is validated in a slot of its own, and training goes on.
-A server of its own (spec.evaluation.servers): training goes on, whatever is trained.
+A server for held-out rows (spec.evaluation.servers): training goes on, whatever is trained.
 Where training goes on, one validation runs and one may wait. When a third is due, the learner gets no batch
 until the first is over.
 """
@@ -22,9 +22,9 @@ from headway_coordinator import group as groups
 from headway_coordinator.bounds import lost
 from headway_coordinator.dataset import Row
 from headway_coordinator.engines.fleet import Fleet
+from headway_coordinator.engines.router import Router
 from headway_coordinator.evaluation import driver
 from headway_coordinator.evaluation.summary import Summary
-from headway_coordinator.engines.router import Router
 from headway_coordinator.gateway.core import Sampling
 from headway_coordinator.room import Room
 from headway_coordinator.spool import Replay

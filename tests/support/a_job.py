@@ -106,10 +106,17 @@ class Job:
 
     Args:
         beside: its servers hold the weights that are validated in a slot of their own.
+        dedicated: validations are sampled on a server of their own, so many episodes at once.
     """
 
     def __init__(
-        self, folder: Path, of: RLTrainingJobSpec | None = None, rows: int = 5, *, beside: bool = False
+        self,
+        folder: Path,
+        of: RLTrainingJobSpec | None = None,
+        rows: int = 5,
+        *,
+        beside: bool = False,
+        dedicated: int | None = None,
     ) -> None:
         self.spec = of or spec()
         self.store = FileStore()
@@ -118,7 +125,8 @@ class Job:
             train=[{"prompt": str(i)} for i in range(rows)],
             validation=[{"prompt": f"v{i}"} for i in range(3)],
         )
-        self.beside = beside
+        self.beside = beside or dedicated is not None
+        self.dedicated = dedicated
         self.tasks: list[Task] = []
         self.fails: Callable[[Task], bool] = lambda task: False
         self.pause: Callable[[Task], float] = lambda task: 0.0
@@ -140,6 +148,8 @@ class Job:
     @asynccontextmanager
     async def coordinator(self) -> AsyncIterator[tuple[Training, ScriptedLearner, asyncio.Task[None]]]:
         self.rotation, self.slot = Rotation(), Rotation()
+        room = None if self.dedicated is None else Room(self.dedicated)
+        beside = Beside(self.slot, self.episode, room)  # type: ignore[arg-type]
         spool, ledger = Spool(self.store, self.layout), Ledger(self.store, self.layout)
         ledger.load()
         self.ledger = ledger
@@ -154,7 +164,7 @@ class Job:
             Room(self.spec.rollout.max_concurrency),
             on_validation=self.on_validation,
             on_test=self.on_test,
-            beside=Beside(self.slot, self.episode) if self.beside else None,  # type: ignore[arg-type]
+            beside=beside if self.beside else None,
         )
         await training.restore(spool.replay())
         api = LearnerApi(TOKEN, lambda: b"")

@@ -26,7 +26,7 @@ class WarmPool(SpecModel):
     min: Annotated[int, Field(ge=0, le=4096)] = 4
     """Idle sandboxes kept ready while the job runs. 0: each is started when an episode asks."""
     max: Annotated[int, Field(ge=1, le=4096)] | None = None
-    """Most sandboxes of the job at once, idle and in use together. Absent: spec.rollout.maxConcurrency."""
+    """Most sandboxes of the job at once, idle and in use together. Absent: as many as episodes in flight."""
 
 
 class EgressRule(SpecModel):

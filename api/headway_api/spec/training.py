@@ -90,8 +90,8 @@ class RLTrainingJobSpec(SpecModel):
         ),
         Rule(
             "self.evaluation.servers == 'Shared' || has(self.data.validation) || has(self.data.test)",
-            "spec.evaluation.servers: Dedicated needs spec.data.validation or spec.data.test; give one of them, "
-            "or use Shared",
+            "spec.evaluation.servers: Dedicated needs spec.data.validation or spec.data.test; give one of "
+            "them, or use Shared",
             lambda self: (
                 not self.has_validation_server
                 or self.data.validation is not None

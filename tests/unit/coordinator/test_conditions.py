@@ -365,3 +365,18 @@ async def test_a_job_that_was_scaled_up_is_not_in_sync_without_the_new_server(tm
         fleet.router.discovered([A, B])
         fleet.router.holds(B, version(1))
         assert [known.status for known in coordinator.status().conditions] == ["True"]
+
+
+def test_a_server_for_held_out_rows_counts_while_weights_are_wanted_of_it() -> None:
+    told, train = conditions.Conditions(said(None, Reason.PENDING)), router(A, B)
+    held_out = router(there=(C,), replicas=1)
+    held_out.failed(C, Failure(Reason.UPDATE_FAILED, "no such file"))
+    [found] = told.current(train, 0.0, held_out)
+    assert (found.status, found.reason) == ("False", "UpdateFailed")
+    assert found.message == "http://c:8000, for held-out rows: no such file"
+    held_out.discovered(())
+    [found] = told.current(train, 1.0, held_out)
+    assert found.message == "http://c:8000 (gone), for held-out rows: no such file"
+    held_out.wanted = None
+    [found] = told.current(train, 2.0, held_out)
+    assert found.status == "True"

@@ -79,6 +79,17 @@ def test_what_is_validated_beside_training_has_a_place_of_its_own() -> None:
     assert served(model={"full": {}}, **HELD_OUT).adapters == 1, "no engine holds all weights twice"
 
 
+@pytest.mark.parametrize("model", [LORA, {"model": {"full": {}}}])
+def test_with_a_server_for_held_out_rows_no_server_needs_another_place(model: dict[str, Any]) -> None:
+    job = job_config(
+        Path("/nowhere"), "s3://bucket/model", evaluation={"servers": "Dedicated"}, **model, **HELD_OUT
+    )
+    assert job.validates_beside
+    assert job.served().adapters == 1
+    assert job.validation_host == "job-rollout-validation.tests.svc"
+    assert job.rollout_host == "job-rollout.tests.svc"
+
+
 def an_evaluation(rank: int | None, adapters: int) -> dict[str, str]:
     """Flags of a server that holds candidates, none of which is trained meanwhile."""
     changed = {"lora_rank": rank, "adapters": adapters, "updates": False}

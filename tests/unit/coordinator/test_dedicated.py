@@ -1,0 +1,236 @@
+"""A training job whose held-out rows are sampled on a server of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+from a_job import Job, publishing, spec
+from aiohttp import web
+from episodes import version
+from faulty_servers import Scripted, broker, sandbox, serving
+from lease_service import free_port
+from scripted_learner import ScriptedLearner
+from speaking_job import job, speaking_engine, until_ready
+
+from headway_api.conditions import Reason
+from headway_api.records import EpisodeRecord, GroupRecord, PolicyVersion, Purpose, WeightsManifest
+from headway_api.store import FileStore
+from headway_coordinator.conditions import failures
+from headway_coordinator.coordinator import NOT_VALIDATING, Coordinator
+from headway_coordinator.engines.router import Endpoint, Failure, Router
+from headway_coordinator.episode import Task
+from headway_coordinator.spool import decode
+
+TOKEN = "secret"
+
+
+class Server:
+    """A rollout server whose every weight is replaced: its engine says which ones it sampled with."""
+
+    def __init__(self, folder: Path) -> None:
+        self.taken: list[int] = []
+        self.fails: str | None = None
+        self._held: dict[str, Any] = {"version": None, "ready": False}
+        self.engine = speaking_engine(folder)
+        speak = self.engine.answers["POST /inference/v1/generate"]
+
+        def generate(body: Any) -> Any:
+            answer = speak(body)
+            held = str(PolicyVersion.model_validate(self._held["version"]))
+            choice = answer["choices"][0]
+            choice["weight_versions"] = [{"version": held, "start": 0, "end": len(choice["token_ids"])}]
+            return answer
+
+        def take(body: Any) -> Any:
+            if self.fails is not None:
+                return {"version": None, "ready": False, "error": self.fails, "reason": "VerificationFailed"}
+            self.taken.append(body["version"]["step"])
+            self._held.update(version=body["version"], ready=True, canary_error=1e-6)
+            return self._held
+
+        self.engine.answers = {**self.engine.answers, "POST /inference/v1/generate": generate}
+        self.agent = Scripted({"GET /v1/weights": lambda body: self._held, "POST /v1/weights": take})
+
+    async def discover(self) -> set[Endpoint]:
+        return {Endpoint(self.engine.url, self.agent.url)}
+
+    @property
+    def turns(self) -> int:
+        return self.engine.count("POST /inference/v1/generate")
+
+
+class Rig:
+    """The real coordinator over two such servers."""
+
+    def __init__(self, folder: Path, **evaluation: Any) -> None:
+        self.train, self.held_out = Server(folder / "train"), Server(folder / "held-out")
+        (folder / "test.jsonl").write_text(json.dumps({"prompt": "test 0"}) + "\n")
+        data = {name: {"uri": f"file://{folder}/{name}.jsonl"} for name in ("train", "validation", "test")}
+        model = {"base": f"file://{folder}/model", "full": {}, "dtype": "float32"}
+        how = {"passK": [1], "servers": "Dedicated", **evaluation}
+        self.config = job(folder, model=model, data=data, evaluation=how)
+        self.folder = folder
+        self.store = FileStore()
+        self.port = free_port()
+        self.status: list[dict[str, Any]] = []
+
+    async def run(self, stack: AsyncExitStack) -> tuple[Coordinator, ScriptedLearner, asyncio.Task[None]]:
+        for server in (self.train, self.held_out):
+            await stack.enter_async_context(serving(server.engine))
+            await stack.enter_async_context(serving(server.agent))
+        box = await stack.enter_async_context(serving(sandbox()))
+        leases = await stack.enter_async_context(serving(broker(box.url)))
+        coordinator = Coordinator(
+            self.config,
+            TOKEN,
+            self.store,
+            self.folder / "cache",
+            self.status.append,
+            broker_url=leases.url,
+            discover=self.train.discover,
+            discover_validation=self.held_out.discover,
+            port=self.port,
+        )
+        self.layout = coordinator.layout
+        published = publishing(self.store, self.layout)
+
+        def whole(step: int) -> WeightsManifest:
+            return published(step).model_copy(update={"kind": "full"})
+
+        url = f"http://127.0.0.1:{self.port}"
+        learner = ScriptedLearner(url, TOKEN, self.store, self.layout, whole)
+        running = asyncio.create_task(coordinator.run())
+
+        async def stop() -> None:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+        stack.push_async_callback(stop)
+        await until_ready(running, self.port)
+        return coordinator, learner, running
+
+    def groups(self, uris: list[str]) -> list[GroupRecord]:
+        return [decode(self.store.get(uri)) for uri in uris]
+
+
+def turns(groups: list[GroupRecord]) -> int:
+    return sum(len(episode.turns) for group in groups for episode in group.episodes)
+
+
+def versions(groups: list[GroupRecord]) -> set[int]:
+    rows = [row for group in groups for episode in group.episodes for row in episode.rows]
+    return {span.version.step for row in rows for span in row.versions}
+
+
+async def test_full_weights_are_validated_and_tested_there_while_training_goes_on(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    trained = asyncio.Event()
+
+    async def until_trained(request: web.Request) -> None:
+        await trained.wait()
+
+    rig.held_out.engine.faults["POST /inference/v1/generate"] = until_trained  # type: ignore[assignment]
+    async with AsyncExitStack() as stack, asyncio.timeout(100):
+        coordinator, learner, running = await rig.run(stack)
+        await learner.run(steps=2)
+        training, fleet = coordinator._training, coordinator._fleet
+        assert training is not None
+        assert fleet is not None
+        assert training.state.evaluations == {}, "none is over, and all steps are taken"
+        await fleet.ready()
+        text = coordinator._exporter.text().decode()
+        trained.set()
+        await asyncio.gather(learner.run(), running)
+    for purpose, step in (("train", 2), ("validation", 0)):
+        labels = f'job="job",namespace="ns",purpose="{purpose}"'
+        assert f'headway_weights_servers{{{labels},state="serving"}} 1.0' in text
+        url = (rig.train if purpose == "train" else rig.held_out).engine.url
+        assert f'headway_weights_version{{{labels},server="{url}"}} {step}.0' in text
+    status, layout = rig.status[-1], rig.layout
+    assert status["validation"]["step"] == 2
+    assert status["test"] is not None
+    assert rig.train.taken == [0, 1, 2]
+    assert rig.held_out.taken[:2] == [0, 2], "what is validated, and nothing between"
+    train = rig.groups(rig.store.list(layout.train_groups))
+    validated = {step: rig.groups(rig.store.list(layout.validation_groups(step))) for step in (0, 2)}
+    tested = rig.groups(rig.store.list(f"{layout.root}/trajectories/evaluation"))
+    assert {step: versions(found) for step, found in validated.items()} == {0: {0}, 2: {2}}
+    assert tested
+    assert rig.train.turns == turns(train)
+    assert rig.held_out.turns == turns([*validated[0], *validated[2], *tested])
+    assert rig.held_out.agent.count("DELETE") == 0, "the engine has no other weights to go back to"
+
+
+async def test_a_server_that_takes_no_weights_is_named(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    rig.held_out.fails = "canary off by 3.1"
+    async with AsyncExitStack() as stack, asyncio.timeout(60):
+        coordinator, learner, running = await rig.run(stack)
+        await learner.run(steps=2)
+        [said] = [c for c in coordinator.status().conditions if c.type == "WeightsInSync"]
+        training = coordinator._training
+        assert training is not None
+        assert "canary off by 3.1" in str(training.validations.problem)
+        rig.held_out.fails = None
+        await asyncio.gather(learner.run(), running)
+    assert (said.status, said.reason) == ("False", "VerificationFailed")
+    assert said.message == f"{rig.held_out.engine.url}, for held-out rows: canary off by 3.1"
+    [last] = [c for c in rig.status[-1]["conditions"] if c["type"] == "WeightsInSync"]
+    assert last["status"] == "True"
+
+
+async def test_it_holds_its_weights_until_others_are_wanted(tmp_path: Path) -> None:
+    """The slot of an engine whose every weight is replaced cannot be emptied."""
+    rig = Rig(tmp_path)
+    async with AsyncExitStack() as stack, asyncio.timeout(60):
+        coordinator, learner, _ = await rig.run(stack)
+        await learner.run(steps=1)
+        training, beside = coordinator._training, coordinator._beside
+        assert training is not None
+        assert beside is not None
+        while 0 not in training.state.evaluations or training.validations.unfinished:
+            await asyncio.sleep(0.01)
+        assert beside.fleet.router.problem() == NOT_VALIDATING
+        assert training.validations.problem is None
+        assert beside.fleet.router.replicas == 1
+        coordinator._scaled(7)
+        assert beside.fleet.router.replicas == 1
+        [said] = [c for c in coordinator.status().conditions if c.type == "WeightsInSync"]
+        assert said.reason != "VerificationFailed"
+    assert rig.held_out.agent.count("DELETE") == 0
+
+
+async def test_its_episodes_take_no_place_of_training(tmp_path: Path) -> None:
+    of = spec(batchSize=3)
+    job = Job(tmp_path, of, rows=12, dedicated=2)
+    held, plain = asyncio.Event(), job.episode
+
+    async def episode(task: Task) -> EpisodeRecord:
+        await held.wait()
+        return await plain(task)
+
+    job.episode = episode  # type: ignore[method-assign]
+    async with job.coordinator() as (training, learner, running):
+        await training.report(learner.commit(0, []))
+        most = {Purpose.TRAIN: of.rollout.max_concurrency, Purpose.VALIDATION: 2}
+        while any(training.state.in_flight[purpose] < count for purpose, count in most.items()):
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.05)
+        assert training.state.in_flight[Purpose.VALIDATION] == 2, "of three rows"
+        held.set()
+        await asyncio.gather(learner.run(), running)
+
+
+def test_failures_name_the_server_and_those_that_are_gone() -> None:
+    router, at = Router(wanted=version(1)), Endpoint("http://a:8000", "http://a:8001")
+    router.discovered({at})
+    assert failures(router) == {}
+    failure = Failure(Reason.UPDATE_FAILED, "no such file")
+    router.failed(at, failure)
+    assert failures(router) == {"http://a:8000": failure}
+    router.discovered(())
+    assert failures(router) == {"http://a:8000 (gone)": failure}
