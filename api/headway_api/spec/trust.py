@@ -74,10 +74,11 @@ class EvaluationSpec(MeasureSpec):
     """Training steps between validations; one more follows the last step. 0 does not validate. May be
     changed while the job is suspended."""
     at_start: bool = True
-    """Validate the base model before the first step, to compare with."""
+    """Validate the base model before the first step, so that there is something to compare with."""
     servers: Literal["Shared", "Dedicated"] = "Shared"
     """Who samples held-out rows. Shared: the servers of training, which waits meanwhile where it trains full
-    weights. Dedicated: one more server, with its accelerators; training goes on."""
+    weights. Dedicated: one more server, with its accelerators; training goes on. It samples as many episodes
+    at once as one server's share of rollout.maxConcurrency, beside those of training."""
 
 
 class PreflightSpec(SpecModel):
