@@ -1,13 +1,13 @@
 """Measure, and write `bench/results/rollout.md` and `.json`.
 
-    python -m bench.rollout [--only gateway,turn,asynchrony,pause,validation,cost] [--out FOLDER]
+    python -m bench.rollout [--only gateway,turn,asynchrony,pause,validation,dedicated,cost] [--out FOLDER]
 
 A section that is not run keeps the results it has.
 """
 
 from __future__ import annotations
 
-from bench.rollout import asynchrony, cost, gateway, pause, turn, validation
+from bench.rollout import asynchrony, cost, dedicated, gateway, pause, turn, validation
 from bench.support.report import prose
 from bench.support.sections import Benchmark
 
@@ -27,6 +27,7 @@ BENCHMARK = Benchmark(
         "asynchrony": asynchrony.measure,
         "pause": pause.measure,
         "validation": validation.measure,
+        "dedicated": dedicated.measure,
         "cost": cost.measure,
     },
 )

@@ -54,6 +54,8 @@ class Plan:
     """Steps between validations."""
     beside: bool = True
     """Whether training goes on while a step is validated."""
+    full: bool = False
+    """Whether every weight is trained; LoRA else."""
 
     @property
     def episodes(self) -> int:
@@ -121,8 +123,8 @@ class TimedLearner(ScriptedLearner):
         self.last = time.monotonic()
 
 
-async def run(folder: Path, server: Server, plan: Plan) -> Ran:
-    """One job, from the first weights to the last step."""
+async def run(folder: Path, server: Server, plan: Plan, held_out: Server | None = None) -> Ran:
+    """One job, from the first weights to the last step; `held_out` samples its validations."""
     number = next(_runs)
     folder = folder / f"job-{number}"
     folder.mkdir(parents=True)
@@ -133,7 +135,8 @@ async def run(folder: Path, server: Server, plan: Plan) -> Ran:
     async with AsyncExitStack() as stack:
         sandboxes = await stack.enter_async_context(warm_pool(TOKEN, size=16))
         agent = await stack.enter_async_context(agent_service(plan.turns, plan.latency))
-        config = job_config(folder, server.base, **spec(plan, agent), **validation(plan, folder))
+        evaluated = validation(plan, folder, dedicated=held_out is not None)
+        config = job_config(folder, server.base, **spec(plan, agent), **evaluated)
         config = config.model_copy(update={"uid": f"run-{number}"})
         if not plan.beside:
             config = Pausing.model_validate(config.model_dump())
@@ -149,6 +152,7 @@ async def run(folder: Path, server: Server, plan: Plan) -> Ran:
             statuses.append,
             broker_url=sandboxes.url,
             discover=server.discover,
+            discover_validation=held_out.discover if held_out else None,
             port=port,
             gateway_port=gateway,
             at=Where(base, base),
@@ -180,7 +184,7 @@ def spec(plan: Plan, agent_url: str) -> dict[str, Any]:
     """The job's spec."""
     return {
         "environment": {"image": "none", "entrypoint": ENTRYPOINT},
-        "model": {"contextLength": 4096, "lora": LORA},
+        "model": {"contextLength": 4096} | ({"full": {}} if plan.full else {"lora": LORA}),
         "algorithm": {
             "batchSize": plan.batch_size,
             "groupSize": plan.group_size,
@@ -194,14 +198,15 @@ def spec(plan: Plan, agent_url: str) -> dict[str, Any]:
     }
 
 
-def validation(plan: Plan, folder: Path) -> dict[str, Any]:
+def validation(plan: Plan, folder: Path, *, dedicated: bool = False) -> dict[str, Any]:
     """What the spec says of held-out rows, where there are any."""
     if not plan.validated_rows:
         return {}
     uris = {split: f"file://{folder}/{split}.jsonl" for split in ("train", "validation")}
+    how = {"everySteps": plan.validate_every, "atStart": True}
     return {
         "data": {split: {"uri": uri} for split, uri in uris.items()},
-        "evaluation": {"everySteps": plan.validate_every, "atStart": True},
+        "evaluation": how | {"servers": "Dedicated" if dedicated else "Shared"},
     }
 
 
