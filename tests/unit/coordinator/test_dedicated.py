@@ -6,8 +6,9 @@ import asyncio
 import json
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import pytest
 from a_job import Job, publishing, spec
 from aiohttp import web
 from episodes import version
@@ -66,13 +67,14 @@ class Server:
 class Rig:
     """The real coordinator over two such servers."""
 
-    def __init__(self, folder: Path, **evaluation: Any) -> None:
+    def __init__(self, folder: Path, kind: Literal["full", "lora"] = "full") -> None:
+        self.kind = kind
         self.train, self.held_out = Server(folder / "train"), Server(folder / "held-out")
         (folder / "test.jsonl").write_text(json.dumps({"prompt": "test 0"}) + "\n")
         data = {name: {"uri": f"file://{folder}/{name}.jsonl"} for name in ("train", "validation", "test")}
-        model = {"base": f"file://{folder}/model", "full": {}, "dtype": "float32"}
-        how = {"passK": [1], "servers": "Dedicated", **evaluation}
-        self.config = job(folder, model=model, data=data, evaluation=how)
+        model = {"base": f"file://{folder}/model", "dtype": "float32"}
+        model |= {"full": {}} if kind == "full" else {"lora": {"rank": 8, "alpha": 16}}
+        self.config = job(folder, model=model, data=data, evaluation={"passK": [1], "servers": "Dedicated"})
         self.folder = folder
         self.store = FileStore()
         self.port = free_port()
@@ -98,11 +100,11 @@ class Rig:
         self.layout = coordinator.layout
         published = publishing(self.store, self.layout)
 
-        def whole(step: int) -> WeightsManifest:
-            return published(step).model_copy(update={"kind": "full"})
+        def publish(step: int) -> WeightsManifest:
+            return published(step).model_copy(update={"kind": self.kind})
 
         url = f"http://127.0.0.1:{self.port}"
-        learner = ScriptedLearner(url, TOKEN, self.store, self.layout, whole)
+        learner = ScriptedLearner(url, TOKEN, self.store, self.layout, publish)
         running = asyncio.create_task(coordinator.run())
 
         async def stop() -> None:
@@ -126,8 +128,11 @@ def versions(groups: list[GroupRecord]) -> set[int]:
     return {span.version.step for row in rows for span in row.versions}
 
 
-async def test_full_weights_are_validated_and_tested_there_while_training_goes_on(tmp_path: Path) -> None:
-    rig = Rig(tmp_path)
+@pytest.mark.parametrize("kind", ["full", "lora"])
+async def test_weights_are_validated_and_tested_there_while_training_goes_on(
+    kind: Literal["full", "lora"], tmp_path: Path
+) -> None:
+    rig = Rig(tmp_path, kind)
     trained = asyncio.Event()
 
     async def until_trained(request: web.Request) -> None:
