@@ -25,6 +25,7 @@ from headway_coordinator.coordinator import NOT_VALIDATING, Coordinator
 from headway_coordinator.engines.router import Endpoint, Failure, Router
 from headway_coordinator.episode import Task
 from headway_coordinator.spool import decode
+from headway_coordinator.status import Heard
 
 TOKEN = "secret"
 
@@ -202,7 +203,7 @@ async def test_it_holds_its_weights_until_others_are_wanted(tmp_path: Path) -> N
         assert beside.fleet.router.problem() == NOT_VALIDATING
         assert training.validations.problem is None
         assert beside.fleet.router.replicas == 1
-        coordinator._scaled(7)
+        coordinator._hear(Heard(replicas=7))
         assert beside.fleet.router.replicas == 1
         [said] = [c for c in coordinator.status().conditions if c.type == "WeightsInSync"]
         assert said.reason != "VerificationFailed"
