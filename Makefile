@@ -12,9 +12,13 @@ PYTEST = $(PY) -m pytest --durations=10 $(PYTEST_ARGS)
 WORKERS ?= 3
 TOGETHER = $(PYTEST) -n $(WORKERS) --no-loadscope-reorder
 ORACLES = $(shell $(SYSTEM_PYTHON) hack/python/env.py path --oracles)/bin/python
-SHORT = -m "not long and not chaos"
+# Which tests `make test` runs, by what LONG says of those that take long.
+MARKS_ = not long and not chaos
+MARKS_e2e = not chaos and (e2e or not long)
+MARKS_all = not chaos
+SHORT = -m "$(MARKS_)"
 # A folder of them, for `make test-long`.
-LONG ?= tests
+IN ?= tests
 SOURCES = api analysis coordinator operator rollout trainer sandbox tests examples bench hack
 LOCAL_CLUSTER = $(SYSTEM_PYTHON) hack/cluster/cluster.py
 IMAGES = $(SYSTEM_PYTHON) hack/images/build.py
@@ -50,8 +54,8 @@ crds: venv ## write crds/, the chart's copies and the reference page from the mo
 
 .PHONY: test test-unit test-oracles test-integration test-e2e test-long test-chaos
 test: export CHAOS_KILLS ?= 1
-test: venv ## unit, integration, end to end; the cluster is stopped again if it was started here (ALL=1: the long tests too)
-	$(TOGETHER) $(if $(ALL),,$(SHORT)) tests
+test: venv ## unit, integration, end to end; the cluster is stopped again if it was started here (LONG=e2e: the long end-to-end tests too, LONG=all: all)
+	$(TOGETHER) -m "$(MARKS_$(LONG))" tests
 test-unit: venv ## pure Python, no process started
 	$(TOGETHER) tests/unit
 test-oracles: oracles ## the objective against verl and TRL, value and gradient (a minute; the first time an environment of 7 GB)
@@ -62,7 +66,7 @@ test-integration: venv ## against real vLLM, DeepSpeed, S3 and MLflow on this ma
 test-e2e: venv ## jobs from apply to their end on a real cluster, started and stopped if none is up
 	$(PYTEST) $(SHORT) tests/e2e
 test-long: venv ## the rest: processes killed in a job, full weights in vLLM, learner and vLLM together, clusters killed
-	$(TOGETHER) -m long $(LONG)
+	$(TOGETHER) -m long $(IN)
 test-chaos: export CHAOS_KILLS ?= 20
 test-chaos: venv ## coordinator, servers, agents, sandboxes and learners killed at random, CHAOS_KILLS times each (20: over an hour)
 	$(TOGETHER) -m chaos tests/integration
