@@ -103,9 +103,11 @@ class WarmPool(LeaseService):
 
 
 @asynccontextmanager
-async def warm_pool(token: str, size: int) -> AsyncIterator[WarmPool]:
-    """A broker that listens; every sandbox it started is gone afterwards."""
-    pool = WarmPool(ENVIRONMENT, ENVIRONMENT, ENTRYPOINT, token, size=size)
+async def warm_pool(
+    token: str, size: int, environment: Path = ENVIRONMENT, entrypoint: str = ENTRYPOINT
+) -> AsyncIterator[WarmPool]:
+    """A broker that listens; every sandbox it started is gone afterwards. `environment` is a folder."""
+    pool = WarmPool(environment, environment, entrypoint, token, size=size)
     runner = web.AppRunner(pool.app(), access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()

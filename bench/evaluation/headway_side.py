@@ -1,0 +1,91 @@
+"""The coordinator of one evaluation as a process of its own, without a cluster.
+
+    python -m bench.evaluation.headway_side JSON     prints when it ended and what that took, as JSON
+
+It is the coordinator's own program but for where its servers are found and where its status goes: a file.
+"""
+
+from __future__ import annotations
+
+import cProfile
+import json
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from headway_api import logs
+from headway_api.config import EvalConfig
+from headway_api.store import open_store
+from headway_coordinator.engines.discovery import Discover
+from headway_coordinator.engines.router import Endpoint
+from headway_coordinator.evaluation import job
+from headway_coordinator.evaluation.run import Evaluation, Unit
+from headway_coordinator.process import serve
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a cluster would tell it."""
+
+    job: dict[str, Any]
+    token: str
+    engine: str
+    agent: str
+    broker: str
+    port: int
+    gateway_port: int
+    folder: str
+    """For caches and the status."""
+    profile: str | None = None
+
+
+class Timed(Evaluation):
+    """Notes when the last group was durable, and on the bill."""
+
+    ended = 0.0
+
+    async def run(self, units: Sequence[Unit]) -> None:
+        await super().run(units)
+        Timed.ended = time.time()
+
+
+def main() -> None:
+    logs.setup()
+    settings = Settings(**json.loads(sys.argv[1]))
+    folder, config = Path(settings.folder), EvalConfig.model_validate(settings.job)
+    job.Evaluation = Timed  # type: ignore[misc]
+
+    def found(number: int) -> Discover:
+        async def discover() -> set[Endpoint]:
+            return {Endpoint(settings.engine, settings.agent)}
+
+        return discover
+
+    started, cpu = time.monotonic(), time.process_time()
+    coordinator = job.EvalCoordinator(
+        config,
+        settings.token,
+        open_store(config.spec.output),
+        folder / "cache",
+        lambda status: (folder / "status.json").write_text(json.dumps(status)),
+        broker_url=settings.broker,
+        discover=found,
+        port=settings.port,
+        gateway_port=settings.gateway_port,
+    )
+    with cProfile.Profile() if settings.profile else nullcontext() as profile:
+        uvloop.run(serve(coordinator))
+    if profile is not None:
+        profile.dump_stats(str(settings.profile))
+    spent = {"cpu": time.process_time() - cpu, "whole": time.monotonic() - started}
+    print(json.dumps({"ended": Timed.ended} | spent), flush=True)
+
+
+if __name__ == "__main__":
+    main()
