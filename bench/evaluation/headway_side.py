@@ -1,6 +1,6 @@
 """The coordinator of one evaluation as a process of its own, without a cluster.
 
-    python -m bench.evaluation.headway_side JSON     prints when it ended and what that took, as JSON
+    python -m bench.evaluation.headway_side JSON     prints what its episodes took, as JSON
 
 It is the coordinator's own program but for where its servers are found and where its status goes: a file.
 """
@@ -21,6 +21,7 @@ import uvloop
 
 from headway_api import logs
 from headway_api.config import EvalConfig
+from headway_api.records import EpisodeRecord
 from headway_api.store import open_store
 from headway_coordinator.engines.discovery import Discover
 from headway_coordinator.engines.router import Endpoint
@@ -46,13 +47,23 @@ class Settings:
 
 
 class Timed(Evaluation):
-    """Notes when the last group was durable, and on the bill."""
+    """Notes when the first episode begins, and when the last group is durable and on the bill."""
 
-    ended = 0.0
+    began: tuple[float, float] | None = None
+    ended: tuple[float, float] | None = None
+
+    async def _counted(self, *arguments: Any) -> EpisodeRecord:
+        Timed.began = Timed.began or now()
+        return await super()._counted(*arguments)
 
     async def run(self, units: Sequence[Unit]) -> None:
         await super().run(units)
-        Timed.ended = time.time()
+        Timed.ended = now()
+
+
+def now() -> tuple[float, float]:
+    """Seconds, and CPU seconds of this process."""
+    return time.monotonic(), time.process_time()
 
 
 def main() -> None:
@@ -67,7 +78,6 @@ def main() -> None:
 
         return discover
 
-    started, cpu = time.monotonic(), time.process_time()
     coordinator = job.EvalCoordinator(
         config,
         settings.token,
@@ -83,8 +93,10 @@ def main() -> None:
         uvloop.run(serve(coordinator))
     if profile is not None:
         profile.dump_stats(str(settings.profile))
-    spent = {"cpu": time.process_time() - cpu, "whole": time.monotonic() - started}
-    print(json.dumps({"ended": Timed.ended} | spent), flush=True)
+    assert Timed.began is not None
+    assert Timed.ended is not None
+    seconds, cpu = (after - before for before, after in zip(Timed.began, Timed.ended, strict=True))
+    print(json.dumps({"seconds": seconds, "cpu": cpu}), flush=True)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ import json
 import sys
 import time
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from inspect_ai import Task, eval
@@ -42,6 +41,15 @@ class Settings:
     """For its logs."""
 
 
+marks: list[tuple[float, float]] = []
+"""Where an episode begins, or has been judged."""
+
+
+def now() -> tuple[float, float]:
+    """Seconds, and CPU seconds of this process."""
+    return time.monotonic(), time.process_time()
+
+
 @tool
 def next_step() -> Tool:
     """The procedure, as the sandbox's environment reads it out."""
@@ -64,6 +72,7 @@ def opened() -> Solver:
     """The case, before anything is read."""
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
+        marks.append(now())
         for name in ("case", "steps"):
             state.store.set(name, state.metadata[name])
         return state
@@ -77,6 +86,7 @@ def solved() -> Scorer:
 
     async def score(state: TaskState, target: Target) -> Score:
         answer = state.output.completion
+        marks.append(now())
         return Score(value=CORRECT if procedure.solved(answer) else INCORRECT, answer=answer)
 
     return score
@@ -99,8 +109,7 @@ def task(rows: int) -> Task:
 
 
 def run(settings: Settings) -> dict[str, Any]:
-    """One evaluation."""
-    started, cpu = time.monotonic(), time.process_time()
+    """One evaluation, timed from the first episode's beginning to the last one's judgement."""
     config = GenerateConfig(temperature=0.0, max_tokens=settings.max_tokens, max_connections=settings.places)
     [log] = eval(
         task(settings.rows),
@@ -109,29 +118,23 @@ def run(settings: Settings) -> dict[str, Any]:
         log_dir=settings.folder,
         display="none",
     )
-    spent = {"cpu": time.process_time() - cpu, "whole": time.monotonic() - started}
-    return spent | told(log)
+    seconds, cpu = (after - before for before, after in zip(marks[0], marks[-1], strict=True))
+    return {"seconds": seconds, "cpu": cpu} | told(log)
 
 
 def told(log: EvalLog) -> dict[str, Any]:
-    """From the first sample's start to the last one's end, and what was sampled between."""
+    """What was sampled."""
     assert log.status == "success", log.error
     samples = log.samples or []
     assert not any(sample.error for sample in samples), "an episode failed"
-    times = [
-        (datetime.fromisoformat(str(s.started_at)), datetime.fromisoformat(str(s.completed_at)))
-        for s in samples
-    ]
     usage = [usage for sample in samples for usage in sample.model_usage.values()]
+    scores = [score for sample in samples for score in (sample.scores or {}).values()]
     return {
-        "seconds": (max(end for _, end in times) - min(begun for begun, _ in times)).total_seconds(),
         "episodes": len(samples),
         "turns": sum(isinstance(event, ModelEvent) for sample in samples for event in sample.events),
         "prompt_tokens": sum(use.input_tokens + (use.input_tokens_cache_read or 0) for use in usage),
         "sampled_tokens": sum(use.output_tokens for use in usage),
-        "solved": sum(
-            score.value == CORRECT for sample in samples for score in (sample.scores or {}).values()
-        ),
+        "solved": sum(score.value == CORRECT for score in scores),
     }
 
 

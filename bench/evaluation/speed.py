@@ -32,7 +32,8 @@ READ = prose(f"""
 
     *Headway* is the coordinator's own program with everything on: a sandbox process for each episode, tokens
     and log-probabilities recorded, each group on an S3 server and on the bill before it counts, figures and
-    gate while it runs. It ends when the last group is durable and billed. *vLLM alone* is the limit:
+    gate while it runs. It ends when the last group is durable and billed. The sandboxes are started before
+    the run, as a warm pool's are on nodes of their own. *vLLM alone* is the limit:
     Headway's requests, token for token and seed for seed, as bytes made beforehand, from a client that does
     nothing else, at as many places. A turn is sent once the one before it has its answer, and no tool runs
     between two. *Inspect AI* has the task as its users write it: `generate` with a tool, its provider for
@@ -43,9 +44,9 @@ READ = prose(f"""
     Each repetition runs every side once, in another order, with vLLM's prefix cache emptied before each. A
     ratio is that of two sides of one repetition, its interval by drawing repetitions again. *ms a turn* is
     what a place takes for a turn, the idle places at the end included. *Client CPU* is of the side's process
-    alone, *vLLM CPU* of the server's. *Whole run* adds what comes before the first episode and after the last
-    one. Of Headway that is preflight, weights proven, comparison, table, report and log; of Inspect AI its
-    own start and log.
+    alone, *vLLM CPU* of the server's. *Whole process* adds what comes before the first episode and after the
+    last one. Of Headway that is its start, preflight, weights proven, comparison, table, report and log; of
+    Inspect AI its own start and log.
 
     vLLM computes on one core. The other one holds its HTTP server, the client, the S3 server and all
     sandboxes: what they use, vLLM's HTTP server waits for. On a cluster they have nodes of their own.
@@ -106,7 +107,7 @@ def row(found: Sequence[Repetition], side: str) -> Row:
         "over the limit, ms": shown(statistics.median(added_ms(found, side))),
         "client CPU, ms an episode": median(lambda ran: 1000 * ran.cpu / ran.episodes),
         "vLLM CPU, ms an episode": median(lambda ran: 1000 * ran.engine_cpu / ran.episodes),
-        "whole run, s": median(lambda ran: ran.whole),
+        "whole process, s": median(lambda ran: ran.whole),
         "turns an episode": median(lambda ran: ran.turns / ran.episodes),
         "tokens sampled an episode": median(lambda ran: ran.sampled_tokens / ran.episodes),
         "prompt tokens an episode": shown(statistics.median(r.prompt_tokens / r.episodes for r in runs), 4),

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import sys
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -52,12 +53,12 @@ class Ran:
     side: str
     seconds: float
     """From the first episode's beginning to the last one's end; of Headway until it is durable and billed."""
-    whole: float
-    """Of the run: with what comes before the first episode and after the last one."""
     cpu: float
-    """Seconds of the client's process."""
+    """Seconds of the client's process in this time."""
+    whole: float
+    """Of the process, with what comes before the first episode and after the last one."""
     engine_cpu: float
-    """Seconds of vLLM's processes meanwhile."""
+    """Seconds of vLLM's processes in the whole of it."""
     episodes: int
     turns: int
     prompt_tokens: int
@@ -90,6 +91,7 @@ class Stand:
         job = config(self._objects, f"run-{next(self._numbers)}")
         folder = self._folder / job.uid
         folder.mkdir()
+        await self._pool.fill()
         settings = {
             "job": job.model_dump(mode="json", by_alias=True),
             "token": TOKEN,
@@ -101,16 +103,13 @@ class Stand:
             "folder": str(folder),
             "profile": str(profile) if profile else None,
         }
-        said, engine = await self._process("headway_side", settings)
+        said = await self._process("headway_side", settings)
         groups = await asyncio.to_thread(self._groups, job)
         episodes = [episode for group in groups for episode in group.episodes]
         turns = [turn for episode in episodes for turn in episode.turns]
         found = Ran(
             side="headway",
-            seconds=said["ended"] - min(episode.started_at for episode in episodes),
-            whole=said["whole"],
-            cpu=said["cpu"],
-            engine_cpu=engine,
+            **said,
             episodes=len(episodes),
             turns=len(turns),
             prompt_tokens=sum(turn.prompt_tokens for turn in turns),
@@ -132,8 +131,8 @@ class Stand:
         path = self._folder / f"plan-{next(self._numbers)}.json"
         path.write_text(json.dumps(asked))
         url = f"{self._server.url}/inference/v1/generate"
-        said, engine = await self._process("limit_side", {"url": url, "plan": str(path), "places": PLACES})
-        return Ran(side="limit", engine_cpu=engine, whole=said["seconds"], **said)
+        settings = {"url": url, "plan": str(path), "places": PLACES}
+        return Ran(side="limit", **await self._process("limit_side", settings))
 
     async def inspect(self) -> Ran:
         """The same task by Inspect AI."""
@@ -145,8 +144,7 @@ class Stand:
             "max_tokens": clerk.TURN_TOKENS,
             "folder": str(self._folder / f"inspect-{next(self._numbers)}"),
         }
-        said, engine = await self._process("inspect_side", settings)
-        return Ran(side="inspect", engine_cpu=engine, **said)
+        return Ran(side="inspect", **await self._process("inspect_side", settings))
 
     @cached_property
     def _stop_token_ids(self) -> list[int]:
@@ -156,15 +154,15 @@ class Stand:
         layout = Layout(job.spec.output.uri, job.namespace, job.name, job.uid)
         return Spool(self._store, layout).evaluated(CANDIDATE)
 
-    async def _process(self, side: str, settings: dict[str, Any]) -> tuple[dict[str, Any], float]:
-        """What a side says at its end, and the engine's CPU seconds meanwhile."""
+    async def _process(self, side: str, settings: dict[str, Any]) -> dict[str, Any]:
+        """What a side says at its end, how long its process lived, and the engine's CPU seconds meanwhile."""
         async with (
             aiohttp.ClientSession() as http,
             http.post(f"{self._server.url}/reset_prefix_cache") as answer,
         ):
             assert answer.status == 200, await answer.text()
         command = [sys.executable, "-m", f"bench.evaluation.{side}", json.dumps(settings)]
-        before = self._engine_seconds()
+        before, started = self._engine_seconds(), time.monotonic()
         log = self._folder / f"{side}.log"
         with log.open("ab") as errors:
             process = await asyncio.create_subprocess_exec(
@@ -172,7 +170,9 @@ class Stand:
             )
             said, _ = await process.communicate()
         assert process.returncode == 0, log.read_text(errors="replace")[-3000:]
-        return json.loads(said.splitlines()[-1]), self._engine_seconds() - before
+        spent = {"whole": time.monotonic() - started, "engine_cpu": self._engine_seconds() - before}
+        found: dict[str, Any] = json.loads(said.splitlines()[-1])
+        return found | spent
 
     def _engine_seconds(self) -> float:
         times = [psutil.Process(pid).cpu_times() for pid in self._server.engine_processes()]
@@ -210,5 +210,6 @@ async def standing(folder: Path, rows: int) -> AsyncIterator[Stand]:
         store.put(ROWS, "".join(json.dumps(row) + "\n" for row in procedure.rows(rows)).encode())
         with RolloutServer(folder / "server", base, job) as server:
             server.wait_ready(START_SECONDS)
-            async with warm_pool(TOKEN, PLACES, ENVIRONMENT, ENTRYPOINT) as pool:
+            # One for each episode and one for the preflight.
+            async with warm_pool(TOKEN, rows + 1, ENVIRONMENT, ENTRYPOINT, replaces=False) as pool:
                 yield Stand(folder, server, url, pool, rows)
