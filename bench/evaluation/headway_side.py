@@ -17,16 +17,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import uvloop
 
 from headway_api import logs
 from headway_api.config import EvalConfig
 from headway_api.records import EpisodeRecord
 from headway_api.store import open_store
+from headway_coordinator.engines import vllm
 from headway_coordinator.engines.discovery import Discover
 from headway_coordinator.engines.router import Endpoint
 from headway_coordinator.evaluation import job
 from headway_coordinator.evaluation.run import Evaluation, Unit
+from headway_coordinator.http import call
 from headway_coordinator.process import serve
 
 
@@ -51,14 +54,30 @@ class Timed(Evaluation):
 
     began: tuple[float, float] | None = None
     ended: tuple[float, float] | None = None
+    in_episodes = 0.0
+    """Seconds of all episodes."""
+    in_calls = 0.0
+    """Of these, seconds in calls to vLLM."""
 
     async def _counted(self, *arguments: Any) -> EpisodeRecord:
-        Timed.began = Timed.began or now()
-        return await super()._counted(*arguments)
+        Timed.began, started = Timed.began or now(), time.monotonic()
+        try:
+            return await super()._counted(*arguments)
+        finally:
+            Timed.in_episodes += time.monotonic() - started
 
     async def run(self, units: Sequence[Unit]) -> None:
         await super().run(units)
         Timed.ended = now()
+
+
+async def timed_call(http: aiohttp.ClientSession, method: str, url: str, **options: Any) -> Any:
+    """The coordinator's call to vLLM."""
+    started = time.monotonic()
+    try:
+        return await call(http, method, url, **options)
+    finally:
+        Timed.in_calls += time.monotonic() - started
 
 
 def now() -> tuple[float, float]:
@@ -71,6 +90,7 @@ def main() -> None:
     settings = Settings(**json.loads(sys.argv[1]))
     folder, config = Path(settings.folder), EvalConfig.model_validate(settings.job)
     job.Evaluation = Timed  # type: ignore[misc]
+    vllm.call = timed_call
 
     def found(number: int) -> Discover:
         async def discover() -> set[Endpoint]:
@@ -96,7 +116,8 @@ def main() -> None:
     assert Timed.began is not None
     assert Timed.ended is not None
     seconds, cpu = (after - before for before, after in zip(Timed.began, Timed.ended, strict=True))
-    print(json.dumps({"seconds": seconds, "cpu": cpu}), flush=True)
+    spent = {"in_episodes": Timed.in_episodes, "in_calls": Timed.in_calls}
+    print(json.dumps({"seconds": seconds, "cpu": cpu} | spent), flush=True)
 
 
 if __name__ == "__main__":

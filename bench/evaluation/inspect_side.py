@@ -8,6 +8,7 @@ this machine, where Headway writes to S3. Whatever is not named here is as Inspe
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 import time
@@ -108,11 +109,21 @@ def task(rows: int) -> Task:
     )
 
 
+async def prime(settings: Settings, first: Sample) -> None:
+    """Have vLLM cache how all episodes begin, as it does for the other sides before their clocks start."""
+    model = get_model(f"vllm/{settings.model}", base_url=settings.url, memoize=False)
+    assert not isinstance(first.input, str)
+    short = GenerateConfig(temperature=0.0, max_tokens=1)
+    await model.generate(first.input, tools=[next_step()], config=short)
+
+
 def run(settings: Settings) -> dict[str, Any]:
     """One evaluation, timed from the first episode's beginning to the last one's judgement."""
     config = GenerateConfig(temperature=0.0, max_tokens=settings.max_tokens, max_connections=settings.places)
+    measured = task(settings.rows)
+    asyncio.run(prime(settings, measured.dataset[0]))
     [log] = eval(
-        task(settings.rows),
+        measured,
         model=get_model(f"vllm/{settings.model}", base_url=settings.url, config=config),
         max_samples=settings.places,
         log_dir=settings.folder,
@@ -129,9 +140,12 @@ def told(log: EvalLog) -> dict[str, Any]:
     assert not any(sample.error for sample in samples), "an episode failed"
     usage = [usage for sample in samples for usage in sample.model_usage.values()]
     scores = [score for sample in samples for score in (sample.scores or {}).values()]
+    calls = [event for sample in samples for event in sample.events if isinstance(event, ModelEvent)]
     return {
+        "in_episodes": sum(sample.total_time or 0.0 for sample in samples),
+        "in_calls": sum(call.working_time or 0.0 for call in calls),
         "episodes": len(samples),
-        "turns": sum(isinstance(event, ModelEvent) for sample in samples for event in sample.events),
+        "turns": len(calls),
         "prompt_tokens": sum(use.input_tokens + (use.input_tokens_cache_read or 0) for use in usage),
         "sampled_tokens": sum(use.output_tokens for use in usage),
         "solved": sum(score.value == CORRECT for score in scores),

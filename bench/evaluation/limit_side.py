@@ -49,10 +49,14 @@ async def run(settings: Settings, plan: list[list[dict[str, Any]]]) -> dict[str,
     encoded = [[json.dumps(turn["body"]).encode() for turn in turns] for turns in plan]
     left: Iterator[tuple[int, list[bytes]]] = iter([*enumerate(encoded)])
     answers: dict[int, list[bytes]] = {}
+    in_episodes = 0.0
 
     async def place() -> None:
+        nonlocal in_episodes
         for number, bodies in left:
+            begun = time.monotonic()
             answers[number] = await episode(http, settings.url, bodies)
+            in_episodes += time.monotonic() - begun
 
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=None)) as http:
@@ -62,6 +66,9 @@ async def run(settings: Settings, plan: list[list[dict[str, Any]]]) -> dict[str,
     told = [[json.loads(text)["choices"][0]["token_ids"] for text in answers[n]] for n in range(len(plan))]
     wanted = [[turn["sampled"] for turn in turns] for turns in plan]
     return spent | {
+        # Between two calls it does nothing.
+        "in_episodes": in_episodes,
+        "in_calls": in_episodes,
         "episodes": len(plan),
         "turns": sum(map(len, told)),
         "prompt_tokens": sum(len(turn["body"]["token_ids"]) for turns in plan for turn in turns),

@@ -68,11 +68,11 @@ def sampling_seed(group: GroupRecord, episode: EpisodeRecord, sampling: Sampling
     return drawn.task(episode.index, episode.attempt).sampling_seed
 
 
-def body(model: str, call: Call, sampling: Sampling, stop: Sequence[int]) -> dict[str, Any]:
+def body(model: str, call: Call, sampling: Sampling, stop: Sequence[int], salt: str = SALT) -> dict[str, Any]:
     """A request to `/inference/v1/generate` as the coordinator makes it, but for its salt."""
     return {
         "model": model,
-        "cache_salt": SALT,
+        "cache_salt": salt,
         "token_ids": call.prompt,
         "sampling_params": {
             "max_tokens": sampling.max_tokens,

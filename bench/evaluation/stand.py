@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
 import json
 import sys
@@ -26,9 +27,10 @@ from bench.support.objects import BUCKET, REGION, objects
 from bench.support.sandboxes import WarmPool, warm_pool
 from headway_api.artifacts import Layout
 from headway_api.config import EvalConfig
-from headway_api.model_names import BASE_MODEL
+from headway_api.model_names import BASE_MODEL, salt_of
 from headway_api.records import GroupRecord
 from headway_api.store import Store, open_store
+from headway_coordinator.evaluation.candidates import UNTRAINED
 from headway_coordinator.gateway.core import Sampling
 from headway_coordinator.spool import Spool
 from headway_coordinator.trajectory.render import load
@@ -55,6 +57,10 @@ class Ran:
     """From the first episode's beginning to the last one's end; of Headway until it is durable and billed."""
     cpu: float
     """Seconds of the client's process in this time."""
+    in_episodes: float
+    """Seconds of all episodes, each from its sandbox's lease or its first turn to its end."""
+    in_calls: float
+    """Of these, seconds in calls to vLLM, by the client's clock."""
     whole: float
     """Of the process, with what comes before the first episode and after the last one."""
     engine_cpu: float
@@ -73,7 +79,11 @@ class Ran:
 
 
 class Stand:
-    """Runs the sides, each with an empty prefix cache."""
+    """Runs the sides, each with an empty prefix cache but for how all episodes begin.
+
+    Requests that arrive together find nothing of one another cached: the side whose first episodes begin at
+    one moment, which is the limit, would compute their common beginning once for each.
+    """
 
     def __init__(
         self, folder: Path, server: RolloutServer, objects_url: str, pool: WarmPool, rows: int
@@ -85,6 +95,8 @@ class Stand:
         self._rows = rows
         self._numbers = itertools.count()
         self._store: Store = open_store(config(objects_url, "store").spec.output)
+        self._opening: Call | None = None
+        """The first turn of all, once it is known."""
 
     async def headway(self, profile: Path | None = None) -> tuple[Ran, list[list[Call]]]:
         """A whole evaluation, with the requests that it made, by its records."""
@@ -103,7 +115,7 @@ class Stand:
             "folder": str(folder),
             "profile": str(profile) if profile else None,
         }
-        said = await self._process("headway_side", settings)
+        said = await self._process("headway_side", settings, salt_of(UNTRAINED, CANDIDATE))
         groups = await asyncio.to_thread(self._groups, job)
         episodes = [episode for group in groups for episode in group.episodes]
         turns = [turn for episode in episodes for turn in episode.turns]
@@ -116,7 +128,9 @@ class Stand:
             sampled_tokens=sum(turn.sampled_tokens for turn in turns),
             solved=sum(episode.score == 1.0 for episode in episodes),
         )
-        return found, replay.plan(groups, SAMPLING, SEED)
+        plan = replay.plan(groups, SAMPLING, SEED)
+        self._opening = plan[0][0]
+        return found, plan
 
     async def limit(self, plan: Sequence[Sequence[Call]]) -> Ran:
         """The same requests of vLLM alone."""
@@ -132,14 +146,14 @@ class Stand:
         path.write_text(json.dumps(asked))
         url = f"{self._server.url}/inference/v1/generate"
         settings = {"url": url, "plan": str(path), "places": PLACES}
-        return Ran(side="limit", **await self._process("limit_side", settings))
+        return Ran(side="limit", **await self._process("limit_side", settings, replay.SALT))
 
-    async def inspect(self) -> Ran:
-        """The same task by Inspect AI."""
+    async def inspect(self, rows: int | None = None) -> Ran:
+        """The same task by Inspect AI, or its first `rows`."""
         settings = {
             "url": f"{self._server.url}/v1",
             "model": BASE_MODEL,
-            "rows": self._rows,
+            "rows": self._rows if rows is None else rows,
             "places": PLACES,
             "max_tokens": clerk.TURN_TOKENS,
             "folder": str(self._folder / f"inspect-{next(self._numbers)}"),
@@ -154,13 +168,13 @@ class Stand:
         layout = Layout(job.spec.output.uri, job.namespace, job.name, job.uid)
         return Spool(self._store, layout).evaluated(CANDIDATE)
 
-    async def _process(self, side: str, settings: dict[str, Any]) -> dict[str, Any]:
+    async def _process(self, side: str, settings: dict[str, Any], salt: str | None = None) -> dict[str, Any]:
         """What a side says at its end, how long its process lived, and the engine's CPU seconds meanwhile."""
-        async with (
-            aiohttp.ClientSession() as http,
-            http.post(f"{self._server.url}/reset_prefix_cache") as answer,
-        ):
-            assert answer.status == 200, await answer.text()
+        await self._ask("/reset_prefix_cache")
+        if self._opening is not None and salt is not None:
+            short = dataclasses.replace(SAMPLING, max_tokens=1)
+            body = replay.body(BASE_MODEL, self._opening, short, self._stop_token_ids, salt)
+            await self._ask("/inference/v1/generate", body)
         command = [sys.executable, "-m", f"bench.evaluation.{side}", json.dumps(settings)]
         before, started = self._engine_seconds(), time.monotonic()
         log = self._folder / f"{side}.log"
@@ -173,6 +187,10 @@ class Stand:
         spent = {"whole": time.monotonic() - started, "engine_cpu": self._engine_seconds() - before}
         found: dict[str, Any] = json.loads(said.splitlines()[-1])
         return found | spent
+
+    async def _ask(self, path: str, body: Any = None) -> None:
+        async with aiohttp.ClientSession() as http, http.post(self._server.url + path, json=body) as answer:
+            assert answer.status == 200, await answer.text()
 
     def _engine_seconds(self) -> float:
         times = [psutil.Process(pid).cpu_times() for pid in self._server.engine_processes()]

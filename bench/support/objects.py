@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 import boto3
 from botocore.exceptions import BotoCoreError, ClientError
@@ -36,25 +37,18 @@ def objects(folder: Path) -> Iterator[str]:
     for each in (kept, about):
         each.mkdir(parents=True)
     port = free_port()
-    url, before = f"http://127.0.0.1:{port}", dict(os.environ)
+    url = f"http://127.0.0.1:{port}"
     keys = {"ROOT_ACCESS_KEY": KEYS["AWS_ACCESS_KEY_ID"], "ROOT_SECRET_KEY": KEYS["AWS_SECRET_ACCESS_KEY"]}
     command = [str(program()), "--port", f"127.0.0.1:{port}", "posix", "--sidecar", str(about), str(kept)]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(command, env=os.environ | keys, stdout=log, stderr=log)
-    os.environ.update(KEYS)
     try:
-        _create(url, process)
-        yield url
+        with patch.dict(os.environ, KEYS):
+            _create(url, process)
+            yield url
     finally:
-        os.environ.clear()
-        os.environ.update(before)
         process.terminate()
         process.wait(START_SECONDS)
-
-
-def client(url: str) -> object:
-    """A client of the server at `url`."""
-    return boto3.client("s3", endpoint_url=url, region_name=REGION)
 
 
 def _create(url: str, process: subprocess.Popen[bytes]) -> None:

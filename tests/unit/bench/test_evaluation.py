@@ -149,8 +149,10 @@ def test_the_model_reads_to_the_last_step_and_answers(
 RAN = Ran(
     side="",
     seconds=10.0,
-    whole=12.0,
     cpu=1.0,
+    in_episodes=150.0,
+    in_calls=148.0,
+    whole=12.0,
     engine_cpu=8.0,
     episodes=40,
     turns=200,
@@ -191,6 +193,7 @@ def test_a_turns_overhead_is_told_in_milliseconds_of_a_place() -> None:
     assert limit["ms a turn"] == pytest.approx(10_000 * PLACES / 200)
     assert ours["over the limit, ms"] == pytest.approx(1_000 * PLACES / 200)
     assert limit["over the limit, ms"] == 0
+    assert ours["outside vLLM, ms a turn"] == pytest.approx(1_000 * 2.0 / 200)
 
 
 def test_sides_that_sample_other_tokens_are_told() -> None:
