@@ -71,13 +71,16 @@ test-chaos: export CHAOS_KILLS ?= 20
 test-chaos: venv ## coordinator, servers, agents, sandboxes and learners killed at random, CHAOS_KILLS times each (20: over an hour)
 	$(TOGETHER) -m chaos tests/integration
 
-.PHONY: bench-rollout bench-learner bench-learning
+.PHONY: bench-rollout bench-learner bench-learning bench-eval
 bench-rollout: venv ## what the gateway, asynchrony and weight updates cost and gain: bench/results/rollout.md (half an hour; ONLY=gateway: a section)
 	PYTHONPATH=.:tests/support $(PY) -m bench.rollout $(if $(ONLY),--only $(ONLY))
 bench-learner: oracles venv ## an optimizer step against TRL's and bare PyTorch, one row against one a turn, memory, deltas: bench/results/learner.md (a quarter of an hour; ONLY=memory: a section)
 	PYTHONPATH=.:tests/support $(PY) -m bench.learner $(if $(ONLY),--only $(ONLY))
 bench-learning: venv ## the demo's job with three losses and three seeds each: bench/results/learning.md (over two hours; ONLY=cispo: one loss; ONLY=page: the page again from the figures on record)
 	PYTHONPATH=.:tests/support $(PY) -m bench.learning $(if $(ONLY),--only $(ONLY))
+bench-eval: export SYSTEM_PYTHON := $(SYSTEM_PYTHON)
+bench-eval: venv ## an evaluation's episodes a second against vLLM's own limit and against Inspect AI: bench/results/evaluation.md (8 minutes; ONLY=speed: a section, ONLY=page: the page again)
+	PYTHONPATH=.:tests/support $(PY) -m bench.evaluation $(if $(ONLY),--only $(ONLY))
 
 .PHONY: demo images image-base cluster-up cluster-down
 demo: export DEMO_BEGUN := $(shell date +%s)

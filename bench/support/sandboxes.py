@@ -23,6 +23,7 @@ from lease_service import START_SECONDS, LeaseService
 ENVIRONMENT = Path(__file__).resolve().parent / "environment"
 ENTRYPOINT = "work:Work"
 SANDBOX = Path(__file__).resolve().parents[2] / "sandbox"
+STARTING_AT_ONCE = 16
 # Below those that the kernel gives to connections, of which there are hundreds meanwhile.
 PORTS = itertools.cycle(range(15000, 32000))
 # -S: no site-packages, as in the sandbox's image.
@@ -42,14 +43,18 @@ class WarmPool(LeaseService):
     """Leases from a queue of servers that are up."""
 
     size: int = 16
+    replaces: bool = True
+    """Whether each lease has another server started in place of the one that it takes."""
     _ready: asyncio.Queue[Started] = field(default_factory=asyncio.Queue)
     _starting: set[asyncio.Task[None]] = field(default_factory=set)
     _http: aiohttp.ClientSession = field(default_factory=aiohttp.ClientSession)
 
     async def fill(self) -> None:
-        """Start as many as there should be, and wait for them."""
-        for _ in range(self.size):
+        """Start as many as are missing, a few at a time, and wait for all that are started."""
+        for _ in range(self.size - self._ready.qsize() - len(self._starting)):
             self._start()
+            if len(self._starting) >= STARTING_AT_ONCE:
+                await asyncio.wait(self._starting, return_when=asyncio.FIRST_COMPLETED)
         await asyncio.gather(*self._starting)
 
     async def close(self) -> None:
@@ -92,7 +97,8 @@ class WarmPool(LeaseService):
         assert self._allowed(request)
         body = await request.json()
         lease, token, asked = body["lease"], secrets.token_hex(8), time.monotonic()
-        self._start()
+        if self.replaces:
+            self._start()
         started = await self._ready.get()
         self.leased[lease] = started.process
         self.total += 1
@@ -103,9 +109,16 @@ class WarmPool(LeaseService):
 
 
 @asynccontextmanager
-async def warm_pool(token: str, size: int) -> AsyncIterator[WarmPool]:
-    """A broker that listens; every sandbox it started is gone afterwards."""
-    pool = WarmPool(ENVIRONMENT, ENVIRONMENT, ENTRYPOINT, token, size=size)
+async def warm_pool(
+    token: str,
+    size: int,
+    environment: Path = ENVIRONMENT,
+    entrypoint: str = ENTRYPOINT,
+    *,
+    replaces: bool = True,
+) -> AsyncIterator[WarmPool]:
+    """A broker that listens; every sandbox it started is gone afterwards. `environment` is a folder."""
+    pool = WarmPool(environment, environment, entrypoint, token, size=size, replaces=replaces)
     runner = web.AppRunner(pool.app(), access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()

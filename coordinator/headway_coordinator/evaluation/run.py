@@ -3,6 +3,7 @@
 a unit begins           when a place for its servers is free; candidates that need none begin at once
 rows are measured       in the order of the file, every candidate of a unit at a row before the next row
 a group is done         once it is in the spool and in the ledger; a successor does not sample it again
+a place is free         once its group is sampled: the next one begins while that one is written down
 a unit ends             when each of its candidates has every row, or has failed; its servers are let go
 """
 
@@ -11,9 +12,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from headway_analysis.measures.tries import Place, Rules, tries_of
 from headway_api import logs
@@ -33,6 +34,8 @@ from headway_coordinator.one_at_a_time import OneAtATime
 from headway_coordinator.room import Room
 from headway_coordinator.spool import Spool
 
+WRITING: Final = 8
+"""Sampled groups that may wait to be written down while others are sampled in their places."""
 _log = logging.getLogger(__name__)
 
 Players = Mapping[str, groups.Run]
@@ -151,9 +154,11 @@ class Evaluation:
                     self.state.candidates[name].stage = "Running"
             self._moved()
             left = self._left([*players])
+            places = max(1, unit.room.ceiling)
+            sampling = asyncio.Semaphore(places)
             async with asyncio.TaskGroup() as workers:
-                for _ in range(max(1, unit.room.ceiling)):
-                    workers.create_task(self._work(unit, players, left))
+                for _ in range(places + WRITING):
+                    workers.create_task(self._work(unit, players, left, sampling))
         for name in players:
             if self.state.candidates[name].stage == "Running":
                 self.state.candidates[name].stage = "Complete"
@@ -166,23 +171,36 @@ class Evaluation:
                 if candidate.stage == "Running" and position not in candidate.tries:
                     yield candidate, position
 
-    async def _work(self, unit: Unit, players: Players, left: Iterator[tuple[CandidateState, int]]) -> None:
-        for candidate, position in left:
-            try:
-                await self._group(unit, players[candidate.name], candidate, position)
-            except* CandidateFault as faults:
-                fault = _first(faults)
-                logs.event(
-                    _log,
-                    "candidate-failed",
-                    level=logging.ERROR,
-                    candidate=candidate.name,
-                    error=fault.sentence,
-                )
-                candidate.fault(fault)
-                self._moved()
+    async def _work(
+        self,
+        unit: Unit,
+        players: Players,
+        left: Iterator[tuple[CandidateState, int]],
+        sampling: asyncio.Semaphore,
+    ) -> None:
+        while True:
+            async with AsyncExitStack() as place:
+                await place.enter_async_context(sampling)
+                if (following := next(left, None)) is None:
+                    return
+                candidate, position = following
+                try:
+                    group = await self._sampled(unit, players[candidate.name], candidate, position)
+                    await place.aclose()
+                    await self._keep(unit, candidate, group)
+                except* CandidateFault as faults:
+                    self._failed(candidate, _first(faults))
 
-    async def _group(self, unit: Unit, player: groups.Run, candidate: CandidateState, position: int) -> None:
+    def _failed(self, candidate: CandidateState, fault: CandidateFault) -> None:
+        logs.event(
+            _log, "candidate-failed", level=logging.ERROR, candidate=candidate.name, error=fault.sentence
+        )
+        candidate.fault(fault)
+        self._moved()
+
+    async def _sampled(
+        self, unit: Unit, player: groups.Run, candidate: CandidateState, position: int
+    ) -> GroupRecord:
         plan = groups.Plan(
             slot=self._order.slot(position),
             purpose=Purpose.EVALUATION,
@@ -194,13 +212,16 @@ class Evaluation:
             candidate=candidate.name,
             sampled_by=unit.sampled_by,
         )
-        group = await groups.run(
+        return await groups.run(
             plan,
             lambda task: self._counted(candidate.name, player, task),
             unit.room,
             incarnation=self._incarnation,
             max_retries=self._spec.rollout.max_retries,
         )
+
+    async def _keep(self, unit: Unit, candidate: CandidateState, group: GroupRecord) -> None:
+        """Make a group durable, then count it."""
         group = await self._store(self._put, group)
         await self._store(self._ledger.group, group)
         self._add(candidate, group)

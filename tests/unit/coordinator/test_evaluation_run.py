@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 
 import pytest
 from an_evaluation import EvalJob, spec
 
 from headway_api.exits import job_error
-from headway_api.records import EpisodeRecord, UsageClass
+from headway_api.records import EpisodeRecord, GroupRecord, UsageClass
 from headway_coordinator.bounds import LOST_LIMIT
 from headway_coordinator.episode import Task
+from headway_coordinator.evaluation.run import WRITING
 from headway_coordinator.faults import CandidateFault
 from headway_coordinator.ledger.segments import total
 
@@ -148,6 +150,31 @@ async def test_episodes_of_an_evaluation_are_billed_as_such(tmp_path: Path) -> N
     assert (
         sum(each[UsageClass.EVALUATION_SAMPLE] for each in by_candidate) == used[UsageClass.EVALUATION_SAMPLE]
     )
+
+
+async def test_a_slow_store_leaves_no_place_empty(tmp_path: Path) -> None:
+    job = EvalJob(tmp_path, spec(evaluation={"groupSize": 1}), rows=30)
+    evaluation = await job.coordinator()
+    answers, put = threading.Event(), evaluation._put
+
+    def slow(group: GroupRecord) -> GroupRecord:
+        assert answers.wait(60)
+        return put(group)
+
+    evaluation._put = slow  # type: ignore[method-assign]
+    running = asyncio.create_task(evaluation.run([job.unit("base", server_set=0, room=2)]))
+    try:
+        async with asyncio.timeout(30):
+            while len(job.tasks) < 2 + WRITING:
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        assert len(job.tasks) == 2 + WRITING, "what waits for the store is bounded"
+        assert not evaluation.state.candidates["base"].tries
+    finally:
+        answers.set()
+    await running
+    assert evaluation.state.candidates["base"].stage == "Complete"
+    assert len(job.tasks) == 30
 
 
 async def test_a_suspended_job_lets_go_of_its_servers(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""How fast an evaluation runs: `make bench-eval`."""

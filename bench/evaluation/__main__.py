@@ -1,0 +1,25 @@
+"""Measure, and write `bench/results/evaluation.md` and `.json`.
+
+python -m bench.evaluation [--only speed] [--out FOLDER]
+"""
+
+from __future__ import annotations
+
+from bench.evaluation import speed
+from bench.support.report import prose
+from bench.support.sections import Benchmark
+
+BENCHMARK = Benchmark(
+    name="evaluation",
+    title="Evaluation: episodes a second",
+    intro=prose("""
+        Made by `make bench-eval`. What is judged is a ratio of two sides measured in one run on one machine
+        and one vLLM server, with the absolute values beside it; those say nothing of other machines. All
+        parts are real: the coordinator, vLLM's CPU build under Headway's rollout server, sandbox servers, an
+        S3 server (versitygw), and Inspect AI in the version that is locked.
+    """),
+    sections={"speed": speed.measure},
+)
+
+if __name__ == "__main__":
+    BENCHMARK.main()

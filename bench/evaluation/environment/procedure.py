@@ -1,0 +1,39 @@
+"""The task's words, the same for sandbox, Inspect AI's task and model. Standard library only."""
+
+from __future__ import annotations
+
+import zlib
+
+SYSTEM = "You are the clerk of a refund desk. Read the procedure step by step, then answer in one line."
+ASK = "Handle case {name}: read its procedure to the end before you answer."
+TOOL = "next_step"
+DESCRIPTION = "Read the next step of the procedure."
+PARAMETER, ABOUT = "about", "What the step is read for."
+LAST = " That was the last step."
+"""By these words, one token, the model knows that there is nothing more to read."""
+ANSWER = "Approved: we refund this customer everything that was paid."
+SHORTEST, LONGEST = 2, 6
+"""Calls that a case takes: episodes of one length would all end, and begin, together."""
+ITEMS = ("receipt", "lamp", "voucher", "warranty", "delivery", "invoice", "parcel", "account")
+
+
+def rows(number: int) -> list[dict[str, object]]:
+    """The cases. Lengths follow one another, so that any number of them has the same mix."""
+    span = LONGEST - SHORTEST + 1
+    return [
+        {"prompt": ASK.format(name=f"c{n:06d}"), "case": f"c{n:06d}", "steps": SHORTEST + 3 * n % span}
+        for n in range(number)
+    ]
+
+
+def step(case: str, number: int, steps: int) -> str:
+    """What the tool says at its call `number`, counted from 1, of a case of so many steps."""
+    drawn = zlib.crc32(f"{case}/{number}".encode())
+    first, second = ITEMS[drawn % 8], ITEMS[drawn // 8 % 8]
+    text = f"Step {number}: compare the {first} of {case} with the {second}, and note {drawn % 997}.50."
+    return text + LAST if number >= steps else text
+
+
+def solved(answer: str) -> bool:
+    """Whether the case was decided as it should be."""
+    return answer.strip() == ANSWER

@@ -1,0 +1,86 @@
+"""vLLM alone: requests that are known beforehand, each sent as soon as the one before it has its answer.
+
+    python -m bench.evaluation.limit_side JSON     prints what it took, as JSON
+
+Bodies are encoded before the clock starts, and answers read after it has stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import uvloop
+
+JSON_BODY = {"Content-Type": "application/json"}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is asked of whom."""
+
+    url: str
+    plan: str
+    """File with bodies and the tokens that they are answered with, by episode and turn."""
+    places: int
+    """Episodes at once."""
+
+
+async def episode(http: aiohttp.ClientSession, url: str, bodies: list[bytes]) -> list[bytes]:
+    """Answers to one episode's requests, one after the other."""
+    found = []
+    for body in bodies:
+        async with http.post(url, data=body, headers=JSON_BODY) as answer:
+            text = await answer.read()
+            assert answer.status == 200, text
+            found.append(text)
+    return found
+
+
+async def run(settings: Settings, plan: list[list[dict[str, Any]]]) -> dict[str, Any]:
+    """Every episode, in order."""
+    encoded = [[json.dumps(turn["body"]).encode() for turn in turns] for turns in plan]
+    left: Iterator[tuple[int, list[bytes]]] = iter([*enumerate(encoded)])
+    answers: dict[int, list[bytes]] = {}
+    in_episodes = 0.0
+
+    async def place() -> None:
+        nonlocal in_episodes
+        for number, bodies in left:
+            begun = time.monotonic()
+            answers[number] = await episode(http, settings.url, bodies)
+            in_episodes += time.monotonic() - begun
+
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=None)) as http:
+        started, cpu = time.monotonic(), time.process_time()
+        await asyncio.gather(*(place() for _ in range(settings.places)))
+        spent = {"seconds": time.monotonic() - started, "cpu": time.process_time() - cpu}
+    told = [[json.loads(text)["choices"][0]["token_ids"] for text in answers[n]] for n in range(len(plan))]
+    wanted = [[turn["sampled"] for turn in turns] for turns in plan]
+    return spent | {
+        # Between two calls it does nothing.
+        "in_episodes": in_episodes,
+        "in_calls": in_episodes,
+        "episodes": len(plan),
+        "turns": sum(map(len, told)),
+        "prompt_tokens": sum(len(turn["body"]["token_ids"]) for turns in plan for turn in turns),
+        "sampled_tokens": sum(len(tokens) for turns in told for tokens in turns),
+        "solved": sum(found == tokens for found, tokens in zip(told, wanted, strict=True)),
+    }
+
+
+def main() -> None:
+    settings = Settings(**json.loads(sys.argv[1]))
+    print(json.dumps(uvloop.run(run(settings, json.loads(Path(settings.plan).read_text())))), flush=True)
+
+
+if __name__ == "__main__":
+    main()
