@@ -110,10 +110,12 @@ def demo(settings: Settings) -> None:
             counted = bill.verified(job, run)
             compared = collect(platform, judged, settings)
             evaluation_counted = bill.verified(judged, compared)
+            recounted = evaluation.recounted(platform, judged, compared)
         threshold = float(job["spec"]["evaluation"]["successThreshold"])
         print("\n" + report.text(job, run, timings.seconds, threshold, counted, found))
         print(f"  {created}\n")
         print(evaluation.text(judged, compared))
+        print(f"  recounted from the table: {recounted}")
         print(f"\nThe bill of the evaluation\n{evaluation_counted}")
         print(f"\n{finish(platform, settings)}")
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,14 +14,16 @@ from typing import Any
 import yaml
 
 from headway_demo import images, quickstart
+from headway_demo.bill import BillMismatch
 from headway_demo.kube import Kube, KubeError
 from headway_demo.platform import MANIFESTS, Platform
-from headway_demo.settings import BUCKET, NAMESPACE, Settings
+from headway_demo.settings import BUCKET, NAMESPACE, ROOT, Settings
 from headway_demo.watch import is_true, why
 
 NAME = "sop-quickstart"
 KIND = "rlevaljob"
 POLL_S, SHOW_S = 2.0, 15.0
+MLFLOW_PORT, RECOUNT_S = 5000, 120
 SERVE = Path(__file__).with_name("serve.py")
 Job = dict[str, Any]
 
@@ -65,6 +69,29 @@ def run(platform: Platform, *, deadline_s: float) -> Job:
         if elapsed > deadline_s:
             raise KubeError(f"evaluation {NAME} is not complete after {deadline_s:.0f} s:\n{why(job)}")
         time.sleep(POLL_S)
+
+
+def recounted(platform: Platform, job: Job, folder: Path) -> str:
+    """Every number of report, status and MLflow, counted again from the table; what came of it.
+
+    Raises:
+        BillMismatch: a number differs.
+    """
+    (folder / "job.json").write_text(json.dumps(job))
+    report, table = str(folder / "report.json"), str(folder / "results.parquet")
+    told = [_script("recount_eval.py", table, report, "--status", str(folder / "job.json"))]
+    with platform.kube.forward(NAMESPACE, "service/mlflow", MLFLOW_PORT) as port:
+        experiment = f"{NAMESPACE}/{NAME}"
+        told.append(_script("recount_mlflow.py", report, f"http://127.0.0.1:{port}", experiment))
+    return "; ".join(told)
+
+
+def _script(name: str, *arguments: str) -> str:
+    command = [sys.executable, str(ROOT / "hack" / name), *arguments]
+    done = subprocess.run(command, text=True, capture_output=True, timeout=RECOUNT_S)
+    if done.returncode:
+        raise BillMismatch(f"{name}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return done.stdout.strip()
 
 
 def judged(job: Job) -> bool:

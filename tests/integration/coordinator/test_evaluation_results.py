@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import logging
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +38,7 @@ from headway_coordinator.metrics import evaluations
 from headway_coordinator.spool import Spool
 
 ROWS = 4
+RECOUNT = Path(__file__).parents[3] / "hack" / "recount_mlflow.py"
 NAMES = tuple(job.CHANCE)
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
@@ -154,6 +157,29 @@ def test_a_run_for_each_candidate_with_its_figures(written: Written, client: Mlf
     assert all(run.info.status == "FINISHED" for run in found.values())
     history = client.get_metric_history(found["tuned"].info.run_id, "eval/external_score")
     assert len(history) == 1, "a successor adds no second point"
+
+
+def test_the_recount_finds_each_wrong_number_in_mlflow(
+    written: Written, client: MlflowClient, tmp_path: Path
+) -> None:
+    wanted, path = written.run.job.spec.tracking.mlflow, tmp_path / "report.json"
+    assert wanted is not None
+
+    def recounted(report: dict[str, Any]) -> subprocess.CompletedProcess[str]:
+        path.write_text(json.dumps(report))
+        command = [sys.executable, RECOUNT, path, wanted.uri, "ns/judged"]
+        return subprocess.run(command, text=True, capture_output=True, timeout=60)
+
+    report = written.report()
+    done = recounted(report)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.endswith("numbers in MLflow are the same\n")
+    report["candidates"][0]["measures"]["all"]["success"]["low"] += 0.01
+    report["differences"]["reward"]["tuned"]["value"] += 0.01
+    lines = recounted(report).stdout.splitlines()
+    assert len(lines) == 2
+    assert "eval/success_low: the report has" in lines[0]
+    assert "tuned eval/difference/reward: the report has" in lines[1]
 
 
 def test_a_run_says_what_the_candidate_is(written: Written, client: MlflowClient) -> None:

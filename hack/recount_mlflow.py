@@ -1,0 +1,111 @@
+"""Holds what MLflow shows of an evaluation against its report, which recount_eval.py counts again.
+
+    recount_mlflow.py report.json TRACKING_URL EXPERIMENT
+
+Independent of Headway and of MLflow's client on purpose: the standard library alone. Every measure, every end
+of an interval and every paired difference of the report has to stand in the run of its candidate. Anything
+that differs is printed, and the exit status is 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import urllib.request
+from collections.abc import Iterator, Mapping
+from math import isclose
+from typing import Any
+from urllib.parse import quote
+
+Json = Any
+TAG = "headway.dev/candidate"
+ALL = "all"
+ENDS = (("", "value"), ("_low", "low"), ("_high", "high"))
+DIFFERENCE_ENDS = (*ENDS, ("_p_holm", "p_holm"))
+AT_ONCE = 200
+REQUEST_S = 30
+
+
+def ask(url: str, body: Json = None) -> Json:
+    """MLflow's answer; a POST where there is a body."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=REQUEST_S) as answer:
+        return json.load(answer)
+
+
+def runs(url: str, experiment: str, uid: str) -> dict[str, dict[str, float]]:
+    """Candidate -> name of a metric -> its value, of the runs of the job with this uid."""
+    api = url.rstrip("/") + "/api/2.0/mlflow"
+    found = ask(f"{api}/experiments/get-by-name?experiment_name={quote(experiment, safe='')}")
+    asked = {
+        "experiment_ids": [found["experiment"]["experiment_id"]],
+        "filter": f"tags.`headway.dev/uid` = '{uid}'",
+        "max_results": AT_ONCE,
+    }
+    told = {}
+    for run in ask(f"{api}/runs/search", asked).get("runs", []):
+        tags = {each["key"]: each["value"] for each in run["data"].get("tags", [])}
+        if TAG in tags:
+            told[tags[TAG]] = {each["key"]: each["value"] for each in run["data"].get("metrics", [])}
+    return told
+
+
+def usable(name: str) -> str:
+    """A task as it may stand in a metric's name."""
+    return re.sub(r"[^\w\-. :/]", "_", name, flags=re.ASCII)
+
+
+def expected(name: str, candidate: Json, report: Json) -> Iterator[tuple[str, float]]:
+    """What the run of a candidate has to show."""
+    for task, measures in candidate["measures"].items():
+        behind = "" if task == ALL else f"/{usable(task)}"
+        for measure, figure in measures.items():
+            for end, key in ENDS:
+                if figure[key] is not None:
+                    yield f"eval/{measure}{end}{behind}", figure[key]
+    parts = [("", report["differences"])]
+    parts += [(f"/{usable(suite)}", each["differences"]) for suite, each in report.get("suites", {}).items()]
+    for behind, differences in parts:
+        for measure, by_candidate in differences.items():
+            for end, key in DIFFERENCE_ENDS:
+                if (value := by_candidate.get(name, {}).get(key)) is not None:
+                    yield f"eval/difference/{measure}{end}{behind}", value
+
+
+def compare(report: Json, shown: Mapping[str, Mapping[str, float]]) -> tuple[int, list[str]]:
+    """How many numbers were looked at, and what is wrong of them."""
+    checked, wrong = 0, []
+    for candidate in report["candidates"]:
+        name = candidate["name"]
+        if not candidate["tries"]:
+            continue
+        if name not in shown:
+            wrong.append(f"MLflow has no run of candidate {name}")
+            continue
+        for metric, value in expected(name, candidate, report):
+            checked += 1
+            told = shown[name].get(metric)
+            if told is None or not isclose(told, value, rel_tol=1e-9, abs_tol=1e-12):
+                wrong.append(f"{name} {metric}: the report has {value}, MLflow {told}")
+    return checked, wrong
+
+
+def main() -> int:
+    """Print what differs; 1 where anything does."""
+    parser = argparse.ArgumentParser(description="Holds what MLflow shows against an evaluation's report.")
+    parser.add_argument("report")
+    parser.add_argument("url")
+    parser.add_argument("experiment")
+    told = parser.parse_args()
+    with open(told.report) as file:
+        report = json.load(file)
+    checked, wrong = compare(report, runs(told.url, told.experiment, report["job"]["uid"]))
+    print("\n".join(wrong) or f"{checked} numbers in MLflow are the same")
+    return 1 if wrong or not checked else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
