@@ -1,0 +1,64 @@
+"""Tasks of Inspect AI beside the job's own rows: real sandboxes, real Inspect AI, a coordinator's process."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from suite_rig import SUITE, SuiteRig, suite_rig
+
+from headway_api.store import FileStore
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+LIMIT, ROWS = 3, 2
+
+
+def table(rig: SuiteRig) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = pq.read_table(io.BytesIO(FileStore().get(rig.layout.results))).to_pylist()
+    return found
+
+
+async def test_a_suite_stands_beside_the_own_rows_and_a_kill_repeats_no_sample(tmp_path: Path) -> None:
+    wrong = {"good": {}, "bad": {"+": 1, "-": 1, "*": 1}}
+    async with suite_rig(tmp_path, wrong, limit=LIMIT, rows=ROWS) as rig:
+        first = await rig.coordinator()
+        async with asyncio.timeout(300):
+            while sum(int(name.rpartition("-")[2]) >= ROWS for name in rig.groups()) < 1:
+                assert first.returncode is None, rig.log
+                await asyncio.sleep(0.2)
+        first.kill()
+        await first.wait()
+        durable = set(rig.groups())
+        leases = rig.suite.total
+        assert await (await rig.coordinator()).wait() == 0, rig.log
+        # The preflight's sandbox, and one for each sample that was not durable.
+        left = len(wrong) * LIMIT - sum(int(name.rpartition("-")[2]) >= ROWS for name in durable)
+        assert rig.suite.total - leases == 1 + left
+        assert Counter(rig.groups()) == Counter(
+            f"e-{name}-{at:06d}" for name in wrong for at in range(ROWS + LIMIT)
+        )
+        results = {each["name"]: each for each in rig.status()["results"]}
+        assert {name: each["rows"] for name, each in results.items()} == dict.fromkeys(wrong, ROWS)
+        progress = rig.status()["progress"]
+        assert (progress["groups"], progress["ofGroups"]) == (2 * (ROWS + LIMIT), 2 * (ROWS + LIMIT))
+        scores = {name: each["suites"][0]["score"].split()[0] for name, each in results.items()}
+        assert scores == {"good": "1.00", "bad": "0.00"}
+        lines = table(rig)
+        assert {line["task"] for line in lines if line["suite"]} == {SUITE}
+        assert [line["reward"] for line in lines if line["suite"] and line["candidate"] == "good"] == [
+            1.0
+        ] * LIMIT
+        assert {name for line in lines if line["suite"] for name, _ in line["metrics"]} == {
+            "match",
+            "includes",
+        }
+        report = rig.report()
+        measures = next(each for each in report["candidates"] if each["name"] == "bad")["measures"]
+        assert measures[SUITE]["external_score"]["value"] == 0.0
+        assert measures["all"]["external_score"]["rows"] == ROWS
+        assert report["suites"][SUITE]["differences"]["external_score"]["bad"]["value"] == -1.0
