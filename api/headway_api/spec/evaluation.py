@@ -232,8 +232,8 @@ class RLEvalJobSpec(SpecModel):
         Rule(
             "!has(self.suites) || self.suites.all(s, self.rollout.timeoutSeconds <= "
             "s.sandbox.deadlineSeconds)",
-            "spec.rollout.timeoutSeconds must not be above sandbox.deadlineSeconds of a suite: an episode ends "
-            "with its sandbox; lower the first, or raise the second",
+            "spec.rollout.timeoutSeconds must not be above sandbox.deadlineSeconds of a suite: an episode "
+            "ends with its sandbox; lower the first, or raise the second",
             lambda self: all(
                 self.rollout.timeout_seconds <= suite.sandbox.deadline_seconds for suite in self.suites
             ),

@@ -11,8 +11,8 @@ import aiohttp
 from headway_api import names
 from headway_api.config import EvalConfig, JobConfig
 from headway_api.records import Purpose
-from headway_api.spec.agent import HttpAgent as HttpSpec
 from headway_api.spec import suite as suites
+from headway_api.spec.agent import HttpAgent as HttpSpec
 from headway_coordinator.agents.agent import Agent
 from headway_coordinator.agents.builtin import Builtin
 from headway_coordinator.agents.http import HttpAgent

@@ -1,5 +1,4 @@
-"""What each candidate is measured on: the rows of the job's dataset, and after them the samples of its suites.
-Pure.
+"""What each candidate is measured on: the rows of the job's dataset, then the samples of its suites. Pure.
 
 A position stands for the same row or sample in every process of the job, so seeds and group ids follow it.
 """

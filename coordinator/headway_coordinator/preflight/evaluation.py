@@ -50,8 +50,9 @@ class EvalRunner(Checklist):
     async def environment(
         self, row: Row, broker: Broker, incarnation: int, suites: Mapping[str, Broker]
     ) -> ResetReply:
-        """One real sandbox: import, reset and judgement; and of each suite one that loads its task. Returns how
-        the environment begins the row.
+        """One real sandbox: import, reset and judgement; and of each suite one that loads its task.
+
+        Returns how the environment begins the row.
 
         Args:
             suites: of each, who hands out its sandboxes.
