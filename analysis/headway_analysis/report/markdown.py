@@ -129,9 +129,8 @@ def _suites(report: Json) -> str:
 
 def _lost(report: Json, suite: str) -> str:
     found = report["suites"][suite]["differences"].get("external_score", {})
-    return "\n".join(
-        f"- {told('external_score', name, report['baseline'], each)}" for name, each in found.items()
-    )
+    said = (told("external_score", name, report["baseline"], each) for name, each in found.items())
+    return "\n".join(f"- {one}" for one in said)
 
 
 def _tasks(report: Json) -> str:
