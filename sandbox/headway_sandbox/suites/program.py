@@ -56,11 +56,13 @@ def check(asked: Mapping[str, Any]) -> dict[str, Any]:
     """
     try:
         import openai  # noqa: F401  (of Inspect's provider)
-        from inspect_ai._eval.loader import load_tasks
+        from inspect_ai._eval.loader import load_tasks, resolve_task_args
     except ImportError as error:
         text = f"{error}: install inspect-ai and openai into the image; see examples/suites/Dockerfile"
         raise Unusable("image", text) from error
     task, again = (one(load_tasks, asked) for _ in range(2))
+    if unknown := sorted(asked["args"].keys() - resolve_task_args(task).keys()):
+        raise Unusable("args", f"the task takes no argument {', '.join(unknown)}; remove it")
     samples = len(task.dataset)
     if asked["sample"] >= samples:
         text = f"{asked['sample'] + 1} is more than the task's {samples} samples; write at most {samples}"

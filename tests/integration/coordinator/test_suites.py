@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from suite_rig import SUITE, SuiteRig, suite_rig
 
+from headway_api.exits import PERMANENT
 from headway_api.store import FileStore
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
@@ -21,6 +22,18 @@ LIMIT, ROWS = 3, 2
 def table(rig: SuiteRig) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = pq.read_table(io.BytesIO(FileStore().get(rig.layout.results))).to_pylist()
     return found
+
+
+async def test_a_suite_that_asks_for_too_much_is_refused_before_anything_is_sampled(tmp_path: Path) -> None:
+    async with suite_rig(tmp_path, {"good": {}}, limit=49) as rig:
+        assert await (await rig.coordinator()).wait() == PERMANENT, rig.log
+        preflight = rig.status()["preflight"]
+        assert rig.endpoints["good"].bodies == []
+    assert preflight["state"] == "Failed"
+    [failed] = [check for check in preflight["checks"] if not check["passed"]]
+    assert (failed["name"], failed["field"]) == ("Suite sums", "spec.suites[sums].limit")
+    assert "49 is more than the task's 48 samples; write at most 48" in failed["message"]
+    assert "spec.suites[sums].limit" in rig.log.splitlines()[-1]
 
 
 async def test_a_suite_stands_beside_the_own_rows_and_a_kill_repeats_no_sample(tmp_path: Path) -> None:
