@@ -112,6 +112,11 @@ class Context:
         return self.spec.suites if isinstance(self.spec, RLEvalJobSpec) else ()
 
     @property
+    def opens_gateway(self) -> bool:
+        """Whether agents outside the coordinator's process ask it for their turns."""
+        return bool(self.suites) or not self.spec.agent.is_builtin
+
+    @property
     def hands_over_weights(self) -> bool:
         """Whether rollout servers take weights out of the learner's memory."""
         spec = self.spec

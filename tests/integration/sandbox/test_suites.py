@@ -40,14 +40,32 @@ def sample_of(task: str, **args: Any) -> InspectSample:
 @pytest.mark.parametrize(
     ("task", "args", "sample", "field", "says"),
     [
-        ("arithmetic.py@arithmetic", {}, 199, "limit", "200 is more than the task's 48 samples; write at most 48"),
+        (
+            "arithmetic.py@arithmetic",
+            {},
+            199,
+            "limit",
+            "200 is more than the task's 48 samples; write at most 48",
+        ),
         ("arithmetic.py@arithmetic", {"hard": 1}, 0, "args", "the task takes no argument hard; remove it"),
-        ("arithmetic.py@algebra", {}, 0, "task", "cannot be loaded: PrerequisiteError: Task named 'algebra' not"),
+        (
+            "arithmetic.py@algebra",
+            {},
+            0,
+            "task",
+            "cannot be loaded: PrerequisiteError: Task named 'algebra' not",
+        ),
         ("nowhere/sums", {}, 0, "task", "nowhere/sums stands for 0 tasks; name one of the image"),
         ("odd_tasks.py@without_data", {}, 0, "task", "FileNotFoundError: no file letters.jsonl"),
         ("odd_tasks.py@unjudged", {}, 0, "task", "has no scorer"),
         ("odd_tasks.py@boxed", {}, 0, "task", "a sandbox of Inspect's own, which a pod cannot start"),
-        ("odd_tasks.py@shuffled", {}, 0, "task", "another order each time; have it shuffle with a fixed seed"),
+        (
+            "odd_tasks.py@shuffled",
+            {},
+            0,
+            "task",
+            "another order each time; have it shuffle with a fixed seed",
+        ),
     ],
 )
 def test_a_task_that_cannot_be_run_is_refused_with_its_field(
