@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,7 @@ def get(bench: Any) -> dict[str, Any]:
     return found
 
 
-def seen_from(bench: Any, suite: bool) -> set[str]:
+def seen_from(bench: Any, *, suite: bool) -> set[str]:
     """What a sandbox reaches of its job and the cluster; one that ends meanwhile is replaced by another."""
     api = bench.kube.get("service", "kubernetes", "-n", "default")["spec"]["clusterIP"]
     coordinator = pods(bench.kube, NAME, "coordinator")[0]["status"]["podIP"]
@@ -93,9 +94,20 @@ def seen_from(bench: Any, suite: bool) -> set[str]:
     raise AssertionError("no sandbox stayed for long enough to be looked into")
 
 
+@dataclass(frozen=True)
+class Scene:
+    """What was seen while the job ran."""
+
+    of_suite: set[str]
+    """What a sandbox of the suite reached."""
+    own: set[str]
+    """What one of the job's own reached."""
+    brokers: int
+
+
 @pytest.fixture(scope="module")
-def walls(bench: Any, image: str) -> Iterator[dict[bool, set[str]]]:
-    """What sandboxes of the suite, and the job's own, reached while it ran."""
+def scene(bench: Any, image: str) -> Iterator[Scene]:
+    """The job at work, and a look around from its sandboxes."""
     bench.kube.apply(evaluation(bench, image))
     try:
         bench.kube.wait(
@@ -104,15 +116,16 @@ def walls(bench: Any, image: str) -> Iterator[dict[bool, set[str]]]:
             deadline_s=400,
             explain=lambda: why(get(bench)),
         )
-        yield {suite: seen_from(bench, suite) for suite in (True, False)}
+        roles = {role["name"]: role for role in get(bench)["status"]["roles"]}
+        yield Scene(seen_from(bench, suite=True), seen_from(bench, suite=False), roles["broker"]["desired"])
     finally:
         bench.kube.run("delete", "rlevaljob", NAME, "-n", NAMESPACE, "--timeout=180s", timeout_s=200)
 
 
 def test_a_suite_is_measured_beside_the_rows_behind_its_walls(
-    bench: Any, walls: dict[bool, set[str]], tmp_path: Path
+    bench: Any, scene: Scene, tmp_path: Path
 ) -> None:
-    assert walls == {True: {"gateway"}, False: set()}
+    assert (scene.of_suite, scene.own, scene.brokers) == ({"gateway"}, set(), 2)
     bench.kube.wait(
         f"the end of {NAME}",
         lambda: is_true(get(bench), "Complete") or is_true(get(bench), "Failed"),
@@ -125,8 +138,6 @@ def test_a_suite_is_measured_beside_the_rows_behind_its_walls(
     [result] = status["results"]
     assert (result["rows"], [each["name"] for each in result["suites"]]) == (ROWS, [SUITE])
     assert status["progress"]["groups"] == ROWS + SAMPLES
-    brokers = next(role for role in status["roles"] if role["name"] == "broker")
-    assert brokers["desired"] == 2
     with bench.platform.bucket() as bucket:
         bucket.download(status["artifacts"]["uri"], tmp_path)
     counted = recount(tmp_path).tokens

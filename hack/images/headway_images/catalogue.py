@@ -67,7 +67,7 @@ def catalogue(rollout_lock: str) -> dict[str, Image]:
 
 
 def environment_image(folder: Path) -> Image:
-    """The image of an environment or a suite: a folder with a Dockerfile that starts `ARG BASE=headway-NAME` /
+    """The image of an environment or a suite: a folder with a Dockerfile that starts `ARG BASE=headway-NAME`,
     `FROM ${BASE}`."""
     if not (folder / "Dockerfile").is_file():
         raise BuildError(f"{folder} is neither an image of Headway nor a folder with a Dockerfile")
