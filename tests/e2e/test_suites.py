@@ -21,7 +21,7 @@ from headway_demo.settings import NAMESPACE, ROOT, Settings
 from headway_demo.watch import is_true, why
 
 NAME, SUITE = "kept", "sums"
-ROWS, SAMPLES = 2, 4
+ROWS, SAMPLES = 2, 6
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 

@@ -19,8 +19,10 @@ from typing import Final, Literal
 
 from headway_analysis.measures.tries import Place, Rules, tries_of
 from headway_api import logs
+from headway_api.exits import JobError
 from headway_api.records import EpisodeRecord, GroupRecord, Purpose
 from headway_api.spec.evaluation import RLEvalJobSpec
+from headway_api.spec.suite import field_of
 from headway_coordinator import group as groups
 from headway_coordinator.bounds import LOST_LIMIT, lost
 from headway_coordinator.dataset import Order, Row, position_of
@@ -101,15 +103,25 @@ class Evaluation:
         """Take up what a predecessor left: nothing that is durable is sampled again.
 
         `server_sets` are those that it had: they go on, where there is still something to measure.
+
+        Raises:
+            JobError: `DatasetChanged`: what is durable stands for other rows than there are now.
         """
         self.state.server_sets = set(server_sets)
         for name, candidate in self.state.candidates.items():
             for group in await self._store(self._spool.evaluated, name):
+                self._require_same_place(group)
                 await self._store(self._ledger.group, group)
                 self._add(candidate, group)
             if candidate.stage == "Pending" and len(candidate.tries) == self.state.wanted(candidate):
                 candidate.stage = "Complete"
         logs.event(_log, "restored", groups=self.state.groups_done)
+
+    def _require_same_place(self, group: GroupRecord) -> None:
+        position = position_of(group.group_id)
+        if position >= len(self._places) or self._places[position].suite != group.suite:
+            text = "the dataset has another number of rows than when the job began; measure it with a new job"
+            raise JobError("DatasetChanged", text, field="spec.data.uri")
 
     async def run(self, units: Sequence[Unit]) -> None:
         """Until every candidate has every row, or has failed.
@@ -235,10 +247,7 @@ class Evaluation:
         self._moved()
         candidate.lost_in_a_row = candidate.lost_in_a_row + 1 if group.unanswered else 0
         if candidate.lost_in_a_row >= LOST_LIMIT:
-            fault = lost(group)
-            if unit.sampled_by == "endpoint":
-                raise CandidateFault("EndpointFailing", str(fault), endpoint_field(candidate.name, "url"))
-            raise fault
+            raise _failing(group, candidate.name, unit)
 
     def _put(self, group: GroupRecord) -> GroupRecord:
         """`Spool.put`, by the newest coordinator alone."""
@@ -301,6 +310,16 @@ async def _unless_lost(candidate: CandidateState, episode: Awaitable[EpisodeReco
     raise CandidateFault(
         candidate.reason or "", candidate.message or "", f"spec.candidates[{candidate.name}]"
     )
+
+
+def _failing(group: GroupRecord, candidate: str, unit: Unit) -> Exception:
+    """Why a candidate whose groups all fail cannot go on; of an endpoint, without the other candidates."""
+    fault = lost(group)
+    if unit.sampled_by != "endpoint":
+        return fault
+    if group.suite is not None:
+        return CandidateFault("SuiteFailing", str(fault), field_of(group.suite, "task"))
+    return CandidateFault("EndpointFailing", str(fault), endpoint_field(candidate, "url"))
 
 
 def _first(faults: BaseExceptionGroup[CandidateFault]) -> CandidateFault:

@@ -10,6 +10,8 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from inspect_ai.log import read_eval_log
+from recounting import recount_module
 from suite_rig import SUITE, SuiteRig, suite_rig
 
 from headway_api.exits import PERMANENT
@@ -70,7 +72,16 @@ async def test_a_suite_stands_beside_the_own_rows_and_a_kill_repeats_no_sample(t
             "match",
             "includes",
         }
+        folder = Path(rig.layout.log("good").removeprefix("file://"))
+        log = await asyncio.to_thread(read_eval_log, str(folder))
+        samples = {str(sample.id): sample for sample in log.samples or []}
+        assert set(samples) == {"0", "1", "sums-0", "sums-1", "sums-2"}
+        assert "What is" in str(samples["sums-0"].messages[1].content)
         report = rig.report()
+        counted = recount_module().Recount(lines, report)
+        counted.run()
+        counted.status({"status": rig.status()})
+        assert counted.wrong == []
         measures = next(each for each in report["candidates"] if each["name"] == "bad")["measures"]
         assert measures[SUITE]["external_score"]["value"] == 0.0
         assert measures["all"]["external_score"]["rows"] == ROWS

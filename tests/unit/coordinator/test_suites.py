@@ -11,6 +11,7 @@ from an_evaluation import EvalJob, spec
 from headway_api.exits import JobError
 from headway_api.spec.suite import Suite, field_said
 from headway_api.store import FileStore
+from headway_coordinator.bounds import LOST_LIMIT
 from headway_coordinator.dataset import position_of
 from headway_coordinator.episode import Task
 from headway_coordinator.evaluation import rescore
@@ -85,6 +86,29 @@ async def test_a_restart_samples_no_sample_twice(tmp_path: Path) -> None:
     await again.run([one.unit("base", "tuned", server_set=0)])
     assert not durable & {(task.group_id, task.index) for task in one.tasks}
     assert again.state.groups_done == again.state.groups_wanted
+
+
+async def test_rows_that_came_since_are_not_taken_for_samples(tmp_path: Path) -> None:
+    one = job(tmp_path)
+    await (await one.coordinator()).run([one.unit("base", "tuned", server_set=0)])
+    for rows in (ROWS + 1, ROWS - 1):
+        one.rows = [{"prompt": str(number)} for number in range(rows)]
+        with pytest.raises(JobError, match="another number of rows") as error:
+            await one.coordinator()
+        assert error.value.termination.field == "spec.data.uri"
+
+
+async def test_an_endpoint_whose_samples_all_fail_names_the_suite(tmp_path: Path) -> None:
+    many = [SUITES[0] | {"limit": LOST_LIMIT + 1}]
+    one = EvalJob(tmp_path, spec(suites=many), rows=ROWS)
+    one.fails = lambda task: task.suite is not None and task.group_id.startswith("e-base")
+    evaluation = await one.coordinator()
+    await evaluation.run([one.unit("base"), one.unit("tuned")])
+    base = evaluation.state.candidates["base"]
+    assert (base.stage, base.reason) == ("Failed", "SuiteFailing")
+    assert base.message is not None
+    assert base.message.startswith("spec.suites[sums].task: all episodes of one group after the other failed")
+    assert evaluation.state.candidates["tuned"].stage == "Complete"
 
 
 async def test_a_stored_run_is_measured_on_its_own_rows_alone(tmp_path: Path) -> None:
