@@ -7,8 +7,9 @@ from typing import Any
 
 from inspect_ai import Task, task
 from inspect_ai.dataset import MemoryDataset, Sample
-from inspect_ai.scorer import Score, Target, match, mean, scorer
-from inspect_ai.solver import Generate, Solver, TaskState, generate, solver
+from inspect_ai.scorer import Score, Target, includes, match, mean, scorer
+from inspect_ai.solver import Generate, Solver, TaskState, generate, solver, use_tools
+from inspect_ai.tool import Tool, tool
 
 LETTERS = "abcdefgh"
 
@@ -56,6 +57,28 @@ def breaks() -> Solver:
         raise RuntimeError("the solver broke on purpose")
 
     return solve
+
+
+@tool
+def look_up() -> Tool:
+    """Knows which metal a thing is made of."""
+
+    async def execute(key: str) -> str:
+        """Look a thing up.
+
+        Args:
+            key: What to look up.
+        """
+        return f"{key} is gold"
+
+    return execute
+
+
+@task
+def metals() -> Task:
+    """Takes one tool call to answer."""
+    asked = [Sample(input="Which metal is x?", target="gold")]
+    return Task(dataset=MemoryDataset(asked), solver=[use_tools(look_up()), generate()], scorer=includes())
 
 
 @task

@@ -16,6 +16,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import metal_desk
 from aiohttp import web
@@ -111,12 +112,13 @@ async def suite_rig(
     folder: Path, off_by: Mapping[str, Mapping[str, int]], *, limit: int = 3, rows: int = 2, **changes: Any
 ) -> AsyncIterator[SuiteRig]:
     """A job whose candidates answer as `off_by` says of each."""
-    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     shutil.copy(EXAMPLE, folder)
     shutil.copy(metal_desk.__file__, folder)
     lines = [json.dumps({"prompt": f"Which metal is thing {number}?"}) for number in range(rows)]
     (folder / "rows.jsonl").write_text("\n".join(lines))
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # python3 is the tests' own
     async with AsyncExitStack() as stack:
+        stack.enter_context(mock.patch.dict(os.environ, {"PATH": path}))
         endpoints = {
             name: await stack.enter_async_context(serving(sums(wrong))) for name, wrong in off_by.items()
         }

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import io
+import shutil
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import odd_tasks
 import pyarrow.parquet as pq
 import pytest
+from gateway_rig import TOKEN as BROKER_TOKEN
+from gateway_rig import GatewayRig, a_task, gateway_rig, token_truth
 from inspect_ai.log import read_eval_log
+from lease_service import lease_service
 from recounting import recount_module
+from speaker import ANSWER, CALL
 from suite_rig import SUITE, SuiteRig, suite_rig
 
 from headway_api.exits import PERMANENT
+from headway_api.records import EpisodeRecord, Outcome
+from headway_api.spec.suite import ENTRYPOINT, PROGRAM
 from headway_api.store import FileStore
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
@@ -24,6 +33,36 @@ LIMIT, ROWS = 3, 2
 def table(rig: SuiteRig) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = pq.read_table(io.BytesIO(FileStore().get(rig.layout.results))).to_pylist()
     return found
+
+
+async def one_sample(tok: Any, folder: Path, task: str, *texts: str) -> tuple[GatewayRig, EpisodeRecord]:
+    """A sample of `odd_tasks`, played by a model that says `texts`."""
+    shutil.copy(odd_tasks.__file__, folder)
+    config = {"task": f"odd_tasks.py@{task}", "args": {}}
+    async with (
+        gateway_rig(tok, *texts) as rig,
+        lease_service(folder, ENTRYPOINT, BROKER_TOKEN, config=config) as leases,
+    ):
+        agent = rig.sandboxed_agent(sys.executable, *PROGRAM[1:])
+        return rig, await rig.episodes(agent, leases, timeout=120.0).run(a_task({"sample": 0}))
+
+
+async def test_inspects_own_tools_are_called_and_every_token_is_the_models(tok: Any, tmp_path: Path) -> None:
+    rig, record = await one_sample(tok, tmp_path, "metals", CALL, ANSWER)
+    assert (record.outcome, record.error) == (Outcome.COMPLETED, None)
+    assert (record.reward, record.score, record.metrics) == (1.0, 1.0, {"includes": 1.0})
+    token_truth(rig, record)
+    assert [message["role"] for message in record.messages] == ["user", "assistant", "tool", "assistant"]
+    assert record.messages[2]["content"] == "x is gold"
+    assert [turn.delivered for turn in record.turns] == [True, True]
+
+
+async def test_a_sample_that_inspect_cannot_score_is_no_answer_of_the_model(tok: Any, tmp_path: Path) -> None:
+    _, record = await one_sample(tok, tmp_path, "broken", ANSWER)
+    assert (record.outcome, record.reward) == (Outcome.INFRA_ERROR, None)
+    assert record.error is not None
+    assert "Inspect AI has no score for the sample" in record.error
+    assert "the solver broke on purpose" in record.error
 
 
 async def test_a_suite_that_asks_for_too_much_is_refused_before_anything_is_sampled(tmp_path: Path) -> None:
