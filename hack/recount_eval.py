@@ -102,23 +102,28 @@ def values(lines: Iterable[Line], name: str, costs: Mapping[str, Decimal]) -> Va
 # The gate.
 
 
-def verdict(gate: Json, samples: Callable[[str, str], Values | None]) -> str:
+Samples = Callable[[str, str, str], Values | None]
+"""Candidate, metric, task -> values."""
+
+
+def verdict(gate: Json, samples: Samples) -> str:
     """Passed, TooFewRows, Refused or Error."""
     rank = ["Passed", "TooFewRows", "Refused", "Error"]
     return max(conditions(gate, samples), key=rank.index, default="Error")
 
 
-def conditions(gate: Json, samples: Callable[[str, str], Values | None]) -> Iterator[str]:
+def conditions(gate: Json, samples: Samples) -> Iterator[str]:
     """The verdict of each condition."""
-    metric = gate.get("metric", "external_score")
+    metric, judged = gate.get("metric", "external_score"), gate.get("task", ALL)
     if gate.get("minimum") is not None:
-        yield minimum(gate, metric, samples(gate["candidate"], metric))
+        yield minimum(gate, metric, samples(gate["candidate"], metric, judged))
     if gate.get("mustBeat") is None:
         return
-    wanted = [(metric, float(gate.get("margin", 0)))]
-    wanted += [(each["metric"], -float(each.get("margin", 0))) for each in gate.get("noWorse", [])]
-    for name, least in wanted:
-        ours, theirs = samples(gate["candidate"], name), samples(gate["mustBeat"], name)
+    wanted = [(metric, judged, float(gate.get("margin", 0)))]
+    for each in gate.get("noWorse", []):
+        wanted.append((each["metric"], each.get("task", judged), -float(each.get("margin", 0))))
+    for name, task, least in wanted:
+        ours, theirs = (samples(gate[who], name, task) for who in ("candidate", "mustBeat"))
         yield "Error" if ours is None or theirs is None else beats(name, ours, theirs, least)
 
 
@@ -165,12 +170,17 @@ class Recount:
             for entry in report["usage"]["priceBook"]["entries"]
         ]
         self.costs = {line["episode_id"]: self.bill(line["usage"]) for line in lines}
-        self.by_name = {each["name"]: self.of(each["name"]) for each in report["candidates"]}
+        self.by_name = {
+            each["name"]: [line for line in lines if line["candidate"] == each["name"]]
+            for each in report["candidates"]
+        }
 
     def of(self, candidate: str, task: str = ALL) -> list[Line]:
-        """A candidate's tries, of one task or of all."""
-        mine = (line for line in self.lines if line["candidate"] == candidate)
-        return [line for line in mine if task in (ALL, line["task"])]
+        """A candidate's tries: of one task or suite, or of all rows that are of no suite."""
+        mine = self.by_name[candidate]
+        if task == ALL:
+            return [line for line in mine if not line["suite"]]
+        return [line for line in mine if line["task"] == task]
 
     def bill(self, usage: Iterable[Line]) -> Decimal:
         """US dollars, at the prices of the day."""
@@ -197,11 +207,15 @@ class Recount:
             self.judgments(line)
         for candidate in self.report["candidates"]:
             self.candidate(candidate)
-        self.differences()
+        self.differences(self.report["differences"], ALL)
+        suites = {line["task"] for line in self.lines if line["suite"]}
+        self.same("suites", sorted(self.report["suites"]), sorted(suites))
+        for suite in suites & self.report["suites"].keys():
+            self.differences(self.report["suites"][suite]["differences"], suite)
         self.usage()
         if self.report["gate"] is not None:
             gate = self.report["gate"]["spec"]
-            self.same("gate", self.report["gate"]["verdict"], verdict(gate, self.sample(gate)))
+            self.same("gate", self.report["gate"]["verdict"], verdict(gate, self.sample))
 
     def judgments(self, line: Line) -> None:
         """Success, by score and by reward, and the try's cost."""
@@ -212,12 +226,12 @@ class Recount:
 
     def candidate(self, told: Json) -> None:
         """Counts, bill and measures of one candidate."""
-        name, mine = told["name"], self.by_name[told["name"]]
-        outcomes = Counter(line["outcome"] for line in mine)
+        name, mine, own = told["name"], self.by_name[told["name"]], self.of(told["name"])
+        outcomes = Counter(line["outcome"] for line in own)
         self.same(f"{name} outcomes", told["outcomes"], dict(outcomes))
-        self.same(f"{name} tries", told["tries"], len(mine))
-        self.same(f"{name} scored", told["scored"], len(mine) - outcomes["InfraError"])
-        self.same(f"{name} rows", told["rows"], len({line["row"] for line in mine}))
+        self.same(f"{name} tries", told["tries"], len(own))
+        self.same(f"{name} scored", told["scored"], len(own) - outcomes["InfraError"])
+        self.same(f"{name} rows", told["rows"], len({line["row"] for line in own}))
         self.same(f"{name} cost", float(told["cost"]), float(sum(self.costs[x["episode_id"]] for x in mine)))
         self.amounts(name, told["usage"], mine)
         tasks = {ALL, *(line["task"] for line in mine)} - {""} if mine else set()
@@ -259,13 +273,14 @@ class Recount:
         found += [f"metric_{name}" for name in metrics - {"completion", "format"}]
         return found + [f"tool_calls_{tool}" for tool, _ in calls.most_common(TOOLS)]
 
-    def differences(self) -> None:
-        """Every paired difference from the baseline, over all tasks."""
-        for name, told in self.report["differences"].items():
-            base = values(self.by_name[self.report["baseline"]], name, self.costs)
+    def differences(self, wanted: Json, task: str) -> None:
+        """Every paired difference from the baseline, in a suite or over all other tasks."""
+        where = "" if task == ALL else f" of {task}"
+        for name, told in wanted.items():
+            base = values(self.of(self.report["baseline"], task), name, self.costs)
             for candidate, each in told.items():
-                found = difference(name, values(self.by_name[candidate], name, self.costs), base)
-                self.difference(f"{candidate} against the baseline, {name}", each, found or {})
+                found = difference(name, values(self.of(candidate, task), name, self.costs), base)
+                self.difference(f"{candidate} against the baseline, {name}{where}", each, found or {})
             ps = {candidate: each["p"] for candidate, each in told.items() if each["p"] is not None}
             for candidate, p in holm(ps).items():
                 self.same(f"{candidate} {name} p after Holm", told[candidate]["p_holm"], p)
@@ -289,21 +304,21 @@ class Recount:
         if not usage["ofNoTry"]:
             self.same("cost", float(usage["cost"]), float(sum(self.costs.values())))
 
-    def sample(self, gate: Json) -> Callable[[str, str], Values | None]:
+    def sample(self, candidate: str, name: str, task: str) -> Values | None:
         """The gate's values of a candidate and metric; None where there are none."""
-
-        def found(candidate: str, name: str) -> Values | None:
-            if name not in self.names():
-                return None
-            known = values(self.of(candidate, gate.get("task", ALL)), name, self.costs)
-            return known if fsum(value.bottom for value in known.values()) > 0 else None
-
-        return found
+        if name not in self.names():
+            return None
+        known = values(self.of(candidate, task), name, self.costs)
+        return known if fsum(value.bottom for value in known.values()) > 0 else None
 
     def status(self, job: Json) -> None:
         """What `kubectl get` shows of each candidate, at the digits that it shows."""
-        told = {each["name"]: each["measures"].get(ALL, {}) for each in self.report["candidates"]}
+        measures = {each["name"]: each["measures"] for each in self.report["candidates"]}
+        told = {name: of.get(ALL, {}) for name, of in measures.items()}
         for result in job["status"]["results"]:
+            for suite in result.get("suites", []):
+                figure = measures[result["name"]][suite["name"]]["external_score"]
+                self.same(f"status {result['name']} {suite['name']}", suite["score"], in_a_line(figure))
             for key, name in (
                 ("reward", "reward"),
                 ("externalScore", "external_score"),
@@ -333,6 +348,13 @@ class Recount:
         self.same("measures in /metrics", sorted(shown), sorted(told))
         for key in shown.keys() & told.keys():
             self.same(f"/metrics {' '.join(key)}", shown[key], told[key])
+
+
+def in_a_line(figure: Json) -> str:
+    """A figure as kubectl shows it."""
+    if figure["low"] is None:
+        return f"{figure['value']:.2f} (too few rows)"
+    return f"{figure['value']:.2f} ± {(figure['high'] - figure['low']) / 2:.2f}"
 
 
 def main() -> int:

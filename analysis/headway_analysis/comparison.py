@@ -9,7 +9,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headway_analysis.gate import GateSpec, Judgment, judge
-from headway_analysis.measures.candidate import by_task, differences, less_is_better, of_task, samples
+from headway_analysis.measures.candidate import (
+    ALL,
+    by_task,
+    differences,
+    less_is_better,
+    of_task,
+    samples,
+    suites_of,
+)
 from headway_analysis.measures.catalogue import Measure, Price, catalogue
 from headway_analysis.measures.tries import Try
 from headway_analysis.statistics.differences import Difference
@@ -24,9 +32,11 @@ class Comparison:
 
     baseline: str
     estimates: Mapping[str, Mapping[str, Mapping[str, Estimate]]]
-    """Candidate -> task -> measure -> estimate; task `all` takes every row."""
+    """Candidate -> task -> measure -> estimate; task `all` takes every row that is of no suite."""
     differences: Mapping[str, Mapping[str, Difference]] = field(default_factory=dict)
-    """Measure -> candidate -> paired difference from the baseline, over all rows."""
+    """Measure -> candidate -> paired difference from the baseline, over all rows that are of no suite."""
+    suites: Mapping[str, Mapping[str, Mapping[str, Difference]]] = field(default_factory=dict)
+    """The same by suite: of each that was measured."""
     gate: Judgment | None = None
 
     def estimate(self, candidate: str, measure: str, task: str = "all") -> Estimate | None:
@@ -66,9 +76,19 @@ def compare_all(
     return Comparison(
         baseline=baseline,
         estimates={name: by_task(found, measures, price) for name, found in known.items()},
-        differences=_differences(known, baseline, measures, compared),
+        differences=_differences(_of(known, ALL), baseline, measures, compared),
+        suites={
+            suite: _differences(_of(known, suite), baseline, measures, compared)
+            for suite in suites_of(each for found in known.values() for each in found)
+        },
         gate=None if gate is None else _judged(gate, known, measures),
     )
+
+
+def _of(tries: Mapping[str, Sequence[Try]], task: str) -> dict[str, list[Try]]:
+    """The tries of one task, of the candidates that have any."""
+    found = {name: of_task(of, task) for name, of in tries.items()}
+    return {name: of for name, of in found.items() if of}
 
 
 def _differences(
@@ -84,5 +104,8 @@ def _differences(
 
 
 def _judged(gate: GateSpec, tries: Mapping[str, Sequence[Try]], measures: Mapping[str, Measure]) -> Judgment:
-    found = {name: samples(of_task(of, gate.task), measures) for name, of in tries.items()}
-    return judge(gate, found, less_is_better(measures))
+    found = {
+        task: {name: samples(of_task(of, task), measures) for name, of in tries.items()}
+        for task in gate.tasks
+    }
+    return judge(gate, found[gate.task], less_is_better(measures), found)

@@ -17,6 +17,8 @@ from headway_analysis.statistics.estimates import Estimate, Sample, estimate
 
 Samples = Mapping[str, Mapping[str, Sample]]
 """Candidate -> metric -> values, over the rows that are judged."""
+ByTask = Mapping[str, Samples]
+"""The same by task."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,8 @@ class Bound:
 
     metric: str
     margin: float = 0.0
+    task: str | None = None
+    """Task that it is compared on. None: the gate's."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,7 @@ class GateSpec:
     candidate: str
     metric: str = "external_score"
     task: str = "all"
-    """Task that is judged; `all` takes every row."""
+    """Task that is judged; `all` takes every row that is of no suite."""
     minimum: float | None = None
     """Lowest value of `metric` that passes."""
     minimum_of: Literal["LowerBound", "Value"] = "LowerBound"
@@ -49,6 +53,11 @@ class GateSpec:
     """Further metrics. The difference's lower end must be above -margin, in the direction that is better."""
     baseline: str | None = None
     """Baseline of `no_worse` where `must_beat` names none."""
+
+    @property
+    def tasks(self) -> set[str]:
+        """Every task that a condition is about."""
+        return {self.task, *(bound.task for bound in self.no_worse if bound.task is not None)}
 
 
 class Verdict(StrEnum):
@@ -84,19 +93,23 @@ RANK = (Verdict.PASSED, Verdict.TOO_FEW_ROWS, Verdict.REFUSED, Verdict.ERROR)
 """From the best to the worst."""
 
 
-def judge(spec: GateSpec, samples: Samples, less_is_better: Collection[str] = ()) -> Judgment:
+def judge(
+    spec: GateSpec, samples: Samples, less_is_better: Collection[str] = (), others: ByTask | None = None
+) -> Judgment:
     """The gate's verdict.
 
     Args:
         samples: the values of `spec.task`'s rows; `measures.candidate.samples` makes them.
         less_is_better: metrics whose lower value is the better one.
+        others: the values of the other tasks that conditions are about.
     """
-    checks = tuple(_checks(spec, samples, less_is_better))
+    checks = tuple(_checks(spec, {**(others or {}), spec.task: samples}, less_is_better))
     worst = max(checks, key=lambda check: RANK.index(check.verdict))
     return Judgment(worst.verdict, "; ".join(check.message for check in checks), checks)
 
 
-def _checks(spec: GateSpec, samples: Samples, less_is_better: Collection[str]) -> Iterator[Check]:
+def _checks(spec: GateSpec, by_task: ByTask, less_is_better: Collection[str]) -> Iterator[Check]:
+    samples = by_task[spec.task]
     baseline = spec.baseline or spec.must_beat
     if spec.minimum is not None:
         yield _minimum(spec, spec.minimum, samples, less_is_better)
@@ -108,15 +121,16 @@ def _checks(spec: GateSpec, samples: Samples, less_is_better: Collection[str]) -
                 Verdict.ERROR, f"gate.noWorse names {bound.metric}, but no baseline: set gate.mustBeat"
             )
         else:
-            yield _against(spec, baseline, bound, samples, less_is_better, False)
+            of_task = by_task[bound.task or spec.task]
+            yield _against(spec, baseline, bound, of_task, less_is_better, False)
     if spec.minimum is None and spec.must_beat is None and not spec.no_worse:
         yield Check(
             Verdict.ERROR, "the gate has no condition: set gate.minimum, gate.mustBeat or gate.noWorse"
         )
 
 
-def _missing(candidate: str, metric: str, samples: Samples) -> Check | None:
-    """Why a candidate has no such metric."""
+def _missing(candidate: str, metric: str, samples: Samples, where: str = "") -> Check | None:
+    """Why a candidate has no such metric, in the gate's task or `where`."""
     if candidate not in samples:
         return Check(
             Verdict.ERROR, f"the gate names {candidate}, which has no results; there are {_names(samples)}"
@@ -124,7 +138,7 @@ def _missing(candidate: str, metric: str, samples: Samples) -> Check | None:
     if metric not in samples[candidate]:
         return Check(
             Verdict.ERROR,
-            f"the gate names the metric {metric}, which {candidate} does not report; "
+            f"the gate names the metric {metric}, which {candidate} does not report{where}; "
             f"it reports {_names(samples[candidate])}",
         )
     return None
@@ -174,8 +188,9 @@ def _against(
 ) -> Check:
     """One paired comparison: better by more than the margin, or worse by less than it."""
     ours, metric = spec.candidate, bound.metric
+    where = f" in {bound.task}" if bound.task not in (None, spec.task) else ""
     for candidate in (ours, baseline):
-        if (missing := _missing(candidate, metric, samples)) is not None:
+        if (missing := _missing(candidate, metric, samples, where)) is not None:
             return missing
     found = compare(samples[ours][metric], samples[baseline][metric])
     asked = (
@@ -183,11 +198,14 @@ def _against(
     )
     if found is None:
         return Check(
-            Verdict.TOO_FEW_ROWS, f"{metric}: {ours} and {baseline} have no try in common; asked: {asked}"
+            Verdict.TOO_FEW_ROWS,
+            f"{metric}{where}: {ours} and {baseline} have no try in common; asked: {asked}",
         )
     least = bound.margin if beat else -bound.margin
     verdict, why = _differs(found, least, -1 if metric in less_is_better else 1)
-    return Check(verdict, f"{metric} of {ours} against {baseline}: {told(found)}; asked: {asked}: {why}")
+    return Check(
+        verdict, f"{metric}{where} of {ours} against {baseline}: {told(found)}; asked: {asked}: {why}"
+    )
 
 
 def _differs(found: Difference, least: float, sign: int) -> tuple[Verdict, str]:

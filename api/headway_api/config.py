@@ -145,6 +145,11 @@ class EvalConfig(Identity):
                 found[candidate.server_set] = (*found.get(candidate.server_set, ()), candidate)
         return found
 
+    def suite_broker_url(self, suite: str) -> str:
+        """Base URL of the sandbox broker of a suite."""
+        number = 1 + [each.name for each in self.spec.suites].index(suite)
+        return f"http://{names.suite_broker(self.stem, number)}.{self.namespace}.svc:{names.PORT_BROKER}"
+
     def rollout_host(self, server_set: int) -> str:
         """Headless service whose addresses are the servers of a set."""
         return f"{names.server_set(self.stem, server_set)}.{self.namespace}.svc"

@@ -26,6 +26,8 @@ LABEL_JOB_NAME: Final = f"{GROUP}/job-name"
 LABEL_JOB_KIND: Final = f"{GROUP}/job-kind"
 LABEL_SERVER_SET: Final = f"{GROUP}/server-set"
 """On rollout servers of a job that has several sets of them: the one they belong to."""
+LABEL_SUITE: Final = f"{GROUP}/suite"
+"""On the broker and the sandboxes of a suite of an RLEvalJob: its name. The job's own have no such label."""
 LABEL_JOB_UID: Final = f"{GROUP}/job-uid"
 
 FINALIZER_TEARDOWN: Final = f"{GROUP}/teardown"
@@ -36,6 +38,9 @@ LEARNER: Final = "learner"
 ROLLOUT: Final = "rollout"
 BROKER: Final = "broker"
 SANDBOX: Final = "sandbox"
+SUITE_BROKER: Final = "suite-broker"
+"""Component of the brokers of suites, which are brokers in all else: the job's own Service must not pick
+them."""
 ROLES: Final = (COORDINATOR, LEARNER, ROLLOUT, BROKER, SANDBOX)
 TRAINING_SET: Final = "training"
 """Of an RLTrainingJob with a server for held-out rows: the set of all the others."""
@@ -84,6 +89,8 @@ ENV_POD_NAME: Final = "HEADWAY_POD_NAME"
 ENV_POD_IP: Final = "HEADWAY_POD_IP"
 ENV_SERVER_SET: Final = "HEADWAY_SERVER_SET"
 """Of a rollout server of an RLEvalJob: the set it belongs to."""
+ENV_SUITE: Final = "HEADWAY_SUITE"
+"""Of a broker of an RLEvalJob: the suite whose sandboxes it hands out. Absent: the job's own."""
 ENV_COORDINATOR_URL: Final = "HEADWAY_COORDINATOR_URL"
 """Where the learner finds the coordinator instead of at its Service: for running both without a cluster."""
 ENV_PROBE_PORT: Final = "HEADWAY_PROBE_PORT"
@@ -126,6 +133,11 @@ def server_set(stem: str, which: int | str) -> str:
     """Name of the Deployment and the Service of one set of rollout servers: those of an RLEvalJob have
     numbers, and that of held-out rows of an RLTrainingJob has a name."""
     return f"{child(stem, ROLLOUT)}-{which}"
+
+
+def suite_broker(stem: str, number: int) -> str:
+    """Name of the Deployment and the Service of one suite's broker; the suites are numbered from 1."""
+    return f"{child(stem, BROKER)}-{number}"
 
 
 def endpoint_token(candidate: str) -> str:

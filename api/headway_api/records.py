@@ -186,7 +186,9 @@ class GroupRecord(Record):
     """A function of (purpose, position in the seeded data order), so a replay has the same id."""
     purpose: Purpose
     row: int = Field(ge=0)
-    """Index of the prompt in its dataset."""
+    """Index of the prompt in its dataset; samples of suites come after its rows."""
+    suite: str | None = None
+    """Evaluation: the suite whose sample it is; None: a row of the job's own dataset."""
     epoch: int = Field(ge=0)
     step: int = Field(ge=0)
     """Training: learner step when the group started. Validation: the step that was evaluated.

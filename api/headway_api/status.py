@@ -465,6 +465,15 @@ class Difference(StatusModel):
     """p-value of the sign-flip permutation test, corrected for the number of candidates (Holm)."""
 
 
+class SuiteResult(StatusModel):
+    """What a candidate reached in a suite."""
+
+    name: Word
+    """The suite."""
+    score: Word
+    """External score and half the width of its interval: 0.83 ± 0.05."""
+
+
 class CandidateResult(StatusModel):
     """What a candidate reached."""
 
@@ -477,7 +486,7 @@ class CandidateResult(StatusModel):
     message: Text | None = None
     """Why it failed: the field and the fix."""
     rows: Count = 0
-    """Rows measured."""
+    """Rows of spec.data measured. The figures below but cost are of these, and of no suite."""
     tries: Count = 0
     """Tries that were scored."""
     infra_errors: Count = 0
@@ -494,6 +503,10 @@ class CandidateResult(StatusModel):
     """Cost of its tokens and sandboxes by the price book."""
     score: Word | None = None
     """External score and half the width of its interval, for the printer column: 0.83 ± 0.05."""
+    suites: Annotated[
+        list[SuiteResult], Field(max_length=4, default_factory=list, json_schema_extra=list_map("name"))
+    ]
+    """What it reached in the suites."""
 
 
 class GateResult(StatusModel):
@@ -509,7 +522,7 @@ class EvalProgress(StatusModel):
     """How far an evaluation has come."""
 
     groups: Count = 0
-    """Rows done, over all candidates."""
+    """Rows done, over all candidates; a suite's sample is a row too."""
     of_groups: Count | None = None
     """Rows to do, over all candidates that can be measured."""
     server_sets: Annotated[list[Count], Field(max_length=8, default_factory=list)]

@@ -64,6 +64,8 @@ class Task:
     sampling: Sampling
     stop: Stop = field(default_factory=Stop, compare=False)
     """Its group's."""
+    suite: str | None = None
+    """As `GroupRecord.suite`."""
 
     @property
     def episode_id(self) -> str:

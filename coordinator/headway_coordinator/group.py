@@ -40,6 +40,8 @@ class Plan:
     """Evaluation: name of the candidate."""
     sampled_by: Literal["servers", "endpoint", "nobody"] = "servers"
     """As `GroupRecord.sampled_by`."""
+    suite: str | None = None
+    """As `GroupRecord.suite`."""
 
     @property
     def group_id(self) -> str:
@@ -70,6 +72,7 @@ class Plan:
             sampling_seed=seed(self.job_seed, "sampling", *self._drawn_for, index, *retry),
             sampling=self.sampling,
             stop=self.stop,
+            suite=self.suite,
         )
 
 
@@ -118,6 +121,7 @@ async def run(plan: Plan, episode: Run, room: Places, *, incarnation: int, max_r
         group_id=plan.group_id,
         purpose=plan.purpose,
         row=plan.slot.row,
+        suite=plan.suite,
         epoch=plan.slot.epoch,
         step=plan.step,
         candidate=plan.candidate,

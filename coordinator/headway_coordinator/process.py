@@ -124,11 +124,12 @@ class Process(ABC):
         with not_final(self._begun):
             return await self._blocking(self._spool.incarnation)
 
-    async def _claimed(self, http: aiohttp.ClientSession, incarnation: int) -> Broker:
-        """The broker, which hands out sandboxes to this process and to none before it."""
+    async def _claimed(self, http: aiohttp.ClientSession, incarnation: int, url: str | None = None) -> Broker:
+        """A broker, which hands out sandboxes to this process and to none before it; without `url` the job's
+        own."""
         owner = f"{self._identity.name}-{incarnation}"
         on_tool = partial(self._exporter.observe, "sandbox/tool_call_seconds")
-        broker = Broker(http, self._broker_url, self._token, owner, on_tool)
+        broker = Broker(http, url or self._broker_url, self._token, owner, on_tool)
         # The model took minutes to load: to claim what a successor holds would end that one.
         await self._blocking(self._spool.refuse_superseded, incarnation)
         await broker.claim(CLAIM_SECONDS)

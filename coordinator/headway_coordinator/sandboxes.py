@@ -119,6 +119,17 @@ class Sandbox:
             raise InfraFault(f"sandbox {self.lease.pod}: {error}") from error
 
 
+async def pool_of(brokers: Sequence[Broker]) -> PoolState:
+    """The pools of several brokers as one, with the first problem that one of them has."""
+    pools = [await broker.pool() for broker in brokers]
+    return PoolState(
+        ready=sum(pool.ready for pool in pools),
+        starting=sum(pool.starting for pool in pools),
+        leased=sum(pool.leased for pool in pools),
+        problem=next((pool.problem for pool in pools if pool.problem is not None), None),
+    )
+
+
 class Broker:
     """Leases of sandboxes, in the name of one coordinator process. `on_tool`: a tool call was answered."""
 

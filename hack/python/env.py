@@ -50,6 +50,7 @@ GUESTS: dict[str, tuple[str, ...]] = {
     "openai": (),
     "sagemaker": (),
     "strands": (),
+    "suite": ("-c", "requirements/all.txt"),
     # torch and what comes with it is gigabytes: the versions that are there already.
     "tinker": (
         *("-c", "requirements/all.txt", "--excludes", "requirements/excludes.txt"),

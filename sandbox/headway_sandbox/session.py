@@ -81,6 +81,8 @@ class Session:
             try:
                 observation = self._environment.reset(row, seed)
                 offered = self._environment.tools() if observation.tools is None else observation.tools
+            except Refusal:  # in the environment's own words, with its own field
+                raise
             except Exception as error:
                 raise fault("ResetFailed", "reset", error) from error
             self._tools = {tool.name: tool for tool in offered}

@@ -7,6 +7,7 @@ a lost node would.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import secrets
 import socket
@@ -16,6 +17,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 from aiohttp import web
@@ -39,6 +41,8 @@ class LeaseService:
     """Where programs find their episodes."""
     entrypoint: str
     token: str
+    config: dict[str, Any] = field(default_factory=dict)
+    """Of the environment."""
     url: str = ""
     owners: list[str] = field(default_factory=list)
     leased: dict[str, asyncio.subprocess.Process] = field(default_factory=dict)
@@ -70,6 +74,7 @@ class LeaseService:
         asked = time.monotonic()
         environment = os.environ | {
             "HEADWAY_ENTRYPOINT": self.entrypoint,
+            "HEADWAY_ENVIRONMENT_CONFIG": json.dumps(self.config),
             "HEADWAY_SANDBOX_PORT": str(port),
             # Sandboxes share this machine's files.
             "HEADWAY_EPISODE_FILE": str(self.episodes / f"{lease}.json"),
@@ -133,11 +138,15 @@ class LeaseService:
 
 @asynccontextmanager
 async def lease_service(
-    folder: Path, entrypoint: str, token: str, episodes: Path | None = None
+    folder: Path,
+    entrypoint: str,
+    token: str,
+    episodes: Path | None = None,
+    config: dict[str, Any] | None = None,
 ) -> AsyncIterator[LeaseService]:
     """A running lease service; every sandbox it started is gone afterwards. `episodes` is where programs find
     theirs: beside the environment's module, unless that lies where nothing is to be written."""
-    service = LeaseService(folder, episodes or folder, entrypoint, token)
+    service = LeaseService(folder, episodes or folder, entrypoint, token, config or {})
     runner = web.AppRunner(service.app())
     await runner.setup()
     port = free_port()

@@ -130,11 +130,12 @@ async def running(
 ) -> AsyncIterator[Broker]:
     """Broker for `config`; its pods stay when it ends, as when its process dies."""
     metrics = Metrics(config)
-    chosen = limits(config)
+    kind = pods.Kind(config)
+    chosen = limits(kind)
     bounded = pool.Limits(chosen.minimum, chosen.maximum, starting_at_once)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
         platform = pods.Platform({}, resources, [])
-        warm = WarmPool(api(http, kubeconfig, config.namespace), http, config, platform, bounded, metrics)
+        warm = WarmPool(api(http, kubeconfig, config.namespace), http, kind, platform, bounded, metrics)
         leases = Leases(warm, http, TOKEN, metrics)
         runner = web.AppRunner(
             Service(warm, leases, metrics, TOKEN).app(), access_log=None, shutdown_timeout=0.1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal, localcontext
 from typing import Final
 
@@ -13,7 +13,7 @@ from headway_analysis.statistics.estimates import Estimate, Sample, estimate, to
 from headway_api.prices import EXACT, PriceBook, cost_by_day
 
 ALL: Final = "all"
-"""Stands for every task together."""
+"""Stands for every task of the job's own rows together; suites are not in it."""
 
 
 def priced(book: PriceBook) -> Price:
@@ -32,8 +32,15 @@ def total_cost(tries: Sequence[Try], price: Price) -> Decimal:
 
 
 def of_task(tries: Sequence[Try], task: str) -> list[Try]:
-    """The tries of a task; of `all`, every one."""
-    return [each for each in tries if task in (ALL, each.place.task)]
+    """The tries of a task, which may be a suite; of `all`, every one but those of suites."""
+    if task == ALL:
+        return [each for each in tries if not each.place.suite]
+    return [each for each in tries if each.place.task == task]
+
+
+def suites_of(tries: Iterable[Try]) -> list[str]:
+    """The suites of some tries."""
+    return sorted({each.place.task for each in tries if each.place.suite})
 
 
 def tasks_of(tries: Sequence[Try]) -> list[str]:
@@ -55,7 +62,7 @@ def estimates(
 def by_task(
     tries: Sequence[Try], measures: Mapping[str, Measure], price: Price | None = None
 ) -> dict[str, dict[str, Estimate]]:
-    """The measures of one candidate's tries: task -> measure -> estimate. Task `all` takes every row."""
+    """The measures of one candidate's tries: task -> measure -> estimate. Task `all` takes every own row."""
     return {task: estimates(of_task(tries, task), measures, price) for task in tasks_of(tries)}
 
 

@@ -25,13 +25,15 @@ class Place:
 
     candidate: str
     row: int
-    """Index of the dataset row."""
+    """Index of the dataset row; samples of suites come after the rows."""
     task: str = ""
-    """The row's value in the column of tasks; empty where no column names tasks."""
+    """The row's value in the column of tasks; empty where no column names tasks. Of a sample, its suite."""
     row_id: str = ""
     """The row's own name, where it has one."""
     cluster: str | None = None
     """The row's value in `clusterColumn`. None: the row is a cluster of its own."""
+    suite: bool = False
+    """It is a sample of a suite, whose name is the task."""
 
 
 @dataclass(frozen=True)

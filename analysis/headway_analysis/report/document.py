@@ -12,7 +12,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from headway_analysis.comparison import HEADLINE, Comparison
-from headway_analysis.measures.candidate import priced, total_cost
+from headway_analysis.measures.candidate import ALL, of_task, priced, total_cost
 from headway_analysis.measures.tries import Try
 from headway_analysis.statistics.differences import Difference, Finding
 from headway_analysis.statistics.estimates import Estimate, Why
@@ -54,7 +54,7 @@ class Finished:
     standings: Sequence[Standing]
     """In the order of the spec."""
     rows: int
-    """Rows that each candidate was to be measured on."""
+    """Rows of the job's own dataset, on which each candidate was to be measured."""
     days: Days
     """What the ledger bills for the whole job."""
     book: PriceBook
@@ -69,13 +69,15 @@ def document(run: Finished, found: Comparison) -> dict[str, Any]:
         "headline": _headline(run, found),
         "candidates": [_candidate(run, standing, found) for standing in run.standings],
         "baseline": found.baseline,
-        "differences": {
-            measure: {name: difference(each) for name, each in of.items()}
-            for measure, of in found.differences.items()
-        },
+        "differences": _differences(found.differences),
+        "suites": {suite: {"differences": _differences(of)} for suite, of in found.suites.items()},
         "gate": _gate(run, found),
         "usage": _usage(run),
     }
+
+
+def _differences(found: Mapping[str, Mapping[str, Difference]]) -> dict[str, Any]:
+    return {measure: {name: difference(each) for name, each in of.items()} for measure, of in found.items()}
 
 
 def _job(run: Finished) -> dict[str, Any]:
@@ -91,6 +93,10 @@ def _job(run: Finished) -> dict[str, Any]:
         "seed": spec.seed,
         "data": spec.data.as_object(),
         "rows": run.rows,
+        "suites": {
+            suite.name: {"task": suite.task, "limit": suite.limit, "epochs": suite.epochs}
+            for suite in spec.suites
+        },
         "evaluation": spec.evaluation.as_object(),
         "maxTokens": spec.max_tokens,
         "maxTurns": spec.agent.turn_limit,
@@ -110,7 +116,8 @@ def _headline(run: Finished, found: Comparison) -> dict[str, Any] | None:
 
 
 def _candidate(run: Finished, standing: Standing, found: Comparison) -> dict[str, Any]:
-    tries = standing.tries
+    every = standing.tries
+    tries = of_task(every, ALL)
     outcomes = Counter(each.outcome.value for each in tries)
     return {
         "name": standing.name,
@@ -122,8 +129,8 @@ def _candidate(run: Finished, standing: Standing, found: Comparison) -> dict[str
         "tries": len(tries),
         "scored": sum(each.scored for each in tries),
         "outcomes": dict(sorted(outcomes.items())),
-        "usage": used_by(tries),
-        "cost": _dollars(total_cost(tries, priced(run.book))),
+        "usage": used_by(every),
+        "cost": _dollars(total_cost(every, priced(run.book))),
         "measures": {
             task: {name: figure(each) for name, each in of.items()}
             for task, of in found.estimates.get(standing.name, {}).items()

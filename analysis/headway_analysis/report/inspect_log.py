@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from headway_analysis.measures.candidate import ALL
+from headway_analysis.measures.candidate import ALL, of_task
 from headway_analysis.measures.tries import TOOL_ERROR, Try
 from headway_analysis.report.conversation import Call, Message, Step, arguments, first, steps, text
 from headway_analysis.report.document import Finished, Standing, model_of
@@ -123,19 +123,21 @@ def _stats(standing: Standing) -> EvalStats:
 def _results(standing: Standing, found: Mapping[str, Mapping[str, Estimate]]) -> EvalResults:
     from inspect_ai.log import EvalMetric, EvalResults, EvalScore
 
-    scored = sum(each.scored for each in standing.tries)
+    own = of_task(standing.tries, ALL)
+    scored = sum(each.scored for each in own)
     scores = [
         EvalScore(
             name=name,
             scorer=name,
             scored_samples=scored,
-            unscored_samples=len(standing.tries) - scored,
+            unscored_samples=len(own) - scored,
             metrics={key: EvalMetric(name=key, value=value) for key, value in _ends(each).items()},
         )
         for name in SHOWN
         if (each := found.get(ALL, {}).get(name)) is not None
     ]
-    return EvalResults(total_samples=len(standing.tries), completed_samples=scored, scores=scores)
+    completed = sum(each.scored for each in standing.tries)
+    return EvalResults(total_samples=len(standing.tries), completed_samples=completed, scores=scores)
 
 
 def _ends(found: Estimate) -> dict[str, float]:

@@ -41,6 +41,7 @@ def markdown(report: Json) -> str:
         _main(report),
         _differences(report),
         _gate(report),
+        _suites(report),
         _tasks(report),
         _cost(report),
         _failures(report),
@@ -120,8 +121,21 @@ def _gate(report: Json) -> str:
     return _section(f"Gate: {VERDICTS[gate['verdict']]}", "\n".join([about, "", *checks]))
 
 
+def _suites(report: Json) -> str:
+    """What models could do before: each suite with its differences."""
+    parts = [f"{_task(report, suite)}\n\n{_lost(report, suite)}".rstrip() for suite in report["suites"]]
+    return _section("Suites", "\n\n".join(parts))
+
+
+def _lost(report: Json, suite: str) -> str:
+    found = report["suites"][suite]["differences"].get("external_score", {})
+    said = (told("external_score", name, report["baseline"], each) for name, each in found.items())
+    return "\n".join(f"- {one}" for one in said)
+
+
 def _tasks(report: Json) -> str:
-    tasks = sorted({task for each in report["candidates"] for task in each["measures"]} - {ALL})
+    every = {task for each in report["candidates"] for task in each["measures"]}
+    tasks = sorted(every - {ALL} - report["suites"].keys())
     tables = [_task(report, task) for task in tasks]
     return _section("Tasks", "\n\n".join(tables)) if tables else ""
 

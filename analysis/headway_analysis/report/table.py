@@ -33,10 +33,17 @@ class Column:
     value: Callable[[Try], Any]
 
 
+def _suite(each: Try) -> bool:
+    return each.place.suite
+
+
 COLUMNS: Final = (
     Column("candidate", "string", "Name of the candidate.", lambda t: t.place.candidate),
     Column("task", "string", "The row's task; empty where no column names tasks.", lambda t: t.place.task),
-    Column("row", "int64", "Index of the dataset row, from 0.", lambda t: t.place.row),
+    Column("suite", "bool", "A sample of a suite: its task is the suite, and it is not in `all`.", _suite),
+    Column(
+        "row", "int64", "Index of the dataset row, from 0; then samples of suites.", lambda t: t.place.row
+    ),
     Column("row_id", "string", "The row's own name; empty where it has none.", lambda t: t.place.row_id),
     Column("cluster", "string", "Cluster that statistics put the row in.", lambda t: t.cluster),
     Column("try", "int64", "Which try at the row, from 0.", lambda t: t.index),

@@ -13,6 +13,7 @@ from headway_api.spec.lifecycle import BudgetSpec, OutputSpec, TrackingSpec
 from headway_api.spec.metadata import NAME_RULES, Metadata
 from headway_api.spec.model import name_of_hub, revision_of_hub
 from headway_api.spec.rollout import ServersSpec
+from headway_api.spec.suite import Suite
 from headway_api.spec.training import EPISODE_WITHIN_SANDBOX, Deadline, FailurePolicySpec
 from headway_api.spec.trust import MeasureSpec
 from headway_api.spec.types import Decimal, Label, ObjectName, SecretRef, Subdomain, Uri, uri_scheme
@@ -133,6 +134,9 @@ class NoWorse(SpecModel):
 
     metric: MetricName
     """Metric that is compared."""
+    task: Annotated[str, Field(min_length=1, max_length=128)] | None = None
+    """Task that it is compared on: a suite's name, a value of spec.data.taskColumn, or all, which takes every
+    row of spec.data. Absent: that of the gate."""
     margin: Decimal = "0"
     """How far the lower bound of the paired difference may lie below 0."""
 
@@ -163,7 +167,8 @@ class Gate(SpecModel):
     candidate: Label
     """Candidate that is judged."""
     task: Annotated[str, Field(min_length=1, max_length=128)] = "all"
-    """Task that is judged, a value of spec.data.taskColumn; all takes every row."""
+    """Task that is judged: a suite's name, a value of spec.data.taskColumn, or all, which takes every row of
+    spec.data."""
     metric: MetricName = "external_score"
     """Metric it is judged by, as docs/evaluation.md names it."""
     minimum: Decimal | None = None
@@ -225,6 +230,32 @@ class RLEvalJobSpec(SpecModel):
             "baseline",
         ),
         Rule(
+            "!has(self.suites) || self.suites.all(s, self.rollout.timeoutSeconds <= "
+            "s.sandbox.deadlineSeconds)",
+            "spec.rollout.timeoutSeconds must not be above sandbox.deadlineSeconds of a suite: an episode "
+            "ends with its sandbox; lower the first, or raise the second",
+            lambda self: all(
+                self.rollout.timeout_seconds <= suite.sandbox.deadline_seconds for suite in self.suites
+            ),
+            "suites",
+        ),
+        Rule(
+            "!has(self.suites) || self.suites.all(s, self.suites.exists_one(t, t.name == s.name))",
+            "the names of suites must differ; rename one of those that are the same",
+            lambda self: len({suite.name for suite in self.suites}) == len(self.suites),
+            "suites",
+        ),
+        Rule(
+            "!has(self.suites) || self.evaluation.sampling.temperature > 0.0 || "
+            "self.suites.all(s, s.epochs == 1)",
+            "epochs above 1 of a suite needs spec.evaluation.sampling.temperature above 0: at 0 every try "
+            "gives the same answer",
+            lambda self: (
+                self.evaluation.sampling.temperature > 0 or all(suite.epochs == 1 for suite in self.suites)
+            ),
+            "suites",
+        ),
+        Rule(
             "self.candidates.all(c, !(has(c.checkpoint) && c.checkpoint.withBase) || "
             f"!self.candidates.exists(d, d.name == c.name + '{BASE_SUFFIX}'))",
             "a candidate with checkpoint.withBase adds one of its name with -base behind it; rename the "
@@ -262,6 +293,15 @@ class RLEvalJobSpec(SpecModel):
     """What an episode acts on."""
     reward: RewardSpec = RewardSpec()
     """What a reward may be."""
+    suites: Annotated[
+        tuple[Suite, ...],
+        Field(
+            max_length=4,
+            json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+        ),
+    ] = ()
+    """Tasks of Inspect AI that every candidate is measured on too, after the rows of data. Candidates of
+    rescore are not: nobody samples for them."""
     rollout: ServersSpec = ServersSpec()
     """How episodes are sampled. replicas counts the servers of each set."""
     evaluation: MeasureSpec = MeasureSpec()
@@ -312,6 +352,15 @@ class RLEvalJobSpec(SpecModel):
         """The spec's words on a candidate; of one that `withBase` added, those on the tuned one."""
         by_name = {candidate.name: candidate for candidate in self.candidates}
         return by_name.get(name) or by_name[name.removesuffix(BASE_SUFFIX)]
+
+    def takes_suites(self, name: str) -> bool:
+        """Whether a candidate is measured on the suites: whoever is sampled for."""
+        return self.asked(name).rescore is None
+
+    @property
+    def opens_gateway(self) -> bool:
+        """Whether agents outside the coordinator's process ask it for their turns."""
+        return bool(self.suites) or not self.agent.is_builtin
 
     @property
     def max_tokens(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import aiohttp
@@ -11,6 +11,7 @@ import aiohttp
 from headway_api import names
 from headway_api.config import EvalConfig, JobConfig
 from headway_api.records import Purpose
+from headway_api.spec import suite as suites
 from headway_api.spec.agent import HttpAgent as HttpSpec
 from headway_coordinator.agents.agent import Agent
 from headway_coordinator.agents.builtin import Builtin
@@ -57,6 +58,14 @@ def agent_of(
         return SandboxedAgent(_desk(job, backend, server, at.pod), spec.sandboxed.command)
     loop = spec.effective_builtin
     return Builtin(backend.chat, loop.max_turns, loop.system_prompt)
+
+
+def suite_agent(job: EvalConfig, backend: Backend, server: GatewayServer, at: Where) -> Agent:
+    """What runs a sample of a suite, whatever the job's own agent is."""
+    desk = replace(
+        _desk(job, backend, server, at.pod), reward_range=suites.BOUNDS, prompt=lambda purpose, row: ""
+    )
+    return SandboxedAgent(desk, suites.PROGRAM)
 
 
 def agent_url(job: Job, spec: HttpSpec) -> str:

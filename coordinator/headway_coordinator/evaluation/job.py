@@ -6,9 +6,10 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -37,6 +38,7 @@ from headway_coordinator.ledger.usage import usage
 from headway_coordinator.metrics.prometheus import Sample
 from headway_coordinator.preflight.evaluation import EvalRunner
 from headway_coordinator.process import Process
+from headway_coordinator.sandboxes import pool_of
 from headway_coordinator.view import bill
 
 COMPARE_SECONDS: Final = 3.0
@@ -59,6 +61,7 @@ class EvalCoordinator(Process):
         *,
         told: st.RLEvalJobStatus | None = None,
         broker_url: str | None = None,
+        suite_broker_urls: Mapping[str, str] | None = None,
         discover: Callable[[int], Discover] | None = None,
         port: int = names.PORT_COORDINATOR,
         gateway_port: int = names.PORT_GATEWAY,
@@ -83,6 +86,9 @@ class EvalCoordinator(Process):
             port=port,
             book=book,
         )
+        self._suite_urls = suite_broker_urls or {
+            suite.name: job.suite_broker_url(suite.name) for suite in job.spec.suites
+        }
         self._discover = discover or (lambda number: by_dns(job.rollout_host(number)))
         self._gateway_port = gateway_port
         self._where = at or where(job, os.environ.get(names.ENV_POD_IP, "127.0.0.1"), gateway_port)
@@ -130,7 +136,8 @@ class EvalCoordinator(Process):
         broker = await self._claimed(http, incarnation)
         if self.spec.agent.http is not None:
             await runner.agent(http, agent_url(self.job, self.spec.agent.http))
-        first = await runner.environment(rows[0], broker, incarnation)
+        suites = {name: await self._claimed(http, incarnation, url) for name, url in self._suite_urls.items()}
+        first = await runner.environment(rows[0], broker, incarnation, suites)
         await self._blocking(self._ledger.load)
         evaluation = Evaluation(
             self.spec,
@@ -158,18 +165,19 @@ class EvalCoordinator(Process):
             self._where,
             self._discover,
             self._moved,
+            suites,
         )
         self._evaluation = evaluation
         self._api.ready = True
         self._watch = stall.Watch(
             idle(evaluation),
             lambda pool: culprit(evaluation, units.fleets, pool, self.spec.rollout.timeout_seconds),
-            broker.pool,
+            partial(pool_of, [broker, *suites.values()]),
             self._status.changed,
         )
         self._background(stack, self._watch.run())
         self._background(stack, self._compare_again(evaluation))
-        if not self.spec.agent.is_builtin:
+        if self.spec.opens_gateway:
             await listen(stack, self._server.app(), self._gateway_port, leave_with_client=True)
         await evaluation.run([*units.all()])
         await self._finish(evaluation)

@@ -43,7 +43,7 @@ def stored(name: str, asked: CandidateRescore, store: Store) -> Stored:
     if not groups:
         text = f"no episodes lie at {folder}; name the folder of a run, and a candidate or step that it has"
         raise CandidateFault("RunMissing", text, field)
-    return dict(_episodes(groups))
+    return dict(_episodes([group for group in groups if group.suite is None]))
 
 
 def _episodes(groups: Sequence[GroupRecord]) -> Iterator[tuple[tuple[int, int], EpisodeRecord]]:

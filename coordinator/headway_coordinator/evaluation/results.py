@@ -99,10 +99,10 @@ def played(store: Store, layout: Layout, standing: Standing) -> Iterator[Played]
 
 
 def _figures(store: Store, layout: Layout, run: Finished, name: str) -> Figures:
-    """A candidate's figures as a validation has them, of the groups that were answered."""
+    """A candidate's figures as a validation has them, of the own groups that were answered."""
     spec = run.job.spec
     measure, agent = spec.evaluation, spec.agent
-    found = Spool(store, layout).evaluated(name)
+    found = [group for group in Spool(store, layout).evaluated(name) if group.suite is None]
     turns = agent.effective_builtin.max_turns if agent.is_builtin else None
     return evaluation(found, measure.pass_k, measure.success_threshold, "eval", max_turns=turns)
 

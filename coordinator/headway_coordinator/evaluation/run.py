@@ -1,7 +1,8 @@
 """An evaluation's life: candidates side by side on the same rows, each group durable once it is done.
 
 a unit begins           when a place for its servers is free; candidates that need none begin at once
-rows are measured       in the order of the file, every candidate of a unit at a row before the next row
+rows are measured       in the order of the file, every candidate of a unit at a row before the next row; the
+                        samples of suites come after them, and are rows in all else
 a group is done         once it is in the spool and in the ledger; a successor does not sample it again
 a place is free         once its group is sampled: the next one begins while that one is written down
 a unit ends             when each of its candidates has every row, or has failed; its servers are let go
@@ -14,17 +15,20 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from headway_analysis.measures.tries import Place, Rules, tries_of
 from headway_api import logs
+from headway_api.exits import JobError
 from headway_api.records import EpisodeRecord, GroupRecord, Purpose
 from headway_api.spec.evaluation import RLEvalJobSpec
+from headway_api.spec.suite import field_of
 from headway_coordinator import group as groups
 from headway_coordinator.bounds import LOST_LIMIT, lost
 from headway_coordinator.dataset import Order, Row, position_of
 from headway_coordinator.episode import Task
 from headway_coordinator.evaluation.candidates import endpoint_field
+from headway_coordinator.evaluation.places import places
 from headway_coordinator.evaluation.state import CandidateState, EvalState
 from headway_coordinator.faults import CandidateFault
 from headway_coordinator.gateway.core import Sampling
@@ -71,22 +75,24 @@ class Evaluation:
         on_episode: Callable[[EpisodeRecord], None] = lambda record: None,
     ) -> None:
         self._spec = spec
-        self._rows = rows
+        self._places = places(spec, rows)
         self._spool = spool
         self._ledger = ledger
         self._incarnation = incarnation
         self._on_change = on_change
         self._on_episode = on_episode
-        self._order = Order(rows=len(rows), seed=spec.seed, shuffle=False)
+        self._order = Order(rows=len(self._places), seed=spec.seed, shuffle=False)
         sampling = spec.evaluation.sampling
         self._sampling = Sampling(sampling.temperature, sampling.top_p, spec.max_tokens)
-        self._rules = Rules(
-            threshold=spec.evaluation.success_threshold,
-            max_turns=spec.agent.effective_builtin.max_turns if spec.agent.is_builtin else None,
-        )
+        self._rules = Rules(spec.evaluation.success_threshold, spec.agent.turn_limit)
+        self._suite_rules = Rules(spec.evaluation.success_threshold)
         self._store = OneAtATime()
-        self._places = asyncio.Semaphore(spec.parallelism)
-        self.state = EvalState({name: CandidateState(name) for name in candidates}, rows=len(rows))
+        self._sets_at_once = asyncio.Semaphore(spec.parallelism)
+        samples = len(self._places) - len(rows)
+        states = {
+            name: CandidateState(name, samples=samples * spec.takes_suites(name)) for name in candidates
+        }
+        self.state = EvalState(states, rows=len(rows))
 
     @property
     def store_busy(self) -> float:
@@ -97,15 +103,25 @@ class Evaluation:
         """Take up what a predecessor left: nothing that is durable is sampled again.
 
         `server_sets` are those that it had: they go on, where there is still something to measure.
+
+        Raises:
+            JobError: `DatasetChanged`: what is durable stands for other rows than there are now.
         """
         self.state.server_sets = set(server_sets)
         for name, candidate in self.state.candidates.items():
             for group in await self._store(self._spool.evaluated, name):
+                self._require_same_place(group)
                 await self._store(self._ledger.group, group)
                 self._add(candidate, group)
-            if candidate.stage == "Pending" and len(candidate.tries) == len(self._rows):
+            if candidate.stage == "Pending" and len(candidate.tries) == self.state.wanted(candidate):
                 candidate.stage = "Complete"
         logs.event(_log, "restored", groups=self.state.groups_done)
+
+    def _require_same_place(self, group: GroupRecord) -> None:
+        position = position_of(group.group_id)
+        if position >= len(self._places) or self._places[position].suite != group.suite:
+            text = "the dataset has another number of rows than when the job began; measure it with a new job"
+            raise JobError("DatasetChanged", text, field="spec.data.uri")
 
     async def run(self, units: Sequence[Unit]) -> None:
         """Until every candidate has every row, or has failed.
@@ -138,7 +154,7 @@ class Evaluation:
         if unit.server_set is None:
             await self._measure(unit)
             return
-        async with self._places:
+        async with self._sets_at_once:
             self.state.server_sets.add(unit.server_set)
             self._moved()
             try:
@@ -166,9 +182,10 @@ class Evaluation:
 
     def _left(self, names: Sequence[str]) -> Iterator[tuple[CandidateState, int]]:
         """What is to be measured yet, row by row; decided as late as possible, for a candidate may fail."""
-        for position in range(len(self._rows)):
+        for position in range(len(self._places)):
             for candidate in map(self.state.candidates.__getitem__, names):
-                if candidate.stage == "Running" and position not in candidate.tries:
+                wanted = position < self.state.wanted(candidate)
+                if candidate.stage == "Running" and wanted and position not in candidate.tries:
                     yield candidate, position
 
     async def _work(
@@ -201,15 +218,17 @@ class Evaluation:
     async def _sampled(
         self, unit: Unit, player: groups.Run, candidate: CandidateState, position: int
     ) -> GroupRecord:
+        measured = self._places[position]
         plan = groups.Plan(
             slot=self._order.slot(position),
             purpose=Purpose.EVALUATION,
             step=0,
-            row=self._rows[position],
-            size=self._spec.evaluation.group_size,
+            row=measured.row,
+            size=measured.size,
             sampling=self._sampling,
             job_seed=self._spec.seed,
             candidate=candidate.name,
+            suite=measured.suite,
             sampled_by=unit.sampled_by,
         )
         return await groups.run(
@@ -228,10 +247,7 @@ class Evaluation:
         self._moved()
         candidate.lost_in_a_row = candidate.lost_in_a_row + 1 if group.unanswered else 0
         if candidate.lost_in_a_row >= LOST_LIMIT:
-            fault = lost(group)
-            if unit.sampled_by == "endpoint":
-                raise CandidateFault("EndpointFailing", str(fault), endpoint_field(candidate.name, "url"))
-            raise fault
+            raise _failing(group, candidate.name, unit)
 
     def _put(self, group: GroupRecord) -> GroupRecord:
         """`Spool.put`, by the newest coordinator alone."""
@@ -240,16 +256,19 @@ class Evaluation:
 
     def _add(self, candidate: CandidateState, group: GroupRecord) -> None:
         position = position_of(group.group_id)
-        candidate.tries[position] = tries_of(group, self._place(candidate.name, position), self._rules)
+        rules = self._rules if group.suite is None else self._suite_rules
+        candidate.tries[position] = tries_of(group, self._place(candidate.name, position), rules)
         candidate.days = fold(events.of_group(group), candidate.days)
 
     def _place(self, candidate: str, position: int) -> Place:
-        row, data = self._rows[position], self._spec.data
+        measured = self._places[position]
         return Place(
             candidate=candidate,
             row=position,
-            task=_text(row, data.task_column) or "",
-            cluster=_text(row, data.cluster_column),
+            task=measured.task,
+            row_id=measured.row_id,
+            cluster=measured.cluster,
+            suite=measured.suite is not None,
         )
 
     async def _counted(
@@ -293,14 +312,19 @@ async def _unless_lost(candidate: CandidateState, episode: Awaitable[EpisodeReco
     )
 
 
+def _failing(group: GroupRecord, candidate: str, unit: Unit) -> Exception:
+    """Why a candidate whose groups all fail cannot go on; of an endpoint, without the other candidates."""
+    fault = lost(group)
+    if unit.sampled_by != "endpoint":
+        return fault
+    if group.suite is not None:
+        return CandidateFault("SuiteFailing", str(fault), field_of(group.suite, "task"))
+    return CandidateFault("EndpointFailing", str(fault), endpoint_field(candidate, "url"))
+
+
 def _first(faults: BaseExceptionGroup[CandidateFault]) -> CandidateFault:
     error: BaseException = faults
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     assert isinstance(error, CandidateFault)
     return error
-
-
-def _text(row: Mapping[str, Any], column: str | None) -> str | None:
-    """The value of a row in a column of names."""
-    return None if column is None else str(row[column])

@@ -38,6 +38,8 @@ class CandidateState:
     """Nothing will sample for it any more: what still runs for it ends."""
     lost_in_a_row: int = 0
     """Groups of which nothing could be scored, one after the other."""
+    samples: int = 0
+    """Samples of suites that it is measured on, beside the rows."""
 
     def fail(self, reason: str, message: str) -> None:
         """It cannot be measured any further; what was measured stays. The first reason stands."""
@@ -55,8 +57,13 @@ class CandidateState:
 
     @property
     def all_tries(self) -> list[Try]:
-        """Every final try, by row."""
+        """Every final try, by row; those of suites are the last."""
         return [one for position in sorted(self.tries) for one in self.tries[position]]
+
+    @property
+    def own_tries(self) -> list[Try]:
+        """The same without those of suites."""
+        return [one for one in self.all_tries if not one.place.suite]
 
 
 @dataclass
@@ -65,7 +72,7 @@ class EvalState:
 
     candidates: dict[str, CandidateState]
     rows: int
-    """Rows that each candidate is measured on."""
+    """Rows of the job's own dataset, on which each candidate is measured."""
     server_sets: set[int] = field(default_factory=set)
     """Sets of rollout servers that are needed now."""
     finished: bool = False
@@ -97,4 +104,12 @@ class EvalState:
     def groups_wanted(self) -> int:
         """Rows to do, over all candidates that have not failed, and those done of the others."""
         failed = (c for c in self.candidates.values() if c.stage == "Failed")
-        return self.rows * len([*self.live()]) + sum(len(candidate.tries) for candidate in failed)
+        return sum(map(self.wanted, self.live())) + sum(len(candidate.tries) for candidate in failed)
+
+    def rows_of(self, candidate: CandidateState) -> int:
+        """Rows of the job's own dataset that are done."""
+        return sum(position < self.rows for position in candidate.tries)
+
+    def wanted(self, candidate: CandidateState) -> int:
+        """Rows and samples that a candidate is measured on."""
+        return self.rows + candidate.samples

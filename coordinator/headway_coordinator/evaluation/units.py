@@ -17,10 +17,11 @@ from headway_api.config import EvalConfig
 from headway_api.records import EpisodeRecord, Purpose, WeightsManifest
 from headway_api.sandbox_api import ResetReply
 from headway_api.spec.evaluation import Candidate, RLEvalJobSpec
+from headway_api.spec.suite import BOUNDS, Suite
 from headway_api.status import ResolvedCandidate
 from headway_api.store import Store
 from headway_coordinator import group as groups
-from headway_coordinator.agents.choice import Where, agent_of
+from headway_coordinator.agents.choice import Where, agent_of, suite_agent
 from headway_coordinator.dataset import position_of
 from headway_coordinator.endpoint.candidate import connected, episodes_at_once
 from headway_coordinator.endpoint.chat import EndpointChat
@@ -65,6 +66,8 @@ class Units:
     where: Where
     discover: Callable[[int], Discover]
     changed: Callable[[], None] = lambda: None
+    suites: Mapping[str, Broker] = field(default_factory=dict)
+    """Of each suite, who hands out its sandboxes."""
     fleets: dict[str, Fleet] = field(default_factory=dict)
     """Of each candidate that has servers now."""
 
@@ -95,7 +98,19 @@ class Units:
 
     def _player(self, backend: Backend, sessions: Sessions) -> groups.Run:
         agent = agent_of(self.job, backend, self.server, self.where, self.http)
-        return Episodes(self._rules, agent, self.broker, sessions).run
+        own = Episodes(self._rules, agent, self.broker, sessions)
+        by_suite = {suite.name: self._sampler(suite, backend, sessions) for suite in self._spec.suites}
+
+        async def live(task: Task) -> EpisodeRecord:
+            return await (own if task.suite is None else by_suite[task.suite]).run(task)
+
+        return live
+
+    def _sampler(self, suite: Suite, backend: Backend, sessions: Sessions) -> Episodes:
+        """Runs samples of a suite."""
+        rules = Rules(self._spec.rollout.timeout_seconds, suite.sandbox.deadline_seconds, BOUNDS)
+        agent = suite_agent(self.job, backend, self.server, self.where)
+        return Episodes(rules, agent, self.suites[suite.name], sessions)
 
     @asynccontextmanager
     async def _on_servers(

@@ -41,7 +41,7 @@ def gate_of(spec: RLEvalJobSpec) -> GateSpec | None:
         minimum_of=gate.minimum_of,
         must_beat=gate.must_beat,
         margin=float(gate.margin),
-        no_worse=[Bound(each.metric, float(each.margin)) for each in gate.no_worse],
+        no_worse=[Bound(each.metric, float(each.margin), each.task) for each in gate.no_worse],
     )
 
 
@@ -58,18 +58,26 @@ def progress(state: EvalState, stalled: str | None) -> st.EvalProgress:
 
 def results(state: EvalState, found: Comparison, book: PriceBook, today: date) -> list[st.CandidateResult]:
     """What each candidate reached so far."""
-    return [_result(candidate, found, book, today) for candidate in state.candidates.values()]
+    return [_result(state, candidate, found, book, today) for candidate in state.candidates.values()]
 
 
-def _result(candidate: CandidateState, found: Comparison, book: PriceBook, today: date) -> st.CandidateResult:
-    name, tries = candidate.name, candidate.all_tries
+def suites(name: str, found: Comparison) -> list[st.SuiteResult]:
+    """What a candidate reached in each suite that it has been measured on."""
+    scores = {suite: found.estimate(name, HEADLINE, suite) for suite in found.suites}
+    return [st.SuiteResult(name=suite, score=in_a_line(score)) for suite, score in scores.items() if score]
+
+
+def _result(
+    state: EvalState, candidate: CandidateState, found: Comparison, book: PriceBook, today: date
+) -> st.CandidateResult:
+    name, tries = candidate.name, candidate.own_tries
     score = found.estimate(name, HEADLINE)
     return st.CandidateResult(
         name=name,
         state=candidate.stage,
         reason=candidate.reason,
         message=candidate.message[:TEXT] if candidate.message else None,
-        rows=len(candidate.tries),
+        rows=state.rows_of(candidate),
         tries=sum(each.scored for each in tries),
         infra_errors=sum(not each.scored for each in tries),
         reward=interval(found.estimate(name, "reward")),
@@ -78,6 +86,7 @@ def _result(candidate: CandidateState, found: Comparison, book: PriceBook, today
         difference=difference(name, found),
         cost=usage(candidate.days, book, today).cost if candidate.days else None,
         score=in_a_line(score) if score else None,
+        suites=suites(name, found),
     )
 
 
@@ -153,7 +162,7 @@ def samples(found: Comparison | None, state: EvalState | None) -> Iterator[Sampl
     if state is not None:
         for candidate in state.candidates.values():
             labels = {"candidate": candidate.name}
-            yield Sample("eval/rows", len(candidate.tries), labels)
+            yield Sample("eval/rows", state.rows_of(candidate), labels)
             yield Sample("eval/in_flight", state.in_flight[candidate.name], labels)
     if found is None:
         return

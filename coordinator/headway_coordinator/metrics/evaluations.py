@@ -121,7 +121,7 @@ class Publisher:
         told = {"candidate": name, "state": candidate["state"]}
         run = self._run(self._layout.mlflow_run_of(name), name, told, parent)
         self._params(run, parameters(candidate, content.report["job"]))
-        found = {**content.figures(name), **metrics(candidate, content.report["differences"])}
+        found = {**content.figures(name), **metrics(candidate, content.report)}
         for some in _pieces([Metric(key, value, self._at, 0) for key, value in found.items()], BATCH):
             self._client.log_batch(run.run_id, metrics=some)
         table = as_table(content.lines(name)[:LINES_MOST])
@@ -193,10 +193,11 @@ class Publisher:
             self._traces.start_trace(traces.info(one, episode, trace, run.experiment_id, run.run_id))
 
 
-def metrics(candidate: Mapping[str, Any], differences: Mapping[str, Any]) -> dict[str, float]:
+def metrics(candidate: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, float]:
     """A candidate's figures: `eval/<measure>`, with `_low` and `_high` for its interval.
 
-    A task's have `/<task>` behind them; differences from the baseline are `eval/difference/<measure>`.
+    A task's and a suite's have `/<task>` behind them; differences from the baseline are
+    `eval/difference/<measure>`, with the suite behind them where they are of one.
     """
     found: dict[str, float | None] = {}
     for task, of in candidate["measures"].items():
@@ -204,11 +205,20 @@ def metrics(candidate: Mapping[str, Any], differences: Mapping[str, Any]) -> dic
         for measure, each in of.items():
             found[f"eval/{measure}{behind}"] = each["value"]
             found |= {f"eval/{measure}_{end}{behind}": each[end] for end in ("low", "high")}
-    for measure, by_candidate in differences.items():
-        if (each := by_candidate.get(candidate["name"])) is not None:
-            found[f"eval/difference/{measure}"] = each["value"]
-            found |= {f"eval/difference/{measure}_{end}": each[end] for end in ("low", "high", "p_holm")}
+    found |= _differences(candidate["name"], report["differences"], "")
+    for suite, of in report["suites"].items():
+        found |= _differences(candidate["name"], of["differences"], f"/{usable(suite)}")
     return {name: value for name, value in found.items() if value is not None}
+
+
+def _differences(candidate: str, differences: Mapping[str, Any], behind: str) -> dict[str, float | None]:
+    found: dict[str, float | None] = {}
+    for measure, by_candidate in differences.items():
+        if (each := by_candidate.get(candidate)) is not None:
+            found[f"eval/difference/{measure}{behind}"] = each["value"]
+            for end in ("low", "high", "p_holm"):
+                found[f"eval/difference/{measure}_{end}{behind}"] = each[end]
+    return found
 
 
 def parameters(candidate: Mapping[str, Any], job: Mapping[str, Any]) -> dict[str, str]:

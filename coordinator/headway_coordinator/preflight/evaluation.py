@@ -1,18 +1,23 @@
-"""The preflight of an evaluation: its rows, and one real sandbox."""
+"""The preflight of an evaluation: its rows, one real sandbox, and one of each suite."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
 
+from headway_api.exits import JobError
 from headway_api.sandbox_api import ResetReply
 from headway_api.spec.evaluation import RLEvalJobSpec
+from headway_api.spec.suite import Suite, field_of, field_said
 from headway_api.status import Preflight
 from headway_api.store import Store
 from headway_coordinator import dataset
-from headway_coordinator.dataset import Row
+from headway_coordinator.dataset import Row, tasks_of
+from headway_coordinator.faults import InfraFault, PermanentFault
 from headway_coordinator.preflight import checks
-from headway_coordinator.preflight.checklist import Checklist, said_of
+from headway_coordinator.preflight.checklist import LEASE_ID, Checklist, said_of
 from headway_coordinator.sandboxes import Broker
+from headway_coordinator.seeds import seed
 
 BLOCK = "spec.data"
 
@@ -39,10 +44,18 @@ class EvalRunner(Checklist):
         for name, column in (("taskColumn", data.task_column), ("clusterColumn", data.cluster_column)):
             if column is not None:
                 dataset.check_column(rows, column, f"{BLOCK}.{name}")
+        check_suites(rows, data.task_column, [suite.name for suite in self.spec.suites])
         return rows
 
-    async def environment(self, row: Row, broker: Broker, incarnation: int) -> ResetReply:
-        """One real sandbox: import, reset and judgement. Returns how the environment begins the row.
+    async def environment(
+        self, row: Row, broker: Broker, incarnation: int, suites: Mapping[str, Broker]
+    ) -> ResetReply:
+        """One real sandbox: import, reset and judgement; and of each suite one that loads its task.
+
+        Returns how the environment begins the row.
+
+        Args:
+            suites: of each, who hands out its sandboxes.
 
         Raises:
             JobError: a check failed, or no sandbox was to be had.
@@ -50,6 +63,38 @@ class EvalRunner(Checklist):
         found = await self._visit(row, broker, incarnation)
         if found is not None:
             self._try("Reward", lambda: checks.reward(found[1], self.spec))
+        for suite in self.spec.suites:
+            await self._suite(suite, suites[suite.name], incarnation)
         self._conclude(enforce=True)
         assert found is not None, "a failed check has raised"
         return found[0]
+
+    async def _suite(self, suite: Suite, broker: Broker, incarnation: int) -> None:
+        """The task can be loaded in the suite's image, and has the last sample that is asked for."""
+        spec, seconds, check = self.spec, suite.sandbox.deadline_seconds, f"Suite {suite.name}"
+        lease = f"{LEASE_ID}-{incarnation}"
+        try:
+            async with asyncio.timeout(spec.pending_deadline_seconds):
+                async with broker.lease(lease, seconds, spec.rollout.timeout_seconds) as sandbox:
+                    await sandbox.reset(suite.last_row, seed(spec.seed, LEASE_ID))
+        except PermanentFault as fault:
+            self._failed(check, JobError(fault.reason, str(fault), field=field_said(suite.name, fault.field)))
+            return
+        except (InfraFault, TimeoutError) as fault:
+            text = str(fault) or f"no sandbox within {spec.pending_deadline_seconds} s"
+            field = field_of(suite.name, "image")
+            raise JobError("SandboxUnavailable", text, field=field, permanent=False) from fault
+        self._passed(check, f"{suite.task} is loaded, and has {suite.limit} samples or more")
+
+
+def check_suites(rows: Sequence[Row], task_column: str | None, names: Sequence[str]) -> None:
+    """No suite has the name of a task of the rows: the results tell them apart by it.
+
+    Raises:
+        JobError: `SuiteNameTaken`.
+    """
+    tasks = set(tasks_of(rows, task_column) or ())
+    taken = next((name for name in names if name in tasks), None)
+    if taken is not None:
+        text = f"rows of {BLOCK} have the task {taken} in column {task_column}; rename the suite"
+        raise JobError("SuiteNameTaken", text, field=field_of(taken, "name"))

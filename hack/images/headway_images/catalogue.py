@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,11 +35,18 @@ ROOMS = ("api", "analysis", "coordinator", "operator", "rollout", "trainer", "sa
 PACKAGES = (*(f"{room}/headway_{room}" for room in ROOMS), "images/copy.sh")
 
 
+INSTALL = "images/install.sh"
+
+
+def locks_of(lock: str) -> tuple[str, ...]:
+    """What install.sh reads."""
+    return tuple(f"requirements/{file}.txt" for file in ("bootstrap", "build", lock))
+
+
 def python_image(name: str, lock: str, *arguments: str) -> tuple[Image, Image]:
     """What an image installs, and the image: a change of our own code must not install gigabytes again."""
     folder = f"images/{name}"
-    locks = tuple(f"requirements/{file}.txt" for file in ("bootstrap", "build", lock))
-    inputs = ("images/install.sh", *locks)
+    inputs = (INSTALL, *locks_of(lock))
     deps = Image(f"{name}-deps", folder, inputs=inputs, arguments=arguments, target="deps")
     return deps, Image(name, folder, deps.name, PACKAGES, arguments, base_argument="DEPS")
 
@@ -49,6 +57,7 @@ def catalogue(rollout_lock: str) -> dict[str, Image]:
         Image("base", "images/base", base=None),
         Image("host", "images/host"),
         Image("sandbox", "images/sandbox", inputs=("sandbox/headway_sandbox",)),
+        Image("suite", "images/suite", base="sandbox", inputs=(INSTALL, *locks_of("guests/suite"))),
         *python_image("operator", "operator"),
         *python_image("coordinator", "coordinator"),
         *python_image("trainer", "trainer"),
@@ -58,7 +67,10 @@ def catalogue(rollout_lock: str) -> dict[str, Image]:
 
 
 def environment_image(folder: Path) -> Image:
-    """The image of an environment: a folder with a Dockerfile that starts `ARG BASE` / `FROM ${BASE}`."""
+    """The image of an environment or a suite: a folder with a Dockerfile that starts `ARG BASE=headway-NAME`,
+    `FROM ${BASE}`."""
     if not (folder / "Dockerfile").is_file():
         raise BuildError(f"{folder} is neither an image of Headway nor a folder with a Dockerfile")
-    return Image(folder.name, str(folder.resolve()), base="sandbox", own_context=True)
+    named = re.search(r"^ARG BASE=headway-(\w+)$", (folder / "Dockerfile").read_text(), re.MULTILINE)
+    base = named[1] if named else "sandbox"
+    return Image(folder.name, str(folder.resolve()), base=base, own_context=True)

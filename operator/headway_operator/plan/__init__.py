@@ -40,6 +40,7 @@ from headway_operator.plan.health import (
     is_complete,
     pod_trouble,
     role_health,
+    together,
 )
 from headway_operator.plan.observed import (
     CHILDLESS_SECONDS,
@@ -173,7 +174,7 @@ def _alive(
         now=observed.now,
         roles=roles if goes_on else [],
         begun=begun and goes_on,
-        sandbox_trouble=_sandbox_trouble(observed),
+        sandbox_trouble=_sandbox_trouble(context, observed),
         failure=end,
         complete=complete,
         obstacle=obstacle,
@@ -206,12 +207,29 @@ def _workloads(subject: Subject, context: Context, begun: bool) -> list[Wanted]:
 def _roles(subject: Subject, context: Context, observed: Observed, begun: bool) -> list[RoleHealth]:
     restarts = {role.name: role.restarts for role in context.job.status.roles}
     first = [
-        role_health(observed, role, 1, restarts.get(role, 0)) for role in (names.COORDINATOR, names.BROKER)
+        role_health(observed, names.COORDINATOR, 1, restarts.get(names.COORDINATOR, 0)),
+        _brokers(context, observed, restarts.get(names.BROKER, 0)),
     ]
     return first + (subject.heavy_roles(context, observed, restarts) if begun else [])
 
 
-def _sandbox_trouble(observed: Observed) -> Trouble | None:
+def _brokers(context: Context, observed: Observed, restarts: int) -> RoleHealth:
+    """The job's broker, and with it those of its suites."""
+    own = role_health(observed, names.BROKER, 1, restarts)
+    suites = [
+        role_health(observed.of_suite(suite.name), names.SUITE_BROKER, 1, restarts)
+        for suite in context.suites
+    ]
+    return together([own, *suites]) if suites else own
+
+
+def _sandbox_trouble(context: Context, observed: Observed) -> Trouble | None:
+    """Why no sandbox starts: the job's own, or a suite's."""
+    pools = [observed.of_suite(name) for name in (None, *(suite.name for suite in context.suites))]
+    return next((trouble for pool in pools if (trouble := _pool_trouble(pool))), None)
+
+
+def _pool_trouble(observed: Observed) -> Trouble | None:
     """Why no sandbox starts. They end by the minute, so one that is over is no trouble while others start."""
     pods = [pod for pod in observed.pods(names.SANDBOX) if not is_ending(pod)]
     coming = [pod for pod in pods if not is_over(pod)]

@@ -89,7 +89,17 @@ def of_evaluation(context: Context) -> list[str]:
     spec, caps = context.evaluation.spec, context.platform.caps
     most = spec.rollout.replicas * spec.parallelism
     servers = ("spec.rollout.replicas x spec.parallelism", most, caps.rollout_replicas)
-    return [*_sizes(servers, _sandboxes(context)), *_account(context), *_templates(context)]
+    sizes = _sizes(servers, _sandboxes(context))
+    return [*sizes, *_account(context), *_templates(context), *_suites(context)]
+
+
+def _suites(context: Context) -> Iterator[str]:
+    """Of the sandboxes of suites, whose fields are those of the environment's sandbox by another path."""
+    for suite in context.suites:
+        path = f"spec.suites[{suite.name}].sandbox"
+        fragment = suite.sandbox.pod_template
+        for message in _template(fragment, f"{path}.podTemplate", SANDBOX_INSTEAD, sandbox=True):
+            yield message.replace("spec.environment.sandbox.", f"{path}.")
 
 
 def _templates(context: Context) -> list[str]:
@@ -106,9 +116,13 @@ def _templates(context: Context) -> list[str]:
 
 
 def _sandboxes(context: Context) -> tuple[str, int, int]:
+    """Of all pools together: each may come to its most."""
     spec = context.spec
-    most = spec.environment.sandbox.warm_pool.max or context.most_episodes
+    pools = [spec.environment.sandbox, *(suite.sandbox for suite in context.suites)]
+    most = sum(pool.warm_pool.max or context.most_episodes for pool in pools)
     field = "spec.environment.sandbox.warmPool.max or spec.rollout.maxConcurrency"
+    if context.suites:
+        field += ", with sandbox.warmPool.max or spec.rollout.maxConcurrency for each of spec.suites"
     return field, most, context.platform.caps.sandboxes
 
 

@@ -1,4 +1,8 @@
-"""The broker: hands out sandbox pods; a Deployment, for it never ends by itself and holds nothing."""
+"""The broker: hands out sandbox pods; a Deployment, for it never ends by itself and holds nothing.
+
+Each suite of an evaluation has a broker of its own, with pods of its own image. It differs from the job's in
+name, component and one label, so that neither Service picks the other's pod.
+"""
 
 from __future__ import annotations
 
@@ -8,27 +12,44 @@ from headway_operator.plan.context import Context, Mode, Wanted
 
 
 def objects(context: Context) -> list[Wanted]:
-    """Service and Deployment."""
-    role = names.BROKER
+    """Services and Deployments: of the job's broker, and of each suite's."""
+    made = _objects(context, context.child(names.BROKER), names.BROKER)
+    for number, suite in enumerate(context.suites, 1):
+        name = names.suite_broker(context.stem, number)
+        made += _objects(context, name, names.SUITE_BROKER, {names.LABEL_SUITE: suite.name})
+    return made
+
+
+def _objects(
+    context: Context, name: str, component: str, labels: dict[str, str] | None = None
+) -> list[Wanted]:
+    labels = labels or {}
+    selector = context.selector(component) | labels
     service = {
-        "selector": context.selector(role),
+        "selector": selector,
         "ports": [{"name": "http", "port": names.PORT_BROKER, "targetPort": "http"}],
     }
     deployment = {
         "replicas": 1,
         "strategy": {"type": "Recreate"},
-        "selector": {"matchLabels": context.selector(role)},
-        "template": pods.pod_template(context, _process(context)),
+        "selector": {"matchLabels": selector},
+        "template": pods.pod_template(context, _process(context, component, labels)),
     }
-    return [
-        Wanted(context.object("v1", "Service", context.child(role), role, spec=service)),
-        Wanted(context.object("apps/v1", "Deployment", context.child(role), role, spec=deployment), Mode.PIN),
+    made = [
+        Wanted(context.object("v1", "Service", name, component, spec=service)),
+        Wanted(context.object("apps/v1", "Deployment", name, component, spec=deployment), Mode.PIN),
     ]
+    for item in made:
+        item.body["metadata"]["labels"] |= labels
+    return made
 
 
-def _process(context: Context) -> pods.Process:
+def _process(context: Context, component: str, labels: dict[str, str]) -> pods.Process:
+    suite = labels.get(names.LABEL_SUITE)
     return pods.Process(
         role=names.BROKER,
+        labels=labels if suite is None else {names.LABEL_COMPONENT: component, **labels},
+        env={} if suite is None else {names.ENV_SUITE: suite},
         module="headway_sandbox.broker",
         image=context.platform.images.broker,
         ports={"http": names.PORT_BROKER},

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from headway_api import names
 from headway_api.spec.evaluation import RLEvalJob, RLEvalJobSpec
+from headway_api.spec.suite import Suite
 from headway_api.spec.training import RLTrainingJob, RLTrainingJobSpec
 from headway_api.status import ResolvedCandidate, RLEvalJobStatus, RLTrainingJobStatus, StartingWeights
 from headway_operator.config import OperatorConfig
@@ -104,6 +105,16 @@ class Context:
         """The job, which evaluates."""
         assert isinstance(self.job, RLEvalJob)
         return self.job
+
+    @property
+    def suites(self) -> tuple[Suite, ...]:
+        """Tasks of Inspect AI that the job's candidates are measured on too."""
+        return self.spec.suites if isinstance(self.spec, RLEvalJobSpec) else ()
+
+    @property
+    def opens_gateway(self) -> bool:
+        """Whether agents outside the coordinator's process ask it for their turns."""
+        return bool(self.suites) or not self.spec.agent.is_builtin
 
     @property
     def hands_over_weights(self) -> bool:

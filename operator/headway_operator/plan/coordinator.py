@@ -34,7 +34,7 @@ def _job(context: Context) -> Json:
 
 def _ports(context: Context) -> dict[str, int]:
     ports = {"http": names.PORT_COORDINATOR}
-    return ports if context.spec.agent.is_builtin else {**ports, "gateway": names.PORT_GATEWAY}
+    return {**ports, "gateway": names.PORT_GATEWAY} if context.opens_gateway else ports
 
 
 def failure_policy(container: str) -> Json:

@@ -27,7 +27,7 @@ from headway_operator.plan.observed import (
     terminations,
 )
 
-ESSENTIAL: Final = (names.COORDINATOR, names.BROKER, names.LEARNER, names.ROLLOUT)
+ESSENTIAL: Final = (names.COORDINATOR, names.BROKER, names.SUITE_BROKER, names.LEARNER, names.ROLLOUT)
 EVIDENCE_SECONDS: Final = 5.0
 """How long a failed Job waits for its pod's last words: the two arrive by different watches."""
 
@@ -155,7 +155,7 @@ def role_health(observed: Observed, role: str, desired: int, restarts_before: in
 
 
 def together(sets: list[RoleHealth]) -> RoleHealth:
-    """Several sets of servers as one role; each set has to have enough of its own."""
+    """Several sets of servers, or several brokers, as one role; each has to have enough of its own."""
     late = [(health.pending_since, health.culprit) for health in sets if health.pending_since]
     since, culprit = min(late, default=(None, ""))
     return RoleHealth(

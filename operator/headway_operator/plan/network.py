@@ -17,6 +17,9 @@ spec.agent; whoever does needs the token of an episode that runs.
     http         anybody: the agent may be of another team, another cluster or another cloud
     sandboxed    sandbox; it is then the one thing a sandbox reaches, by address, for names stay shut
 
+Sandboxes of suites are sandboxes, and reach the gateway whatever spec.agent is: it is how their program asks
+for its turns. Nothing else is open to them either. Their brokers are as the job's own.
+
 Kubelet probes come from the node, which policies do not hold back. Egress of the other roles is open: the
 model hub, the artifact store and the tracking server are wherever the user says. Scrapers are whom the
 operator's configuration names (metricsFrom); they reach the port, and with it only what needs no token.
@@ -33,13 +36,14 @@ def objects(context: Context, roles: tuple[str, ...]) -> list[Wanted]:
     coordinator, broker = _role(context, names.COORDINATOR), _role(context, names.BROKER)
     learners = [_role(context, names.LEARNER)] if names.LEARNER in roles else []
     scrapers = list(context.platform.metrics_from)
+    brokers = [broker, *([_role(context, names.SUITE_BROKER)] if context.suites else [])]
     inward, outward = _gateway(context)
     to_learner, to_rollout = _weights(context)
     policies = [
         _policy(
             context,
             names.SANDBOX,
-            [_allow([coordinator, broker], names.PORT_SANDBOX)],
+            [_allow([coordinator, *brokers], names.PORT_SANDBOX)],
             egress=outward,
         ),
         _policy(
@@ -54,6 +58,9 @@ def objects(context: Context, roles: tuple[str, ...]) -> list[Wanted]:
             [*_allow_some([*learners, *scrapers], names.PORT_COORDINATOR), *inward],
         ),
     ]
+    if context.suites:
+        from_coordinator = [_allow([coordinator, *scrapers], names.PORT_BROKER)]
+        policies += [_policy(context, names.SUITE_BROKER, from_coordinator), _of_suites(context)]
     if learners:
         # Collectives open ports of their own choice.
         policies.append(_policy(context, names.LEARNER, [_allow(learners), *to_learner]))
@@ -62,13 +69,33 @@ def objects(context: Context, roles: tuple[str, ...]) -> list[Wanted]:
 
 def _gateway(context: Context) -> tuple[list[Json], list[Json]]:
     """What its port adds to the coordinator's ingress and to the sandboxes' egress."""
-    ports = _ports(names.PORT_GATEWAY)
     if context.spec.agent.http:
-        return [ports], []
+        return [_ports(names.PORT_GATEWAY)], []
     if context.spec.agent.sandboxed:
-        coordinator = {"to": [_role(context, names.COORDINATOR)], **ports}
-        return [_allow([_role(context, names.SANDBOX)], names.PORT_GATEWAY)], [coordinator]
+        return [_allow([_role(context, names.SANDBOX)], names.PORT_GATEWAY)], [_to_gateway(context)]
+    if context.suites:
+        return [_allow([{"podSelector": _sandboxes_of_suites(context)}], names.PORT_GATEWAY)], []
     return [], []
+
+
+def _of_suites(context: Context) -> Wanted:
+    """What the sandboxes of suites may do beside what every sandbox may."""
+    spec = {
+        "podSelector": _sandboxes_of_suites(context),
+        "policyTypes": ["Egress"],
+        "egress": [_to_gateway(context)],
+    }
+    name = f"{context.stem}-suites"
+    return Wanted(context.object("networking.k8s.io/v1", "NetworkPolicy", name, names.SANDBOX, spec=spec))
+
+
+def _sandboxes_of_suites(context: Context) -> Json:
+    having = {"key": names.LABEL_SUITE, "operator": "Exists"}
+    return {"matchLabels": context.selector(names.SANDBOX), "matchExpressions": [having]}
+
+
+def _to_gateway(context: Context) -> Json:
+    return {"to": [_role(context, names.COORDINATOR)], **_ports(names.PORT_GATEWAY)}
 
 
 def _weights(context: Context) -> tuple[list[Json], list[Json]]:

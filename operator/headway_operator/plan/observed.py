@@ -13,6 +13,7 @@ from headway_operator.plan.context import Json
 WORKLOADS = {
     names.COORDINATOR: "Job",
     names.BROKER: "Deployment",
+    names.SUITE_BROKER: "Deployment",
     names.LEARNER: "Job",
     names.ROLLOUT: "Deployment",
 }
@@ -64,6 +65,10 @@ class Observed:
         """The same with the objects of one set of rollout servers alone."""
         return replace(self, objects=tuple(body for body in self.objects if set_of(body) == str(which)))
 
+    def of_suite(self, name: str | None) -> Observed:
+        """The same with the objects of one suite alone; None: with those that are of no suite."""
+        return replace(self, objects=tuple(body for body in self.objects if suite_of(body) == name))
+
     def workload(self, role: str) -> Json | None:
         """The Job or Deployment of a role; the first one where a role has several."""
         kind = WORKLOADS[role]
@@ -80,6 +85,12 @@ def set_of(body: Json) -> str | None:
     """The set of rollout servers an object is labelled with."""
     which: str | None = body["metadata"].get("labels", {}).get(names.LABEL_SERVER_SET)
     return which
+
+
+def suite_of(body: Json) -> str | None:
+    """The suite an object is labelled with."""
+    name: str | None = body["metadata"].get("labels", {}).get(names.LABEL_SUITE)
+    return name
 
 
 def moment(text: str) -> datetime:

@@ -24,11 +24,12 @@ def stopping(observed: Observed) -> tuple[Json, ...]:
     """What is to be deleted now so that no pod is left.
 
     Sandboxes go once nobody is there to replace them. Pods come by one watch, in the order of their writes:
-    a view without the broker's pod holds every sandbox that it made.
+    a view without the brokers' pods holds every sandbox that it made.
     """
     if workloads := observed.of_kinds("Job", "Deployment"):
         return workloads
-    if any(_may_act(pod, observed.now) for pod in observed.pods(names.BROKER)):
+    brokers = [*observed.pods(names.BROKER), *observed.pods(names.SUITE_BROKER)]
+    if any(_may_act(pod, observed.now) for pod in brokers):
         return ()
     return tuple(observed.pods(names.SANDBOX))
 

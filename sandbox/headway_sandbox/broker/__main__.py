@@ -15,7 +15,6 @@ from pydantic import ValidationError
 
 from headway_api import config as job_config
 from headway_api import logs, names
-from headway_api.config import EvalConfig, JobConfig
 from headway_api.exits import JobError, leave
 from headway_sandbox.broker import pods, pool
 from headway_sandbox.broker.kube import Pods
@@ -32,28 +31,30 @@ SHUTDOWN_SECONDS = 1.0
 _log = logging.getLogger(__name__)
 
 
-def limits(config: JobConfig | EvalConfig) -> pool.Limits:
+def limits(kind: pods.Kind) -> pool.Limits:
     """Size of the pool; the largest defaults to the number of episodes in flight."""
-    wanted = config.spec.environment.sandbox.warm_pool
-    maximum = wanted.max or config.most_episodes
+    wanted = kind.environment.sandbox.warm_pool
+    maximum = wanted.max or kind.config.most_episodes
     return pool.Limits(min(wanted.min, maximum), maximum, STARTING_AT_ONCE)
 
 
-def load(environ: Mapping[str, str]) -> tuple[JobConfig | EvalConfig, pods.Platform]:
-    """The mounted configuration.
+def load(environ: Mapping[str, str]) -> tuple[pods.Kind, pods.Platform]:
+    """The mounted configuration, and which of the job's sandboxes are meant.
 
     Raises:
         JobError: it is not there or not readable.
     """
     file = Path(environ.get(names.ENV_CONFIG, names.CONFIG_FILE))
     try:
-        return job_config.load_any(environ), pods.Platform.parse((file.parent / TEMPLATE_FILE).read_text())
+        kind = pods.Kind(job_config.load_any(environ), environ.get(names.ENV_SUITE))
+        return kind, pods.Platform.parse((file.parent / TEMPLATE_FILE).read_text())
     except (OSError, ValidationError, ValueError, KeyError) as error:
         raise JobError("ConfigUnreadable", f"{file.parent}: {error}") from error
 
 
-async def serve(config: JobConfig | EvalConfig, platform: pods.Platform, token: str) -> None:
+async def serve(kind: pods.Kind, platform: pods.Platform, token: str) -> None:
     """Run until SIGTERM. Sandboxes stay: another broker, or the job's own deletion, takes care of them."""
+    config = kind.config
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -61,15 +62,13 @@ async def serve(config: JobConfig | EvalConfig, platform: pods.Platform, token: 
     metrics = Metrics(config)
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector) as http:
-        warm = WarmPool(
-            Pods.in_cluster(http, config.namespace), http, config, platform, limits(config), metrics
-        )
+        warm = WarmPool(Pods.in_cluster(http, config.namespace), http, kind, platform, limits(kind), metrics)
         leases = Leases(warm, http, token, metrics)
         app = Service(warm, leases, metrics, token).app()
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
         await runner.setup()
         await web.TCPSite(runner, port=names.PORT_BROKER).start()
-        logs.event(_log, "serving", job=config.name, limits=str(limits(config)))
+        logs.event(_log, "serving", job=config.name, suite=kind.suite, limits=str(limits(kind)))
         work = [asyncio.create_task(warm.run()), asyncio.create_task(leases.run())]
         waiting = asyncio.create_task(stop.wait())
         done, _ = await asyncio.wait([*work, waiting], return_when=asyncio.FIRST_COMPLETED)
@@ -84,8 +83,8 @@ def main() -> None:
     """Entry point."""
     logs.setup()
     try:
-        config, platform = load(os.environ)
-        asyncio.run(serve(config, platform, job_config.load_token(os.environ)))
+        kind, platform = load(os.environ)
+        asyncio.run(serve(kind, platform, job_config.load_token(os.environ)))
     except JobError as error:
         leave(error)
 

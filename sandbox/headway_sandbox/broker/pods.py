@@ -15,6 +15,7 @@ from headway_api import exits, names
 from headway_api.config import EvalConfig, JobConfig
 from headway_api.pod_template import bounded, merge
 from headway_api.sandbox_api import Problem
+from headway_api.spec.environment import EnvironmentSpec
 
 CONTAINER: Final = names.SANDBOX
 IDLE_SECONDS: Final = 1800
@@ -25,6 +26,33 @@ USER: Final = 65532
 AGENT_VOLUME: Final = "headway-agent"
 
 Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Which sandboxes of a job a broker hands out: its own, or a suite's."""
+
+    config: JobConfig | EvalConfig
+    suite: str | None = None
+
+    @property
+    def environment(self) -> EnvironmentSpec:
+        """What runs in them."""
+        if self.suite is None:
+            return self.config.spec.environment
+        assert isinstance(self.config, EvalConfig)
+        return next(each.environment for each in self.config.spec.suites if each.name == self.suite)
+
+    @property
+    def runs_program(self) -> bool:
+        """Whether the episode's agent is a program beside the environment."""
+        return self.suite is not None or self.config.spec.agent.sandboxed is not None
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Of the pods."""
+        labels = names.job_labels(self.config.kind, self.config.name, self.config.uid, names.SANDBOX)
+        return labels if self.suite is None else {**labels, names.LABEL_SUITE: self.suite}
 
 
 @dataclass(frozen=True)
@@ -42,16 +70,17 @@ class Platform:
         return cls(document["template"], document["resources"], document["imagePullSecrets"])
 
 
-def selector(config: JobConfig | EvalConfig) -> str:
-    """Label selector of a job's sandboxes."""
-    return f"{names.LABEL_JOB_UID}={config.uid},{names.LABEL_COMPONENT}={names.SANDBOX}"
+def selector(kind: Kind) -> str:
+    """Label selector of these sandboxes, and of no others of the job."""
+    suite = f"!{names.LABEL_SUITE}" if kind.suite is None else f"{names.LABEL_SUITE}={kind.suite}"
+    return f"{names.LABEL_JOB_UID}={kind.config.uid},{names.LABEL_COMPONENT}={names.SANDBOX},{suite}"
 
 
-def manifest(config: JobConfig | EvalConfig, platform: Platform, name: str) -> Json:
+def manifest(kind: Kind, platform: Platform, name: str) -> Json:
     """The pod `name`, complete."""
-    labels = names.job_labels(config.kind, config.name, config.uid, names.SANDBOX)
-    layered = merge({"spec": _wanted(config, platform)}, platform.template)
-    layered = merge(layered, config.spec.environment.sandbox.pod_template or {})
+    config = kind.config
+    layered = merge({"spec": _wanted(kind, platform)}, platform.template)
+    layered = merge(layered, kind.environment.sandbox.pod_template or {})
     metadata = layered.get("metadata", {})
     owner = {
         "apiVersion": names.API_VERSION,
@@ -67,7 +96,7 @@ def manifest(config: JobConfig | EvalConfig, platform: Platform, name: str) -> J
         "metadata": {
             "name": name,
             "namespace": config.namespace,
-            "labels": {**(metadata.get("labels") or {}), **labels},
+            "labels": {**_without_suite(metadata.get("labels") or {}), **kind.labels},
             "annotations": metadata.get("annotations") or {},
             "ownerReferences": [owner],
         },
@@ -75,8 +104,13 @@ def manifest(config: JobConfig | EvalConfig, platform: Platform, name: str) -> J
     }
 
 
-def _wanted(config: JobConfig | EvalConfig, platform: Platform) -> Json:
-    environment = config.spec.environment
+def _without_suite(labels: Json) -> Json:
+    """A template makes no sandbox one of a suite."""
+    return {name: value for name, value in labels.items() if name != names.LABEL_SUITE}
+
+
+def _wanted(kind: Kind, platform: Platform) -> Json:
+    environment = kind.environment
     sandbox = environment.sandbox
     container: Json = {
         "name": CONTAINER,
@@ -92,7 +126,7 @@ def _wanted(config: JobConfig | EvalConfig, platform: Platform) -> Json:
     if environment.image_pull_policy:
         container["imagePullPolicy"] = environment.image_pull_policy
     spec: Json = {"containers": [container]}
-    if config.spec.agent.sandboxed:
+    if kind.runs_program:
         container["volumeMounts"] = [{"name": AGENT_VOLUME, "mountPath": names.EPISODE_DIR}]
         limit = container["resources"]["limits"]["ephemeral-storage"]
         spec["volumes"] = [{"name": AGENT_VOLUME, "emptyDir": {"sizeLimit": limit}}]

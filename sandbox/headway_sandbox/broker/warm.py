@@ -21,7 +21,6 @@ from typing import Any
 import aiohttp
 
 from headway_api import logs, names
-from headway_api.config import EvalConfig, JobConfig
 from headway_api.sandbox_api import Problem
 from headway_sandbox.broker import pods, pool
 from headway_sandbox.broker.kube import ApiError, Gone, Json, Pods
@@ -60,14 +59,14 @@ class WarmPool:
         self,
         api: Pods,
         http: aiohttp.ClientSession,
-        config: JobConfig | EvalConfig,
+        kind: pods.Kind,
         platform: pods.Platform,
         limits: pool.Limits,
         metrics: Metrics,
     ) -> None:
         self._api = api
         self._http = http
-        self._config = config
+        self._kind = kind
         self._platform = platform
         self._limits = limits
         self._metrics = metrics
@@ -200,13 +199,13 @@ class WarmPool:
             return
         wanted = pool.creates(self._limits, self.counts(), self.demand())
         for _ in range(min(wanted, 1) if self._failures else wanted):
-            pod = Pod(f"{self._config.stem}-{names.SANDBOX}-{secrets.token_hex(4)}", time.monotonic())
+            pod = Pod(f"{self._kind.config.stem}-{names.SANDBOX}-{secrets.token_hex(4)}", time.monotonic())
             self._pods[pod.name] = pod
             self._spawn(self._create(pod))
 
     async def _create(self, pod: Pod) -> None:
         try:
-            made = await self._api.create(pods.manifest(self._config, self._platform, pod.name))
+            made = await self._api.create(pods.manifest(self._kind, self._platform, pod.name))
             pod.uid = made["metadata"]["uid"]
             self._metrics.created()
         except ApiError as error:
@@ -260,7 +259,7 @@ class WarmPool:
                 pause = min(30.0, 2 * pause)
 
     async def _list(self) -> str:
-        items, version = await self._api.list(pods.selector(self._config))
+        items, version = await self._api.list(pods.selector(self._kind))
         self.last_contact = time.monotonic()
         present = {item["metadata"]["name"] for item in items}
         self._leaving &= present
@@ -276,7 +275,7 @@ class WarmPool:
         return version
 
     async def _watch(self, version: str) -> None:
-        selector = pods.selector(self._config)
+        selector = pods.selector(self._kind)
         while True:
             async for kind, item in self._api.watch(selector, version):
                 self.last_contact = time.monotonic()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import importlib.util
-import io
 import json
 import subprocess
 import sys
@@ -15,8 +13,8 @@ from types import ModuleType
 from typing import Any
 
 import a_finished_evaluation as job
-import pyarrow.parquet as pq
 import pytest
+from recounting import SCRIPT, lines, recount_module
 from scipy.special import stdtrit
 
 from headway_analysis.comparison import Comparison, compare_all
@@ -28,30 +26,15 @@ from headway_coordinator.evaluation import view
 from headway_coordinator.evaluation.state import CandidateState, EvalState
 from headway_coordinator.metrics.prometheus import Exporter
 
-SCRIPT = Path(__file__).parents[3] / "hack" / "recount_eval.py"
-
 
 @pytest.fixture(scope="module")
 def recount() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("recount_eval", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(SCRIPT.parent))
-        spec.loader.exec_module(module)
-    return module
+    return recount_module()
 
 
 @pytest.fixture(scope="module")
 def report() -> dict[str, Any]:
     return document(job.finished(), job.compared())
-
-
-def lines(tries: dict[str, list[Try]] | None = None) -> list[dict[str, Any]]:
-    written = parquet(table(tries or job.tries(), priced(job.BOOK)))
-    found: list[dict[str, Any]] = pq.read_table(io.BytesIO(written)).to_pylist()
-    return found
 
 
 def state() -> EvalState:

@@ -37,6 +37,11 @@ def rescore(**wanted: Any) -> list[Json]:
     return [MODEL, TUNED, stored]
 
 
+def suite(**changes: Any) -> Json:
+    """A task of Inspect AI."""
+    return {"name": "sums", "image": "i", "task": "pkg/sums", "limit": 50} | changes
+
+
 EXACTLY_ONE = "a candidate takes exactly one of model, checkpoint, endpoint and rescore"
 OF_RESCORE = "a candidate's rescore takes exactly one of candidate (of an RLEvalJob) and step"
 REFUSED: list[tuple[Json, str]] = [
@@ -85,6 +90,20 @@ REFUSED: list[tuple[Json, str]] = [
         {"spec.evaluation.passK": [16]},
         "spec.evaluation.passK: no value may be above spec.evaluation.groupSize",
     ),
+    ({"spec.suites": [suite(name="all")]}, "the name of a suite must not be all or other"),
+    ({"spec.suites": [suite(), suite(limit=3)]}, "the names of suites must differ"),
+    (
+        {"spec.suites": [suite(epochs=2)], "spec.evaluation": {}},
+        "epochs above 1 of a suite needs spec.evaluation.sampling.temperature above 0",
+    ),
+    (
+        {"spec.suites": [suite(sandbox={"deadlineSeconds": 30})]},
+        "spec.rollout.timeoutSeconds must not be above sandbox.deadlineSeconds of a suite",
+    ),
+    (
+        {"spec.suites": [suite(sandbox={"provider": "agent-sandbox"})]},
+        "agent-sandbox is not run by this version",
+    ),
     ({"spec.budget": {"usd": "10"}}, "spec.budget is not enforced by this version"),
 ]
 """What is set -> what is said."""
@@ -99,6 +118,15 @@ TAKEN: list[Json] = [
     {"spec.candidates": checkpoint(step=3)},
     {"spec.candidates": rescore(step=3)},
     {"spec.baseline": "frontier"},
+    {
+        "spec.suites": [suite(epochs=2, args={"hard": True}), suite(name="facts", task="a/b.py@facts")],
+        "spec.gate": {
+            "candidate": "tuned",
+            "mustBeat": "base",
+            "noWorse": [{"metric": "metric_match", "task": "sums", "margin": "0.02"}],
+        },
+    },
+    {"spec.suites": [suite()], "spec.gate": {"candidate": "tuned", "minimum": "0.5", "task": "sums"}},
 ]
 """What is set, and not refused."""
 
@@ -106,6 +134,7 @@ CHANGES: list[tuple[Json, str | None]] = [
     ({"spec.candidates": [MODEL, TUNED]}, "spec.candidates is immutable"),
     ({"spec.gate.minimum": "0.5"}, "spec.gate is immutable"),
     ({"spec.gate": None}, "spec.gate is immutable"),
+    ({"spec.suites": [suite()]}, "spec.suites is immutable"),
     ({"spec.data.uri": "s3://acme-rl/other.parquet"}, "spec.data is immutable"),
     ({"spec.evaluation.maxRows": 10}, "spec.evaluation is immutable"),
     ({"spec.parallelism": 2}, "spec.parallelism is immutable"),

@@ -107,6 +107,12 @@ def test_an_environment_stands_on_the_sandbox_and_sees_its_own_folder_only(root:
     assert (image.name, image.base, image.own_context) == ("app", "sandbox", True)
 
 
+def test_a_suite_stands_on_the_image_that_its_dockerfile_names() -> None:
+    image = environment_image(ROOT / "examples" / "suites")
+    assert image.base == "suite"
+    assert catalogue("rollout-cpu")[image.base].base == "sandbox"
+
+
 def test_a_folder_without_a_dockerfile_is_refused(root: Path) -> None:
     with pytest.raises(BuildError, match="neither an image of Headway nor a folder"):
         environment_image(root / "code")

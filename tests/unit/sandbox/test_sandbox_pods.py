@@ -15,7 +15,7 @@ from headway_sandbox.broker import pods
 PLATFORM = pods.Platform({}, {"requests": {"cpu": "10m"}, "limits": {"cpu": "500m", "memory": "64Mi"}}, [])
 
 
-def job(agent: dict[str, Any] | None = None, **sandbox: Any) -> JobConfig:
+def job(agent: dict[str, Any] | None = None, **sandbox: Any) -> pods.Kind:
     spec = {
         "agent": agent or {},
         "model": {"base": "s3://bucket/model"},
@@ -29,7 +29,8 @@ def job(agent: dict[str, Any] | None = None, **sandbox: Any) -> JobConfig:
         },
         "output": {"uri": "s3://bucket/out"},
     }
-    return JobConfig.model_validate({"name": "refunds", "namespace": "team", "uid": "u-1", "spec": spec})
+    of = {"name": "refunds", "namespace": "team", "uid": "u-1", "spec": spec}
+    return pods.Kind(JobConfig.model_validate(of))
 
 
 LOOSE = {
@@ -197,24 +198,67 @@ def test_urls_of_both_families() -> None:
     assert pods.url_of("fd00::1") == "http://[fd00::1]:8080"
 
 
-def test_the_broker_serves_an_evaluation_too(tmp_path: Path) -> None:
-    """Its sandboxes carry its kind, and never the name of a training job's."""
+def evaluation(folder: Path, **changes: Any) -> dict[str, str]:
+    """The variables of a broker whose job is an evaluation."""
     spec = {
         "candidates": [{"name": "base", "model": {"base": "s3://bucket/model"}}],
         "data": {"uri": "s3://bucket/test.jsonl"},
         "environment": {"image": "registry/env:1", "entrypoint": "env:Desk"},
         "rollout": {"maxConcurrency": 7},
         "output": {"uri": "s3://bucket/out"},
-    }
+    } | changes
     written = {"kind": "RLEvalJob", "name": "refunds", "namespace": "team", "uid": "u-2", "spec": spec}
-    (tmp_path / "job.json").write_text(json.dumps(written | {"candidates": []}))
-    platform = {"template": {}, "resources": {}, "imagePullSecrets": []}
-    (tmp_path / "sandbox-template.json").write_text(json.dumps(platform))
-    config, share = broker.load({names.ENV_CONFIG: str(tmp_path / "job.json")})
-    assert isinstance(config, EvalConfig)
-    assert broker.limits(config).maximum == 7
-    pod = pods.manifest(config, share, "refunds-eval-sandbox-1")
+    (folder / "job.json").write_text(json.dumps(written | {"candidates": []}))
+    platform = {"template": LOOSE, "resources": {}, "imagePullSecrets": []}
+    (folder / "sandbox-template.json").write_text(json.dumps(platform))
+    return {names.ENV_CONFIG: str(folder / "job.json")}
+
+
+def test_the_broker_serves_an_evaluation_too(tmp_path: Path) -> None:
+    """Its sandboxes carry its kind, and never the name of a training job's."""
+    kind, share = broker.load(evaluation(tmp_path))
+    assert isinstance(kind.config, EvalConfig)
+    assert broker.limits(kind).maximum == 7
+    pod = pods.manifest(kind, share, "refunds-eval-sandbox-1")
     (owner,) = pod["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["name"], owner["uid"]) == ("RLEvalJob", "refunds", "u-2")
     assert pod["metadata"]["labels"][names.LABEL_JOB_KIND] == "RLEvalJob"
     assert pod["spec"]["serviceAccountName"] == "refunds-eval-sandbox"
+
+
+SUITE = {
+    "name": "sums",
+    "image": "registry/suite:1",
+    "imagePullPolicy": "Always",
+    "task": "arithmetic.py@arithmetic",
+    "args": {"most": 20},
+    "limit": 5,
+    "sandbox": {"warmPool": {"min": 1, "max": 3}, "deadlineSeconds": 950},
+}
+
+
+def test_the_broker_of_a_suite_hands_out_pods_of_that_suite_alone(tmp_path: Path) -> None:
+    variables = evaluation(tmp_path, suites=[SUITE])
+    own, share = broker.load(variables)
+    kind, _ = broker.load(variables | {names.ENV_SUITE: "sums"})
+    assert (broker.limits(kind).minimum, broker.limits(kind).maximum) == (1, 3)
+    pod = pods.manifest(kind, share, "p")
+    (container,) = [each for each in pod["spec"]["containers"] if each["name"] == names.SANDBOX]
+    env = {item["name"]: item["value"] for item in container["env"]}
+    assert (container["image"], container["imagePullPolicy"]) == ("registry/suite:1", "Always")
+    assert env[names.ENV_ENTRYPOINT] == "headway_sandbox.suites.environment:InspectSample"
+    config = {"task": "arithmetic.py@arithmetic", "args": {"most": 20}}
+    assert json.loads(env[names.ENV_ENVIRONMENT_CONFIG]) == config
+    assert {"name": pods.AGENT_VOLUME, "mountPath": names.EPISODE_DIR} in container["volumeMounts"]
+    assert pod["spec"]["dnsPolicy"] == "None"
+    assert pod["metadata"]["labels"][names.LABEL_SUITE] == "sums"
+    assert pods.selector(kind).endswith(f",{names.LABEL_SUITE}=sums")
+    assert pods.selector(own).endswith(f",!{names.LABEL_SUITE}")
+
+
+def test_no_template_makes_a_sandbox_one_of_a_suite() -> None:
+    """It would be lost to its own broker, and reach the gateway."""
+    template = {"metadata": {"labels": {names.LABEL_SUITE: "sums", "team": "rl"}}}
+    labels = pods.manifest(job(podTemplate=template), PLATFORM, "p")["metadata"]["labels"]
+    assert names.LABEL_SUITE not in labels
+    assert labels["team"] == "rl"

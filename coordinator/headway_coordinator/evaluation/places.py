@@ -1,0 +1,53 @@
+"""What each candidate is measured on: the rows of the job's dataset, then the samples of its suites. Pure.
+
+A position stands for the same row or sample in every process of the job, so seeds and group ids follow it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headway_api.spec.evaluation import RLEvalJobSpec
+from headway_coordinator.dataset import Row
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A row or a sample."""
+
+    row: Row
+    """What its episodes begin with."""
+    size: int
+    """Tries."""
+    task: str = ""
+    cluster: str | None = None
+    """The row's value in the column of clusters."""
+    suite: str | None = None
+    """The suite of a sample; None: a row of the job's own dataset."""
+    row_id: str = ""
+
+
+def places(spec: RLEvalJobSpec, rows: Sequence[Row]) -> list[Measured]:
+    """All of them by position."""
+    return [*_rows(spec, rows), *_samples(spec)]
+
+
+def _rows(spec: RLEvalJobSpec, rows: Sequence[Row]) -> Iterator[Measured]:
+    data = spec.data
+    for row in rows:
+        task, cluster = _text(row, data.task_column) or "", _text(row, data.cluster_column)
+        yield Measured(row, spec.evaluation.group_size, task, cluster)
+
+
+def _samples(spec: RLEvalJobSpec) -> Iterator[Measured]:
+    for suite in spec.suites:
+        for sample in range(suite.limit):
+            where = {"task": suite.name, "suite": suite.name, "row_id": f"{suite.name}-{sample}"}
+            yield Measured(suite.row(sample), suite.epochs, **where)
+
+
+def _text(row: Mapping[str, Any], column: str | None) -> str | None:
+    """The value of a row in a column of names."""
+    return None if column is None else str(row[column])

@@ -1,0 +1,1 @@
+"""Samples of tasks of Inspect AI as episodes (`spec.suites` of an RLEvalJob)."""

@@ -1,0 +1,96 @@
+"""One sample of a task of Inspect AI as an episode.
+
+The server's process stays what it is for every environment: small, and the standard library alone. Inspect
+AI is imported by the program of the episode (`program.py`), which leaves the sample's scores in a file.
+"""
+
+from __future__ import annotations
+
+from headway_sandbox.environment import Environment, Observation, Reward
+from headway_sandbox.http import Refusal
+from headway_sandbox.suites import files
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from headway_sandbox.environment import Transcript
+
+CHECK_SECONDS = 300.0
+"""Longest that the preflight waits for a task to be loaded."""
+TAIL = 1000
+"""Characters of a program's output that a message holds."""
+
+
+class InspectSample(Environment):
+    """A sample, by its index; reward and score are what the task's first scorer said."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__(config)
+        self.task, self.args = str(config["task"]), dict(config.get("args") or {})
+
+    def reset(self, row: Mapping[str, Any], seed: int) -> Observation:
+        """Say which sample is meant. A row that asks for a check has the task loaded, by another process.
+
+        Raises:
+            Refusal: the checked task cannot be run, or has no such sample.
+        """
+        asked = {"task": self.task, "args": self.args, "sample": int(row["sample"])}
+        files.write(files.ASKED, asked)
+        if row.get("check"):
+            check()
+        return Observation([], [])
+
+    def reward(self, transcript: Transcript) -> Reward:
+        """The first scorer's value; every scorer's is a metric.
+
+        Raises:
+            ValueError: Inspect AI ended without scores, and said why.
+        """
+        found = files.read(files.FOUND) or {"error": {"message": "it did not end"}}
+        if "error" in found:
+            raise ValueError(f"Inspect AI has no score for the sample: {found['error']['message']}")
+        return Reward(found["value"], found["metrics"])
+
+    def score(self, transcript: Transcript) -> float:
+        """The first scorer's value."""
+        return self.reward(transcript).value
+
+
+def check() -> None:
+    """Load the task in a process of its own.
+
+    Raises:
+        Refusal: permanent, with the suite's field.
+    """
+    import os
+    import subprocess  # once a suite: episodes start without it
+    import sys
+
+    from headway_sandbox.agent import environment_of
+    from headway_sandbox.suites import program
+
+    command = [sys.executable, "-m", program.__name__, program.CHECK]
+    variables = environment_of(os.environ, files.episode_file(), {})
+    try:
+        done = subprocess.run(
+            command, env=variables, capture_output=True, text=True, errors="replace", timeout=CHECK_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        text = (
+            f"the task was not loaded within {CHECK_SECONDS:g} s; give the sandbox more CPU, or put its data"
+        )
+        raise refusal({"field": "suite.task", "message": f"{text} into the image"}) from None
+    found = files.read(files.FOUND)
+    if found is None:
+        said = (done.stderr or done.stdout).strip()[-TAIL:]
+        text = f"the program that loads it ended with exit status {done.returncode}: {said}"
+        raise refusal({"field": "suite.task", "message": text})
+    if "error" in found:
+        raise refusal(found["error"])
+
+
+def refusal(error: Mapping[str, Any]) -> Refusal:
+    """What the program says cannot be done."""
+    return Refusal(500, "SuiteUnusable", error["message"], field=error["field"], permanent=True)

@@ -1,0 +1,157 @@
+"""A suite of an evaluation on a cluster: its own image and broker, one way out of its pods, nothing left."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from live_job import look, pods
+
+from headway_api import names
+from headway_demo import quickstart
+from headway_demo.bill import recount, status_tokens
+from headway_demo.images import BUILD, SYSTEM_PYTHON
+from headway_demo.kube import KubeError
+from headway_demo.settings import NAMESPACE, ROOT, Settings
+from headway_demo.watch import is_true, why
+
+NAME, SUITE = "kept", "sums"
+ROWS, SAMPLES = 2, 6
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module")
+def image(bench: Any) -> str:
+    """The example's image, on the cluster's nodes. On another cluster than this machine's it must lie in the
+    registry: see examples/suites/README.md."""
+    settings = Settings.from_environ({})
+    prefix, tag = settings.image_prefix, settings.image_tag
+    if not settings.current_cluster:
+        command = [SYSTEM_PYTHON, str(BUILD), "--load", "--prefix", prefix, "--tag", tag]
+        subprocess.run([*command, str(ROOT / "examples" / "suites")], check=True, timeout=1200)
+    return f"{prefix}/suites:{tag}"
+
+
+def evaluation(bench: Any, image: str) -> dict[str, Any]:
+    """The untrained model, on a few rows and a few sums."""
+    document = quickstart.evaluation(bench.platform.environment_image, name=NAME)
+    model = {"base": "s3://headway/quickstart/model", "dtype": "float32", "contextLength": 512}
+    pod = {"requests": {"cpu": "50m", "memory": "200Mi"}, "limits": {"cpu": "1", "memory": "512Mi"}}
+    suite = {
+        "name": SUITE,
+        "image": image,
+        "task": "arithmetic.py@arithmetic",
+        "limit": SAMPLES,
+        "sandbox": {"resources": pod, "warmPool": {"min": 1, "max": 2}},
+    }
+    document["spec"] |= {
+        "candidates": [{"name": "base", "model": model}],
+        "gate": {"candidate": "base", "task": SUITE, "minimum": "0", "minimumOf": "Value"},
+        "evaluation": {"maxRows": ROWS, "sampling": {"maxTokens": 32}},
+        "rollout": {"maxConcurrency": 2, "timeoutSeconds": 240},
+        "suites": [suite],
+    }
+    return document
+
+
+def get(bench: Any) -> dict[str, Any]:
+    found: dict[str, Any] = bench.kube.get("rlevaljob", NAME, "-n", NAMESPACE)
+    return found
+
+
+def seen_from(bench: Any, *, suite: bool) -> set[str]:
+    """What a sandbox reaches of its job and the cluster; one that ends meanwhile is replaced by another."""
+    api = bench.kube.get("service", "kubernetes", "-n", "default")["spec"]["clusterIP"]
+    coordinator = pods(bench.kube, NAME, "coordinator")[0]["status"]["podIP"]
+    server = pods(bench.kube, NAME, "rollout")[0]["status"]["podIP"]
+    targets = {
+        "gateway": ("tcp", coordinator, names.PORT_GATEWAY),
+        "coordinator": ("tcp", coordinator, names.PORT_COORDINATOR),
+        "engine": ("tcp", server, names.PORT_ENGINE),
+        "api": ("tcp", api, 443),
+    }
+    for name in ("broker", "suite-broker"):
+        targets[name] = ("tcp", pods(bench.kube, NAME, name)[0]["status"]["podIP"], names.PORT_BROKER)
+    for _ in range(20):
+        found = [
+            pod
+            for pod in pods(bench.kube, NAME, "sandbox")
+            if (pod["metadata"]["labels"].get(names.LABEL_SUITE) == SUITE) is suite
+        ]
+        for pod in found:
+            try:
+                inside = look(bench.kube, pod, targets)
+            except KubeError:
+                continue  # its episode has ended
+            assert not inside["resolves"]
+            return set(inside["reached"])
+    raise AssertionError("no sandbox stayed for long enough to be looked into")
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What was seen while the job ran."""
+
+    of_suite: set[str]
+    """What a sandbox of the suite reached."""
+    own: set[str]
+    """What one of the job's own reached."""
+    brokers: int
+
+
+@pytest.fixture(scope="module")
+def scene(bench: Any, image: str) -> Iterator[Scene]:
+    """The job at work, and a look around from its sandboxes."""
+    bench.kube.apply(evaluation(bench, image))
+    try:
+        bench.kube.wait(
+            f"the first row of {NAME}",
+            lambda: get(bench).get("status", {}).get("progress", {}).get("groups", 0) >= 1,
+            deadline_s=400,
+            explain=lambda: why(get(bench)),
+        )
+        roles = {role["name"]: role for role in get(bench)["status"]["roles"]}
+        yield Scene(seen_from(bench, suite=True), seen_from(bench, suite=False), roles["broker"]["desired"])
+    finally:
+        bench.kube.run("delete", "rlevaljob", NAME, "-n", NAMESPACE, "--timeout=180s", timeout_s=200)
+
+
+def test_a_suite_is_measured_beside_the_rows_behind_its_walls(
+    bench: Any, scene: Scene, tmp_path: Path
+) -> None:
+    assert (scene.of_suite, scene.own, scene.brokers) == ({"gateway"}, set(), 2)
+    bench.kube.wait(
+        f"the end of {NAME}",
+        lambda: is_true(get(bench), "Complete") or is_true(get(bench), "Failed"),
+        deadline_s=400,
+        explain=lambda: why(get(bench)),
+    )
+    job = get(bench)
+    assert is_true(job, "Complete"), why(job)
+    status = job["status"]
+    [result] = status["results"]
+    assert (result["rows"], [each["name"] for each in result["suites"]]) == (ROWS, [SUITE])
+    assert status["progress"]["groups"] == ROWS + SAMPLES
+    with bench.platform.bucket() as bucket:
+        bucket.download(status["artifacts"]["uri"], tmp_path)
+    counted = recount(tmp_path).tokens
+    assert counted == status_tokens(job, counted)
+    script = ROOT / "hack" / "recount_eval.py"
+    files = [str(tmp_path / name) for name in ("results.parquet", "report.json")]
+    told = subprocess.run([sys.executable, str(script), *files], capture_output=True, text=True, check=False)
+    assert told.returncode == 0, told.stdout + told.stderr
+    bench.kube.wait(
+        f"the pods of {NAME} to go",
+        lambda: (
+            not [pod for role in names.ROLES for pod in pods(bench.kube, NAME, role)]
+            and not pods(bench.kube, NAME, names.SUITE_BROKER)
+        ),
+        deadline_s=120,
+        explain=lambda: " ".join(bench.owned(NAME)),
+    )

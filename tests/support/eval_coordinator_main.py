@@ -1,0 +1,62 @@
+"""An evaluation's coordinator as a process without a cluster: `python eval_coordinator_main.py FOLDER`.
+
+FOLDER holds `run.json` (ports and addresses), `job.json`, and `status.json`, its last status, which the next
+process is told. Killed without notice and started again, it is what a restarted pod is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from headway_api import logs
+from headway_api import status as st
+from headway_api.config import EvalConfig
+from headway_api.exits import job_error, leave
+from headway_api.store import open_store
+from headway_coordinator.agents.choice import Where
+from headway_coordinator.evaluation.job import EvalCoordinator
+from headway_coordinator.process import serve
+
+
+def main(folder: Path) -> None:
+    logs.setup()
+    run = json.loads((folder / "run.json").read_text())
+    job = EvalConfig.model_validate_json((folder / "job.json").read_text())
+    status = folder / "status.json"
+
+    def sink(document: dict[str, Any]) -> None:
+        whole = folder / "status.new"
+        whole.write_text(json.dumps(document))
+        os.replace(whole, status)
+
+    gateway = f"http://127.0.0.1:{run['gateway_port']}"
+    coordinator = EvalCoordinator(
+        job,
+        run["token"],
+        open_store(job.spec.output),
+        folder / "cache",
+        sink,
+        told=st.RLEvalJobStatus.model_validate_json(status.read_text()) if status.exists() else None,
+        broker_url=run["broker_url"],
+        suite_broker_urls=run["suite_broker_urls"],
+        port=run["port"],
+        gateway_port=run["gateway_port"],
+        at=Where(gateway, gateway),
+    )
+    try:
+        uvloop.run(serve(coordinator))
+    except BaseException as error:
+        found = job_error(error)
+        if found is None:
+            raise
+        leave(found)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

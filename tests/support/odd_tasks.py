@@ -1,0 +1,118 @@
+"""Tasks of Inspect AI with something about them. Copied to where a suite's sandbox finds it."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from inspect_ai import Task, task
+from inspect_ai.dataset import MemoryDataset, Sample
+from inspect_ai.scorer import Score, Target, includes, match, mean, scorer
+from inspect_ai.solver import Generate, Solver, TaskState, generate, solver, use_tools
+from inspect_ai.tool import Tool, tool
+
+LETTERS = "abcdefgh"
+
+
+def dataset() -> MemoryDataset:
+    return MemoryDataset([Sample(input=f"Say {letter}.", target=letter) for letter in LETTERS])
+
+
+@scorer(metrics={"*": [mean()]})
+def parts() -> Any:
+    """A value of several parts."""
+
+    async def score(state: TaskState, target: Target) -> Score:
+        return Score(value={"right": "C", "brief": 0.25, "kind": False})
+
+    return score
+
+
+@scorer(metrics=[mean()])
+def verdict() -> Any:
+    """A letter that stands for a number."""
+
+    async def score(state: TaskState, target: Target) -> Score:
+        return Score(value="P")
+
+    return score
+
+
+@scorer(metrics=[mean()])
+def none_at_all() -> Any:
+    """No number."""
+
+    async def score(state: TaskState, target: Target) -> Score:
+        return Score(value=float("nan"))
+
+    return score
+
+
+@solver
+def breaks() -> Solver:
+    """Fails after a turn."""
+
+    async def solve(state: TaskState, generate: Generate) -> TaskState:
+        await generate(state)
+        raise RuntimeError("the solver broke on purpose")
+
+    return solve
+
+
+@tool
+def look_up() -> Tool:
+    """Knows which metal a thing is made of."""
+
+    async def execute(key: str) -> str:
+        """Look a thing up.
+
+        Args:
+            key: What to look up.
+        """
+        return f"{key} is gold"
+
+    return execute
+
+
+@task
+def metals() -> Task:
+    """Takes one tool call to answer."""
+    asked = [Sample(input="Which metal is x?", target="gold")]
+    return Task(dataset=MemoryDataset(asked), solver=[use_tools(look_up()), generate()], scorer=includes())
+
+
+@task
+def letters() -> Task:
+    return Task(dataset=dataset(), solver=generate(), scorer=[verdict(), parts(), none_at_all()])
+
+
+@task
+def unjudged() -> Task:
+    return Task(dataset=dataset(), solver=generate())
+
+
+@task
+def boxed() -> Task:
+    return Task(dataset=dataset(), solver=generate(), scorer=match(), sandbox="docker")
+
+
+@task
+def shuffled() -> Task:
+    found = dataset()
+    found.shuffle(random.SystemRandom().randint(0, 2**31))
+    return Task(dataset=found, solver=generate(), scorer=match())
+
+
+@task
+def broken() -> Task:
+    return Task(dataset=dataset(), solver=breaks(), scorer=match())
+
+
+@task
+def unscorable() -> Task:
+    return Task(dataset=dataset(), solver=generate(), scorer=none_at_all())
+
+
+@task
+def without_data() -> Task:
+    raise FileNotFoundError("no file letters.jsonl")

@@ -1,0 +1,156 @@
+"""Suites beside the job's own rows: apart from task `all`, with differences and a gate of their own."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import a_finished_evaluation as job
+import pytest
+from recounting import lines, recount_module
+
+from headway_analysis.comparison import Comparison, compare_all
+from headway_analysis.gate import Bound, GateSpec, Verdict
+from headway_analysis.measures.candidate import priced
+from headway_analysis.measures.tries import Place, Rules, Try, tries_of
+from headway_analysis.report.document import document
+from headway_analysis.report.markdown import markdown
+from headway_coordinator.ledger import events
+from headway_coordinator.ledger.segments import fold
+from headway_coordinator.metrics.evaluations import metrics
+
+SUITE, SAMPLES = "sums", 30
+KEPT = {"base": 0.9, "tuned": 0.3, "reference": 0.9}
+"""How much of the suite each candidate can do."""
+GATE = {
+    "candidate": "tuned",
+    "mustBeat": "base",
+    "noWorse": [{"metric": "success", "task": SUITE, "margin": "0.05"}],
+}
+
+
+def samples(candidate: str) -> list[Any]:
+    return [job.group(candidate, job.ROWS + at, 1) for at in range(SAMPLES)]
+
+
+def of_suite(candidate: str) -> list[Try]:
+    """As the other tries, but with a score that `KEPT` decides."""
+    found = []
+    for at, group in enumerate(samples(candidate)):
+        where = Place(candidate, job.ROWS + at, task=SUITE, row_id=f"{SUITE}-{at}", suite=True)
+        [one] = tries_of(group.model_copy(update={"suite": SUITE}), where, Rules(job.THRESHOLD))
+        right = at < KEPT[candidate] * SAMPLES
+        if one.scored:
+            one = dataclasses.replace(one, external_score=float(right), success=right)
+        found.append(one)
+    return found
+
+
+def everything() -> Mapping[str, list[Try]]:
+    return {name: [*of, *of_suite(name)] if of else [] for name, of in job.tries().items()}
+
+
+def compared(gate: GateSpec | None = None) -> Comparison:
+    return compare_all(everything(), job.KS, "base", gate, priced(job.BOOK))
+
+
+@pytest.fixture(scope="module")
+def report() -> dict[str, Any]:
+    days = job.days()
+    for name in KEPT:
+        for group in samples(name):
+            days = fold(events.of_group(group), days)
+    suites = [{"name": SUITE, "image": "i", "task": "pkg/sums", "limit": SAMPLES}]
+    finished = job.finished()
+    standings = [dataclasses.replace(each, tries=everything()[each.name]) for each in finished.standings]
+    run = dataclasses.replace(
+        finished, job=job.config(suites=suites, gate=GATE), standings=standings, days=days
+    )
+    gate = GateSpec("tuned", must_beat="base", no_worse=[Bound("success", 0.05, SUITE)])
+    return document(run, compared(gate))
+
+
+def test_they_are_in_no_figure_of_the_own_rows() -> None:
+    with_them, without = compared(), job.compared()
+    for name in KEPT:
+        for task, measures in without.estimates[name].items():
+            assert with_them.estimates[name][task] == measures
+    assert with_them.differences == without.differences
+    assert with_them.best() == without.best()
+
+
+def test_each_stands_as_a_task_with_paired_differences() -> None:
+    found = compared()
+    assert found.estimates["base"][SUITE]["external_score"].n == SAMPLES - lost("base")
+    difference = found.suites[SUITE]["success"]["tuned"]
+    assert difference.high is not None
+    assert difference.high < -0.2
+    assert found.suites[SUITE]["success"].keys() == {"tuned", "reference"}
+
+
+def lost(candidate: str) -> int:
+    return sum(not each.scored for each in of_suite(candidate))
+
+
+def test_what_was_lost_in_a_suite_stops_a_candidate_that_wins_on_its_own_rows() -> None:
+    wins = compared(GateSpec("tuned", must_beat="base")).gate
+    bound = Bound("success", 0.05, SUITE)
+    forgot = compared(GateSpec("tuned", must_beat="base", no_worse=[bound])).gate
+    assert wins is not None
+    assert forgot is not None
+    assert (wins.verdict, forgot.verdict) == (Verdict.PASSED, Verdict.REFUSED)
+    assert f"success in {SUITE} of tuned against base" in forgot.message
+    kept = compared(GateSpec("reference", must_beat="base", no_worse=[Bound("success", 0.3, SUITE)])).gate
+    assert kept is not None
+    assert kept.verdict is Verdict.PASSED
+
+
+def test_a_bound_without_a_task_is_of_the_gates_task() -> None:
+    own = compared(GateSpec("tuned", minimum=0.0, must_beat="base", no_worse=[Bound("success", 0.05)])).gate
+    assert own is not None
+    assert own.verdict is Verdict.PASSED
+    asked = GateSpec("tuned", task=SUITE, must_beat="base", no_worse=[Bound("success", 0.05)])
+    of_the_suite = compared(asked).gate
+    assert of_the_suite is not None
+    assert of_the_suite.verdict is Verdict.REFUSED
+
+
+def test_a_task_that_nobody_has_is_an_error() -> None:
+    found = compared(GateSpec("tuned", must_beat="base", no_worse=[Bound("success", 0.0, "facts")])).gate
+    assert found is not None
+    assert found.verdict is Verdict.ERROR
+    assert "does not report in facts" in found.message
+
+
+def test_the_report_counts_own_rows_and_bills_everything(report: dict[str, Any]) -> None:
+    base = report["candidates"][0]
+    assert (base["rows"], base["tries"]) == (job.ROWS, job.ROWS * job.TRIES)
+    assert report["usage"]["ofNoTry"] == {}
+    text = markdown(report)
+    assert f"## Suites\n\n### {SUITE}" in text
+    assert "external score of tuned is lower than that of base" in text
+    assert text.count(f"### {SUITE}") == 1
+    assert report["job"]["suites"] == {SUITE: {"task": "pkg/sums", "limit": SAMPLES, "epochs": 1}}
+
+
+def test_mlflow_is_told_of_each_by_its_name(report: dict[str, Any]) -> None:
+    found = metrics(report["candidates"][1], report)
+    assert found[f"eval/success/{SUITE}"] < found[f"eval/success_high/{SUITE}"]
+    assert found[f"eval/difference/success/{SUITE}"] < 0
+    assert found["eval/difference/success"] > 0
+
+
+def test_a_recount_finds_the_same_numbers_and_every_wrong_one(report: dict[str, Any]) -> None:
+    recount, table = recount_module(), lines(everything())
+    right = recount.Recount(table, report)
+    right.run()
+    assert right.wrong == []
+    wrong = copy.deepcopy(report)
+    wrong["suites"][SUITE]["differences"]["success"]["tuned"]["low"] += 1e-5
+    wrong["candidates"][0]["measures"][SUITE]["success"]["value"] += 1e-5
+    wrong["gate"]["verdict"] = "Passed"
+    counted = recount.Recount(table, wrong)
+    counted.run()
+    assert len(counted.wrong) == 3
