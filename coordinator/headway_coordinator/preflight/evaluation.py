@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
+from headway_analysis.measures.candidate import ALL
 from headway_api.exits import JobError
 from headway_api.sandbox_api import ResetReply
 from headway_api.spec.evaluation import RLEvalJobSpec
@@ -44,6 +45,7 @@ class EvalRunner(Checklist):
         for name, column in (("taskColumn", data.task_column), ("clusterColumn", data.cluster_column)):
             if column is not None:
                 dataset.check_column(rows, column, f"{BLOCK}.{name}")
+        check_tasks(rows, data.task_column)
         check_suites(rows, data.task_column, [suite.name for suite in self.spec.suites])
         return rows
 
@@ -85,6 +87,19 @@ class EvalRunner(Checklist):
             field = field_of(suite.name, "image")
             raise JobError("SandboxUnavailable", text, field=field, permanent=False) from fault
         self._passed(check, f"{suite.task} is loaded, and has {suite.limit} samples or more")
+
+
+def check_tasks(rows: Sequence[Row], task_column: str | None) -> None:
+    """No task has the name by which the results mean every row.
+
+    Raises:
+        JobError: `TaskNameTaken`.
+    """
+    if ALL in (tasks_of(rows, task_column) or ()):
+        text = (
+            f"rows of {BLOCK} have the task {ALL} in column {task_column}, which means every row; rename it"
+        )
+        raise JobError("TaskNameTaken", text, field=f"{BLOCK}.taskColumn")
 
 
 def check_suites(rows: Sequence[Row], task_column: str | None, names: Sequence[str]) -> None:

@@ -16,7 +16,7 @@ from headway_coordinator.dataset import position_of
 from headway_coordinator.episode import Task
 from headway_coordinator.evaluation import rescore
 from headway_coordinator.evaluation.places import places
-from headway_coordinator.preflight.evaluation import check_suites
+from headway_coordinator.preflight.evaluation import check_suites, check_tasks
 from headway_coordinator.spool import Spool
 
 SUITES = [
@@ -72,21 +72,23 @@ async def test_a_group_says_of_which_suite_it_is(tmp_path: Path) -> None:
 
 async def test_a_restart_samples_no_sample_twice(tmp_path: Path) -> None:
     one = job(tmp_path)
+    spool, kept = Spool(FileStore(), one.layout), f"e-base-{ROWS:06d}"
+
+    def durable() -> set[str]:
+        return {group.group_id for name in ("base", "tuned") for group in spool.evaluated(name)}
 
     def dies(task: Task) -> None:
-        if task.suite == "sums" and position_of(task.group_id) == ROWS + 1:
+        if task.suite is not None and kept in durable():
             raise ZeroDivisionError
 
     one.before = dies
     with pytest.raises(BaseExceptionGroup):
         await (await one.coordinator()).run([one.unit("base", "tuned", server_set=0, room=1)])
-    spool = Spool(FileStore(), one.layout)
-    durable = {group.group_id for name in ("base", "tuned") for group in spool.evaluated(name)}
-    assert f"e-base-{ROWS:06d}" in durable, "a sample was kept"
+    before = durable()
     one.before, one.tasks = lambda task: None, []
     again = await one.coordinator()
     await again.run([one.unit("base", "tuned", server_set=0)])
-    assert not durable & {task.group_id for task in one.tasks}
+    assert not before & {task.group_id for task in one.tasks}
     assert again.state.groups_done == again.state.groups_wanted
 
 
@@ -145,6 +147,15 @@ def test_a_suite_may_not_have_the_name_of_a_task() -> None:
     said = error.value.termination
     assert (said.reason, said.field) == ("SuiteNameTaken", "spec.suites[sums].name")
     assert "have the task sums in column kind; rename the suite" in said.message
+
+
+def test_no_task_is_named_all() -> None:
+    check_tasks([{"kind": "sums"}, {"kind": "overall"}], "kind")
+    check_tasks([{"kind": "all"}], None)
+    with pytest.raises(JobError, match="rename it") as caught:
+        check_tasks([{"kind": "sums"}, {"kind": "all"}], "kind")
+    said = caught.value.termination
+    assert (said.reason, said.field) == ("TaskNameTaken", "spec.data.taskColumn")
 
 
 @pytest.mark.parametrize(
