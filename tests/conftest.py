@@ -24,7 +24,7 @@ ON_CLUSTER = (
     "tests/integration/cluster",
     "tests/integration/coordinator/test_status_apply.py",
     "tests/integration/operator",
-    "tests/integration/sandbox",
+    "tests/integration/sandbox/test_broker.py",
     "tests/e2e/test_isolation.py",
     "tests/e2e/test_evaluation.py",
     "tests/e2e",

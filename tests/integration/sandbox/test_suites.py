@@ -79,7 +79,9 @@ def test_a_task_that_cannot_be_run_is_refused_with_its_field(
 
 
 def test_an_image_without_inspect_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Debian's interpreter finds Headway, as in a sandbox's image, and nothing that was installed."""
     monkeypatch.setattr(sys, "executable", "/usr/bin/python3")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "sandbox"))
     with pytest.raises(Refusal, match="install inspect-ai and openai into the image") as refused:
         sample_of("arithmetic.py@arithmetic").reset({"sample": 0, "check": True}, 0)
     assert refused.value.problem["field"] == "suite.image"
