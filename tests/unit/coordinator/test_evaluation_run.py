@@ -55,13 +55,13 @@ async def test_as_many_sets_of_servers_are_up_as_asked_for(tmp_path: Path, paral
 
 
 async def test_a_restart_repeats_nothing_that_is_durable(tmp_path: Path) -> None:
-    job = EvalJob(tmp_path, rows=6)
-    calls = 0
+    job = EvalJob(tmp_path, rows=14)
+    calls, workers = 0, 4 + WRITING
 
     def dies(task: Task) -> None:
         nonlocal calls
         calls += 1
-        if calls == 9:
+        if calls == 2 * workers + 1:  # a worker has made its first group of two durable
             raise RuntimeError("killed")
 
     job.before = dies
@@ -77,9 +77,9 @@ async def test_a_restart_repeats_nothing_that_is_durable(tmp_path: Path) -> None
     await second.run([job.unit("base", "tuned", server_set=0)])
     repeated = {f"{task.group_id}.json.gz" for task in job.tasks} & kept
     assert not repeated
-    assert all(len(candidate.tries) == 6 for candidate in second.state.candidates.values())
+    assert all(len(candidate.tries) == 14 for candidate in second.state.candidates.values())
 
-    undisturbed = EvalJob(tmp_path / "other", rows=6)
+    undisturbed = EvalJob(tmp_path / "other", rows=14)
     third = await undisturbed.coordinator()
     await third.run([undisturbed.unit("base", "tuned", server_set=0)])
     scores = [
@@ -129,6 +129,44 @@ async def test_a_platform_that_fails_every_row_ends_the_process_for_another_try(
     assert error is not None
     assert error.termination.reason == "EpisodesFailing"
     assert not error.permanent
+
+
+async def test_a_candidate_that_fails_every_row_fails_alone_where_another_is_answered(tmp_path: Path) -> None:
+    job = EvalJob(tmp_path, rows=3 * LOST_LIMIT)
+    job.fails = lambda task: task.group_id.startswith("e-tuned-")
+    evaluation = await job.coordinator()
+    await evaluation.run([job.unit("base", "tuned", server_set=0)])
+    base, tuned = evaluation.state.candidates["base"], evaluation.state.candidates["tuned"]
+    assert (base.stage, len(base.tries)) == ("Complete", len(job.rows))
+    assert (tuned.stage, tuned.reason) == ("Failed", "EpisodesFailing")
+    assert tuned.message is not None
+    assert tuned.message.startswith(
+        "spec.candidates[tuned]: all episodes of one group after the other failed"
+    )
+    assert "correct what this one has of its own" in tuned.message
+
+
+async def test_rows_that_were_answered_in_an_earlier_process_count(tmp_path: Path) -> None:
+    job = EvalJob(tmp_path, rows=3 * LOST_LIMIT)
+    await (await job.coordinator()).run([job.unit("base", server_set=0)])
+    job.fails = lambda task: True
+    again = await job.coordinator()
+    await again.run([job.unit("base", server_set=0), job.unit("tuned", server_set=1)])
+    assert again.state.candidates["base"].stage == "Complete"
+    assert again.state.candidates["tuned"].reason == "EpisodesFailing"
+
+
+async def test_a_platform_that_fails_later_ends_the_process_all_the_same(tmp_path: Path) -> None:
+    """Every candidate has answered rows then, and none is at fault."""
+    job = EvalJob(tmp_path, rows=4 * LOST_LIMIT)
+    job.fails = lambda task: position_of(task.group_id) > LOST_LIMIT
+    evaluation = await job.coordinator()
+    with pytest.raises(ExceptionGroup) as raised:
+        await evaluation.run([job.unit("base", "tuned", server_set=0)])
+    error = job_error(raised.value)
+    assert error is not None
+    assert error.termination.reason == "EpisodesFailing"
+    assert all(candidate.stage == "Running" for candidate in evaluation.state.candidates.values())
 
 
 async def test_an_endpoint_that_fails_every_row_fails_alone(tmp_path: Path) -> None:

@@ -115,6 +115,21 @@ async def test_an_endpoint_whose_samples_all_fail_names_the_suite(tmp_path: Path
     assert evaluation.state.candidates["tuned"].stage == "Complete"
 
 
+@pytest.mark.parametrize("failing", [("base",), ("base", "tuned")])
+async def test_a_suite_that_fails_leaves_the_rows_of_its_candidates(
+    tmp_path: Path, failing: tuple[str, ...]
+) -> None:
+    many = [SUITES[0] | {"limit": 2 * LOST_LIMIT}]
+    one = EvalJob(tmp_path, spec(suites=many), rows=ROWS)
+    one.fails = lambda task: task.suite is not None and task.group_id.split("-")[1] in failing
+    evaluation = await one.coordinator()
+    await evaluation.run([one.unit("base", "tuned", server_set=0)])
+    for name, candidate in evaluation.state.candidates.items():
+        stage = ("Failed", "SuiteFailing") if name in failing else ("Complete", None)
+        assert (candidate.stage, candidate.reason) == stage
+        assert sum(each.scored for each in candidate.own_tries) == 2 * ROWS
+
+
 async def test_a_stored_run_is_measured_on_its_own_rows_alone(tmp_path: Path) -> None:
     """Nobody samples for it."""
     stored = {"name": "old", "rescore": {"uri": f"file://{tmp_path}", "candidate": "base"}}
