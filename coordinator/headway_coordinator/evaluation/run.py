@@ -100,7 +100,7 @@ class Evaluation:
         return self._store.busy
 
     async def restore(self, server_sets: Iterable[int] = ()) -> None:
-        """Take up what a predecessor left: nothing that is durable is sampled again.
+        """Take up what a predecessor left: nothing that was answered is sampled again, and all is billed.
 
         `server_sets` are those that it had: they go on, where there is still something to measure.
 
@@ -115,6 +115,8 @@ class Evaluation:
                 self._add(candidate, group)
             if candidate.stage == "Pending" and len(candidate.tries) == self.state.wanted(candidate):
                 candidate.stage = "Complete"
+        for group in await self._store(self._spool.unanswered):
+            await self._store(self._ledger.group, group)
         logs.event(_log, "restored", groups=self.state.groups_done)
 
     def _require_same_place(self, group: GroupRecord) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from an_evaluation import EvalJob, spec
+from episodes import sealed
 
 from headway_api.exits import job_error
 from headway_api.records import EpisodeRecord, GroupRecord, UsageClass
@@ -17,6 +18,11 @@ from headway_coordinator.episode import Task
 from headway_coordinator.evaluation.run import WRITING
 from headway_coordinator.faults import CandidateFault
 from headway_coordinator.ledger.segments import total
+
+
+def tokens_of(episode: EpisodeRecord) -> int:
+    """Tokens that were computed and sampled for it."""
+    return sum(turn.prompt_tokens - turn.cached_tokens + turn.sampled_tokens for turn in episode.turns)
 
 
 async def test_every_candidate_is_measured_on_the_same_rows_and_seeds(tmp_path: Path) -> None:
@@ -88,6 +94,25 @@ async def test_a_restart_repeats_nothing_that_is_durable(tmp_path: Path) -> None
     ]
     assert scores[0] == scores[1]
     assert total(job.ledger.days) == total(undisturbed.ledger.days)
+
+
+async def test_a_group_without_an_answer_is_billed_by_the_next_process(tmp_path: Path) -> None:
+    """Its process died after the group was durable, and before it was billed."""
+    job = EvalJob(tmp_path, rows=1)
+    job.fails = lambda task: True
+    first = await job.coordinator()
+
+    def dies(group: GroupRecord) -> None:
+        raise RuntimeError("killed")
+
+    job.ledger.group = dies  # type: ignore[method-assign]
+    with pytest.raises(ExceptionGroup):
+        await first.run([job.unit("base", server_set=0)])
+    assert len(job.store.list(job.layout.failed_groups)) == 1
+    for _ in range(2):
+        again = await job.coordinator()
+        assert total(job.ledger.days)[UsageClass.DISCARDED] == 2 * 2 * tokens_of(sealed("g"))
+        assert not again.state.candidates["base"].tries
 
 
 async def test_a_finished_job_that_starts_again_samples_nothing(tmp_path: Path) -> None:
