@@ -111,6 +111,11 @@ class Spool:
         failed = self._groups(self._store.list(self._layout.failed_groups))
         return [group for group in failed if group.purpose is Purpose.EVALUATION]
 
+    def rows_digest(self, digest: str) -> str:
+        """The digest of the rows that the job began with: of the first start that says one."""
+        uri = self._layout.rows_digest
+        return digest if self._store.put_new(uri, digest.encode()) else self._store.get(uri).decode()
+
     def conclude(self, summary: Summary) -> None:
         """Keep what a validation came to. Its groups, and their usage, are in the store already.
 

@@ -25,7 +25,7 @@ from headway_api.spec.evaluation import RLEvalJobSpec
 from headway_api.spec.suite import field_of as suite_field
 from headway_coordinator import group as groups
 from headway_coordinator.bounds import LOST_LIMIT, lost
-from headway_coordinator.dataset import Order, Row, position_of
+from headway_coordinator.dataset import Order, Row, digest, position_of
 from headway_coordinator.episode import Task
 from headway_coordinator.evaluation.candidates import endpoint_field
 from headway_coordinator.evaluation.places import places
@@ -75,6 +75,7 @@ class Evaluation:
         on_episode: Callable[[EpisodeRecord], None] = lambda record: None,
     ) -> None:
         self._spec = spec
+        self._rows = rows
         self._places = places(spec, rows)
         self._spool = spool
         self._ledger = ledger
@@ -105,8 +106,9 @@ class Evaluation:
         `server_sets` are those that it had: they go on, where there is still something to measure.
 
         Raises:
-            JobError: `DatasetChanged`: what is durable stands for other rows than there are now.
+            JobError: `DatasetChanged`: the job began with other rows than there are now.
         """
+        await self._require_same_rows()
         self.state.server_sets = set(server_sets)
         for name, candidate in self.state.candidates.items():
             for group in await self._store(self._spool.evaluated, name):
@@ -118,6 +120,16 @@ class Evaluation:
         for group in await self._store(self._spool.unanswered):
             await self._store(self._ledger.group, group)
         logs.event(_log, "restored", groups=self.state.groups_done)
+
+    async def _require_same_rows(self) -> None:
+        """Candidates are compared by row: all of them have to be measured on the same ones."""
+        mine = await asyncio.to_thread(digest, self._rows)
+        if await self._store(self._spool.rows_digest, mine) != mine:
+            text = (
+                "the rows are not those that the job began with; restore the file as it was, or measure the "
+                "new rows with a new job"
+            )
+            raise JobError("DatasetChanged", text, field="spec.data.uri")
 
     def _require_same_place(self, group: GroupRecord) -> None:
         position = position_of(group.group_id)

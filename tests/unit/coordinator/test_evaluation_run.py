@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from an_evaluation import EvalJob, spec
 from episodes import sealed
 
-from headway_api.exits import job_error
+from headway_api.exits import JobError, job_error
 from headway_api.records import EpisodeRecord, GroupRecord, UsageClass
 from headway_coordinator.bounds import LOST_LIMIT
-from headway_coordinator.dataset import position_of
+from headway_coordinator.dataset import Row, position_of
 from headway_coordinator.episode import Task
 from headway_coordinator.evaluation.run import WRITING
 from headway_coordinator.faults import CandidateFault
@@ -113,6 +114,32 @@ async def test_a_group_without_an_answer_is_billed_by_the_next_process(tmp_path:
         again = await job.coordinator()
         assert total(job.ledger.days)[UsageClass.DISCARDED] == 2 * 2 * tokens_of(sealed("g"))
         assert not again.state.candidates["base"].tries
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda rows: [*rows[:-1], {"prompt": "other"}],
+        lambda rows: [*rows, {"prompt": "one more"}],
+        lambda rows: rows[:-1],
+        lambda rows: [*reversed(rows)],
+    ],
+    ids=["other", "more", "fewer", "order"],
+)
+async def test_rows_that_changed_since_the_first_start_are_refused(
+    tmp_path: Path, change: Callable[[list[Row]], list[Row]]
+) -> None:
+    """Also where no row is done yet: a second candidate would be measured on other ones."""
+    job = EvalJob(tmp_path)
+    await job.coordinator()
+    began = job.rows
+    job.rows = change(began)
+    with pytest.raises(JobError, match="restore the file as it was") as raised:
+        await job.coordinator()
+    said = raised.value.termination
+    assert (said.reason, said.field, raised.value.permanent) == ("DatasetChanged", "spec.data.uri", True)
+    job.rows = began
+    await job.coordinator()
 
 
 async def test_a_finished_job_that_starts_again_samples_nothing(tmp_path: Path) -> None:
