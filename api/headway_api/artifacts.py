@@ -3,13 +3,14 @@
     trajectories/train/<group id>.json.gz         the spool: a GroupRecord, durable before delivery
     trajectories/validation/<step>/<group id>.json.gz
     trajectories/evaluation/<candidate>/<group id>.json.gz
-    trajectories/failed/<group key>.json.gz       validation groups of which nothing was scored
+    trajectories/failed/<group key>.json.gz       groups of held-out rows of which nothing was scored
     validations/000012.json                       what a finished validation came to, for a restart to read
     usage/<group key>.jsonl, usage/step-000012.jsonl      immutable ledger segments
     checkpoints/000012/000003/                    resumable, of one start of the learner; report.json last
     weights/000012/                               Hugging Face layout (adapter or full); export.json
                                                   written last where the job's end completed it
     steps/000012.json                             a StepReport: what the step was made of
+    rows.sha256                                   digest of the rows that an RLEvalJob began with
     incarnations/000001                           empty: a coordinator was started
     learners/000003                               empty: a learner was started, and resumed
     latest.json                                   pointer to the newest complete checkpoint
@@ -143,6 +144,11 @@ class Layout:
     def latest(self) -> str:
         """Pointer (a JSON `{"step": n}`) to the newest complete checkpoint, swapped last."""
         return f"{self.root}/latest.json"
+
+    @property
+    def rows_digest(self) -> str:
+        """SHA-256, in hex, of the rows that an RLEvalJob measures on, written at its first start."""
+        return f"{self.root}/rows.sha256"
 
     @property
     def incarnations(self) -> str:

@@ -7,6 +7,7 @@ finds the same row, and two epochs visit the same rows in different orders.
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 import random
@@ -211,6 +212,15 @@ def check_column(rows: Sequence[Row], column: str, field: str) -> None:
 def tasks_of(rows: Sequence[Row], column: str | None) -> list[str] | None:
     """The task of each row; None where no column names it."""
     return None if column is None else [str(row[column]) for row in rows]
+
+
+def digest(rows: Sequence[Row]) -> str:
+    """SHA-256, in hex, of the rows as they travel to the environment. The order of columns counts: the first
+    may be the prompt."""
+    found = hashlib.sha256()
+    for row in rows:
+        found.update(json.dumps(to_jsonable_python(row)).encode() + b"\n")
+    return found.hexdigest()
 
 
 def prompt_of(row: Row, column: str | None) -> str:

@@ -103,9 +103,18 @@ class Spool:
 
     def tested(self) -> list[GroupRecord]:
         """The groups of a training job's test split, those of which nothing was scored included."""
-        failed = self._groups(self._store.list(self._layout.failed_groups))
         answered = self._groups(self._store.list(self._layout.all_evaluation_groups))
-        return [*answered, *(group for group in failed if group.purpose is Purpose.EVALUATION)]
+        return [*answered, *self.unanswered()]
+
+    def unanswered(self) -> list[GroupRecord]:
+        """The groups of all candidates of which nothing was scored; of one id there may be several."""
+        failed = self._groups(self._store.list(self._layout.failed_groups))
+        return [group for group in failed if group.purpose is Purpose.EVALUATION]
+
+    def rows_digest(self, digest: str) -> str:
+        """The digest of the rows that the job began with: of the first start that says one."""
+        uri = self._layout.rows_digest
+        return digest if self._store.put_new(uri, digest.encode()) else self._store.get(uri).decode()
 
     def conclude(self, summary: Summary) -> None:
         """Keep what a validation came to. Its groups, and their usage, are in the store already.

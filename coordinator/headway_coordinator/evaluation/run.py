@@ -22,10 +22,10 @@ from headway_api import logs
 from headway_api.exits import JobError
 from headway_api.records import EpisodeRecord, GroupRecord, Purpose
 from headway_api.spec.evaluation import RLEvalJobSpec
-from headway_api.spec.suite import field_of
+from headway_api.spec.suite import field_of as suite_field
 from headway_coordinator import group as groups
 from headway_coordinator.bounds import LOST_LIMIT, lost
-from headway_coordinator.dataset import Order, Row, position_of
+from headway_coordinator.dataset import Order, Row, digest, position_of
 from headway_coordinator.episode import Task
 from headway_coordinator.evaluation.candidates import endpoint_field
 from headway_coordinator.evaluation.places import places
@@ -75,6 +75,7 @@ class Evaluation:
         on_episode: Callable[[EpisodeRecord], None] = lambda record: None,
     ) -> None:
         self._spec = spec
+        self._rows = rows
         self._places = places(spec, rows)
         self._spool = spool
         self._ledger = ledger
@@ -100,13 +101,14 @@ class Evaluation:
         return self._store.busy
 
     async def restore(self, server_sets: Iterable[int] = ()) -> None:
-        """Take up what a predecessor left: nothing that is durable is sampled again.
+        """Take up what a predecessor left: nothing that was answered is sampled again, and all is billed.
 
         `server_sets` are those that it had: they go on, where there is still something to measure.
 
         Raises:
-            JobError: `DatasetChanged`: what is durable stands for other rows than there are now.
+            JobError: `DatasetChanged`: the job began with other rows than there are now.
         """
+        await self._require_same_rows()
         self.state.server_sets = set(server_sets)
         for name, candidate in self.state.candidates.items():
             for group in await self._store(self._spool.evaluated, name):
@@ -115,7 +117,19 @@ class Evaluation:
                 self._add(candidate, group)
             if candidate.stage == "Pending" and len(candidate.tries) == self.state.wanted(candidate):
                 candidate.stage = "Complete"
+        for group in await self._store(self._spool.unanswered):
+            await self._store(self._ledger.group, group)
         logs.event(_log, "restored", groups=self.state.groups_done)
+
+    async def _require_same_rows(self) -> None:
+        """Candidates are compared by row: all of them have to be measured on the same ones."""
+        mine = await asyncio.to_thread(digest, self._rows)
+        if await self._store(self._spool.rows_digest, mine) != mine:
+            text = (
+                "the rows are not those that the job began with; restore the file as it was, or measure the "
+                "new rows with a new job"
+            )
+            raise JobError("DatasetChanged", text, field="spec.data.uri")
 
     def _require_same_place(self, group: GroupRecord) -> None:
         position = position_of(group.group_id)
@@ -127,7 +141,8 @@ class Evaluation:
         """Until every candidate has every row, or has failed.
 
         Raises:
-            ExceptionGroup: with a JobError: `EpisodesFailing` or `Superseded`.
+            ExceptionGroup: with a JobError: `EpisodesFailing`, where no other candidate is answered, or
+                `Superseded`.
         """
         pending = [unit for unit in units if self._pending(unit)]
         had = self.state.server_sets & {unit.server_set for unit in pending}
@@ -246,8 +261,8 @@ class Evaluation:
         self._add(candidate, group)
         self._moved()
         candidate.lost_in_a_row = candidate.lost_in_a_row + 1 if group.unanswered else 0
-        if candidate.lost_in_a_row >= LOST_LIMIT:
-            raise _failing(group, candidate.name, unit)
+        if candidate.lost_in_a_row >= LOST_LIMIT and candidate.stage == "Running":
+            raise _failing(group, candidate, unit, self.state)
 
     def _put(self, group: GroupRecord) -> GroupRecord:
         """`Spool.put`, by the newest coordinator alone."""
@@ -312,14 +327,18 @@ async def _unless_lost(candidate: CandidateState, episode: Awaitable[EpisodeReco
     )
 
 
-def _failing(group: GroupRecord, candidate: str, unit: Unit) -> Exception:
-    """Why a candidate whose groups all fail cannot go on; of an endpoint, without the other candidates."""
+def _failing(group: GroupRecord, candidate: CandidateState, unit: Unit, state: EvalState) -> Exception:
+    """Why a candidate whose groups all fail cannot go on: it alone, where the platform is seen to work."""
     fault = lost(group)
-    if unit.sampled_by != "endpoint":
-        return fault
-    if group.suite is not None:
-        return CandidateFault("SuiteFailing", str(fault), field_of(group.suite, "task"))
-    return CandidateFault("EndpointFailing", str(fault), endpoint_field(candidate, "url"))
+    at_endpoint = unit.sampled_by == "endpoint"
+    if group.suite is not None and (at_endpoint or state.own_rows_answered):
+        return CandidateFault("SuiteFailing", str(fault), suite_field(group.suite, "task"))
+    if at_endpoint:
+        return CandidateFault("EndpointFailing", str(fault), endpoint_field(candidate.name, "url"))
+    if state.others_are_answered(candidate):
+        text = f"{fault}; rows of other candidates are answered, so correct what this one has of its own"
+        return CandidateFault(fault.termination.reason, text, f"spec.candidates[{candidate.name}]")
+    return fault
 
 
 def _first(faults: BaseExceptionGroup[CandidateFault]) -> CandidateFault:

@@ -65,6 +65,11 @@ class CandidateState:
         """The same without those of suites."""
         return [one for one in self.all_tries if not one.place.suite]
 
+    @property
+    def answered(self) -> bool:
+        """Whether a try of it was scored, in this process or before it."""
+        return any(one.scored for one in self.all_tries)
+
 
 @dataclass
 class EvalState:
@@ -94,6 +99,17 @@ class EvalState:
     def live(self) -> Iterator[CandidateState]:
         """Candidates that have not failed."""
         return (candidate for candidate in self.candidates.values() if candidate.stage != "Failed")
+
+    def others_are_answered(self, candidate: CandidateState) -> bool:
+        """Whether another candidate has answered rows. One whose newest row is lost too shows nothing: what
+        they share may have failed since."""
+        others = (other for other in self.candidates.values() if other is not candidate)
+        return any(other.answered and not other.lost_in_a_row for other in others)
+
+    @property
+    def own_rows_answered(self) -> bool:
+        """Whether any candidate has an answered row of the job's own dataset."""
+        return any(one.scored for each in self.candidates.values() for one in each.own_tries)
 
     @property
     def groups_done(self) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from datetime import date
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,7 +19,7 @@ from headway_api.records import Purpose
 from headway_api.sandbox_api import ResetRequest
 from headway_api.spec.data import Dataset
 from headway_api.store import FileStore
-from headway_coordinator.dataset import Order, check_prompts, load, parse, position_of
+from headway_coordinator.dataset import Order, check_prompts, digest, load, parse, position_of
 
 ROWS = [{"prompt": "a", "answer": 1, "nested": {"x": [1]}}, {"prompt": "b", "answer": 2, "nested": {"x": []}}]
 
@@ -158,3 +160,10 @@ def test_a_tables_missing_number_reaches_the_environment_as_null(tmp_path: Path)
     pq.write_table(pa.Table.from_pylist([{"prompt": "a", "x": float("nan")}]), path)
     [row] = load(Dataset(uri=f"file://{path}"), FileStore(), "spec.data.train")
     assert ResetRequest(row=row, seed=0).model_dump(mode="json")["row"] == {"prompt": "a", "x": None}
+
+
+def test_a_digest_says_whether_rows_are_the_same() -> None:
+    one, two = {"prompt": "a", "n": 1}, {"prompt": "b", "n": math.nan, "on": date(2026, 1, 2)}
+    assert digest([one, two]) == digest([dict(one), dict(two)])
+    others = [[two, one], [one], [one, two, two], [one, {**two, "n": 2}], [{"n": 1, "prompt": "a"}, two]]
+    assert len({digest(rows) for rows in [[one, two], *others]}) == 1 + len(others)

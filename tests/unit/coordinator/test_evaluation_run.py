@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from an_evaluation import EvalJob, spec
+from episodes import sealed
 
-from headway_api.exits import job_error
+from headway_api.exits import JobError, job_error
 from headway_api.records import EpisodeRecord, GroupRecord, UsageClass
 from headway_coordinator.bounds import LOST_LIMIT
-from headway_coordinator.dataset import position_of
+from headway_coordinator.dataset import Row, position_of
 from headway_coordinator.episode import Task
 from headway_coordinator.evaluation.run import WRITING
 from headway_coordinator.faults import CandidateFault
 from headway_coordinator.ledger.segments import total
+
+
+def tokens_of(episode: EpisodeRecord) -> int:
+    """Tokens that were computed and sampled for it."""
+    return sum(turn.prompt_tokens - turn.cached_tokens + turn.sampled_tokens for turn in episode.turns)
 
 
 async def test_every_candidate_is_measured_on_the_same_rows_and_seeds(tmp_path: Path) -> None:
@@ -55,13 +62,13 @@ async def test_as_many_sets_of_servers_are_up_as_asked_for(tmp_path: Path, paral
 
 
 async def test_a_restart_repeats_nothing_that_is_durable(tmp_path: Path) -> None:
-    job = EvalJob(tmp_path, rows=6)
-    calls = 0
+    job = EvalJob(tmp_path, rows=14)
+    calls, workers = 0, 4 + WRITING
 
     def dies(task: Task) -> None:
         nonlocal calls
         calls += 1
-        if calls == 9:
+        if calls == 2 * workers + 1:  # a worker has made its first group of two durable
             raise RuntimeError("killed")
 
     job.before = dies
@@ -77,9 +84,9 @@ async def test_a_restart_repeats_nothing_that_is_durable(tmp_path: Path) -> None
     await second.run([job.unit("base", "tuned", server_set=0)])
     repeated = {f"{task.group_id}.json.gz" for task in job.tasks} & kept
     assert not repeated
-    assert all(len(candidate.tries) == 6 for candidate in second.state.candidates.values())
+    assert all(len(candidate.tries) == 14 for candidate in second.state.candidates.values())
 
-    undisturbed = EvalJob(tmp_path / "other", rows=6)
+    undisturbed = EvalJob(tmp_path / "other", rows=14)
     third = await undisturbed.coordinator()
     await third.run([undisturbed.unit("base", "tuned", server_set=0)])
     scores = [
@@ -88,6 +95,51 @@ async def test_a_restart_repeats_nothing_that_is_durable(tmp_path: Path) -> None
     ]
     assert scores[0] == scores[1]
     assert total(job.ledger.days) == total(undisturbed.ledger.days)
+
+
+async def test_a_group_without_an_answer_is_billed_by_the_next_process(tmp_path: Path) -> None:
+    """Its process died after the group was durable, and before it was billed."""
+    job = EvalJob(tmp_path, rows=1)
+    job.fails = lambda task: True
+    first = await job.coordinator()
+
+    def dies(group: GroupRecord) -> None:
+        raise RuntimeError("killed")
+
+    job.ledger.group = dies  # type: ignore[method-assign]
+    with pytest.raises(ExceptionGroup):
+        await first.run([job.unit("base", server_set=0)])
+    assert len(job.store.list(job.layout.failed_groups)) == 1
+    for _ in range(2):
+        again = await job.coordinator()
+        assert total(job.ledger.days)[UsageClass.DISCARDED] == 2 * 2 * tokens_of(sealed("g"))
+        assert not again.state.candidates["base"].tries
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda rows: [*rows[:-1], {"prompt": "other"}],
+        lambda rows: [*rows, {"prompt": "one more"}],
+        lambda rows: rows[:-1],
+        lambda rows: [*reversed(rows)],
+    ],
+    ids=["other", "more", "fewer", "order"],
+)
+async def test_rows_that_changed_since_the_first_start_are_refused(
+    tmp_path: Path, change: Callable[[list[Row]], list[Row]]
+) -> None:
+    """Also where no row is done yet: a second candidate would be measured on other ones."""
+    job = EvalJob(tmp_path)
+    await job.coordinator()
+    began = job.rows
+    job.rows = change(began)
+    with pytest.raises(JobError, match="restore the file as it was") as raised:
+        await job.coordinator()
+    said = raised.value.termination
+    assert (said.reason, said.field, raised.value.permanent) == ("DatasetChanged", "spec.data.uri", True)
+    job.rows = began
+    await job.coordinator()
 
 
 async def test_a_finished_job_that_starts_again_samples_nothing(tmp_path: Path) -> None:
@@ -129,6 +181,44 @@ async def test_a_platform_that_fails_every_row_ends_the_process_for_another_try(
     assert error is not None
     assert error.termination.reason == "EpisodesFailing"
     assert not error.permanent
+
+
+async def test_a_candidate_that_fails_every_row_fails_alone_where_another_is_answered(tmp_path: Path) -> None:
+    job = EvalJob(tmp_path, rows=3 * LOST_LIMIT)
+    job.fails = lambda task: task.group_id.startswith("e-tuned-")
+    evaluation = await job.coordinator()
+    await evaluation.run([job.unit("base", "tuned", server_set=0)])
+    base, tuned = evaluation.state.candidates["base"], evaluation.state.candidates["tuned"]
+    assert (base.stage, len(base.tries)) == ("Complete", len(job.rows))
+    assert (tuned.stage, tuned.reason) == ("Failed", "EpisodesFailing")
+    assert tuned.message is not None
+    assert tuned.message.startswith(
+        "spec.candidates[tuned]: all episodes of one group after the other failed"
+    )
+    assert "correct what this one has of its own" in tuned.message
+
+
+async def test_rows_that_were_answered_in_an_earlier_process_count(tmp_path: Path) -> None:
+    job = EvalJob(tmp_path, rows=3 * LOST_LIMIT)
+    await (await job.coordinator()).run([job.unit("base", server_set=0)])
+    job.fails = lambda task: True
+    again = await job.coordinator()
+    await again.run([job.unit("base", server_set=0), job.unit("tuned", server_set=1)])
+    assert again.state.candidates["base"].stage == "Complete"
+    assert again.state.candidates["tuned"].reason == "EpisodesFailing"
+
+
+async def test_a_platform_that_fails_later_ends_the_process_all_the_same(tmp_path: Path) -> None:
+    """Every candidate has answered rows then, and none is at fault."""
+    job = EvalJob(tmp_path, rows=4 * LOST_LIMIT)
+    job.fails = lambda task: position_of(task.group_id) > LOST_LIMIT
+    evaluation = await job.coordinator()
+    with pytest.raises(ExceptionGroup) as raised:
+        await evaluation.run([job.unit("base", "tuned", server_set=0)])
+    error = job_error(raised.value)
+    assert error is not None
+    assert error.termination.reason == "EpisodesFailing"
+    assert all(candidate.stage == "Running" for candidate in evaluation.state.candidates.values())
 
 
 async def test_an_endpoint_that_fails_every_row_fails_alone(tmp_path: Path) -> None:

@@ -93,10 +93,12 @@ async def test_a_restart_samples_no_sample_twice(tmp_path: Path) -> None:
 
 
 async def test_rows_that_came_since_are_not_taken_for_samples(tmp_path: Path) -> None:
+    """Of a job that has no digest of its rows, since an older version began it."""
     one = job(tmp_path)
     await (await one.coordinator()).run([one.unit("base", "tuned", server_set=0)])
     for rows in (ROWS + 1, ROWS - 1):
         one.rows = [{"prompt": str(number)} for number in range(rows)]
+        one.store.delete([one.layout.rows_digest])
         with pytest.raises(JobError, match="another number of rows") as error:
             await one.coordinator()
         assert error.value.termination.field == "spec.data.uri"
@@ -113,6 +115,21 @@ async def test_an_endpoint_whose_samples_all_fail_names_the_suite(tmp_path: Path
     assert base.message is not None
     assert base.message.startswith("spec.suites[sums].task: all episodes of one group after the other failed")
     assert evaluation.state.candidates["tuned"].stage == "Complete"
+
+
+@pytest.mark.parametrize("failing", [("base",), ("base", "tuned")])
+async def test_a_suite_that_fails_leaves_the_rows_of_its_candidates(
+    tmp_path: Path, failing: tuple[str, ...]
+) -> None:
+    many = [SUITES[0] | {"limit": 2 * LOST_LIMIT}]
+    one = EvalJob(tmp_path, spec(suites=many), rows=ROWS)
+    one.fails = lambda task: task.suite is not None and task.group_id.split("-")[1] in failing
+    evaluation = await one.coordinator()
+    await evaluation.run([one.unit("base", "tuned", server_set=0)])
+    for name, candidate in evaluation.state.candidates.items():
+        stage = ("Failed", "SuiteFailing") if name in failing else ("Complete", None)
+        assert (candidate.stage, candidate.reason) == stage
+        assert sum(each.scored for each in candidate.own_tries) == 2 * ROWS
 
 
 async def test_a_stored_run_is_measured_on_its_own_rows_alone(tmp_path: Path) -> None:
