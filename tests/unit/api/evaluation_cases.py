@@ -116,6 +116,17 @@ REFUSED: list[tuple[Json, str]] = [
             gate(candidate="stored", noWorse=[{"metric": "success", "task": "sums"}]),
         )
     ),
+    *(
+        (
+            {"spec.gate": gate(margin=margin)},
+            "spec.gate.margin must be at least 0; to allow a loss, use spec.gate.noWorse",
+        )
+        for margin in ("-0.5", "-0")
+    ),
+    (
+        {"spec.gate": gate(noWorse=[{"metric": "success", "margin": "-0.1"}])},
+        "spec.gate.noWorse[].margin must be at least 0; to ask for a gain, use spec.gate.mustBeat",
+    ),
     ({"spec.baseline": "nobody"}, "spec.baseline must be the name of a candidate"),
     ({"spec.rollout": {"timeoutSeconds": 901}}, "must not be above spec.environment.sandbox.deadlineSeconds"),
     (
@@ -159,6 +170,7 @@ TAKEN: list[Json] = [
         },
     },
     {"spec.suites": [suite()], "spec.gate": {"candidate": "tuned", "minimum": "0.5", "task": "sums"}},
+    {"spec.gate": gate(margin="0", noWorse=[{"metric": "success", "margin": "0.0"}])},
     *(
         {"spec.gate": gate(metric=metric)}
         for metric in ("metric_accuracy", "tool_calls_search", "pass_at_4", "pass_power_8_by_reward", "cost")
