@@ -108,37 +108,66 @@ def judge(
     return Judgment(worst.verdict, "; ".join(check.message for check in checks), checks)
 
 
+@dataclass(frozen=True)
+class _Rows:
+    """The values that a condition is about."""
+
+    samples: Samples
+    task: str
+    field: str
+    """Of the spec's gate, that names the task."""
+    where: str = ""
+    """The task in words, where it is not the gate's."""
+
+
 def _checks(spec: GateSpec, by_task: ByTask, less_is_better: Collection[str]) -> Iterator[Check]:
-    samples = by_task[spec.task]
+    own = _Rows(by_task[spec.task], spec.task, "spec.gate.task")
     baseline = spec.baseline or spec.must_beat
     if spec.minimum is not None:
-        yield _minimum(spec, spec.minimum, samples, less_is_better)
+        yield _minimum(spec, spec.minimum, own, less_is_better)
     if spec.must_beat is not None:
-        yield _against(spec, spec.must_beat, Bound(spec.metric, spec.margin), samples, less_is_better, True)
-    for bound in spec.no_worse:
+        yield _against(spec, spec.must_beat, Bound(spec.metric, spec.margin), own, less_is_better, True)
+    for number, bound in enumerate(spec.no_worse):
         if baseline is None:
             yield Check(
                 Verdict.ERROR, f"gate.noWorse names {bound.metric}, but no baseline: set gate.mustBeat"
             )
-        else:
-            of_task = by_task[bound.task or spec.task]
-            yield _against(spec, baseline, bound, of_task, less_is_better, False)
+            continue
+        rows = own
+        if bound.task is not None and bound.task != spec.task:
+            field = f"spec.gate.noWorse[{number}].task"
+            rows = _Rows(by_task[bound.task], bound.task, field, f" in {bound.task}")
+        yield _against(spec, baseline, bound, rows, less_is_better, False)
     if spec.minimum is None and spec.must_beat is None and not spec.no_worse:
         yield Check(
             Verdict.ERROR, "the gate has no condition: set gate.minimum, gate.mustBeat or gate.noWorse"
         )
 
 
-def _missing(candidate: str, metric: str, samples: Samples, where: str = "") -> Check | None:
-    """Why a candidate has no such metric, in the gate's task or `where`."""
+def _missing(candidate: str, metric: str, rows: _Rows) -> Check | None:
+    """Why a candidate has no such metric in the task."""
+    samples = rows.samples
     if candidate not in samples:
         return Check(
             Verdict.ERROR, f"the gate names {candidate}, which has no results; there are {_names(samples)}"
         )
+    if not any(samples.values()):
+        return Check(
+            Verdict.ERROR,
+            f"{rows.field}: no candidate has results in the task {rows.task}; name a task of the rows, a "
+            "suite, or all",
+        )
+    if not samples[candidate]:
+        others = _names([name for name, found in samples.items() if found])
+        return Check(
+            Verdict.ERROR,
+            f"{rows.field}: {candidate} has no results in the task {rows.task}, which {others} has; name "
+            "another task, or another candidate",
+        )
     if metric not in samples[candidate]:
         return Check(
             Verdict.ERROR,
-            f"the gate names the metric {metric}, which {candidate} does not report{where}; "
+            f"the gate names the metric {metric}, which {candidate} does not report{rows.where}; "
             f"it reports {_names(samples[candidate])}",
         )
     return None
@@ -148,9 +177,9 @@ def _names(known: Collection[str]) -> str:
     return ", ".join(sorted(known)) or "none"
 
 
-def _minimum(spec: GateSpec, minimum: float, samples: Samples, less_is_better: Collection[str]) -> Check:
-    metric = spec.metric
-    if (missing := _missing(spec.candidate, metric, samples)) is not None:
+def _minimum(spec: GateSpec, minimum: float, rows: _Rows, less_is_better: Collection[str]) -> Check:
+    metric, samples = spec.metric, rows.samples
+    if (missing := _missing(spec.candidate, metric, rows)) is not None:
         return missing
     if metric in less_is_better:
         return Check(
@@ -182,15 +211,14 @@ def _against(
     spec: GateSpec,
     baseline: str,
     bound: Bound,
-    samples: Samples,
+    rows: _Rows,
     less_is_better: Collection[str],
     beat: bool,
 ) -> Check:
     """One paired comparison: better by more than the margin, or worse by less than it."""
-    ours, metric = spec.candidate, bound.metric
-    where = f" in {bound.task}" if bound.task not in (None, spec.task) else ""
+    ours, metric, where, samples = spec.candidate, bound.metric, rows.where, rows.samples
     for candidate in (ours, baseline):
-        if (missing := _missing(candidate, metric, samples, where)) is not None:
+        if (missing := _missing(candidate, metric, rows)) is not None:
             return missing
     found = compare(samples[ours][metric], samples[baseline][metric])
     asked = (

@@ -512,8 +512,8 @@ class CandidateResult(StatusModel):
 class GateResult(StatusModel):
     """How the gate was decided."""
 
-    result: Literal["Pending", "Passed", "Refused", "TooFewRows"] = "Pending"
-    """Whether it lets through. TooFewRows and Refused do not."""
+    result: Literal["Pending", "Passed", "Refused", "TooFewRows", "Error"] = "Pending"
+    """Whether it lets through. TooFewRows, Refused and Error do not. Error: it names what has no results."""
     message: Text = ""
     """The numbers compared."""
 

@@ -9,6 +9,7 @@ from headway_api.rules import Rule, frozen_while_running, not_yet
 from headway_api.spec.agent import AgentSpec
 from headway_api.spec.data import Dataset
 from headway_api.spec.environment import EnvironmentSpec, RewardSpec
+from headway_api.spec.gate import OF_AN_EVALUATION, Gate
 from headway_api.spec.lifecycle import BudgetSpec, OutputSpec, TrackingSpec
 from headway_api.spec.metadata import NAME_RULES, Metadata
 from headway_api.spec.model import name_of_hub, revision_of_hub
@@ -16,10 +17,9 @@ from headway_api.spec.rollout import ServersSpec
 from headway_api.spec.suite import Suite
 from headway_api.spec.training import EPISODE_WITHIN_SANDBOX, Deadline, FailurePolicySpec
 from headway_api.spec.trust import MeasureSpec
-from headway_api.spec.types import Decimal, Label, ObjectName, SecretRef, Subdomain, Uri, uri_scheme
+from headway_api.spec.types import Label, ObjectName, SecretRef, Subdomain, Uri, uri_scheme
 from headway_api.status import RLEvalJobStatus
 
-MetricName = Annotated[str, Field(pattern=r"^[a-zA-Z][a-zA-Z0-9_]*$", max_length=64)]
 MAX_TOKENS = 4096
 """Most tokens of one turn where the spec does not say."""
 BASE_SUFFIX = "-base"
@@ -129,61 +129,6 @@ class Candidate(SpecModel):
     """A stored run, scored again."""
 
 
-class NoWorse(SpecModel):
-    """A metric on which the candidate may not fall behind."""
-
-    metric: MetricName
-    """Metric that is compared."""
-    task: Annotated[str, Field(min_length=1, max_length=128)] | None = None
-    """Task that it is compared on: a suite's name, a value of spec.data.taskColumn, or all, which takes every
-    row of spec.data. Absent: that of the gate."""
-    margin: Decimal = "0"
-    """How far the lower bound of the paired difference may lie below 0."""
-
-
-class Gate(SpecModel):
-    """What must hold for the job to succeed, so that a promotion may wait on it."""
-
-    validations = (
-        Rule(
-            "has(self.minimum) || has(self.mustBeat)",
-            "spec.gate needs at least one of minimum and mustBeat",
-            lambda self: self.minimum is not None or self.must_beat is not None,
-        ),
-        Rule(
-            "!has(self.noWorse) || size(self.noWorse) == 0 || has(self.mustBeat)",
-            "spec.gate.noWorse compares with the candidate of spec.gate.mustBeat; name it",
-            lambda self: not self.no_worse or self.must_beat is not None,
-            "noWorse",
-        ),
-        Rule(
-            "!has(self.mustBeat) || self.mustBeat != self.candidate",
-            "spec.gate.mustBeat must name another candidate than spec.gate.candidate",
-            lambda self: self.must_beat != self.candidate,
-            "mustBeat",
-        ),
-    )
-
-    candidate: Label
-    """Candidate that is judged."""
-    task: Annotated[str, Field(min_length=1, max_length=128)] = "all"
-    """Task that is judged: a suite's name, a value of spec.data.taskColumn, or all, which takes every row of
-    spec.data."""
-    metric: MetricName = "external_score"
-    """Metric it is judged by, as docs/evaluation.md names it."""
-    minimum: Decimal | None = None
-    """Lowest value that passes."""
-    minimum_of: Literal["LowerBound", "Value"] = "LowerBound"
-    """What is held against minimum: the lower end of the 95 % interval, or the value itself. With Value a
-    candidate that lies below minimum may pass by luck."""
-    must_beat: Label | None = None
-    """Candidate to beat: the lower bound of the paired difference must lie above margin."""
-    margin: Decimal = "0"
-    """By how much more than nothing it must beat the other one."""
-    no_worse: Annotated[tuple[NoWorse, ...], Field(max_length=8)] = ()
-    """Further metrics on which it may not fall behind the candidate of mustBeat."""
-
-
 def _named(self: "RLEvalJobSpec", name: str | None) -> bool:
     return name is None or name in self.candidate_names
 
@@ -263,6 +208,7 @@ class RLEvalJobSpec(SpecModel):
             lambda self: len(set(self.candidate_names)) == len(self.candidate_names),
             "candidates",
         ),
+        *OF_AN_EVALUATION,
     )
 
     suspend: bool = False

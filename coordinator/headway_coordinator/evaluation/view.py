@@ -24,7 +24,7 @@ RESULTS = {
     Verdict.PASSED: "Passed",
     Verdict.REFUSED: "Refused",
     Verdict.TOO_FEW_ROWS: "TooFewRows",
-    Verdict.ERROR: "Refused",
+    Verdict.ERROR: "Error",
 }
 
 

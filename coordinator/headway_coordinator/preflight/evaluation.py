@@ -21,6 +21,8 @@ from headway_coordinator.sandboxes import Broker
 from headway_coordinator.seeds import seed
 
 BLOCK = "spec.data"
+TASKS_SHOWN = 24
+"""Most tasks that a message lists."""
 
 
 class EvalRunner(Checklist):
@@ -47,6 +49,7 @@ class EvalRunner(Checklist):
                 dataset.check_column(rows, column, f"{BLOCK}.{name}")
         check_tasks(rows, data.task_column)
         check_suites(rows, data.task_column, [suite.name for suite in self.spec.suites])
+        check_gate(self.spec, rows[: self.spec.evaluation.max_rows])
         return rows
 
     async def environment(
@@ -113,3 +116,26 @@ def check_suites(rows: Sequence[Row], task_column: str | None, names: Sequence[s
     if taken is not None:
         text = f"rows of {BLOCK} have the task {taken} in column {task_column}; rename the suite"
         raise JobError("SuiteNameTaken", text, field=field_of(taken, "name"))
+
+
+def check_gate(spec: RLEvalJobSpec, rows: Sequence[Row]) -> None:
+    """Every task that the gate names has rows, or is a suite.
+
+    Args:
+        rows: those that are measured.
+
+    Raises:
+        JobError: `GateTaskUnknown`.
+    """
+    if spec.gate is None:
+        return
+    column = spec.data.task_column
+    known = [ALL, *(suite.name for suite in spec.suites), *sorted({*(tasks_of(rows, column) or ())})]
+    bounds = enumerate(spec.gate.no_worse)
+    asked = {"": spec.gate.task} | {f"noWorse[{number}].": bound.task for number, bound in bounds}
+    for block, task in asked.items():
+        if task is not None and task not in known:
+            shown = ", ".join(known[:TASKS_SHOWN]) + (", ..." if len(known) > TASKS_SHOWN else "")
+            none = "" if column else f"; {BLOCK}.taskColumn names none of the rows"
+            text = f"nothing is measured in the task {task}; write one of {shown}{none}"
+            raise JobError("GateTaskUnknown", text, field=f"spec.gate.{block}task")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import date
 from decimal import Decimal
 from itertools import combinations
@@ -27,6 +28,7 @@ from headway_analysis.measures.tries import Place, Rules, Try, a_try
 from headway_analysis.statistics.estimates import Why
 from headway_api.prices import DatedPrices, PriceBook, Prices
 from headway_api.records import EpisodeRecord, Outcome
+from headway_api.spec import gate as api
 
 ROWS, TRIES, THRESHOLD, MAX_TURNS = 12, 4, 0.6, 3
 BOOK = PriceBook(
@@ -245,3 +247,17 @@ def test_the_gate_judges_any_measure_by_its_name() -> None:
         found = judge(GateSpec("tuned", metric=metric, must_beat="base"), named, less_is_better(MEASURES))
         assert found.verdict is not Verdict.ERROR, metric
         assert metric in found.message
+
+
+def test_a_gate_takes_the_measures_there_are() -> None:
+    """The API refuses the others at `kubectl apply`, and may not import the catalogue."""
+    tool = {name for name in MEASURES if name.startswith(api.OF_A_TOOL)}
+    static = {name for name in MEASURES if not name.startswith(api.OPEN) and not re.search(api.PASSES, name)}
+    assert static == {*api.MORE_IS_BETTER, *api.LESS_IS_BETTER}
+    assert less_is_better(MEASURES) == {*api.LESS_IS_BETTER, *tool}
+    assert {name for name in MEASURES if re.search(api.PASSES, name)} == {
+        f"{stem}_{k}{suffix}"
+        for k in (1, 2, 4)
+        for stem in ("pass_at", "pass_power")
+        for suffix in ("", "_by_reward")
+    }

@@ -121,7 +121,28 @@ def test_a_task_that_nobody_has_is_an_error() -> None:
     found = compared(GateSpec("tuned", must_beat="base", no_worse=[Bound("success", 0.0, "facts")])).gate
     assert found is not None
     assert found.verdict is Verdict.ERROR
-    assert "does not report in facts" in found.message
+    told = found.checks[1].message
+    assert told.startswith("spec.gate.noWorse[0].task: no candidate has results in the task facts; name")
+    own = compared(GateSpec("tuned", task="facts", minimum=0.5)).gate
+    assert own is not None
+    assert own.message.startswith("spec.gate.task: no candidate has results in the task facts")
+
+
+def test_a_task_that_one_candidate_lacks_is_an_error() -> None:
+    part = {name: of if name == "base" else job.tries()[name] for name, of in everything().items()}
+    asked = GateSpec("tuned", must_beat="base", no_worse=[Bound("success"), Bound("success", 0.0, SUITE)])
+    found = compare_all(part, job.KS, "base", asked).gate
+    assert found is not None
+    assert found.verdict is Verdict.ERROR
+    told = found.checks[2].message
+    assert told.startswith(f"spec.gate.noWorse[1].task: tuned has no results in the task {SUITE}, which base")
+
+
+def test_a_metric_that_a_task_lacks_is_named_with_it() -> None:
+    asked = GateSpec("tuned", must_beat="base", no_worse=[Bound("metric_speed", 0.0, SUITE)])
+    found = compared(asked).gate
+    assert found is not None
+    assert f"the metric metric_speed, which tuned does not report in {SUITE}" in found.checks[1].message
 
 
 def test_the_report_counts_own_rows_and_bills_everything(report: dict[str, Any]) -> None:

@@ -37,11 +37,21 @@ def rescore(**wanted: Any) -> list[Json]:
     return [MODEL, TUNED, stored]
 
 
+def gate(**changes: Any) -> Json:
+    """A comparison that holds."""
+    return {"candidate": "tuned", "mustBeat": "base"} | changes
+
+
 def suite(**changes: Any) -> Json:
     """A task of Inspect AI."""
     return {"name": "sums", "image": "i", "task": "pkg/sums", "limit": 50} | changes
 
 
+STORED = [*rescore(step=3), {"name": "old", "rescore": {"uri": "s3://b/r", "candidate": "base"}}]
+NO_MEASURE = "the metric of a gate must be a measure with an interval that docs/evaluation.md names"
+K_NOT_ASKED = "the k of a metric pass_at_k or pass_power_k must be one of spec.evaluation.passK"
+LOWER_IS_BETTER = "spec.gate.minimum cannot judge a measure that is better when lower"
+OF_STORED = "spec.gate compares a candidate of rescore in a suite, where nobody samples for it"
 EXACTLY_ONE = "a candidate takes exactly one of model, checkpoint, endpoint and rescore"
 OF_RESCORE = "a candidate's rescore takes exactly one of candidate (of an RLEvalJob) and step"
 REFUSED: list[tuple[Json, str]] = [
@@ -83,6 +93,39 @@ REFUSED: list[tuple[Json, str]] = [
     (
         {"spec.gate": {"candidate": "tuned", "minimum": "0.5", "noWorse": [{"metric": "success"}]}},
         "spec.gate.noWorse compares with the candidate of spec.gate.mustBeat; name it",
+    ),
+    *(
+        ({"spec.gate": gate(metric=metric)}, NO_MEASURE)
+        for metric in ("accuracy", "cost_total", "pass_at_0", "pass_at_4_by_score")
+    ),
+    ({"spec.gate": gate(noWorse=[{"metric": "tokens"}])}, NO_MEASURE),
+    *(
+        ({"spec.gate": gate(metric=metric)}, K_NOT_ASKED)
+        for metric in ("pass_at_2", "pass_power_16", "pass_at_2_by_reward")
+    ),
+    ({"spec.gate": gate(noWorse=[{"metric": "pass_power_3"}])}, K_NOT_ASKED),
+    *(
+        ({"spec.gate": {"candidate": "tuned", "minimum": "5", "metric": metric}}, LOWER_IS_BETTER)
+        for metric in ("turns", "cost", "tool_calls_search")
+    ),
+    *(
+        ({"spec.candidates": STORED, "spec.suites": [suite()], "spec.gate": asked}, OF_STORED)
+        for asked in (
+            {"candidate": "stored", "minimum": "0.5", "task": "sums"},
+            gate(mustBeat="stored", task="sums"),
+            gate(candidate="stored", noWorse=[{"metric": "success", "task": "sums"}]),
+        )
+    ),
+    *(
+        (
+            {"spec.gate": gate(margin=margin)},
+            "spec.gate.margin must be at least 0; to allow a loss, use spec.gate.noWorse",
+        )
+        for margin in ("-0.5", "-0")
+    ),
+    (
+        {"spec.gate": gate(noWorse=[{"metric": "success", "margin": "-0.1"}])},
+        "spec.gate.noWorse[].margin must be at least 0; to ask for a gain, use spec.gate.mustBeat",
     ),
     ({"spec.baseline": "nobody"}, "spec.baseline must be the name of a candidate"),
     ({"spec.rollout": {"timeoutSeconds": 901}}, "must not be above spec.environment.sandbox.deadlineSeconds"),
@@ -127,6 +170,21 @@ TAKEN: list[Json] = [
         },
     },
     {"spec.suites": [suite()], "spec.gate": {"candidate": "tuned", "minimum": "0.5", "task": "sums"}},
+    {"spec.gate": gate(margin="0", noWorse=[{"metric": "success", "margin": "0.0"}])},
+    *(
+        {"spec.gate": gate(metric=metric)}
+        for metric in ("metric_accuracy", "tool_calls_search", "pass_at_4", "pass_power_8_by_reward", "cost")
+    ),
+    {
+        "spec.candidates": STORED,
+        "spec.suites": [suite()],
+        "spec.gate": gate(candidate="stored", mustBeat="old", metric="reward"),
+    },
+    {
+        "spec.candidates": STORED,
+        "spec.suites": [suite()],
+        "spec.gate": gate(noWorse=[{"metric": "success", "task": "sums"}]),
+    },
 ]
 """What is set, and not refused."""
 

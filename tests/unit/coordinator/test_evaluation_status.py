@@ -5,11 +5,15 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
 from an_evaluation import spec
 
+from headway_analysis.comparison import Comparison
+from headway_analysis.gate import Judgment, Verdict
 from headway_api.config import EvalConfig
 from headway_api.status import RLEvalJobStatus
 from headway_api.store import FileStore
+from headway_coordinator.evaluation import view
 from headway_coordinator.evaluation.job import EvalCoordinator
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
@@ -41,3 +45,14 @@ def test_what_a_predecessor_said_stands_until_there_is_more(tmp_path: Path) -> N
     )
     found = coordinator(tmp_path, told).status()
     assert (found.progress, found.results, found.headline) == (told.progress, told.results, told.headline)
+
+
+@pytest.mark.parametrize("verdict", Verdict)
+def test_the_status_has_the_gates_verdict_in_its_own_word(verdict: Verdict) -> None:
+    found = Comparison("base", {}, gate=Judgment(verdict, "0.3", ()))
+    told = view.gate(found, finished=True)
+    assert told is not None
+    assert (told.result, told.message) == (verdict.value, "0.3")
+    running = view.gate(found, finished=False)
+    assert running is not None
+    assert running.result == "Pending"

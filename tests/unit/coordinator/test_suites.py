@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from headway_coordinator.dataset import position_of
 from headway_coordinator.episode import Task
 from headway_coordinator.evaluation import rescore
 from headway_coordinator.evaluation.places import places
-from headway_coordinator.preflight.evaluation import check_suites, check_tasks
+from headway_coordinator.preflight.evaluation import EvalRunner, check_gate, check_suites, check_tasks
 from headway_coordinator.spool import Spool
 
 SUITES = [
@@ -173,6 +174,66 @@ def test_no_task_is_named_all() -> None:
         check_tasks([{"kind": "sums"}, {"kind": "all"}], "kind")
     said = caught.value.termination
     assert (said.reason, said.field) == ("TaskNameTaken", "spec.data.taskColumn")
+
+
+KINDS = [{"prompt": "a", "kind": "refund"}, {"prompt": "b", "kind": "order"}, {"prompt": "c", "kind": "rare"}]
+
+
+def gated(folder: Path, column: str | None = "kind", **gate: Any) -> EvalRunner:
+    """The preflight of a job with a gate, that measures on the first two of three rows."""
+    (folder / "t.json").write_text(json.dumps(KINDS))
+    return EvalRunner(
+        spec(
+            suites=SUITES,
+            data={"uri": f"file://{folder}/t.json"} | ({"taskColumn": column} if column else {}),
+            evaluation={"maxRows": 2, "sampling": {"temperature": 1.0}},
+            gate={"candidate": "tuned", "mustBeat": "base"} | gate,
+        ),
+        lambda told: None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("gate", "field"),
+    [
+        ({"task": "refunds"}, "spec.gate.task"),
+        ({"task": "rare"}, "spec.gate.task"),  # beyond maxRows
+        ({"noWorse": [{"metric": "success", "task": "sum"}]}, "spec.gate.noWorse[0].task"),
+        (
+            {"noWorse": [{"metric": "success", "task": "sums"}, {"metric": "success", "task": "odrer"}]},
+            "spec.gate.noWorse[1].task",
+        ),
+    ],
+)
+def test_a_gate_on_a_task_that_is_not_measured_is_refused(
+    tmp_path: Path, gate: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(JobError) as caught:
+        gated(tmp_path, **gate).rows(FileStore())
+    said = caught.value.termination
+    assert (said.reason, said.field) == ("GateTaskUnknown", field)
+    assert said.message.endswith("write one of all, sums, facts, order, refund")
+
+
+def test_a_gate_on_a_task_of_the_rows_needs_their_column(tmp_path: Path) -> None:
+    with pytest.raises(JobError, match=r"write one of all, sums, facts; spec\.data\.taskColumn names none"):
+        gated(tmp_path, None, task="order").rows(FileStore())
+
+
+@pytest.mark.parametrize(
+    "gate",
+    [{}, {"task": "order"}, {"task": "sums", "noWorse": [{"metric": "success", "task": "all"}]}],
+)
+def test_a_gate_on_what_is_measured_is_taken(tmp_path: Path, gate: dict[str, Any]) -> None:
+    assert len(gated(tmp_path, **gate).rows(FileStore())) == 2
+
+
+def test_many_tasks_are_not_all_listed() -> None:
+    rows = [{"kind": f"task-{number:03d}"} for number in range(100)]
+    data = {"uri": "s3://b/t.jsonl", "taskColumn": "kind"}
+    with pytest.raises(JobError) as caught:
+        check_gate(spec(data=data, gate={"candidate": "tuned", "minimum": "0.5", "task": "no"}), rows)
+    assert caught.value.termination.message.endswith("task-021, task-022, ...")
 
 
 @pytest.mark.parametrize(

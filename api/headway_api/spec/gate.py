@@ -1,0 +1,212 @@
+"""What an evaluation's gate asks, and what of it nothing could ever report.
+
+Tasks are known once the rows are read: the preflight judges those.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+from pydantic import Field
+
+from headway_api.base import SpecModel
+from headway_api.rules import Rule
+from headway_api.spec.types import Decimal, Label
+
+if TYPE_CHECKING:
+    from headway_api.spec.evaluation import RLEvalJobSpec
+
+MORE_IS_BETTER: Final = (
+    "reward",
+    "external_score",
+    "success",
+    "success_by_reward",
+    "completion",
+    "format",
+)
+"""Measures that are better when higher, but those of `OPEN` and pass@k."""
+LESS_IS_BETTER: Final = (
+    "turns",
+    "prompt_tokens",
+    "cached_tokens",
+    "sampled_tokens",
+    "seconds",
+    "sandbox_seconds",
+    "tool_calls",
+    "failed_tool_calls",
+    "malformed_tool_calls",
+    "turn_limit",
+    "token_limit",
+    "agent_error",
+    "infra_error",
+    "cost",
+    "cost_per_success",
+)
+"""Measures that are better when lower, but those of single tools."""
+OF_A_TOOL: Final = "tool_calls_"
+OPEN: Final = ("metric_", OF_A_TOOL)
+"""What names begin with that the environment, or the tools that were called, complete."""
+PASSES: Final = "^pass_(at|power)_[1-9][0-9]*(_by_reward)?$"
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return "['" + "', '".join(names) + "']"
+
+
+def _is_known(metric: str) -> bool:
+    static = metric in MORE_IS_BETTER + LESS_IS_BETTER
+    return static or metric.startswith(OPEN) or re.search(PASSES, metric) is not None
+
+
+def _less_is_better(metric: str) -> bool:
+    return metric in LESS_IS_BETTER or metric.startswith(OF_A_TOOL)
+
+
+MetricName = Annotated[
+    str,
+    Field(pattern=r"^[a-zA-Z][a-zA-Z0-9_]*$", max_length=64),
+    Rule(
+        f"self in {_listed(MORE_IS_BETTER + LESS_IS_BETTER)} || "
+        + " || ".join(f"self.startsWith('{prefix}')" for prefix in OPEN)
+        + f" || self.matches('{PASSES}')",
+        "the metric of a gate must be a measure with an interval that docs/evaluation.md names; of the "
+        "environment's own metric `field` write metric_{field}",
+        _is_known,
+    ),
+]
+
+
+def _at_least_0(field: str, instead: str) -> Rule:
+    """A margin is no way round what the condition asks."""
+    return Rule(
+        "!self.startsWith('-')",
+        f"{field} must be at least 0; {instead}",
+        lambda value: not value.startswith("-"),
+    )
+
+
+class NoWorse(SpecModel):
+    """A metric on which the candidate may not fall behind."""
+
+    metric: MetricName
+    """Metric that is compared."""
+    task: Annotated[str, Field(min_length=1, max_length=128)] | None = None
+    """Task that it is compared on: a suite's name, a value of spec.data.taskColumn, or all, which takes every
+    row of spec.data. Absent: that of the gate."""
+    margin: Annotated[
+        Decimal,
+        _at_least_0("spec.gate.noWorse[].margin", "to ask for a gain, use spec.gate.mustBeat"),
+    ] = "0"
+    """How far the lower bound of the paired difference may lie below 0."""
+
+
+class Gate(SpecModel):
+    """What must hold for the job to succeed, so that a promotion may wait on it."""
+
+    validations = (
+        Rule(
+            "has(self.minimum) || has(self.mustBeat)",
+            "spec.gate needs at least one of minimum and mustBeat",
+            lambda self: self.minimum is not None or self.must_beat is not None,
+        ),
+        Rule(
+            "!has(self.noWorse) || size(self.noWorse) == 0 || has(self.mustBeat)",
+            "spec.gate.noWorse compares with the candidate of spec.gate.mustBeat; name it",
+            lambda self: not self.no_worse or self.must_beat is not None,
+            "noWorse",
+        ),
+        Rule(
+            "!has(self.mustBeat) || self.mustBeat != self.candidate",
+            "spec.gate.mustBeat must name another candidate than spec.gate.candidate",
+            lambda self: self.must_beat != self.candidate,
+            "mustBeat",
+        ),
+        Rule(
+            f"!has(self.minimum) || !(self.metric in {_listed(LESS_IS_BETTER)} || "
+            f"self.metric.startsWith('{OF_A_TOOL}'))",
+            "spec.gate.minimum cannot judge a measure that is better when lower; remove it, and use "
+            "spec.gate.mustBeat or spec.gate.noWorse",
+            lambda self: self.minimum is None or not _less_is_better(self.metric),
+            "minimum",
+        ),
+    )
+
+    candidate: Label
+    """Candidate that is judged."""
+    task: Annotated[str, Field(min_length=1, max_length=128)] = "all"
+    """Task that is judged: a suite's name, a value of spec.data.taskColumn, or all, which takes every row of
+    spec.data."""
+    metric: MetricName = "external_score"
+    """Metric it is judged by, as docs/evaluation.md names it."""
+    minimum: Decimal | None = None
+    """Lowest value that passes."""
+    minimum_of: Literal["LowerBound", "Value"] = "LowerBound"
+    """What is held against minimum: the lower end of the 95 % interval, or the value itself. With Value a
+    candidate that lies below minimum may pass by luck."""
+    must_beat: Label | None = None
+    """Candidate to beat: the lower bound of the paired difference must lie above margin."""
+    margin: Annotated[
+        Decimal,
+        _at_least_0("spec.gate.margin", "to allow a loss, use spec.gate.noWorse"),
+    ] = "0"
+    """By how much more than nothing it must beat the other one."""
+    no_worse: Annotated[tuple[NoWorse, ...], Field(max_length=8)] = ()
+    """Further metrics on which it may not fall behind the candidate of mustBeat."""
+
+
+def _metrics(spec: "RLEvalJobSpec") -> Iterator[str]:
+    """Every metric that the gate names."""
+    if spec.gate is not None:
+        yield spec.gate.metric
+        yield from (bound.metric for bound in spec.gate.no_worse)
+
+
+def _k_is_asked(spec: "RLEvalJobSpec") -> bool:
+    known = {str(k) for k in spec.evaluation.pass_k}
+    return all(metric.split("_")[2] in known for metric in _metrics(spec) if re.search(PASSES, metric))
+
+
+_K_IS_ASKED: Final = (
+    f"(!{{0}}.matches('{PASSES}') || self.evaluation.passK.exists(k, {{0}}.split('_')[2] == string(k)))"
+)
+
+
+def _compared(spec: "RLEvalJobSpec") -> Iterator[str]:
+    """Candidates that the gate is about."""
+    if spec.gate is not None:
+        yield from (name for name in (spec.gate.candidate, spec.gate.must_beat) if name is not None)
+
+
+def _asks_a_suite(spec: "RLEvalJobSpec") -> bool:
+    suites = {suite.name for suite in spec.suites}
+    return spec.gate is not None and not suites.isdisjoint(
+        {spec.gate.task, *(bound.task for bound in spec.gate.no_worse)}
+    )
+
+
+def _is_sampled_in_suites(spec: "RLEvalJobSpec") -> bool:
+    stored = {candidate.name for candidate in spec.candidates if candidate.rescore is not None}
+    return stored.isdisjoint(_compared(spec)) or not _asks_a_suite(spec)
+
+
+OF_AN_EVALUATION: Final = (
+    Rule(
+        f"!has(self.gate) || ({_K_IS_ASKED.format('self.gate.metric')} && "
+        f"(!has(self.gate.noWorse) || self.gate.noWorse.all(n, {_K_IS_ASKED.format('n.metric')})))",
+        "spec.gate: the k of a metric pass_at_k or pass_power_k must be one of spec.evaluation.passK; add it "
+        "there, or name another metric",
+        _k_is_asked,
+        "gate",
+    ),
+    Rule(
+        "!has(self.gate) || !has(self.suites) || !self.suites.exists(s, s.name == self.gate.task || "
+        "(has(self.gate.noWorse) && self.gate.noWorse.exists(n, has(n.task) && n.task == s.name))) || "
+        "!self.candidates.exists(c, has(c.rescore) && (c.name == self.gate.candidate || "
+        "(has(self.gate.mustBeat) && c.name == self.gate.mustBeat)))",
+        "spec.gate compares a candidate of rescore in a suite, where nobody samples for it; name another "
+        "candidate in spec.gate.candidate and spec.gate.mustBeat, or another task",
+        _is_sampled_in_suites,
+        "gate",
+    ),
+)
+"""What the whole spec must fulfil for its gate to be judged."""
