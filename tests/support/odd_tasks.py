@@ -7,11 +7,14 @@ from typing import Any
 
 from inspect_ai import Task, task
 from inspect_ai.dataset import MemoryDataset, Sample
+from inspect_ai.model import ChatMessageUser
 from inspect_ai.scorer import Score, Target, includes, match, mean, scorer
 from inspect_ai.solver import Generate, Solver, TaskState, generate, solver, use_tools
 from inspect_ai.tool import Tool, tool
 
 LETTERS = "abcdefgh"
+DRAWN = random.sample(range(1000), 8)
+"""Drawn anew by each process that imports this."""
 
 
 def dataset() -> MemoryDataset:
@@ -101,6 +104,27 @@ def shuffled() -> Task:
     found = dataset()
     found.shuffle(random.SystemRandom().randint(0, 2**31))
     return Task(dataset=found, solver=generate(), scorer=match())
+
+
+@task
+def of_a_set() -> Task:
+    """Samples in the order of a set of texts, which is the hash seed's."""
+    found = [Sample(input=text, target="x") for text in {f"Say {number}." for number in range(64)}]
+    return Task(dataset=MemoryDataset(found), solver=generate(), scorer=match())
+
+
+@task
+def drawn_at_import() -> Task:
+    """The questions are the same in each process; the answers are not."""
+    found = [Sample(input=f"Say {letter}.", target=str(n)) for letter, n in zip(LETTERS, DRAWN, strict=True)]
+    return Task(dataset=MemoryDataset(found), solver=generate(), scorer=match())
+
+
+@task
+def of_messages() -> Task:
+    """Inputs of messages, whose ids are new each time."""
+    asked = [Sample(input=[ChatMessageUser(content=f"Say {letter}.")], target=letter) for letter in LETTERS]
+    return Task(dataset=MemoryDataset(asked), solver=generate(), scorer=match())
 
 
 @task
