@@ -51,6 +51,26 @@ def none_at_all() -> Any:
     return score
 
 
+@scorer(metrics=[mean()])
+def grade() -> Any:
+    """A letter that stands for no number."""
+
+    async def score(state: TaskState, target: Target) -> Score:
+        return Score(value="B")
+
+    return score
+
+
+@scorer(metrics={"*": [mean()]})
+def nothing() -> Any:
+    """A value without parts."""
+
+    async def score(state: TaskState, target: Target) -> Score:
+        return Score(value={})
+
+    return score
+
+
 @solver
 def breaks() -> Solver:
     """Fails after a turn."""
@@ -135,6 +155,16 @@ def broken() -> Task:
 @task
 def unscorable() -> Task:
     return Task(dataset=dataset(), solver=generate(), scorer=none_at_all())
+
+
+@task
+def unreadable() -> Task:
+    return Task(dataset=dataset(), solver=generate(), scorer=grade())
+
+
+@task
+def empty() -> Task:
+    return Task(dataset=dataset(), solver=generate(), scorer=[nothing(), match()])
 
 
 @task

@@ -29,6 +29,9 @@ RETRIES = 5
 """Of one request that the gateway asks to be sent again. A turn that the platform failed is told as such."""
 MESSAGE = 2000
 """Characters of an error that are kept."""
+WORDS = ("yes", "true", "no", "false")
+"""Texts that Inspect's `value_to_float` reads, in capitals or not, besides C, I, P, N and numbers."""
+HINT = "have it give a number, or one of C, I, P, N, yes, no, true and false"
 
 
 class Unusable(Exception):
@@ -183,28 +186,53 @@ def scored(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def judged(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Scorers' values as numbers: the first is what the sample is worth, and each is a metric.
+    """Scorers' values as numbers: the first is what the sample is worth, and each that can be read a metric.
 
     Raises:
-        Unusable: the first is none.
+        Unusable: the first scorer gave none.
     """
-    from inspect_ai.scorer import value_to_float
-
-    numbers = dict(flat(values, value_to_float()))
-    value = next(iter(numbers.values()))
+    first, given = next(iter(values.items()))
+    parts_of_first = list(flat({first: given}))
+    if not parts_of_first:
+        raise Unusable("task", f"the first scorer, {first}, gave {given!r}, which holds no score; {HINT}")
+    name, raw = parts_of_first[0]
+    value = number(raw)
     if not math.isfinite(value):
-        raise Unusable("task", f"the first scorer gave {value}, which is no score")
-    return {"value": value, "metrics": {name: each for name, each in numbers.items() if math.isfinite(each)}}
+        raise Unusable("task", f"the first scorer gave {raw!r} as {name}, which is no score; {HINT}")
+    numbers = {each: number(said) for each, said in flat(values)}
+    return {
+        "value": value,
+        "metrics": {each: found for each, found in numbers.items() if math.isfinite(found)},
+    }
 
 
-def flat(values: Mapping[str, Any], number: Any) -> Iterator[tuple[str, float]]:
+def flat(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Each value by its scorer's name, and the parts of one that has several by name and key."""
     for name, value in values.items():
-        parts = dict(enumerate(value)) if isinstance(value, list | tuple) else value
-        if isinstance(parts, dict):
-            yield from ((f"{name}_{key}", number(each)) for key, each in parts.items())
+        several = dict(enumerate(value)) if isinstance(value, list | tuple) else value
+        if isinstance(several, dict):
+            yield from ((f"{name}_{key}", each) for key, each in several.items())
         else:
-            yield name, number(value)
+            yield name, value
+
+
+def number(value: Any) -> float:
+    """What Inspect's `value_to_float` reads; NaN where that would warn and give 0, as for a wrong answer."""
+    from inspect_ai.scorer import CORRECT, INCORRECT, NOANSWER, PARTIAL, value_to_float
+
+    if isinstance(value, str):
+        known = value in (CORRECT, INCORRECT, PARTIAL, NOANSWER) or value.lower() in WORDS or numeric(value)
+    else:
+        known = isinstance(value, int | float)
+    return value_to_float()(value) if known else math.nan
+
+
+def numeric(text: str) -> bool:
+    """Whether a text is a finite number."""
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
 
 
 def described(error: BaseException) -> str:

@@ -147,7 +147,9 @@ async def test_the_first_scorer_decides_and_each_is_a_metric(pod: Path) -> None:
     ("task", "why"),
     [
         ("odd_tasks.py@broken", "the solver broke on purpose"),
-        ("odd_tasks.py@unscorable", "the first scorer gave nan, which is no score"),
+        ("odd_tasks.py@unscorable", "the first scorer gave nan as none_at_all, which is no score"),
+        ("odd_tasks.py@unreadable", "the first scorer gave 'B' as grade, which is no score"),
+        ("odd_tasks.py@empty", "the first scorer, nothing, gave {}, which holds no score"),
     ],
 )
 async def test_a_sample_without_a_score_has_no_reward(pod: Path, task: str, why: str) -> None:
