@@ -7,11 +7,14 @@ from typing import Any
 
 from inspect_ai import Task, task
 from inspect_ai.dataset import MemoryDataset, Sample
+from inspect_ai.model import ChatMessageUser
 from inspect_ai.scorer import Score, Target, includes, match, mean, scorer
 from inspect_ai.solver import Generate, Solver, TaskState, generate, solver, use_tools
 from inspect_ai.tool import Tool, tool
 
 LETTERS = "abcdefgh"
+DRAWN = random.sample(range(1000), 8)
+"""Drawn anew by each process that imports this."""
 
 
 def dataset() -> MemoryDataset:
@@ -44,6 +47,26 @@ def none_at_all() -> Any:
 
     async def score(state: TaskState, target: Target) -> Score:
         return Score(value=float("nan"))
+
+    return score
+
+
+@scorer(metrics=[mean()])
+def grade() -> Any:
+    """A letter that stands for no number."""
+
+    async def score(state: TaskState, target: Target) -> Score:
+        return Score(value="B")
+
+    return score
+
+
+@scorer(metrics={"*": [mean()]})
+def nothing() -> Any:
+    """A value without parts."""
+
+    async def score(state: TaskState, target: Target) -> Score:
+        return Score(value={})
 
     return score
 
@@ -104,6 +127,27 @@ def shuffled() -> Task:
 
 
 @task
+def of_a_set() -> Task:
+    """Samples in the order of a set of texts, which is the hash seed's."""
+    found = [Sample(input=text, target="x") for text in {f"Say {number}." for number in range(64)}]
+    return Task(dataset=MemoryDataset(found), solver=generate(), scorer=match())
+
+
+@task
+def drawn_at_import() -> Task:
+    """The questions are the same in each process; the answers are not."""
+    found = [Sample(input=f"Say {letter}.", target=str(n)) for letter, n in zip(LETTERS, DRAWN, strict=True)]
+    return Task(dataset=MemoryDataset(found), solver=generate(), scorer=match())
+
+
+@task
+def of_messages() -> Task:
+    """Inputs of messages, whose ids are new each time."""
+    asked = [Sample(input=[ChatMessageUser(content=f"Say {letter}.")], target=letter) for letter in LETTERS]
+    return Task(dataset=MemoryDataset(asked), solver=generate(), scorer=match())
+
+
+@task
 def broken() -> Task:
     return Task(dataset=dataset(), solver=breaks(), scorer=match())
 
@@ -111,6 +155,16 @@ def broken() -> Task:
 @task
 def unscorable() -> Task:
     return Task(dataset=dataset(), solver=generate(), scorer=none_at_all())
+
+
+@task
+def unreadable() -> Task:
+    return Task(dataset=dataset(), solver=generate(), scorer=grade())
+
+
+@task
+def empty() -> Task:
+    return Task(dataset=dataset(), solver=generate(), scorer=[nothing(), match()])
 
 
 @task

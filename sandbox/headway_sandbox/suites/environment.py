@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from headway_sandbox.environment import Transcript
 
 CHECK_SECONDS = 300.0
-"""Longest that the preflight waits for a task to be loaded."""
+"""Longest that the preflight waits for a task to be loaded, by two processes."""
 TAIL = 1000
 """Characters of a program's output that a message holds."""
 

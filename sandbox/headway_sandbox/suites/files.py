@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 ENV_EPISODE_FILE = "HEADWAY_EPISODE_FILE"
 EPISODE_FILE = "/run/headway/episode.json"
 """Equal to `headway_api.names.EPISODE_FILE`."""
-ASKED, FOUND = ".sample", ".scores"
-"""Behind the episode file's name: what is to be run, and what it came to."""
+ASKED, FOUND, ORDER = ".sample", ".scores", ".order"
+"""Behind the episode file's name: what is to be run, what it came to, and a task's samples as digests."""
 
 
 def episode_file() -> str:

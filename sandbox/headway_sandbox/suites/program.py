@@ -7,24 +7,31 @@ tries another sandbox. Written for inspect-ai 0.3.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import os
+import subprocess
 import sys
 
 from headway_sandbox.suites import files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from typing import Any
 
-CHECK = "--check"
+CHECK, ORDER = "--check", "--order"
+HASH_SEED = "PYTHONHASHSEED"
 MODEL = "openai-api/openai/default"
 """The provider reads OPENAI_BASE_URL and OPENAI_API_KEY. The gateway has one model, whatever its name."""
 RETRIES = 5
 """Of one request that the gateway asks to be sent again. A turn that the platform failed is told as such."""
 MESSAGE = 2000
 """Characters of an error that are kept."""
+WORDS = ("yes", "true", "no", "false")
+"""Texts that Inspect's `value_to_float` reads, in capitals or not, besides C, I, P, N and numbers."""
+HINT = "have it give a number, or one of C, I, P, N, yes, no, true and false"
 
 
 class Unusable(Exception):
@@ -39,12 +46,17 @@ def main(arguments: list[str]) -> int:
     """Run the sample, or only check that it could be; 1 where that failed."""
     asked = files.read(files.ASKED)
     assert asked is not None, "the environment's reset comes first"
+    work, ending = scored, files.FOUND
+    if CHECK in arguments:
+        work = check
+    elif ORDER in arguments:
+        work, ending = order, files.ORDER
     try:
-        answer = check(asked) if CHECK in arguments else scored(asked)
+        answer = work(asked)
     except Unusable as error:
         answer = {"error": {"field": f"suite.{error.field}", "message": str(error)[:MESSAGE]}}
         print(error, file=sys.stderr)
-    files.write(files.FOUND, answer)
+    files.write(ending, answer)
     return int("error" in answer)
 
 
@@ -56,11 +68,11 @@ def check(asked: Mapping[str, Any]) -> dict[str, Any]:
     """
     try:
         import openai  # noqa: F401  (of Inspect's provider)
-        from inspect_ai._eval.loader import load_tasks, resolve_task_args
+        from inspect_ai._eval.loader import resolve_task_args
     except ImportError as error:
         text = f"{error}: install inspect-ai and openai into the image; see examples/suites/Dockerfile"
         raise Unusable("image", text) from error
-    task, again = (one(load_tasks, asked) for _ in range(2))
+    task = one(asked)
     if unknown := sorted(asked["args"].keys() - resolve_task_args(task).keys()):
         raise Unusable("args", f"the task takes no argument {', '.join(unknown)}; remove it")
     samples = len(task.dataset)
@@ -72,21 +84,66 @@ def check(asked: Mapping[str, Any]) -> dict[str, Any]:
     if task.sandbox is not None or any(sample.sandbox is not None for sample in task.dataset):
         text = "the task runs its tools in a sandbox of Inspect's own, which a pod cannot start"
         raise Unusable("task", f"{text}; name a task whose tools need none")
-    if [sample.input for sample in task.dataset] != [sample.input for sample in again.dataset]:
-        text = "the task puts its samples into another order each time; have it shuffle with a fixed seed"
-        raise Unusable("task", text)
+    if digests(task.dataset) != in_another_process():
+        text = "the task gives other samples, or another order, each time it is loaded"
+        raise Unusable("task", f"{text}; have it sort them, or draw and shuffle with a fixed seed")
     return {"samples": samples}
 
 
-def one(load: Any, asked: Mapping[str, Any]) -> Any:
+def order(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """What each sample of the task is, as this process loads it.
+
+    Raises:
+        Unusable: it cannot be loaded.
+    """
+    return {"digests": digests(one(asked).dataset)}
+
+
+def in_another_process() -> list[str]:
+    """The digests of the task's samples as another pod would have them.
+
+    Each pod draws a hash seed of its own, and with it the order of a set, unless the image fixes the seed.
+
+    Raises:
+        Unusable: that process ended without them.
+    """
+    variables = dict(os.environ)
+    if variables.get(HASH_SEED, "random") in ("", "random"):
+        variables[HASH_SEED] = "1"  # this process has one of 2**32 others
+    command = [sys.executable, "-m", "headway_sandbox.suites.program", ORDER]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, errors="replace")
+    found = files.read(files.ORDER) or {}
+    if "digests" not in found:
+        said = found["error"]["message"] if "error" in found else (done.stderr or done.stdout).strip()
+        text = f"the task was loaded once, and could not be loaded again (exit status {done.returncode})"
+        raise Unusable("task", f"{text}: {said[-MESSAGE // 2 :]}")
+    return list(found["digests"])
+
+
+def digests(samples: Iterable[Any]) -> list[str]:
+    """Of each sample's input, choices and target. Ids of messages are left out: they are always new."""
+    return [hashlib.sha256(json.dumps(parts(sample)).encode()).hexdigest() for sample in samples]
+
+
+def parts(sample: Any) -> list[Any]:
+    """What a sample asks and what it expects, in JSON's types."""
+    asked = sample.input
+    if not isinstance(asked, str):
+        asked = [message.model_dump(mode="json", exclude={"id"}) for message in asked]
+    return [asked, sample.choices, sample.target]
+
+
+def one(asked: Mapping[str, Any]) -> Any:
     """The task that is named.
 
     Raises:
         Unusable: there is none, or several.
     """
+    from inspect_ai._eval.loader import load_tasks
+
     name, hint = asked["task"], "name one of the image, as PACKAGE/TASK or PATH.py@TASK"
     try:
-        found = load([name], dict(asked["args"]))
+        found = load_tasks([name], dict(asked["args"]))
     except Exception as error:  # the task's own code runs
         text = f"{name} cannot be loaded: {described(error)}"
         raise Unusable("task", f"{text}; {hint}, with arguments that it takes and its data") from error
@@ -129,28 +186,53 @@ def scored(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def judged(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Scorers' values as numbers: the first is what the sample is worth, and each is a metric.
+    """Scorers' values as numbers: the first is what the sample is worth, and each that can be read a metric.
 
     Raises:
-        Unusable: the first is none.
+        Unusable: the first scorer gave none.
     """
-    from inspect_ai.scorer import value_to_float
-
-    numbers = dict(flat(values, value_to_float()))
-    value = next(iter(numbers.values()))
+    first, given = next(iter(values.items()))
+    parts_of_first = list(flat({first: given}))
+    if not parts_of_first:
+        raise Unusable("task", f"the first scorer, {first}, gave {given!r}, which holds no score; {HINT}")
+    name, raw = parts_of_first[0]
+    value = number(raw)
     if not math.isfinite(value):
-        raise Unusable("task", f"the first scorer gave {value}, which is no score")
-    return {"value": value, "metrics": {name: each for name, each in numbers.items() if math.isfinite(each)}}
+        raise Unusable("task", f"the first scorer gave {raw!r} as {name}, which is no score; {HINT}")
+    numbers = {each: number(said) for each, said in flat(values)}
+    return {
+        "value": value,
+        "metrics": {each: found for each, found in numbers.items() if math.isfinite(found)},
+    }
 
 
-def flat(values: Mapping[str, Any], number: Any) -> Iterator[tuple[str, float]]:
+def flat(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Each value by its scorer's name, and the parts of one that has several by name and key."""
     for name, value in values.items():
-        parts = dict(enumerate(value)) if isinstance(value, list | tuple) else value
-        if isinstance(parts, dict):
-            yield from ((f"{name}_{key}", number(each)) for key, each in parts.items())
+        several = dict(enumerate(value)) if isinstance(value, list | tuple) else value
+        if isinstance(several, dict):
+            yield from ((f"{name}_{key}", each) for key, each in several.items())
         else:
-            yield name, number(value)
+            yield name, value
+
+
+def number(value: Any) -> float:
+    """What Inspect's `value_to_float` reads; NaN where that would warn and give 0, as for a wrong answer."""
+    from inspect_ai.scorer import CORRECT, INCORRECT, NOANSWER, PARTIAL, value_to_float
+
+    if isinstance(value, str):
+        known = value in (CORRECT, INCORRECT, PARTIAL, NOANSWER) or value.lower() in WORDS or numeric(value)
+    else:
+        known = isinstance(value, int | float)
+    return value_to_float()(value) if known else math.nan
+
+
+def numeric(text: str) -> bool:
+    """Whether a text is a finite number."""
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
 
 
 def described(error: BaseException) -> str:

@@ -21,6 +21,7 @@ from headway_sandbox.suites.environment import InspectSample
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 ROOT = Path(__file__).resolve().parents[3]
 ENDED = Transcript([], [], truncated=False)
+ANOTHER_ORDER = "each time it is loaded; have it sort them, or draw and shuffle with a fixed seed"
 
 
 @pytest.fixture(autouse=True)
@@ -30,6 +31,7 @@ def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copy(ROOT / "examples" / "suites" / "arithmetic.py", tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(files.ENV_EPISODE_FILE, str(tmp_path / "episode.json"))
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
     return tmp_path
 
 
@@ -59,13 +61,9 @@ def sample_of(task: str, **args: Any) -> InspectSample:
         ("odd_tasks.py@without_data", {}, 0, "task", "FileNotFoundError: no file letters.jsonl"),
         ("odd_tasks.py@unjudged", {}, 0, "task", "has no scorer"),
         ("odd_tasks.py@boxed", {}, 0, "task", "a sandbox of Inspect's own, which a pod cannot start"),
-        (
-            "odd_tasks.py@shuffled",
-            {},
-            0,
-            "task",
-            "another order each time; have it shuffle with a fixed seed",
-        ),
+        ("odd_tasks.py@shuffled", {}, 0, "task", ANOTHER_ORDER),
+        ("odd_tasks.py@of_a_set", {}, 0, "task", ANOTHER_ORDER),
+        ("odd_tasks.py@drawn_at_import", {}, 0, "task", ANOTHER_ORDER),
     ],
 )
 def test_a_task_that_cannot_be_run_is_refused_with_its_field(
@@ -89,6 +87,17 @@ def test_an_image_without_inspect_is_refused(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_the_last_sample_of_a_task_is_taken() -> None:
     observation = sample_of("arithmetic.py@arithmetic", most=3).reset({"sample": 47, "check": True}, 0)
+    assert (observation.messages, observation.tools) == ([], [])
+
+
+def test_inputs_of_messages_are_the_same_each_time() -> None:
+    observation = sample_of("odd_tasks.py@of_messages").reset({"sample": 7, "check": True}, 0)
+    assert (observation.messages, observation.tools) == ([], [])
+
+
+def test_a_hash_seed_that_the_image_fixes_is_every_pods(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONHASHSEED", "7")
+    observation = sample_of("odd_tasks.py@of_a_set").reset({"sample": 7, "check": True}, 0)
     assert (observation.messages, observation.tools) == ([], [])
 
 
@@ -140,7 +149,9 @@ async def test_the_first_scorer_decides_and_each_is_a_metric(pod: Path) -> None:
     ("task", "why"),
     [
         ("odd_tasks.py@broken", "the solver broke on purpose"),
-        ("odd_tasks.py@unscorable", "the first scorer gave nan, which is no score"),
+        ("odd_tasks.py@unscorable", "the first scorer gave nan as none_at_all, which is no score"),
+        ("odd_tasks.py@unreadable", "the first scorer gave 'B' as grade, which is no score"),
+        ("odd_tasks.py@empty", "the first scorer, nothing, gave {}, which holds no score"),
     ],
 )
 async def test_a_sample_without_a_score_has_no_reward(pod: Path, task: str, why: str) -> None:
