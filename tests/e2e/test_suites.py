@@ -1,7 +1,9 @@
-"""A suite of an evaluation on a cluster: its own image and broker, one way out of its pods, nothing left."""
+"""A suite of an evaluation on a cluster: its own image and broker, which is killed once; one way out of its
+pods; every sample measured; nothing left."""
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from live_job import look, pods
 
@@ -21,7 +24,7 @@ from headway_demo.settings import NAMESPACE, ROOT, Settings
 from headway_demo.watch import is_true, why
 
 NAME, SUITE = "kept", "sums"
-ROWS, SAMPLES = 2, 6
+ROWS, SAMPLES = 2, 8
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
@@ -65,6 +68,37 @@ def get(bench: Any) -> dict[str, Any]:
     return found
 
 
+def groups_done(bench: Any) -> int:
+    """Rows and samples that are measured."""
+    return int(get(bench).get("status", {}).get("progress", {}).get("groups", 0))
+
+
+def sandboxes(bench: Any, *, suite: bool) -> list[dict[str, Any]]:
+    """Running sandboxes of the suite, or those of the job's own rows."""
+    return [
+        pod
+        for pod in pods(bench.kube, NAME, "sandbox")
+        if (pod["metadata"]["labels"].get(names.LABEL_SUITE) == SUITE) is suite
+    ]
+
+
+def kill_the_suites_broker(bench: Any) -> None:
+    """Without notice; until another one is ready, and has a sandbox."""
+    killed = pods(bench.kube, NAME, names.SUITE_BROKER)[0]["metadata"]["name"]
+    bench.kube.run("delete", "pod", killed, "-n", NAMESPACE, "--grace-period=0", "--force")
+
+    def replaced() -> bool:
+        others = [p for p in pods(bench.kube, NAME, names.SUITE_BROKER) if p["metadata"]["name"] != killed]
+        return any(is_true(pod, "Ready") for pod in others)
+
+    bench.kube.wait(
+        f"another broker of the suite {SUITE}, and a sandbox",
+        lambda: replaced() and bool(sandboxes(bench, suite=True)),
+        deadline_s=120,
+        explain=lambda: why(get(bench)),
+    )
+
+
 def seen_from(bench: Any, *, suite: bool) -> set[str]:
     """What a sandbox reaches of its job and the cluster; one that ends meanwhile is replaced by another."""
     api = bench.kube.get("service", "kubernetes", "-n", "default")["spec"]["clusterIP"]
@@ -79,12 +113,7 @@ def seen_from(bench: Any, *, suite: bool) -> set[str]:
     for name in ("broker", "suite-broker"):
         targets[name] = ("tcp", pods(bench.kube, NAME, name)[0]["status"]["podIP"], names.PORT_BROKER)
     for _ in range(20):
-        found = [
-            pod
-            for pod in pods(bench.kube, NAME, "sandbox")
-            if (pod["metadata"]["labels"].get(names.LABEL_SUITE) == SUITE) is suite
-        ]
-        for pod in found:
+        for pod in sandboxes(bench, suite=suite):
             try:
                 inside = look(bench.kube, pod, targets)
             except KubeError:
@@ -103,21 +132,26 @@ class Scene:
     own: set[str]
     """What one of the job's own reached."""
     brokers: int
+    done: int
+    """Rows and samples that were measured when the suite's broker was killed."""
 
 
 @pytest.fixture(scope="module")
 def scene(bench: Any, image: str) -> Iterator[Scene]:
-    """The job at work, and a look around from its sandboxes."""
+    """The job at work, the end of its suite's broker, and a look around from the sandboxes after it."""
     bench.kube.apply(evaluation(bench, image))
     try:
         bench.kube.wait(
-            f"the first row of {NAME}",
-            lambda: get(bench).get("status", {}).get("progress", {}).get("groups", 0) >= 1,
+            f"the first {ROWS} rows or samples of {NAME}",
+            lambda: groups_done(bench) >= ROWS,
             deadline_s=400,
             explain=lambda: why(get(bench)),
         )
         roles = {role["name"]: role for role in get(bench)["status"]["roles"]}
-        yield Scene(seen_from(bench, suite=True), seen_from(bench, suite=False), roles["broker"]["desired"])
+        done = groups_done(bench)
+        kill_the_suites_broker(bench)
+        of_suite, own = seen_from(bench, suite=True), seen_from(bench, suite=False)
+        yield Scene(of_suite, own, roles["broker"]["desired"], done)
     finally:
         bench.kube.run("delete", "rlevaljob", NAME, "-n", NAMESPACE, "--timeout=180s", timeout_s=200)
 
@@ -126,6 +160,7 @@ def test_a_suite_is_measured_beside_the_rows_behind_its_walls(
     bench: Any, scene: Scene, tmp_path: Path
 ) -> None:
     assert (scene.of_suite, scene.own, scene.brokers) == ({"gateway"}, set(), 2)
+    assert scene.done < ROWS + SAMPLES, "the broker was killed when nothing was left to do"
     bench.kube.wait(
         f"the end of {NAME}",
         lambda: is_true(get(bench), "Complete") or is_true(get(bench), "Failed"),
@@ -140,6 +175,12 @@ def test_a_suite_is_measured_beside_the_rows_behind_its_walls(
     assert status["progress"]["groups"] == ROWS + SAMPLES
     with bench.platform.bucket() as bucket:
         bucket.download(status["artifacts"]["uri"], tmp_path)
+    table = pq.read_table(io.BytesIO((tmp_path / "results.parquet").read_bytes())).to_pylist()
+    assert sorted((line["suite"], line["row"]) for line in table) == [
+        *((False, row) for row in range(ROWS)),
+        *((True, row) for row in range(ROWS, ROWS + SAMPLES)),
+    ]
+    assert all(line["scored"] for line in table), [line["outcome"] for line in table]
     counted = recount(tmp_path).tokens
     assert counted == status_tokens(job, counted)
     script = ROOT / "hack" / "recount_eval.py"

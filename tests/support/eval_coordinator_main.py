@@ -2,6 +2,9 @@
 
 FOLDER holds `run.json` (ports and addresses), `job.json`, and `status.json`, its last status, which the next
 process is told. Killed without notice and started again, it is what a restarted pod is.
+
+Whenever it tells its status, its own `/metrics` is scraped into `metrics.txt`: at the end, beside the final
+status.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +35,9 @@ def main(folder: Path) -> None:
     status = folder / "status.json"
 
     def sink(document: dict[str, Any]) -> None:
-        whole = folder / "status.new"
-        whole.write_text(json.dumps(document))
-        os.replace(whole, status)
+        with urllib.request.urlopen(f"http://127.0.0.1:{run['port']}/metrics", timeout=10) as answer:
+            replace(folder / "metrics.txt", answer.read())
+        replace(status, json.dumps(document).encode())
 
     gateway = f"http://127.0.0.1:{run['gateway_port']}"
     coordinator = EvalCoordinator(
@@ -56,6 +60,13 @@ def main(folder: Path) -> None:
         if found is None:
             raise
         leave(found)
+
+
+def replace(path: Path, content: bytes) -> None:
+    """Write a file that is never seen in part."""
+    whole = path.with_suffix(".new")
+    whole.write_bytes(content)
+    os.replace(whole, path)
 
 
 if __name__ == "__main__":

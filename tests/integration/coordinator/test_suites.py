@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
+import re
 import shutil
+import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -17,7 +20,7 @@ from gateway_rig import TOKEN as BROKER_TOKEN
 from gateway_rig import GatewayRig, a_task, gateway_rig, token_truth
 from inspect_ai.log import read_eval_log
 from lease_service import lease_service
-from recounting import recount_module
+from recounting import SCRIPT
 from speaker import ANSWER, CALL
 from suite_rig import SUITE, SuiteRig, suite_rig
 
@@ -33,6 +36,30 @@ LIMIT, ROWS = 3, 2
 def table(rig: SuiteRig) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = pq.read_table(io.BytesIO(FileStore().get(rig.layout.results))).to_pylist()
     return found
+
+
+def recounted(rig: SuiteRig, folder: Path) -> None:
+    """Report, final status and what Prometheus is told then, by the independent recount; and that it sees."""
+    (folder / "final.json").write_text(json.dumps({"status": rig.status()}))
+    files = [str(uri).removeprefix("file://") for uri in (rig.layout.results, rig.layout.report)]
+    command = [sys.executable, str(SCRIPT), *files, "--status", str(folder / "final.json"), "--metrics"]
+
+    def told(metrics: Path) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*command, str(metrics)], capture_output=True, text=True, timeout=60, check=False
+        )
+
+    scraped = folder / "metrics.txt"
+    done = told(scraped)
+    assert done.returncode == 0, done.stdout + done.stderr
+    value = re.compile(
+        rf'^(\w+eval_measure{{.*"good".*measure="external_score".*"{SUITE}".*}}) 1.0$', re.MULTILINE
+    )
+    text, changed = value.subn(r"\1 0.9", scraped.read_text())
+    assert changed == 1, scraped.read_text()
+    (folder / "wrong.txt").write_text(text)
+    wrong = f"/metrics good {SUITE} external_score : the report has 0.9, the recount 1.0\n"
+    assert told(folder / "wrong.txt").stdout == wrong
 
 
 async def one_sample(tok: Any, folder: Path, task: str, *texts: str) -> tuple[GatewayRig, EpisodeRecord]:
@@ -117,10 +144,8 @@ async def test_a_suite_stands_beside_the_own_rows_and_a_kill_repeats_no_sample(t
         assert set(samples) == {"0", "1", "sums-0", "sums-1", "sums-2"}
         assert "What is" in str(samples["sums-0"].messages[1].content)
         report = rig.report()
-        counted = recount_module().Recount(lines, report)
-        counted.run()
-        counted.status({"status": rig.status()})
-        assert counted.wrong == []
+        assert "report" in rig.status()["artifacts"], "the last scrape is of the moment of the final status"
+        recounted(rig, tmp_path)
         measures = next(each for each in report["candidates"] if each["name"] == "bad")["measures"]
         assert measures[SUITE]["external_score"]["value"] == 0.0
         assert measures["all"]["external_score"]["rows"] == ROWS
