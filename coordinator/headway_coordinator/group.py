@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -85,10 +85,19 @@ Places = AbstractAsyncContextManager[None]
 """Where each episode of a group takes a place: a room, or a lane of one. It is entered once an episode."""
 
 
-async def run(plan: Plan, episode: Run, room: Places, *, incarnation: int, max_retries: int) -> GroupRecord:
+async def run(
+    plan: Plan,
+    episode: Run,
+    room: Places,
+    *,
+    incarnation: int,
+    max_retries: int,
+    settled: Container[str] = (),
+) -> GroupRecord:
     """Run every episode of a group, `room` at a time over all groups, and seal it.
 
-    A training group that is doomed by what it has lost stops there and then, as it does by `plan.stop`.
+    A training group that is doomed by what it has lost stops there and then, as it does by `plan.stop`. An
+    episode whose id is in `settled` when it has ended is not retried: another attempt would end alike.
 
     Raises:
         ExceptionGroup: with a CandidateFault: the group's candidate cannot go on; nothing is sealed.
@@ -107,7 +116,7 @@ async def run(plan: Plan, episode: Run, room: Places, *, incarnation: int, max_r
                 except Stopped:
                     return records
                 records.append(await episode(plan.task(index, attempt)))
-            if records[-1].outcome is not Outcome.INFRA_ERROR:
+            if records[-1].outcome is not Outcome.INFRA_ERROR or records[-1].episode_id in settled:
                 return records
         lost += 1
         if plan.purpose is Purpose.TRAIN and doomed(plan.size, lost):

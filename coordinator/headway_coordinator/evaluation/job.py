@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from functools import partial
@@ -28,7 +28,7 @@ from headway_coordinator import status as status_writer
 from headway_coordinator.agents.choice import Where, agent_url, where
 from headway_coordinator.engines.discovery import Discover, by_dns
 from headway_coordinator.evaluation import results, view
-from headway_coordinator.evaluation.run import Evaluation
+from headway_coordinator.evaluation.run import Evaluation, Unit
 from headway_coordinator.evaluation.stall import culprit, idle
 from headway_coordinator.evaluation.units import Units
 from headway_coordinator.gateway.server import GatewayServer
@@ -176,10 +176,16 @@ class EvalCoordinator(Process):
             self._status.changed,
         )
         self._background(stack, self._watch.run())
-        self._background(stack, self._compare_again(evaluation))
         if self.spec.opens_gateway:
             await listen(stack, self._server.app(), self._gateway_port, leave_with_client=True)
-        await evaluation.run([*units.all()])
+        await self._measure(stack, evaluation, [*units.all()])
+
+    async def _measure(self, stack: AsyncExitStack, evaluation: Evaluation, units: Sequence[Unit]) -> None:
+        """Measure every row. No look at fewer rows outlives that: the figures of all rows stand."""
+        looking = self._background(stack, self._compare_again(evaluation))
+        await evaluation.run(units)
+        looking.cancel()
+        await asyncio.gather(looking, return_exceptions=True)
         await self._finish(evaluation)
 
     def _names(self) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import ValidationError
@@ -24,26 +24,39 @@ Stored = Mapping[tuple[int, int], EpisodeRecord]
 
 
 def stored(name: str, asked: CandidateRescore, store: Store) -> Stored:
-    """The episodes to judge. Blocking: run it in a thread.
+    """The episodes to judge, and those of rows of which nothing was scored. Blocking: run it in a thread.
 
     Raises:
         CandidateFault: nothing that can be read lies there.
     """
-    root, field = asked.uri.rstrip("/"), field_of(name, "rescore.uri")
+    root, where = asked.uri.rstrip("/"), field_of(name, "rescore.uri")
     what = f"evaluation/{asked.candidate}" if asked.candidate is not None else f"validation/{asked.step:06d}"
     folder = f"{root}/trajectories/{what}"
     try:
         groups = [spool.decode(data) for data in get_each(store, store.list(folder))]
+        unanswered = [*_unanswered(root, asked, store)]
     except Denied as error:
         text = f"{error}; let the credentials of spec.output read it"
-        raise CandidateFault("RunUnreadable", text, field) from error
+        raise CandidateFault("RunUnreadable", text, where) from error
     except (NotFound, ValidationError, OSError, ValueError) as error:
         text = f"{folder} holds no episodes that can be read: {error}"
-        raise CandidateFault("RunUnreadable", text, field) from error
+        raise CandidateFault("RunUnreadable", text, where) from error
     if not groups:
         text = f"no episodes lie at {folder}; name the folder of a run, and a candidate or step that it has"
-        raise CandidateFault("RunMissing", text, field)
-    return dict(_episodes([group for group in groups if group.suite is None]))
+        raise CandidateFault("RunMissing", text, where)
+    # The last one of a row stands: an answered group, where there is one.
+    return dict(_episodes([group for group in [*unanswered, *groups] if group.suite is None]))
+
+
+def _unanswered(root: str, asked: CandidateRescore, store: Store) -> Iterator[GroupRecord]:
+    """The groups of the same run of which nothing was scored. They lie in a folder that all share."""
+    of_candidate = asked.candidate is not None
+    ids = f"e-{asked.candidate}-" if of_candidate else f"v{asked.step:06d}-"
+    uris = store.list(f"{root}/trajectories/failed")
+    mine = [uri for uri in uris if uri.rpartition("/")[2].startswith(ids)]
+    for group in map(spool.decode, get_each(store, mine)):
+        if not of_candidate or group.candidate == asked.candidate:
+            yield group
 
 
 def _episodes(groups: Sequence[GroupRecord]) -> Iterator[tuple[tuple[int, int], EpisodeRecord]]:
@@ -61,6 +74,8 @@ class Rescorer:
     episodes: Stored
     reports_reward: bool
     """The agent of the run told its own reward, which the environment judges by."""
+    lost: set[str] = field(default_factory=set)
+    """Ids of the episodes for which nothing but a failure was recorded, so that none is retried."""
 
     async def play(self, stage: Stage) -> Played:
         """Carry out the recorded tool calls again, and leave the recorded conversation to be judged.
@@ -72,6 +87,7 @@ class Rescorer:
         """
         before = self._recorded(stage.session.episode_id)
         if before.outcome is Outcome.INFRA_ERROR:
+            self.lost.add(stage.session.episode_id)
             raise InfraFault(f"the recorded episode is no answer of the model: {before.error}")
         self._require_same_row(stage.first, before)
         stage.messages[:] = before.messages

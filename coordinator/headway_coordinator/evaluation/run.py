@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -58,6 +58,8 @@ class Unit:
     room: Room
     server_set: int | None = None
     """The set of rollout servers that it needs."""
+    settled: Container[str] = ()
+    """Ids of its episodes that are lost for good, since they were so in the run that is scored again."""
 
 
 class Evaluation:
@@ -252,6 +254,7 @@ class Evaluation:
             unit.room,
             incarnation=self._incarnation,
             max_retries=self._spec.rollout.max_retries,
+            settled=unit.settled,
         )
 
     async def _keep(self, unit: Unit, candidate: CandidateState, group: GroupRecord) -> None:
@@ -260,7 +263,8 @@ class Evaluation:
         await self._store(self._ledger.group, group)
         self._add(candidate, group)
         self._moved()
-        candidate.lost_in_a_row = candidate.lost_in_a_row + 1 if group.unanswered else 0
+        if not all(episode.episode_id in unit.settled for episode in group.episodes):
+            candidate.lost_in_a_row = candidate.lost_in_a_row + 1 if group.unanswered else 0
         if candidate.lost_in_a_row >= LOST_LIMIT and candidate.stage == "Running":
             raise _failing(group, candidate, unit, self.state)
 

@@ -88,7 +88,9 @@ class Units:
                 room = Room(min(most, episodes_at_once(self.job, asked.endpoint)))
                 yield Unit((asked.name,), "endpoint", partial(self._at_endpoint, asked, room), room)
             if asked.rescore is not None:
-                yield Unit((asked.name,), "nobody", partial(self._again, asked), Room(most))
+                lost = set[str]()
+                opened = partial(self._again, asked, lost)
+                yield Unit((asked.name,), "nobody", opened, Room(most), settled=lost)
 
     @property
     def _rules(self) -> Rules:
@@ -165,13 +167,13 @@ class Units:
             yield {asked.name: self._player(Backend(chat, Places(room.follower())), chat)}
 
     @asynccontextmanager
-    async def _again(self, asked: Candidate) -> AsyncIterator[Players]:
+    async def _again(self, asked: Candidate, lost: set[str]) -> AsyncIterator[Players]:
         assert asked.rescore is not None
         stored: rescore.Stored = {}
         with self._fault_of(asked.name):
             stored = await asyncio.to_thread(rescore.stored, asked.name, asked.rescore, self.store)
         http = self._spec.agent.http
-        agent = rescore.Rescorer(asked.name, stored, http is not None and http.reports_reward)
+        agent = rescore.Rescorer(asked.name, stored, http is not None and http.reports_reward, lost)
         episodes = Episodes(self._rules, agent, self.broker, Nobody())
         of_validation = asked.rescore.step is not None
 

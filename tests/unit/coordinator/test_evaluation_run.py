@@ -334,3 +334,36 @@ async def test_a_lost_candidate_fails_alone_and_keeps_its_rows(tmp_path: Path) -
     assert evaluation.state.in_flight.total() == 0
     evaluation.lose("base", "Late", "it has every row")
     assert base.stage == "Complete"
+
+
+async def test_a_group_that_is_being_written_when_its_candidate_is_lost_counts(tmp_path: Path) -> None:
+    """It was sampled in full, and becomes durable: it is in the figures and on the bill."""
+    job = EvalJob(tmp_path)
+    evaluation = await job.coordinator()
+    writing, answers, put = threading.Event(), threading.Event(), evaluation._put
+    tuned, episode = evaluation.state.candidates["tuned"], job.episode
+
+    def slow(group: GroupRecord) -> GroupRecord:
+        writing.set()
+        assert answers.wait(30)
+        return put(group)
+
+    async def the_first_row_alone(task: Task) -> EpisodeRecord:
+        if position_of(task.group_id) > 0:
+            await asyncio.sleep(3600)
+        return await episode(task)
+
+    evaluation._put = slow  # type: ignore[method-assign]
+    job.episode = the_first_row_alone  # type: ignore[method-assign]
+    running = asyncio.create_task(evaluation.run([job.unit("tuned", server_set=0)]))
+    try:
+        assert await asyncio.to_thread(writing.wait, 30)
+        evaluation.lose("tuned", "PendingDeadlineExceeded", "rollout was not ready")
+        assert not tuned.tries
+    finally:
+        answers.set()
+    async with asyncio.timeout(30):
+        await running
+    assert (tuned.stage, tuned.reason, [*tuned.tries]) == ("Failed", "PendingDeadlineExceeded", [0])
+    assert total(job.ledger.days) == total(tuned.days)
+    assert total(tuned.days)[UsageClass.EVALUATION_SAMPLE] > 0

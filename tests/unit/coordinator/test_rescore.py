@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from an_evaluation import EvalJob, spec
 from episodes import sealed
 
 from headway_api.artifacts import Layout
+from headway_api.config import EvalConfig
 from headway_api.records import EpisodeRecord, GroupRecord, Outcome, Purpose
-from headway_api.sandbox_api import ToolReply
+from headway_api.sandbox_api import FinishReply, ResetReply, ToolReply
 from headway_api.spec.evaluation import CandidateRescore
+from headway_api.status import ResolvedCandidate
 from headway_api.store import FileStore
 from headway_coordinator import spool
 from headway_coordinator.agents.agent import Stage
+from headway_coordinator.bounds import LOST_LIMIT
 from headway_coordinator.evaluation.rescore import Rescorer, calls, stored
+from headway_coordinator.evaluation.units import Units
 from headway_coordinator.faults import AgentFault, CandidateFault, InfraFault
 from headway_coordinator.gateway.core import Sampling, Session
 
@@ -125,6 +131,84 @@ def test_episodes_of_an_evaluation_and_of_a_validation_can_be_read(tmp_path: Pat
     store.put(where, spool.encode(group))
     asked = CandidateRescore(uri=layout.root, candidate="old" if step is None else None, step=step)
     assert set(stored("again", asked, store)) == {(3, 0)}
+
+
+def group_of(
+    group_id: str, *rewards: float | None, candidate: str | None = "old", step: int = 0
+) -> GroupRecord:
+    """A stored group of one row; an episode without a reward is an InfraError."""
+    purpose = Purpose.VALIDATION if candidate is None else Purpose.EVALUATION
+    episodes = [sealed(group_id, index, reward=reward) for index, reward in enumerate(rewards)]
+    return GroupRecord(
+        group_id=group_id, purpose=purpose, row=0, epoch=0, step=step, candidate=candidate, episodes=episodes
+    )
+
+
+def kept(folder: Path, groups: Sequence[GroupRecord]) -> Layout:
+    """A run that left these groups."""
+    layout = Layout(f"file://{folder}", "ns", "earlier", "uid")
+    for group in groups:
+        spool.Spool(FileStore(), layout).put(group)
+    return layout
+
+
+@pytest.mark.parametrize("step", [None, 20])
+def test_rows_of_which_nothing_was_scored_are_of_the_run(tmp_path: Path, step: int | None) -> None:
+    candidate, ids = ("old", "e-old") if step is None else (None, f"v{step:06d}")
+    mine = {"candidate": candidate, "step": step or 0}
+    layout = kept(
+        tmp_path,
+        [
+            group_of(f"{ids}-000000", 1.0, None, **mine),  # type: ignore[arg-type]
+            group_of(f"{ids}-000001", None, None, **mine),  # type: ignore[arg-type]
+            group_of(f"{ids}-000002", None, None, **mine),  # type: ignore[arg-type]
+            group_of(f"{ids}-000002", 1.0, 0.0, **mine),  # type: ignore[arg-type]
+            group_of("e-old-b-000003", None, candidate="old-b"),
+            group_of("v000021-000004", None, candidate=None, step=21),
+        ],
+    )
+    found = stored("again", CandidateRescore(uri=layout.root, candidate=candidate, step=step), FileStore())
+    lost = {place for place, each in found.items() if each.outcome is Outcome.INFRA_ERROR}
+    assert set(found) == {(row, index) for row in range(3) for index in range(2)}
+    assert lost == {(0, 1), (1, 0), (1, 1)}
+
+
+class ABroker:
+    """Hands out sandboxes of an environment that scores everything 1."""
+
+    def __init__(self) -> None:
+        self.leased: list[str] = []
+
+    @asynccontextmanager
+    async def lease(self, episode_id: str, *_: float) -> AsyncIterator[Any]:
+        self.leased.append(episode_id)
+        yield self
+
+    async def reset(self, row: dict[str, Any], seed: int) -> ResetReply:
+        return ResetReply(messages=[], tools=[])
+
+    async def finish(self, *_: object) -> FinishReply:
+        return FinishReply(reward=1.0, score=1.0)
+
+
+async def test_a_run_with_rows_that_nothing_answered_is_judged_to_its_end(tmp_path: Path) -> None:
+    """What was no answer then is none now; it is not tried again, and does not end the candidate."""
+    rows = LOST_LIMIT + 3
+    answers = [(1.0, None) if row in (0, rows - 1) else (None, None) for row in range(rows)]
+    layout = kept(tmp_path, [group_of(f"e-old-{row:06d}", *each) for row, each in enumerate(answers)])
+    asked = {"name": "again", "rescore": {"uri": layout.root, "candidate": "old"}}
+    job = EvalJob(tmp_path, spec(candidates=[asked]), rows=rows)
+    evaluation, broker = await job.coordinator(), ABroker()
+    resolved = (ResolvedCandidate(name="again", kind="Rescore"),)
+    of = EvalConfig(name="job", namespace="ns", uid="uid", spec=job.spec, candidates=resolved)
+    state, store, no = evaluation.state, job.store, cast(Any, None)
+    units = Units(of, state, no, "token", store, tmp_path, cast(Any, broker), no, no, no, no)
+    await evaluation.run([*units.all()])
+    again = evaluation.state.candidates["again"]
+    assert (again.stage, again.message) == ("Complete", None)
+    scored = [reward is not None for each in answers for reward in each]
+    assert [one.scored for one in again.all_tries] == scored
+    assert len(broker.leased) == 2 * rows, "no attempt follows another"
 
 
 def test_a_run_that_is_not_there_ends_the_candidate(tmp_path: Path) -> None:

@@ -1,0 +1,134 @@
+"""An evaluation's coordinator around its driver: the last figures, and servers that the operator gave up."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from an_evaluation import EvalJob
+
+from headway_analysis import comparison
+from headway_api.config import EvalConfig
+from headway_api.exits import JobError
+from headway_api.records import EpisodeRecord
+from headway_coordinator import status
+from headway_coordinator.dataset import position_of
+from headway_coordinator.episode import Task
+from headway_coordinator.evaluation import job as coordinators
+from headway_coordinator.evaluation.job import EvalCoordinator
+from headway_coordinator.evaluation.run import Evaluation, Unit
+
+
+def coordinator(one: EvalJob, folder: Path, sink: status.Sink) -> EvalCoordinator:
+    """A coordinator of the job, whose units the test makes."""
+    job = EvalConfig(name="job", namespace="ns", uid="uid", spec=one.spec, candidates=())
+    return EvalCoordinator(job, "token", one.store, folder, sink)
+
+
+async def measured(it: EvalCoordinator, evaluation: Evaluation, units: list[Unit]) -> None:
+    """The coordinator measures the units and writes its status meanwhile."""
+    evaluation._on_change = it._moved
+    it._evaluation = evaluation
+    async with AsyncExitStack() as stack, asyncio.timeout(30):
+        it._background(stack, it._status.run())
+        await it._measure(stack, evaluation, units)
+
+
+@pytest.fixture
+def unwritten(monkeypatch: pytest.MonkeyPatch) -> list[comparison.Comparison]:
+    """Results go here instead of into the artifact store."""
+    found = list[comparison.Comparison]()
+
+    def write(store: object, layout: object, run: object, compared: comparison.Comparison) -> None:
+        found.append(compared)
+
+    monkeypatch.setattr(coordinators.results, "write", write)
+    return found
+
+
+async def test_the_figures_of_all_rows_are_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unwritten: list[comparison.Comparison]
+) -> None:
+    """A look at fewer rows takes until they are all written down."""
+    one = EvalJob(tmp_path)
+    begun, over = threading.Event(), threading.Event()
+
+    def compared(tries: Any, pass_k: Any, baseline: Any, gate: Any, price: Any, which: Any) -> Any:
+        if which is not None:
+            begun.set()
+            assert over.wait(30)
+        return comparison.compare_all(tries, pass_k, baseline, gate, price, which)
+
+    monkeypatch.setattr(coordinators, "compare_all", compared)
+    it = coordinator(one, tmp_path, lambda document: None)
+    evaluation = await one.coordinator()
+    episode, settle = one.episode, it._status.settle
+
+    async def after_the_look(task: Task) -> EpisodeRecord:
+        await asyncio.to_thread(begun.wait, 30)
+        return await episode(task)
+
+    async def looked(seconds: float) -> bool:
+        over.set()
+        await asyncio.sleep(0.2)
+        return await settle(seconds)
+
+    one.episode = after_the_look  # type: ignore[method-assign]
+    it._status.settle = looked  # type: ignore[method-assign]
+    try:
+        await measured(it, evaluation, [one.unit("base", "tuned", server_set=0)])
+    finally:
+        over.set()
+    assert it._compared is unwritten[0]
+    [base, _] = it.status().results
+    assert base.rows == len(one.rows)
+    assert base.external_score is not None
+
+
+async def test_a_candidate_whose_servers_were_given_up_fails_alone(
+    tmp_path: Path, unwritten: list[comparison.Comparison], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The operator writes it to the job's status, and the next write of the coordinator's is answered so."""
+    monkeypatch.setattr(status, "LEAST_SECONDS", 0.02)
+    one = EvalJob(tmp_path)
+    given_up = threading.Event()
+    lost = status.Heard(lost={"tuned": ("PendingDeadlineExceeded", "rollout was not ready")})
+    written = list[dict[str, Any]]()
+
+    def sink(document: dict[str, Any]) -> status.Heard | None:
+        written.append(document)
+        return lost if given_up.is_set() else status.Heard()
+
+    it = coordinator(one, tmp_path, sink)
+    evaluation = await one.coordinator()
+    episode = one.episode
+
+    async def without_servers(task: Task) -> EpisodeRecord:
+        if task.group_id.startswith("e-tuned") and position_of(task.group_id) > 0:
+            given_up.set()
+            await asyncio.sleep(3600)
+        return await episode(task)
+
+    one.episode = without_servers  # type: ignore[method-assign]
+    units = [one.unit("base", server_set=0), one.unit("tuned", server_set=1)]
+    with pytest.raises(JobError) as raised:
+        await measured(it, evaluation, units)
+    assert raised.value.termination.reason == "CandidateFailed"
+    base, tuned = evaluation.state.candidates["base"], evaluation.state.candidates["tuned"]
+    assert (base.stage, len(base.tries)) == ("Complete", len(one.rows))
+    assert (tuned.stage, tuned.reason) == ("Failed", "PendingDeadlineExceeded")
+    assert len(unwritten) == 1, "the results are written all the same"
+    said = {each["name"]: each for each in written[-1]["results"]}
+    assert said["base"]["state"] == "Complete"
+    assert said["tuned"]["message"] == "rollout was not ready"
+
+
+async def test_what_is_heard_before_there_is_anything_to_measure_is_passed_over(tmp_path: Path) -> None:
+    lost = status.Heard(lost={"tuned": ("PendingDeadlineExceeded", "rollout was not ready")})
+    it = coordinator(EvalJob(tmp_path), tmp_path, lambda document: lost)
+    assert await it._status.flush()
+    assert not it.status().results
