@@ -148,7 +148,7 @@ def _refused(subject: Subject, context: Context, observed: Observed, messages: S
     """
     refusal = "; ".join(messages)
     if observed.objects:
-        return _alive(subject, context, observed, None, refusal)
+        return _alive(subject, subject.as_it_runs(context, observed), observed, None, refusal)
     job = context.job
     told = status.refused(subject, job.status, job.metadata.generation, refusal, observed.now)
     return Plan(status=told, held=False)

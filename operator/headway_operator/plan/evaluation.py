@@ -40,7 +40,7 @@ class Evaluation(Subject):
     def settle(self, context: Context, observed: Observed) -> Settled:
         job = context.evaluation
         if job.status.candidates:
-            return Settled(candidates.without_lost_sets(candidates.kept(context), observed))
+            return Settled(self.as_it_runs(context, observed))
         outcomes = candidates.resolve(job.spec, observed.sources)
         lacks = candidates.lacking(outcomes)
         until = candidates.waits_until(job, outcomes, observed.now)
@@ -53,6 +53,9 @@ class Evaluation(Subject):
         if messages := candidates.conflicts(job.spec, chosen):
             return Settled(context, refusals=messages)
         return Settled(replace(context, candidates=chosen), lacks=lacks, fresh=True)
+
+    def as_it_runs(self, context: Context, observed: Observed) -> Context:
+        return candidates.without_lost_sets(candidates.kept(context), observed)
 
     def config(self, context: Context) -> EvalConfig:
         return EvalConfig(
@@ -92,7 +95,7 @@ class Evaluation(Subject):
         lacks = situation.lacks or (None if context.candidates else situation.failure)
         if lacks:
             return [condition(kind, False, lacks.reason, lacks.message)]
-        if not context.candidates:
+        if not context.candidates or situation.refusal is not None:
             return []
         missing = candidates.unresolved(context)
         if not missing:

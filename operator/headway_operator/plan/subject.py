@@ -61,6 +61,10 @@ class Subject(ABC):
         """What the job's references to other jobs stand for."""
 
     @abstractmethod
+    def as_it_runs(self, context: Context, observed: Observed) -> Context:
+        """The job by what its status holds, where its spec is refused and nothing can be settled."""
+
+    @abstractmethod
     def config(self, context: Context) -> JobConfig | EvalConfig:
         """The job as its own processes see it."""
 

@@ -61,6 +61,9 @@ class Training(Subject):
             return Settled(context, lacks=lacks, waits_until=datetime.max.replace(tzinfo=UTC))
         return Settled(warm_start.settled(context, other))
 
+    def as_it_runs(self, context: Context, observed: Observed) -> Context:
+        return context
+
     def config(self, context: Context) -> JobConfig:
         spec = warm_start.told(context.training.spec, context.warm_start)
         return JobConfig(name=context.name, namespace=context.namespace, uid=context.uid, spec=spec)

@@ -85,6 +85,45 @@ def test_a_set_that_is_not_needed_is_not_judged() -> None:
     assert lost(world) == {"small": None, "large": None}
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"seed": -1}, {"baseline": "nobody"}, {"candidates": []}, {"environment": {}}]
+)
+@pytest.mark.parametrize(
+    ("of_set_1", "reason"),
+    [
+        ({"restartCount": 4, "lastState": {"terminated": {"exitCode": 1}}}, "MaxRestartsExceeded"),
+        ({"state": {"waiting": {"reason": "ImagePullBackOff"}}}, "PendingDeadlineExceeded"),
+    ],
+)
+def test_servers_are_given_up_alone_while_the_spec_is_refused(
+    wrong: dict[str, Any], of_set_1: dict[str, Any], reason: str
+) -> None:
+    world = two_sets(failurePolicy={"maxRestarts": 3})
+    world.body["spec"] |= wrong
+    break_server(world, **of_set_1)
+    made = world.later(3601).carry_out()
+    assert not made.ending
+    assert not world.is_true("Failed")
+    assert not world.is_true("Accepted")
+    assert lost(world) == {"small": None, "large": reason}
+    assert not made.wanted, "nothing is changed"
+    assert not made.doomed
+    world.carry_out()
+    assert lost(world) == {"small": None, "large": reason}
+
+
+def test_a_coordinator_that_gives_up_ends_a_refused_evaluation() -> None:
+    world = two_sets()
+    world.body["spec"]["seed"] = -1
+    words = Termination(reason="DatasetEmpty", message="no rows", field="spec.data.uri")
+    ended = {"terminated": {"exitCode": PERMANENT, "message": words.model_dump_json()}}
+    world.objects["Pod", "refunds-eval-coordinator-0"]["status"]["containerStatuses"] = [
+        {"name": "coordinator", "ready": False, "restartCount": 1, "state": {}, "lastState": ended}
+    ]
+    assert world.carry_out().ending
+    assert world.is_true("Failed")
+
+
 def test_what_was_given_up_stays_so() -> None:
     world = two_sets()
     gives_up(world)
