@@ -1,4 +1,12 @@
-"""95 % intervals hold the truth in 93 to 97 % of 2,000 simulated data sets."""
+"""95 % intervals hold the truth in 93 to 97 % of 2,000 simulated data sets.
+
+Some are too wide, and hold it more often; each case says up to where:
+
+- a plain rate of 0.1 or 0.9 over 30 rows: 97.5 %, for only 31 values are possible;
+- a rate of 0.9 in 12 clusters: 99 %, for few of them show a failure;
+- a paired difference where few rows differ: rates of 0.1 with eight tries and counts that are mostly 0, 98 %;
+  rates of 0.9 with one try, 99.5 %.
+"""
 
 from __future__ import annotations
 
@@ -96,7 +104,7 @@ def test_pass_at_4_of_8_tries() -> None:
 
 @pytest.mark.parametrize(
     ("rates", "tries", "most"),
-    [((0.5, 0.5), 1, 0.97), ((0.5, 0.7), 8, 0.97), ((0.1, 0.1), 8, 0.98), ((0.9, 0.9), 1, 1.0)],
+    [((0.5, 0.5), 1, 0.97), ((0.5, 0.7), 8, 0.97), ((0.1, 0.1), 8, 0.98), ((0.9, 0.9), 1, 0.995)],
 )
 def test_a_paired_difference_of_rates(rates: tuple[float, float], tries: int, most: float) -> None:
     """At 0.9 and one try some four rows of thirty differ: the interval is then too wide, not too short."""
