@@ -40,6 +40,7 @@ def test_every_kind_of_key_is_there() -> None:
         "weights",
         "steps",
         "incarnations",
+        "rows.sha256",
         "learners",
         "latest.json",
         "mlflow-run",

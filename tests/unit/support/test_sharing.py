@@ -23,7 +23,7 @@ def test_it(n{also}):
 """
 FILES = {
     "tests/integration/operator/test_a.py": ", cluster",
-    "tests/integration/sandbox/test_b.py": ", cluster",
+    "tests/integration/sandbox/test_broker.py": ", cluster",
     "tests/integration/cluster/test_down.py": "",
     "tests/integration/trainer/test_c.py": "",
     "tests/unit/test_d.py": "",
