@@ -98,12 +98,15 @@ def main() -> None:
 
         return discover
 
+    def keep(status: dict[str, Any]) -> None:
+        (folder / "status.json").write_text(json.dumps(status))
+
     coordinator = job.EvalCoordinator(
         config,
         settings.token,
         open_store(config.spec.output),
         folder / "cache",
-        lambda status: (folder / "status.json").write_text(json.dumps(status)),
+        keep,
         broker_url=settings.broker,
         discover=found,
         port=settings.port,
