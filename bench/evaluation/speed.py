@@ -32,10 +32,10 @@ READ = prose(f"""
     reads the tool's answers and ends where the last one says so, so every side samples the same tokens. It
     costs what {SMALL.parameters / 1e6:.0f} M parameters of Qwen3's shape cost.
 
-    *Headway* is the coordinator's own program with everything on: a sandbox process for each episode, tokens
-    and log-probabilities recorded, each group on an S3 server and on the bill before it counts, figures and
-    gate while it runs. It ends when the last group is durable and billed. The sandboxes are started before
-    the run, as a warm pool's are on nodes of their own. *vLLM alone* is the limit:
+    *Headway* is the coordinator's own program with everything on. Each episode has a sandbox process, and its
+    tokens and log-probabilities are recorded. Each group is on an S3 server and on the bill before it counts.
+    Figures and gate are computed meanwhile. It ends when the last group is durable and billed. The sandboxes
+    are started before the run, as a warm pool's are on nodes of their own. *vLLM alone* is the limit:
     Headway's requests, token for token and seed for seed, as bytes made beforehand, from a client that does
     nothing else, at as many places. A turn is sent once the one before it has its answer, and no tool runs
     between two. *Inspect AI* has the task as its users write it: `generate` with a tool, its provider for

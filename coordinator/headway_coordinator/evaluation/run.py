@@ -28,7 +28,7 @@ from headway_coordinator.bounds import LOST_LIMIT, lost
 from headway_coordinator.dataset import Order, Row, digest, position_of
 from headway_coordinator.episode import Task
 from headway_coordinator.evaluation.candidates import endpoint_field
-from headway_coordinator.evaluation.places import places
+from headway_coordinator.evaluation.measured import measured
 from headway_coordinator.evaluation.state import CandidateState, EvalState
 from headway_coordinator.faults import CandidateFault
 from headway_coordinator.gateway.core import Sampling
@@ -78,20 +78,20 @@ class Evaluation:
     ) -> None:
         self._spec = spec
         self._rows = rows
-        self._places = places(spec, rows)
+        self._measured = measured(spec, rows)
         self._spool = spool
         self._ledger = ledger
         self._incarnation = incarnation
         self._on_change = on_change
         self._on_episode = on_episode
-        self._order = Order(rows=len(self._places), seed=spec.seed, shuffle=False)
+        self._order = Order(rows=len(self._measured), seed=spec.seed, shuffle=False)
         sampling = spec.evaluation.sampling
         self._sampling = Sampling(sampling.temperature, sampling.top_p, spec.max_tokens)
         self._rules = Rules(spec.evaluation.success_threshold, spec.agent.turn_limit)
         self._suite_rules = Rules(spec.evaluation.success_threshold)
         self._store = OneAtATime()
         self._sets_at_once = asyncio.Semaphore(spec.parallelism)
-        samples = len(self._places) - len(rows)
+        samples = len(self._measured) - len(rows)
         states = {
             name: CandidateState(name, samples=samples * spec.takes_suites(name)) for name in candidates
         }
@@ -135,7 +135,7 @@ class Evaluation:
 
     def _require_same_place(self, group: GroupRecord) -> None:
         position = position_of(group.group_id)
-        if position >= len(self._places) or self._places[position].suite != group.suite:
+        if position >= len(self._measured) or self._measured[position].suite != group.suite:
             text = "the dataset has another number of rows than when the job began; measure it with a new job"
             raise JobError("DatasetChanged", text, field="spec.data.uri")
 
@@ -199,7 +199,7 @@ class Evaluation:
 
     def _left(self, names: Sequence[str]) -> Iterator[tuple[CandidateState, int]]:
         """What is to be measured yet, row by row; decided as late as possible, for a candidate may fail."""
-        for position in range(len(self._places)):
+        for position in range(len(self._measured)):
             for candidate in map(self.state.candidates.__getitem__, names):
                 wanted = position < self.state.wanted(candidate)
                 if candidate.stage == "Running" and wanted and position not in candidate.tries:
@@ -235,17 +235,17 @@ class Evaluation:
     async def _sampled(
         self, unit: Unit, player: groups.Run, candidate: CandidateState, position: int
     ) -> GroupRecord:
-        measured = self._places[position]
+        one = self._measured[position]
         plan = groups.Plan(
             slot=self._order.slot(position),
             purpose=Purpose.EVALUATION,
             step=0,
-            row=measured.row,
-            size=measured.size,
+            row=one.row,
+            size=one.size,
             sampling=self._sampling,
             job_seed=self._spec.seed,
             candidate=candidate.name,
-            suite=measured.suite,
+            suite=one.suite,
             sampled_by=unit.sampled_by,
         )
         return await groups.run(
@@ -280,14 +280,14 @@ class Evaluation:
         candidate.days = fold(events.of_group(group), candidate.days)
 
     def _place(self, candidate: str, position: int) -> Place:
-        measured = self._places[position]
+        one = self._measured[position]
         return Place(
             candidate=candidate,
             row=position,
-            task=measured.task,
-            row_id=measured.row_id,
-            cluster=measured.cluster,
-            suite=measured.suite is not None,
+            task=one.task,
+            row_id=one.row_id,
+            cluster=one.cluster,
+            suite=one.suite is not None,
         )
 
     async def _counted(

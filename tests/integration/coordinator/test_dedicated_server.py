@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 from lease_service import free_port, lease_service
 from rollout_server import TOKEN, RolloutServer, job_config, publish_full, score, version
 from scripted_learner import ScriptedLearner
+from speaking_job import until_ready
 from tiny_model import write_model
 
 from headway_api.artifacts import Layout
@@ -74,19 +74,6 @@ def servers(folder: Path) -> Iterator[tuple[RolloutServer, RolloutServer]]:
         yield train, held_out
 
 
-async def until_ready(url: str, running: asyncio.Task[None]) -> None:
-    async with aiohttp.ClientSession() as http:
-        while not running.done():
-            try:
-                async with http.get(f"{url}/readyz") as answer:
-                    if answer.status == 200:
-                        return
-            except aiohttp.ClientConnectionError:
-                pass
-            await asyncio.sleep(0.05)
-    running.result()
-
-
 def taken(server: RolloutServer) -> list[str]:
     """Versions that a server took, in order."""
     return [entry["held"] for entry in server.events("weights") if entry["ready"]]
@@ -103,7 +90,7 @@ def differences(groups: list[GroupRecord], model: Any) -> list[float]:
     return found
 
 
-async def test_validations_run_on_it_with_their_own_weights_while_training_goes_on(
+async def test_validations_have_their_own_weights_beside_training(
     folder: Path, servers: tuple[RolloutServer, RolloutServer]
 ) -> None:
     import torch
@@ -138,7 +125,7 @@ async def test_validations_run_on_it_with_their_own_weights_while_training_goes_
         )
         url = f"http://127.0.0.1:{port}"
         running = asyncio.create_task(coordinator.run())
-        await until_ready(url, running)
+        await until_ready(running, port)
         await asyncio.gather(ScriptedLearner(url, TOKEN, store, layout, publish).run(), running)
 
     assert taken(train) == ["0.0", "0.1", "0.2", "0.3"]

@@ -84,7 +84,7 @@ async def test_inspects_own_tools_are_called_and_every_token_is_the_models(tok: 
     assert [turn.delivered for turn in record.turns] == [True, True]
 
 
-async def test_a_sample_that_inspect_cannot_score_is_no_answer_of_the_model(tok: Any, tmp_path: Path) -> None:
+async def test_a_sample_without_a_score_is_no_answer(tok: Any, tmp_path: Path) -> None:
     _, record = await one_sample(tok, tmp_path, "broken", ANSWER)
     assert (record.outcome, record.reward) == (Outcome.INFRA_ERROR, None)
     assert record.error is not None
@@ -92,7 +92,7 @@ async def test_a_sample_that_inspect_cannot_score_is_no_answer_of_the_model(tok:
     assert "the solver broke on purpose" in record.error
 
 
-async def test_a_suite_that_asks_for_too_much_is_refused_before_anything_is_sampled(tmp_path: Path) -> None:
+async def test_a_limit_above_the_samples_is_refused_at_once(tmp_path: Path) -> None:
     async with suite_rig(tmp_path, {"good": {}}, limit=49) as rig:
         assert await (await rig.coordinator()).wait() == PERMANENT, rig.log
         preflight = rig.status()["preflight"]
@@ -104,7 +104,7 @@ async def test_a_suite_that_asks_for_too_much_is_refused_before_anything_is_samp
     assert "spec.suites[sums].limit" in rig.log.splitlines()[-1]
 
 
-async def test_a_suite_stands_beside_the_own_rows_and_a_kill_repeats_no_sample(tmp_path: Path) -> None:
+async def test_a_killed_coordinator_repeats_no_sample_of_a_suite(tmp_path: Path) -> None:
     wrong = {"good": {}, "bad": {"+": 1, "-": 1, "*": 1}}
     async with suite_rig(tmp_path, wrong, limit=LIMIT, rows=ROWS) as rig:
         first = await rig.coordinator()

@@ -16,7 +16,7 @@ from headway_coordinator.bounds import LOST_LIMIT
 from headway_coordinator.dataset import position_of
 from headway_coordinator.episode import Task
 from headway_coordinator.evaluation import rescore
-from headway_coordinator.evaluation.places import places
+from headway_coordinator.evaluation.measured import measured
 from headway_coordinator.preflight.evaluation import EvalRunner, check_gate, check_suites, check_tasks
 from headway_coordinator.spool import Spool
 
@@ -37,7 +37,7 @@ def suites_of(tasks: list[Task]) -> list[str | None]:
 
 def test_samples_come_after_the_rows() -> None:
     rows = [{"prompt": "a", "kind": "order"}]
-    found = places(spec(suites=SUITES, data={"uri": "s3://b/t.jsonl", "taskColumn": "kind"}), rows)
+    found = measured(spec(suites=SUITES, data={"uri": "s3://b/t.jsonl", "taskColumn": "kind"}), rows)
     assert [(each.suite, each.task, each.size) for each in found] == [
         (None, "order", 2),
         *[("sums", "sums", 1)] * 3,

@@ -29,7 +29,7 @@ class Measured:
     row_id: str = ""
 
 
-def places(spec: RLEvalJobSpec, rows: Sequence[Row]) -> list[Measured]:
+def measured(spec: RLEvalJobSpec, rows: Sequence[Row]) -> list[Measured]:
     """All of them by position."""
     return [*_rows(spec, rows), *_samples(spec)]
 
