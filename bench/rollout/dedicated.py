@@ -21,11 +21,11 @@ SHARED, DEDICATED, NONE = "Shared", "Dedicated", "no validation"
 READ = prose(f"""
     The job of *Validation beside training*, with full weights. It takes {FULL.steps} steps of
     {FULL.batch_size} groups of {FULL.group_size} episodes, {FULL.train_seconds:g} s each in the learner. It
-    validates {FULL.validated_rows} held-out rows at the start and every {FULL.validate_every} steps. An episode has
-    {FULL.turns} turns with tool calls of {LATENCY.mean:g} s on average. With `evaluation.servers: Shared`
-    training waits for each validation; with `Dedicated` a second server samples them, and takes the
-    weights of validated steps only. Both servers run on the same cores, which a cluster would not make them share: what the second
-    one computes slows the first one down here.
+    validates {FULL.validated_rows} held-out rows at the start and every {FULL.validate_every} steps. An
+    episode has {FULL.turns} turns with tool calls of {LATENCY.mean:g} s on average. With
+    `evaluation.servers: Shared` training waits for each validation; with `Dedicated` a second server
+    samples them, and takes the weights of validated steps only. Both servers run on the same cores, which a
+    cluster would not make them share: what the second one computes slows the first one down here.
 
     Columns are those of *Validation beside training*; *speed-up* is over `Shared`.
 """)
