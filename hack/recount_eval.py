@@ -18,13 +18,14 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from decimal import Decimal, localcontext
 from math import comb, fsum, isclose
 from typing import Any
 
-from recount_statistics import ENOUGH, SCORES, SHARES, Value, Values, difference, estimate, holm
+from recount_gate import verdict
+from recount_statistics import SCORES, SHARES, Value, Values, difference, estimate, holm
 
 Json = Any
 Line = Mapping[str, Any]
@@ -38,7 +39,6 @@ MEANS = (
     "sandbox_seconds",
     "tool_calls",
 )
-BEST_HIGH = SCORES | {"success", "success_by_reward"}
 
 
 def word(name: str) -> str:
@@ -97,62 +97,6 @@ def values(lines: Iterable[Line], name: str, costs: Mapping[str, Decimal]) -> Va
         if (pair := part(line, name, float(costs[line["episode_id"]]))) is not None:
             found[line["row"], line["try"]] = Value(line["cluster"], *pair)
     return found
-
-
-# The gate.
-
-
-Samples = Callable[[str, str, str], Values | None]
-"""Candidate, metric, task -> values."""
-
-
-def verdict(gate: Json, samples: Samples) -> str:
-    """Passed, TooFewRows, Refused or Error."""
-    rank = ["Passed", "TooFewRows", "Refused", "Error"]
-    return max(conditions(gate, samples), key=rank.index, default="Error")
-
-
-def conditions(gate: Json, samples: Samples) -> Iterator[str]:
-    """The verdict of each condition."""
-    metric, judged = gate.get("metric", "external_score"), gate.get("task", ALL)
-    if gate.get("minimum") is not None:
-        yield minimum(gate, metric, samples(gate["candidate"], metric, judged))
-    if gate.get("mustBeat") is None:
-        return
-    wanted = [(metric, judged, float(gate.get("margin", 0)))]
-    for each in gate.get("noWorse", []):
-        wanted.append((each["metric"], each.get("task", judged), -float(each.get("margin", 0))))
-    for name, task, least in wanted:
-        ours, theirs = (samples(gate[who], name, task) for who in ("candidate", "mustBeat"))
-        yield "Error" if ours is None or theirs is None else beats(name, ours, theirs, least)
-
-
-def minimum(gate: Json, name: str, found: Values | None) -> str:
-    """Whether the metric reaches the minimum."""
-    known = estimate(name, found) if found is not None and better_high(name) else None
-    least = float(gate["minimum"])
-    if known is None:
-        return "Error"
-    if known["value"] < least:
-        return "Refused"
-    if gate.get("minimumOf") == "Value":
-        return "Passed"
-    floor = known["floor"]
-    return "Passed" if floor is not None and known["clusters"] >= ENOUGH and floor >= least else "TooFewRows"
-
-
-def beats(name: str, ours: Values, theirs: Values, least: float) -> str:
-    """Whether the difference, in the better direction, is shown to be above `least`."""
-    found = difference(name, ours, theirs)
-    if found is None or found["low"] is None:
-        return "TooFewRows"
-    low, value = (found["low"], found["value"]) if better_high(name) else (-found["high"], -found["value"])
-    return "Passed" if low > least else "Refused" if value <= least else "TooFewRows"
-
-
-def better_high(name: str) -> bool:
-    """Whether more of a measure is better."""
-    return name in BEST_HIGH or name.startswith(("pass_", "metric_"))
 
 
 # The report.
@@ -215,7 +159,8 @@ class Recount:
         self.usage()
         if self.report["gate"] is not None:
             gate = self.report["gate"]["spec"]
-            self.same("gate", self.report["gate"]["verdict"], verdict(gate, self.sample))
+            failed = {each["name"] for each in self.report["candidates"] if each["state"] == "Failed"}
+            self.same("gate", self.report["gate"]["verdict"], verdict(gate, self.sample, failed))
 
     def judgments(self, line: Line) -> None:
         """Success, by score and by reward, and the try's cost."""

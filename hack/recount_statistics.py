@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import exp, fsum, isclose, lgamma, log, log1p, sqrt
+from math import atan, exp, fsum, isclose, lgamma, log, log1p, pi, sin, sqrt
 from typing import Any, NamedTuple
 
 ENOUGH, EXACT, DRAWS, FLIPS, PRIOR = 6, 13, 2000, 9999, 2.0
@@ -59,9 +59,11 @@ def beta_cdf(a: float, b: float, x: float) -> float:
     return front * found
 
 
-def bisected(function: Callable[[float], float], wanted: float, low: float, high: float) -> float:
+def bisected(
+    function: Callable[[float], float], wanted: float, low: float, high: float, halvings: int = 200
+) -> float:
     """Where a growing function has a value."""
-    for _ in range(200):
+    for _ in range(halvings):
         middle = (low + high) / 2
         low, high = (middle, high) if function(middle) < wanted else (low, middle)
     return (low + high) / 2
@@ -203,6 +205,62 @@ def interval(
     return "wilson-clustered", *wilson(mean, n, student(spread.df, 0.975))
 
 
+# What bounded values show at the least: Gaffke's bound, by Imhof's integral.
+
+
+def least(means: Sequence[float], weights: Sequence[float], worst: float) -> float:
+    """The 2.5 % quantile of the mean under random weights, with one more cluster of the worst value."""
+    points = Counter(zip(means, weights, strict=True))
+    points[worst, fsum(weights) / len(weights)] += 1
+    if max(means) <= worst:
+        return worst
+
+    def below(mean: float) -> float:
+        return negative([(weight * (value - mean), count) for (value, weight), count in points.items()])
+
+    return bisected(below, 0.025, worst, max(means), 40)
+
+
+def negative(terms: Sequence[tuple[float, int]]) -> float:
+    """Chance that a sum of exponential variables, each times a coefficient, is below 0."""
+    size = sqrt(fsum(count * a * a for a, count in terms))
+    terms = [(a / size, count) for a, count in terms if a]
+    middle = fsum(count * a for a, count in terms)
+    if abs(middle) > 6.5:
+        return float(middle < 0)
+    found, step = 0.0, 0.05
+    for at in range(-400, 400):
+        u = exp(at * step)
+        height = -0.5 * fsum(count * log1p((u * a) ** 2) for a, count in terms)
+        if height > -50:
+            found += exp(height) * sin(fsum(count * atan(u * a) for a, count in terms))
+    return 0.5 - step * found / pi
+
+
+def least_share(found: Values) -> float:
+    """Of one candidate's share, by cluster."""
+    each = list(found.values())
+    names = [value.cluster for value in each]
+    tops, weights = (by_cluster(names, [getattr(v, of) for v in each]) for of in ("top", "bottom"))
+    known = [(t / w, w) for t, w in zip(tops, weights, strict=True) if w > 0]
+    return least([mean for mean, _ in known], [weight for _, weight in known], 0.0)
+
+
+def least_gain(ours: Values, theirs: Values, sign: int) -> float:
+    """Of a paired difference of two shares, by cluster; about the two means where they are ratios."""
+    units = sorted(ours.keys() & theirs.keys())
+    names = [ours[u].cluster for u in units]
+    total = [fsum(side[u].bottom for u in units) for side in (ours, theirs)]
+    mean = [fsum(side[u].top for u in units) / n for side, n in zip((ours, theirs), total, strict=True)]
+    own = [_less(ours[u], mean[0]) / total[0] - _less(theirs[u], mean[1]) / total[1] for u in units]
+    weights = by_cluster(
+        names, [(ours[u].bottom / total[0] + theirs[u].bottom / total[1]) / 2 for u in units]
+    )
+    shifts = by_cluster(names, own)
+    gains = [sign * (mean[0] - mean[1] + r / w) for r, w in zip(shifts, weights, strict=True) if w > 0]
+    return least([round(g, 12) for g in gains], [w for w in weights if w > 0], min(-1.0, *gains))
+
+
 # Paired differences.
 
 
@@ -252,10 +310,11 @@ def widened(
     share: bool,
 ) -> tuple[float, Spread | None]:
     """The interval's centre and spread, with two made-up clusters where clusters differ alike."""
-    k, share = len(weights), share and plain
+    k = len(weights)
     if k < 2 or not (any(residuals) or share):
         return centre, None
-    alike = commonest([s / w for s, w in zip(shares, weights, strict=True)]) if plain else 0.0
+    looked_at = plain or not any(residuals)
+    alike = commonest([s / w for s, w in zip(shares, weights, strict=True)]) if looked_at else 0.0
     if alike == 0:
         return centre, clustered(residuals, weights, rho)
     typical = fsum(weights) / k

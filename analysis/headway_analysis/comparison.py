@@ -5,7 +5,7 @@ One computation for status, metrics and report, live over what there is so far a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headway_analysis.gate import GateSpec, Judgment, judge
@@ -60,6 +60,7 @@ def compare_all(
     gate: GateSpec | None,
     price: Price | None = None,
     compared: Sequence[str] | None = None,
+    failed: Collection[str] = (),
 ) -> Comparison:
     """Sum up the tries of every candidate.
 
@@ -70,6 +71,7 @@ def compare_all(
         gate: what to judge, if anything.
         price: cost of a try in US dollars.
         compared: measures that are compared pair by pair. None: all of them.
+        failed: candidates that ended before all of their rows; the gate cannot judge them.
     """
     known = {name: found for name, found in tries.items() if found}
     measures = catalogue([each for found in known.values() for each in found], ks, price)
@@ -81,7 +83,7 @@ def compare_all(
             suite: _differences(_of(known, suite), baseline, measures, compared)
             for suite in suites_of(each for found in known.values() for each in found)
         },
-        gate=None if gate is None else _judged(gate, known, measures),
+        gate=None if gate is None else _judged(gate, known, measures, failed),
     )
 
 
@@ -103,9 +105,14 @@ def _differences(
     return {name: differences(tries, baseline, measures[name]) for name in names}
 
 
-def _judged(gate: GateSpec, tries: Mapping[str, Sequence[Try]], measures: Mapping[str, Measure]) -> Judgment:
+def _judged(
+    gate: GateSpec,
+    tries: Mapping[str, Sequence[Try]],
+    measures: Mapping[str, Measure],
+    failed: Collection[str],
+) -> Judgment:
     found = {
         task: {name: samples(of_task(of, task), measures) for name, of in tries.items()}
         for task in gate.tasks
     }
-    return judge(gate, found[gate.task], less_is_better(measures), found)
+    return judge(gate, found[gate.task], less_is_better(measures), found, failed)

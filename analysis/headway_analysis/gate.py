@@ -2,7 +2,8 @@
 
 A gate passes where the rows show what it asks for, not where the values happen to. So a candidate that is
 exactly at a bound is promoted by accident in at most 5 % of runs: nominally in 2.5 %, the part below the
-lower end of a 95 % interval.
+lower end of a 95 % interval. Of shares the gate takes the lower of that end and of the bound in
+`statistics.floors`, which holds where rare rows fail that the sample lacks.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
-from headway_analysis.statistics.differences import ENOUGH, Difference, compare
+from headway_analysis.statistics.differences import ENOUGH, Difference, compare, least_gain
 from headway_analysis.statistics.estimates import Estimate, Sample, estimate
+from headway_analysis.statistics.floors import least_share
 
 Samples = Mapping[str, Mapping[str, Sample]]
 """Candidate -> metric -> values, over the rows that are judged."""
@@ -42,7 +44,7 @@ class GateSpec:
     minimum: float | None = None
     """Lowest value of `metric` that passes."""
     minimum_of: Literal["LowerBound", "Value"] = "LowerBound"
-    """What is held against `minimum`: the lower end of the 95 % interval (`Estimate.floor`), or the value.
+    """What is held against `minimum`: the least that the rows show, or the value.
 
     LowerBound promotes a candidate that is exactly at the minimum in 2.5 % of runs, Value in half of them.
     """
@@ -53,11 +55,20 @@ class GateSpec:
     """Further metrics. The difference's lower end must be above -margin, in the direction that is better."""
     baseline: str | None = None
     """Baseline of `no_worse` where `must_beat` names none."""
+    max_lost: float = 0.05
+    """Largest share of a candidate's tries that may be lost (`InfraError`): no figure counts them, and they
+    may well be the hard ones."""
 
     @property
     def tasks(self) -> set[str]:
         """Every task that a condition is about."""
         return {self.task, *(bound.task for bound in self.no_worse if bound.task is not None)}
+
+    @property
+    def candidates(self) -> list[str]:
+        """Every candidate that a condition is about."""
+        others = (self.must_beat, self.baseline if self.no_worse else None)
+        return list(dict.fromkeys([self.candidate, *(name for name in others if name is not None)]))
 
 
 class Verdict(StrEnum):
@@ -89,12 +100,19 @@ class Judgment:
     checks: tuple[Check, ...]
 
 
+LOST = "infra_error"
+"""Measure of the tries that have no value."""
+PER_SUCCESS = "cost_per_success"
 RANK = (Verdict.PASSED, Verdict.TOO_FEW_ROWS, Verdict.REFUSED, Verdict.ERROR)
 """From the best to the worst."""
 
 
 def judge(
-    spec: GateSpec, samples: Samples, less_is_better: Collection[str] = (), others: ByTask | None = None
+    spec: GateSpec,
+    samples: Samples,
+    less_is_better: Collection[str] = (),
+    others: ByTask | None = None,
+    failed: Collection[str] = (),
 ) -> Judgment:
     """The gate's verdict.
 
@@ -102,8 +120,14 @@ def judge(
         samples: the values of `spec.task`'s rows; `measures.candidate.samples` makes them.
         less_is_better: metrics whose lower value is the better one.
         others: the values of the other tasks that conditions are about.
+        failed: candidates that ended before all of their rows: what they have is no fair sample.
     """
-    checks = tuple(_checks(spec, {**(others or {}), spec.task: samples}, less_is_better))
+    by_task = {**(others or {}), spec.task: samples}
+    checks = (
+        *_failed(spec, failed),
+        *_checks(spec, by_task, less_is_better),
+        *_losses(spec, by_task),
+    )
     worst = max(checks, key=lambda check: RANK.index(check.verdict))
     return Judgment(worst.verdict, "; ".join(check.message for check in checks), checks)
 
@@ -142,6 +166,32 @@ def _checks(spec: GateSpec, by_task: ByTask, less_is_better: Collection[str]) ->
         yield Check(
             Verdict.ERROR, "the gate has no condition: set gate.minimum, gate.mustBeat or gate.noWorse"
         )
+
+
+def _failed(spec: GateSpec, failed: Collection[str]) -> Iterator[Check]:
+    for name in spec.candidates:
+        if name in failed:
+            yield Check(
+                Verdict.ERROR,
+                f"candidate {name} failed before all of its rows were measured: its figures cannot be judged",
+            )
+
+
+def _losses(spec: GateSpec, by_task: ByTask) -> Iterator[Check]:
+    """Too many tries without a value leave nothing to judge."""
+    for task, samples in by_task.items():
+        for name in spec.candidates:
+            lost = samples.get(name, {}).get(LOST)
+            if lost is None or lost.mean <= spec.max_lost:
+                continue
+            count, of = int(lost.tops.sum()), len(lost.units)
+            where = "" if task == spec.task else f" in {task}"
+            yield Check(
+                Verdict.TOO_FEW_ROWS,
+                f"{name} lost {count} of {of} tries{where} to InfraError, more than the "
+                f"{_number(spec.max_lost)} of spec.gate.maxLost: read their errors in results.parquet, mend "
+                "the sandbox or server, or raise spec.rollout.timeoutSeconds",
+            )
 
 
 def _missing(candidate: str, metric: str, rows: _Rows) -> Check | None:
@@ -188,23 +238,30 @@ def _minimum(spec: GateSpec, minimum: float, rows: _Rows, less_is_better: Collec
     found = estimate(samples[spec.candidate][metric])
     if found is None:
         return Check(Verdict.ERROR, f"{metric} of {spec.candidate} has no value")
-    verdict, why = _reaches(found, minimum, spec.minimum_of)
+    least = least_share(samples[spec.candidate][metric]) if spec.minimum_of == "LowerBound" else None
+    verdict, why = _reaches(found, minimum, spec.minimum_of, least)
     return Check(
         verdict, f"{metric} of {spec.candidate} is {shown(found)}; minimum {_number(minimum)}: {why}"
     )
 
 
-def _reaches(found: Estimate, minimum: float, of: str) -> tuple[Verdict, str]:
+def _reaches(found: Estimate, minimum: float, of: str, least: float | None) -> tuple[Verdict, str]:
     if found.value < minimum:
         return Verdict.REFUSED, "the value is below it"
     if of == "Value":
         return Verdict.PASSED, "the value reaches it"
     if found.floor is None or found.clusters < ENOUGH:
         return Verdict.TOO_FEW_ROWS, f"{_counted(found.clusters)} cannot show that it is reached"
-    floor = f"the rows show at least {_number(found.floor)}"
-    if found.floor >= minimum:
-        return Verdict.PASSED, floor
-    return Verdict.TOO_FEW_ROWS, f"the value reaches it, but {floor}: too few rows to tell"
+    floor = _lower(found.floor, least)
+    shows = f"the rows show at least {_number(floor)}"
+    if floor >= minimum:
+        return Verdict.PASSED, shows
+    return Verdict.TOO_FEW_ROWS, f"the value reaches it, but {shows}: too few rows to tell"
+
+
+def _lower(end: float, least: float | None) -> float:
+    """The lower of an interval's end and of what bounded values show at the least."""
+    return end if least is None else min(end, least)
 
 
 def _against(
@@ -218,8 +275,10 @@ def _against(
     """One paired comparison: better by more than the margin, or worse by less than it."""
     ours, metric, where, samples = spec.candidate, bound.metric, rows.where, rows.samples
     for candidate in (ours, baseline):
-        if (missing := _missing(candidate, metric, rows)) is not None:
-            return missing
+        nothing = _without(candidate, metric, rows, spec) or _missing(candidate, metric, rows)
+        if nothing is not None:
+            return nothing
+    sign = -1 if metric in less_is_better else 1
     found = compare(samples[ours][metric], samples[baseline][metric])
     asked = (
         f"more than {_number(bound.margin)} better" if beat else f"less than {_number(bound.margin)} worse"
@@ -230,22 +289,46 @@ def _against(
             f"{metric}{where}: {ours} and {baseline} have no try in common; asked: {asked}",
         )
     least = bound.margin if beat else -bound.margin
-    verdict, why = _differs(found, least, -1 if metric in less_is_better else 1)
+    gain = least_gain(samples[ours][metric], samples[baseline][metric], sign)
+    verdict, why = _differs(found, least, sign, gain)
     return Check(
         verdict, f"{metric}{where} of {ours} against {baseline}: {told(found)}; asked: {asked}: {why}"
     )
 
 
-def _differs(found: Difference, least: float, sign: int) -> tuple[Verdict, str]:
-    """Whether the difference, in the direction that is better, is shown to be above `least`."""
+def _without(candidate: str, metric: str, rows: _Rows, spec: GateSpec) -> Check | None:
+    """The verdict where a candidate has tries but nothing to divide by: no success, or no tool call."""
+    found = rows.samples.get(candidate)
+    if not found or metric in found:
+        return None
+    if metric == PER_SUCCESS and "cost" in found:
+        if candidate == spec.candidate:
+            return Check(Verdict.REFUSED, f"{candidate} has no success{rows.where}, so it has no {metric}")
+        if metric in rows.samples.get(spec.candidate, {}):
+            text = f"{candidate} has no success{rows.where}, so {metric} of {spec.candidate} is no worse"
+            return Check(Verdict.PASSED, text)
+    if metric in ("failed_tool_calls", "malformed_tool_calls") and LOST in found:
+        text = f"{candidate} made no tool call{rows.where}, so there is no {metric} to compare"
+        return Check(Verdict.TOO_FEW_ROWS, text)
+    return None
+
+
+def _differs(found: Difference, least: float, sign: int, gain: float | None) -> tuple[Verdict, str]:
+    """Whether the difference, in the direction that is better, is shown to be above `least`.
+
+    `gain`: what bounded values show at the least.
+    """
     if found.low is None or found.high is None:
         return Verdict.TOO_FEW_ROWS, f"{_counted(found.clusters)} in common cannot tell"
     low = found.low if sign > 0 else -found.high
-    if low > least:
-        return Verdict.PASSED, "so it is, with the whole interval"
+    shown_least = _lower(low, gain)
+    way = "better" if shown_least >= 0 else "worse"
+    edge = f"at {'least' if shown_least >= 0 else 'most'} {_number(abs(shown_least))} {way}"
+    if shown_least > least:
+        return Verdict.PASSED, f"so it is; the rows show that it is {edge}"
     if sign * found.value <= least:
         return Verdict.REFUSED, "it is not"
-    return Verdict.TOO_FEW_ROWS, "the value is, but not the whole interval: too few rows to tell"
+    return Verdict.TOO_FEW_ROWS, f"the value is, but the rows show only that it is {edge}: too few to tell"
 
 
 def _counted(clusters: int) -> str:

@@ -12,6 +12,7 @@ from scipy.stats import permutation_test
 
 from headway_analysis.statistics.clusters import Codes, Floats, Spread, clustered, settled, sums, within
 from headway_analysis.statistics.estimates import Sample
+from headway_analysis.statistics.floors import least_mean
 
 ALPHA = 0.05
 POWER = 0.8
@@ -107,6 +108,25 @@ def compare(candidate: Sample, baseline: Sample) -> Difference | None:
     )
 
 
+def least_gain(candidate: Sample, baseline: Sample, sign: int = 1) -> float | None:
+    """How far the candidate is ahead at the least, whatever clusters the sample lacks: see `floors`.
+
+    Args:
+        sign: 1 where more is better, -1 where less is.
+
+    Returns:
+        None where nothing bounds the values, or no unit has a value in both.
+    """
+    common = sorted(set(candidate.units) & set(baseline.units))
+    ours, theirs = candidate.of(common), baseline.of(common)
+    if not (ours.share and theirs.share and common and min(ours.bottoms.sum(), theirs.bottoms.sum()) > 0):
+        return None
+    pairs = _pairs(ours, theirs, ours.codes)
+    some = pairs.weights > 0
+    gains = sign * (pairs.value + pairs.residuals[some] / pairs.weights[some])
+    return least_mean(gains, pairs.weights[some], min(-1.0, float(gains.min())))
+
+
 def _pairs(ours: Sample, theirs: Sample, codes: Codes) -> _Pairs:
     """The difference of two means, taken apart by cluster.
 
@@ -131,10 +151,12 @@ def _pairs(ours: Sample, theirs: Sample, codes: Codes) -> _Pairs:
 def _spread(pairs: _Pairs, ours: Sample, theirs: Sample) -> tuple[float, Spread | None]:
     """The interval's centre, and how sure it is; None where nothing shows or bounds how clusters differ."""
     plain = bool((ours.bottoms == 1).all() and (theirs.bottoms == 1).all())
-    share = plain and ours.share and theirs.share
-    if len(pairs.weights) < 2 or not (pairs.residuals.any() or share):
+    share = ours.share and theirs.share
+    differ = bool(pairs.residuals.any())
+    if len(pairs.weights) < 2 or not (differ or share):
         return pairs.value, None
-    alike = _alike(pairs) if plain else 0.0
+    # Of ratios, clusters that differ show how they do: they are seldom exactly alike.
+    alike = _alike(pairs) if plain or not differ else 0.0
     if alike == 0:
         return pairs.value, clustered(pairs.residuals, pairs.weights, pairs.correlation)
     return _with_two_more(pairs, alike, alike if share else 0.0)

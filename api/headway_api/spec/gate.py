@@ -152,6 +152,16 @@ class Gate(SpecModel):
     """By how much more than nothing it must beat the other one."""
     no_worse: Annotated[tuple[NoWorse, ...], Field(max_length=8)] = ()
     """Further metrics on which it may not fall behind the candidate of mustBeat."""
+    max_lost: Annotated[
+        Decimal,
+        Rule(
+            "self.matches('^(0([.][0-9]*)?|1([.]0*)?)$')",
+            "spec.gate.maxLost is a share: write a number from 0 to 1",
+            lambda value: 0 <= float(value) <= 1 and not value.startswith("-"),
+        ),
+    ] = "0.05"
+    """Largest share of a candidate's tries that may be lost to InfraError. No figure counts them, and hard
+    rows are lost more often, to the time limit for one. The gate does not pass above it."""
 
 
 def _metrics(spec: "RLEvalJobSpec") -> Iterator[str]:

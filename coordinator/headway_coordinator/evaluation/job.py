@@ -232,6 +232,7 @@ class EvalCoordinator(Process):
             view.gate_of(self.spec),
             priced(self._book),
             compared,
+            evaluation.state.failed,
         )
 
     def _moved(self) -> None:

@@ -100,6 +100,11 @@ class EvalState:
         """Candidates that have not failed."""
         return (candidate for candidate in self.candidates.values() if candidate.stage != "Failed")
 
+    @property
+    def failed(self) -> list[str]:
+        """Candidates that failed: not all of their rows are measured."""
+        return [name for name, candidate in self.candidates.items() if candidate.stage == "Failed"]
+
     def others_are_answered(self, candidate: CandidateState) -> bool:
         """Whether another candidate has answered rows. One whose newest row is lost too shows nothing: what
         they share may have failed since."""

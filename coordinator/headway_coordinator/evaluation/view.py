@@ -42,6 +42,7 @@ def gate_of(spec: RLEvalJobSpec) -> GateSpec | None:
         must_beat=gate.must_beat,
         margin=float(gate.margin),
         no_worse=[Bound(each.metric, float(each.margin), each.task) for each in gate.no_worse],
+        max_lost=float(gate.max_lost),
     )
 
 
@@ -182,9 +183,9 @@ def _decimal(value: float | None) -> str | None:
 
 def ending(state: EvalState, found: Comparison) -> JobError | None:
     """How the job ends where it does not end well."""
-    failed = [candidate for candidate in state.candidates.values() if candidate.stage == "Failed"]
-    if failed:
-        text = "; ".join(f"{candidate.name}: {candidate.reason}: {candidate.message}" for candidate in failed)
+    if state.failed:
+        ended = [state.candidates[name] for name in state.failed]
+        text = "; ".join(f"{candidate.name}: {candidate.reason}: {candidate.message}" for candidate in ended)
         return JobError("CandidateFailed", f"{text}. The results of the other candidates stand")
     if found.gate is not None and found.gate.verdict is not Verdict.PASSED:
         return JobError("GateNotPassed", found.gate.message, field="spec.gate")

@@ -127,3 +127,14 @@ def test_a_paired_difference_of_counts_that_are_mostly_0() -> None:
     rng = np.random.default_rng(8)
     ours, theirs = (rng.poisson(0.3, (SETS, 30)).astype(float) for _ in range(2))
     within_bounds(held_by_pairs(layout(ROWS), ours, theirs, 0.0, share=False), most=0.98)
+
+
+@pytest.mark.parametrize(("easy", "hopeless", "least"), [(0.97, 0.05, 0.75), (0.9, 0.05, 0.85)])
+def test_rows_that_always_fail_make_an_interval_too_short(easy: float, hopeless: float, least: float) -> None:
+    """A limit that docs/evaluation.md names: a sample often has none of these rows. Gates suppose one."""
+    rng = np.random.default_rng(9)
+    chance = np.where(rng.random((SETS, 30)) < hopeless, 0.0, easy)
+    values = flips(rng, np.repeat(chance, 8, axis=1))
+    held = coverage(layout(ROWS, 8), values, easy * (1 - hopeless), share=True)
+    print(f"easy {easy}, hopeless {hopeless}: the interval holds the truth in {held:.1%}")
+    assert least <= held < 0.93

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy import stats
-from simulated import Floats, chances, flips, layout, linked_chances
+from simulated import SETS, Floats, chances, flips, layout, linked_chances
 
 from headway_analysis.gate import Bound, GateSpec, Judgment, Samples, Verdict, judge
 from headway_analysis.statistics import differences
@@ -191,3 +191,117 @@ def test_no_candidate_at_the_margin_is_promoted_in_more_than_5_percent(
         samples = {"tuned": {"success": make(one, True)}, "base": {"success": make(other, True)}}
         promoted += judge(spec, samples).verdict is Verdict.PASSED
     assert promoted / len(ours) <= 0.05
+
+
+SOME = SETS // 4
+"""So few are promoted here that fewer sets tell."""
+
+
+def rare(rng: np.random.Generator, rows: int, tries: int, easy: float, hopeless: float) -> Floats:
+    """Successes where most rows are easy, and some always fail."""
+    chance = np.where(rng.random((SOME, rows)) < hopeless, 0.0, easy)
+    return flips(rng, np.repeat(chance, tries, axis=1))
+
+
+@pytest.mark.parametrize(
+    ("rows", "easy", "hopeless"), [(30, 0.97, 0.05), (30, 0.9, 0.05), (60, 0.9, 0.03), (30, 0.5, 0.3)]
+)
+def test_rows_that_always_fail_are_not_forgotten(rows: int, easy: float, hopeless: float) -> None:
+    """One sample of 30 rows in five has no row of a kind that is one in twenty."""
+    make, promoted = layout([1] * rows, 8), 0
+    for each in rare(np.random.default_rng(14), rows, 8, easy, hopeless):
+        spec = replace(SPEC, minimum=easy * (1 - hopeless))
+        promoted += judge(spec, {"tuned": {"success": make(each, True)}}).verdict is Verdict.PASSED
+    assert promoted / SOME <= 0.05
+
+
+def graded(rng: np.random.Generator, rows: int, zeros: float) -> Floats:
+    """Scores near 1, of which some are 0."""
+    return np.where(rng.random((SOME, rows)) < zeros, 0.0, rng.uniform(0.97, 1, (SOME, rows)))
+
+
+@pytest.mark.parametrize("zeros", [0.01, 0.03, 0.1])
+def test_scores_that_are_seldom_0_are_not_promoted_by_accident(zeros: float) -> None:
+    make, promoted = layout([1] * 30), 0
+    for each in graded(np.random.default_rng(15), 30, zeros):
+        spec = GateSpec("tuned", metric="score", minimum=0.985 * (1 - zeros))
+        promoted += judge(spec, {"tuned": {"score": make(each, True)}}).verdict is Verdict.PASSED
+    assert promoted / SOME <= 0.05
+
+
+@pytest.mark.parametrize(("rows", "zeros"), [(30, 0.02), (30, 0.05), (60, 0.05)])
+def test_a_loss_on_rare_rows_is_not_taken_for_no_worse(
+    rows: int, zeros: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(differences, "RESAMPLES", 1)
+    rng, make, promoted = np.random.default_rng(16), layout([1] * rows), 0
+    theirs = rng.uniform(0.97, 1, (SOME, rows))
+    ours = np.where(rng.random((SOME, rows)) < zeros, 0.0, theirs)
+    spec = GateSpec("tuned", baseline="base", no_worse=[Bound("score", 0.985 * zeros)])
+    for one, other in zip(ours, theirs, strict=True):
+        samples = {"tuned": {"score": make(one, True)}, "base": {"score": make(other, True)}}
+        promoted += judge(spec, samples).verdict is Verdict.PASSED
+    assert promoted / SOME <= 0.05
+
+
+def calls(malformed: Floats, made: float = 5) -> Sample:
+    """A ratio: of so many calls in each row these were malformed."""
+    units = tuple((row, 0) for row in range(len(malformed)))
+    return Sample(
+        units, tuple(str(row) for row, _ in units), malformed, np.full(len(malformed), made), share=True
+    )
+
+
+def test_two_candidates_without_a_malformed_call_are_no_worse() -> None:
+    name = "malformed_tool_calls"
+    spec = GateSpec("tuned", baseline="base", no_worse=[Bound(name, 0.05)])
+    for rows, expected in ((30, Verdict.TOO_FEW_ROWS), (500, Verdict.PASSED)):
+        none = calls(np.zeros(rows))
+        assert judge(spec, {"tuned": {name: none}, "base": {name: none}}, {name}).verdict is expected
+
+
+def lost(count: int) -> Sample:
+    return rate(count)
+
+
+@pytest.mark.parametrize(("count", "expected"), [(2, Verdict.PASSED), (3, Verdict.TOO_FEW_ROWS)])
+@pytest.mark.parametrize("who", ["tuned", "base"])
+def test_a_gate_does_not_pass_where_many_tries_are_lost(who: str, count: int, expected: Verdict) -> None:
+    spec = replace(SPEC, minimum=0.8, must_beat="base")
+    samples = {name: {**SAMPLES[name], "infra_error": lost(0)} for name in ("tuned", "base")}
+    samples[who]["infra_error"] = lost(count)
+    found = verdict(spec, samples)
+    assert found.verdict is expected
+    assert (f"{who} lost {count} of 40 tries" in found.message) == (expected is not Verdict.PASSED)
+    assert verdict(replace(spec, max_lost=0.1), samples).verdict is Verdict.PASSED
+
+
+@pytest.mark.parametrize("name", ["tuned", "base"])
+def test_a_gate_cannot_judge_a_candidate_that_failed_half_way(name: str) -> None:
+    spec = replace(SPEC, minimum=0.8, must_beat="base")
+    found = judge(spec, SAMPLES, LOWER, failed=[name])
+    assert found.verdict is Verdict.ERROR
+    assert f"candidate {name} failed" in found.message
+    assert judge(spec, SAMPLES, LOWER, failed=["twin"]).verdict is Verdict.PASSED
+
+
+def test_a_cost_per_success_without_a_success() -> None:
+    cost = amounts(RNG.normal(1, 0.1, ROWS))
+    some, none = {"cost": cost, "cost_per_success": cost}, {"cost": cost}
+    spec = GateSpec("tuned", baseline="base", no_worse=[Bound("cost_per_success")])
+    worse = {"cost", "cost_per_success"}
+    assert judge(spec, {"tuned": some, "base": none}, worse).verdict is Verdict.PASSED
+    refused = judge(spec, {"tuned": none, "base": some}, worse)
+    assert refused.verdict is Verdict.REFUSED
+    assert "tuned has no success" in refused.message
+    assert judge(spec, {"tuned": none, "base": none}, worse).verdict is Verdict.REFUSED
+
+
+@pytest.mark.parametrize("who", ["tuned", "base"])
+def test_a_candidate_without_a_tool_call_has_no_share_of_failed_ones(who: str) -> None:
+    name = "failed_tool_calls"
+    samples = {each: {"infra_error": lost(0), name: calls(np.zeros(ROWS))} for each in ("tuned", "base")}
+    del samples[who][name]
+    found = judge(GateSpec("tuned", baseline="base", no_worse=[Bound(name)]), samples, {name})
+    assert found.verdict is Verdict.TOO_FEW_ROWS
+    assert f"{who} made no tool call" in found.message

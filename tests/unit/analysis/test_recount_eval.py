@@ -22,6 +22,7 @@ from headway_analysis.measures.candidate import priced
 from headway_analysis.measures.tries import Try
 from headway_analysis.report.document import document
 from headway_analysis.report.table import parquet, table
+from headway_api.spec.gate import Gate
 from headway_coordinator.evaluation import view
 from headway_coordinator.evaluation.state import CandidateState, EvalState
 from headway_coordinator.metrics.prometheus import Exporter
@@ -167,6 +168,38 @@ def test_it_agrees_on_jobs_of_every_shape(recount: ModuleType, keep: Any, place:
     counted.run()
     assert counted.wrong == []
     assert counted.checked > 100
+
+
+@pytest.mark.parametrize(
+    ("gate", "failed", "verdict"),
+    [
+        ({"minimum": "0.3", "minimumOf": "LowerBound"}, [], None),
+        ({"minimum": "0.3", "minimumOf": "Value"}, [], None),
+        ({"mustBeat": "base", "metric": "success", "maxLost": "0.2"}, [], None),
+        ({"mustBeat": "base", "metric": "success", "maxLost": "0"}, [], None),
+        ({"mustBeat": "base", "noWorse": [{"metric": "malformed_tool_calls", "margin": "0.3"}]}, [], None),
+        ({"mustBeat": "base", "noWorse": [{"metric": "cost_per_success", "margin": "1"}]}, [], None),
+        ({"mustBeat": "base", "maxLost": "1"}, ["base"], "Error"),
+        ({"minimum": "0"}, ["base"], "Passed"),
+    ],
+)
+def test_it_judges_as_the_gate_does(
+    recount: ModuleType, gate: dict[str, Any], failed: list[str], verdict: str | None
+) -> None:
+    asked = Gate.model_validate({"candidate": "tuned", **gate})
+    run = job.finished()
+    spec = run.job.spec.model_copy(update={"gate": asked})
+    standings = [
+        dataclasses.replace(each, stage="Failed" if each.name in failed else each.stage)
+        for each in run.standings
+    ]
+    run = dataclasses.replace(run, job=run.job.model_copy(update={"spec": spec}), standings=standings)
+    compared = compare_all(job.tries(), job.KS, "base", view.gate_of(spec), priced(job.BOOK), failed=failed)
+    assert compared.gate is not None
+    assert verdict in (None, compared.gate.verdict.value)
+    counted = recount.Recount(lines(), document(run, compared))
+    counted.run()
+    assert [wrong for wrong in counted.wrong if wrong.startswith("gate")] == []
 
 
 @pytest.mark.parametrize(("df", "p"), [(1, 0.975), (7.5, 0.975), (200, 0.8), (3000, 0.975)])

@@ -123,6 +123,13 @@ REFUSED: list[tuple[Json, str]] = [
         )
         for margin in ("-0.5", "-0")
     ),
+    *(
+        (
+            {"spec.gate": gate(maxLost=share)},
+            "spec.gate.maxLost is a share: write a number from 0 to 1",
+        )
+        for share in ("1.01", "5", "-0.1")
+    ),
     (
         {"spec.gate": gate(noWorse=[{"metric": "success", "margin": "-0.1"}])},
         "spec.gate.noWorse[].margin must be at least 0; to ask for a gain, use spec.gate.mustBeat",
@@ -170,6 +177,8 @@ TAKEN: list[Json] = [
         },
     },
     {"spec.suites": [suite()], "spec.gate": {"candidate": "tuned", "minimum": "0.5", "task": "sums"}},
+    {"spec.gate": gate(maxLost="0")},
+    {"spec.gate": gate(maxLost="1.0")},
     {"spec.gate": gate(margin="0", noWorse=[{"metric": "success", "margin": "0.0"}])},
     *(
         {"spec.gate": gate(metric=metric)}

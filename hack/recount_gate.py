@@ -1,0 +1,98 @@
+"""The gate of docs/evaluation.md in plain Python, for `recount_eval.py`: none of Headway's own code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from math import fsum
+from typing import Any
+
+from recount_statistics import (
+    ENOUGH,
+    SCORES,
+    Values,
+    difference,
+    estimate,
+    is_share,
+    least_gain,
+    least_share,
+)
+
+Json = Any
+Samples = Callable[[str, str, str], Values | None]
+"""Candidate, metric, task -> values."""
+RANK = ["Passed", "TooFewRows", "Refused", "Error"]
+BEST_HIGH = SCORES | {"success", "success_by_reward"}
+OF_CALLS = ("failed_tool_calls", "malformed_tool_calls")
+
+
+def verdict(gate: Json, samples: Samples, failed: Collection[str] = ()) -> str:
+    """Passed, TooFewRows, Refused or Error."""
+    return max(conditions(gate, samples, failed), key=RANK.index, default="Error")
+
+
+def conditions(gate: Json, samples: Samples, failed: Collection[str]) -> Iterator[str]:
+    """The verdict of each condition."""
+    metric, judged = gate.get("metric", "external_score"), gate.get("task", "all")
+    both = [gate[who] for who in ("candidate", "mustBeat") if gate.get(who) is not None]
+    yield from ("Error" for name in both if name in failed)
+    tasks = {judged, *(each.get("task", judged) for each in gate.get("noWorse", []))}
+    yield from (lost(gate, samples(name, "infra_error", task)) for task in tasks for name in both)
+    if gate.get("minimum") is not None:
+        yield minimum(gate, metric, samples(gate["candidate"], metric, judged))
+    if gate.get("mustBeat") is None:
+        return
+    wanted = [(metric, judged, float(gate.get("margin", 0)))]
+    for each in gate.get("noWorse", []):
+        wanted.append((each["metric"], each.get("task", judged), -float(each.get("margin", 0))))
+    for name, task, least in wanted:
+        ours, theirs = (samples(who, name, task) for who in both)
+        if ours is None or theirs is None:
+            tried = samples(both[0], "infra_error", task) and samples(both[1], "infra_error", task)
+            yield without(name, ours is not None) if tried else "Error"
+        else:
+            yield beats(name, ours, theirs, least)
+
+
+def lost(gate: Json, found: Values | None) -> str:
+    """Whether few enough tries were lost."""
+    share = fsum(each.top for each in found.values()) / len(found) if found else 0.0
+    return "TooFewRows" if share > float(gate.get("maxLost", "0.05")) else "Passed"
+
+
+def without(name: str, candidate_has_it: bool) -> str:
+    """Where there is no success to divide the cost by, or no tool call."""
+    if name == "cost_per_success":
+        return "Passed" if candidate_has_it else "Refused"
+    return "TooFewRows" if name in OF_CALLS else "Error"
+
+
+def minimum(gate: Json, name: str, found: Values | None) -> str:
+    """Whether the metric reaches the minimum."""
+    known = estimate(name, found) if found is not None and better_high(name) else None
+    wanted = float(gate["minimum"])
+    if known is None or found is None:
+        return "Error"
+    if known["value"] < wanted:
+        return "Refused"
+    if gate.get("minimumOf") == "Value":
+        return "Passed"
+    if known["floor"] is None or known["clusters"] < ENOUGH:
+        return "TooFewRows"
+    floor = min(known["floor"], least_share(found)) if is_share(name, found.values()) else known["floor"]
+    return "Passed" if floor >= wanted else "TooFewRows"
+
+
+def beats(name: str, ours: Values, theirs: Values, least: float) -> str:
+    """Whether the difference, in the better direction, is shown to be above `least`."""
+    found, sign = difference(name, ours, theirs), 1 if better_high(name) else -1
+    if found is None or found["low"] is None:
+        return "TooFewRows"
+    low, value = (found["low"], found["value"]) if sign > 0 else (-found["high"], -found["value"])
+    if is_share(name, ours.values()) and is_share(name, theirs.values()):
+        low = min(low, least_gain(ours, theirs, sign))
+    return "Passed" if low > least else "Refused" if value <= least else "TooFewRows"
+
+
+def better_high(name: str) -> bool:
+    """Whether more of a measure is better."""
+    return name in BEST_HIGH or name.startswith(("pass_", "metric_"))

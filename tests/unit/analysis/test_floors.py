@@ -1,0 +1,91 @@
+"""What bounded values show at the least: Gaffke's bound, and the same counted by the recount."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+from recounting import recount_module
+from scipy import stats
+from simulated import Floats, layout
+
+from headway_analysis.statistics import floors
+from headway_analysis.statistics.differences import least_gain
+from headway_analysis.statistics.floors import least_mean, least_share
+
+RNG = np.random.default_rng(21)
+
+
+@pytest.mark.parametrize("rows", [2, 6, 30, 400, 5000])
+@pytest.mark.parametrize("failures", [0, 1, "half"])
+def test_of_rates_it_is_the_lower_end_by_clopper_and_pearson(rows: int, failures: int | str) -> None:
+    hits = rows // 2 if failures == "half" else rows - int(failures)
+    found = least_mean((np.arange(rows) < hits).astype(float), np.ones(rows), 0.0)
+    assert found == pytest.approx(stats.beta.ppf(0.025, hits, rows - hits + 1), abs=1e-5)
+
+
+def drawn(values: Floats, weights: Floats, worst: float) -> float:
+    """The same from 200,000 random weights."""
+    exponential = np.random.default_rng(1).exponential(size=(200_000, len(values) + 1))
+    sizes = exponential * np.append(weights, weights.mean())
+    return float(np.quantile(sizes @ np.append(values, worst) / sizes.sum(axis=1), 0.025))
+
+
+@pytest.mark.parametrize("rows", [6, 30])
+@pytest.mark.parametrize("worst", [0.0, -1.0])
+def test_random_weights_give_the_same(rows: int, worst: float) -> None:
+    values, weights = RNG.uniform(worst, 1, rows), RNG.integers(1, 5, rows).astype(float)
+    found = least_mean(values, weights, worst)
+    assert found == pytest.approx(drawn(values, weights, worst), abs=0.003)
+
+
+def test_no_mean_is_below_the_worst_value() -> None:
+    assert least_mean(np.zeros(30), np.ones(30), 0.0) == 0.0
+
+
+def test_a_cluster_without_weight_does_not_count() -> None:
+    values, weights = np.array([0.9, 0.8, 1.0, 0.1]), np.array([1.0, 2.0, 1.0, 0.0])
+    assert least_mean(values, weights, 0.0) == least_mean(values[:3], weights[:3], 0.0)
+
+
+def test_very_many_values_never_raise_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = RNG.random(300)
+    exact = least_mean(values, np.ones(300), 0.0)
+    monkeypatch.setattr(floors, "STEPS", 100)
+    assert exact - 0.01 <= least_mean(values, np.ones(300), 0.0) <= exact
+
+
+def test_nothing_bounds_an_amount() -> None:
+    amounts = layout([1] * 30)(RNG.normal(size=30), False)
+    assert least_share(amounts) is None
+    assert least_gain(amounts, amounts) is None
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_gain_supposes_a_cluster_that_loses_all(sign: int) -> None:
+    make = layout([1] * 30)
+    ours, theirs = RNG.random(30), RNG.random(30)
+    found = least_gain(make(ours, True), make(theirs, True), sign)
+    assert found == pytest.approx(least_mean(sign * (ours - theirs), np.ones(30), -1.0))
+
+
+@pytest.mark.parametrize("sizes", [[1] * 30, [1, 2, 3, 2] * 3])
+def test_the_recount_has_the_same_bounds(sizes: list[int]) -> None:
+    recount_module()
+    recount = sys.modules["recount_statistics"]
+    make = layout(sizes, 2)
+    ours, theirs = ((RNG.random(2 * sum(sizes)) < share).astype(float) for share in (0.9, 0.7))
+    one, other = make(ours, True), make(theirs, True)
+    counted, base = (
+        {
+            unit: recount.Value(cluster, top, 1.0)
+            for unit, cluster, top in zip(each.units, each.clusters, each.tops.tolist(), strict=True)
+        }
+        for each in (one, other)
+    )
+    assert recount.least_share(counted) == pytest.approx(least_share(one), abs=1e-6)
+    for sign in (1, -1):
+        assert recount.least_gain(counted, base, sign) == pytest.approx(
+            least_gain(one, other, sign), abs=1e-6
+        )
