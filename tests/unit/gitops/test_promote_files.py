@@ -115,6 +115,16 @@ def test_production_is_asked_where_it_serves() -> None:
     assert endpoint["url"] == f"http://{where}/v1"
 
 
+def test_what_serves_takes_the_tools_that_the_gate_sends() -> None:
+    """vLLM answers 400 to a request with tools where it has no parser for their calls."""
+    deployment, _ = gitops.manifests(DEPLOY / propose.SERVING)
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    arguments = container["args"]
+    assert {"--enable-auto-tool-choice", "--tool-call-parser=hermes"} <= set(arguments)
+    assert arguments[arguments.index("--lora-modules") + 1].startswith("refunds="), "the name that is asked"
+    assert gate_of(DEPLOY)["spec"]["candidates"][1]["endpoint"]["model"] == "refunds"
+
+
 class TestArgo:
     """Argo CD's part."""
 
