@@ -19,6 +19,7 @@ sys.path.insert(0, str(EXAMPLE))
 import argocd_cm
 import propose
 
+from headway_api.names import MAX_JOB_NAME
 from headway_api.spec.evaluation import RLEvalJob
 from headway_api.status import RLTrainingJobStatus
 
@@ -27,11 +28,11 @@ FOLDER = "s3://runs/training/team/refunds/77aa01/weights"
 WAVE = "argocd.argoproj.io/sync-wave"
 
 
-def validated(step: int) -> Json:
+def validated(step: int, *, name: str = "refunds") -> Json:
     """The training job, of which this step validated best."""
     best = {"step": step, "uri": f"{FOLDER}/{step:06d}"}
     status = {"checkpoints": {"best": best, "adapter": {"step": 200, "uri": f"{FOLDER}/000200"}}}
-    return job("refunds", status=RLTrainingJobStatus.model_validate(status).as_object())
+    return job(name, status=RLTrainingJobStatus.model_validate(status).as_object())
 
 
 def gate_of(folder: Path) -> Json:
@@ -87,6 +88,13 @@ def test_a_promotion_has_a_name_of_its_own() -> None:
 def test_nothing_is_proposed_before_a_validation() -> None:
     with pytest.raises(propose.Unclear, match=r"status\.checkpoints\.best of refunds is empty"):
         propose.proposal(job("refunds"))
+
+
+def test_a_name_that_the_api_does_not_take_is_not_proposed() -> None:
+    assert propose.MAX_NAME == MAX_JOB_NAME
+    assert len(propose.proposal(validated(160, name="r" * 26)).name) == MAX_JOB_NAME
+    with pytest.raises(propose.Unclear, match=r"has 41 characters; the API takes 40: .* at most 26 char"):
+        propose.proposal(validated(160, name="r" * 27))
 
 
 @pytest.mark.parametrize("path", [propose.GATE, propose.SERVING])
