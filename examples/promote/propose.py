@@ -56,8 +56,8 @@ def proposal(job: dict[str, Any]) -> Proposal:
     if (over := len(wanted.name) - MAX_NAME) > 0:
         raise Unclear(
             f"metadata.name of the gate would be {wanted.name}, which has {MAX_NAME + over} characters; the "
-            f"API takes {MAX_NAME}: train under a name of at most {len(name) - over} characters, or write the "
-            "promotion by hand, under a shorter metadata.name"
+            f"API takes {MAX_NAME}: train under a name of at most {len(name) - over} characters, or write "
+            "the promotion by hand, under a shorter metadata.name"
         )
     return wanted
 
@@ -70,8 +70,9 @@ def gate(text: str, wanted: Proposal) -> str:
     """
     job = re.escape(wanted.job)
     text = _once(rf"^  name: {job}-\d{{6}}-\S+", f"  name: {wanted.name}", text, GATE)
-    checkpoint = rf"checkpoint: \{{job: {job}, step: \d+\}}"
-    return _once(checkpoint, f"checkpoint: {{job: {wanted.job}, step: {wanted.step}}}", text, GATE)
+    # Only of the candidate that is proposed: production may have a checkpoint too.
+    weights = rf"(?<=- name: proposed\n    checkpoint: ){{job: {job}, step: \d+, uri: \S+}}"
+    return _once(weights, f"{{job: {wanted.job}, step: {wanted.step}, uri: {wanted.uri}}}", text, GATE)
 
 
 def serving(text: str, wanted: Proposal) -> str:

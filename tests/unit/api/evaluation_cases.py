@@ -58,6 +58,12 @@ REFUSED: list[tuple[Json, str]] = [
     ({"spec.candidates": [MODEL, TUNED, {"name": "none"}]}, EXACTLY_ONE),
     ({"spec.candidates": [MODEL, TUNED | {"model": MODEL["model"]}]}, EXACTLY_ONE),
     ({"spec.candidates": checkpoint(which="best", step=3)}, "takes which or step, not both"),
+    ({"spec.candidates": checkpoint(uri="s3://b/w")}, "takes uri only with step"),
+    ({"spec.candidates": checkpoint(which="best", uri="s3://b/w")}, "takes uri only with step"),
+    (
+        {"spec.candidates": checkpoint(step=3, uri="hf://a/b")},
+        "the uri of a candidate's checkpoint must start with s3://",
+    ),
     ({"spec.candidates": rescore()}, OF_RESCORE),
     ({"spec.candidates": rescore(candidate="base", step=3)}, OF_RESCORE),
     (
@@ -159,6 +165,7 @@ TAKEN: list[Json] = [
         "spec.gate": {"candidate": "tuned", "mustBeat": "tuned-base"},
     },
     {"spec.candidates": checkpoint(step=3)},
+    {"spec.candidates": checkpoint(step=3, uri="s3://b/r/weights/000003")},
     {"spec.candidates": rescore(step=3)},
     {"spec.baseline": "frontier"},
     {

@@ -25,13 +25,15 @@ from headway_api.status import RLTrainingJobStatus
 
 Json = dict[str, Any]
 FOLDER = "s3://runs/training/team/refunds/77aa01/weights"
+FIRST = "s3://runs/training/team/refunds/5a1f0c/weights/{step:06d}"
+"""Weights as the files name them before the first promotion."""
 WAVE = "argocd.argoproj.io/sync-wave"
 
 
-def validated(step: int, *, name: str = "refunds") -> Json:
+def validated(step: int, *, name: str = "refunds", folder: str = FOLDER) -> Json:
     """The training job, of which this step validated best."""
-    best = {"step": step, "uri": f"{FOLDER}/{step:06d}"}
-    status = {"checkpoints": {"best": best, "adapter": {"step": 200, "uri": f"{FOLDER}/000200"}}}
+    best = {"step": step, "uri": f"{folder}/{step:06d}"}
+    status = {"checkpoints": {"best": best, "adapter": {"step": 200, "uri": f"{folder}/000200"}}}
     return job(name, status=RLTrainingJobStatus.model_validate(status).as_object())
 
 
@@ -55,17 +57,52 @@ def deploy(tmp_path: Path) -> Path:
     return tmp_path / "deploy"
 
 
+def world_of(deploy: Path, training: Json) -> World:
+    """A cluster with the gate, and this training job."""
+    body = gate_of(deploy)
+    world = World(eval_job(body["metadata"]["name"]) | {"spec": body["spec"]})
+    world.others = [training]
+    return world
+
+
 def test_what_is_judged_is_what_will_serve(deploy: Path) -> None:
     """The operator resolves the gate's checkpoint to the address in the serving manifest."""
     propose.write(deploy, propose.proposal(validated(160)))
-    body = gate_of(deploy)
-    world = World(eval_job(body["metadata"]["name"]) | {"spec": body["spec"]})
-    world.others = [validated(160)]
+    world = world_of(deploy, validated(160))
     world.carry_out()
     assert world.told("Accepted")["status"] == "True"
     proposed, production = world.body["status"]["candidates"]
     assert (proposed["name"], proposed["uri"]) == ("proposed", weights_of(deploy))
     assert (production["kind"], weights_of(deploy)) == ("Endpoint", f"{FOLDER}/000160")
+
+
+def test_a_training_job_that_was_made_again_is_not_judged_in_place_of_what_will_serve(deploy: Path) -> None:
+    propose.write(deploy, propose.proposal(validated(160)))
+    again = FOLDER.replace("77aa01", "99cc03")
+    world = world_of(deploy, validated(160, folder=again))
+    world.carry_out()
+    world.carry_out()
+    assert [each["name"] for each in world.body["status"]["candidates"]] == ["production"]
+    message = world.told("CandidatesResolved")["message"]
+    assert (
+        f"spec.candidates[proposed].checkpoint.uri: step 160 of RLTrainingJob refunds lies at {again}"
+        in message
+    )
+    assert f"not at {weights_of(deploy)}" in message
+
+
+def test_production_may_be_a_checkpoint_that_stays_as_it_is(deploy: Path) -> None:
+    """As the README shows it."""
+    shown = re.search(r"  - name: production\n    checkpoint: .*\n", (EXAMPLE / "README.md").read_text())
+    assert shown is not None
+    text = re.sub(r"  - name: production[^\0]*?(?=  data:)", shown[0], (deploy / propose.GATE).read_text())
+    (deploy / propose.GATE).write_text(text)
+    propose.write(deploy, propose.proposal(validated(160)))
+    proposed, production = RLEvalJob.model_validate(gate_of(deploy) | {"status": {}}).spec.candidates
+    assert proposed.checkpoint is not None
+    assert production.checkpoint is not None
+    assert (proposed.checkpoint.step, proposed.checkpoint.uri) == (160, weights_of(deploy))
+    assert (production.checkpoint.step, production.checkpoint.uri) == (80, FIRST.format(step=80))
 
 
 def test_the_files_as_they_are_name_one_promotion(deploy: Path) -> None:
