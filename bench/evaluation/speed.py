@@ -46,12 +46,14 @@ READ = prose(f"""
 
     Each repetition runs every side once, in another order, with vLLM's prefix cache emptied before each but
     for the words with which all episodes begin. A ratio is that of two sides of one repetition, its interval
-    by drawing repetitions again. *ms a turn* is what a place takes for a turn, the idle places at the end
-    included. *Outside vLLM* is an episode's time less its calls to vLLM, a turn: lease, reset, tools,
-    judgement and release, by each client's own clock. vLLM's speed, which varies from run to run, hardly
-    moves it. *Client CPU* is of the side's process alone, *vLLM CPU* of the server's. *Whole process* adds
-    what comes before the first episode and after the last one. Of Headway that is its start, preflight,
-    weights proven, comparison, table, report and log; of Inspect AI its own start and log.
+    by drawing repetitions again. The goal against the limit is judged by the median, so its interval may
+    reach below {OF_LIMIT}; that against Inspect AI by the whole interval. *ms a turn* is what a place takes
+    for a turn, the idle places at the end included. *Outside vLLM* is an episode's time less its calls to
+    vLLM, a turn: lease, reset, tools, judgement and release, by each client's own clock. vLLM's speed, which
+    varies from run to run, hardly moves it. *Client CPU* is of the side's process alone, *vLLM CPU* of the
+    server's. *Whole process* adds what comes before the first episode and after the last one. Of Headway that
+    is its start, preflight, weights proven, comparison, table, report and log; of Inspect AI its own start
+    and log.
 
     vLLM computes on one core. The other one holds its HTTP server, the client, the S3 server and all
     sandboxes: what they use, vLLM's HTTP server waits for. On a cluster they have nodes of their own.
@@ -132,6 +134,14 @@ def told(of: Sequence[float]) -> str:
     return f"{statistics.median(of):.3f} (median of {len(of)}, 95 % in {least:.3f} .. {most:.3f})"
 
 
+def by_median(of: Sequence[float]) -> str:
+    """What the interval says of a goal that the median alone meets."""
+    least = interval([of])[0]
+    if least >= OF_LIMIT or statistics.median(of) < OF_LIMIT:
+        return ""
+    return f"; met by the median: the interval includes {least:.2f}"
+
+
 def section(found: Sequence[Repetition]) -> Section:
     """Tables and goals."""
     of_limit, of_inspect = ratios(found, "limit"), ratios(found, "inspect")
@@ -155,8 +165,9 @@ def section(found: Sequence[Repetition]) -> Section:
         tables=[Table("Medians of the repetitions", rows), Table("Repetitions", pairs)],
         goals=[
             Goal(
-                f"at least {OF_LIMIT} of vLLM's own limit on the same requests",
-                f"{told(of_limit)}; {by_side['headway']} of {by_side['limit']} episodes/s, "
+                f"at least {OF_LIMIT} of vLLM's own limit on the same requests, by the median",
+                f"{told(of_limit)}{by_median(of_limit)}; "
+                f"{by_side['headway']} of {by_side['limit']} episodes/s, "
                 f"{outside:.1f} ms a turn outside vLLM",
                 statistics.median(of_limit) >= OF_LIMIT,
             ),

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 GATE, SERVING = Path("gate/eval.yaml"), Path("serving/refunds.yaml")
+MAX_NAME = 40
+"""Most characters that the API takes in an RLEvalJob's name."""
 
 
 class Unclear(Exception):
@@ -44,13 +46,20 @@ def proposal(job: dict[str, Any]) -> Proposal:
     """The weights of an RLTrainingJob, as the API shows it, that validated best.
 
     Raises:
-        Unclear: nothing of it has been validated.
+        Unclear: nothing of it has been validated, or its name is too long to make another of.
     """
     best = job.get("status", {}).get("checkpoints", {}).get("best")
     name: str = job["metadata"]["name"]
     if best is None:
         raise Unclear(f"status.checkpoints.best of {name} is empty: wait until the job has validated")
-    return Proposal(name, best["step"], best["uri"])
+    wanted = Proposal(name, best["step"], best["uri"])
+    if (over := len(wanted.name) - MAX_NAME) > 0:
+        raise Unclear(
+            f"metadata.name of the gate would be {wanted.name}, which has {MAX_NAME + over} characters; the "
+            f"API takes {MAX_NAME}: train under a name of at most {len(name) - over} characters, or write "
+            "the promotion by hand, under a shorter metadata.name"
+        )
+    return wanted
 
 
 def gate(text: str, wanted: Proposal) -> str:
@@ -61,8 +70,9 @@ def gate(text: str, wanted: Proposal) -> str:
     """
     job = re.escape(wanted.job)
     text = _once(rf"^  name: {job}-\d{{6}}-\S+", f"  name: {wanted.name}", text, GATE)
-    checkpoint = rf"checkpoint: \{{job: {job}, step: \d+\}}"
-    return _once(checkpoint, f"checkpoint: {{job: {wanted.job}, step: {wanted.step}}}", text, GATE)
+    # Only of the candidate that is proposed: production may have a checkpoint too.
+    weights = rf"(?<=- name: proposed\n    checkpoint: ){{job: {job}, step: \d+, uri: \S+}}"
+    return _once(weights, f"{{job: {wanted.job}, step: {wanted.step}, uri: {wanted.uri}}}", text, GATE)
 
 
 def serving(text: str, wanted: Proposal) -> str:

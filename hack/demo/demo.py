@@ -83,7 +83,8 @@ def finish(platform: Platform, settings: Settings) -> str:
     """Delete the job unless it is to be kept; says what is left of it."""
     if settings.keep:
         where = f"KUBECONFIG={platform.kube.kubeconfig} " if platform.kube.kubeconfig else ""
-        return f"kept: {where}kubectl -n {NAMESPACE} describe rltj {NAME}"
+        look = (f"describe rltj {NAME}", f"get rlev {evaluation.NAME}", f"describe rlev {evaluation.NAME}")
+        return "kept:\n" + "\n".join(f"  {where}kubectl -n {NAMESPACE} {what}" for what in look)
     for kind in (evaluation.KIND, "rltrainingjob"):
         platform.kube.run("delete", kind, NAME, "-n", NAMESPACE, "--timeout=180s", timeout_s=200)
     platform.kube.wait(

@@ -1,14 +1,18 @@
-"""An evaluation of two checkpoints and their base on one server, left alone and with its processes killed."""
+"""An evaluation of two checkpoints and their base on one server, left alone and with its processes killed.
+
+The one that is left alone measures a model behind an endpoint too: a vLLM of its own.
+"""
 
 from __future__ import annotations
 
 import io
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import ROUND_FLOOR, Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow.parquet as pq
 import pytest
@@ -17,13 +21,21 @@ from live_job import pods, sandbox_in_use
 from headway_api.names import API_VERSION
 from headway_demo import quickstart
 from headway_demo.bill import recount, status_tokens
+from headway_demo.evaluation import start_reference
 from headway_demo.objects import read_group
-from headway_demo.settings import NAMESPACE
+from headway_demo.settings import NAMESPACE, Settings
 from headway_demo.watch import condition, is_true, why
 
 JUDGED, KILLED = "judged", "harried"
 ROWS = 12
 CANDIDATES = ("first", "newest", "newest-base")
+ENDPOINT = "reference"
+"""Candidate, Service and Deployment: the demo's."""
+KILLS = {"coordinator": 2, "broker": 7, "rollout": 12, "sandbox": 17, "operator": 17}
+"""Role -> rows that are done when a process of it is killed. The operator is killed right after a sandbox,
+whose episode is then to be tried again: so the job is not about to end."""
+
+Value = TypeVar("Value")
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
@@ -104,13 +116,17 @@ class Trained:
     steps: int
 
 
-def evaluation(bench: Any, name: str, trained: Trained, gate: dict[str, Any]) -> dict[str, Any]:
-    """The example's evaluation, of the two steps that were kept, greedy, on a few rows."""
+def evaluation(
+    bench: Any, name: str, trained: Trained, gate: dict[str, Any], *, endpoint: bool = False
+) -> dict[str, Any]:
+    """The example's evaluation, of the two steps that were kept, greedy, on a few rows; with its endpoint."""
     document = quickstart.evaluation(bench.platform.environment_image, name=name)
+    elsewhere = [each for each in document["spec"]["candidates"] if endpoint and "endpoint" in each]
     document["spec"] |= {
         "candidates": [
             {"name": "first", "checkpoint": {"job": trained.name, "step": trained.steps - 1}},
             {"name": "newest", "checkpoint": {"job": trained.name, "which": "latest", "withBase": True}},
+            *elsewhere,
         ],
         "gate": gate,
         "evaluation": {"maxRows": ROWS, "sampling": {"maxTokens": 32}},
@@ -149,18 +165,31 @@ def trained(bench: Any, shared_job: str) -> Trained:
     return Trained(shared_job, bench.step(shared_job))
 
 
+@contextmanager
+def served_elsewhere(bench: Any) -> Iterator[None]:
+    """vLLM's own server behind a Service, as the demo has it, for as long as the block runs."""
+    start_reference(bench.kube, bench.platform.refs, Settings.from_environ({}))
+    try:
+        bench.kube.wait_available(NAMESPACE, ENDPOINT)
+        yield
+    finally:
+        bench.kube.run("delete", "deployment,service", ENDPOINT, "-n", NAMESPACE, "--ignore-not-found")
+
+
 @pytest.fixture(scope="module")
 def judged(bench: Any, trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcome]:
-    """An undisturbed evaluation, whose gate asks for more than can be."""
+    """An undisturbed evaluation, with an endpoint, whose gate asks for more than can be."""
     gate = {"candidate": "newest", "mustBeat": "newest-base", "margin": "0.99"}
-    bench.kube.apply(evaluation(bench, JUDGED, trained, gate))
-    yield ended(bench, JUDGED, tmp_path_factory.mktemp("judged"))
+    with served_elsewhere(bench):
+        bench.kube.apply(evaluation(bench, JUDGED, trained, gate, endpoint=True))
+        outcome = ended(bench, JUDGED, tmp_path_factory.mktemp("judged"))
+    yield outcome
     bench.kube.run("delete", "rlevaljob", JUDGED, "-n", NAMESPACE, "--timeout=120s", timeout_s=140)
 
 
 def test_checkpoints_and_their_base_share_one_set_of_servers(judged: Outcome, trained: Trained) -> None:
-    assert {each["serverSet"] for each in judged.status["candidates"]} == {0}
-    assert [each["name"] for each in judged.status["candidates"]] == list(CANDIDATES)
+    sets = [(each["name"], each.get("serverSet")) for each in judged.status["candidates"]]
+    assert sets == [*((name, 0) for name in CANDIDATES), (ENDPOINT, None)]
     assert [each["step"] for each in judged.status["candidates"] if "step" in each] == [
         trained.steps - 1,
         trained.steps,
@@ -168,10 +197,20 @@ def test_checkpoints_and_their_base_share_one_set_of_servers(judged: Outcome, tr
 
 
 def test_every_candidate_has_every_row(judged: Outcome) -> None:
-    assert set(judged.rewards()) == {(name, row) for name in CANDIDATES for row in range(ROWS)}
-    assert {each["name"]: each["rows"] for each in judged.status["results"]} == dict.fromkeys(
-        CANDIDATES, ROWS
-    )
+    names = (*CANDIDATES, ENDPOINT)
+    assert set(judged.rewards()) == {(name, row) for name in names for row in range(ROWS)}
+    assert {each["name"]: each["rows"] for each in judged.status["results"]} == dict.fromkeys(names, ROWS)
+
+
+def test_an_endpoint_is_measured_beside_them_and_counted_apart(judged: Outcome) -> None:
+    [result] = [each for each in judged.status["results"] if each["name"] == ENDPOINT]
+    assert result["state"] == "Complete", result
+    assert judged.value(ENDPOINT, "tool_calls") > 0, "it was sent the tools, and its calls reached sandboxes"
+    assert judged.value(ENDPOINT, "infra_error") == 0
+    with_tokens = {name for (name, _), answer in judged.answers().items() if answer.tokens}
+    assert with_tokens == set(CANDIDATES), "an endpoint gives text alone"
+    counted = recount(judged.folder).tokens
+    assert counted["endpoint"] == status_tokens(judged.job, counted)["endpoint"] > 0
 
 
 def test_a_gate_that_is_not_met_fails_the_job_and_leaves_its_results(bench: Any, judged: Outcome) -> None:
@@ -208,22 +247,25 @@ def test_killed_processes_change_no_answer(
     gate = {"candidate": "newest", "metric": "reward", "minimum": str(least), "minimumOf": "Value"}
     bench.kube.apply(evaluation(bench, KILLED, trained, gate))
     try:
-        for number, role in enumerate(("coordinator", "broker", "rollout", "sandbox")):
-            wanted = 2 + 5 * number
+        for role, wanted in KILLS.items():
             bench.kube.wait(
                 f"row {wanted} of {KILLED}",
                 lambda wanted=wanted: rows_done(bench, KILLED) >= wanted,
                 deadline_s=300,
                 explain=lambda: why(get(bench, KILLED)),
             )
-            kill(bench, role)
+            killed = kill(bench, role)
+        assert not is_true(get(bench, KILLED), "Complete"), "the operator was killed when all was done"
         harried = ended(bench, KILLED, tmp_path)
         assert is_true(harried.job, "Complete"), why(harried.job)
+        operators = [pod["metadata"]["uid"] for pod in pods(bench.kube, KILLED, "operator")]
+        assert operators, "nobody could have said that the job is complete"
+        assert killed not in operators
         assert is_true(harried.job, "GatePassed"), why(harried.job)
         assert harried.value("newest", "reward") == reached
-        assert harried.rewards() == judged.rewards()
-        answers, undisturbed = harried.answers(), judged.answers()
-        assert undisturbed.keys() == judged.rewards().keys()
+        assert harried.rewards() == of_servers(judged.rewards())
+        answers, undisturbed = harried.answers(), of_servers(judged.answers())
+        assert undisturbed.keys() == harried.rewards().keys()
         assert all(each.messages and each.tokens for each in undisturbed.values())
         assert answers == undisturbed
         counted = recount(harried.folder).tokens
@@ -233,12 +275,21 @@ def test_killed_processes_change_no_answer(
         bench.kube.run("delete", "rlevaljob", KILLED, "-n", NAMESPACE, "--timeout=120s", timeout_s=140)
 
 
-def kill(bench: Any, role: str) -> None:
-    """Take a pod of this role away, without notice; a sandbox, from the episode that holds it."""
-    if role == "sandbox":
-        with sandbox_in_use(bench.kube, KILLED) as sandbox:
-            name = sandbox.pod["metadata"]["name"]
-            bench.kube.run("delete", "pod", name, "-n", NAMESPACE, "--grace-period=0", "--force")
-        return
-    name = pods(bench.kube, KILLED, role)[0]["metadata"]["name"]
-    bench.kube.run("delete", "pod", name, "-n", NAMESPACE, "--grace-period=0", "--force")
+def of_servers(found: dict[tuple[str, int], Value]) -> dict[tuple[str, int], Value]:
+    """Those of the candidates that both jobs have: the endpoint's left out."""
+    return {key: value for key, value in found.items() if key[0] in CANDIDATES}
+
+
+def kill(bench: Any, role: str) -> str:
+    """Take a pod of this role away, without notice; a sandbox, from the episode that holds it. Its uid."""
+    if role != "sandbox":
+        return deleted(bench, pods(bench.kube, KILLED, role)[0])
+    with sandbox_in_use(bench.kube, KILLED) as sandbox:
+        return deleted(bench, sandbox.pod)
+
+
+def deleted(bench: Any, pod: dict[str, Any]) -> str:
+    """The uid of a pod, which is gone."""
+    name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
+    bench.kube.run("delete", "pod", name, "-n", namespace, "--grace-period=0", "--force")
+    return str(pod["metadata"]["uid"])

@@ -4,6 +4,7 @@ pods; every sample measured; nothing left."""
 from __future__ import annotations
 
 import io
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,6 +26,14 @@ from headway_demo.watch import is_true, why
 
 NAME, SUITE = "kept", "sums"
 ROWS, SAMPLES = 2, 8
+GATE = {
+    "candidate": "base",
+    "task": SUITE,
+    "metric": "success",
+    "minimum": "1",
+    "minimumOf": "Value",
+}
+"""Every sum, of a model that has learnt the desk's procedure and no arithmetic: it cannot pass."""
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
@@ -55,7 +64,7 @@ def evaluation(bench: Any, image: str) -> dict[str, Any]:
     }
     document["spec"] |= {
         "candidates": [{"name": "base", "model": model}],
-        "gate": {"candidate": "base", "task": SUITE, "minimum": "0", "minimumOf": "Value"},
+        "gate": GATE,
         "evaluation": {"maxRows": ROWS, "sampling": {"maxTokens": 32}},
         "rollout": {"maxConcurrency": 2, "timeoutSeconds": 240},
         "suites": [suite],
@@ -168,8 +177,10 @@ def test_a_suite_is_measured_beside_the_rows_behind_its_walls(
         explain=lambda: why(get(bench)),
     )
     job = get(bench)
-    assert is_true(job, "Complete"), why(job)
+    assert is_true(job, "Failed"), why(job)
     status = job["status"]
+    assert (status["reason"], status["gate"]["result"]) == ("GateNotPassed", "Refused"), why(job)
+    assert re.search(rf"\bsuccess of base\b.*\b{SAMPLES} rows\b", status["gate"]["message"]), "of other rows"
     [result] = status["results"]
     assert (result["rows"], [each["name"] for each in result["suites"]]) == (ROWS, [SUITE])
     assert status["progress"]["groups"] == ROWS + SAMPLES

@@ -54,6 +54,13 @@ class CandidateCheckpoint(SpecModel):
             lambda self: self.which is None or self.step is None,
             "step",
         ),
+        Rule(
+            "!has(self.uri) || has(self.step)",
+            "a candidate's checkpoint takes uri only with step: it is the address of that step's weights; "
+            "write the step, or remove uri",
+            lambda self: self.uri is None or self.step is not None,
+            "uri",
+        ),
     )
 
     job: Label
@@ -62,7 +69,12 @@ class CandidateCheckpoint(SpecModel):
     """best: the weights that validated best so far. latest: the newest published. Absent, without step:
     best."""
     step: Annotated[int, Field(ge=0, le=1000000)] | None = None
-    """The weights of this step. They must still be kept: see spec.checkpoints of the training job."""
+    """The weights of this step. They must still be kept: those of step 0, of validated steps and of kept
+    checkpoints are (spec.checkpoints of the training job)."""
+    uri: Annotated[Uri, uri_scheme("the uri of a candidate's checkpoint", "s3")] | None = None
+    """The weights that are meant, as the training job's status.checkpoints names them. Where the job has this
+    step at another address, because it was deleted and made again, the candidate fails. Absent: whatever
+    weights the job has of this step."""
     with_base: bool = False
     """Measure the untrained base model too, as a candidate of this name with `-base` behind it."""
 

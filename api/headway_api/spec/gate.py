@@ -47,6 +47,19 @@ OF_A_TOOL: Final = "tool_calls_"
 OPEN: Final = ("metric_", OF_A_TOOL)
 """What names begin with that the environment, or the tools that were called, complete."""
 PASSES: Final = "^pass_(at|power)_[1-9][0-9]*(_by_reward)?$"
+SHARES: Final = (
+    "success",
+    "success_by_reward",
+    "failed_tool_calls",
+    "malformed_tool_calls",
+    "turn_limit",
+    "token_limit",
+    "agent_error",
+    "infra_error",
+)
+"""Measures that lie between 0 and 1 whatever the environment says, as pass@k does."""
+TURN_LIMIT: Final = "turn_limit"
+"""The measure that only Headway's own loop has."""
 
 
 def _listed(names: tuple[str, ...]) -> str:
@@ -60,6 +73,13 @@ def _is_known(metric: str) -> bool:
 
 def _less_is_better(metric: str) -> bool:
     return metric in LESS_IS_BETTER or metric.startswith(OF_A_TOOL)
+
+
+def _is_share(metric: str) -> bool:
+    return metric in SHARES or re.search(PASSES, metric) is not None
+
+
+_IS_SHARE: Final = f"(self.metric in {_listed(SHARES)} || self.metric.matches('{PASSES}'))"
 
 
 MetricName = Annotated[
@@ -87,6 +107,16 @@ def _at_least_0(field: str, instead: str) -> Rule:
 
 class NoWorse(SpecModel):
     """A metric on which the candidate may not fall behind."""
+
+    validations = (
+        Rule(
+            f"!{_IS_SHARE} || double(self.margin) < 1.0",
+            "spec.gate.noWorse[].margin must be below 1 of a metric that lies between 0 and 1: no result "
+            "could fail the condition; write a margin such as 0.05",
+            lambda self: not _is_share(self.metric) or float(self.margin) < 1,
+            "margin",
+        ),
+    )
 
     metric: MetricName
     """Metric that is compared."""
@@ -129,6 +159,20 @@ class Gate(SpecModel):
             lambda self: self.minimum is None or not _less_is_better(self.metric),
             "minimum",
         ),
+        Rule(
+            f"!has(self.minimum) || !{_IS_SHARE} || double(self.minimum) <= 1.0",
+            "spec.gate.minimum must be at most 1 of a metric that lies between 0 and 1: no result could "
+            "reach it; write a share such as 0.80",
+            lambda self: self.minimum is None or not _is_share(self.metric) or float(self.minimum) <= 1,
+            "minimum",
+        ),
+        Rule(
+            f"!has(self.mustBeat) || !{_IS_SHARE} || double(self.margin) < 1.0",
+            "spec.gate.margin must be below 1 of a metric that lies between 0 and 1: no result could beat "
+            "another by more; write a margin such as 0.05",
+            lambda self: self.must_beat is None or not _is_share(self.metric) or float(self.margin) < 1,
+            "margin",
+        ),
     )
 
     candidate: Label
@@ -164,21 +208,53 @@ class Gate(SpecModel):
     rows are lost more often, to the time limit for one. The gate does not pass above it."""
 
 
-def _metrics(spec: "RLEvalJobSpec") -> Iterator[str]:
-    """Every metric that the gate names."""
+def _asked(spec: "RLEvalJobSpec") -> Iterator[tuple[str, str]]:
+    """Every metric that the gate names, with the task that it is judged on."""
     if spec.gate is not None:
-        yield spec.gate.metric
-        yield from (bound.metric for bound in spec.gate.no_worse)
+        yield spec.gate.metric, spec.gate.task
+        yield from ((bound.metric, bound.task or spec.gate.task) for bound in spec.gate.no_worse)
+
+
+def _of_each(condition: str) -> str:
+    """CEL that holds where `condition` does of every {metric} and {task} that the gate names."""
+    own = condition.format(metric="self.gate.metric", task="self.gate.task")
+    bound = condition.format(metric="n.metric", task="(has(n.task) ? n.task : self.gate.task)")
+    return f"({own}) && (!has(self.gate.noWorse) || self.gate.noWorse.all(n, {bound}))"
 
 
 def _k_is_asked(spec: "RLEvalJobSpec") -> bool:
     known = {str(k) for k in spec.evaluation.pass_k}
-    return all(metric.split("_")[2] in known for metric in _metrics(spec) if re.search(PASSES, metric))
+    return all(metric.split("_")[2] in known for metric, _ in _asked(spec) if re.search(PASSES, metric))
 
 
-_K_IS_ASKED: Final = (
-    f"(!{{0}}.matches('{PASSES}') || self.evaluation.passK.exists(k, {{0}}.split('_')[2] == string(k)))"
+_K_IS_ASKED: Final = _of_each(
+    f"!{{metric}}.matches('{PASSES}') || "
+    "self.evaluation.passK.exists(k, {metric}.split('_')[2] == string(k))"
 )
+
+
+def _suite_has_tries(spec: "RLEvalJobSpec") -> bool:
+    epochs = {suite.name: suite.epochs for suite in spec.suites}
+    return all(
+        int(metric.split("_")[2]) <= epochs[task]
+        for metric, task in _asked(spec)
+        if task in epochs and re.search(PASSES, metric)
+    )
+
+
+_SUITE_HAS_TRIES: Final = _of_each(
+    f"{{task}} != s.name || !{{metric}}.matches('{PASSES}') || int({{metric}}.split('_')[2]) <= s.epochs"
+)
+
+
+def _has_turn_limit(spec: "RLEvalJobSpec") -> bool:
+    suites = {suite.name for suite in spec.suites}
+    tasks = [task for metric, task in _asked(spec) if metric == TURN_LIMIT]
+    return not tasks or (spec.agent.is_builtin and suites.isdisjoint(tasks))
+
+
+_NO_TURN_LIMIT: Final = _of_each(f"{{metric}} != '{TURN_LIMIT}'")
+_NO_TURN_LIMIT_OF_S: Final = _of_each(f"{{metric}} != '{TURN_LIMIT}' || {{task}} != s.name")
 
 
 def _compared(spec: "RLEvalJobSpec") -> Iterator[str]:
@@ -201,11 +277,25 @@ def _is_sampled_in_suites(spec: "RLEvalJobSpec") -> bool:
 
 OF_AN_EVALUATION: Final = (
     Rule(
-        f"!has(self.gate) || ({_K_IS_ASKED.format('self.gate.metric')} && "
-        f"(!has(self.gate.noWorse) || self.gate.noWorse.all(n, {_K_IS_ASKED.format('n.metric')})))",
+        f"!has(self.gate) || ({_K_IS_ASKED})",
         "spec.gate: the k of a metric pass_at_k or pass_power_k must be one of spec.evaluation.passK; add it "
         "there, or name another metric",
         _k_is_asked,
+        "gate",
+    ),
+    Rule(
+        f"!has(self.gate) || !has(self.suites) || self.suites.all(s, {_SUITE_HAS_TRIES})",
+        "spec.gate: the k of a metric pass_at_k or pass_power_k of a suite must be at most the suite's "
+        "epochs, its tries on a sample; raise spec.suites[].epochs, or name another metric",
+        _suite_has_tries,
+        "gate",
+    ),
+    Rule(
+        f"!has(self.gate) || ({_NO_TURN_LIMIT}) || (!has(self.agent.http) && !has(self.agent.sandboxed) && "
+        f"(!has(self.suites) || self.suites.all(s, {_NO_TURN_LIMIT_OF_S})))",
+        "spec.gate names turn_limit, which is always 0 in a suite and of spec.agent.http and "
+        "spec.agent.sandboxed: nobody counts their turns; name another metric, or a task of spec.data",
+        _has_turn_limit,
         "gate",
     ),
     Rule(

@@ -276,7 +276,11 @@ def _of_step(
 ) -> Weights | Missing:
     """Whether the step is still kept is seen by who reads the store."""
     assert wanted.step is not None
-    if newest is None:
+    folder = _weights_folder(status, newest)
+    uri = None if folder is None else f"{folder}/{wanted.step:06d}"
+    if uri is not None and wanted.uri is not None and wanted.uri.rstrip("/") != uri:
+        return _other_weights(field, wanted, uri)
+    if newest is None or uri is None:
         return _no_weights(f"{field}.job", wanted.job, ended)
     if wanted.step > newest.step:
         so_far = f"RLTrainingJob {wanted.job} has weights up to step {newest.step}"
@@ -284,8 +288,24 @@ def _of_step(
             f"{so_far}; write a step up to that" if ended else f"{so_far} so far; wait for step {wanted.step}"
         )
         return _no_checkpoint(f"{field}.step", text, final=ended)
-    folder = newest.uri.rpartition("/")[0]
-    return Weights(step=wanted.step, uri=f"{folder}/{wanted.step:06d}")
+    return Weights(step=wanted.step, uri=uri)
+
+
+def _weights_folder(status: RLTrainingJobStatus, newest: Weights | None) -> str | None:
+    """Where a training job publishes, as soon as it says so."""
+    if newest is not None:
+        return newest.uri.rpartition("/")[0]
+    root = status.artifacts.uri if status.artifacts else None
+    return None if root is None else f"{root}/weights"
+
+
+def _other_weights(field: str, wanted: CandidateCheckpoint, uri: str) -> Missing:
+    """A job of this name that was made again publishes elsewhere: what was meant never comes back."""
+    text = (
+        f"step {wanted.step} of RLTrainingJob {wanted.job} lies at {uri}, not at {wanted.uri}: those are "
+        f"weights of another run or step; write {uri} if its weights are meant, or name another candidate"
+    )
+    return _no_checkpoint(f"{field}.uri", text, final=True)
 
 
 def _validates(spec: Json) -> bool:

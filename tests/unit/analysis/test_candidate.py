@@ -255,7 +255,9 @@ def test_a_gate_takes_the_measures_there_are() -> None:
     static = {name for name in MEASURES if not name.startswith(api.OPEN) and not re.search(api.PASSES, name)}
     assert static == {*api.MORE_IS_BETTER, *api.LESS_IS_BETTER}
     assert less_is_better(MEASURES) == {*api.LESS_IS_BETTER, *tool}
-    assert {name for name in MEASURES if re.search(api.PASSES, name)} == {
+    passes = {name for name in MEASURES if re.search(api.PASSES, name)}
+    assert {name for name in MEASURES if MEASURES[name].scale == "share"} == {*api.SHARES, *passes}
+    assert passes == {
         f"{stem}_{k}{suffix}"
         for k in (1, 2, 4)
         for stem in ("pass_at", "pass_power")

@@ -50,6 +50,9 @@ def suite(**changes: Any) -> Json:
 STORED = [*rescore(step=3), {"name": "old", "rescore": {"uri": "s3://b/r", "candidate": "base"}}]
 NO_MEASURE = "the metric of a gate must be a measure with an interval that docs/evaluation.md names"
 K_NOT_ASKED = "the k of a metric pass_at_k or pass_power_k must be one of spec.evaluation.passK"
+K_ABOVE_EPOCHS = "the k of a metric pass_at_k or pass_power_k of a suite must be at most the suite's epochs"
+NO_TURN_LIMIT = "spec.gate names turn_limit, which is always 0 in a suite and of spec.agent.http"
+OWN_LOOPS = ({"http": {"url": "http://agent.test:8080"}}, {"sandboxed": {"command": ["./agent"]}})
 LOWER_IS_BETTER = "spec.gate.minimum cannot judge a measure that is better when lower"
 OF_STORED = "spec.gate compares a candidate of rescore in a suite, where nobody samples for it"
 EXACTLY_ONE = "a candidate takes exactly one of model, checkpoint, endpoint and rescore"
@@ -58,6 +61,12 @@ REFUSED: list[tuple[Json, str]] = [
     ({"spec.candidates": [MODEL, TUNED, {"name": "none"}]}, EXACTLY_ONE),
     ({"spec.candidates": [MODEL, TUNED | {"model": MODEL["model"]}]}, EXACTLY_ONE),
     ({"spec.candidates": checkpoint(which="best", step=3)}, "takes which or step, not both"),
+    ({"spec.candidates": checkpoint(uri="s3://b/w")}, "takes uri only with step"),
+    ({"spec.candidates": checkpoint(which="best", uri="s3://b/w")}, "takes uri only with step"),
+    (
+        {"spec.candidates": checkpoint(step=3, uri="hf://a/b")},
+        "the uri of a candidate's checkpoint must start with s3://",
+    ),
     ({"spec.candidates": rescore()}, OF_RESCORE),
     ({"spec.candidates": rescore(candidate="base", step=3)}, OF_RESCORE),
     (
@@ -104,6 +113,49 @@ REFUSED: list[tuple[Json, str]] = [
         for metric in ("pass_at_2", "pass_power_16", "pass_at_2_by_reward")
     ),
     ({"spec.gate": gate(noWorse=[{"metric": "pass_power_3"}])}, K_NOT_ASKED),
+    *(
+        (
+            {"spec.suites": [suite(name="other-sums", epochs=8), suite(epochs=2)], "spec.gate": asked},
+            K_ABOVE_EPOCHS,
+        )
+        for asked in (
+            gate(metric="pass_at_4", task="sums"),
+            gate(metric="pass_power_8_by_reward", task="sums"),
+            gate(noWorse=[{"metric": "success"}, {"metric": "pass_at_4", "task": "sums"}]),
+            gate(task="sums", noWorse=[{"metric": "pass_at_4"}]),
+        )
+    ),
+    *(
+        ({"spec.suites": [suite()], "spec.gate": asked}, NO_TURN_LIMIT)
+        for asked in (
+            gate(metric="turn_limit", task="sums"),
+            gate(noWorse=[{"metric": "turn_limit", "task": "sums"}]),
+            gate(task="sums", noWorse=[{"metric": "turn_limit"}]),
+        )
+    ),
+    *(
+        ({"spec.agent": agent, "spec.gate": asked}, NO_TURN_LIMIT)
+        for agent in OWN_LOOPS
+        for asked in (gate(metric="turn_limit"), gate(noWorse=[{"metric": "turn_limit"}]))
+    ),
+    *(
+        (
+            {"spec.gate": {"candidate": "tuned", "minimum": minimum, "metric": metric}},
+            "spec.gate.minimum must be at most 1 of a metric that lies between 0 and 1",
+        )
+        for minimum, metric in (("5", "success"), ("1.01", "pass_at_4"), ("80", "success_by_reward"))
+    ),
+    *(
+        (
+            {"spec.gate": gate(margin=margin, metric=metric)},
+            "spec.gate.margin must be below 1 of a metric that lies between 0 and 1",
+        )
+        for margin, metric in (("2", "success"), ("1", "pass_power_8"), ("1.0", "infra_error"))
+    ),
+    (
+        {"spec.gate": gate(noWorse=[{"metric": "success"}, {"metric": "token_limit", "margin": "5"}])},
+        "spec.gate.noWorse[].margin must be below 1 of a metric that lies between 0 and 1",
+    ),
     *(
         ({"spec.gate": {"candidate": "tuned", "minimum": "5", "metric": metric}}, LOWER_IS_BETTER)
         for metric in ("turns", "cost", "tool_calls_search")
@@ -166,6 +218,7 @@ TAKEN: list[Json] = [
         "spec.gate": {"candidate": "tuned", "mustBeat": "tuned-base"},
     },
     {"spec.candidates": checkpoint(step=3)},
+    {"spec.candidates": checkpoint(step=3, uri="s3://b/r/weights/000003")},
     {"spec.candidates": rescore(step=3)},
     {"spec.baseline": "frontier"},
     {
@@ -179,6 +232,24 @@ TAKEN: list[Json] = [
     {"spec.suites": [suite()], "spec.gate": {"candidate": "tuned", "minimum": "0.5", "task": "sums"}},
     {"spec.gate": gate(maxLost="0")},
     {"spec.gate": gate(maxLost="1.0")},
+    {"spec.gate": {"candidate": "tuned", "minimum": "1", "metric": "success"}},
+    {"spec.gate": {"candidate": "tuned", "minimum": "5", "metric": "reward"}},
+    {"spec.gate": gate(metric="metric_points", margin="2", noWorse=[{"metric": "turns", "margin": "1.5"}])},
+    {
+        "spec.gate": gate(
+            metric="success", margin="0.99", noWorse=[{"metric": "turn_limit", "margin": "0.99"}]
+        )
+    },
+    {
+        "spec.suites": [suite(epochs=4), suite(name="facts")],
+        "spec.gate": gate(
+            metric="pass_at_4",
+            task="sums",
+            noWorse=[{"metric": "pass_power_8", "task": "all"}, {"metric": "pass_at_1", "task": "facts"}],
+        ),
+    },
+    {"spec.suites": [suite()], "spec.gate": gate(noWorse=[{"metric": "turn_limit"}])},
+    *({"spec.agent": agent, "spec.gate": gate(metric="token_limit")} for agent in OWN_LOOPS),
     {"spec.gate": gate(margin="0", noWorse=[{"metric": "success", "margin": "0.0"}])},
     *(
         {"spec.gate": gate(metric=metric)}

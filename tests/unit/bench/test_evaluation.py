@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 from contextlib import nullcontext
 from dataclasses import replace
@@ -16,8 +18,9 @@ sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from bench.evaluation import clerk, replay
 from bench.evaluation.environment import procedure
-from bench.evaluation.speed import ORDERS, SIDES, section
+from bench.evaluation.speed import ORDERS, READ, SIDES, section
 from bench.evaluation.stand import PLACES, Ran
+from bench.support.machine import ROOT
 from bench.support.model import TINY
 
 from headway_api.records import EpisodeRecord, PolicyVersion, Purpose, Row, Turn
@@ -30,6 +33,7 @@ from headway_coordinator.seeds import seed
 from headway_coordinator.trajectory.render import Renderer, load
 from headway_coordinator.trajectory.template import template_text
 
+RESULTS = ROOT / "bench" / "results"
 SAMPLING = Sampling(temperature=0.0, top_p=1.0, max_tokens=64)
 TOOLS = [
     {
@@ -185,6 +189,27 @@ def test_ratios_are_of_one_repetition(headway: float, inspect: float, met: list[
     of_limit, over_inspect = f"{10 / headway:.3f}", f"{inspect / headway:.3f}"
     assert made.goals[0].found.startswith(f"{of_limit} (median of 6, 95 % in {of_limit} .. {of_limit})")
     assert made.goals[1].found.startswith(over_inspect)
+
+
+def test_a_goal_that_the_median_alone_meets_says_so() -> None:
+    found = repetitions(10.0, 12.0)
+    assert "the interval includes" not in section(found).goals[0].found
+    found[5]["headway"] = replace(found[5]["headway"], seconds=11.5)
+    found[4]["headway"] = replace(found[4]["headway"], seconds=12.5)
+    goal = section(found).goals[0]
+    assert goal.met
+    assert goal.what.endswith("by the median")
+    assert re.search(r"95 % in 0\.8\d\d .*; met by the median: the interval includes 0\.8\d;", goal.found)
+
+
+def test_the_page_on_record_is_in_todays_words() -> None:
+    recorded = json.loads((RESULTS / "evaluation.json").read_text())["speed"]
+    assert recorded["read"] == READ
+    assert [goal["what"] for goal in recorded["goals"]] == [
+        goal.what for goal in section(repetitions(10.0, 12.0)).goals
+    ]
+    assert "; met by the median: the interval includes 0.94;" in recorded["goals"][0]["found"]
+    assert recorded["goals"][0]["found"] in (RESULTS / "evaluation.md").read_text()
 
 
 def test_a_turns_overhead_is_told_in_milliseconds_of_a_place() -> None:

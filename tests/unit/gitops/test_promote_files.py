@@ -19,19 +19,22 @@ sys.path.insert(0, str(EXAMPLE))
 import argocd_cm
 import propose
 
+from headway_api.names import MAX_JOB_NAME
 from headway_api.spec.evaluation import RLEvalJob
 from headway_api.status import RLTrainingJobStatus
 
 Json = dict[str, Any]
 FOLDER = "s3://runs/training/team/refunds/77aa01/weights"
+FIRST = "s3://runs/training/team/refunds/5a1f0c/weights/{step:06d}"
+"""Weights as the files name them before the first promotion."""
 WAVE = "argocd.argoproj.io/sync-wave"
 
 
-def validated(step: int) -> Json:
+def validated(step: int, *, name: str = "refunds", folder: str = FOLDER) -> Json:
     """The training job, of which this step validated best."""
-    best = {"step": step, "uri": f"{FOLDER}/{step:06d}"}
-    status = {"checkpoints": {"best": best, "adapter": {"step": 200, "uri": f"{FOLDER}/000200"}}}
-    return job("refunds", status=RLTrainingJobStatus.model_validate(status).as_object())
+    best = {"step": step, "uri": f"{folder}/{step:06d}"}
+    status = {"checkpoints": {"best": best, "adapter": {"step": 200, "uri": f"{folder}/000200"}}}
+    return job(name, status=RLTrainingJobStatus.model_validate(status).as_object())
 
 
 def gate_of(folder: Path) -> Json:
@@ -54,17 +57,52 @@ def deploy(tmp_path: Path) -> Path:
     return tmp_path / "deploy"
 
 
+def world_of(deploy: Path, training: Json) -> World:
+    """A cluster with the gate, and this training job."""
+    body = gate_of(deploy)
+    world = World(eval_job(body["metadata"]["name"]) | {"spec": body["spec"]})
+    world.others = [training]
+    return world
+
+
 def test_what_is_judged_is_what_will_serve(deploy: Path) -> None:
     """The operator resolves the gate's checkpoint to the address in the serving manifest."""
     propose.write(deploy, propose.proposal(validated(160)))
-    body = gate_of(deploy)
-    world = World(eval_job(body["metadata"]["name"]) | {"spec": body["spec"]})
-    world.others = [validated(160)]
+    world = world_of(deploy, validated(160))
     world.carry_out()
     assert world.told("Accepted")["status"] == "True"
     proposed, production = world.body["status"]["candidates"]
     assert (proposed["name"], proposed["uri"]) == ("proposed", weights_of(deploy))
     assert (production["kind"], weights_of(deploy)) == ("Endpoint", f"{FOLDER}/000160")
+
+
+def test_a_training_job_that_was_made_again_is_not_judged_in_place_of_what_will_serve(deploy: Path) -> None:
+    propose.write(deploy, propose.proposal(validated(160)))
+    again = FOLDER.replace("77aa01", "99cc03")
+    world = world_of(deploy, validated(160, folder=again))
+    world.carry_out()
+    world.carry_out()
+    assert [each["name"] for each in world.body["status"]["candidates"]] == ["production"]
+    message = world.told("CandidatesResolved")["message"]
+    assert (
+        f"spec.candidates[proposed].checkpoint.uri: step 160 of RLTrainingJob refunds lies at {again}"
+        in message
+    )
+    assert f"not at {weights_of(deploy)}" in message
+
+
+def test_production_may_be_a_checkpoint_that_stays_as_it_is(deploy: Path) -> None:
+    """As the README shows it."""
+    shown = re.search(r"  - name: production\n    checkpoint: .*\n", (EXAMPLE / "README.md").read_text())
+    assert shown is not None
+    text = re.sub(r"  - name: production[^\0]*?(?=  data:)", shown[0], (deploy / propose.GATE).read_text())
+    (deploy / propose.GATE).write_text(text)
+    propose.write(deploy, propose.proposal(validated(160)))
+    proposed, production = RLEvalJob.model_validate(gate_of(deploy) | {"status": {}}).spec.candidates
+    assert proposed.checkpoint is not None
+    assert production.checkpoint is not None
+    assert (proposed.checkpoint.step, proposed.checkpoint.uri) == (160, weights_of(deploy))
+    assert (production.checkpoint.step, production.checkpoint.uri) == (80, FIRST.format(step=80))
 
 
 def test_the_files_as_they_are_name_one_promotion(deploy: Path) -> None:
@@ -87,6 +125,13 @@ def test_a_promotion_has_a_name_of_its_own() -> None:
 def test_nothing_is_proposed_before_a_validation() -> None:
     with pytest.raises(propose.Unclear, match=r"status\.checkpoints\.best of refunds is empty"):
         propose.proposal(job("refunds"))
+
+
+def test_a_name_that_the_api_does_not_take_is_not_proposed() -> None:
+    assert propose.MAX_NAME == MAX_JOB_NAME
+    assert len(propose.proposal(validated(160, name="r" * 26)).name) == MAX_JOB_NAME
+    with pytest.raises(propose.Unclear, match=r"has 41 characters; the API takes 40: .* at most 26 char"):
+        propose.proposal(validated(160, name="r" * 27))
 
 
 @pytest.mark.parametrize("path", [propose.GATE, propose.SERVING])
@@ -113,6 +158,16 @@ def test_production_is_asked_where_it_serves() -> None:
     endpoint = gate_of(DEPLOY)["spec"]["candidates"][1]["endpoint"]
     where = f"{service['metadata']['name']}.{service['metadata']['namespace']}.svc:{port['port']}"
     assert endpoint["url"] == f"http://{where}/v1"
+
+
+def test_what_serves_takes_the_tools_that_the_gate_sends() -> None:
+    """vLLM answers 400 to a request with tools where it has no parser for their calls."""
+    deployment, _ = gitops.manifests(DEPLOY / propose.SERVING)
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    arguments = container["args"]
+    assert {"--enable-auto-tool-choice", "--tool-call-parser=hermes"} <= set(arguments)
+    assert arguments[arguments.index("--lora-modules") + 1].startswith("refunds="), "the name that is asked"
+    assert gate_of(DEPLOY)["spec"]["candidates"][1]["endpoint"]["model"] == "refunds"
 
 
 class TestArgo:

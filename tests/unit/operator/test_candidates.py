@@ -69,6 +69,8 @@ def status_of(world: World) -> list[Json]:
         ({"step": 10}, {"adapter": LAST}, {"step": 10, "uri": f"{ROOT}/weights/000010"}),
         ({"step": 30}, {"adapter": LAST}, LAST),
         ({"step": 0}, {"adapter": LAST}, {"step": 0, "uri": f"{ROOT}/weights/000000"}),
+        ({"step": 20, "uri": BEST["uri"]}, {"adapter": LAST}, BEST),
+        ({"step": 20, "uri": f"{BEST['uri']}/"}, {"adapter": LAST}, BEST),
     ],
 )
 @pytest.mark.parametrize("ended", [False, True])
@@ -284,6 +286,35 @@ def test_what_will_never_come_is_not_waited_for(source: Json, wanted: Json, word
     world.carry_out()
     assert [item["name"] for item in status_of(world)] == ["plain"]
     assert words in world.told("CandidatesResolved")["message"]
+
+
+@pytest.mark.parametrize(
+    "source", [trained(adapter=LAST), trained(ended=True, best=BEST, adapter=LAST), trained()]
+)
+@pytest.mark.parametrize("step", [10, 40])
+def test_weights_of_another_run_are_never_taken_for_those_that_are_meant(source: Json, step: int) -> None:
+    """The training job was deleted and made again: nothing that it may still publish is what was meant."""
+    meant, found = f"s3://b/runs/team/tuned-run/first/weights/{step:06d}", f"{ROOT}/weights/{step:06d}"
+    world = world_of(PLAIN, checkpoint(step=step, uri=meant), others=(source,))
+    world.carry_out()
+    world.carry_out()
+    assert [item["name"] for item in status_of(world)] == ["plain"]
+    told = world.told("CandidatesResolved")
+    assert (told["status"], told["reason"]) == ("False", "CheckpointMissing")
+    start = f"spec.candidates[tuned].checkpoint.uri: step {step} of RLTrainingJob tuned-run lies at {found}, "
+    assert told["message"].startswith(f"{start}not at {meant}")
+    assert f"write {found} if its weights are meant" in told["message"]
+
+
+def test_a_job_that_has_written_nothing_is_waited_for_though_the_weights_are_named() -> None:
+    source = trained()
+    del source["status"]["artifacts"]
+    world = world_of(PLAIN, checkpoint(step=20, uri=BEST["uri"]), others=(source,))
+    world.carry_out()
+    assert "has published no weights yet" in world.told("CandidatesResolved")["message"]
+    world.others = [trained(adapter=LAST)]
+    world.later(30).carry_out()
+    assert status_of(world)[1]["uri"] == BEST["uri"]
 
 
 SHORT = {"base": BASE, "contextLength": 4096}
