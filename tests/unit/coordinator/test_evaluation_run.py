@@ -268,7 +268,11 @@ async def test_a_slow_store_leaves_no_place_empty(tmp_path: Path) -> None:
     assert len(job.tasks) == 30
 
 
-async def test_a_suspended_job_lets_go_of_its_servers(tmp_path: Path) -> None:
+async def test_a_stopped_coordinator_leaves_its_servers_to_the_next(tmp_path: Path) -> None:
+    """The operator deletes servers that the last status does not name: the next would load every model again.
+
+    What a suspended job has, the operator takes in any case.
+    """
     job = EvalJob(tmp_path)
     entered = asyncio.Event()
     never = asyncio.Event()
@@ -285,6 +289,7 @@ async def test_a_suspended_job_lets_go_of_its_servers(tmp_path: Path) -> None:
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     assert job.open == []
+    assert evaluation.state.server_sets == {0}
 
 
 async def test_servers_that_a_predecessor_had_go_on(tmp_path: Path) -> None:
