@@ -60,7 +60,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class Notes:
-    """What a report says of an endpoint. Counted by this process alone."""
+    """What was learned of an endpoint. Counted by this process alone."""
 
     dropped: dict[str, str] = field(default_factory=dict)
     """Parameter that the endpoint refused -> the one that was sent instead, or an empty string."""
@@ -68,8 +68,6 @@ class Notes:
     """Requests for a turn, those that failed included."""
     busy: int = 0
     """Those after which all had to wait."""
-    uncounted: int = 0
-    """Turns of which the endpoint did not say what they cost: their tokens are recorded as 0."""
 
 
 class EndpointChat:
@@ -130,7 +128,6 @@ class EndpointChat:
         number, session.begun = session.begun, session.begun + 1
         reply = await self._in_time(session, ask, number)
         self._answered = True
-        self.notes.uncounted += not reply.counted
         return _recorded(session, ask, number, reply)
 
     async def probe(self) -> None:
@@ -295,6 +292,7 @@ def _recorded(session: Session, ask: Ask, number: int, reply: Reply) -> Completi
         finish_reason=reply.finish_reason,
         malformed_tool_calls=sum(call.problem is not None for call in reply.parsed.calls),
         policy_version=ELSEWHERE,
+        counted=reply.counted,
     )
     node = len(session.nodes)
     session.turns.append(turn)

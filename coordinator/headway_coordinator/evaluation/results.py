@@ -64,7 +64,7 @@ def write(store: Store, layout: Layout, run: Run, found: Comparison) -> MlflowRu
 
 def _finished(run: Run) -> Finished:
     standings = [
-        Standing(each.name, each.stage, each.all_tries, each.reason, each.message)
+        Standing(each.name, each.stage, each.all_tries, each.reason, each.message, each.dropped)
         for each in run.state.candidates.values()
     ]
     days = {day: {name.value: amount for name, amount in used.items()} for day, used in run.days.items()}

@@ -260,6 +260,8 @@ class Evaluation:
 
     async def _keep(self, unit: Unit, candidate: CandidateState, group: GroupRecord) -> None:
         """Make a group durable, then count it."""
+        if candidate.dropped:
+            group = group.model_copy(update={"dropped": candidate.dropped})
         group = await self._store(self._put, group)
         await self._store(self._ledger.group, group)
         self._add(candidate, group)
@@ -279,6 +281,7 @@ class Evaluation:
         rules = self._rules if group.suite is None else self._suite_rules
         candidate.tries[position] = tries_of(group, self._place(candidate.name, position), rules)
         candidate.days = fold(events.of_group(group), candidate.days)
+        candidate.known_dropped |= group.dropped
 
     def _place(self, candidate: str, position: int) -> Place:
         one = self._measured[position]

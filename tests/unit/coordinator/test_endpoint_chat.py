@@ -439,7 +439,7 @@ async def test_turns_without_usage_are_noted() -> None:
         session = a_session()
         await ask(chat, session)
     assert session.turns[0].prompt_tokens == 0
-    assert chat.notes.uncounted == 1
+    assert not session.turns[0].counted
 
 
 def listing(*names: str) -> Answer:

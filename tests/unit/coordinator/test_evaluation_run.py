@@ -15,6 +15,7 @@ from headway_api.exits import JobError, job_error
 from headway_api.records import EpisodeRecord, GroupRecord, UsageClass
 from headway_coordinator.bounds import LOST_LIMIT
 from headway_coordinator.dataset import Row, position_of
+from headway_coordinator.endpoint.chat import Notes
 from headway_coordinator.episode import Task
 from headway_coordinator.evaluation.run import WRITING
 from headway_coordinator.faults import CandidateFault
@@ -372,3 +373,13 @@ async def test_a_group_that_is_being_written_when_its_candidate_is_lost_counts(t
     assert (tuned.stage, tuned.reason, [*tuned.tries]) == ("Failed", "PendingDeadlineExceeded", [0])
     assert total(job.ledger.days) == total(tuned.days)
     assert total(tuned.days)[UsageClass.EVALUATION_SAMPLE] > 0
+
+
+async def test_what_an_endpoint_refused_is_known_after_a_restart(tmp_path: Path) -> None:
+    job = EvalJob(tmp_path)
+    first = await job.coordinator()
+    first.state.candidates["tuned"].notes = Notes(dropped={"seed": ""})
+    await first.run([job.unit("base", "tuned")])
+    again = await job.coordinator()
+    assert again.state.candidates["tuned"].dropped == {"seed": ""}
+    assert again.state.candidates["base"].dropped == {}
