@@ -16,7 +16,7 @@ from headway_api.spec.model import Lora
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_coordinator.agents.builtin import opening
 from headway_coordinator.dataset import Row, check_column, tasks_of
-from headway_coordinator.episode import check_reward
+from headway_coordinator.episode import check_reward, check_sizes
 from headway_coordinator.faults import InfraFault
 from headway_coordinator.trajectory.render import Renderer
 
@@ -156,6 +156,10 @@ def reward(reply: FinishReply, spec: RLTrainingJobSpec | RLEvalJobSpec) -> str:
             f"{fault}; correct the environment's reward, or the range",
             field="spec.reward.range",
         ) from fault
+    try:
+        check_sizes(reply)
+    except InfraFault as fault:
+        raise JobError("RewardOutOfRange", str(fault), field="spec.environment.entrypoint") from fault
     return f"an episode without an answer has reward {reply.reward:g} and score {reply.score:g}"
 
 
