@@ -20,6 +20,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
+from hashlib import sha256
 from math import comb, fsum, isclose
 from typing import Any
 
@@ -47,6 +48,12 @@ def word(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_]", "_", name)
 
 
+def apart(name: str) -> str:
+    """A metric of the environment in a measure's name: with a hash, if the name has to be changed."""
+    short = word(name)[:64]
+    return name if name and short == name else f"{short[:55]}_{sha256(name.encode()).hexdigest()[:8]}"
+
+
 # What a measure is made of.
 
 
@@ -67,8 +74,8 @@ def part(line: Line, name: str, cost: float) -> tuple[float, float] | None:
     if name.startswith("tool_calls_"):
         return sum(n for tool, n in calls.items() if word(tool) == name[len("tool_calls_") :]), 1.0
     if name.startswith("metric_"):
-        found = [v for key, v in sorted(line["metrics"]) if word(key) == name[len("metric_") :]]
-        return (found[-1], 1.0) if found else None
+        found = [v for key, v in line["metrics"] if apart(key) == name[len("metric_") :]]
+        return (found[0], 1.0) if found else None
     return None if line[name] is None else (float(line[name]), 1.0)
 
 
@@ -260,7 +267,7 @@ class Recount:
         found = [*SHARES, *SCORES, *MEANS, "cost", "cost_per_success"]
         for k in self.report["job"]["evaluation"].get("passK", [1]):
             found += [f"pass_{kind}_{k}{by}" for kind in ("at", "power") for by in ("", "_by_reward")]
-        metrics = {word(name) for line in self.lines for name, _ in line["metrics"]}
+        metrics = {apart(name) for line in self.lines for name, _ in line["metrics"]}
         calls = Counter[str]()
         for line in self.lines:
             for tool, count in line["tool_calls_by_tool"]:

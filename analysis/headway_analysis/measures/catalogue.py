@@ -14,6 +14,7 @@ from typing import Final, Literal
 import numpy as np
 
 from headway_analysis.measures.episodes import pass_at_k, pass_power_k
+from headway_analysis.measures.names import apart, word
 from headway_analysis.measures.tries import COMPLETION, FORMAT, Try
 from headway_analysis.statistics.estimates import Sample, Unit
 from headway_api.records import Outcome
@@ -145,7 +146,7 @@ def _over_row(
 def _reported(tries: Sequence[Try]) -> Iterator[Measure]:
     """The environment's own numbers, but those that have a name here already."""
     for name in sorted({name for each in tries for name in each.metrics} - {COMPLETION, FORMAT}):
-        yield _mean(f"metric_{word(name)}", "score", _metric(name))
+        yield _mean(f"metric_{apart(name)}", "score", _metric(name))
 
 
 def _metric(name: str) -> Callable[[Try], float | None]:
@@ -215,8 +216,3 @@ def _costs(price: Price) -> Iterator[Measure]:
 
     yield Measure("cost", "amount", each_scored, less_is_better=True, known=known)
     yield Measure("cost_per_success", "amount", each_success, less_is_better=True, known=known)
-
-
-def word(name: str) -> str:
-    """A name as a metric's name takes it: letters, digits and underscores."""
-    return "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in name)
