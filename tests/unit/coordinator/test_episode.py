@@ -390,11 +390,8 @@ async def test_a_group_never_has_more_in_flight_than_there_is_room(tok: Any) -> 
 @pytest.mark.parametrize(
     ("judged", "says"),
     [
-        (
-            {"score": -1e200},
-            "score is -1e\\+200, beyond 1e\\+06: have the code of spec.environment.entrypoint",
-        ),
-        ({"metrics": {"fine": 1.7e9, "gain": 1e200}}, "metric gain is 1e\\+200, beyond 1e\\+12"),
+        ({"score": -1e200}, "score is -1e[+]200, beyond 1e[+]06: have the code of spec"),
+        ({"metrics": {"fine": 1.7e9, "gain": 1e200}}, "metric gain is 1e[+]200, beyond 1e[+]12"),
     ],
 )
 def test_a_number_that_would_spoil_every_figure_is_no_judgement(judged: dict[str, Any], says: str) -> None:
