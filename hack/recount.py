@@ -30,13 +30,13 @@ import gzip
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-PRICES = {
+PRICES: dict[str, str | None] = {
     "prefill": "0.13",
     "cachedPrefill": "0.026",
     "sample": "0.40",
@@ -45,10 +45,10 @@ PRICES = {
     "evaluationPrefill": "0.13",
     "evaluationCachedPrefill": "0.026",
     "evaluationSample": "0.40",
-    "endpointPrompt": "0",
-    "endpointSample": "0",
+    "endpointPrompt": None,
+    "endpointSample": None,
 }
-"""US dollars a million tokens: the default price book's, unless told otherwise."""
+"""US dollars a million tokens: the default price book's, unless told otherwise. None is not in the cost."""
 STATUS = {
     "prefill": "prefillTokens",
     "cachedPrefill": "cachedPrefillTokens",
@@ -181,17 +181,19 @@ def shown(amount: Decimal) -> str:
     return text[:-2] if text.endswith("00") else text
 
 
-def summary(counted: Counter[str], prices: dict[str, str]) -> dict[str, Any]:
+def summary(counted: Counter[str], prices: Mapping[str, str | None]) -> dict[str, Any]:
     """Tokens as status names them, every class, and the cost."""
     evaluation = ("evaluationPrefill", "evaluationCachedPrefill", "evaluationSample")
     tokens = {name: counted[name] for name in ("prefill", "cachedPrefill", "sample", "train", "discarded")}
     tokens["evaluation"] = sum(counted[name] for name in evaluation)
     tokens["endpoint"] = counted["endpointPrompt"] + counted["endpointSample"]
-    costs = {name: Decimal(prices[name]) * counted[name] / 1_000_000 for name in PRICES}
+    known = {name: Decimal(price) for name, price in prices.items() if price is not None}
+    costs = {name: known[name] * counted[name] / 1_000_000 for name in PRICES if name in known}
     return {
         "tokens": tokens,
         "byClass": {name: counted[name] for name in PRICES},
         "costByClass": {name: str(cost) for name, cost in costs.items()},
+        "unpriced": sorted(name for name in PRICES if name not in known and counted[name]),
         "cost": shown(sum(costs.values(), Decimal(0))),
     }
 
@@ -203,6 +205,8 @@ def differences(found: dict[str, Any], usage: dict[str, Any]) -> list[str]:
         for name, field in STATUS.items()
         if usage.get(field, 0) != found["tokens"][name]
     ]
+    if usage.get("unpriced", []) != found["unpriced"]:
+        wrong.append(f"unpriced: status says {usage.get('unpriced')}, the trajectories {found['unpriced']}")
     if usage.get("cost") != found["cost"]:
         wrong.append(f"cost: status says {usage.get('cost')}, the trajectories {found['cost']}")
     return wrong
@@ -236,7 +240,9 @@ def main() -> int:
         print(json.dumps(found, indent=2))
     else:
         for name, tokens in found["byClass"].items():
-            print(f"{name:26}{tokens:>14,}   {Decimal(found['costByClass'][name]):>12.6f} USD")
+            cost = found["costByClass"].get(name)
+            shown_cost = "    unpriced" if cost is None else f"{Decimal(cost):>12.6f} USD"
+            print(f"{name:26}{tokens:>14,}   {shown_cost}")
         print(f"{'cost':26}{'':14}   {found['cost']:>12} USD")
     if options.status:
         text = sys.stdin.read() if str(options.status) == "-" else options.status.read_text()

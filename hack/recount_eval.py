@@ -19,12 +19,13 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import date
-from decimal import Decimal, localcontext
+from decimal import Decimal
+from hashlib import sha256
 from math import comb, fsum, isclose
 from typing import Any
 
 from recount_gate import verdict
+from recount_prices import Costs
 from recount_statistics import SCORES, SHARES, Value, Values, difference, estimate, holm
 
 Json = Any
@@ -39,11 +40,18 @@ MEANS = (
     "sandbox_seconds",
     "tool_calls",
 )
+COSTS, COUNTED = ("cost", "cost_per_success"), ("prompt_tokens", "cached_tokens", "sampled_tokens")
 
 
 def word(name: str) -> str:
     """A name as it stands in a measure's name."""
     return re.sub(r"[^A-Za-z0-9_]", "_", name)
+
+
+def apart(name: str) -> str:
+    """A metric of the environment in a measure's name: with a hash, if the name has to be changed."""
+    short = word(name)[:64]
+    return name if name and short == name else f"{short[:55]}_{sha256(name.encode()).hexdigest()[:8]}"
 
 
 # What a measure is made of.
@@ -54,7 +62,7 @@ def part(line: Line, name: str, cost: float) -> tuple[float, float] | None:
     scored, calls = line["outcome"] != "InfraError", dict(line["tool_calls_by_tool"])
     if name == "infra_error":
         return float(not scored), 1.0
-    if name in ("cost", "cost_per_success"):
+    if name in COSTS:
         return cost, float(scored if name == "cost" else line["success"])
     if not scored:
         return None
@@ -66,8 +74,8 @@ def part(line: Line, name: str, cost: float) -> tuple[float, float] | None:
     if name.startswith("tool_calls_"):
         return sum(n for tool, n in calls.items() if word(tool) == name[len("tool_calls_") :]), 1.0
     if name.startswith("metric_"):
-        found = [v for key, v in sorted(line["metrics"]) if word(key) == name[len("metric_") :]]
-        return (found[-1], 1.0) if found else None
+        found = [v for key, v in line["metrics"] if apart(key) == name[len("metric_") :]]
+        return (found[0], 1.0) if found else None
     return None if line[name] is None else (float(line[name]), 1.0)
 
 
@@ -82,9 +90,13 @@ def passed(lines: Sequence[Line], name: str) -> float | None:
     return comb(good, k) / comb(n, k) if kind == "power" else 1 - comb(n - good, k) / comb(n, k)
 
 
-def values(lines: Iterable[Line], name: str, costs: Mapping[str, Decimal]) -> Values:
-    """A measure's values among some tries."""
+def values(lines: Sequence[Line], name: str, costs: Mapping[str, Decimal | None]) -> Values:
+    """A measure's values among some tries; none where one of them does not say it."""
     found: Values = {}
+    if name in COSTS and any(costs[line["episode_id"]] is None for line in lines):
+        return found
+    if name in COUNTED and any(line["uncounted_turns"] for line in lines):
+        return found
     if name.startswith("pass_"):
         rows: dict[int, list[Line]] = {}
         for line in lines:
@@ -94,7 +106,7 @@ def values(lines: Iterable[Line], name: str, costs: Mapping[str, Decimal]) -> Va
                 found[row, -1] = Value(members[0]["cluster"], value, 1.0)
         return found
     for line in lines:
-        if (pair := part(line, name, float(costs[line["episode_id"]]))) is not None:
+        if (pair := part(line, name, float(costs[line["episode_id"]] or 0))) is not None:
             found[line["row"], line["try"]] = Value(line["cluster"], *pair)
     return found
 
@@ -109,11 +121,8 @@ class Recount:
         self.lines, self.report = lines, report
         self.wrong: list[str] = []
         self.checked = 0
-        self.prices = [
-            (date.fromisoformat(entry["since"]), entry["prices"])
-            for entry in report["usage"]["priceBook"]["entries"]
-        ]
-        self.costs = {line["episode_id"]: self.bill(line["usage"]) for line in lines}
+        self.bill = Costs(lines, report["usage"]["priceBook"]["entries"])
+        self.costs = self.bill.by_try
         self.by_name = {
             each["name"]: [line for line in lines if line["candidate"] == each["name"]]
             for each in report["candidates"]
@@ -125,18 +134,6 @@ class Recount:
         if task == ALL:
             return [line for line in mine if not line["suite"]]
         return [line for line in mine if line["task"] == task]
-
-    def bill(self, usage: Iterable[Line]) -> Decimal:
-        """US dollars, at the prices of the day."""
-        with localcontext() as context:
-            context.prec = 60
-            return sum((self.price(each) * Decimal(repr(each["quantity"])) for each in usage), Decimal(0))
-
-    def price(self, used: Line) -> Decimal:
-        """Of one token or second of a class, on its day."""
-        begun = [prices for since, prices in self.prices if since <= used["day"]] or [self.prices[0][1]]
-        price = Decimal(begun[-1].get(used["class"], "0"))
-        return price if used["class"].endswith("Seconds") else price / 1_000_000
 
     def same(self, what: str, told: Json, counted: Json, error: float = 1e-7) -> None:
         """Note a number that differs by more than `error`, beside its size or at all."""
@@ -167,7 +164,7 @@ class Recount:
         threshold, name = self.report["job"]["evaluation"].get("successThreshold", 1.0), line["episode_id"]
         for column, by in (("success", "external_score"), ("success_by_reward", "reward")):
             self.same(f"{name} {column}", line[column], line[by] is not None and line[by] >= threshold)
-        self.same(f"{name} cost", line["cost"], float(self.costs[name]))
+        self.same(f"{name} cost", line["cost"], self.bill.total([line]))
 
     def candidate(self, told: Json) -> None:
         """Counts, bill and measures of one candidate."""
@@ -177,7 +174,11 @@ class Recount:
         self.same(f"{name} tries", told["tries"], len(own))
         self.same(f"{name} scored", told["scored"], len(own) - outcomes["InfraError"])
         self.same(f"{name} rows", told["rows"], len({line["row"] for line in own}))
-        self.same(f"{name} cost", float(told["cost"]), float(sum(self.costs[x["episode_id"]] for x in mine)))
+        self.same(
+            f"{name} cost", None if told["cost"] is None else float(told["cost"]), self.bill.total(mine)
+        )
+        self.same(f"{name} unpriced", told["unpriced"], self.bill.unpriced(mine))
+        self.same(f"{name} uncounted", told["uncounted"], sum(line["uncounted_turns"] for line in mine))
         self.amounts(name, told["usage"], mine)
         tasks = {ALL, *(line["task"] for line in mine)} - {""} if mine else set()
         self.same(f"{name} tasks", sorted(told["measures"]), sorted(tasks))
@@ -197,10 +198,11 @@ class Recount:
         """Every measure of a candidate's task, and that none is missing."""
         lines = self.of(candidate, task)
         total = told.get("cost_total", {}).get("value")
-        self.same(f"{candidate} {task} cost", total, float(sum(self.costs[x["episode_id"]] for x in lines)))
+        self.same(f"{candidate} {task} cost", total, self.bill.total(lines))
         counted = {name: estimate(name, values(lines, name, self.costs)) for name in self.names()}
         known = {name for name, each in counted.items() if each is not None}
-        self.same(f"{candidate} {task} measures", sorted(told), sorted(known | {"cost_total"}))
+        whole = set() if total is None else {"cost_total"}
+        self.same(f"{candidate} {task} measures", sorted(told), sorted(known | whole))
         for name in known & told.keys():
             for key, number in (counted[name] or {}).items():
                 self.same(f"{candidate} {task} {name} {key}", told[name].get(key), number)
@@ -210,7 +212,7 @@ class Recount:
         found = [*SHARES, *SCORES, *MEANS, "cost", "cost_per_success"]
         for k in self.report["job"]["evaluation"].get("passK", [1]):
             found += [f"pass_{kind}_{k}{by}" for kind in ("at", "power") for by in ("", "_by_reward")]
-        metrics = {word(name) for line in self.lines for name, _ in line["metrics"]}
+        metrics = {apart(name) for line in self.lines for name, _ in line["metrics"]}
         calls = Counter[str]()
         for line in self.lines:
             for tool, count in line["tool_calls_by_tool"]:
@@ -247,7 +249,8 @@ class Recount:
         for name, amount in usage["total"].items():
             self.same(f"usage {name}", amount, tried[name] + usage["ofNoTry"].get(name, 0))
         if not usage["ofNoTry"]:
-            self.same("cost", float(usage["cost"]), float(sum(self.costs.values())))
+            self.same("cost", float(usage["cost"]), self.bill.bill(self.lines))
+            self.same("unpriced", usage["unpriced"], self.bill.unpriced(self.lines))
 
     def sample(self, candidate: str, name: str, task: str) -> Values | None:
         """The gate's values of a candidate and metric; None where there are none."""

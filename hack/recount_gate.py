@@ -47,7 +47,8 @@ def conditions(gate: Json, samples: Samples, failed: Collection[str]) -> Iterato
     for name, task, least in wanted:
         ours, theirs = (samples(who, name, task) for who in both)
         if ours is None or theirs is None:
-            tried = samples(both[0], "infra_error", task) and samples(both[1], "infra_error", task)
+            below = "cost" if name == "cost_per_success" else "infra_error"
+            tried = samples(both[0], below, task) and samples(both[1], below, task)
             yield without(name, ours is not None) if tried else "Error"
         else:
             yield beats(name, ours, theirs, least)

@@ -15,6 +15,7 @@ import re
 import sys
 import urllib.request
 from collections.abc import Iterator, Mapping
+from hashlib import sha256
 from math import isclose
 from typing import Any
 from urllib.parse import quote
@@ -24,6 +25,10 @@ TAG = "headway.dev/candidate"
 ALL = "all"
 ENDS = (("", "value"), ("_low", "low"), ("_high", "high"))
 DIFFERENCE_ENDS = (*ENDS, ("_p_holm", "p_holm"))
+TAKEN = re.compile(
+    r"(mean|std|min|max)(_within_groups)?|(failed|succeeded)_rollouts|success_threshold|num_prompts"
+    r"|rollouts_per_prompt|zero_frac|\w+_(rate|share)|pass_\w+_\d+"
+)
 AT_ONCE = 200
 REQUEST_S = 30
 
@@ -54,8 +59,12 @@ def runs(url: str, experiment: str, uid: str) -> dict[str, dict[str, float]]:
 
 
 def usable(name: str) -> str:
-    """A task as it may stand in a metric's name."""
-    return re.sub(r"[^\w\-. :/]", "_", name, flags=re.ASCII)
+    """A task as it may stand in a metric's name: with a hash, if the name has to be changed or is taken."""
+    digest = sha256(name.encode()).hexdigest()[:8]
+    if TAKEN.fullmatch(name):
+        return f"{name}_{digest}"
+    short = re.sub(r"[^\w\-. /]", "_", name, flags=re.ASCII)[:120]
+    return name if short == name else f"{short[:111]}_{digest}"
 
 
 def expected(name: str, candidate: Json, report: Json) -> Iterator[tuple[str, float]]:

@@ -5,9 +5,10 @@ Arithmetic is decimal and exact, so that the cost of a whole is the sum of the c
 last digit; only `shown` rounds.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import date
 from decimal import Context, Decimal, Inexact, localcontext
+from functools import cached_property
 from itertools import pairwise
 from typing import Annotated, Final, Self
 
@@ -22,7 +23,7 @@ EXACT: Final = Context(prec=200, traps=[Inexact])
 
 
 class Prices(SpecModel):
-    """US dollars by class of usage; a class without a price is counted and free."""
+    """US dollars by class of usage. What a class without a price costs is not known, which is not free."""
 
     prefill: Money = "0"
     """A million prompt tokens computed."""
@@ -40,21 +41,28 @@ class Prices(SpecModel):
     """A million prompt tokens of validation found in a server's cache."""
     evaluation_sample: Money = "0"
     """A million tokens sampled in validation."""
-    endpoint_prompt: Money = "0"
-    """A million prompt tokens at an endpoint outside the job."""
-    endpoint_sample: Money = "0"
-    """A million tokens sampled at an endpoint outside the job."""
+    endpoint_prompt: Money | None = None
+    """A million prompt tokens at an endpoint outside the job. Absent: each service has prices of its own."""
+    endpoint_sample: Money | None = None
+    """A million tokens sampled at an endpoint outside the job. Absent: as above."""
     sandbox_seconds: Money = "0"
     """A second of one sandbox in use."""
     accelerator_seconds: Money = "0"
     """A second of one accelerator held. Not counted yet."""
 
-    def by_class(self) -> dict[str, Decimal]:
-        """Class name, as in `records.UsageClass` -> price of one token or second."""
-        return {
-            name: Decimal(price) if name.endswith("Seconds") else Decimal(price).scaleb(PER_MILLION)
-            for name, price in self.as_object().items()
-        }
+    def by_class(self) -> Mapping[str, Decimal | None]:
+        """Class name, as in `records.UsageClass` -> price of one token or second; None where it has none."""
+        return self._by_class
+
+    @cached_property
+    def _by_class(self) -> Mapping[str, Decimal | None]:
+        found: dict[str, str | None] = self.model_dump(mode="json", by_alias=True)
+        return {name: None if price is None else _of_one(name, price) for name, price in found.items()}
+
+
+def _of_one(name: str, price: str) -> Decimal:
+    """The price of one token or second of a class."""
+    return Decimal(price) if name.endswith("Seconds") else Decimal(price).scaleb(PER_MILLION)
 
 
 class DatedPrices(SpecModel):
@@ -120,15 +128,33 @@ class UnknownClassError(KeyError):
 
 
 def cost(usage: Mapping[str, Quantity], prices: Prices) -> Decimal:
-    """US dollars for `usage` (class -> tokens or seconds), exactly. Keys are `records.UsageClass` values."""
-    known = prices.by_class()
+    """US dollars for `usage` (class -> tokens or seconds), exactly. Keys are `records.UsageClass` values.
+
+    What `unpriced` names is not in it.
+    """
     total = Decimal(0)
     with localcontext(EXACT):
-        for name, quantity in usage.items():
-            if name not in known:
-                raise UnknownClassError(f"no price for usage class {name!r}; known: {', '.join(known)}")
-            total += known[name] * (Decimal(repr(quantity)) if isinstance(quantity, float) else quantity)
+        for price, quantity in _priced(usage, prices):
+            if price is not None:
+                total += price * (Decimal(repr(quantity)) if isinstance(quantity, float) else quantity)
     return total
+
+
+def _priced(usage: Mapping[str, Quantity], prices: Prices) -> Iterator[tuple[Decimal | None, Quantity]]:
+    known = prices.by_class()
+    for name, quantity in usage.items():
+        if name not in known:
+            raise UnknownClassError(f"no price for usage class {name!r}; known: {', '.join(known)}")
+        yield known[name], quantity
+
+
+def unpriced(usage: Iterable[tuple[date, Mapping[str, Quantity]]], book: PriceBook) -> list[str]:
+    """The classes that were used on a day on which they have no price: what they cost is not known."""
+    found = set[str]()
+    for day, used in usage:
+        known = book.on(day).prices.by_class()
+        found |= {name for name, quantity in used.items() if quantity and known.get(name) is None}
+    return sorted(found)
 
 
 def cost_by_day(usage: Iterable[tuple[date, Mapping[str, Quantity]]], book: PriceBook) -> Decimal:

@@ -131,6 +131,8 @@ class Turn(Record):
     delivered: bool = True
     """Whether it reached the agent. One that did not is billed, and its tokens are in no row: they had no
     part in the reward."""
+    counted: bool = True
+    """Whether an endpoint said what it cost. Where it did not, the tokens are 0 here and not known."""
 
 
 class EpisodeRecord(Record):
@@ -204,6 +206,8 @@ class GroupRecord(Record):
     """Earlier attempts that were retried: counted as discarded, never scored or trained."""
     abandoned: Abandoned | None = None
     """Why nothing of it is trained, where that is so."""
+    dropped: dict[str, str] = Field(default_factory=dict)
+    """Parameters that an endpoint had refused by then -> the one sent instead, or an empty string."""
 
     @property
     def scored(self) -> list[EpisodeRecord]:

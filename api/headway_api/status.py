@@ -144,7 +144,9 @@ class Usage(StatusModel):
     accelerator_seconds: Decimal | None = None
     """Seconds accelerators were held, one for each of them. Not written yet."""
     cost: Money | None = None
-    """Cost so far by the price book."""
+    """Cost so far by the price book, without the classes in unpriced."""
+    unpriced: Annotated[list[Word], Field(max_length=16, default_factory=list)]
+    """Classes of usage that were used and have no price in the price book: what they cost is not known."""
     currency: Literal["USD"] = "USD"
     """Currency of cost."""
     price_book: Word | None = None
@@ -484,7 +486,8 @@ class CandidateResult(StatusModel):
     reason: Word | None = None
     """Why it failed, in one word."""
     message: Text | None = None
-    """Why it failed: the field and the fix."""
+    """Why it failed: the field and the fix. Then what an endpoint refused or did not count, and what has no
+    price."""
     rows: Count = 0
     """Rows of spec.data measured. The figures below but cost are of these, and of no suite."""
     tries: Count = 0
@@ -500,7 +503,8 @@ class CandidateResult(StatusModel):
     difference: Difference | None = None
     """Against the baseline candidate. Absent for the baseline itself."""
     cost: Money | None = None
-    """Cost of its tokens and sandboxes by the price book."""
+    """Cost of its tokens and sandboxes by the price book. Absent where part of it is not known; message says
+    why."""
     score: Word | None = None
     """External score and half the width of its interval, for the printer column: 0.83 ± 0.05."""
     suites: Annotated[

@@ -74,7 +74,7 @@ def row(ran: Ran, steps: int) -> Row:
 def _cost(usage: dict[str, Any]) -> float:
     """By the default price book, to more digits than a status shows."""
     prices = DEFAULT.entries[-1].prices.by_class()
-    return float(sum(prices[name] * usage[f"{name}Tokens"] for name in PRICED))
+    return float(sum((prices[name] or 0) * usage[f"{name}Tokens"] for name in PRICED))
 
 
 def section(episodes: list[Row], turns: list[Row]) -> Section:

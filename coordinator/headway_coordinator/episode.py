@@ -29,6 +29,9 @@ from headway_coordinator.trajectory.linearize import linearize
 
 ERROR_LENGTH = 2000
 """Characters of an error that are kept."""
+MOST_SCORE, MOST_METRIC = 1e6, 1e12
+"""Largest size of a score, as of a reward, and of a metric. The square of a far larger number is none: one
+value would take the figures of the whole job with it."""
 
 _log = logging.getLogger(__name__)
 
@@ -161,6 +164,7 @@ class Episodes:
                 progress.messages, unfinished, played.reported, played.metrics, progress.session.taken
             )
             check_reward(reply, self._rules.reward_range, progress.session.taken)
+            check_sizes(reply)
             return _Ending(outcome, played.why, reply)
 
     async def _act(self, stage: Stage) -> tuple[Outcome, Played]:
@@ -236,3 +240,19 @@ def check_reward(reply: FinishReply, bounds: tuple[float, float], turns: int) ->
         raise InfraFault(
             f"the environment's reward is {reply.reward}, outside spec.reward.range [{low:g}, {high:g}]"
         )
+
+
+def check_sizes(reply: FinishReply) -> None:
+    """Refuse a judgement whose numbers no figure could be made of.
+
+    Raises:
+        InfraFault: the score or a metric is too large.
+    """
+    sizes = {"score": (reply.score, MOST_SCORE)}
+    sizes |= {f"metric {name}": (value, MOST_METRIC) for name, value in reply.metrics.items()}
+    for name, (value, most) in sizes.items():
+        if not abs(value) <= most:
+            raise InfraFault(
+                f"the environment's {name} is {value}, beyond {most:g}: have the code of "
+                "spec.environment.entrypoint return it in a larger unit, or leave it out"
+            )

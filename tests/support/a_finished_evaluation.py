@@ -43,7 +43,10 @@ BOOK = PriceBook(
                 },
             }
         ),
-        DatedPrices(since="2026-01-02", prices=Prices(evaluation_sample="0.8", endpoint_sample="12")),  # type: ignore[arg-type]
+        DatedPrices(
+            since="2026-01-02",  # type: ignore[arg-type]
+            prices=Prices(evaluation_sample="0.8", endpoint_prompt="0", endpoint_sample="12"),
+        ),
     ),
 )
 

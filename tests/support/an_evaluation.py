@@ -16,6 +16,7 @@ from episodes import sealed
 
 from headway_api.artifacts import Layout
 from headway_api.records import EpisodeRecord
+from headway_api.sandbox_api import FinishReply, ResetReply
 from headway_api.spec.evaluation import RLEvalJobSpec
 from headway_api.store import FileStore
 from headway_coordinator.episode import Task
@@ -91,3 +92,21 @@ class EvalJob:
         evaluation = Evaluation(self.spec, self.rows, names, spool, self.ledger, spool.incarnation())
         await evaluation.restore(had)
         return evaluation
+
+
+class ABroker:
+    """Hands out sandboxes of an environment that scores everything 1."""
+
+    def __init__(self) -> None:
+        self.leased: list[str] = []
+
+    @asynccontextmanager
+    async def lease(self, episode_id: str, *_: float) -> AsyncIterator[Any]:
+        self.leased.append(episode_id)
+        yield self
+
+    async def reset(self, row: dict[str, Any], seed: int) -> ResetReply:
+        return ResetReply(messages=[], tools=[])
+
+    async def finish(self, *_: object) -> FinishReply:
+        return FinishReply(reward=1.0, score=1.0)

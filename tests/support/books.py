@@ -15,6 +15,7 @@ FOLDERS = ("trajectories", "usage", "steps")
 """Where nothing is ever removed, or changed but for what a step report says beside its groups: a learner that
 resumes writes the step's report anew, and takes the steps after it again."""
 ENDPOINT = ("endpointPrompt", "endpointSample")
+NO_AMOUNTS = ("currency", "priceBook", "unpriced")
 EVALUATION = ("evaluationPrefill", "evaluationCachedPrefill", "evaluationSample")
 
 
@@ -49,7 +50,7 @@ def books(bucket: Any, job: Mapping[str, Any], folder: Path) -> Books:
 def amounts(job: Mapping[str, Any]) -> dict[str, Decimal]:
     """The numbers of `.status.usage`, the cost among them."""
     usage = job.get("status", {}).get("usage", {})
-    return {name: Decimal(value) for name, value in usage.items() if name not in ("currency", "priceBook")}
+    return {name: Decimal(value) for name, value in usage.items() if name not in NO_AMOUNTS}
 
 
 def fell(before: Mapping[str, Decimal], after: Mapping[str, Decimal]) -> list[str]:

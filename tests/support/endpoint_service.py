@@ -49,6 +49,11 @@ def gives(body: object, status: int = 200, **headers: str) -> Answer:
     return answer
 
 
+def listing(*names: str) -> Answer:
+    """A list of models."""
+    return gives({"object": "list", "data": [{"id": name} for name in names]})
+
+
 def fails(
     status: int, message: str = "on purpose", *, headers: dict[str, str] | None = None, **error: Any
 ) -> Answer:
@@ -166,10 +171,18 @@ async def serving(*answers: Answer, models: Answer | None = None) -> AsyncIterat
 
 @asynccontextmanager
 async def asking(
-    url: str, *, timeout: float = 20.0, patience: float = 60.0, token: str | None = TOKEN, **spec: Any
+    url: str,
+    *,
+    timeout: float = 20.0,
+    patience: float = 60.0,
+    token: str | None = TOKEN,
+    answered: bool = False,
+    **spec: Any,
 ) -> AsyncIterator[EndpointChat]:
     """A candidate named `other` at `url`."""
     wanted = {"url": url, "model": MODEL, "secretRef": {"name": "keys"}} | spec
     endpoint = CandidateEndpoint.model_validate(wanted)
     async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as http:
-        yield EndpointChat(http, "other", endpoint, token, timeout=timeout, patience=patience)
+        yield EndpointChat(
+            http, "other", endpoint, token, timeout=timeout, patience=patience, answered=answered
+        )

@@ -17,6 +17,7 @@ import pytest
 from headway_analysis.measures.candidate import priced
 from headway_analysis.measures.tries import Try
 from headway_analysis.report.table import parquet, table
+from headway_api.prices import PriceBook
 
 SCRIPT = Path(__file__).parents[2] / "hack" / "recount_eval.py"
 
@@ -33,8 +34,10 @@ def recount_module() -> ModuleType:
     return module
 
 
-def lines(tries: Mapping[str, Iterable[Try]] | None = None) -> list[dict[str, Any]]:
+def lines(
+    tries: Mapping[str, Iterable[Try]] | None = None, book: PriceBook = job.BOOK
+) -> list[dict[str, Any]]:
     """The rows of results.parquet."""
-    written = parquet(table(tries or job.tries(), priced(job.BOOK)))
+    written = parquet(table(tries or job.tries(), priced(book)))
     found: list[dict[str, Any]] = pq.read_table(io.BytesIO(written)).to_pylist()
     return found

@@ -10,25 +10,28 @@ from headway_analysis.measures.catalogue import Measure, Price
 from headway_analysis.measures.tries import Try
 from headway_analysis.statistics.differences import Difference, compare, corrected
 from headway_analysis.statistics.estimates import Estimate, Sample, estimate, total
-from headway_api.prices import EXACT, PriceBook, cost_by_day
+from headway_api.prices import EXACT, PriceBook, cost_by_day, unpriced
 
 ALL: Final = "all"
 """Stands for every task of the job's own rows together; suites are not in it."""
 
 
 def priced(book: PriceBook) -> Price:
-    """What a try used, at the prices of the day on which it was used."""
+    """What a try used, at the prices of the day on which it was used; None where that is not known."""
 
-    def price(each: Try) -> Decimal:
-        return cost_by_day(each.usage_by_day.items(), book)
+    def price(each: Try) -> Decimal | None:
+        used = each.usage_by_day.items()
+        return cost_by_day(used, book) if each.bill_known and not unpriced(used, book) else None
 
     return price
 
 
-def total_cost(tries: Sequence[Try], price: Price) -> Decimal:
-    """US dollars of all tries, exactly."""
+def total_cost(tries: Sequence[Try], price: Price) -> Decimal | None:
+    """US dollars of all tries, exactly; None where what one of them costs is not known."""
+    found = [price(each) for each in tries]
+    known = [each for each in found if each is not None]
     with localcontext(EXACT):
-        return sum(map(price, tries), Decimal(0))
+        return sum(known, Decimal(0)) if len(known) == len(found) else None
 
 
 def of_task(tries: Sequence[Try], task: str) -> list[Try]:
@@ -54,8 +57,9 @@ def estimates(
     """Every measure of one candidate's tries, by name; a measure without a value is left out."""
     found = {name: estimate(measure.sample(tries)) for name, measure in measures.items()}
     known = {name: each for name, each in found.items() if each is not None}
-    if price is not None and tries:
-        known["cost_total"] = total(float(total_cost(tries, price)), measures["infra_error"].sample(tries))
+    cost = total_cost(tries, price) if price is not None and tries else None
+    if cost is not None:
+        known["cost_total"] = total(float(cost), measures["infra_error"].sample(tries))
     return known
 
 

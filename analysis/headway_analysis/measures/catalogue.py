@@ -14,12 +14,13 @@ from typing import Final, Literal
 import numpy as np
 
 from headway_analysis.measures.episodes import pass_at_k, pass_power_k
+from headway_analysis.measures.names import apart, word
 from headway_analysis.measures.tries import COMPLETION, FORMAT, Try
 from headway_analysis.statistics.estimates import Sample, Unit
 from headway_api.records import Outcome
 
-Price = Callable[[Try], Decimal]
-"""US dollars that a try costs."""
+Price = Callable[[Try], Decimal | None]
+"""US dollars that a try costs; None where that is not known."""
 Part = tuple[float, float]
 """What a try adds above and below the line; the second is 1 for a plain mean."""
 Scale = Literal["share", "score", "amount"]
@@ -39,9 +40,14 @@ class Measure:
     row: Callable[[Sequence[Try]], float | None] | None = None
     """Of all tries at one row, instead of `part`."""
     less_is_better: bool = False
+    known: Callable[[Try], bool] | None = None
+    """Whether a try says it. Where one does not, the candidate has no value: the others would be a choice."""
 
     def sample(self, tries: Iterable[Try]) -> Sample:
         """Its values among one candidate's tries."""
+        tries = list(tries)
+        if self.known is not None and not all(map(self.known, tries)):
+            tries = []
         found = sorted(self._by_row(tries) if self.row else self._by_try(tries))
         tops = np.array([top for _, _, top, _ in found])
         bottoms = np.array([bottom for _, _, _, bottom in found])
@@ -85,7 +91,12 @@ def catalogue(tries: Sequence[Try], ks: Sequence[int], price: Price | None = Non
 
 
 def _mean(
-    name: str, scale: Scale, value: Callable[[Try], float | None], *, less_is_better: bool = False
+    name: str,
+    scale: Scale,
+    value: Callable[[Try], float | None],
+    *,
+    less_is_better: bool = False,
+    known: Callable[[Try], bool] | None = None,
 ) -> Measure:
     """A mean over scored tries that have a value."""
 
@@ -93,7 +104,7 @@ def _mean(
         found = value(each) if each.scored else None
         return None if found is None else (float(found), 1.0)
 
-    return Measure(name, scale, part, less_is_better=less_is_better)
+    return Measure(name, scale, part, less_is_better=less_is_better, known=known)
 
 
 def _judgments() -> Iterator[Measure]:
@@ -135,7 +146,7 @@ def _over_row(
 def _reported(tries: Sequence[Try]) -> Iterator[Measure]:
     """The environment's own numbers, but those that have a name here already."""
     for name in sorted({name for each in tries for name in each.metrics} - {COMPLETION, FORMAT}):
-        yield _mean(f"metric_{word(name)}", "score", _metric(name))
+        yield _mean(f"metric_{apart(name)}", "score", _metric(name))
 
 
 def _metric(name: str) -> Callable[[Try], float | None]:
@@ -149,11 +160,16 @@ def _calls_of(name: str) -> Callable[[Try], float]:
 
 def _efforts() -> Iterator[Measure]:
     yield _mean("turns", "amount", lambda each: each.turns, less_is_better=True)
-    yield _mean("prompt_tokens", "amount", lambda each: each.prompt_tokens, less_is_better=True)
-    yield _mean("cached_tokens", "amount", lambda each: each.cached_tokens, less_is_better=True)
-    yield _mean("sampled_tokens", "amount", lambda each: each.sampled_tokens, less_is_better=True)
+    yield _tokens("prompt_tokens", lambda each: each.prompt_tokens)
+    yield _tokens("cached_tokens", lambda each: each.cached_tokens)
+    yield _tokens("sampled_tokens", lambda each: each.sampled_tokens)
     yield _mean("seconds", "amount", lambda each: each.seconds, less_is_better=True)
     yield _mean("sandbox_seconds", "amount", lambda each: each.sandbox_seconds, less_is_better=True)
+
+
+def _tokens(name: str, value: Callable[[Try], float]) -> Measure:
+    """Mean tokens of a try, where every answer was counted."""
+    return _mean(name, "amount", value, less_is_better=True, known=lambda each: not each.uncounted_turns)
 
 
 def _tools(tries: Sequence[Try]) -> Iterator[Measure]:
@@ -189,16 +205,14 @@ def _endings() -> Iterator[Measure]:
 def _costs(price: Price) -> Iterator[Measure]:
     """Costs count what was wasted too: the numerator takes every try, the denominator only the good ones."""
 
+    def known(each: Try) -> bool:
+        return price(each) is not None
+
     def each_scored(each: Try) -> Part | None:
-        return float(price(each)), float(each.scored)
+        return float(price(each) or 0), float(each.scored)
 
     def each_success(each: Try) -> Part | None:
-        return float(price(each)), float(each.success)
+        return float(price(each) or 0), float(each.success)
 
-    yield Measure("cost", "amount", each_scored, less_is_better=True)
-    yield Measure("cost_per_success", "amount", each_success, less_is_better=True)
-
-
-def word(name: str) -> str:
-    """A name as a metric's name takes it: letters, digits and underscores."""
-    return "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in name)
+    yield Measure("cost", "amount", each_scored, less_is_better=True, known=known)
+    yield Measure("cost_per_success", "amount", each_success, less_is_better=True, known=known)

@@ -20,6 +20,7 @@ from headway_analysis.measures.episodes import (
     spread,
     success,
 )
+from headway_analysis.measures.names import NAME_LENGTH, apart, word
 from headway_analysis.measures.tries import (
     COMPLETION,
     answered,
@@ -34,8 +35,6 @@ Figures = dict[str, float]
 TOOLS_MOST = 32
 """Tools that have a figure of their own; the calls of all others are added up as `OTHER_TOOLS`."""
 OTHER_TOOLS = "other"
-NAME_LENGTH = 64
-"""Characters of a tool's or a metric's name that are kept."""
 
 
 def batch(
@@ -153,7 +152,7 @@ def _reported(prefix: str, episodes: Sequence[EpisodeRecord]) -> Figures:
     found: dict[str, list[float]] = {}
     for episode in episodes:
         for name, value in episode.metrics.items():
-            found.setdefault(word(name), []).append(value)
+            found.setdefault(apart(name), []).append(value)
     return {f"{prefix}/reward_metrics/{name}": spread(values).mean for name, values in found.items()}
 
 
@@ -238,7 +237,7 @@ def _by_tool(made: Iterable[Mapping[str, int]]) -> Counter[str]:
     """Calls of each tool; of too many tools, of those called most."""
     counts: Counter[str] = Counter()
     for name, calls in ((name, calls) for by_tool in made for name, calls in by_tool.items()):
-        counts[word(name)] += calls
+        counts[word(name)[:NAME_LENGTH] or "_"] += calls
     ordered = sorted(counts, key=lambda name: (-counts[name], name))
     found: Counter[str] = Counter({name: counts[name] for name in ordered[:TOOLS_MOST]})
     for name in ordered[TOOLS_MOST:]:
@@ -280,9 +279,3 @@ def _spread(prefix: str, values: Sequence[float]) -> Figures:
 def _share(flags: Iterable[bool]) -> float:
     flags = list(flags)
     return sum(flags) / len(flags) if flags else 0.0
-
-
-def word(name: str) -> str:
-    """A name as Prometheus takes it."""
-    kept = name[:NAME_LENGTH]
-    return "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in kept) or "_"

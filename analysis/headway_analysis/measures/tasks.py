@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from headway_analysis.measures.episodes import rewards, scored, scores, spread, success
-from headway_analysis.measures.figures import Figures, word
+from headway_analysis.measures.figures import Figures
+from headway_analysis.measures.names import apart
 from headway_api.records import EpisodeRecord, GroupRecord
 
 MOST_TASKS: Final = 32
@@ -52,9 +53,9 @@ def _one(episodes: Sequence[EpisodeRecord], threshold: float) -> dict[str, float
 
 
 def shown(prefix: str, found: Mapping[str, Mapping[str, float]]) -> Figures:
-    """The figures of tasks as metrics name them: `<prefix>/task_<figure>/<task>`."""
+    """The figures of tasks as metrics name them: `<prefix>/task_<figure>/<task>`, by `names.apart`."""
     return {
-        f"{prefix}/task_{name}/{word(task)}": value
+        f"{prefix}/task_{name}/{apart(task)}": value
         for task, figures in found.items()
         for name, value in figures.items()
     }

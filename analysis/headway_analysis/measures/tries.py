@@ -79,6 +79,8 @@ class Attempt:
     sampled_tokens: int
     finished_at: float
     """Unix time; its day decides the prices."""
+    uncounted_turns: int = 0
+    """Turns of which an endpoint did not say what they cost."""
 
     @property
     def day(self) -> date:
@@ -143,6 +145,9 @@ class Try:
     """Unix time; its day decides the prices."""
     sampled_by: SampledBy = "servers"
     """As `GroupRecord.sampled_by`. Of `nobody`, the tokens are those of the run that was scored again."""
+    uncounted_turns: int = 0
+    """Turns of which an endpoint did not say what they cost, those of lost attempts included. Their tokens
+    are 0 in every count."""
     earlier: tuple[Attempt, ...] = ()
     """Attempts before this one, which were lost."""
 
@@ -150,6 +155,11 @@ class Try:
     def scored(self) -> bool:
         """Whether the try takes part in means: every outcome but InfraError."""
         return self.outcome is not Outcome.INFRA_ERROR
+
+    @property
+    def bill_known(self) -> bool:
+        """Whether all that it is billed for was counted."""
+        return not self.uncounted_turns or self.sampled_by == "nobody"
 
     @property
     def cluster(self) -> str:
@@ -231,6 +241,7 @@ def a_try(
         token_limit=at_token_limit(episode, rules.max_turns),
         finished_at=episode.finished_at,
         sampled_by=sampled_by,
+        uncounted_turns=sum(each.uncounted_turns for each in (*earlier, used)),
         earlier=earlier,
     )
 
@@ -243,6 +254,7 @@ def _attempt(episode: EpisodeRecord) -> Attempt:
         cached_tokens=sum(turn.cached_tokens for turn in turns),
         sampled_tokens=sum(turn.sampled_tokens for turn in turns),
         finished_at=episode.finished_at,
+        uncounted_turns=sum(not turn.counted for turn in turns),
     )
 
 

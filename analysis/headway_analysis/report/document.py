@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from math import fsum
@@ -17,7 +17,7 @@ from headway_analysis.measures.tries import Try
 from headway_analysis.statistics.differences import Difference, Finding
 from headway_analysis.statistics.estimates import Estimate, Why
 from headway_api.config import EvalConfig
-from headway_api.prices import PriceBook, cost_by_day
+from headway_api.prices import PriceBook, cost_by_day, unpriced
 from headway_api.spec.evaluation import BASE_SUFFIX, Candidate
 
 VERSION: Final = 1
@@ -44,6 +44,8 @@ class Standing:
     """Why it failed, in one word."""
     message: str | None = None
     """Why it failed: the field and the fix."""
+    dropped: Mapping[str, str] = field(default_factory=dict)
+    """Of an endpoint: parameters that it refused -> the one sent instead, or an empty string."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +133,9 @@ def _candidate(run: Finished, standing: Standing, found: Comparison) -> dict[str
         "outcomes": dict(sorted(outcomes.items())),
         "usage": used_by(every),
         "cost": _dollars(total_cost(every, priced(run.book))),
+        "unpriced": unpriced((used for each in every for used in each.usage_by_day.items()), run.book),
+        "uncounted": uncounted(every),
+        "dropped": dict(sorted(standing.dropped.items())),
         "measures": {
             task: {name: figure(each) for name, each in of.items()}
             for task, of in found.estimates.get(standing.name, {}).items()
@@ -187,6 +192,32 @@ def _gate(run: Finished, found: Comparison) -> dict[str, Any] | None:
     }
 
 
+def uncounted(tries: Iterable[Try]) -> int:
+    """Answers of which an endpoint did not say what they cost."""
+    return sum(each.uncounted_turns for each in tries)
+
+
+def gaps(dropped: Mapping[str, str], answers: int, classes: Sequence[str]) -> list[str]:
+    """What is missing of a candidate, a sentence each.
+
+    Args:
+        dropped: parameters that its endpoint refused -> the one sent instead, or an empty string.
+        answers: those that its endpoint did not count.
+        classes: what it used that has no price.
+    """
+    found = []
+    if dropped:
+        names = ", ".join(
+            f"{name} ({new} is sent instead)" if new else name for name, new in sorted(dropped.items())
+        )
+        found.append(f"the endpoint refused {names}, which is left out since")
+    if answers:
+        found.append(f"the endpoint did not count {answers} answers, so token and cost figures are left out")
+    if classes:
+        found.append(f"unpriced: the price book has no price for {', '.join(classes)}")
+    return found
+
+
 def used_by(tries: Iterable[Try]) -> dict[str, float]:
     """What some tries used, by class."""
     return _summed(each.usage for each in tries)
@@ -208,6 +239,7 @@ def _usage(run: Finished) -> dict[str, Any]:
         "total": billed,
         "ofNoTry": remainder(billed, tried),
         "cost": _dollars(cost_by_day(run.days.items(), run.book)),
+        "unpriced": unpriced(run.days.items(), run.book),
         "priceBook": run.book.as_object(),
     }
 
@@ -218,6 +250,6 @@ def remainder(total: Mapping[str, float], part: Mapping[str, float]) -> dict[str
     return {name: amount for name, amount in left.items() if abs(amount) > 1e-6 * max(1.0, part.get(name, 0))}
 
 
-def _dollars(amount: Decimal) -> str:
-    """Exactly, without an exponent."""
-    return f"{amount:f}"
+def _dollars(amount: Decimal | None) -> str | None:
+    """Exactly, without an exponent; None where it is not known."""
+    return None if amount is None else f"{amount:f}"

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from headway_analysis.measures.candidate import ALL
+from headway_analysis.report.document import gaps
 from headway_analysis.statistics.differences import Finding
 
 Json = Mapping[str, Any]
@@ -44,6 +45,7 @@ def markdown(report: Json) -> str:
         _suites(report),
         _tasks(report),
         _cost(report),
+        _gaps(report),
         _failures(report),
         _notes(report),
     ]
@@ -158,6 +160,8 @@ def _cost(report: Json) -> str:
     usage = report["usage"]
     lines = [_bill(each) for each in report["candidates"] if each["tries"]]
     said = f"In all: ${_money(usage['cost'])}, by the price book {_cell(usage['priceBook']['name'])}."
+    if usage["unpriced"]:
+        said += f" Without {', '.join(usage['unpriced'])}, for which it has no price."
     left = ", ".join(f"{number(amount)} {name}" for name, amount in usage["ofNoTry"].items())
     if left:
         said += f" Of this, {left} belong to no try: groups that were begun again after a restart."
@@ -171,11 +175,27 @@ def _bill(candidate: Json) -> list[str]:
     dear = (_measure(candidate, name) for name in ("cost", "cost_per_success"))
     each = ["-" if found is None else f"${number(found['value'])}" for found in dear]
     seconds = number(used.get("sandboxSeconds", 0))
-    return [_cell(candidate["name"]), f"${_money(candidate['cost'])}", *each, f"{tokens:,.0f}", seconds]
+    cost = f"${_money(candidate['cost'])}" if candidate["cost"] is not None else _unknown(candidate)
+    counted = "uncounted" if candidate["uncounted"] else f"{tokens:,.0f}"
+    return [_cell(candidate["name"]), cost, *each, counted, seconds]
+
+
+def _unknown(candidate: Json) -> str:
+    return "unpriced" if candidate["unpriced"] else "uncounted"
 
 
 def _money(amount: str) -> str:
     return f"{float(amount):.4f}"
+
+
+def _gaps(report: Json) -> str:
+    """What an endpoint refused or did not count, and what has no price."""
+    lines = [
+        f"- {_cell(each['name'])}: {_cell(said)}."
+        for each in report["candidates"]
+        for said in gaps(each["dropped"], each["uncounted"], each["unpriced"])
+    ]
+    return _section("What is missing", "\n".join(lines))
 
 
 def _failures(report: Json) -> str:

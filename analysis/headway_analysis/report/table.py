@@ -64,6 +64,7 @@ COLUMNS: Final = (
     Column("cached_tokens", "int64", "Prompt tokens found in the cache.", lambda t: t.cached_tokens),
     Column("sampled_tokens", "int64", "Tokens that were sampled.", lambda t: t.sampled_tokens),
     Column("discarded_tokens", "int64", "Tokens spent on lost attempts.", lambda t: t.discarded_tokens),
+    Column("uncounted_turns", "int64", "Turns that an endpoint did not count.", lambda t: t.uncounted_turns),
     Column("seconds", "double", "From the episode's start to its end.", lambda t: t.seconds),
     Column("sandbox_seconds", "double", "Seconds that it held a sandbox.", lambda t: t.sandbox_seconds),
     Column("finished_at", "double", "End of the episode, Unix time.", lambda t: t.finished_at),
@@ -78,7 +79,7 @@ COLUMNS: Final = (
     Column("metrics", "numbers", "The environment's own numbers.", lambda t: by_name(t.metrics)),
     Column("usage", "usage", "What the ledger bills, by day and class.", lambda t: bill(t)),
 )
-COST: Final = Column("cost", "double", "US dollars, by the report's price book.", lambda t: None)
+COST: Final = Column("cost", "double", "US dollars by the price book, or null.", lambda t: None)
 
 
 def by_name(numbers: Mapping[str, float]) -> list[tuple[str, float]]:
@@ -100,19 +101,24 @@ def table(tries: Mapping[str, Iterable[Try]], price: Price | None = None) -> pa.
 
     Args:
         tries: by candidate.
-        price: cost of a try; without it the column `cost` is null.
+        price: cost of a try, null where that is not known; without it the column `cost` is null.
     """
     import pyarrow as pa
 
     ordered = [each for of in tries.values() for each in sorted(of, key=lambda t: (t.place.row, t.index))]
     types = _types()
     columns = {column.name: [column.value(each) for each in ordered] for column in COLUMNS}
-    columns[COST.name] = [None if price is None else float(price(each)) for each in ordered]
+    columns[COST.name] = [_cost(each, price) for each in ordered]
     fields = [
         pa.field(column.name, types[column.kind], metadata={"meaning": column.meaning})
         for column in (*COLUMNS, COST)
     ]
     return pa.table(columns, schema=pa.schema(fields, metadata={"headway.version": VERSION}))
+
+
+def _cost(each: Try, price: Price | None) -> float | None:
+    found = None if price is None else price(each)
+    return None if found is None else float(found)
 
 
 def parquet(found: pa.Table) -> bytes:

@@ -66,8 +66,9 @@ class CandidateCheckpoint(SpecModel):
     job: Label
     """Name of the RLTrainingJob."""
     which: Literal["best", "latest"] | None = None
-    """best: the weights that validated best so far. latest: the newest published. Absent, without step:
-    best."""
+    """best: the weights that validated best so far. latest: the newest published; of a job that still runs,
+    the newest validated, which stay, or until there are any those of its newest checkpoint. Absent, without
+    step: best."""
     step: Annotated[int, Field(ge=0, le=1000000)] | None = None
     """The weights of this step. They must still be kept: those of step 0, of validated steps and of kept
     checkpoints are (spec.checkpoints of the training job)."""

@@ -59,12 +59,10 @@ class Caller:
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             return Verdict(Kind.BROKEN, self._words(error), reason="EndpointUnreachable")
 
-    async def listed(self) -> bool | Verdict:
-        """Whether the endpoint lists the model; a verdict where it takes no token, or not this one."""
+    async def listed(self) -> bool:
+        """Whether the endpoint lists the model. A list that is refused or cannot be read says nothing."""
         try:
             answer = await self._call("GET", "models", None)
-            if answer.status in (401, 403):
-                return self._judged(answer, {"messages": []})
             found = document(answer.data)["data"] if answer.status == 200 else []
             return any(model["id"] == self.spec.model for model in found)
         except (aiohttp.ClientError, OSError, Unreadable, ValueError, TypeError, KeyError):

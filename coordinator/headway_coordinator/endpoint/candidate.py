@@ -20,9 +20,12 @@ TURNS = 8
 
 @asynccontextmanager
 async def connected(
-    job: EvalConfig, candidate: Candidate, environ: Mapping[str, str]
+    job: EvalConfig, candidate: Candidate, environ: Mapping[str, str], *, answered: bool = False
 ) -> AsyncIterator[EndpointChat]:
     """Whoever answers an endpoint candidate's turns, with connections of its own.
+
+    Args:
+        answered: whether an earlier process had answers of it.
 
     Raises:
         CandidateFault: its token is missing, or none that can be sent.
@@ -32,7 +35,15 @@ async def connected(
     token = token_of(candidate.name, spec, environ)
     timeout = float(job.spec.rollout.timeout_seconds)
     async with aiohttp.ClientSession(connector=connector(), cookie_jar=aiohttp.DummyCookieJar()) as http:
-        yield EndpointChat(http, candidate.name, spec, token, timeout=timeout, patience=patience(job))
+        yield EndpointChat(
+            http,
+            candidate.name,
+            spec,
+            token,
+            timeout=timeout,
+            patience=patience(job),
+            answered=answered,
+        )
 
 
 def token_of(candidate: str, spec: CandidateEndpoint, environ: Mapping[str, str]) -> str | None:

@@ -4,7 +4,7 @@ A turn is one POST to `<url>/chat/completions`, without a stream and without log
 
     429, 503, 529, no connection  all requests wait as long as asked, else longer each time; up to `patience`
     500, a broken connection      the request is sent again, `TRIES` times in all; then the episode is lost
-    HTML, no JSON, no choices     the same; then the candidate ends
+    HTML, no JSON, no choices     the same; if nothing was ever answered, the candidate ends instead
     a parameter is refused        it is left out from then on, and `Notes.dropped` says so
     the conversation is too long  once without a bound on the answer, then the episode is truncated
     401, 403, 404, a redirect     the candidate ends: a `CandidateFault` names the field to change
@@ -60,7 +60,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class Notes:
-    """What a report says of an endpoint. Counted by this process alone."""
+    """What was learned of an endpoint. Counted by this process alone."""
 
     dropped: dict[str, str] = field(default_factory=dict)
     """Parameter that the endpoint refused -> the one that was sent instead, or an empty string."""
@@ -68,8 +68,6 @@ class Notes:
     """Requests for a turn, those that failed included."""
     busy: int = 0
     """Those after which all had to wait."""
-    uncounted: int = 0
-    """Turns of which the endpoint did not say what they cost: their tokens are recorded as 0."""
 
 
 class EndpointChat:
@@ -84,6 +82,7 @@ class EndpointChat:
         *,
         timeout: float,
         patience: float,
+        answered: bool = False,
     ) -> None:
         """Nothing is sent yet.
 
@@ -94,6 +93,7 @@ class EndpointChat:
             token: bearer token; None where spec.secretRef is absent.
             timeout: longest a turn may take, in seconds, every try and wait included.
             patience: longest time without one success, in seconds, before the candidate ends.
+            answered: whether an earlier process had answers of it.
         """
         self._candidate = candidate
         self._spec = spec
@@ -102,7 +102,7 @@ class EndpointChat:
         self._caller = Caller(http, spec, token)
         self._pace = Pace(spec.max_concurrency, spec.requests_per_minute)
         self._dialect = Dialect()
-        self._answered = False
+        self._answered = answered
         """Whether a turn of an episode succeeded: a probe has no tools."""
         self._failing: tuple[float, Verdict] | None = None
         """Since when nothing has succeeded, and what failed last."""
@@ -111,7 +111,7 @@ class EndpointChat:
         self.notes = Notes(dropped=self._dialect.dropped)
 
     async def ready(self) -> None:
-        """Return once the endpoint's own pause is over; for whoever begins episodes."""
+        """Return once the endpoint's own pause is over: an episode that begins then holds no sandbox idle."""
         await self._pace.ready()
 
     def forget(self, session: str) -> None:
@@ -130,13 +130,13 @@ class EndpointChat:
         number, session.begun = session.begun, session.begun + 1
         reply = await self._in_time(session, ask, number)
         self._answered = True
-        self.notes.uncounted += not reply.counted
         return _recorded(session, ask, number, reply)
 
     async def probe(self) -> None:
         """Find out early whether the endpoint answers, for the price of at most one short answer.
 
-        A list of models that has the candidate's is enough. An endpoint that is not there yet is waited for.
+        A list of models that has the candidate's is enough. Where it has not, or is refused, a chat decides:
+        a token may be good for chats alone. An endpoint that is not there yet is waited for.
         What a probe costs is in no record.
 
         Raises:
@@ -155,12 +155,9 @@ class EndpointChat:
     async def _listed(self) -> bool:
         try:
             async with asyncio.timeout(min(self._timeout, LIST_SECONDS)):
-                found = await self._caller.listed()
+                return await self._caller.listed()
         except TimeoutError:
             return False
-        if isinstance(found, Verdict):
-            raise self._end(found.reason, found.name, found.said)
-        return found
 
     async def _in_time(self, session: Session, ask: Ask, number: int) -> Reply:
         try:
@@ -237,7 +234,7 @@ class EndpointChat:
         """Wait before the request is sent once more, unless it has failed too often."""
         wait = verdict.wait or backoff(tries)
         self._failed(verdict, wait)
-        if tries >= TRIES and verdict.kind is Kind.UNREADABLE:
+        if tries >= TRIES and verdict.kind is Kind.UNREADABLE and not self._answered:
             raise self._end(verdict.reason, "url", verdict.said)
         if tries >= TRIES:
             raise InfraFault(f"{self._at} failed {tries} times, last: {verdict.said}")
@@ -295,6 +292,7 @@ def _recorded(session: Session, ask: Ask, number: int, reply: Reply) -> Completi
         finish_reason=reply.finish_reason,
         malformed_tool_calls=sum(call.problem is not None for call in reply.parsed.calls),
         policy_version=ELSEWHERE,
+        counted=reply.counted,
     )
     node = len(session.nodes)
     session.turns.append(turn)

@@ -40,7 +40,7 @@ class Kind(StrEnum):
     BROKEN = "broken"
     """Try again a few times."""
     UNREADABLE = "unreadable"
-    """Try again a few times; then the address is no chat endpoint."""
+    """Try again a few times; then the address is no chat endpoint, unless it has answered before."""
     DROP = "drop"
     """Leave the parameter `name` out."""
     FULL = "full"

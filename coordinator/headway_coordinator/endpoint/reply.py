@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -31,6 +32,15 @@ FINISH = {
     "content_filter": ("content_filter", "refusal", "safety"),
 }
 """Why an answer ended, and the names that endpoints have for it."""
+CUT = re.compile(r"abort|cancel|error|fail|interrupt|insufficient|time_?out", re.IGNORECASE)
+"""In a word for an end that is in no list: the answer is not all there."""
+OTHER_FINISH = (
+    ("length", re.compile(r"length|max|limit|truncat|incomplete", re.IGNORECASE)),
+    ("content_filter", re.compile(r"filter|safety|block|refus|prohibit|recitation|sensitive", re.IGNORECASE)),
+)
+"""How other words for an end are read. Any that is left is a `stop`: the endpoint ended a whole answer."""
+MOST_TOKENS = 10**9
+"""Of one turn. A larger count is no count."""
 _FINISH = {name: reason for reason, names in FINISH.items() for name in names}
 
 
@@ -128,10 +138,10 @@ def _failed(error: Any, data: bytes) -> Failed:
 
 
 def _finish(reason: object) -> str:
-    found = _FINISH.get(reason.lower()) if isinstance(reason, str) else None
-    if found is None:
+    if not isinstance(reason, str) or not reason or CUT.search(reason):
         raise Unreadable(f"the answer's finish_reason is {str(reason)[:100]!r}: it may be cut short")
-    return found
+    known = _FINISH.get(reason.lower())
+    return known or next((means for means, words in OTHER_FINISH if words.search(reason)), "stop")
 
 
 def _content(message: dict[str, Any]) -> str:
@@ -194,7 +204,9 @@ def _usage(usage: Any) -> dict[str, Any]:
 
 
 def _count(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_TOKENS:
+        return value
+    return None
 
 
 def _text(text: str) -> str:

@@ -123,8 +123,8 @@ def _published(candidate: ResolvedCandidate, store: Store) -> WeightsManifest:
         raise CandidateFault("CheckpointMissing", text, which) from error
     if not kept:
         text = (
-            f"job {candidate.job} keeps no weights of step {step}: name a step that it keeps, best or "
-            "latest, or raise spec.checkpoints.keepLast of that job"
+            f"job {candidate.job} keeps no weights of step {step}: write best, or in {which}.step a "
+            "validated step, whose weights stay; or raise spec.checkpoints.keepLast of that job"
         )
         raise CandidateFault("CheckpointMissing", text, which)
     return report.weights

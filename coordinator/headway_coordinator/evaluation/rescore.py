@@ -97,7 +97,9 @@ class Rescorer:
         if before.outcome is Outcome.AGENT_ERROR:
             raise AgentFault(before.error or "the recorded agent failed")
         reported = [before.reward] if self.reports_reward and before.reward is not None else None
-        return Played(before.outcome is Outcome.TRUNCATED, before.error, reported)
+        # The record does not say which of its metrics came with the agent's reward: all are told again.
+        metrics = before.metrics if reported else {}
+        return Played(before.outcome is Outcome.TRUNCATED, before.error, reported, metrics)
 
     def _recorded(self, episode_id: str) -> EpisodeRecord:
         group_id, index, _ = episode_id.rsplit("-", 2)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from headway_analysis.comparison import Comparison
 from headway_analysis.measures.candidate import priced
@@ -30,6 +32,8 @@ from headway_coordinator.ledger.segments import Days
 from headway_coordinator.metrics import evaluations
 from headway_coordinator.spool import Spool
 
+FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+"""The disk takes no more."""
 _log = logging.getLogger(__name__)
 
 
@@ -64,7 +68,7 @@ def write(store: Store, layout: Layout, run: Run, found: Comparison) -> MlflowRu
 
 def _finished(run: Run) -> Finished:
     standings = [
-        Standing(each.name, each.stage, each.all_tries, each.reason, each.message)
+        Standing(each.name, each.stage, each.all_tries, each.reason, each.message, each.dropped)
         for each in run.state.candidates.values()
     ]
     days = {day: {name.value: amount for name, amount in used.items()} for day, used in run.days.items()}
@@ -74,13 +78,16 @@ def _finished(run: Run) -> Finished:
 def _log_of(store: Store, layout: Layout, run: Finished, standing: Standing, found: Comparison) -> None:
     """The Inspect log of one candidate. It shows what the trajectories hold: a fault of it fails no job."""
     name, estimates = standing.name, found.estimates.get(standing.name, {})
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, f"{name}.eval")
+    with ExitStack() as stack:
         try:
+            path = Path(stack.enter_context(tempfile.TemporaryDirectory()), f"{name}.eval")
             inspect_log.write(path, run, standing, estimates, played(store, layout, standing))
-        except (ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RuntimeError, OSError) as error:
+            # Of the operating system's errors the disk's alone: the store may be away, and is waited for.
+            if isinstance(error, OSError) and error.errno not in FULL:
+                raise
             text = f"{type(error).__name__}: {error}"
-            logs.event(_log, "inspect-log-failed", level=logging.ERROR, candidate=name, error=text)
+            logs.event(_log, "inspect-log-failed", level=logging.WARNING, candidate=name, error=text)
             return
         store.upload(path, layout.log(name))
 

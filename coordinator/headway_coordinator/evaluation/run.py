@@ -6,6 +6,7 @@ rows are measured       in the order of the file, every candidate of a unit at a
 a group is done         once it is in the spool and in the ledger; a successor does not sample it again
 a place is free         once its group is sampled: the next one begins while that one is written down
 a unit ends             when each of its candidates has every row, or has failed; its servers are let go
+a process is stopped    its servers stay: the successor goes on with them
 """
 
 from __future__ import annotations
@@ -174,11 +175,11 @@ class Evaluation:
         async with self._sets_at_once:
             self.state.server_sets.add(unit.server_set)
             self._moved()
-            try:
-                await self._measure(unit)
-            finally:
-                self.state.server_sets.discard(unit.server_set)
-                self._moved()
+            # A coordinator that is stopped midway still needs them: its successor goes on with servers that
+            # have the models loaded. Of a job that is suspended or over, the operator takes them anyway.
+            await self._measure(unit)
+            self.state.server_sets.discard(unit.server_set)
+            self._moved()
 
     async def _measure(self, unit: Unit) -> None:
         async with unit.open() as players:
@@ -259,6 +260,8 @@ class Evaluation:
 
     async def _keep(self, unit: Unit, candidate: CandidateState, group: GroupRecord) -> None:
         """Make a group durable, then count it."""
+        if candidate.dropped:
+            group = group.model_copy(update={"dropped": candidate.dropped})
         group = await self._store(self._put, group)
         await self._store(self._ledger.group, group)
         self._add(candidate, group)
@@ -278,6 +281,7 @@ class Evaluation:
         rules = self._rules if group.suite is None else self._suite_rules
         candidate.tries[position] = tries_of(group, self._place(candidate.name, position), rules)
         candidate.days = fold(events.of_group(group), candidate.days)
+        candidate.known_dropped |= group.dropped
 
     def _place(self, candidate: str, position: int) -> Place:
         one = self._measured[position]

@@ -33,7 +33,9 @@ class CandidateState:
     days: Days = field(default_factory=dict)
     """What it has used, by day and class."""
     notes: Notes | None = None
-    """Of an endpoint: what it refused or did not say."""
+    """Of an endpoint: what this process has learned of it."""
+    known_dropped: dict[str, str] = field(default_factory=dict)
+    """As `GroupRecord.dropped`, of all of its groups."""
     lost: asyncio.Event = field(default_factory=asyncio.Event)
     """Nothing will sample for it any more: what still runs for it ends."""
     lost_in_a_row: int = 0
@@ -54,6 +56,12 @@ class CandidateState:
     def fault(self, fault: CandidateFault) -> None:
         """The same, of a fault that names its field."""
         self.fail(fault.reason, fault.sentence)
+
+    @property
+    def dropped(self) -> dict[str, str]:
+        """Parameters that the endpoint refused -> the one sent instead, or an empty string. It outlives this
+        process, as it is kept with each group."""
+        return self.known_dropped | (self.notes.dropped if self.notes else {})
 
     @property
     def all_tries(self) -> list[Try]:

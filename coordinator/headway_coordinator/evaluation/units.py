@@ -41,6 +41,12 @@ from headway_coordinator.sandboxes import Broker
 from headway_coordinator.seeds import seed
 
 
+async def _once_ready(chat: EndpointChat, play: groups.Run, task: Task) -> EpisodeRecord:
+    """Live an episode, but not while the endpoint asks to wait: its sandbox and its deadline would run."""
+    await chat.ready()
+    return await play(task)
+
+
 class Nobody:
     """Remembers nothing between turns."""
 
@@ -158,13 +164,16 @@ class Units:
         async with AsyncExitStack() as stack:
             chat: EndpointChat | None = None
             with self._fault_of(asked.name):
-                chat = await stack.enter_async_context(connected(self.job, asked, os.environ))
+                before = self.state.candidates[asked.name].answered
+                opened = connected(self.job, asked, os.environ, answered=before)
+                chat = await stack.enter_async_context(opened)
                 await chat.probe()
             if chat is None or not self._is_wanted(asked.name):
                 yield {}
                 return
             self.state.candidates[asked.name].notes = chat.notes
-            yield {asked.name: self._player(Backend(chat, Places(room.follower())), chat)}
+            play = self._player(Backend(chat, Places(room.follower())), chat)
+            yield {asked.name: partial(_once_ready, chat, play)}
 
     @asynccontextmanager
     async def _again(self, asked: Candidate, lost: set[str]) -> AsyncIterator[Players]:

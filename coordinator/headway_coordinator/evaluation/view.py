@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import date
 
 from headway_analysis.comparison import HEADLINE, Comparison
 from headway_analysis.gate import Bound, GateSpec, Verdict
+from headway_analysis.report.document import gaps, uncounted
 from headway_analysis.statistics.estimates import Estimate
 from headway_api import status as st
 from headway_api.artifacts import Layout
@@ -73,11 +74,14 @@ def _result(
 ) -> st.CandidateResult:
     name, tries = candidate.name, candidate.own_tries
     score = found.estimate(name, HEADLINE)
+    bill = usage(candidate.days, book, today) if candidate.days else None
+    known = all(each.bill_known for each in candidate.all_tries)
+    said = message(candidate, bill.unpriced if bill else [])
     return st.CandidateResult(
         name=name,
         state=candidate.stage,
         reason=candidate.reason,
-        message=candidate.message[:TEXT] if candidate.message else None,
+        message=said[:TEXT] or None,
         rows=state.rows_of(candidate),
         tries=sum(each.scored for each in tries),
         infra_errors=sum(not each.scored for each in tries),
@@ -85,10 +89,16 @@ def _result(
         external_score=interval(score),
         success=interval(found.estimate(name, "success")),
         difference=difference(name, found),
-        cost=usage(candidate.days, book, today).cost if candidate.days else None,
+        cost=bill.cost if bill and not bill.unpriced and known else None,
         score=in_a_line(score) if score else None,
         suites=suites(name, found),
     )
+
+
+def message(candidate: CandidateState, unpriced: Sequence[str]) -> str:
+    """Why a candidate failed, and what is missing of its figures."""
+    missing = gaps(candidate.dropped, uncounted(candidate.all_tries), unpriced)
+    return ". ".join([*([candidate.message] if candidate.message else ()), *missing])
 
 
 def interval(found: Estimate | None) -> st.Interval | None:

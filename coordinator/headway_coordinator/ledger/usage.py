@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import date
 
-from headway_api.prices import PriceBook, cost_by_day, shown
+from headway_api.prices import PriceBook, cost_by_day, shown, unpriced
 from headway_api.records import UsageClass
 from headway_api.status import Usage, decimal
 from headway_coordinator.ledger.segments import Days, total
@@ -32,5 +32,6 @@ def usage(days: Days, book: PriceBook, today: date) -> Usage:
         endpoint_tokens=sum(tokens[usage_class] for usage_class in ENDPOINT),
         sandbox_seconds=decimal(totals[UsageClass.SANDBOX_SECONDS], 1),
         cost=shown(cost_by_day(by_day, book)),
+        unpriced=unpriced(by_day, book),
         price_book=book.edition(today),
     )

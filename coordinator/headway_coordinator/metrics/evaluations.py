@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from headway_analysis.measures.candidate import ALL
+from headway_analysis.measures.names import hashed
 from headway_analysis.report.inspect_log import Played
 from headway_api import logs, names
 from headway_api.artifacts import Layout
@@ -39,6 +40,12 @@ SECONDS_MOST: Final = 300.0
 LINES_MOST: Final = 10_000
 """Tries of a candidate in MLflow's own table; `results.parquet` beside it has all of them."""
 TABLE: Final = "results.json"
+NAME_MOST: Final = 120
+TAKEN: Final = re.compile(
+    r"(mean|std|min|max)(_within_groups)?|(failed|succeeded)_rollouts|success_threshold|num_prompts"
+    r"|rollouts_per_prompt|zero_frac|\w+_(rate|share)|pass_\w+_\d+"
+)
+"""What stands behind a figure's name in `Content.figures`, as in `eval/reward/mean`."""
 _UNUSABLE = re.compile(r"[^A-Za-z0-9_.\- /]")
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -109,10 +116,19 @@ class Publisher:
         return run
 
     def candidates(self, parent: MlflowRun) -> None:
-        """A run below the job's for each candidate that was measured."""
+        """A run below the job's for each candidate that was measured. One that fails stops no other."""
         measured = [each for each in self._content.report["candidates"] if each["tries"]]
         for candidate in measured:
-            self._candidate(candidate, parent, TRACES_MOST // len(measured))
+            try:
+                self._candidate(candidate, parent, TRACES_MOST // len(measured))
+            except Exception as error:  # as in `publish`: what fails for one says nothing of the others
+                logs.event(
+                    _log,
+                    "mlflow-failed",
+                    level=logging.WARNING,
+                    candidate=candidate["name"],
+                    error=str(error),
+                )
 
     def _candidate(self, candidate: Mapping[str, Any], parent: MlflowRun, most: int) -> None:
         from mlflow.entities import Metric
@@ -201,13 +217,13 @@ def metrics(candidate: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str
     """
     found: dict[str, float | None] = {}
     for task, of in candidate["measures"].items():
-        behind = "" if task == ALL else f"/{usable(task)}"
+        behind = "" if task == ALL else f"/{shown_task(task)}"
         for measure, each in of.items():
             found[f"eval/{measure}{behind}"] = each["value"]
             found |= {f"eval/{measure}_{end}{behind}": each[end] for end in ("low", "high")}
     found |= _differences(candidate["name"], report["differences"], "")
     for suite, of in report["suites"].items():
-        found |= _differences(candidate["name"], of["differences"], f"/{usable(suite)}")
+        found |= _differences(candidate["name"], of["differences"], f"/{shown_task(suite)}")
     return {name: value for name, value in found.items() if value is not None}
 
 
@@ -241,8 +257,14 @@ def flat(path: str, value: Any) -> Iterator[tuple[str, str]]:
 
 
 def usable(name: str) -> str:
-    """A name as MLflow takes it."""
-    return _UNUSABLE.sub("_", name)[:120]
+    """A name as MLflow takes it. One that has to be changed gets a short hash, so that no two become one."""
+    short = _UNUSABLE.sub("_", name)[:NAME_MOST]
+    return short if short == name else hashed(short, name, NAME_MOST)
+
+
+def shown_task(task: str) -> str:
+    """A task in a metric's name. One that is called as a part of a training job's figures gets a hash too."""
+    return hashed(task, task) if TAKEN.fullmatch(task) else usable(task)
 
 
 def as_table(lines: Sequence[Mapping[str, Any]]) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
+from headway_analysis.measures.candidate import ALL
 from headway_api import lora_targets
 from headway_api.exits import JobError
 from headway_api.families import recipe
@@ -16,7 +17,7 @@ from headway_api.spec.model import Lora
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_coordinator.agents.builtin import opening
 from headway_coordinator.dataset import Row, check_column, tasks_of
-from headway_coordinator.episode import check_reward
+from headway_coordinator.episode import check_reward, check_sizes
 from headway_coordinator.faults import InfraFault
 from headway_coordinator.trajectory.render import Renderer
 
@@ -38,10 +39,23 @@ def tasks(rows: Sequence[Row], column: str, block: str) -> list[str]:
     """The task of each row of a block of spec.data.
 
     Raises:
-        JobError: `ColumnMissing`.
+        JobError: `ColumnMissing`, `TaskNameTaken`.
     """
     check_column(rows, column, f"{block}.taskColumn")
-    return tasks_of(rows, column) or []
+    found = tasks_of(rows, column) or []
+    task_names(found, column, block)
+    return found
+
+
+def task_names(found: Collection[str], column: str, block: str) -> None:
+    """No task has the name by which results mean every row.
+
+    Raises:
+        JobError: `TaskNameTaken`.
+    """
+    if ALL in found:
+        text = f"rows of {block} have the task {ALL} in column {column}, which means every row; rename it"
+        raise JobError("TaskNameTaken", text, field=f"{block}.taskColumn")
 
 
 def task_weights(named: Sequence[str], weights: Mapping[str, float]) -> str:
@@ -156,6 +170,10 @@ def reward(reply: FinishReply, spec: RLTrainingJobSpec | RLEvalJobSpec) -> str:
             f"{fault}; correct the environment's reward, or the range",
             field="spec.reward.range",
         ) from fault
+    try:
+        check_sizes(reply)
+    except InfraFault as fault:
+        raise JobError("RewardOutOfRange", str(fault), field="spec.environment.entrypoint") from fault
     return f"an episode without an answer has reward {reply.reward:g} and score {reply.score:g}"
 
 

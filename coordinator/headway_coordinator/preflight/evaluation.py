@@ -21,6 +21,8 @@ from headway_coordinator.sandboxes import Broker
 from headway_coordinator.seeds import seed
 
 BLOCK = "spec.data"
+MOST_TASKS = 64
+"""Tasks of an evaluation: each has some 70 figures of each candidate, with the ends of their intervals."""
 TASKS_SHOWN = 24
 """Most tasks that a message lists."""
 
@@ -47,7 +49,7 @@ class EvalRunner(Checklist):
         for name, column in (("taskColumn", data.task_column), ("clusterColumn", data.cluster_column)):
             if column is not None:
                 dataset.check_column(rows, column, f"{BLOCK}.{name}")
-        check_tasks(rows, data.task_column)
+        check_tasks(rows[: self.spec.evaluation.max_rows], data.task_column)
         check_suites(rows, data.task_column, [suite.name for suite in self.spec.suites])
         check_gate(self.spec, rows[: self.spec.evaluation.max_rows])
         return rows
@@ -93,16 +95,19 @@ class EvalRunner(Checklist):
 
 
 def check_tasks(rows: Sequence[Row], task_column: str | None) -> None:
-    """No task has the name by which the results mean every row.
+    """No task has the name by which the results mean every row, and there are not too many to show.
 
     Raises:
-        JobError: `TaskNameTaken`.
+        JobError: `TaskNameTaken`, `TooManyTasks`.
     """
-    if ALL in (tasks_of(rows, task_column) or ()):
+    found = set(tasks_of(rows, task_column) or ())
+    checks.task_names(found, str(task_column), BLOCK)
+    if len(found) > MOST_TASKS:
         text = (
-            f"rows of {BLOCK} have the task {ALL} in column {task_column}, which means every row; rename it"
+            f"the rows of {BLOCK} have {len(found)} tasks in column {task_column}, and each has every figure "
+            f"of its own: name a column with at most {MOST_TASKS} values there, or leave it out"
         )
-        raise JobError("TaskNameTaken", text, field=f"{BLOCK}.taskColumn")
+        raise JobError("TooManyTasks", text, field=f"{BLOCK}.taskColumn")
 
 
 def check_suites(rows: Sequence[Row], task_column: str | None, names: Sequence[str]) -> None:

@@ -52,6 +52,8 @@ def verified(job: Mapping[str, Any], run: Path) -> str:
         )
     lines = [
         f"  {name:<26}{count:>10,}{float(bill.cost_by_class[name]):>12.4f} {usage['currency']}"
+        if name in bill.cost_by_class
+        else f"  {name:<26}{count:>10,}{'unpriced':>12}"
         for name, count in bill.by_class.items()
     ]
     total = f"  {'total':<26}{sum(bill.by_class.values()):>10,}{bill.cost:>12} {usage['currency']}"

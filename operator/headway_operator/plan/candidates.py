@@ -258,7 +258,9 @@ def _weights(name: str, wanted: CandidateCheckpoint, job: Json) -> Weights | Mis
     if wanted.step is not None:
         return _of_step(field, wanted, status, newest, ended)
     if wanted.which == "latest":
-        return newest or _no_weights(f"{field}.job", wanted.job, ended)
+        if newest is None:
+            return _no_weights(f"{field}.job", wanted.job, ended)
+        return newest if ended else _kept(newest, status, job["spec"])
     best = status.checkpoints.best if status.checkpoints else None
     if best is not None:
         return best
@@ -269,6 +271,20 @@ def _weights(name: str, wanted: CandidateCheckpoint, job: Json) -> Weights | Mis
         f"RLTrainingJob {wanted.job} {'ended before it had validated' if ended else 'has not validated yet'}"
     )
     return _no_checkpoint(f"{field}.which", f"{text}; wait for it, or write which: latest", final=ended)
+
+
+def _kept(newest: Weights, status: RLTrainingJobStatus, spec: Json) -> Weights:
+    """Of a job that goes on, the newest weights that stay while servers load them.
+
+    Those of a validated step stay for good. Until there is one, those of the newest checkpoint, which stay
+    for spec.checkpoints.keepLast checkpoints more. Of full weights a checkpoint's folder may not hold all.
+    """
+    folder, checkpoints = newest.uri.rpartition("/")[0], status.checkpoints
+    best = checkpoints.best.step if checkpoints and checkpoints.best else 0
+    step = max(best, status.validation.step if status.validation else 0)
+    if step == 0 and "full" not in spec["model"]:
+        step = checkpoints.latest.step if checkpoints and checkpoints.latest else 0
+    return Weights(step=step, uri=f"{folder}/{step:06d}") if 0 < step < newest.step else newest
 
 
 def _of_step(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import logging
@@ -252,14 +253,15 @@ def test_a_server_that_is_away_takes_nothing_from_the_results(
     assert "mlflow-failed" in caplog.text
 
 
+@pytest.mark.parametrize("error", [ValueError("no such message"), OSError(errno.ENOSPC, "no space left")])
 def test_a_log_that_cannot_be_written_takes_nothing_from_the_other_results(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     written_by_inspect = inspect_log.write
 
     def write(path: Path, run: Any, standing: Any, *rest: Any) -> None:
         if standing.name == "base":
-            raise ValueError("no such message")
+            raise error
         written_by_inspect(path, run, standing, *rest)
 
     monkeypatch.setattr(inspect_log, "write", write)

@@ -22,6 +22,7 @@ from headway_analysis.measures.candidate import priced
 from headway_analysis.measures.tries import Try
 from headway_analysis.report.document import document
 from headway_analysis.report.table import parquet, table
+from headway_api.prices import DEFAULT, PriceBook
 from headway_api.spec.gate import Gate
 from headway_coordinator.evaluation import view
 from headway_coordinator.evaluation.state import CandidateState, EvalState
@@ -200,6 +201,20 @@ def test_it_judges_as_the_gate_does(
     counted = recount.Recount(lines(), document(run, compared))
     counted.run()
     assert [wrong for wrong in counted.wrong if wrong.startswith("gate")] == []
+
+
+@pytest.mark.parametrize("book", [job.BOOK, DEFAULT], ids=["priced", "unpriced"])
+def test_it_agrees_where_costs_are_not_known(recount: ModuleType, book: PriceBook) -> None:
+    """An answer that was not counted, and classes without a price."""
+    one, *others = job.tries()["reference"]
+    tries = {**job.tries(), "reference": [dataclasses.replace(one, uncounted_turns=1), *others]}
+    compared = compare_all(tries, job.KS, "base", None, priced(book))
+    standings = [dataclasses.replace(each, tries=tries[each.name]) for each in job.finished().standings]
+    report = document(dataclasses.replace(job.finished(), standings=standings, book=book), compared)
+    counted = recount.Recount(lines(tries, book), report)
+    counted.run()
+    assert counted.wrong == []
+    assert counted.report["candidates"][2]["cost"] is None
 
 
 @pytest.mark.parametrize(("df", "p"), [(1, 0.975), (7.5, 0.975), (200, 0.8), (3000, 0.975)])

@@ -12,8 +12,10 @@ import pytest
 
 from headway_analysis.comparison import compare_all
 from headway_analysis.measures.candidate import priced
+from headway_analysis.measures.tries import Try
 from headway_analysis.report.document import TOO_FEW, document, remainder
 from headway_analysis.report.markdown import interval, markdown, number, told
+from headway_api.prices import DEFAULT
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +85,51 @@ def test_the_bill_is_the_ledgers_and_adds_up(report: dict[str, Any]) -> None:
         assert sum(parts) == pytest.approx(amount)
     assert sum(float(each["cost"]) for each in report["candidates"]) == pytest.approx(float(usage["cost"]))
     assert "belong to no try" not in markdown(report)
+
+
+COSTS = {"cost", "cost_total", "cost_per_success"}
+TOKENS = {"prompt_tokens", "cached_tokens", "sampled_tokens"}
+
+
+def test_a_candidate_without_prices_costs_an_unknown_amount_and_not_nothing() -> None:
+    run = dataclasses.replace(job.finished(), book=DEFAULT)
+    report = document(run, compare_all(job.tries(), job.KS, "base", None, priced(DEFAULT)))
+    reference, base = candidate(report, "reference"), candidate(report, "base")
+    assert reference["cost"] is None
+    assert reference["unpriced"] == ["endpointPrompt", "endpointSample"]
+    assert not COSTS & reference["measures"]["all"].keys()
+    assert reference["measures"]["all"].keys() > TOKENS
+    assert (base["unpriced"], base["measures"]["all"].keys() >= COSTS) == ([], True)
+    assert "reference" not in report["differences"]["cost"]
+    assert report["usage"]["unpriced"] == reference["unpriced"]
+    text = markdown(report)
+    assert "| reference | unpriced | - | - |" in text
+    assert "Without endpointPrompt, endpointSample, for which it has no price." in text
+
+
+def uncounted() -> dict[str, list[Try]]:
+    """The endpoint did not say what one of its answers cost."""
+    one, *others = job.tries()["reference"]
+    return {**job.tries(), "reference": [dataclasses.replace(one, uncounted_turns=2), *others]}
+
+
+def test_what_an_endpoint_refused_or_did_not_count_is_said() -> None:
+    tries, run = uncounted(), job.finished()
+    dropped = {"seed": "", "max_tokens": "max_completion_tokens"}
+    standings = [
+        dataclasses.replace(each, tries=tries[each.name], dropped=dropped if each.name == "reference" else {})
+        for each in run.standings
+    ]
+    found = compare_all(tries, job.KS, "base", None, priced(job.BOOK))
+    report = document(dataclasses.replace(run, standings=standings), found)
+    reference = candidate(report, "reference")
+    assert (reference["dropped"], reference["uncounted"], reference["cost"]) == (dropped, 2, None)
+    assert not (COSTS | TOKENS) & reference["measures"]["all"].keys()
+    assert candidate(report, "base")["measures"]["all"].keys() >= (COSTS | TOKENS)
+    text = markdown(report)
+    assert "refused max\\_tokens (max\\_completion\\_tokens is sent instead), seed" in text
+    assert "did not count 2 answers" in text
+    assert "| reference | uncounted | - | - | uncounted |" in text
 
 
 def test_what_belongs_to_no_try_is_told_apart() -> None:

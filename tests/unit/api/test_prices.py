@@ -19,6 +19,7 @@ from headway_api.prices import (
     cost,
     cost_by_day,
     shown,
+    unpriced,
 )
 from headway_api.records import UsageClass
 
@@ -65,6 +66,21 @@ def test_seconds_are_taken_as_written(seconds: float) -> None:
 def test_nothing_is_silently_free() -> None:
     with pytest.raises(UnknownClassError, match="'samples'; known: prefill"):
         cost({"samples": 1}, PRICES)
+
+
+def test_what_has_no_price_is_named_and_not_called_free() -> None:
+    """Each service has prices of its own, so the default book has none for endpoints."""
+    day = date(2026, 5, 1)
+    used = {"endpointPrompt": 10**6, "endpointSample": 0, "sample": 10**6}
+    assert unpriced([(day, used)], DEFAULT) == ["endpointPrompt"]
+    assert cost(used, PRICES) == cost({"sample": 10**6}, PRICES)
+    known = PriceBook(
+        name="known",
+        entries=(DatedPrices(since=day, prices=Prices(endpoint_prompt="2", endpoint_sample="8")),),
+    )
+    assert unpriced([(day, used)], known) == []
+    assert cost_by_day([(day, used)], known) == 2
+    assert PriceBook.model_validate(DEFAULT.as_object()) == DEFAULT
 
 
 BOOK = PriceBook(

@@ -56,6 +56,8 @@ def test_weights_that_are_not_kept_name_the_field_and_the_fix(layout: Layout, st
     with pytest.raises(CandidateFault, match=f"refunds keeps no weights of step {step}") as raised:
         manifest(trained(layout, "Adapter", step), store)
     assert raised.value.field == "spec.candidates[tuned].checkpoint"
+    assert "spec.candidates[tuned].checkpoint.step a validated step" in str(raised.value)
+    assert "raise spec.checkpoints.keepLast of that job" in str(raised.value)
     assert raised.value.reason == "CheckpointMissing"
 
 

@@ -24,6 +24,7 @@ from endpoint_service import (
     dropped,
     fails,
     gives,
+    listing,
     raw,
     says,
     serving,
@@ -284,6 +285,24 @@ async def test_what_is_no_chat_endpoint_ends_the_candidate(broken: Answer, says_
     assert len(service.bodies) == TRIES
 
 
+async def test_an_answer_that_cannot_be_read_costs_its_episode_and_no_candidate_that_has_answered() -> None:
+    async with serving(says()) as service, asking(service.url) as chat:
+        await ask(chat)
+        service.answers = [HTML]
+        with pytest.raises(InfraFault, match=f"failed {TRIES} times, last: the answer is an HTML page"):
+            await ask(chat)
+        service.answers = [says()]
+        await ask(chat)
+    assert chat.fault is None
+
+
+async def test_what_an_earlier_process_had_answered_counts() -> None:
+    async with serving(HTML) as service, asking(service.url, answered=True) as chat:
+        with pytest.raises(InfraFault, match="an HTML page"):
+            await ask(chat)
+    assert chat.fault is None
+
+
 @pytest.mark.parametrize("broken", [HTML, cut_short], ids=["html", "cut"])
 async def test_one_answer_that_cannot_be_read_is_asked_for_again(broken: Answer) -> None:
     async with serving(broken, says()) as service, asking(service.url) as chat:
@@ -439,11 +458,7 @@ async def test_turns_without_usage_are_noted() -> None:
         session = a_session()
         await ask(chat, session)
     assert session.turns[0].prompt_tokens == 0
-    assert chat.notes.uncounted == 1
-
-
-def listing(*names: str) -> Answer:
-    return gives({"object": "list", "data": [{"id": name} for name in names]})
+    assert not session.turns[0].counted
 
 
 async def test_a_probe_is_content_with_a_list_that_has_the_model() -> None:
@@ -453,8 +468,11 @@ async def test_a_probe_is_content_with_a_list_that_has_the_model() -> None:
     assert service.tokens == [f"Bearer {TOKEN}"]
 
 
-@pytest.mark.parametrize("models", [listing("another"), HTML, fails(404), fails(500), gives([1])])
+@pytest.mark.parametrize(
+    "models", [listing("another"), HTML, fails(401), fails(403), fails(404), fails(500), gives([1])]
+)
 async def test_a_probe_asks_where_no_list_has_the_model(models: Answer) -> None:
+    """A token may be good for chats and not for the list of models."""
     async with serving(models=models) as service, asking(service.url) as chat:
         await chat.probe()
     assert [body["max_tokens"] for body in service.bodies] == [endpoint.PROBE_TOKENS]
@@ -463,7 +481,7 @@ async def test_a_probe_asks_where_no_list_has_the_model(models: Answer) -> None:
 @pytest.mark.parametrize(
     ("answer", "models", "field"),
     [
-        (says(), fails(401), "secretRef"),
+        (fails(401), fails(401), "secretRef"),
         (fails(401), HTML, "secretRef"),
         (fails(404, "model_not_found"), listing("another"), "model"),
         (HTML, HTML, "url"),

@@ -105,6 +105,11 @@ def test_calls_beyond_a_bound_are_one_that_cannot_be_read() -> None:
         ("length", "length"),
         ("MAX_TOKENS", "length"),
         ("content_filter", "content_filter"),
+        ("RECITATION", "content_filter"),
+        ("model_context_window_exceeded_limit", "length"),
+        ("incomplete", "length"),
+        ("completed", "stop"),
+        ("MALFORMED_FUNCTION_CALL", "stop"),
     ],
 )
 def test_ends_by_whatever_name(reason: str, means: str) -> None:
@@ -145,7 +150,9 @@ def test_text_in_whichever_form(message: Any, text: str, reasoning: str | None) 
         (answer({"content": 7}), "neither text nor a list"),
         (answer({"tool_calls": {}}), "not a list"),
         (answer({"content": "x"}, None), "may be cut short"),
+        (answer({"content": "x"}, ""), "may be cut short"),
         (answer({"content": "x"}, "abort"), "may be cut short"),
+        (answer({"content": "x"}, "network_error"), "may be cut short"),
     ],
 )
 def test_what_is_no_chat_completion_is_said(data: bytes, says: str) -> None:
@@ -177,6 +184,8 @@ def test_an_error_may_come_as_a_success(body: Any, status: int) -> None:
         ({"prompt_tokens": -1, "completion_tokens": 2}, (0, 0, 2, False)),
         ({"prompt_tokens": True, "completion_tokens": 2.5}, (0, 0, 0, False)),
         ({"prompt_tokens": 3, "completion_tokens": 0}, (3, 0, 0, True)),
+        ({"prompt_tokens": 3, "completion_tokens": 10**19}, (3, 0, 0, False)),
+        ({"prompt_tokens": 10**9, "completion_tokens": 1}, (10**9, 0, 1, True)),
         ({"prompt_tokens": 3, "completion_tokens": 1, "prompt_tokens_details": None}, (3, 0, 1, True)),
         (
             {"prompt_tokens": 3, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 9}},

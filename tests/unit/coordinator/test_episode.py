@@ -17,6 +17,7 @@ from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
 from headway_api.exits import JobError
 from headway_api.records import EpisodeRecord, Outcome, Purpose
+from headway_api.sandbox_api import FinishReply
 from headway_coordinator import episode, sandboxes
 from headway_coordinator import group as groups
 from headway_coordinator.agents.agent import Played, Stage
@@ -24,8 +25,8 @@ from headway_coordinator.agents.builtin import Builtin
 from headway_coordinator.bounds import NO_STEP_LEFT
 from headway_coordinator.dataset import Slot
 from headway_coordinator.engines.router import Router
-from headway_coordinator.episode import Episodes, Rules, Task, by_index
-from headway_coordinator.faults import AgentFault
+from headway_coordinator.episode import Episodes, Rules, Task, by_index, check_sizes
+from headway_coordinator.faults import AgentFault, InfraFault
 from headway_coordinator.gateway.core import Gateway, Sampling
 from headway_coordinator.room import Room
 from headway_coordinator.sandboxes import Broker
@@ -384,3 +385,16 @@ async def test_a_group_never_has_more_in_flight_than_there_is_room(tok: Any) -> 
 
         await groups.run(plan(6), counted, Room(2), incarnation=0, max_retries=0)
     assert most == 2
+
+
+@pytest.mark.parametrize(
+    ("judged", "says"),
+    [
+        ({"score": -1e200}, "score is -1e[+]200, beyond 1e[+]06: have the code of spec"),
+        ({"metrics": {"fine": 1.7e9, "gain": 1e200}}, "metric gain is 1e[+]200, beyond 1e[+]12"),
+    ],
+)
+def test_a_number_that_would_spoil_every_figure_is_no_judgement(judged: dict[str, Any], says: str) -> None:
+    with pytest.raises(InfraFault, match=says):
+        check_sizes(FinishReply.model_validate({"reward": 0.5, "score": 0.5} | judged))
+    check_sizes(FinishReply(reward=0.5, score=-1e6, metrics={"at": 1.7e9}))

@@ -15,6 +15,7 @@ from headway_api.exits import JobError, job_error
 from headway_api.records import EpisodeRecord, GroupRecord, UsageClass
 from headway_coordinator.bounds import LOST_LIMIT
 from headway_coordinator.dataset import Row, position_of
+from headway_coordinator.endpoint.chat import Notes
 from headway_coordinator.episode import Task
 from headway_coordinator.evaluation.run import WRITING
 from headway_coordinator.faults import CandidateFault
@@ -268,7 +269,11 @@ async def test_a_slow_store_leaves_no_place_empty(tmp_path: Path) -> None:
     assert len(job.tasks) == 30
 
 
-async def test_a_suspended_job_lets_go_of_its_servers(tmp_path: Path) -> None:
+async def test_a_stopped_coordinator_leaves_its_servers_to_the_next(tmp_path: Path) -> None:
+    """The operator deletes servers that the last status does not name: the next would load every model again.
+
+    What a suspended job has, the operator takes in any case.
+    """
     job = EvalJob(tmp_path)
     entered = asyncio.Event()
     never = asyncio.Event()
@@ -285,6 +290,7 @@ async def test_a_suspended_job_lets_go_of_its_servers(tmp_path: Path) -> None:
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     assert job.open == []
+    assert evaluation.state.server_sets == {0}
 
 
 async def test_servers_that_a_predecessor_had_go_on(tmp_path: Path) -> None:
@@ -367,3 +373,13 @@ async def test_a_group_that_is_being_written_when_its_candidate_is_lost_counts(t
     assert (tuned.stage, tuned.reason, [*tuned.tries]) == ("Failed", "PendingDeadlineExceeded", [0])
     assert total(job.ledger.days) == total(tuned.days)
     assert total(tuned.days)[UsageClass.EVALUATION_SAMPLE] > 0
+
+
+async def test_what_an_endpoint_refused_is_known_after_a_restart(tmp_path: Path) -> None:
+    job = EvalJob(tmp_path)
+    first = await job.coordinator()
+    first.state.candidates["tuned"].notes = Notes(dropped={"seed": ""})
+    await first.run([job.unit("base", "tuned")])
+    again = await job.coordinator()
+    assert again.state.candidates["tuned"].dropped == {"seed": ""}
+    assert again.state.candidates["base"].dropped == {}

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 
+import a_finished_evaluation as job
 import pytest
 from an_evaluation import spec
 
 from headway_analysis.comparison import Comparison
 from headway_analysis.gate import Judgment, Verdict
+from headway_analysis.measures.tries import Try
 from headway_api.config import EvalConfig
+from headway_api.prices import DEFAULT
 from headway_api.status import RLEvalJobStatus
 from headway_api.store import FileStore
 from headway_coordinator.evaluation import view
 from headway_coordinator.evaluation.job import EvalCoordinator
+from headway_coordinator.evaluation.state import CandidateState, EvalState
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 
 
 def coordinator(folder: Path, told: RLEvalJobStatus | None = None) -> EvalCoordinator:
     gate = {"candidate": "tuned", "minimum": "0.5"}
-    job = EvalConfig(name="job", namespace="ns", uid="uid", spec=spec(gate=gate), candidates=())
-    return EvalCoordinator(job, "token", FileStore(), folder, lambda status: None, told=told)
+    config = EvalConfig(name="job", namespace="ns", uid="uid", spec=spec(gate=gate), candidates=())
+    return EvalCoordinator(config, "token", FileStore(), folder, lambda status: None, told=told)
 
 
 def test_a_condition_that_stays_keeps_its_time(tmp_path: Path) -> None:
@@ -45,6 +49,27 @@ def test_what_a_predecessor_said_stands_until_there_is_more(tmp_path: Path) -> N
     )
     found = coordinator(tmp_path, told).status()
     assert (found.progress, found.results, found.headline) == (told.progress, told.results, told.headline)
+
+
+def test_a_candidate_says_what_its_endpoint_refused_and_what_has_no_price() -> None:
+    tries: dict[int, list[Try]] = {}
+    for each in job.tries()["reference"]:
+        tries.setdefault(each.place.row, []).append(each)
+    reference = CandidateState(
+        "reference", "Complete", tries=tries, days=job.days(["reference"]), known_dropped={"seed": ""}
+    )
+    state = EvalState({"reference": reference}, job.ROWS)
+    [told] = view.results(state, Comparison("base", {}), DEFAULT, date(2026, 1, 2))
+    assert told.cost is None
+    assert told.message == (
+        "the endpoint refused seed, which is left out since. "
+        "unpriced: the price book has no price for endpointPrompt, endpointSample"
+    )
+    [told] = view.results(state, Comparison("base", {}), job.BOOK, date(2026, 1, 2))
+    assert told.cost is not None
+    reference.fail("EndpointBusy", "it is busy")
+    [told] = view.results(state, Comparison("base", {}), job.BOOK, date(2026, 1, 2))
+    assert told.message == "it is busy. the endpoint refused seed, which is left out since"
 
 
 @pytest.mark.parametrize("verdict", Verdict)

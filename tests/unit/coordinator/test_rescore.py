@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from an_evaluation import EvalJob, spec
+from an_evaluation import ABroker, EvalJob, spec
 from episodes import sealed
 
 from headway_api.artifacts import Layout
 from headway_api.config import EvalConfig
 from headway_api.records import EpisodeRecord, GroupRecord, Outcome, Purpose
-from headway_api.sandbox_api import FinishReply, ResetReply, ToolReply
+from headway_api.sandbox_api import ToolReply
 from headway_api.spec.evaluation import CandidateRescore
 from headway_api.status import ResolvedCandidate
 from headway_api.store import FileStore
@@ -87,6 +86,13 @@ async def test_a_truncated_episode_stays_one_and_an_agents_own_reward_is_told_ag
     played = await rescorer(episode(Outcome.TRUNCATED), reports_reward=True).play(stage(RecordingSandbox()))
     assert played.truncated
     assert played.reported == [0.5]
+
+
+async def test_metrics_that_came_with_an_agents_own_reward_are_told_again() -> None:
+    found = episode().model_copy(update={"metrics": {"field_accuracy": 0.25}})
+    played = await rescorer(found, reports_reward=True).play(stage(RecordingSandbox()))
+    assert played.metrics == {"field_accuracy": 0.25}
+    assert (await rescorer(found).play(stage(RecordingSandbox()))).metrics == {}
 
 
 @pytest.mark.parametrize(
@@ -171,24 +177,6 @@ def test_rows_of_which_nothing_was_scored_are_of_the_run(tmp_path: Path, step: i
     lost = {place for place, each in found.items() if each.outcome is Outcome.INFRA_ERROR}
     assert set(found) == {(row, index) for row in range(3) for index in range(2)}
     assert lost == {(0, 1), (1, 0), (1, 1)}
-
-
-class ABroker:
-    """Hands out sandboxes of an environment that scores everything 1."""
-
-    def __init__(self) -> None:
-        self.leased: list[str] = []
-
-    @asynccontextmanager
-    async def lease(self, episode_id: str, *_: float) -> AsyncIterator[Any]:
-        self.leased.append(episode_id)
-        yield self
-
-    async def reset(self, row: dict[str, Any], seed: int) -> ResetReply:
-        return ResetReply(messages=[], tools=[])
-
-    async def finish(self, *_: object) -> FinishReply:
-        return FinishReply(reward=1.0, score=1.0)
 
 
 async def test_a_run_with_rows_that_nothing_answered_is_judged_to_its_end(tmp_path: Path) -> None:

@@ -17,7 +17,13 @@ from headway_coordinator.dataset import position_of
 from headway_coordinator.episode import Task
 from headway_coordinator.evaluation import rescore
 from headway_coordinator.evaluation.measured import measured
-from headway_coordinator.preflight.evaluation import EvalRunner, check_gate, check_suites, check_tasks
+from headway_coordinator.preflight.evaluation import (
+    MOST_TASKS,
+    EvalRunner,
+    check_gate,
+    check_suites,
+    check_tasks,
+)
 from headway_coordinator.spool import Spool
 
 SUITES = [
@@ -174,6 +180,15 @@ def test_no_task_is_named_all() -> None:
         check_tasks([{"kind": "sums"}, {"kind": "all"}], "kind")
     said = caught.value.termination
     assert (said.reason, said.field) == ("TaskNameTaken", "spec.data.taskColumn")
+
+
+def test_tasks_are_so_few_that_their_figures_can_be_shown() -> None:
+    rows = [{"kind": str(number)} for number in range(MOST_TASKS)]
+    check_tasks([*rows, *rows], "kind")
+    with pytest.raises(JobError, match=f"have {MOST_TASKS + 1} tasks in column kind") as caught:
+        check_tasks([*rows, {"kind": "one more"}], "kind")
+    said = caught.value.termination
+    assert (said.reason, said.field) == ("TooManyTasks", "spec.data.taskColumn")
 
 
 KINDS = [{"prompt": "a", "kind": "refund"}, {"prompt": "b", "kind": "order"}, {"prompt": "c", "kind": "rare"}]

@@ -18,6 +18,7 @@ from headway_api.metrics import family
 from headway_api.prices import DEFAULT
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_coordinator import view
+from headway_coordinator.preflight import checks
 
 
 def tasked(**data: object) -> RLTrainingJobSpec:
@@ -126,3 +127,10 @@ def test_a_row_without_a_task_and_a_task_without_rows_are_refused(tmp_path: Path
     with pytest.raises(JobError, match="row 0 has no 'task'"):
         bench.basics(tmp_path)
     assert bench.failed == [("TrainTasks", "spec.data.train.taskColumn")]
+
+
+def test_a_task_named_all_is_refused_in_training_as_in_an_evaluation() -> None:
+    with pytest.raises(JobError, match="means every row; rename it") as caught:
+        checks.tasks([{"kind": "sums"}, {"kind": "all"}], "kind", "spec.data.validation")
+    said = caught.value.termination
+    assert (said.reason, said.field) == ("TaskNameTaken", "spec.data.validation.taskColumn")

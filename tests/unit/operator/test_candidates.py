@@ -64,7 +64,6 @@ def status_of(world: World) -> list[Json]:
     [
         ({}, {"best": BEST, "adapter": LAST}, BEST),
         ({"which": "best"}, {"best": BEST, "adapter": LAST}, BEST),
-        ({"which": "latest"}, {"best": BEST, "adapter": LAST}, LAST),
         ({"which": "latest"}, {"adapter": LAST}, LAST),
         ({"step": 10}, {"adapter": LAST}, {"step": 10, "uri": f"{ROOT}/weights/000010"}),
         ({"step": 30}, {"adapter": LAST}, LAST),
@@ -156,6 +155,47 @@ def test_once_chosen_it_stays() -> None:
 NO_JOB = (
     "spec.candidates[tuned].checkpoint.job: there is no RLTrainingJob tuned-run in this namespace; create it"
 )
+
+
+@pytest.mark.parametrize(
+    ("status", "step"),
+    [
+        ({"checkpoints": {"best": BEST, "adapter": LAST}}, 20),
+        ({"checkpoints": {"best": BEST, "adapter": LAST}, "validation": {"step": 25}}, 25),
+        ({"checkpoints": {"adapter": LAST, "latest": {"step": 28, "uri": f"{ROOT}/c"}}}, 28),
+        (
+            {
+                "checkpoints": {"adapter": LAST, "latest": {"step": 28, "uri": f"{ROOT}/c"}},
+                "validation": {"step": 0},
+            },
+            28,
+        ),
+    ],
+    ids=["best", "validated later", "never validated", "validated before training alone"],
+)
+def test_the_latest_of_a_job_that_runs_is_what_it_does_not_delete_while_servers_load(
+    status: Json, step: int
+) -> None:
+    """The newest weights of all go a few steps later: only validated steps' stay, and a checkpoint's for a
+    while."""
+    running = trained()
+    running["status"] |= status
+    world = world_of(checkpoint(which="latest"), others=(running,))
+    world.carry_out()
+    [found] = status_of(world)
+    assert (found["step"], found["uri"]) == (step, f"{ROOT}/weights/{step:06d}")
+    running["status"]["conditions"] = ENDED
+    world = world_of(checkpoint(which="latest"), others=(running,))
+    world.carry_out()
+    assert status_of(world)[0]["step"] == LAST["step"]
+
+
+def test_a_checkpoint_of_full_weights_is_not_taken_for_a_model() -> None:
+    """Its folder may hold what changed since the step before, alone."""
+    running = trained(model={"base": BASE, "full": {}}, adapter=LAST, latest={"step": 28, "uri": f"{ROOT}/c"})
+    world = world_of(checkpoint(which="latest"), others=(running,))
+    world.carry_out()
+    assert status_of(world)[0]["step"] == LAST["step"]
 
 
 @pytest.mark.parametrize(

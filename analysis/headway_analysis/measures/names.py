@@ -1,0 +1,31 @@
+"""Names that others gave, as metrics take them."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Final
+
+NAME_LENGTH: Final = 64
+HASH_LENGTH: Final = 8
+_NO_WORD: Final = re.compile(r"[^A-Za-z0-9_]")
+
+
+def word(name: str) -> str:
+    """Letters, digits and underscores. Two names may become one."""
+    return _NO_WORD.sub("_", name)
+
+
+def apart(name: str) -> str:
+    """The same, and no two become one: a name that has to be changed or cut gets a short hash of itself.
+
+    A function of the name alone, so that a curve keeps its name when another name joins it.
+    """
+    short = word(name)[:NAME_LENGTH]
+    return name if name and short == name else hashed(short, name)
+
+
+def hashed(short: str, name: str, most: int = NAME_LENGTH) -> str:
+    """What is left of a name, of at most `most` characters with a hash of the whole name."""
+    digest = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:HASH_LENGTH]
+    return f"{short[: most - HASH_LENGTH - 1]}_{digest}"

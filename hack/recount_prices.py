@@ -1,0 +1,59 @@
+"""What tries cost, counted again from the table of tries and the report's price book.
+
+Independent of Headway on purpose, like recount_eval.py. A class that the book has no price for makes what a
+try costs unknown, and so does an answer that its endpoint did not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date
+from decimal import Decimal, localcontext
+from typing import Any
+
+Line = Mapping[str, Any]
+
+
+class Costs:
+    """The cost of every try of a table."""
+
+    def __init__(self, lines: Sequence[Line], entries: Sequence[Mapping[str, Any]]) -> None:
+        self._entries = [(date.fromisoformat(entry["since"]), entry["prices"]) for entry in entries]
+        self.by_try = {line["episode_id"]: self._cost(line) for line in lines}
+        """Episode -> US dollars; None where they are not known."""
+
+    def total(self, lines: Iterable[Line]) -> float | None:
+        """US dollars of some tries; None where those of one are not known."""
+        found = [self.by_try[line["episode_id"]] for line in lines]
+        known = [cost for cost in found if cost is not None]
+        return float(sum(known)) if len(known) == len(found) else None
+
+    def bill(self, lines: Iterable[Line]) -> float:
+        """US dollars of all that has a price."""
+        return float(sum(self._billed(line) for line in lines))
+
+    def unpriced(self, lines: Iterable[Line]) -> list[str]:
+        """Classes that some tries used and that have no price."""
+        used = (each for line in lines for each in line["usage"] if each["quantity"])
+        return sorted({each["class"] for each in used if self._price(each) is None})
+
+    def _cost(self, line: Line) -> Decimal | None:
+        uncounted = line["uncounted_turns"] and line["sampled_by"] == "endpoint"
+        return None if uncounted or self.unpriced([line]) else self._billed(line)
+
+    def _billed(self, line: Line) -> Decimal:
+        with localcontext() as context:
+            context.prec = 60
+            return sum(
+                ((self._price(each) or 0) * Decimal(repr(each["quantity"])) for each in line["usage"]),
+                Decimal(0),
+            )
+
+    def _price(self, used: Line) -> Decimal | None:
+        """Of one token or second of a class, on its day."""
+        first = self._entries[0][1]
+        begun = [prices for since, prices in self._entries if since <= used["day"]] or [first]
+        if used["class"] not in begun[-1]:
+            return None
+        price = Decimal(begun[-1][used["class"]])
+        return price if used["class"].endswith("Seconds") else price / 1_000_000

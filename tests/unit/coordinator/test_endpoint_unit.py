@@ -1,0 +1,80 @@
+"""An endpoint candidate as a unit of an evaluation: how it is brought up, and when its episodes begin."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from an_evaluation import ABroker, EvalJob, spec
+from endpoint_service import MODEL, fails, listing, says, serving
+
+from headway_api.config import EvalConfig
+from headway_api.status import ResolvedCandidate
+from headway_coordinator.endpoint import chat as endpoint
+from headway_coordinator.endpoint import pace
+from headway_coordinator.endpoint.chat import EndpointChat
+from headway_coordinator.endpoint.pace import Pace
+from headway_coordinator.evaluation.run import Evaluation
+from headway_coordinator.evaluation.units import Units
+
+
+async def evaluated(folder: Path, url: str, broker: Any, rows: int = 2) -> Evaluation:
+    """One coordinator that measures one endpoint candidate, to its end."""
+    asked = {"name": "other", "endpoint": {"url": url, "model": MODEL}}
+    job = EvalJob(folder, spec(candidates=[asked]), rows=rows)
+    evaluation = await job.coordinator()
+    of = EvalConfig(
+        name="job",
+        namespace="ns",
+        uid="uid",
+        spec=job.spec,
+        candidates=(ResolvedCandidate(name="other", kind="Endpoint"),),
+    )
+    no = cast(Any, None)
+    units = Units(of, evaluation.state, no, "token", job.store, folder, broker, no, no, no, no)
+    await evaluation.run([*units.all()])
+    return evaluation
+
+
+async def test_no_episode_begins_while_the_endpoint_asks_to_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its sandbox would be held idle, and its deadline would run."""
+    order: list[str] = []
+
+    class Noting(ABroker):
+        async def reset(self, row: dict[str, Any], seed: int) -> Any:
+            order.append("begins")
+            return await super().reset(row, seed)
+
+    async def ready(self: Pace) -> None:
+        order.append("waits")
+
+    monkeypatch.setattr(Pace, "ready", ready)
+    async with serving(says(), models=listing(MODEL)) as service:
+        evaluation = await evaluated(tmp_path, service.url, Noting(), rows=1)
+    assert evaluation.state.candidates["other"].stage == "Complete"
+    assert sorted(order) == ["begins", "begins", "waits", "waits"]
+    assert order[0] == "waits"
+
+
+async def test_a_candidate_that_had_answers_is_known_by_the_next_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pace, "FIRST_PAUSE_SECONDS", 0.01)
+    known: list[bool] = []
+    begun = EndpointChat.__init__
+
+    def init(self: EndpointChat, *given: Any, **more: Any) -> None:
+        known.append(more["answered"])
+        begun(self, *given, **more)
+
+    monkeypatch.setattr(endpoint.EndpointChat, "__init__", init)
+    broken = [says(), says(), fails(500)]
+    async with serving(*broken, models=listing(MODEL)) as service:
+        first = await evaluated(tmp_path, service.url, ABroker(), rows=2)
+        assert {one.scored for one in first.state.candidates["other"].all_tries} == {True, False}
+        service.answers = [says()]
+        await evaluated(tmp_path, service.url, ABroker(), rows=2)
+    assert known == [False, True]
