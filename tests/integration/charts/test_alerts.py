@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from chart import FIRST_BUILD_S, cluster_command, render
 
 from headway_api.metrics import FAMILIES, Family, prometheus_name
 
@@ -19,33 +20,16 @@ CASES = Path(__file__).parent / "alerts.yaml"
 RUNBOOKS = ROOT / "docs" / "runbooks"
 RUNBOOK_URL = "https://runbooks.example"
 PROCESSES = ("operator", "rollout", "trainer", "sandbox")
-FIRST_BUILD_S = 900
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(FIRST_BUILD_S)]
 Rules = dict[str, Any]
 
 
-def cluster_command(verb: str) -> Path:
-    """The path that a verb of hack/cluster prints, its tool made if it is not there."""
-    command = ["/usr/bin/python3", str(ROOT / "hack" / "cluster" / "cluster.py"), verb]
-    done = subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE, timeout=FIRST_BUILD_S)
-    return Path(done.stdout.strip())
-
-
 @pytest.fixture(scope="module")
 def rules() -> Rules:
     """The rule file that the chart makes."""
-    settings = ["prometheusRule.enabled=true", f"prometheusRule.runbookUrl={RUNBOOK_URL}"]
-    command = [
-        str(cluster_command("tools") / "helm"),
-        "template",
-        "headway",
-        str(ROOT / "charts" / "headway"),
-    ]
-    command += ["--show-only", "templates/prometheusrule.yaml"]
-    command += [word for setting in settings for word in ("--set", setting)]
-    rendered = subprocess.run(command, check=True, text=True, capture_output=True).stdout
-    spec: Rules = yaml.safe_load(rendered)["spec"]
+    (made,) = render("prometheusrule.yaml", {"prometheusRule": {"enabled": True, "runbookUrl": RUNBOOK_URL}})
+    spec: Rules = made["spec"]
     return spec
 
 
