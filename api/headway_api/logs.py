@@ -23,11 +23,11 @@ class _Line(logging.Formatter):
         return json.dumps(line, default=str)
 
 
-def setup() -> None:
-    """Send everything at INFO and above to stdout."""
+def setup(level: int | str = logging.INFO) -> None:
+    """Send everything at `level` and above to stdout."""
     handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(_Line())
-    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    logging.basicConfig(level=level, handlers=[handler], force=True)
     for noisy in ("aiohttp.access", "botocore", "urllib3", "mlflow", "transformers", "renderers.base"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
 

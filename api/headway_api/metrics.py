@@ -33,7 +33,7 @@ class Family:
 
 
 _PLACEHOLDER = re.compile(r"\\\{[a-z]+\\\}")
-JOB_LABELS: Final = ("namespace", "job")
+JOB_LABELS: Final = ("namespace", "job_name")
 """Every metric carries these, but those of the operator itself."""
 OF_SERVER: Final = ("server", "purpose")
 """Of a rollout server. Purpose: train; validation of the one of spec.evaluation.servers: Dedicated."""

@@ -13,13 +13,15 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from types import TracebackType
 from typing import Any
 
 import kopf
 from pydantic import ValidationError
 
-from headway_api import names
+from headway_api import logs, names
 from headway_operator import kube
+from headway_operator.cache import particulars
 from headway_operator.config import OperatorConfig, load
 from headway_operator.controller import Controller
 from headway_operator.lease import Leadership
@@ -93,6 +95,27 @@ def _lead(controller: Controller, platform: OperatorConfig, telemetry: Telemetry
         controller.stop()
 
 
+def _set_up_log(level: str) -> None:
+    """One JSON object a line, of kopf's own records too."""
+    logs.setup(level)
+    logging.getLogger("kopf").setLevel(logging.WARNING)
+    logging.getLogger("kopf.objects").addFilter(_name_job)
+    logging.captureWarnings(True)
+    sys.excepthook = _died
+
+
+def _died(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """What ends the process is a line like the others."""
+    log.critical("died", exc_info=(kind, error, trace))
+
+
+def _name_job(record: logging.LogRecord) -> bool:
+    """kopf has a record's object beside its text: name it as our own lines do."""
+    if of := getattr(record, "k8s_ref", None):
+        record.fields = particulars((of["kind"], of["namespace"], of["name"]))
+    return True
+
+
 def _stop(number: int, frame: object) -> None:
     """Until kopf takes signals over: the first process of a container has no default for them."""
     sys.exit(0)
@@ -100,29 +123,24 @@ def _stop(number: int, frame: object) -> None:
 
 def _end(failure: threading.ExceptHookArgs) -> None:
     """A thread that dies takes the process with it: half an operator is worse than none."""
-    log.critical("thread %s died", failure.thread, exc_info=failure.exc_value)
+    fields = {"thread": failure.thread.name if failure.thread else None}
+    log.critical("thread-died", exc_info=failure.exc_value, extra={"fields": fields})
     os._exit(1)
 
 
 def main() -> int:
     """Entry point; the exit code is 1 where the process could not do its work."""
-    logging.basicConfig(
-        level=os.environ.get("LOG_LEVEL", "INFO"),
-        format="time=%(asctime)s level=%(levelname)s logger=%(name)s %(message)s",
-        stream=sys.stdout,
-    )
-    for chatty in ("kopf", "urllib3"):
-        logging.getLogger(chatty).setLevel(logging.WARNING)
+    _set_up_log(os.environ.get("LOG_LEVEL", "INFO"))
     threading.excepthook = _end
     signal.signal(signal.SIGTERM, _stop)
     try:
         platform = load(os.environ)
     except (OSError, ValidationError) as error:
-        log.error("the operator's configuration cannot be used: %s", error)
+        logs.event(log, "configuration-refused", logging.ERROR, error=str(error))
         return 1
     try:
         run(platform)
     except (kube.ApiError, TimeoutError) as error:
-        log.error("%s", error)
+        logs.event(log, "api-unusable", logging.ERROR, error=str(error))
         return 1
     return 0

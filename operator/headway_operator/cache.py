@@ -25,6 +25,12 @@ def ref_of(body: Json) -> Ref:
     return body["kind"], body["metadata"]["namespace"], body["metadata"]["name"]
 
 
+def particulars(ref: Ref) -> dict[str, str]:
+    """A job as the log's lines name it."""
+    kind, namespace, name = ref
+    return {"kind": kind, "namespace": namespace, "job_name": name}
+
+
 def _version(body: Json) -> int:
     return int(body["metadata"]["resourceVersion"])
 

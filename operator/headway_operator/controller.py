@@ -9,10 +9,10 @@ from typing import Final
 
 import urllib3
 
-from headway_api import names
+from headway_api import logs, names
 from headway_operator import plan
 from headway_operator.apply import Blocked
-from headway_operator.cache import Cache, ref_of
+from headway_operator.cache import Cache, particulars, ref_of
 from headway_operator.config import OperatorConfig
 from headway_operator.informer import Informer, sources
 from headway_operator.kube import JOBS, Api, ApiError, Json
@@ -142,14 +142,18 @@ class Controller:
         try:
             return self._reconciler.reconcile(key), SUCCESS
         except Blocked as blocked:
-            log.warning("%s=%s/%s reason=%s %s", *key, blocked.trouble.reason, blocked)
+            reason, words = blocked.trouble.reason, str(blocked)
+            logs.event(
+                log, "reconcile-blocked", logging.WARNING, **particulars(key), reason=reason, error=words
+            )
             return None, blocked.trouble.reason
         except (ApiError, urllib3.exceptions.HTTPError) as error:
-            log.warning("%s=%s/%s %s: %s", *key, type(error).__name__, error)
+            words = f"{type(error).__name__}: {error}"
+            logs.event(log, "reconcile-failed", logging.WARNING, **particulars(key), error=words)
             return None, "ApiError"
         except Exception:
             # One job's fault must not stop the others; it is counted, logged and alerted on.
-            log.exception("%s=%s/%s cannot be reconciled", *key)
+            log.exception("reconcile-bug", extra={"fields": particulars(key)})
             return None, "Bug"
 
     def _resync(self) -> None:
@@ -158,7 +162,7 @@ class Controller:
             try:
                 self._list_jobs()
             except (ApiError, urllib3.exceptions.HTTPError) as error:
-                log.warning("jobs could not be listed again: %s", error)
+                logs.event(log, "list-failed", logging.WARNING, error=str(error))
 
     def _list_jobs(self) -> None:
         """See every job, whether or not an event told of it."""

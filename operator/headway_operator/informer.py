@@ -15,7 +15,7 @@ from typing import Final
 
 import urllib3
 
-from headway_api import names
+from headway_api import logs, names
 from headway_operator.cache import Cache
 from headway_operator.kube import KINDS, Api, ApiError, Json, Kind
 
@@ -77,12 +77,16 @@ class Informer:
                     version = self._list()
                 version = self._watch(version)
             except ApiError as error:
-                log.warning("watch of %s ended: %s %s", self._source.kind.plural, error.status, error)
+                self._report("watch-ended", error, status=error.status)
                 version = "" if error.status == 410 else version
                 self._stop.wait(RETRY_SECONDS)
             except urllib3.exceptions.HTTPError as error:
-                log.warning("watch of %s lost its connection: %s", self._source.kind.plural, error)
+                self._report("watch-lost", error)
                 self._stop.wait(RETRY_SECONDS)
+
+    def _report(self, what: str, error: Exception, **more: int) -> None:
+        of = self._source.kind.plural
+        logs.event(log, what, logging.WARNING, resource=of, error=str(error), **more)
 
     def _list(self) -> str:
         kind, namespace = self._source.kind, self._source.namespace

@@ -14,6 +14,8 @@ from kubernetes.leaderelection.electionconfig import Config
 from kubernetes.leaderelection.leaderelection import LeaderElection
 from kubernetes.leaderelection.resourcelock.leaselock import LeaseLock
 
+from headway_api import logs
+
 log = logging.getLogger(__name__)
 
 DURATION_SECONDS: Final = 15
@@ -55,7 +57,7 @@ class _Lock(LeaseLock):  # type: ignore[misc]
                 body = {"metadata": {"resourceVersion": version}, "spec": {"holderIdentity": None}}
                 self.api_instance.patch_namespaced_lease(self.name, self.namespace, body)
             except client.ApiException as error:
-                log.warning("the lease was not given back and must run out: %s", error.reason)
+                logs.event(log, "lease-kept", logging.WARNING, error=error.reason)
 
 
 class Leadership:
@@ -69,13 +71,13 @@ class Leadership:
 
     def wait(self) -> None:
         """Return when this replica leads."""
-        log.info("identity=%s waits for the lease", self.identity)
+        logs.event(log, "lease-awaited", identity=self.identity)
         election = LeaderElection(
             Config(self._lock, DURATION_SECONDS, RENEW_SECONDS, RETRY_SECONDS, self._leading.set, self._lost)
         )
         threading.Thread(target=election.run, name="election", daemon=True).start()
         self._leading.wait()
-        log.info("identity=%s leads", self.identity)
+        logs.event(log, "leads", identity=self.identity)
 
     def release(self) -> None:
         """Stop leading; call it when nothing is written any more."""
@@ -85,5 +87,5 @@ class Leadership:
     def _lost(self) -> None:
         if self._leading.is_set():
             # Another replica may lead already: not one more request may leave this process.
-            log.error("identity=%s lost the lease", self.identity)
+            logs.event(log, "lease-lost", logging.ERROR, identity=self.identity)
             os._exit(1)

@@ -6,12 +6,12 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 
-from headway_api import names
+from headway_api import logs, names
 from headway_api.names import TRAINING_KIND
 from headway_api.status import RLTrainingJobStatus
 from headway_operator import plan
 from headway_operator.apply import Applier, Blocked, Outdated
-from headway_operator.cache import Cache, Ref, ref_of
+from headway_operator.cache import Cache, Ref, particulars, ref_of
 from headway_operator.config import OperatorConfig
 from headway_operator.kube import EVENT, KINDS, NAMESPACE, Api, ApiError, Json
 from headway_operator.plan import events
@@ -70,7 +70,7 @@ class Reconciler:
             self._api.delete(KINDS[kind], namespace, name, raw["metadata"]["uid"])
             return None
         if writes:
-            log.info("%s=%s/%s writes=%d", *key, writes)
+            logs.event(log, "reconciled", logging.INFO, **particulars(key), writes=writes)
         self._report(raw, made.status)
         return made.again_seconds
 
@@ -156,11 +156,11 @@ class Reconciler:
             self._api.create(EVENT, raw["metadata"]["namespace"], event)
         except ApiError as error:
             # Recorded already, or not to be: the status says the same.
-            log.info("%s=%s/%s no event: %s", *ref_of(raw), error)
+            logs.event(log, "event-refused", logging.INFO, **particulars(ref_of(raw)), error=str(error))
 
 
 def _log_changes(raw: Json, told: JobStatus) -> None:
     before = raw.get("status", {})
     if before.get("state") == told.state and before.get("reason") == told.reason:
         return
-    log.info("%s=%s/%s state=%s reason=%s", *ref_of(raw), told.state, told.reason)
+    logs.event(log, "state", logging.INFO, **particulars(ref_of(raw)), state=told.state, reason=told.reason)

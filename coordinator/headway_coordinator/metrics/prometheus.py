@@ -31,7 +31,7 @@ class Exporter:
     """Registry of one job. `read` yields the current samples; each name must have a family."""
 
     def __init__(self, namespace: str, job: str, read: Callable[[], Iterable[Sample]]) -> None:
-        self._job = {"namespace": namespace, "job": job}
+        self._job = {"namespace": namespace, "job_name": job}
         self._read = read
         self._registry = CollectorRegistry()
         self._registry.register(self)

@@ -1,4 +1,4 @@
-"""The command line: up, down, status, load-image, env, build-image, tools, promtool, verdicts."""
+"""The command line: up, down, status, load-image, env, build-image, tools, prometheus, promtool, verdicts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from . import binaries, host, kind, local, oci, promtool
+from . import binaries, host, kind, local, oci, prometheus
 from .errors import ClusterError
 from .layout import Layout
 
@@ -43,9 +43,9 @@ def _dispatch(options: argparse.Namespace, layout: Layout) -> int:
             wanted = binaries.TOOLS + ((binaries.KWOK,) if options.kwok else ())
             print(binaries.build(layout, wanted))
         return 0
-    if options.command == "promtool":
+    if options.command in prometheus.PROGRAMS:
         with _alone(layout):
-            print(promtool.provide(layout))
+            print(prometheus.provide(layout, options.command))
         return 0
     if options.command == "verdicts":
         with _alone(layout):
@@ -111,6 +111,7 @@ def _parser() -> argparse.ArgumentParser:
     build.add_argument("--entrypoint", nargs="+")
     tools = commands.add_parser("tools", help="build helm and versitygw; print where they are")
     tools.add_argument("--kwok", action="store_true", help="kwok as well")
-    commands.add_parser("promtool", help="take promtool from Debian; print where it is")
+    for program in prometheus.PROGRAMS:
+        commands.add_parser(program, help=f"take {program} from Debian; print where it is")
     commands.add_parser("verdicts", help="build what judges as GitOps tools do; print where it is")
     return parser

@@ -11,41 +11,29 @@ from typing import Any
 
 import pytest
 import yaml
+from chart import FIRST_BUILD_S, cluster_command, render
 
+from headway_api.conditions import Reason
 from headway_api.metrics import FAMILIES, Family, prometheus_name
 
 ROOT = Path(__file__).resolve().parents[3]
 CASES = Path(__file__).parent / "alerts.yaml"
 RUNBOOKS = ROOT / "docs" / "runbooks"
 RUNBOOK_URL = "https://runbooks.example"
+OPERATOR = ROOT / "operator" / "headway_operator"
 PROCESSES = ("operator", "rollout", "trainer", "sandbox")
-FIRST_BUILD_S = 900
+OF_THE_SCRAPE = {"namespace", "job", "pod"}
+"""Labels that a PodMonitor's target has beside those of the sample."""
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(FIRST_BUILD_S)]
 Rules = dict[str, Any]
 
 
-def cluster_command(verb: str) -> Path:
-    """The path that a verb of hack/cluster prints, its tool made if it is not there."""
-    command = ["/usr/bin/python3", str(ROOT / "hack" / "cluster" / "cluster.py"), verb]
-    done = subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE, timeout=FIRST_BUILD_S)
-    return Path(done.stdout.strip())
-
-
 @pytest.fixture(scope="module")
 def rules() -> Rules:
     """The rule file that the chart makes."""
-    settings = ["prometheusRule.enabled=true", f"prometheusRule.runbookUrl={RUNBOOK_URL}"]
-    command = [
-        str(cluster_command("tools") / "helm"),
-        "template",
-        "headway",
-        str(ROOT / "charts" / "headway"),
-    ]
-    command += ["--show-only", "templates/prometheusrule.yaml"]
-    command += [word for setting in settings for word in ("--set", setting)]
-    rendered = subprocess.run(command, check=True, text=True, capture_output=True).stdout
-    spec: Rules = yaml.safe_load(rendered)["spec"]
+    (made,) = render("prometheusrule.yaml", {"prometheusRule": {"enabled": True, "runbookUrl": RUNBOOK_URL}})
+    spec: Rules = made["spec"]
     return spec
 
 
@@ -109,6 +97,24 @@ def test_each_alert_has_a_runbook_and_each_runbook_an_alert(rules: Rules) -> Non
         assert len(text.split()) > 20, f"the runbook of {name} says nothing"
 
 
+def reasons() -> set[str]:
+    """Every value of the label `reason` of a failed reconcile: what an object's writer blocks a job with, and
+    what a worker says of other errors."""
+    blocked = re.findall(r"\bReason\.([A-Z_]+)", (OPERATOR / "apply.py").read_text())
+    others = re.findall(r'return None, "(\w+)"', (OPERATOR / "controller.py").read_text())
+    assert blocked, "no reason found: see where the operator makes them"
+    assert others, "no reason found: see where the operator makes them"
+    return {Reason[name].value for name in blocked} | set(others)
+
+
+def test_failed_reconciles_are_explained_by_the_reasons_that_occur() -> None:
+    runbook = (RUNBOOKS / "HeadwayReconcilesFail.md").read_text()
+    assert set(re.findall(r"^\| `(\w+)` \|", runbook, re.MULTILINE)) == reasons()
+    asked = re.findall(r'reconcile_errors_total\{[^}]*reason="(\w+)"', CASES.read_text())
+    assert asked, "no case is about failed reconciles"
+    assert set(asked) <= reasons(), "a case is about a reason that never occurs"
+
+
 def reported(family: Family) -> bool:
     """Whether a process names this family anywhere."""
     sources = (path for room in PROCESSES for path in (ROOT / room).rglob("*.py"))
@@ -139,5 +145,5 @@ def test_alerts_ask_for_metrics_and_labels_that_there_are(rules: Rules) -> None:
             for part in re.findall(r"by\s*\(([^)]*)\)", rule["expr"])
             for word in re.findall(r"\w+", part)
         ]
-        offered = {label for metric in asked for label in known[metric].labels}
+        offered = OF_THE_SCRAPE | {label for metric in asked for label in known[metric].labels}
         assert set(labels) <= offered, f"{name} asks for labels that {asked} do not have"

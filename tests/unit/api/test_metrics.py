@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from headway_api.metrics import FAMILIES, UnknownMetricError, family, prometheus_name
+from headway_api.metrics import FAMILIES, JOB_LABELS, UnknownMetricError, family, prometheus_name
 
 MTRL = """
 training/epoch training/global_step training/num_groups training/num_trajectories training/total_tokens
@@ -51,6 +51,11 @@ def test_each_is_valid_where_it_goes(known: object) -> None:
     assert re.fullmatch(r"[a-zA-Z_][a-zA-Z0-9_]*", prometheus_name(name))
     assert re.fullmatch(r"[A-Za-z0-9_./ -]{1,250}", name), "MLflow takes these"
     assert known.help.endswith(".")  # type: ignore[attr-defined]
+
+
+def test_no_label_is_one_that_prometheus_gives_a_target() -> None:
+    labels = {*JOB_LABELS, *(label for known in FAMILIES for label in known.labels)}
+    assert not labels & {"job", "instance", "pod", "container", "endpoint"}, "the scrape would rename it"
 
 
 def test_counters_end_as_prometheus_expects() -> None:

@@ -152,7 +152,7 @@ async def test_weights_are_validated_and_tested_there_while_training_goes_on(
         trained.set()
         await asyncio.gather(learner.run(), running)
     for purpose, step in (("train", 2), ("validation", 0)):
-        labels = f'job="job",namespace="ns",purpose="{purpose}"'
+        labels = f'job_name="job",namespace="ns",purpose="{purpose}"'
         assert f'headway_weights_servers{{{labels},state="serving"}} 1.0' in text
         url = (rig.train if purpose == "train" else rig.held_out).engine.url
         assert f'headway_weights_version{{{labels},server="{url}"}} {step}.0' in text

@@ -120,9 +120,9 @@ async def coordinators(folder: Path) -> set[str]:
             await until_ready(running, port)
             shown, _, _ = await asyncio.gather(seen(coordinator, running), learner.run(), running)
     text = coordinator._exporter.text().decode()
-    assert 'headway_rollout_rerouted_requests_total{job="job",namespace="ns"} 0.0' in text
-    assert 'headway_weights_verification_failures_total{job="job",namespace="ns"} 1.0' in text
-    assert 'headway_episodes_retried_total{job="job",namespace="ns",purpose="validation"} 1.0' in text
+    assert 'headway_rollout_rerouted_requests_total{job_name="job",namespace="ns"} 0.0' in text
+    assert 'headway_weights_verification_failures_total{job_name="job",namespace="ns"} 1.0' in text
+    assert 'headway_episodes_retried_total{job_name="job",namespace="ns",purpose="validation"} 1.0' in text
     return shown | families(text_string_to_metric_families(text)) | evaluated(store, coordinator.layout)
 
 

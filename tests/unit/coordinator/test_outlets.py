@@ -43,7 +43,7 @@ def test_metrics_carry_the_job_and_their_labels() -> None:
         for sample in family.samples
     }
     assert found["headway_usage_tokens_total", "sample"].value == 12
-    assert found["headway_val_reward_pass_at_4", None].labels == {"namespace": "ns", "job": "job"}
+    assert found["headway_val_reward_pass_at_4", None].labels == {"namespace": "ns", "job_name": "job"}
     assert found["headway_episodes_seconds_count", None].value == 1
 
 

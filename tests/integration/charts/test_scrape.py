@@ -1,0 +1,223 @@
+"""What a real Prometheus makes of the chart's PodMonitors and alerts: two releases, each with a namespace of
+jobs, whose pods answer with what the product's own exporters write."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+import pytest
+from chart import FIRST_BUILD_S, render
+from observed_cluster import PASSED, World, job
+from prometheus_client import generate_latest
+from prometheus_server import Pod, Prometheus, exposing, prometheus_server, scrape_configs
+
+from headway_api.config import Identity
+from headway_coordinator.metrics.prometheus import Exporter, Sample
+from headway_operator.cache import Cache
+from headway_operator.telemetry import Telemetry
+from headway_sandbox.broker.metrics import Metrics
+from headway_sandbox.broker.pool import Counts
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(FIRST_BUILD_S)]
+Json = dict[str, Any]
+Text = Callable[[], bytes]
+RELEASES = {"headway": ("headway-system", "red"), "next": ("next-system", "blue")}
+"""Namespace of each release, and the one it watches."""
+JOB = "refunds"
+"""In each namespace there is one of this name."""
+LEADING = "headway"
+"""The release that has a leader."""
+FAILURES = 100
+"""From one scrape to the next: three scrapes within 10 minutes make the rate that is alerted on."""
+PATIENCE_S = 60
+
+
+def monitoring(watched: str) -> Json:
+    """Values of a release."""
+    return {
+        "watchNamespaces": [watched],
+        "prometheusRule": {"enabled": True},
+        "podMonitor": {
+            "enabled": True,
+            "interval": "1s",
+            "scrapeTimeout": "900ms",
+            "relabelings": [{"targetLabel": "watches", "replacement": watched}],
+            "metricRelabelings": [
+                {"action": "drop", "sourceLabels": ["__name__"], "regex": "headway_sandbox_start_seconds.*"}
+            ],
+        },
+    }
+
+
+def operator(leads: bool, namespace: str) -> Text:
+    """A replica. The one that leads knows of a stalled job, and has failed again whenever it is scraped."""
+    telemetry, cache = Telemetry(), Cache()
+    telemetry.count_jobs(cache)
+    if leads:
+        telemetry.leader.set(1)
+        stalled = job(JOB, status={"state": "Stalled"})
+        stalled["metadata"]["namespace"] = namespace
+        cache.put(stalled)
+
+    def text() -> bytes:
+        for _ in range(FAILURES if leads else 0):
+            telemetry.reconciled(0.1, "CreateFailed")
+        return generate_latest(telemetry.registry)
+
+    return text
+
+
+def coordinator(namespace: str) -> Text:
+    samples = [Sample("usage/tokens", 12, {"class": "sample"}), Sample("rollout/reward/mean", 0.5)]
+    exporter = Exporter(namespace, JOB, lambda: samples)
+    exporter.observe("episodes/seconds", 2.0, outcome="Completed")
+    return exporter.text
+
+
+def broker(namespace: str) -> Text:
+    metrics = Metrics(Identity(name=JOB, namespace=namespace, uid="uid", kind="RLTrainingJob"))
+    metrics.show(Counts(starting=0, ready=2, leased=1, waiting=0))
+    metrics.created()
+    metrics.started(1.0)
+    return partial(generate_latest, metrics.registry)
+
+
+def templates(namespace: str) -> dict[str, Json]:
+    """Pod templates of a job that trains, by role, as the operator plans them."""
+    body = job(JOB, status=PASSED)
+    body["metadata"]["namespace"] = namespace
+    world = World(body)
+    world.carry_out()
+    owners = [each for (kind, _), each in world.objects.items() if kind in ("Deployment", "Job")]
+    found = [owner["spec"]["template"] for owner in owners]
+    return {each["metadata"]["labels"]["app.kubernetes.io/component"]: each for each in found}
+
+
+def pods(stack: ExitStack) -> Iterator[Pod]:
+    """Every pod of both releases and of their jobs; those that serve no metrics answer nothing of use."""
+    for release, (home, namespace) in RELEASES.items():
+        (deployment,) = render("deployment.yaml", monitoring(namespace), release, home)
+        for replica in range(2):
+            text = operator(release == LEADING and replica == 0, namespace)
+            address = stack.enter_context(exposing(text))
+            yield Pod(home, f"operator-{replica}", deployment["spec"]["template"], address)
+        served = {"coordinator": coordinator(namespace), "broker": broker(namespace)}
+        for role, template in templates(namespace).items():
+            address = stack.enter_context(exposing(served.get(role, lambda: b"wrong_pod 1\n")))
+            yield Pod(namespace, f"{JOB}-{role}-0", template, address)
+
+
+@pytest.fixture(scope="module")
+def rules() -> Json:
+    """The alerts; a release's name is not in them."""
+    made = [
+        render("prometheusrule.yaml", monitoring(watched), release, home)[0]["spec"]
+        for release, (home, watched) in RELEASES.items()
+    ]
+    assert made[0] == made[1]
+    spec: Json = made[0]
+    return spec
+
+
+@pytest.fixture(scope="module")
+def prometheus(tmp_path_factory: pytest.TempPathFactory, rules: Json) -> Iterator[Prometheus]:
+    """It has scraped everything twice or more."""
+    with ExitStack() as stack:
+        there = list(pods(stack))
+        monitors = [
+            monitor
+            for release, (home, watched) in RELEASES.items()
+            for monitor in render("podmonitor.yaml", monitoring(watched), release, home)
+        ]
+        configs = [config for monitor in monitors for config in scrape_configs(monitor, there)]
+        folder = tmp_path_factory.mktemp("prometheus")
+        server = stack.enter_context(prometheus_server(folder, configs, rules))
+        scrapes = "count(count_over_time(up[1m]) >= 3 and up == 1)"
+        until(lambda: [value for _, value in server.series(scrapes)] == [2 * 4], server)
+        yield server
+
+
+def until(holds: Callable[[], bool], server: Prometheus) -> None:
+    ends = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < ends, server.ask("targets")["activeTargets"]
+        time.sleep(0.2)
+
+
+def test_pods_that_serve_metrics_are_scraped_and_no_others(prometheus: Prometheus) -> None:
+    scraped = {(labels["job"], labels["pod"]) for labels, _ in prometheus.series("up")}
+    assert scraped == {
+        *(("headway-system/headway-operator", f"operator-{replica}") for replica in range(2)),
+        *(("next-system/next-headway-operator", f"operator-{replica}") for replica in range(2)),
+        *(("headway-system/headway-jobs", f"{JOB}-{role}-0") for role in ("coordinator", "broker")),
+        *(("next-system/next-headway-jobs", f"{JOB}-{role}-0") for role in ("coordinator", "broker")),
+    }
+
+
+def test_no_label_of_ours_is_renamed(prometheus: Prometheus) -> None:
+    assert [label for label in prometheus.ask("labels") if label.startswith("exported_")] == []
+
+
+@pytest.mark.parametrize(
+    ("metric", "role", "own"),
+    [
+        ("headway_usage_tokens_total", "coordinator", {"class": "sample"}),
+        ("headway_rollout_reward_mean", "coordinator", {}),
+        ("headway_episodes_seconds_count", "coordinator", {"outcome": "Completed"}),
+        ("headway_sandbox_created_total", "broker", {}),
+    ],
+)
+def test_samples_of_a_job_have_its_name_and_namespace(
+    prometheus: Prometheus, metric: str, role: str, own: Json
+) -> None:
+    found = {labels["namespace"]: labels for labels, _ in prometheus.series(metric)}
+    for release, (home, namespace) in RELEASES.items():
+        labels = found.pop(namespace)
+        assert re.fullmatch(r"127\.0\.0\.1:\d+", labels.pop("instance"))
+        assert labels == own | {
+            "__name__": metric,
+            "namespace": namespace,
+            "job_name": JOB,
+            "pod": f"{JOB}-{role}-0",
+            "container": role,
+            "endpoint": "http",
+            "headway_dev_job_name": JOB,
+            "watches": namespace,
+            "job": f"{home}/{'headway' if release == 'headway' else 'next-headway'}-jobs",
+        }
+    assert found == {}
+
+
+def test_jobs_are_counted_in_their_own_namespace(prometheus: Prometheus) -> None:
+    ((labels, count),) = prometheus.series("headway_operator_jobs")
+    assert (labels["namespace"], labels["state"], count) == ("red", "Stalled", 1)
+    assert labels["job"] == "headway-system/headway-operator"
+    leaders = [(labels["namespace"], value) for labels, value in prometheus.series("headway_operator_leader")]
+    assert sorted(leaders) == [("headway-system", 0), ("headway-system", 1)] + [("next-system", 0)] * 2
+
+
+def test_what_the_values_drop_is_dropped(prometheus: Prometheus) -> None:
+    assert prometheus.series("headway_sandbox_start_seconds_count") == []
+    assert prometheus.series("headway_sandbox_pool_size") != []
+
+
+def test_each_alert_is_raised_by_what_was_scraped(prometheus: Prometheus, rules: Json) -> None:
+    expected = {
+        "HeadwayOperatorWithoutLeader": [
+            {"namespace": "next-system", "job": "next-system/next-headway-operator"}
+        ],
+        "HeadwayReconcilesFail": [{"reason": "CreateFailed"}],
+        "HeadwayJobStalled": [{}],
+    }
+    expressions = {rule["alert"]: rule["expr"] for group in rules["groups"] for rule in group["rules"]}
+    found = {name: [labels for labels, _ in prometheus.series(expr)] for name, expr in expressions.items()}
+    assert found == expected
+    until(lambda: len(prometheus.ask("alerts")["alerts"]) == len(expected), prometheus)
+    judged = [rule for group in prometheus.ask("rules")["groups"] for rule in group["rules"]]
+    states = {rule["name"]: (rule["health"], rule["state"]) for rule in judged}
+    assert states == dict.fromkeys(expected, ("ok", "pending"))
