@@ -84,14 +84,15 @@ class Bench:
             explain=lambda: json.dumps(self.get(name).get("status"), indent=1),
         )
 
-    def delete(self, name: str) -> None:
-        """Delete a job and wait until nothing of it is left."""
-        target = ("rltrainingjob", name, "-n", NAMESPACE, "--ignore-not-found")
+    def delete(self, *names: str) -> None:
+        """Delete jobs and wait until nothing of them is left."""
+        target = ("rltrainingjob", *names, "-n", NAMESPACE, "--ignore-not-found")
         self.kube.run("delete", *target, "--timeout=180s", timeout_s=200)
-        self.kube.wait(
-            f"{name} to leave nothing", lambda: not self.owned(name), deadline_s=90,
-            explain=lambda: " ".join(self.owned(name)),
-        )  # fmt: skip
+        for name in names:
+            self.kube.wait(
+                f"{name} to leave nothing", lambda name=name: not self.owned(name), deadline_s=90,
+                explain=lambda name=name: " ".join(self.owned(name)),
+            )  # fmt: skip
 
 
 STEPS = 12

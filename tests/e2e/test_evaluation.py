@@ -37,7 +37,7 @@ whose episode is then to be tried again: so the job is not about to end."""
 
 Value = TypeVar("Value")
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(900)]
 
 
 @dataclass(frozen=True)
@@ -233,7 +233,6 @@ def test_its_servers_are_gone_and_the_bill_adds_up(bench: Any, judged: Outcome) 
     assert counted["evaluation"] > 0
 
 
-@pytest.mark.long
 def test_killed_processes_change_no_answer(
     bench: Any, trained: Trained, judged: Outcome, tmp_path: Path
 ) -> None:

@@ -7,6 +7,7 @@ tells that they are spoilt.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,11 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
+WEIGHTS = "spoilt-weights"
+OF_WEIGHTS: dict[str, Any] = {"model": {"base": f"s3://headway/{SPOILT}/weights"}}
+
+
+@pytest.fixture(scope="module")
 def spoilt_models(bench: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
     """The quickstart's model with a garbled config.json, and with the second half of its weights cut off."""
     folder: Path = tmp_path_factory.mktemp("models")
@@ -85,6 +90,18 @@ def spoilt_models(bench: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
         bucket.upload(folder, SPOILT)
 
 
+@pytest.fixture(scope="module")
+def refused(bench: Any, spoilt_models: None) -> Iterator[None]:
+    """All the jobs that are accepted at first, at once: each waits mostly for its coordinator to start."""
+    jobs = {name: changes for name, (changes, _, _) in CASES.items()} | {WEIGHTS: OF_WEIGHTS}
+    try:
+        for name, changes in jobs.items():
+            bench.kube.apply(bench.job(name, changes))
+        yield
+    finally:
+        bench.delete(*jobs)
+
+
 @pytest.mark.parametrize("name", AT_APPLY)
 def test_apply_refuses_what_cannot_be_meant(bench: Any, name: str) -> None:
     changes, words = AT_APPLY[name]
@@ -94,27 +111,23 @@ def test_apply_refuses_what_cannot_be_meant(bench: Any, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_job_fails_before_accelerators_and_says_what_to_write(bench: Any, name: str) -> None:
-    changes, reason, field = CASES[name]
-    bench.kube.apply(bench.job(name, changes))
-    try:
-        failed = bench.wait_condition(name, "Failed")
-        assert failed["reason"] == reason, failed
-        assert field in failed["message"], failed
-        assert not {"learner", "rollout"} & set(bench.pods(name))
-    finally:
-        bench.delete(name)
+def test_the_job_fails_before_accelerators_and_says_what_to_write(
+    bench: Any, refused: None, name: str
+) -> None:
+    _, reason, field = CASES[name]
+    failed = bench.wait_condition(name, "Failed")
+    assert failed["reason"] == reason, failed
+    assert field in failed["message"], failed
+    assert not {"learner", "rollout"} & set(bench.pods(name))
 
 
-def test_weights_that_do_not_load_fail_the_job_and_its_pods_go(bench: Any) -> None:
-    name = "spoilt-weights"
-    bench.kube.apply(bench.job(name, {"model": {"base": f"s3://headway/{SPOILT}/weights"}}))
-    try:
-        failed = bench.wait_condition(name, "Failed")
-        assert failed["reason"] == "ModelNotLoadable", failed
-        assert "spec.model.base" in failed["message"], failed
-        bench.kube.wait(
-            "no pods", lambda: not bench.pods(name), deadline_s=90, explain=lambda: " ".join(bench.pods(name))
-        )
-    finally:
-        bench.delete(name)
+def test_weights_that_do_not_load_fail_the_job_and_its_pods_go(bench: Any, refused: None) -> None:
+    failed = bench.wait_condition(WEIGHTS, "Failed")
+    assert failed["reason"] == "ModelNotLoadable", failed
+    assert "spec.model.base" in failed["message"], failed
+    bench.kube.wait(
+        "no pods",
+        lambda: not bench.pods(WEIGHTS),
+        deadline_s=90,
+        explain=lambda: " ".join(bench.pods(WEIGHTS)),
+    )
