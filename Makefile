@@ -13,8 +13,8 @@ WORKERS ?= 3
 TOGETHER = $(PYTEST) -n $(WORKERS) --no-loadscope-reorder
 ORACLES = $(shell $(SYSTEM_PYTHON) hack/python/env.py path --oracles)/bin/python
 # Which tests `make test` runs, by what LONG says of those that take long.
-MARKS_ = not long and not chaos
-MARKS_e2e = not chaos and (e2e or not long)
+MARKS_ = not ci and not long and not chaos
+MARKS_ci = not chaos and (e2e or not long)
 MARKS_all = not chaos
 SHORT = -m "$(MARKS_)"
 # A folder of them, for `make test-long`.
@@ -54,7 +54,7 @@ crds: venv ## write crds/, the chart's copies and the reference page from the mo
 
 .PHONY: test test-unit test-oracles test-integration test-e2e test-long test-chaos
 test: export CHAOS_KILLS ?= 1
-test: venv ## unit, integration, end to end; the cluster is stopped again if it was started here (LONG=e2e: the long end-to-end tests too, LONG=all: all)
+test: venv ## unit, integration, end to end; the cluster is stopped again if it was started here (LONG=ci: those that .ci/run adds too, LONG=all: all)
 	$(TOGETHER) -m "$(MARKS_$(LONG))" tests
 test-unit: venv ## pure Python, no process started
 	$(TOGETHER) tests/unit

@@ -37,7 +37,7 @@ whose episode is then to be tried again: so the job is not about to end."""
 
 Value = TypeVar("Value")
 
-pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.ci, pytest.mark.timeout(900)]
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from headway_coordinator.ledger.events import of_group
 from headway_coordinator.room import Room
 from headway_coordinator.sandboxes import Broker
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.integration, pytest.mark.ci, pytest.mark.timeout(900)]
 
 KEY = "sk-of-this-server"
 CONTEXT = 512

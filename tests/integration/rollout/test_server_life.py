@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM
 from headway_api.exits import PERMANENT, RETRIABLE
 from headway_api.records import Canary, WeightsManifest
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.integration, pytest.mark.ci, pytest.mark.timeout(900)]
 
 LORA = {"lora": {"rank": 8, "alpha": 16}}
 

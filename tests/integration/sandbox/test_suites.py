@@ -39,6 +39,7 @@ def sample_of(task: str, **args: Any) -> InspectSample:
     return InspectSample({"task": task, "args": args})
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("task", "args", "sample", "field", "says"),
     [
@@ -145,6 +146,7 @@ async def test_the_first_scorer_decides_and_each_is_a_metric(pod: Path) -> None:
     assert service.tokens == ["Bearer token"]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("task", "why"),
     [

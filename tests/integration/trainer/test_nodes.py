@@ -23,7 +23,7 @@ from headway_api.config import JobConfig
 from headway_api.exits import ANEW
 from headway_trainer.companions import NOTE
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.integration, pytest.mark.ci, pytest.mark.timeout(180)]
 
 RANK = """
 from headway_trainer import ranks, termination

@@ -13,7 +13,7 @@ from headway_api.weights_format import DELTA_FILE, DIGESTS_FILE, MODEL_FILE
 from headway_rollout.weights import chain
 from headway_trainer.publish.codec import tensor_digests
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.ci, pytest.mark.timeout(600)]
 
 STEPS = 5
 

@@ -206,6 +206,7 @@ def agree(found: Steps, weights: dict[str, Tensor], losses: list[float], norms: 
     assert max(float((found.weights[n] - weights[n].detach()).abs().max()) for n in found.weights) < 1e-6
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize("name", FULL)
 def test_no_setting_changes_a_step(
@@ -241,6 +242,7 @@ def test_the_frozen_copy_is_the_same_under_every_setting(
     assert abs(expected.losses[-1] - free.losses[-1]) > 1e-5
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize("name", TERMS)
 def test_every_term_is_plain_pytorchs_where_weights_are_gathered(

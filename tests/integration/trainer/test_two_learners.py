@@ -14,7 +14,7 @@ from aiohttp import web
 from headway_api.config import JobConfig
 from headway_api.exits import ANEW
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.ci, pytest.mark.timeout(600)]
 
 STEPS = 3
 

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from headway_api.config import JobConfig
 from headway_api.records import FileDigest, WeightsManifest
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.ci, pytest.mark.timeout(600)]
 
 LORA = {"rank": 4, "alpha": 8}
 FULL = None
