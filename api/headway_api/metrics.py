@@ -110,6 +110,12 @@ def conduct(prefix: str, rates: str, when: str) -> tuple[Family, ...]:
             f"{prefix}/tool_calls_of/{{name}}",
             f"Mean calls of one tool in an episode {when}; of the 32 tools called most, and of all `other`.",
         ),
+        Family(
+            f"{prefix}/repetition/mean",
+            f"Mean share of a turn's sampled 8-grams {when} that had come in the turn before.",
+            "ratio",
+        ),
+        Family(f"{prefix}/repetition/max", f"Largest such share of a turn {when}.", "ratio"),
         Family(f"{prefix}/reward_metrics/{{name}}", f"Mean of a number the environment reported {when}."),
         Family(
             f"{rates}/malformed_tool_call_rate",
@@ -124,6 +130,19 @@ def conduct(prefix: str, rates: str, when: str) -> tuple[Family, ...]:
         Family(
             f"{rates}/turn_limit_rate",
             f"Share of episodes {when} cut at maxTurns; none for an agent with a loop of its own.",
+            "ratio",
+        ),
+        Family(
+            f"{rates}/max_tokens_rate", f"Share of episodes {when} with a turn cut at maxTokens.", "ratio"
+        ),
+        Family(
+            f"{rates}/context_limit_rate",
+            f"Share of episodes {when} that ended since the context had no room for another turn.",
+            "ratio",
+        ),
+        Family(
+            f"{rates}/time_limit_rate",
+            f"Share of all episodes {when} that were lost at rollout.timeoutSeconds.",
             "ratio",
         ),
         Family(
@@ -172,6 +191,12 @@ ROLLOUT: Final = (
     *spread("rollout/reward/", "reward of the batch's episodes"),
     Family("rollout/reward/valid_mean", "Mean reward of groups whose advantages are not all zero."),
     Family("rollout/reward/zero_frac", "Share of episodes with reward 0.", "ratio"),
+    *spread("rollout/external_score/", "external score of the batch's episodes; it is never trained on"),
+    Family(
+        "rollout/reward_explained/{name}",
+        "Share of the reward's variance within groups that a number of the environment explains alone.",
+        "ratio",
+    ),
     Family("rollout/task_reward/{name}", "Mean reward of a task's episodes in the batch."),
     Family("rollout/task_groups/{name}", "Groups of a task in the batch."),
     *conduct("rollout", "episodes", "of the batch"),
@@ -276,6 +301,16 @@ OBJECTIVE: Final = (
     Family("training/masked_fraction", "Share of action tokens the correction left out.", "ratio"),
     Family("training/reference_kl", "KL from the trained to the base model, where it is penalized.", "nats"),
     Family("training/mismatch_kl", "KL from the sampling to the trained policy, estimated by k3.", "nats"),
+    Family(
+        "training/mismatch_far_share",
+        "Share of action tokens whose sampling and trained probability differ by a factor above 2.",
+        "ratio",
+    ),
+    Family(
+        "training/effective_sample_share",
+        "Share of action tokens that count after weighting by trained over sampling probability (Kish).",
+        "ratio",
+    ),
     Family("training/logprob_gap_mean", "Mean sampling less trained log-probability of a token.", "nats"),
     Family("training/logprob_gap_max", "Largest distance between the two.", "nats"),
     Family("training/num_trained_groups", "Groups of the batch that had a gradient."),

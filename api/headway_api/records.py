@@ -146,6 +146,8 @@ class EpisodeRecord(Record):
     outcome: Outcome
     error: str | None = None
     """For a person: what failed, in the failing part's own words."""
+    timed_out: bool = False
+    """Whether it was lost since it had not ended within rollout.timeoutSeconds."""
     reward: float | None = None
     """What the model is trained on; None exactly when outcome is InfraError."""
     turn_rewards: list[float] | None = None

@@ -94,6 +94,7 @@ class _Ending:
     outcome: Outcome
     error: str | None = None
     reply: FinishReply | None = None
+    timed_out: bool = False
 
 
 class Episodes:
@@ -119,9 +120,8 @@ class Episodes:
                 ending = await self._live(task, progress)
         except TimeoutError:
             limit = self._rules.timeout_seconds
-            ending = _Ending(
-                Outcome.INFRA_ERROR, f"no end within {limit:g} s; it was waiting for {progress.stage}"
-            )
+            text = f"no end within {limit:g} s; it was waiting for {progress.stage}"
+            ending = _Ending(Outcome.INFRA_ERROR, text, timed_out=True)
         except InfraFault as fault:
             text = f"{fault}; the agent: {progress.why}" if progress.why else str(fault)
             ending = _Ending(Outcome.INFRA_ERROR, text)
@@ -195,6 +195,7 @@ class Episodes:
             index=task.index,
             attempt=task.attempt,
             outcome=ending.outcome,
+            timed_out=ending.timed_out,
             error=_storable(ending.error),
             reward=reply.reward if reply else None,
             turn_rewards=by_index(reply.turn_rewards, turns) if reply and reply.turn_rewards else None,

@@ -88,7 +88,21 @@ def _objective(updates: Sequence[StepResult]) -> dict[str, float]:
         "training/masked_fraction": mean("masked"),
         "training/reference_kl": mean("divergence"),
         "training/mismatch_kl": mean("k3"),
+        "training/mismatch_far_share": mean("far"),
+        "training/effective_sample_share": float(
+            np.average([_effective(update.tokens) for update in updates], weights=weights)
+        ),
         "training/logprob_gap_mean": mean("kl"),
         "training/logprob_gap_max": max(update.tokens["gap_max"] for update in updates),
         "training/micro_batches": sum(update.micro_batches for update in updates),
     }
+
+
+def _effective(tokens: Mapping[str, float]) -> float:
+    """Kish's effective sample size (1965) over the number of tokens, of weights w = trained / sampled.
+
+    (sum w)^2 / (n sum w^2). The mean of w follows from that of k3 = w - 1 - log w and of kl = -log w. No
+    number where the weights are too large or too small for one.
+    """
+    mean, squared = tokens["k3"] + 1 - tokens["kl"], tokens["weight_squared"]
+    return mean * mean / squared if squared > 0 else math.nan

@@ -32,7 +32,11 @@ SUMS: Final = (
     "correction",
     "masked",
     "divergence",
+    "weight_squared",
+    "far",
 )
+FAR: Final = math.log(2)
+"""Distance of two log-probabilities from which a token counts as far: one is twice the other."""
 MAXIMA: Final = ("ratio_max", "negative_ratio_min", "gap_max")
 
 
@@ -64,6 +68,8 @@ class Tally:
                 tokens.correction_T.double().sum(),
                 (tokens.correction_T == 0).double().sum(),
                 divergence,
+                (2 * gap_T).exp().sum(),
+                (gap_T.abs() > FAR).double().sum(),
             ]
         ).cpu()
         peaks = torch.stack([tokens.ratio_T.max(), -tokens.ratio_T.min(), gap_T.abs().max()])

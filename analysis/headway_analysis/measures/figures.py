@@ -20,10 +20,14 @@ from headway_analysis.measures.episodes import (
     spread,
     success,
 )
+from headway_analysis.measures.explained import explained
 from headway_analysis.measures.names import NAME_LENGTH, apart, word
+from headway_analysis.measures.repetition import repetition
 from headway_analysis.measures.tries import (
     COMPLETION,
     answered,
+    at_context_limit,
+    at_max_tokens,
     at_token_limit,
     at_turn_limit,
     tool_calls,
@@ -51,6 +55,8 @@ def batch(
         **_spread("rollout/reward/", rewards(episodes)),
         "rollout/reward/valid_mean": valid_mean(groups, trained),
         "rollout/reward/zero_frac": _share(r == 0 for r in rewards(episodes)),
+        **_spread("rollout/external_score/", scores(episodes)),
+        **{f"rollout/reward_explained/{apart(name)}": share for name, share in explained(groups).items()},
         **_reported("rollout", episodes),
         **_lengths("rollout", episodes, len(groups)),
         **_turns("rollout", episodes),
@@ -194,6 +200,9 @@ def _rates(prefix: str, groups: Sequence[GroupRecord], max_turns: int | None) ->
         ),
         f"{prefix}/fork_rate": _share(episode.forks > 0 for episode in episodes),
         f"{prefix}/token_limit_rate": _share(at_token_limit(e, max_turns) for e in episodes),
+        f"{prefix}/max_tokens_rate": _share(map(at_max_tokens, episodes)),
+        f"{prefix}/context_limit_rate": _share(at_context_limit(e, max_turns) for e in episodes),
+        f"{prefix}/time_limit_rate": _share(e.timed_out for e in ended),
         **{f"{prefix}/outcome_{o.value}_rate": _share(e.outcome is o for e in ended) for o in Outcome},
     }
     if max_turns is not None:
@@ -255,11 +264,14 @@ def _lengths(prefix: str, episodes: Sequence[EpisodeRecord], groups: int) -> Fig
         if mask
     ]
     certain = sum(logprob == 0.0 for logprob in logprobs)
+    repeated = spread([share for episode in episodes for share in repetition(episode)])
     responses = [[float(turn.sampled_tokens) for turn in episode.turns] for episode in episodes]
     return {
         f"{prefix}/tokens/prompt_mean": spread([float(_given(episode)) for episode in episodes]).mean,
         **_spread(f"{prefix}/tokens/response_", [tokens for turns in responses for tokens in turns]),
         **_spread(f"{prefix}/tokens/episode_", [sum(turns) for turns in responses]),
+        f"{prefix}/repetition/mean": repeated.mean,
+        f"{prefix}/repetition/max": repeated.max,
         f"{prefix}/logprob/zero_count": float(certain),
         f"{prefix}/logprob/zero_frac": certain / len(logprobs) if logprobs else 0.0,
         f"{prefix}/logprob/zero_per_group": certain / groups if groups else 0.0,

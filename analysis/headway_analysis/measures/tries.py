@@ -283,9 +283,18 @@ def at_turn_limit(episode: EpisodeRecord, max_turns: int | None) -> bool:
 
 def at_token_limit(episode: EpisodeRecord, max_turns: int | None) -> bool:
     """Whether a turn ended with finish reason `length`, or the context had no room for another turn."""
-    cut = any(turn.finish_reason == "length" for turn in episode.turns)
-    full = episode.outcome is Outcome.TRUNCATED and not at_turn_limit(episode, max_turns)
-    return cut or full
+    return at_max_tokens(episode) or at_context_limit(episode, max_turns)
+
+
+def at_max_tokens(episode: EpisodeRecord) -> bool:
+    """Whether a turn was cut at maxTokens."""
+    return any(turn.finish_reason == "length" for turn in episode.turns)
+
+
+def at_context_limit(episode: EpisodeRecord, max_turns: int | None) -> bool:
+    """Whether it was truncated since the context had no room for another turn."""
+    other = at_turn_limit(episode, max_turns) or at_max_tokens(episode)
+    return episode.outcome is Outcome.TRUNCATED and not other
 
 
 def tool_calls(episode: EpisodeRecord) -> ToolCalls:

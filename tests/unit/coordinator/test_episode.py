@@ -230,6 +230,7 @@ async def test_a_sandbox_that_dies_is_an_infra_error_and_its_lease_returns(
         assert record.outcome is Outcome.INFRA_ERROR
         assert record.reward is None
         assert record.error
+        assert record.timed_out == (fault is hang)
         assert r.broker.count("DELETE") == 1
 
 

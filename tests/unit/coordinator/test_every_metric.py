@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import itertools
 import json
 import re
 from collections.abc import Iterable
@@ -78,6 +79,7 @@ def with_tasks(config: JobConfig) -> JobConfig:
     rows = [{"prompt": f"test {n}", "task": "even"} for n in range(8)]
     Path(uri.removeprefix("file://")).write_text("".join(json.dumps(row) + "\n" for row in rows))
     content["spec"]["data"]["test"] = {"uri": uri}
+    content["spec"]["algorithm"]["groupSize"] = 3
     for block in ("train", "validation", "test"):
         content["spec"]["data"][block]["taskColumn"] = "task"
     return JobConfig.model_validate(content)
@@ -86,11 +88,13 @@ def with_tasks(config: JobConfig) -> JobConfig:
 async def coordinators(folder: Path) -> set[str]:
     """What a coordinator shows during and after a job: what an engine says of itself is there while its last
     answer stands, and the job may end between two of them."""
-    box = sandbox()
-    box.answers = {
-        **box.answers,
-        "POST /finish": lambda _: {"reward": 1, "score": 1, "metrics": {"parts": 1}},
-    }
+    box, rewards = sandbox(), itertools.cycle([0, 1, 1])
+
+    def judged(_: Any) -> Any:
+        reward = next(rewards)
+        return {"reward": reward, "score": reward, "metrics": {"parts": reward}}
+
+    box.answers = {**box.answers, "POST /finish": judged}
     box.faults["POST /reset"] = after(1, first(1, fail(500)))  # the preflight's goes well
     async with AsyncExitStack() as stack:
         engine = await stack.enter_async_context(serving(speaking_engine(folder)))

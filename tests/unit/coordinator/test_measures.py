@@ -148,6 +148,27 @@ def test_rates_count_episodes_and_figures_under_turns_count_turns() -> None:
     assert (found["episodes/fork_rate"], found["rollout/turns/fork_rate"]) == (1 / 4, 2 / 8)
     assert found["episodes/turn_limit_rate"] == 1 / 4
     assert found["episodes/outcome_InfraError_rate"] == 1 / 5
+    assert (found["episodes/max_tokens_rate"], found["episodes/time_limit_rate"]) == (1 / 4, 0.0)
+
+
+def test_kinds_of_truncation_are_told_apart() -> None:
+    cut = turned(sealed("t0-0", 0, outcome=Outcome.TRUNCATED, turns=1), {"finish_reason": "length"})
+    full = sealed("t0-0", 1, outcome=Outcome.TRUNCATED, turns=1)
+    exhausted = sealed("t0-0", 2, outcome=Outcome.TRUNCATED, turns=3)
+    late = sealed("t0-0", 3, reward=None).model_copy(update={"timed_out": True})
+    found = figures.batch([group_of(cut, full, exhausted, late)], 1, trained=(), max_turns=3)
+    assert found["episodes/max_tokens_rate"] == pytest.approx(1 / 3)
+    assert found["episodes/context_limit_rate"] == pytest.approx(1 / 3)
+    assert found["episodes/turn_limit_rate"] == pytest.approx(1 / 3)
+    assert found["episodes/time_limit_rate"] == 1 / 4
+
+
+def test_a_batch_shows_external_score_and_what_explains_its_reward() -> None:
+    episodes = [sealed("t0-0", n, reward=n / 3, score=float(n == 3)) for n in range(4)]
+    found = figures.batch([group_of(*episodes)], 1, trained=(), max_turns=3)
+    assert found["rollout/external_score/mean"] == 1 / 4
+    assert found["rollout/reward_explained/accuracy"] == pytest.approx(1.0)
+    assert found["rollout/repetition/max"] == 0.0
 
 
 def test_there_is_no_turn_limit_rate_of_an_agent_with_a_loop_of_its_own() -> None:

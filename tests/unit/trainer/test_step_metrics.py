@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import learner_rig as rig
+import numpy as np
 import pytest
 
 from headway_api import metrics as catalogue
@@ -27,6 +28,8 @@ TOKENS = {
     "correction": 1.0,
     "masked": 0.0,
     "divergence": 0.3,
+    "weight_squared": 1.25,
+    "far": 0.05,
     "ratio_max": 3.0,
     "ratio_min": 0.5,
     "gap_max": 1.1,
@@ -86,6 +89,31 @@ def test_a_figure_that_is_no_number_is_left_out() -> None:
     found = step_metrics(training_batch(batch(), Objective.of(AlgorithmSpec())), [far], {})
     assert "training/mismatch_kl" not in found
     assert found["training/loss"] == 0.5
+
+
+def test_the_effective_share_is_kishs() -> None:
+    weights = np.array([1.0, 1.0, 2.0, 0.5])
+    gaps = np.log(weights)
+    tokens = {
+        "kl": -gaps.mean(),
+        "k3": (weights - 1 - gaps).mean(),
+        "weight_squared": (weights**2).mean(),
+    }
+    made = training_batch(batch(), Objective.of(AlgorithmSpec()))
+    one = StepResult(Update(1.5, 1e-4), TOKENS | tokens, action_tokens=4, micro_batches=1)
+    found = step_metrics(made, [one], {})["training/effective_sample_share"]
+    assert found == pytest.approx(weights.sum() ** 2 / (4 * (weights**2).sum()))
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [{"weight_squared": 0.0}, {"weight_squared": math.inf, "k3": math.inf}, {"k3": 1e200}],
+    ids=["too small", "too large", "too large for its square"],
+)
+def test_weights_beyond_all_numbers_have_no_effective_share(tokens: dict[str, float]) -> None:
+    made = training_batch(batch(), Objective.of(AlgorithmSpec()))
+    one = StepResult(Update(1.5, 1e-4), TOKENS | tokens, action_tokens=4, micro_batches=1)
+    assert "training/effective_sample_share" not in step_metrics(made, [one], {})
 
 
 def test_deepspeeds_word_for_a_norm_that_is_no_number_is_understood() -> None:

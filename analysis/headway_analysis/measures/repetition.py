@@ -1,0 +1,40 @@
+"""How much of what a turn samples it has said before."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from headway_api.records import EpisodeRecord, TurnSpan
+
+LENGTH: Final = 8
+"""Tokens of a phrase. Names of fields and tools come again in any answer; eight tokens in a row seldom do."""
+
+
+def repetition(episode: EpisodeRecord) -> list[float]:
+    """By sampled turn: the share of its phrases of `LENGTH` tokens that came earlier in the turn.
+
+    0 where a turn is too short to repeat one.
+    """
+    found = []
+    for row in episode.rows:
+        if not row.action_tokens:
+            continue
+        tokens = np.asarray(row.tokens)
+        spans = row.turns or _as_one(row.mask)
+        found += [_share(tokens[span.start : span.end]) for span in spans]
+    return found
+
+
+def _as_one(mask: list[int]) -> list[TurnSpan]:
+    """All sampled tokens of a row whose turns are not told, from the first to the last."""
+    sampled = np.flatnonzero(mask)
+    return [TurnSpan(start=int(sampled[0]), end=int(sampled[-1]) + 1, turn=0)]
+
+
+def _share(tokens: np.ndarray[tuple[int], np.dtype[np.int64]]) -> float:
+    if len(tokens) <= LENGTH:
+        return 0.0
+    phrases = np.lib.stride_tricks.sliding_window_view(tokens, LENGTH)
+    return 1.0 - len(np.unique(phrases, axis=0)) / len(phrases)
