@@ -92,10 +92,8 @@ class Estimate:
     method: str
     """How the interval was made: `wilson`, `wilson-clustered`, `t-clustered` or `none`."""
     floor: float | None = None
-    """What a gate's `minimum` takes: `low`, but of a share Clopper and Pearson's lower end.
-
-    Wilson's own lower end is above the true value too often where the share is near 0.
-    """
+    """`low`, but of a share Clopper and Pearson's lower end: Wilson's own is above the true value too often
+    where the share is near 0. A gate's `minimum` takes it, or what `floors` says where that is lower."""
     why: Why | None = None
 
 

@@ -216,6 +216,19 @@ def test_rows_that_always_fail_are_not_forgotten(rows: int, easy: float, hopeles
     assert promoted / SOME <= 0.05
 
 
+@pytest.mark.parametrize(
+    ("rows", "low", "high"), [(30, 0.2, 0.35), (60, 0.73, 0.87), (120, 0.97, 1.0)], ids=str
+)
+def test_more_rows_pass_the_same_candidate(rows: int, low: float, high: float) -> None:
+    """What docs/adr/0022 says that the bound costs."""
+    rng, make, promoted = np.random.default_rng(17), layout([1] * rows, 8), 0
+    for each in flips(rng, chances(rng, 0.9, 0.3, [1] * rows, 8))[:SOME]:
+        found = judge(replace(SPEC, minimum=0.8), {"tuned": {"success": make(each, True)}})
+        promoted += found.verdict is Verdict.PASSED
+    print(f"{rows} rows: {promoted / SOME:.0%}")
+    assert low <= promoted / SOME <= high
+
+
 def graded(rng: np.random.Generator, rows: int, zeros: float) -> Floats:
     """Scores near 1, of which some are 0."""
     return np.where(rng.random((SOME, rows)) < zeros, 0.0, rng.uniform(0.97, 1, (SOME, rows)))
