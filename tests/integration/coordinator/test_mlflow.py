@@ -198,6 +198,7 @@ def test_a_batch_in_mlflow_is_what_its_episodes_say(done: Rig, server: str, step
     expected = recounted(groups, "rollout", "episodes")
     valid = [e["reward"] for e in scored(trained)]
     expected["rollout/reward/valid_mean"] = float(np.mean(valid)) if valid else 0.0
+    expected |= spread("rollout/external_score/", [e["score"] for e in scored(groups)])
     prefixes = ("rollout/", "episodes/")
     same({name: value for name, value in logged.items() if name.startswith(prefixes)}, expected)
     assert logged["training/global_step"] == step
@@ -223,6 +224,12 @@ def spread(prefix: str, values: list[float], only: str = "mean std min max") -> 
     return {f"{prefix}{name}": float(getattr(np, name)(values)) for name in only.split()}
 
 
+def said_again(tokens: list[int]) -> float:
+    """Share of a turn's phrases of eight tokens that it has sampled before."""
+    phrases = [tuple(tokens[at : at + 8]) for at in range(len(tokens) - 7)]
+    return sum(phrase in phrases[:at] for at, phrase in enumerate(phrases)) / len(phrases) if phrases else 0.0
+
+
 def recounted(groups: list[dict[str, Any]], prefix: str, rates: str) -> dict[str, float]:
     """Figures of episodes, from the records as they lie in the store."""
     episodes = scored(groups)
@@ -246,11 +253,18 @@ def recounted(groups: list[dict[str, Any]], prefix: str, rates: str) -> dict[str
     sums = [sum(turn["sampled_tokens"] for turn in e["turns"]) for e in episodes]
     prompts = [sum(len(r["tokens"]) - sum(r["mask"]) for r in e["rows"]) for e in episodes]
     limit = [e["outcome"] == "Truncated" and not short for e, short in zip(episodes, cut, strict=True)]
+    said = [row["tokens"][span["start"] : span["end"]] for row in rows for span in row["turns"]]
+    repeated = [*map(said_again, said)]
     return {
         **spread(f"{prefix}/reward/", rewards),
         f"{prefix}/reward/zero_frac": rewards.count(0) / len(rewards),
         f"{prefix}/reward_metrics/field_acc": float(np.mean(rewards)) / 2,
         f"{prefix}/reward_metrics/completion": 1.0,
+        f"{prefix}/repetition/mean": float(np.mean(repeated)),
+        f"{prefix}/repetition/max": max(repeated),
+        f"{rates}/max_tokens_rate": float(np.mean(cut)),
+        f"{rates}/context_limit_rate": 0.0,
+        f"{rates}/time_limit_rate": 0.0,
         **spread(f"{prefix}/turns/", [len(e["turns"]) for e in episodes], "mean min max"),
         f"{prefix}/turns/malformed_tool_call_rate": np.mean([t["malformed_tool_calls"] > 0 for t in turns]),
         f"{prefix}/turns/token_limit_rate": np.mean([t["finish_reason"] == "length" for t in turns]),
@@ -319,6 +333,10 @@ def test_the_script_shows_whatever_is_recounted(done: Rig) -> None:
         "val/turns/fork_rate",
         "val/episodes/fork_rate",
         "val/reward/min",
+        "val/repetition/mean",
+        "val/repetition/max",
+        "val/episodes/context_limit_rate",
+        "val/episodes/time_limit_rate",
         "val/episodes/outcome_AgentError_rate",
         "val/episodes/outcome_InfraError_rate",
     }
