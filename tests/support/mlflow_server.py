@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from first_answer import until_it_answers
 from lease_service import free_port
-
-START_S = 120
 
 
 @contextmanager
@@ -28,21 +25,8 @@ def mlflow_server(folder: Path) -> Iterator[str]:
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(command, env=environment, cwd=folder, stdout=log, stderr=log)
     try:
-        _until_healthy(process, url, folder / "log")
+        until_it_answers(process, f"{url}/health", folder / "log")
         yield url
     finally:
         process.terminate()
         process.wait(30)
-
-
-def _until_healthy(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
-    ends = time.monotonic() + START_S
-    while True:
-        try:
-            with urllib.request.urlopen(f"{url}/health", timeout=5) as answer:
-                assert answer.status == 200
-                return
-        except OSError:
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < ends, log.read_text()
-            time.sleep(0.2)

@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 import threading
-import time
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -18,10 +17,10 @@ from typing import Any
 
 import yaml
 from chart import cluster_command
+from first_answer import until_it_answers
 from lease_service import free_port
 
 Json = dict[str, Any]
-START_S = 60
 
 
 @dataclass(frozen=True)
@@ -176,20 +175,8 @@ def prometheus_server(folder: Path, configs: list[Json], rules: Json) -> Iterato
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log)
     try:
-        _until_ready(process, f"http://{address}/-/ready", folder / "log")
+        until_it_answers(process, f"http://{address}/-/ready", folder / "log")
         yield Prometheus(f"http://{address}")
     finally:
         process.terminate()
         process.wait(30)
-
-
-def _until_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
-    ends = time.monotonic() + START_S
-    while True:
-        try:
-            with urllib.request.urlopen(url, timeout=5):
-                return
-        except OSError:
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < ends, log.read_text()
-            time.sleep(0.1)

@@ -185,8 +185,8 @@ class Gate(SpecModel):
     minimum: Decimal | None = None
     """Lowest value that passes."""
     minimum_of: Literal["LowerBound", "Value"] = "LowerBound"
-    """What is held against minimum: the lower end of the 95 % interval, or the value itself. With Value a
-    candidate that lies below minimum may pass by luck."""
+    """What is held against minimum. LowerBound: the least that the rows show, as docs/evaluation.md says.
+    Value: the value itself, with which a candidate that lies below minimum may pass by luck."""
     must_beat: Label | None = None
     """Candidate to beat: the lower bound of the paired difference must lie above margin."""
     margin: Annotated[

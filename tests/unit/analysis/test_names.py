@@ -34,7 +34,7 @@ def test_a_name_that_can_stand_as_it_is_does() -> None:
     assert apart("field accuracy") == "field_accuracy_2a5fcc2a"
 
 
-def test_metrics_that_differ_in_punctuation_alone_are_measures_of_their_own() -> None:
+def test_punctuation_tells_metrics_apart() -> None:
     tries = [
         dataclasses.replace(each, metrics={"f-1": 1.0, "f 1": 0.0, "f_1": 0.5})
         for each in job.tries()["base"]
@@ -47,7 +47,7 @@ def test_metrics_that_differ_in_punctuation_alone_are_measures_of_their_own() ->
     assert sorted(means.values()) == [0.0, 0.5, 1.0]
 
 
-def test_tasks_that_differ_in_punctuation_alone_have_curves_of_their_own() -> None:
+def test_punctuation_tells_curves_of_tasks_apart() -> None:
     found = tasks.shown("val", {"a-b": {"reward": 1.0}, "a b": {"reward": 0.0}, "a_b": {"reward": 0.5}})
     assert found["val/task_reward/a_b"] == 0.5
     assert sorted(found.values()) == [0.0, 0.5, 1.0]

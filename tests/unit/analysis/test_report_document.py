@@ -91,7 +91,7 @@ COSTS = {"cost", "cost_total", "cost_per_success"}
 TOKENS = {"prompt_tokens", "cached_tokens", "sampled_tokens"}
 
 
-def test_a_candidate_without_prices_costs_an_unknown_amount_and_not_nothing() -> None:
+def test_the_cost_without_prices_is_unknown_not_0() -> None:
     run = dataclasses.replace(job.finished(), book=DEFAULT)
     report = document(run, compare_all(job.tries(), job.KS, "base", None, priced(DEFAULT)))
     reference, base = candidate(report, "reference"), candidate(report, "base")

@@ -285,7 +285,7 @@ async def test_what_is_no_chat_endpoint_ends_the_candidate(broken: Answer, says_
     assert len(service.bodies) == TRIES
 
 
-async def test_an_answer_that_cannot_be_read_costs_its_episode_and_no_candidate_that_has_answered() -> None:
+async def test_an_unreadable_answer_ends_no_candidate_that_has_answered() -> None:
     async with serving(says()) as service, asking(service.url) as chat:
         await ask(chat)
         service.answers = [HTML]
