@@ -97,6 +97,22 @@ class _Ending:
     timed_out: bool = False
 
 
+@asynccontextmanager
+async def _within(seconds: float) -> AsyncIterator[None]:
+    """Raise TimeoutError after `seconds`, also where a call of the episode gives up at that very moment.
+
+    A call may last as long as its episode, so both timers can fire at once; either may come first.
+    """
+    async with asyncio.timeout(seconds) as limit:
+        try:
+            yield
+        except InfraFault as fault:
+            deadline = limit.when()
+            if deadline is None or asyncio.get_running_loop().time() < deadline:
+                raise
+            raise TimeoutError from fault
+
+
 class Episodes:
     """Runs episodes with one agent and one broker."""
 
@@ -142,7 +158,7 @@ class Episodes:
         return record
 
     async def _live(self, task: Task, progress: _Progress) -> _Ending:
-        async with self._sandbox(task, progress) as sandbox, asyncio.timeout(self._rules.timeout_seconds):
+        async with self._sandbox(task, progress) as sandbox, _within(self._rules.timeout_seconds):
             progress.stage = "the environment's reset"
             first = await sandbox.reset(task.row, task.environment_seed)
             progress.stage = "the agent"
