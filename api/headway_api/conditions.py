@@ -40,6 +40,10 @@ class ConditionType(StrEnum):
     said before stands; False stands until it is True. The coordinator's; without observedGeneration, for it
     is not told which generation of the spec it runs. Of a job that is suspended or has ended the operator
     says that it is Unknown, and so until a resumed one has a coordinator again."""
+    HEALTHY = "Healthy"
+    """Of a training job: no sign of collapse is raised. False: the reason is the gravest one that is, the
+    message names all of them. Unknown: too little is known yet. The coordinator's; without
+    observedGeneration. Of a job that is suspended, what was said before stands."""
     PROGRESSING = "Progressing"
     """Steps are being completed, or candidates measured."""
     CHECKPOINT_AVAILABLE = "CheckpointAvailable"
@@ -97,6 +101,8 @@ class Reason(StrEnum):
     UPDATE_FAILED = "UpdateFailed"
     UPDATE_TIMED_OUT = "UpdateTimedOut"
     SERVER_SILENT = "ServerSilent"
+
+    NO_SIGNAL_RAISED = "NoSignalRaised"
 
     STEPPING = "Stepping"
     EVALUATING = "Evaluating"

@@ -12,6 +12,7 @@ from pydantic import Field, computed_field
 
 from headway_api.base import StatusModel
 from headway_api.conditions import Condition
+from headway_api.signals import SignalState
 from headway_api.spec.types import Decimal, Money, Uri
 
 State = Literal[
@@ -284,6 +285,23 @@ class Role(StatusModel):
     """What keeps it from being ready, in the API's own words."""
 
 
+class Signal(StatusModel):
+    """A sign that training goes wrong."""
+
+    name: Word
+    """Which one; docs/signals.md explains each."""
+    state: SignalState
+    """Suspect: over its threshold, not yet for long. Raised: for long enough. Unknown: too little is known."""
+    since: Count = 0
+    """Step since which it is in this state."""
+    value: Word | None = None
+    """The figure that is judged, with its 95 % interval where it has one."""
+    threshold: Word | None = None
+    """What it is held against."""
+    message: Text = ""
+    """What was seen, and the first thing to change."""
+
+
 class Remediation(StatusModel):
     """A change made against a collapse."""
 
@@ -393,6 +411,10 @@ class RLTrainingJobStatus(StatusModel):
     """What there is to resume from and to serve."""
     preflight: Preflight | None = None
     """The checks before the first gradient."""
+    signals: Annotated[
+        list[Signal], Field(max_length=16, default_factory=list, json_schema_extra=list_map("name"))
+    ]
+    """Signs that training goes wrong: those that are raised, then suspect ones, then the others."""
     remediations: Annotated[list[Remediation], Field(max_length=8, default_factory=list)]
     """Changes made against a collapse, the last eight. Not written yet."""
     roles: Annotated[

@@ -1,0 +1,70 @@
+"""The signs that training goes wrong: their names and states.
+
+How each is computed is `headway_analysis.signals`; `docs/signals.md` explains them. Names are stable: the
+condition Healthy has them as its reason, alerts match on them.
+"""
+
+from enum import StrEnum
+from typing import Final, Literal
+
+SignalState = Literal["Unknown", "Clear", "Suspect", "Raised"]
+
+STATE_VALUES: Final[dict[SignalState, int]] = {"Clear": 0, "Suspect": 1, "Raised": 2}
+"""How a state is shown where only numbers are (Prometheus, MLflow). Unknown is not shown there."""
+
+
+class SignalName(StrEnum):
+    """What can be seen to go wrong, the gravest first: of several, the first one is the worst."""
+
+    REWARD_COLLAPSED = "RewardCollapsed"
+    """The reward dropped to about its lowest value after it had been higher."""
+    NOTHING_TO_TRAIN = "NothingToTrain"
+    """No group of several batches in a row has an advantage."""
+    VALIDATION_PARTED = "ValidationParted"
+    """The training reward rises, and that of held-out rows does not."""
+    SCORE_PARTED = "ScoreParted"
+    """The reward rises, and the external score of the same episodes does not."""
+    ENTROPY_FALLING = "EntropyFalling"
+    """The policy stops exploring."""
+    ENTROPY_RISING = "EntropyRising"
+    """The policy becomes noise."""
+    GRADIENT_SPIKING = "GradientSpiking"
+    """The gradient's norm jumps far above what it was."""
+    POLICY_MISMATCH = "PolicyMismatch"
+    """Servers and learner give the same tokens different probabilities on average."""
+    MISMATCH_TAIL = "MismatchTail"
+    """They do so for a few tokens, and by far."""
+    TOO_FEW_EFFECTIVE_SAMPLES = "TooFewEffectiveSamples"
+    """A few tokens carry most of the batch's importance weight."""
+    RATIOS_CLIPPED = "RatiosClipped"
+    """Clipping takes the gradient from many tokens."""
+    TOKENS_MASKED = "TokensMasked"
+    """The off-policy correction leaves many tokens out."""
+    REWARD_FLAT = "RewardFlat"
+    """The reward has not risen since step 0."""
+    GROUPS_UNIFORM = "GroupsUniform"
+    """Most groups score alike and give no gradient, while the reward stalls."""
+    PERMANENT_FAILURES = "PermanentFailures"
+    """Episodes are lost for good, by a fault of the platform or of the environment."""
+    TURNS_TRUNCATED = "TurnsTruncated"
+    """Turns are cut at maxTokens."""
+    CONTEXT_FULL = "ContextFull"
+    """Episodes end since the context has no room for another turn."""
+    EPISODES_TIMED_OUT = "EpisodesTimedOut"
+    """Episodes are lost at rollout.timeoutSeconds."""
+    TURNS_EXHAUSTED = "TurnsExhausted"
+    """Episodes use up maxTurns."""
+    LENGTH_EXPLODING = "LengthExploding"
+    """Answers become much longer than they were."""
+    TOOL_CALLS_MALFORMED = "ToolCallsMalformed"
+    """Tool calls cannot be read."""
+    TOOL_CALLS_INFLATING = "ToolCallsInflating"
+    """Episodes make many more tool calls than they did."""
+    REPETITION = "Repetition"
+    """Turns repeat the turn before."""
+    TASKS_DIVERGING = "TasksDiverging"
+    """One task's reward falls while another's rises."""
+    REWARD_ONE_SIDED = "RewardOneSided"
+    """One number of the environment takes over the reward."""
+    STALENESS_AT_BOUND = "StalenessAtBound"
+    """Batches are as old as maxStepsOffPolicy allows for long."""
