@@ -72,6 +72,8 @@ GATHERED = {
     name: {"zeroStage": 3, "tokens": SMALL, "chunk": FEW, **settings} for name, (settings, _) in TERMS.items()
 }
 RANKS = (1, 2)
+SHORT_RANKS = (1, pytest.param(2, marks=pytest.mark.ci))
+"""Two processes are left to `.ci/run`."""
 
 
 def batches() -> list[Batch]:
@@ -223,7 +225,7 @@ def test_no_setting_changes_a_step(
         assert min(found.micro_batches) > 1
 
 
-@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("ranks", SHORT_RANKS)
 @pytest.mark.parametrize("name", ADAPTER)
 def test_no_setting_changes_a_step_of_an_adapter(
     ran: Callable[[int, str], Steps], ranks: int, name: str
@@ -232,7 +234,7 @@ def test_no_setting_changes_a_step_of_an_adapter(
     agree(ran(ranks, name), expected.weights, expected.losses, expected.norms)
 
 
-@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("ranks", SHORT_RANKS)
 def test_the_frozen_copy_is_the_same_under_every_setting(
     ran: Callable[[int, str], Steps], ranks: int
 ) -> None:
