@@ -10,6 +10,7 @@
     weights/000012/                               Hugging Face layout (adapter or full); export.json
                                                   written last where the job's end completed it
     steps/000012.json                             a StepReport: what the step was made of
+    figures/000012.json                           BatchFigures of it, for a restart to read
     rows.sha256                                   digest of the rows that an RLEvalJob began with
     incarnations/000001                           empty: a coordinator was started
     learners/000003                               empty: a learner was started, and resumed
@@ -139,6 +140,15 @@ class Layout:
     def step_history(self, step: int) -> str:
         """The report of one step, written when it is taken and kept for good."""
         return f"{self.step_histories}/{step:06d}.json"
+
+    @property
+    def all_batch_figures(self) -> str:
+        """Folder of what the batches of all steps came to."""
+        return f"{self.root}/figures"
+
+    def batch_figures(self, step: int) -> str:
+        """What the batch of one step came to."""
+        return f"{self.all_batch_figures}/{step:06d}.json"
 
     @property
     def latest(self) -> str:

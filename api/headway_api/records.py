@@ -379,6 +379,17 @@ class StepReport(Record):
         return frozenset(group for group, tokens in self.train_tokens.items() if tokens)
 
 
+class BatchFigures(Record):
+    """What a step's batch came to, in the names of `headway_api.metrics`, without the learner's own figures.
+
+    A function of the batch and of the step's report: without it a coordinator reads the batch again.
+    """
+
+    version: PolicyVersion
+    """Of the report that said which groups were trained: a step may be taken anew."""
+    figures: dict[str, float]
+
+
 class UsageClass(StrEnum):
     """What a token (or second) is billed as."""
 

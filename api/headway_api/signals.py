@@ -61,7 +61,7 @@ class SignalName(StrEnum):
     TOOL_CALLS_INFLATING = "ToolCallsInflating"
     """Episodes make many more tool calls than they did."""
     REPETITION = "Repetition"
-    """Turns repeat the turn before."""
+    """Turns say the same again and again."""
     TASKS_DIVERGING = "TasksDiverging"
     """One task's reward falls while another's rises."""
     REWARD_ONE_SIDED = "RewardOneSided"

@@ -291,7 +291,8 @@ class Signal(StatusModel):
     name: Word
     """Which one; docs/signals.md explains each."""
     state: SignalState
-    """Suspect: over its threshold, not yet for long. Raised: for long enough. Unknown: too little is known."""
+    """Suspect: over its threshold, not yet for long. Raised: for long enough. Unknown: too few steps say
+    anything."""
     since: Count = 0
     """Step since which it is in this state."""
     value: Word | None = None

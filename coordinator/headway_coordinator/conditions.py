@@ -8,7 +8,7 @@ from typing import Final
 from headway_api.conditions import Condition, ConditionType, Reason, condition, find, merge
 from headway_coordinator.engines.router import ALWAYS_BEHIND, Endpoint, Failure, Router
 
-OWN = frozenset({ConditionType.WEIGHTS_IN_SYNC})
+OWN = frozenset({ConditionType.WEIGHTS_IN_SYNC, ConditionType.HEALTHY})
 TOLD_MOST = 3
 """Servers whose words a message repeats."""
 PATIENCE_SECONDS = 30.0

@@ -19,9 +19,10 @@ from aiohttp import web
 from headway_analysis.measures.figures import Figures
 from headway_api import logs, names, prices
 from headway_api import status as st
+from headway_api.conditions import Condition, ConditionType, find
 from headway_api.config import JobConfig
 from headway_api.model_names import VALIDATION
-from headway_api.records import PolicyVersion, Purpose, WeightsManifest
+from headway_api.records import BatchFigures, PolicyVersion, Purpose, WeightsManifest
 from headway_api.store import NotFound, Store
 from headway_api.weights_format import EXPORT_FILE
 from headway_coordinator import conditions, view
@@ -47,6 +48,8 @@ from headway_coordinator.preflight.run import Ready, Runner
 from headway_coordinator.process import Process
 from headway_coordinator.room import Room
 from headway_coordinator.sandboxes import Broker
+from headway_coordinator.signals import Signals
+from headway_coordinator.spool import Replay
 from headway_coordinator.stall import Watch, training_watch
 from headway_coordinator.training import Training
 from headway_coordinator.validations import Beside
@@ -57,6 +60,8 @@ LAST_CHECKPOINT_SECONDS = 3600.0
 """Longest it waits for the last step to become durable; then it ends as it is, and status says what is."""
 EXPORT_POLL_SECONDS = 1.0
 NOT_VALIDATING = "no validation is under way"
+READ_AGAIN = 16
+"""Newest steps whose batches are read again where what they came to was not kept."""
 
 _log = logging.getLogger(__name__)
 
@@ -104,7 +109,10 @@ class Coordinator(Process):
         self._api = LearnerApi(token, self._exporter.text)
         self._replicas = job.spec.rollout.replicas
         self._conditions = conditions.Conditions(self._told.conditions)
-        self._figures = StepFigures(job.spec)
+        self._signals = Signals(job.spec, self._told.conditions)
+        self._figures = StepFigures(job.spec, self._signals)
+        self._unkept: asyncio.Queue[BatchFigures] = asyncio.Queue()
+        """What batches came to, to be kept for a successor."""
         self._training: Training | None = None
         self._watch: Watch | None = None
         self._fleet: Fleet | None = None
@@ -129,6 +137,7 @@ class Coordinator(Process):
         replay = await self._blocking(self._spool.replay)
         self._track(stack)
         training = await self._assemble(stack, http, broker, ready, incarnation)
+        await self._blocking(self._recall, replay)
         await training.restore(replay)
         self._moved()
         self._restoring = False
@@ -142,6 +151,7 @@ class Coordinator(Process):
             if beside.room is not None:
                 self._background(stack, Concurrency(http, beside.fleet.router, beside.room).run())
         self._background(stack, self._watch.run())
+        self._background(stack, self._keep_figures())
         await training.run()
         await self._finish(training)
 
@@ -204,6 +214,21 @@ class Coordinator(Process):
         )
         return training
 
+    def _recall(self, replay: Replay) -> None:
+        """Judge again what predecessors saw, so that a signal stands as it stood. Blocking."""
+        kept = self._spool.figures()
+        newest = {report.version for report in replay.reports[-READ_AGAIN:]}
+        for report in replay.reports[1:]:
+            found = kept.get(report.version)
+            if found is None and report.version in newest:
+                found = self._figures.of(self._spool.batch_of(report), report)
+            self._figures.recall(report, found or {})
+
+    async def _keep_figures(self) -> None:
+        """Keep what each batch came to, until cancelled. What is lost with this process is read again."""
+        while True:
+            await self._blocking(self._spool.keep_figures, await self._unkept.get())
+
     async def _finish(self, training: Training) -> None:
         """The learner's last checkpoint, report, final status, and a word to the learner."""
         with suppress(TimeoutError):
@@ -248,7 +273,7 @@ class Coordinator(Process):
         finished = training is not None and training.state.finished is not None
         found = self._told.model_copy(
             update={
-                "conditions": self._conditions.current(router, time.monotonic(), self._dedicated()),
+                "conditions": self._said(router),
                 "preflight": self._preflight,
                 "algorithm": view.algorithm(self.spec),
                 "artifacts": view.artifacts(self.layout, finished=finished),
@@ -261,12 +286,21 @@ class Coordinator(Process):
         stalled = self._watch.stalled if self._watch else None
         found.progress = view.progress(training, self._ledger.episodes, router.wanted, stalled)
         found.reward = view.reward(training.state)
+        found.signals = self._signals.status()
         found.validation = view.validation(evaluations)
         found.test = view.test(training.state)
         found.checkpoints = view.checkpoints(self.layout, training.state, evaluations)
         if (run := self._figures.run) is not None:
             found.tracking = st.Tracking(mlflow=run)
         return found
+
+    def _said(self, router: Router) -> list[Condition]:
+        """The conditions that are this process's. What a predecessor said of health stands meanwhile."""
+        synced = self._conditions.current(router, time.monotonic(), self._dedicated())
+        told = find(self._told.conditions, ConditionType.HEALTHY)
+        if self._restoring:
+            return [*synced, *([told] if told else [])]
+        return [*synced, self._signals.condition()]
 
     def _hear(self, heard: status_writer.Heard) -> None:
         """The job may ask for another number of rollout servers."""
@@ -285,7 +319,9 @@ class Coordinator(Process):
     def _moved(self) -> None:
         """The job went forward: new figures, a new status."""
         if self._training is not None:
-            self._figures.batch(self._training.state, again=self._restoring)
+            found = self._figures.batch(self._training.state, again=self._restoring)
+            if found is not None:
+                self._unkept.put_nowait(found)
         self._status.changed()
 
     def _validated(self, step: int, found: Figures) -> None:
@@ -307,7 +343,8 @@ class Coordinator(Process):
         fleets = {} if self._fleet is None else {Purpose.TRAIN: self._fleet}
         if self._beside is not None and self._beside.room is not None:
             fleets[Purpose.VALIDATION] = self._beside.fleet
-        return view.samples(self._figures.shown(), self._training, days, cost, fleets, self._places)
+        yield from view.samples(self._figures.shown(), self._training, days, cost, fleets, self._places)
+        yield from self._signals.samples()
 
     def _track(self, stack: AsyncExitStack) -> None:
         """Log to MLflow, where the spec asks for it."""

@@ -16,7 +16,15 @@ from dataclasses import dataclass, field
 from pydantic import ValidationError
 
 from headway_api.artifacts import Layout, by_number
-from headway_api.records import Abandoned, GroupRecord, PolicyVersion, Purpose, StepReport, WeightsManifest
+from headway_api.records import (
+    Abandoned,
+    BatchFigures,
+    GroupRecord,
+    PolicyVersion,
+    Purpose,
+    StepReport,
+    WeightsManifest,
+)
 from headway_api.store import Denied, NotFound, Store, bucket_unavailable, get_each
 from headway_coordinator.bounds import superseded
 from headway_coordinator.evaluation.summary import Summary
@@ -126,6 +134,21 @@ class Spool:
     def keep(self, report: StepReport) -> None:
         """Keep a step's report for as long as the job's folder, whoever has written it first."""
         self._store.put_new(self._layout.step_history(report.step), report.model_dump_json().encode())
+
+    def keep_figures(self, found: BatchFigures) -> None:
+        """Keep what a step's batch came to, so that a restart need not read its groups."""
+        uri = self._layout.batch_figures(found.version.step)
+        self._store.put(uri, found.model_dump_json().encode())
+
+    def figures(self) -> dict[PolicyVersion, dict[str, float]]:
+        """What batches came to, as far as it was kept, by the version that they made."""
+        uris = self._store.list(self._layout.all_batch_figures)
+        found = map(BatchFigures.model_validate_json, get_each(self._store, uris))
+        return {each.version: each.figures for each in found}
+
+    def batch_of(self, report: StepReport) -> list[GroupRecord]:
+        """The groups that a step was made of, in the order of its report."""
+        return [*self._groups([*map(self._layout.train_group, report.groups)])]
 
     def published(self, weights: WeightsManifest) -> bool:
         """Whether the store still has the weights."""

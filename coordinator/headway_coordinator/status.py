@@ -96,6 +96,7 @@ def told(job: Identity, api: Any) -> RLTrainingJobStatus:
         usage=known.usage,
         checkpoints=known.checkpoints,
         tracking=known.tracking,
+        signals=known.signals,
     )
 
 

@@ -1,4 +1,5 @@
-"""Figures of steps as they come to be known: the latest of each for `/metrics`, all of them for MLflow."""
+"""Figures of steps as they come to be known: the latest of each for `/metrics`, all of them for MLflow and
+for the signals of collapse."""
 
 from __future__ import annotations
 
@@ -7,18 +8,21 @@ from collections.abc import Sequence
 
 from headway_analysis.measures import figures, tasks
 from headway_analysis.measures.figures import Figures
+from headway_api.records import BatchFigures, GroupRecord, StepReport
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.status import MlflowRun
 from headway_coordinator.metrics.mlflow import Mlflow
 from headway_coordinator.metrics.prometheus import is_metric
+from headway_coordinator.signals import Signals
 from headway_coordinator.state import State
 
 
 class StepFigures:
     """Those of one job. `again` says that an earlier process may have logged them already."""
 
-    def __init__(self, spec: RLTrainingJobSpec) -> None:
+    def __init__(self, spec: RLTrainingJobSpec, signals: Signals) -> None:
         self._spec = spec
+        self.signals = signals
         self._latest: dict[str, Figures] = {}
         """By where they come from. A tool that is not called any more is not shown any more."""
         self._batches: set[int] = set()
@@ -40,24 +44,34 @@ class StepFigures:
         found = {name: value for figures in self._latest.values() for name, value in figures.items()}
         return {name: value for name, value in found.items() if is_metric(name)}
 
-    def batch(self, state: State, *, again: bool) -> None:
-        """The last batch of `state`, if there is one, has been trained. Saying so twice changes nothing."""
+    def of(self, groups: Sequence[GroupRecord], report: StepReport) -> Figures:
+        """What the batch of a step came to, without the learner's own figures."""
+        limit = self._spec.agent.turn_limit
+        found = figures.batch(groups, report.step, trained=report.trained, max_turns=limit)
+        return found if self.tasks is None else found | tasks.batch(groups, self.tasks)
+
+    def recall(self, report: StepReport, found: Figures) -> None:
+        """A predecessor saw a step's batch come to `found`. It is judged again, and not logged."""
+        self.signals.recall(report.step, report.metrics | found)
+
+    def batch(self, state: State, *, again: bool) -> BatchFigures | None:
+        """The last batch of `state`, if there is one, has been trained; returns what that says of it. Saying
+        so twice changes nothing."""
         if not state.last_batch or state.step in self._batches:
-            return
+            return None
         report = state.reports[-1]
-        found = figures.batch(
-            state.last_batch, state.step, trained=report.trained, max_turns=self._spec.agent.turn_limit
-        )
-        if self.tasks is not None:
-            found |= tasks.batch(state.last_batch, self.tasks)
+        found = self.of(state.last_batch, report)
         self._batches.add(state.step)
         self._latest |= {"learner": self._latest.get("learner", {}) | report.metrics, "batch": found}
-        self._log(state.step, report.metrics | found, again)
+        self.signals.step(state.step, report.metrics | found)
+        self._log(state.step, report.metrics | found | self.signals.figures(), again)
+        return BatchFigures(version=report.version, figures=found)
 
     def validation(self, step: int, found: Figures, *, again: bool) -> None:
         """A validation is complete."""
         if step >= self._validated:
             self._validated, self._latest["validation"] = step, found
+        self.signals.validation(step, found)
         self._log(step, found, again)
 
     def test(self, step: int, found: Figures, *, again: bool) -> None:

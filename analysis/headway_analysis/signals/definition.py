@@ -1,0 +1,72 @@
+"""What a signal is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, Literal
+
+from headway_analysis.signals.history import History
+from headway_api.signals import SignalName
+
+Severity = Literal["critical", "warning", "info"]
+
+
+class Level(Enum):
+    """Where a number stands."""
+
+    CLEAR = "clear"
+    BETWEEN = "between"
+    """Neither: a state that stands goes on standing."""
+    OVER = "over"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A signal's number at one step."""
+
+    level: Level
+    value: float
+    threshold: float
+    saw: str
+    """What was seen, with the numbers: the first half of the message."""
+    low: float | None = None
+    """Ends of the 95 % interval of `value`, where it has one."""
+    high: float | None = None
+
+
+Judge = Callable[[History], Reading | None]
+"""None: too little is known at this step to say anything."""
+PATIENCE: Final = 3
+
+
+@dataclass(frozen=True)
+class Signal:
+    """One sign that training goes wrong. Everything but `judge` is for people."""
+
+    name: SignalName
+    judge: Judge
+    meaning: str
+    """What it says, in one sentence."""
+    number: str
+    """How the number is computed: formula and window."""
+    threshold: str
+    """When it is over, and from when on it is clear again."""
+    reason: str
+    """Why the threshold is where it is."""
+    source: str
+    """Who says so: a publication, the practice guide, or the recorded series."""
+    advice: str
+    """The first thing to change."""
+    look_at: tuple[str, ...]
+    """What tells whether the advice fits: figures and artifacts to look at, in order."""
+    confirmed_by: str
+    """What shows that the change helped."""
+    severity: Severity = "warning"
+    raise_after: int = PATIENCE
+    """Readings in a row that are over before the state is Raised."""
+    clear_after: int = PATIENCE
+    """Readings in a row that are clear before it is Clear again."""
+    clock: Literal["step", "validation"] = "step"
+    """What it is judged at."""

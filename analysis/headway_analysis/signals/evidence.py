@@ -1,0 +1,91 @@
+"""The statistics that judges share: shares of episodes, shifts of a level, levels that resist outliers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, median, variance
+
+from scipy.special import betaincinv, stdtrit
+
+from headway_analysis.signals.definition import Level
+from headway_analysis.signals.history import History
+
+EPISODES = "training/num_trajectories"
+TAIL = 0.025
+
+
+@dataclass(frozen=True)
+class Share:
+    """A share of the episodes of several steps."""
+
+    value: float
+    low: float
+    """Clopper and Pearson's (1934) 95 % interval, of the episodes as if they were independent."""
+    high: float
+    episodes: float
+
+
+def pooled(history: History, name: str, steps: int) -> Share | None:
+    """A rate of episodes over the last steps, each weighed by its episodes."""
+    rates = dict(history.dated(name, history.now - steps, history.now))
+    counts = dict(history.dated(EPISODES, history.now - steps, history.now))
+    both = [(rates[step], counts[step]) for step in rates if counts.get(step, 0) > 0]
+    total = sum(count for _, count in both)
+    if not total:
+        return None
+    hits = min(total, max(0.0, sum(rate * count for rate, count in both)))
+    low = float(betaincinv(hits, total - hits + 1, TAIL)) if hits > 0 else 0.0
+    high = float(betaincinv(hits + 1, total - hits, 1 - TAIL)) if hits < total else 1.0
+    return Share(hits / total, low, high, total)
+
+
+@dataclass(frozen=True)
+class Shift:
+    """How far the mean of recent values is above that of earlier ones."""
+
+    value: float
+    low: float
+    """Welch's (1947) 95 % interval."""
+    high: float
+
+    @property
+    def rises(self) -> bool:
+        """Whether it is surely above 0."""
+        return self.low > 0
+
+    @property
+    def falls(self) -> bool:
+        """Whether it is surely below 0."""
+        return self.high < 0
+
+
+def shift(earlier: Sequence[float], recent: Sequence[float]) -> Shift | None:
+    """The difference of two means, `recent` less `earlier`; None of fewer than two values of each."""
+    if min(len(earlier), len(recent)) < 2:
+        return None
+    value = fmean(recent) - fmean(earlier)
+    parts = [variance(values) / len(values) for values in (earlier, recent)]
+    total = sum(parts)
+    if total <= 0:
+        return Shift(value, value, value)
+    counts = (len(earlier), len(recent))
+    freedom = total**2 / sum(part**2 / (count - 1) for part, count in zip(parts, counts, strict=True))
+    half = float(stdtrit(freedom, 1 - TAIL)) * math.sqrt(total)
+    return Shift(value, value - half, value + half)
+
+
+def level(values: Sequence[float], least: int) -> float | None:
+    """The median, which one outlier does not move; None of fewer than `least` values."""
+    return median(values) if len(values) >= least else None
+
+
+def above(value: float, threshold: float, clear: float) -> Level:
+    """Where a number stands that is bad when it is large."""
+    return Level.OVER if value > threshold else Level.CLEAR if value <= clear else Level.BETWEEN
+
+
+def below(value: float, threshold: float, clear: float) -> Level:
+    """Where a number stands that is bad when it is small."""
+    return Level.OVER if value < threshold else Level.CLEAR if value >= clear else Level.BETWEEN

@@ -1,0 +1,132 @@
+"""The figures of a job's steps and validations, as far as they are known."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+FIRST_KEPT: Final = 64
+LAST_KEPT: Final = 512
+"""Steps kept from the beginning and from the end: what begins late is compared with how the job began."""
+
+Figures = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What signals must know of a job besides its figures."""
+
+    reward_low: float
+    reward_high: float
+    """spec.reward.range."""
+    max_steps_off_policy: int
+    max_turns: int | None = None
+    """None for an agent with a loop of its own."""
+
+    @property
+    def reward_span(self) -> float:
+        """Distance between the worst and the best reward."""
+        return self.reward_high - self.reward_low
+
+
+class Change(Enum):
+    """What a step changes of what is known."""
+
+    NONE = "none"
+    """It was known before."""
+    NEWEST = "newest"
+    """It follows all others."""
+    EARLIER = "earlier"
+    """What later steps were judged by is different now."""
+
+
+@dataclass
+class Series:
+    """Figures by step, oldest first. Figures that are no finite number are not known."""
+
+    steps: list[int] = field(default_factory=list)
+    figures: list[Figures] = field(default_factory=list)
+
+    def put(self, step: int, figures: Figures) -> Change:
+        """Add a step. Of one that comes again the last word counts."""
+        known = {name: value for name, value in figures.items() if math.isfinite(value)}
+        at = bisect_left(self.steps, step)
+        if at == len(self.steps):
+            self.steps.append(step)
+            self.figures.append(known)
+            if len(self.steps) > FIRST_KEPT + LAST_KEPT:
+                del self.steps[FIRST_KEPT], self.figures[FIRST_KEPT]
+            return Change.NEWEST
+        if self.steps[at] != step:
+            self.steps.insert(at, step)
+            self.figures.insert(at, known)
+        elif self.figures[at] != known:
+            self.figures[at] = known
+        else:
+            return Change.NONE
+        return Change.EARLIER
+
+
+class History:
+    """What was known when a step was judged: that step and those before it."""
+
+    def __init__(self, job: Job, steps: Series, validations: Series, now: int) -> None:
+        self.job = job
+        self.now = now
+        """The step that is judged."""
+        self._steps = steps
+        self._validations = validations
+
+    def latest(self, name: str) -> float | None:
+        """A figure of the step that is judged."""
+        at = bisect_left(self._steps.steps, self.now)
+        if at == len(self._steps.steps) or self._steps.steps[at] != self.now:
+            return None
+        return self._steps.figures[at].get(name)
+
+    def recent(self, name: str, steps: int, *, until: int | None = None) -> list[float]:
+        """A figure of the last `steps` steps up to `until` (the one that is judged), oldest first.
+
+        Steps that are missing, or do not have it, are left out.
+        """
+        last = self.now if until is None else until
+        return [value for _, value in self.dated(name, last - steps, last)]
+
+    def first(self, name: str, count: int) -> list[float]:
+        """The first `count` values of a figure."""
+        found = []
+        for _, value in self.dated(name, -1, self.now):
+            found.append(value)
+            if len(found) == count:
+                break
+        return found
+
+    def dated(self, name: str, after: int, until: int) -> Iterator[tuple[int, float]]:
+        """Steps above `after` up to `until`, with their value of a figure."""
+        yield from _dated(self._steps, name, after, until)
+
+    def validated(self, name: str) -> list[tuple[int, float]]:
+        """Validated steps up to the one that is judged, with their value of a figure."""
+        return [*_dated(self._validations, name, -1, self.now)]
+
+    def names(self, prefix: str, steps: int) -> Sequence[str]:
+        """Figures of the last `steps` steps whose names begin so, in order."""
+        low, high = self._between(self._steps, self.now - steps, self.now)
+        found = {name for figures in self._steps.figures[low:high] for name in figures}
+        return sorted(name for name in found if name.startswith(prefix))
+
+    @staticmethod
+    def _between(series: Series, after: int, until: int) -> tuple[int, int]:
+        return bisect_left(series.steps, after + 1), bisect_left(series.steps, until + 1)
+
+
+def _dated(series: Series, name: str, after: int, until: int) -> Iterator[tuple[int, float]]:
+    low, high = bisect_left(series.steps, after + 1), bisect_left(series.steps, until + 1)
+    for at in range(low, high):
+        value = series.figures[at].get(name)
+        if value is not None:
+            yield series.steps[at], value

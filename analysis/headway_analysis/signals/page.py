@@ -1,0 +1,149 @@
+"""What people read of signals, made from their definitions.
+
+`python -m headway_analysis.signals.page [--check]` writes them, or tells which differ:
+
+docs/signals.md                         every signal: number, threshold and its reason, what to change
+docs/runbooks/Headway<Signal>.md        one page an alert
+charts/headway/files/signals.yaml       what the chart's alerts say
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import yaml
+
+from headway_analysis.signals.catalogue import SIGNALS
+from headway_analysis.signals.definition import Signal
+
+MADE: Final = "Made from the code by `make signals`; do not edit."
+WIDTH: Final = 150
+
+INTRODUCTION: Final = f"""\
+# Signs that training goes wrong
+
+{MADE}
+
+The coordinator judges every step by the signals below. Each is a pure function of the figures of the steps
+so far, so a restart comes to the same states. A figure that is missing, or is no finite number, is not known,
+and raises nothing.
+
+| state | when |
+|---|---|
+| `Unknown` | too few steps say anything |
+| `Clear` | the number is on the right side of its threshold |
+| `Suspect` | the number is over its threshold, not yet for long enough |
+| `Raised` | it was over for several readings in a row; it stays so until several are clear again |
+
+They are shown in `status.signals` (the worst 16) and in the condition `Healthy`, whose reason is the gravest
+one that is raised. Each one that is raised or clear again is an event. MLflow has `signal/state/<name>`
+(0 clear, 1 suspect, 2 raised). In Prometheus the coordinator shows `headway_signal_state`,
+`headway_signal_value` and `headway_signal_threshold`, the operator `headway_job_signal`, which outlives the
+pods. An alert `Headway<name>` stands for each.
+
+`make test-signals` measures them on recorded runs: [its last result](../bench/results/signals.md).
+A figure in `code` is a metric of [operations.md](operations.md#metrics). A level is the median of a few
+steps. An interval is of 95 %.
+"""
+
+
+def page() -> str:
+    """docs/signals.md."""
+    rows = [
+        f"| [{signal.name}](#{signal.name.lower()}) | {signal.meaning} | {signal.advice} |"
+        for signal in SIGNALS
+    ]
+    table = "\n".join(["| signal | what it says | the first thing to change |", "|---|---|---|", *rows])
+    return "\n".join(
+        [INTRODUCTION, "## All of them, the gravest first", "", table, "", *map(section, SIGNALS)]
+    )
+
+
+def section(signal: Signal) -> str:
+    """What docs/signals.md says of one signal."""
+    every = "steps" if signal.clock == "step" else "validations"
+    lines = [
+        f"### {signal.name}",
+        "",
+        signal.meaning,
+        "",
+        f"- **Number:** {signal.number}",
+        f"- **Threshold:** {signal.threshold}",
+        f"- **Why there:** {signal.reason} Source: {signal.source}",
+        f"- **Raised** after {signal.raise_after} {every} over it, clear after {signal.clear_after}."
+        f" Severity: {signal.severity}.",
+        f"- **First:** {signal.advice}",
+        f"- **It helped if** {signal.confirmed_by}",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def runbook(signal: Signal) -> str:
+    """The page that the alert links to."""
+    every = "steps" if signal.clock == "step" else "validations"
+    looks = [f"{number}. {look}" for number, look in enumerate(signal.look_at, 1)]
+    lines = [
+        f"# Headway{signal.name}",
+        "",
+        f"<!-- {MADE} -->",
+        "",
+        "## What it means",
+        "",
+        f"{signal.meaning} {signal.threshold}",
+        f"The alert fires when that was so for {signal.raise_after} {every} in a row.",
+        "",
+        "## What to look at",
+        "",
+        *looks,
+        "",
+        "## What to do",
+        "",
+        f"{signal.advice}",
+        f"It helped if {signal.confirmed_by}",
+        f"[Signals](../signals.md#{signal.name.lower()}) has the formula, and the reason for the threshold.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def alerts() -> str:
+    """charts/headway/files/signals.yaml."""
+    found = [
+        {
+            "name": signal.name.value,
+            "severity": signal.severity,
+            "summary": signal.meaning.rstrip("."),
+            "advice": signal.advice,
+        }
+        for signal in SIGNALS
+    ]
+    return f"# {MADE}\n" + yaml.safe_dump(found, sort_keys=False, width=WIDTH)
+
+
+def files() -> Iterator[tuple[Path, str]]:
+    """Every file, from the repository's root."""
+    yield Path("docs/signals.md"), page()
+    for signal in SIGNALS:
+        yield Path(f"docs/runbooks/Headway{signal.name}.md"), runbook(signal)
+    yield Path("charts/headway/files/signals.yaml"), alerts()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="only say which files differ")
+    check = parser.parse_args().check
+    stale = [path for path, text in files() if not path.exists() or path.read_text() != text]
+    if check and stale:
+        sys.exit(f"differ from the code: {', '.join(map(str, stale))}; run make signals")
+    for path, text in files():
+        if path in stale:
+            path.write_text(text)
+
+
+if __name__ == "__main__":
+    main()

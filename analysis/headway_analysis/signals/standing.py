@@ -1,0 +1,49 @@
+"""From readings to a state. Raising takes several readings in a row, and so does clearing: hysteresis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from headway_analysis.signals.definition import Level, Reading, Signal
+from headway_api.signals import SignalState
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A signal's state, and how it came to it."""
+
+    state: SignalState = "Unknown"
+    since: int = 0
+    """Step since which it is in this state."""
+    over: int = 0
+    """Readings over the threshold since the last one that was clear."""
+    clear: int = 0
+    """Readings clear of it since the last one that was over."""
+    reading: Reading | None = None
+    """The latest."""
+
+
+def after(signal: Signal, before: Standing, reading: Reading | None, step: int) -> Standing:
+    """The standing that follows a reading. A step that says nothing leaves what is known as it is."""
+    if reading is None:
+        return before
+    over, clear = before.over, before.clear
+    if reading.level is Level.OVER:
+        over, clear = over + 1, 0
+    elif reading.level is Level.CLEAR:
+        over, clear = 0, clear + 1
+    state = _state(signal, before.state, reading.level, over, clear)
+    since = before.since if state == before.state else step
+    return replace(before, state=state, since=since, over=over, clear=clear, reading=reading)
+
+
+def _state(signal: Signal, before: SignalState, level: Level, over: int, clear: int) -> SignalState:
+    if over >= signal.raise_after:
+        return "Raised"
+    if before == "Raised":
+        return "Clear" if clear >= signal.clear_after else "Raised"
+    if level is Level.OVER:
+        return "Suspect"
+    if level is Level.BETWEEN and before == "Suspect":
+        return "Suspect"
+    return "Clear"

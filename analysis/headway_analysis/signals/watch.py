@@ -1,0 +1,78 @@
+"""A job's signals, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from headway_analysis.signals.catalogue import SIGNALS
+from headway_analysis.signals.definition import Signal
+from headway_analysis.signals.history import Change, Figures, History, Job, Series
+from headway_analysis.signals.standing import Standing, after
+from headway_api.signals import SignalName, SignalState
+
+WORST_FIRST: tuple[SignalState, ...] = ("Raised", "Suspect", "Clear", "Unknown")
+RANKS = {name: rank for rank, name in enumerate(SignalName)}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is so of a signal."""
+
+    signal: Signal
+    standing: Standing
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Raised ones first, the gravest of them first."""
+        return WORST_FIRST.index(self.standing.state), RANKS[self.signal.name]
+
+
+class Watch:
+    """Keeps the state of each signal of one job. Not thread-safe.
+
+    The state is a function of the figures, and of nothing else: a step or validation that comes again, or
+    late, has everything judged again in the order of steps.
+    """
+
+    def __init__(self, job: Job, signals: Sequence[Signal] = SIGNALS) -> None:
+        self._job = job
+        self._signals = signals
+        self._steps = Series()
+        self._validations = Series()
+        self._standings = {signal.name: Standing() for signal in signals}
+
+    def step(self, step: int, figures: Figures) -> None:
+        """A step was taken: its own figures and those of its batch."""
+        self._follow("step", step, self._steps.put(step, figures))
+
+    def validation(self, step: int, figures: Figures) -> None:
+        """The weights of a step were validated."""
+        self._follow("validation", step, self._validations.put(step, figures))
+
+    def verdicts(self) -> list[Verdict]:
+        """All signals, the worst first."""
+        found = (Verdict(signal, self._standings[signal.name]) for signal in self._signals)
+        return sorted(found, key=lambda verdict: verdict.rank)
+
+    def _follow(self, clock: str, step: int, change: Change) -> None:
+        if change is Change.NEWEST:
+            self._judge(clock, step)
+        elif change is Change.EARLIER:
+            self._judge_all()
+
+    def _judge(self, clock: str, step: int) -> None:
+        # A validation may end long after later steps: what a step says must not depend on when it does.
+        validations = self._validations if clock == "validation" else Series()
+        history = History(self._job, self._steps, validations, step)
+        for signal in self._signals:
+            if signal.clock == clock:
+                before = self._standings[signal.name]
+                self._standings[signal.name] = after(signal, before, signal.judge(history), step)
+
+    def _judge_all(self) -> None:
+        self._standings = {signal.name: Standing() for signal in self._signals}
+        moments = [(step, "step") for step in self._steps.steps]
+        moments += [(step, "validation") for step in self._validations.steps]
+        for step, clock in sorted(moments):
+            self._judge(clock, step)

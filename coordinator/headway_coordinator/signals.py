@@ -1,0 +1,153 @@
+"""The signs that a job's training goes wrong, as status, `/metrics` and MLflow show them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from headway_analysis.measures.figures import Figures
+from headway_analysis.signals.definition import Reading
+from headway_analysis.signals.history import Job
+from headway_analysis.signals.watch import Verdict, Watch
+from headway_api import logs
+from headway_api import status as st
+from headway_api.conditions import Condition, ConditionType, Reason, condition, merge
+from headway_api.signals import STATE_VALUES, SignalState
+from headway_api.spec.training import RLTrainingJobSpec
+from headway_coordinator.metrics.prometheus import Sample
+
+SHOWN_MOST: Final = 16
+"""Signals in status; its schema takes no more."""
+TEXT_LENGTH: Final = 1024
+DIGITS: Final = 4
+
+_log = logging.getLogger(__name__)
+
+
+def job_of(spec: RLTrainingJobSpec) -> Job:
+    """What signals must know of a job."""
+    return Job(
+        reward_low=spec.reward.range[0],
+        reward_high=spec.reward.range[1],
+        max_steps_off_policy=spec.algorithm.max_steps_off_policy,
+        max_turns=spec.agent.turn_limit,
+    )
+
+
+class Signals:
+    """Those of one job. `told`: what a predecessor said, which stands until as much is known here."""
+
+    def __init__(self, spec: RLTrainingJobSpec, told: Sequence[Condition] = ()) -> None:
+        self._watch = Watch(job_of(spec))
+        self._told = [known for known in told if known.type == ConditionType.HEALTHY]
+        self._states = self._by_name()
+
+    def recall(self, step: int, figures: Figures) -> None:
+        """A step that a predecessor has told of already."""
+        self._watch.step(step, figures)
+        self._states = self._by_name()
+
+    def step(self, step: int, figures: Figures) -> None:
+        """A step was taken."""
+        self._watch.step(step, figures)
+        self._say(step)
+
+    def validation(self, step: int, figures: Figures) -> None:
+        """A validation is complete."""
+        self._watch.validation(step, figures)
+        self._say(step)
+
+    @property
+    def raised(self) -> list[Verdict]:
+        """Signals that are raised, the gravest first."""
+        return [verdict for verdict in self._watch.verdicts() if verdict.standing.state == "Raised"]
+
+    def status(self) -> list[st.Signal]:
+        """`status.signals`: the worst first; those of which nothing is known last, where there is room."""
+        return [shown(verdict) for verdict in self._watch.verdicts()[:SHOWN_MOST]]
+
+    def condition(self) -> Condition:
+        """Healthy. Equal to what was said before where nothing changed."""
+        merged = merge(self._told, [healthy(self._watch.verdicts())])
+        self._told = merged
+        return merged[-1]
+
+    def samples(self) -> Iterator[Sample]:
+        """State, number and threshold of each signal of which something is known."""
+        for verdict in self._watch.verdicts():
+            which, standing = {"signal": verdict.signal.name.value}, verdict.standing
+            if standing.state == "Unknown" or standing.reading is None:
+                continue
+            yield Sample("signal/state", STATE_VALUES[standing.state], which)
+            yield Sample("signal/value", standing.reading.value, which)
+            yield Sample("signal/threshold", standing.reading.threshold, which)
+
+    def figures(self) -> Figures:
+        """The states as MLflow gets them, by `signal/state/<name>`."""
+        return {f"signal/state/{name}": STATE_VALUES[state] for name, state in self._by_name().items()}
+
+    def _by_name(self) -> dict[str, SignalState]:
+        return {
+            verdict.signal.name.value: verdict.standing.state
+            for verdict in self._watch.verdicts()
+            if verdict.standing.state != "Unknown"
+        }
+
+    def _say(self, step: int) -> None:
+        """Log each change that somebody may want to find again."""
+        now = self._by_name()
+        for verdict in self._watch.verdicts():
+            name, state = verdict.signal.name.value, verdict.standing.state
+            before = self._states.get(name, "Unknown")
+            if "Raised" in (before, state) and before != state:
+                level = logging.WARNING if state == "Raised" else logging.INFO
+                logs.event(
+                    _log, "signal", level=level, signal=name, state=state, step=step, why=message(verdict)
+                )
+        self._states = now
+
+
+def shown(verdict: Verdict) -> st.Signal:
+    """A signal as status shows it."""
+    standing = verdict.standing
+    reading = standing.reading
+    return st.Signal(
+        name=verdict.signal.name.value,
+        state=standing.state,
+        since=standing.since,
+        value=None if reading is None else number(reading),
+        threshold=None if reading is None else st.decimal(reading.threshold, DIGITS),
+        message=message(verdict)[:TEXT_LENGTH],
+    )
+
+
+def number(reading: Reading) -> str:
+    """A signal's number with its interval, where it has one."""
+    value = st.decimal(reading.value, DIGITS)
+    if reading.low is None or reading.high is None:
+        return value
+    return f"{value} ({st.decimal(reading.low, DIGITS)} to {st.decimal(reading.high, DIGITS)})"
+
+
+def message(verdict: Verdict) -> str:
+    """What was seen, and, where that is bad, the first thing to change."""
+    reading = verdict.standing.reading
+    if reading is None:
+        return ""
+    if verdict.standing.state in ("Raised", "Suspect"):
+        return f"{reading.saw}. First: {verdict.signal.advice}"
+    return reading.saw
+
+
+def healthy(verdicts: Sequence[Verdict]) -> Condition:
+    """The condition Healthy: its reason is the gravest signal that is raised."""
+    raised = [verdict for verdict in verdicts if verdict.standing.state == "Raised"]
+    if raised:
+        text = "; ".join(f"{each.signal.name.value}: {message(each)}" for each in raised)
+        return condition(ConditionType.HEALTHY, False, raised[0].signal.name.value, text)
+    known = sum(verdict.standing.state != "Unknown" for verdict in verdicts)
+    if not known:
+        return condition(ConditionType.HEALTHY, None, Reason.PENDING, "no step says enough yet")
+    # No numbers: the condition would be another at every step.
+    return condition(ConditionType.HEALTHY, True, Reason.NO_SIGNAL_RAISED, "no sign of collapse is raised")
