@@ -228,6 +228,7 @@ class Coordinator(Process):
         """Keep what each batch came to, until cancelled. What is lost with this process is read again."""
         while True:
             await self._blocking(self._spool.keep_figures, await self._unkept.get())
+            self._unkept.task_done()
 
     async def _finish(self, training: Training) -> None:
         """The learner's last checkpoint, report, final status, and a word to the learner."""
@@ -236,6 +237,7 @@ class Coordinator(Process):
                 await training.until_durable()
                 await self._until_whole(training.state.reports[-1].weights)
                 training.state.exported = True
+        await self._unkept.join()
         report = view.report(
             self.job.name,
             self.spec,

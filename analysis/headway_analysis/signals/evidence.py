@@ -14,6 +14,8 @@ from headway_analysis.signals.history import History
 
 EPISODES = "training/num_trajectories"
 TAIL = 0.025
+NO_SPREAD = 1e-30
+"""A variance below it is that of equal values: its square is 0."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ def shift(earlier: Sequence[float], recent: Sequence[float]) -> Shift | None:
     value = fmean(recent) - fmean(earlier)
     parts = [variance(values) / len(values) for values in (earlier, recent)]
     total = sum(parts)
-    if total <= 0:
+    if total < NO_SPREAD:
         return Shift(value, value, value)
     counts = (len(earlier), len(recent))
     freedom = total**2 / sum(part**2 / (count - 1) for part, count in zip(parts, counts, strict=True))

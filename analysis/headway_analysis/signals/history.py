@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +11,9 @@ from typing import Final
 FIRST_KEPT: Final = 64
 LAST_KEPT: Final = 512
 """Steps kept from the beginning and from the end: what begins late is compared with how the job began."""
+
+MOST: Final = 1e15
+"""A figure beyond it, or NaN, is none: squares of it would be no numbers."""
 
 Figures = Mapping[str, float]
 
@@ -46,14 +48,14 @@ class Change(Enum):
 
 @dataclass
 class Series:
-    """Figures by step, oldest first. Figures that are no finite number are not known."""
+    """Figures by step, oldest first. Figures that are no numbers, or absurd ones, are not known."""
 
     steps: list[int] = field(default_factory=list)
     figures: list[Figures] = field(default_factory=list)
 
     def put(self, step: int, figures: Figures) -> Change:
         """Add a step. Of one that comes again the last word counts."""
-        known = {name: value for name, value in figures.items() if math.isfinite(value)}
+        known = {name: value for name, value in figures.items() if abs(value) <= MOST}
         at = bisect_left(self.steps, step)
         if at == len(self.steps):
             self.steps.append(step)

@@ -39,6 +39,7 @@ def test_every_kind_of_key_is_there() -> None:
         "checkpoints",
         "weights",
         "steps",
+        "figures",
         "incarnations",
         "rows.sha256",
         "learners",
