@@ -94,8 +94,10 @@ def test_every_family_of_the_operator_is_reported_under_its_name() -> None:
     telemetry.reconciled(0.1, "ApiError")
     telemetry.applied("Job", "created")
     text = generate_latest(telemetry.registry).decode()
-    for family in (*OPERATOR, *JOBS):
+    for family in OPERATOR:
         assert f"\n{prometheus_name(family.name)}" in text or text.startswith(prometheus_name(family.name))
+    for family in JOBS:
+        assert f"\n{prometheus_name(family.name)}{{" in text
     assert 'headway_operator_jobs{kind="RLTrainingJob",namespace="team",state="Training"} 1.0' in text
     assert 'headway_operator_jobs{kind="RLEvalJob",namespace="team",state="Evaluating"} 1.0' in text
     assert 'headway_operator_reconcile_errors_total{reason="ApiError"} 1.0' in text
