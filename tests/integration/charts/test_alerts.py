@@ -164,6 +164,17 @@ def test_each_alert_has_a_runbook_and_each_runbook_an_alert(rules: Rules) -> Non
         assert re.findall(r"^## (.*)$", text, re.MULTILINE) == titles, name
 
 
+def test_operations_list_each_alert_as_it_is(rules: Rules) -> None:
+    text = (ROOT / "docs" / "operations.md").read_text()
+    rows = re.findall(r"^\| \[(\w+)\]\(runbooks/(\w+)\.md\) \| (\w+) \|.*\| ([\w ]+) \|$", text, re.MULTILINE)
+    listed = {name: (severity, after) for name, runbook, severity, after in rows if name == runbook}
+    assert listed.keys() == alerts(rules).keys() - TO_COME
+    for name, (severity, after) in listed.items():
+        rule = alerts(rules)[name]
+        assert rule["labels"]["severity"] == severity
+        assert rule["for"] == ("0m" if after == "at once" else f"{after.split()[0]}m")
+
+
 def test_runbooks_name_metrics_that_there_are() -> None:
     for path in RUNBOOKS.glob("*.md"):
         asked = set(re.findall(r"\bheadway_\w+", path.read_text()))

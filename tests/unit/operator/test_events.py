@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -427,6 +429,15 @@ def test_events_that_cannot_be_read_back_are_told_again_and_known_by_their_names
     monkeypatch.setattr(stage.book, "list", refuse)
     assert stage.restart().look() == []
     assert len(stage.book.kept) == 1
+
+
+def test_each_event_is_explained() -> None:
+    text = (Path(__file__).resolve().parents[3] / "docs" / "operations.md").read_text()
+    table = text.partition("## Events")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`[^|]*)\|", table, re.MULTILINE)
+    explained = {name for row in rows for name in row.split("`")[1::2]}
+    of_others = {"PreflightWarned", "PreflightFailed", "Failed", "GatePassed", "GateRefused"}
+    assert explained == {reason for _, (_, reason, _) in LIFE if reason} | of_others
 
 
 def test_a_long_message_is_cut_as_the_api_server_wants_it() -> None:

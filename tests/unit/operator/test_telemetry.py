@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import urllib.error
 import urllib.request
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -101,6 +102,14 @@ def test_every_family_of_the_operator_is_reported_under_its_name() -> None:
     assert 'headway_operator_jobs{kind="RLTrainingJob",namespace="team",state="Training"} 1.0' in text
     assert 'headway_operator_jobs{kind="RLEvalJob",namespace="team",state="Evaluating"} 1.0' in text
     assert 'headway_operator_reconcile_errors_total{reason="ApiError"} 1.0' in text
+
+
+def test_each_figure_of_a_job_is_explained() -> None:
+    text = (Path(__file__).resolve().parents[3] / "docs" / "operations.md").read_text()
+    table = text.partition("## Figures of a job")[2].partition("\n## ")[0]
+    for family in JOBS:
+        name = prometheus_name(family.name).removeprefix("headway_job_").removesuffix("timestamp_seconds")
+        assert f"_{name}" in table, family.name
 
 
 def test_the_statuses_here_are_ones_that_are_written() -> None:
