@@ -8,17 +8,16 @@ from dataclasses import replace
 
 from headway_api import logs, names
 from headway_api.names import TRAINING_KIND
-from headway_api.status import RLTrainingJobStatus
 from headway_operator import plan
 from headway_operator.apply import Applier, Blocked, Outdated
 from headway_operator.cache import Cache, Ref, particulars, ref_of
 from headway_operator.config import OperatorConfig
 from headway_operator.kube import EVENT, KINDS, NAMESPACE, Api, ApiError, Json
-from headway_operator.plan import events
 from headway_operator.plan.context import JobStatus
 from headway_operator.plan.observed import Observed, is_ending
 from headway_operator.plan.reading import parse_status
 from headway_operator.plan.subjects import subject_of
+from headway_operator.recorder import Recorder
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +35,7 @@ class Reconciler:
         self._cache = cache
         self._platform = platform
         self._applier = Applier(api, cache, applied)
+        self._recorder = Recorder(api)
 
     def forget(self) -> None:
         """Hold every object of every job against its plan again, at their next turn."""
@@ -50,6 +50,7 @@ class Reconciler:
         """
         raw = self._cache.get(*key)
         if raw is None:
+            self._recorder.forget(key)
             return None
         made = self._plan(raw)
         if made.ending:
@@ -120,15 +121,16 @@ class Reconciler:
         return fresh
 
     def _report(self, raw: Json, told: JobStatus | None) -> None:
-        """Write the operator's part of the status, if it differs from what is there."""
+        """Write the operator's part of the status, if it differs from what is there; record what is new."""
         if told is None:
             return
         body = told.as_object()
         subject = subject_of(raw)
-        known = subject.own_part(parse_status(subject.model, raw)).as_object()
-        if body == known:
+        stored = parse_status(subject.model, raw)
+        self._recorder.look(raw, stored)
+        if body == subject.own_part(stored).as_object():
+            self._recorder.tell(raw, stored)
             return
-        self._warn(raw, told)
         metadata = {key: raw["metadata"][key] for key in ("name", "namespace", "uid")}
         document = {
             "apiVersion": names.API_VERSION,
@@ -145,18 +147,7 @@ class Reconciler:
             raise
         self._cache.put(answer)
         _log_changes(raw, told)
-
-    def _warn(self, raw: Json, told: JobStatus) -> None:
-        """Record what seems unwise in the spec, once for each generation."""
-        warnings = told.warnings if isinstance(told, RLTrainingJobStatus) else []
-        if not warnings or raw.get("status", {}).get("warnings") == warnings:
-            return
-        try:
-            event = events.warned(raw, warnings, plan.utc_now())
-            self._api.create(EVENT, raw["metadata"]["namespace"], event)
-        except ApiError as error:
-            # Recorded already, or not to be: the status says the same.
-            logs.event(log, "event-refused", logging.INFO, **particulars(ref_of(raw)), error=str(error))
+        self._recorder.tell(answer, parse_status(subject.model, answer))
 
 
 def _log_changes(raw: Json, told: JobStatus) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -14,16 +15,28 @@ import yaml
 from chart import FIRST_BUILD_S, cluster_command, render
 
 from headway_api.conditions import Reason
-from headway_api.metrics import FAMILIES, Family, prometheus_name
+from headway_api.metrics import FAMILIES, JOB_LABELS, JOBS, OPERATOR, Family, prometheus_name
+from headway_api.signals import SignalName
 
 ROOT = Path(__file__).resolve().parents[3]
-CASES = Path(__file__).parent / "alerts.yaml"
+CASES = sorted(Path(__file__).parent.glob("alerts_*.yaml"))
+SIGNALS = yaml.safe_load((ROOT / "charts/headway/files/signals.yaml").read_text())
+OF_SIGNALS = "signals.yaml"
+"""The cases that are made here."""
 RUNBOOKS = ROOT / "docs" / "runbooks"
+TO_COME = {f"Headway{name}" for name in SignalName}
+"""Runbooks that are made from the definitions of the signals."""
 RUNBOOK_URL = "https://runbooks.example"
-OPERATOR = ROOT / "operator" / "headway_operator"
-PROCESSES = ("operator", "rollout", "trainer", "sandbox")
+OPERATOR_CODE = ROOT / "operator" / "headway_operator"
+PROCESSES = ("coordinator", "operator", "rollout", "trainer", "sandbox")
 OF_THE_SCRAPE = {"namespace", "job", "pod"}
 """Labels that a PodMonitor's target has beside those of the sample."""
+OF_PROMETHEUS_ITSELF = {"HeadwayOperatorNotScraped"}
+VALUES: dict[str, Any] = {
+    "prometheusRule": {"enabled": True, "runbookUrl": RUNBOOK_URL, "thresholds": {"costPerHour": 20}},
+    "podMonitor": {"enabled": True},
+}
+"""With every alert that there is."""
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(FIRST_BUILD_S)]
 Rules = dict[str, Any]
@@ -32,7 +45,7 @@ Rules = dict[str, Any]
 @pytest.fixture(scope="module")
 def rules() -> Rules:
     """The rule file that the chart makes."""
-    (made,) = render("prometheusrule.yaml", {"prometheusRule": {"enabled": True, "runbookUrl": RUNBOOK_URL}})
+    (made,) = render("prometheusrule.yaml", VALUES)
     spec: Rules = made["spec"]
     return spec
 
@@ -43,18 +56,61 @@ def promtool() -> Path:
     return cluster_command("promtool")
 
 
+def all_rules(rules: Rules) -> list[Rules]:
+    return [rule for group in rules["groups"] for rule in group["rules"]]
+
+
 def alerts(rules: Rules) -> dict[str, Rules]:
     """Alerts by name."""
-    return {rule["alert"]: rule for group in rules["groups"] for rule in group["rules"]}
+    return {rule["alert"]: rule for rule in all_rules(rules) if "alert" in rule}
 
 
 def judge(promtool: Path, verb: str, rules: Rules, folder: Path) -> subprocess.CompletedProcess[str]:
-    """`promtool check rules`, or `promtool test rules` with the written cases."""
+    """`promtool check rules`, or `promtool test rules` with the cases."""
     (folder / "rules.yaml").write_text(yaml.safe_dump(rules))
-    shutil.copy(CASES, folder)
-    file = {"check": "rules.yaml", "test": CASES.name}[verb]
-    command = [str(promtool), verb, "rules", file]
-    return subprocess.run(command, cwd=folder, text=True, capture_output=True, timeout=60)
+    for path in CASES:
+        shutil.copy(path, folder)
+    (folder / OF_SIGNALS).write_text(yaml.safe_dump(signal_cases()))
+    files = {"check": ["rules.yaml"], "test": [*(path.name for path in CASES), OF_SIGNALS]}[verb]
+    command = [str(promtool), verb, "rules", *files]
+    return subprocess.run(command, cwd=folder, text=True, capture_output=True, timeout=300)
+
+
+def signal_cases() -> Rules:
+    """Of each sign of collapse: a job that it is raised of, and jobs of which it must not be told."""
+    series = [*active_series(), *(each for signal in SIGNALS for each in signal_series(signal["name"]))]
+    tests = [each for signal in SIGNALS for each in signal_tests(signal)]
+    case = {"name": "signals", "interval": "1m", "input_series": series, "alert_rule_test": tests}
+    return {"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "tests": [case]}
+
+
+ACTIVE = {"raised": "1x40", "suspect": "1x40", "ended": "1x2 0x38", "resumed": "0x20 1x1 0x18"}
+STATES = {"raised": "0x4 1x3 2x17", "suspect": "0x4 1x35", "ended": "2x40", "resumed": "2x40"}
+
+
+def active_series() -> Iterator[dict[str, str]]:
+    for job, values in ACTIVE.items():
+        of = f'kind="RLTrainingJob",namespace="red",job_name="{job}",pod="a"'
+        yield {"series": f"headway_job_active{{{of}}}", "values": values}
+
+
+def signal_series(name: str) -> Iterator[dict[str, str]]:
+    for job, values in STATES.items():
+        of = f'kind="RLTrainingJob",namespace="red",job_name="{job}",signal="{name}"'
+        yield {"series": f'headway_job_signal{{{of},pod="a"}}', "values": values}
+        if job == "raised":
+            yield {"series": f'headway_job_signal{{{of},pod="b"}}', "values": "_x25 2x4 0x10"}
+
+
+def signal_tests(signal: dict[str, str]) -> Iterator[Rules]:
+    """Raised from 8 minutes on, by a new replica from 26 on, and no more from 31 on."""
+    labels = {"kind": "RLTrainingJob", "namespace": "red", "job_name": "raised"}
+    labels |= {"severity": signal["severity"], "signal": signal["name"]}
+    summary = f"RLTrainingJob red/raised: {signal['summary']}"
+    raised = [{"exp_labels": labels, "exp_annotations": {"summary": summary}}]
+    for minute, expected in ((7, []), (12, []), (15, raised), (28, raised), (35, [])):
+        alert = f"Headway{signal['name']}"
+        yield {"alertname": alert, "eval_time": f"{minute}m", "exp_alerts": expected}
 
 
 def summaries_only(rules: Rules) -> Rules:
@@ -76,32 +132,83 @@ def test_alerts_fire_when_they_should_and_only_then(promtool: Path, rules: Rules
 
 
 @pytest.mark.parametrize("broken", ["vector(0) > 1", "vector(1)"], ids=["never", "always"])
-def test_the_cases_notice_an_alert_that_is_broken(
+def test_the_cases_notice_each_alert_that_is_broken(
     promtool: Path, rules: Rules, tmp_path: Path, broken: str
 ) -> None:
-    for name in alerts(rules):
-        changed = summaries_only(rules)
-        alerts(changed)[name].update({"expr": broken, "for": "0m"})
-        done = judge(promtool, "test", changed, tmp_path)
-        assert done.returncode != 0, f"no case would notice {name} with {broken}"
-        assert name in done.stdout + done.stderr
+    changed = summaries_only(rules)
+    for rule in alerts(changed).values():
+        rule.update({"expr": broken, "for": "0m"})
+    done = judge(promtool, "test", changed, tmp_path)
+    failed = set(re.findall(r"alertname: (\w+), time", done.stdout + done.stderr))
+    assert failed == set(alerts(rules)), "no case would notice the others"
+
+
+def test_each_alert_says_what_there_is_to_say(rules: Rules) -> None:
+    for name, rule in alerts(rules).items():
+        assert rule["labels"]["severity"] in ("critical", "warning", "info")
+        assert re.fullmatch(r"\d+[mh]", rule["for"])
+        annotations = rule["annotations"]
+        assert annotations.keys() == {"summary", "description", "runbook_url"}
+        assert annotations["runbook_url"] == f"{RUNBOOK_URL}/{name}"
+        assert all(text.endswith(".") for text in (annotations["summary"], annotations["description"]))
 
 
 def test_each_alert_has_a_runbook_and_each_runbook_an_alert(rules: Rules) -> None:
-    found = alerts(rules)
-    assert {path.stem for path in RUNBOOKS.glob("*.md")} == set(found)
-    for name, rule in found.items():
-        assert rule["annotations"]["runbook_url"] == f"{RUNBOOK_URL}/{name}"
+    written = {path.stem for path in RUNBOOKS.glob("*.md")}
+    assert written <= set(alerts(rules))
+    assert set(alerts(rules)) - written <= TO_COME
+    for name in written:
         text = (RUNBOOKS / f"{name}.md").read_text()
         assert text.startswith(f"# {name}\n")
-        assert len(text.split()) > 20, f"the runbook of {name} says nothing"
+        titles = ["What it means", "What to look at", "What to do"]
+        assert re.findall(r"^## (.*)$", text, re.MULTILINE) == titles, name
+
+
+def test_operations_list_each_alert_as_it_is(rules: Rules) -> None:
+    text = (ROOT / "docs" / "operations.md").read_text()
+    rows = re.findall(r"^\| \[(\w+)\]\(runbooks/(\w+)\.md\) \| (\w+) \|.*\| ([\w ]+) \|$", text, re.MULTILINE)
+    listed = {name: (severity, after) for name, runbook, severity, after in rows if name == runbook}
+    assert listed.keys() == alerts(rules).keys() - TO_COME
+    for name, (severity, after) in listed.items():
+        rule = alerts(rules)[name]
+        assert rule["labels"]["severity"] == severity
+        assert rule["for"] == ("0m" if after == "at once" else f"{after.split()[0]}m")
+
+
+def test_runbooks_name_metrics_that_there_are() -> None:
+    for path in RUNBOOKS.glob("*.md"):
+        asked = set(re.findall(r"\bheadway_\w+", path.read_text()))
+        known = {re.sub(r"_(count|sum|bucket)$", "", name) for name in series()}
+        assert asked <= known | series().keys(), path.stem
+
+
+def test_there_is_an_alert_for_each_sign_of_collapse(rules: Rules) -> None:
+    assert [signal["name"] for signal in SIGNALS] == list(SignalName)
+    for signal in SIGNALS:
+        assert signal.keys() == {"name", "severity", "summary", "advice"}
+        rule = alerts(rules)[f"Headway{signal['name']}"]
+        assert rule["labels"]["severity"] == signal["severity"]
+        assert rule["annotations"]["description"].startswith(signal["advice"])
+
+
+def test_recorded_series_are_named_by_level_metric_and_operation(rules: Rules) -> None:
+    recorded = [rule for rule in all_rules(rules) if "record" in rule]
+    known = series()
+    assert recorded
+    for rule in recorded:
+        level, metric, operation = rule["record"].split(":")
+        assert metric in known
+        assert operation
+        outer = re.match(r"(?:sum|max) by \(([\w, ]+)\)", rule["expr"])
+        if outer is not None:
+            assert "_".join(outer[1].split(", ")) == level
 
 
 def reasons() -> set[str]:
     """Every value of the label `reason` of a failed reconcile: what an object's writer blocks a job with, and
     what a worker says of other errors."""
-    blocked = re.findall(r"\bReason\.([A-Z_]+)", (OPERATOR / "apply.py").read_text())
-    others = re.findall(r'return None, "(\w+)"', (OPERATOR / "controller.py").read_text())
+    blocked = re.findall(r"\bReason\.([A-Z_]+)", (OPERATOR_CODE / "apply.py").read_text())
+    others = re.findall(r'return None, "(\w+)"', (OPERATOR_CODE / "controller.py").read_text())
     assert blocked, "no reason found: see where the operator makes them"
     assert others, "no reason found: see where the operator makes them"
     return {Reason[name].value for name in blocked} | set(others)
@@ -110,15 +217,16 @@ def reasons() -> set[str]:
 def test_failed_reconciles_are_explained_by_the_reasons_that_occur() -> None:
     runbook = (RUNBOOKS / "HeadwayReconcilesFail.md").read_text()
     assert set(re.findall(r"^\| `(\w+)` \|", runbook, re.MULTILINE)) == reasons()
-    asked = re.findall(r'reconcile_errors_total\{[^}]*reason="(\w+)"', CASES.read_text())
+    text = "".join(path.read_text() for path in CASES)
+    asked = re.findall(r'reconcile_errors_total\{[^}]*reason="(\w+)"', text)
     assert asked, "no case is about failed reconciles"
     assert set(asked) <= reasons(), "a case is about a reason that never occurs"
 
 
 def reported(family: Family) -> bool:
-    """Whether a process names this family anywhere."""
+    """Whether a process names this family anywhere; those of jobs have a test of their own."""
     sources = (path for room in PROCESSES for path in (ROOT / room).rglob("*.py"))
-    return any(f'"{family.name}"' in path.read_text() for path in sources)
+    return family in JOBS or any(f'"{family.name}"' in path.read_text() for path in sources)
 
 
 def series() -> dict[str, Family]:
@@ -132,18 +240,22 @@ def series() -> dict[str, Family]:
     return known
 
 
-def test_alerts_ask_for_metrics_and_labels_that_there_are(rules: Rules) -> None:
+def test_rules_ask_for_metrics_and_labels_that_there_are(rules: Rules) -> None:
     known = series()
-    for name, rule in alerts(rules).items():
-        asked = re.findall(r"headway_\w+", rule["expr"])
-        assert asked, f"{name} asks for none of Headway's metrics"
+    for rule in all_rules(rules):
+        name = rule.get("alert") or rule["record"]
+        expression = re.sub(r"^#.*$", "", rule["expr"], flags=re.MULTILINE)
+        asked = re.findall(r"headway_\w+", expression)
+        assert asked or name in OF_PROMETHEUS_ITSELF, f"{name} asks for none of Headway's metrics"
         assert set(asked) <= known.keys(), f"{name} asks for what no family is called"
         assert all(reported(known[metric]) for metric in asked), f"{name} asks for what nothing reports"
-        labels = re.findall(r"(\w+)\s*(?:=~|!=|!~|=)\s*\"", rule["expr"])
-        labels += [
-            word
-            for part in re.findall(r"by\s*\(([^)]*)\)", rule["expr"])
-            for word in re.findall(r"\w+", part)
-        ]
-        offered = OF_THE_SCRAPE | {label for metric in asked for label in known[metric].labels}
+        labels = re.findall(r"(\w+)\s*(?:=~|!=|!~|=)\s*\"", expression)
+        grouped = re.findall(r"\b(?:by|on)\s*\(([^)]*)\)", expression)
+        labels += [word for part in grouped for word in re.findall(r"\w+", part)]
+        offered = OF_THE_SCRAPE | {label for metric in asked for label in labels_of(known[metric])}
         assert set(labels) <= offered, f"{name} asks for labels that {asked} do not have"
+
+
+def labels_of(family: Family) -> set[str]:
+    served_by_the_operator = family in (*OPERATOR, *JOBS)
+    return {*family.labels, *(() if served_by_the_operator else JOB_LABELS)}

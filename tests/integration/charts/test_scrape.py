@@ -12,13 +12,15 @@ from typing import Any
 
 import pytest
 from chart import FIRST_BUILD_S, render
-from observed_cluster import PASSED, World, job
+from observed_cluster import PASSED, World, job, stamp
 from prometheus_client import generate_latest
 from prometheus_server import Pod, Prometheus, exposing, prometheus_server, scrape_configs
 
 from headway_api.config import Identity
+from headway_api.signals import SignalName
 from headway_coordinator.metrics.prometheus import Exporter, Sample
 from headway_operator.cache import Cache
+from headway_operator.plan import utc_now
 from headway_operator.telemetry import Telemetry
 from headway_sandbox.broker.metrics import Metrics
 from headway_sandbox.broker.pool import Counts
@@ -30,6 +32,8 @@ RELEASES = {"headway": ("headway-system", "red"), "next": ("next-system", "blue"
 """Namespace of each release, and the one it watches."""
 JOB = "refunds"
 """In each namespace there is one of this name."""
+FAILED = "returns"
+"""And one that has failed, where there is a leader."""
 LEADING = "headway"
 """The release that has a leader."""
 FAILURES = 100
@@ -54,15 +58,37 @@ def monitoring(watched: str) -> Json:
     }
 
 
+IN_TROUBLE: Json = {
+    "state": "Stalled",
+    "reason": "NoProgress",
+    "conditions": [
+        {"type": "WeightsInSync", "status": "False", "reason": "UpdateFailed"},
+        {"type": "PreflightPassed", "status": "False", "reason": "CheckFailed"},
+    ],
+    "progress": {"step": 12, "maxSteps": 40},
+    "signals": [{"name": name, "state": "Raised", "since": 3} for name in SignalName],
+}
+"""The status of a job of which there is much to say; it lists more signals than a status can."""
+ENDED: Json = {
+    "state": "Failed",
+    "reason": "CrashLoop",
+    "completionTime": stamp(utc_now()),
+    "conditions": [{"type": "Failed", "status": "True", "reason": "CrashLoop"}],
+    "signals": IN_TROUBLE["signals"],
+}
+"""That of one that has failed."""
+
+
 def operator(leads: bool, namespace: str) -> Text:
-    """A replica. The one that leads knows of a stalled job, and has failed again whenever it is scraped."""
+    """A replica. The one that leads knows of two jobs, and has failed again whenever it is scraped."""
     telemetry, cache = Telemetry(), Cache()
     telemetry.count_jobs(cache)
     if leads:
         telemetry.leader.set(1)
-        stalled = job(JOB, status={"state": "Stalled"})
-        stalled["metadata"]["namespace"] = namespace
-        cache.put(stalled)
+        for name, status in ((JOB, IN_TROUBLE), (FAILED, ENDED)):
+            body = job(name, status=status)
+            body["metadata"] |= {"namespace": namespace, "uid": name}
+            cache.put(body)
 
     def text() -> bytes:
         for _ in range(FAILURES if leads else 0):
@@ -114,14 +140,20 @@ def pods(stack: ExitStack) -> Iterator[Pod]:
 
 @pytest.fixture(scope="module")
 def rules() -> Json:
-    """The alerts; a release's name is not in them."""
+    """The rules of the first release. All but one are those of the other too."""
     made = [
         render("prometheusrule.yaml", monitoring(watched), release, home)[0]["spec"]
         for release, (home, watched) in RELEASES.items()
     ]
-    assert made[0] == made[1]
+    assert without_release(made[0]) == without_release(made[1])
     spec: Json = made[0]
     return spec
+
+
+def without_release(rules: Json) -> list[Json]:
+    """The rules that name no release."""
+    found = [rule for group in rules["groups"] for rule in group["rules"]]
+    return [rule for rule in found if rule.get("alert") != "HeadwayOperatorNotScraped"]
 
 
 @pytest.fixture(scope="module")
@@ -193,10 +225,16 @@ def test_samples_of_a_job_have_its_name_and_namespace(
     assert found == {}
 
 
-def test_jobs_are_counted_in_their_own_namespace(prometheus: Prometheus) -> None:
-    ((labels, count),) = prometheus.series("headway_operator_jobs")
-    assert (labels["namespace"], labels["state"], count) == ("red", "Stalled", 1)
-    assert labels["job"] == "headway-system/headway-operator"
+def test_jobs_are_counted_and_shown_in_their_own_namespace(prometheus: Prometheus) -> None:
+    counted = {
+        (labels["namespace"], labels["state"]): (count, labels["job"])
+        for labels, count in prometheus.series("headway_operator_jobs")
+    }
+    release = "headway-system/headway-operator"
+    assert counted == {("red", "Stalled"): (1, release), ("red", "Failed"): (1, release)}
+    ((labels, step),) = prometheus.series("headway_job_step")
+    assert (labels["kind"], labels["namespace"], labels["job_name"]) == ("RLTrainingJob", "red", JOB)
+    assert (step, labels["job"]) == (12, release)
     leaders = [(labels["namespace"], value) for labels, value in prometheus.series("headway_operator_leader")]
     assert sorted(leaders) == [("headway-system", 0), ("headway-system", 1)] + [("next-system", 0)] * 2
 
@@ -206,18 +244,41 @@ def test_what_the_values_drop_is_dropped(prometheus: Prometheus) -> None:
     assert prometheus.series("headway_sandbox_pool_size") != []
 
 
-def test_each_alert_is_raised_by_what_was_scraped(prometheus: Prometheus, rules: Json) -> None:
+def test_alerts_are_raised_by_what_was_scraped(prometheus: Prometheus, rules: Json) -> None:
+    troubled = {"kind": "RLTrainingJob", "namespace": "red", "job_name": JOB}
+    failed = troubled | {"job_name": FAILED, "reason": "CrashLoop"}
     expected = {
-        "HeadwayOperatorWithoutLeader": [
-            {"namespace": "next-system", "job": "next-system/next-headway-operator"}
-        ],
-        "HeadwayReconcilesFail": [{"reason": "CreateFailed"}],
-        "HeadwayJobStalled": [{}],
+        "HeadwayOperatorWithoutLeader": {
+            "namespace": "next-system",
+            "job": "next-system/next-headway-operator",
+        },
+        "HeadwayReconcilesFail": {
+            "namespace": "headway-system",
+            "job": "headway-system/headway-operator",
+            "reason": "CreateFailed",
+        },
+        "HeadwayJobStalled": troubled | {"reason": "NoProgress"},
+        "HeadwayJobFailed": failed,
+        "HeadwayPreflightFailed": troubled,
+        "HeadwayWeightsOutOfSync": troubled | {"reason": "UpdateFailed"},
+        **{f"Headway{name}": troubled | {"signal": str(name)} for name in SignalName},
     }
-    expressions = {rule["alert"]: rule["expr"] for group in rules["groups"] for rule in group["rules"]}
-    found = {name: [labels for labels, _ in prometheus.series(expr)] for name, expr in expressions.items()}
-    assert found == expected
+    found = [rule for group in rules["groups"] for rule in group["rules"]]
+    expressions = {rule["alert"]: rule["expr"] for rule in found if "alert" in rule}
+
+    def raised() -> dict[str, list[Json]]:
+        each = {name: [labels for labels, _ in prometheus.series(expr)] for name, expr in expressions.items()}
+        return {name: [bare(labels) for labels in found] for name, found in each.items() if found}
+
+    until(lambda: raised() == {name: [labels] for name, labels in expected.items()}, prometheus)
     until(lambda: len(prometheus.ask("alerts")["alerts"]) == len(expected), prometheus)
     judged = [rule for group in prometheus.ask("rules")["groups"] for rule in group["rules"]]
-    states = {rule["name"]: (rule["health"], rule["state"]) for rule in judged}
-    assert states == dict.fromkeys(expected, ("ok", "pending"))
+    assert {rule["health"] for rule in judged} == {"ok"}
+    states = {rule["name"]: rule["state"] for rule in judged if rule["type"] == "alerting"}
+    assert {name for name, state in states.items() if state == "firing"} == {"HeadwayJobFailed"}
+    assert {name for name, state in states.items() if state != "inactive"} == set(expected)
+
+
+def bare(labels: Json) -> Json:
+    """Labels without the name that a recorded series has."""
+    return {key: value for key, value in labels.items() if key != "__name__"}

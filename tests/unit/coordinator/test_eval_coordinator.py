@@ -90,6 +90,26 @@ async def test_the_figures_of_all_rows_are_the_last(
     assert base.external_score is not None
 
 
+async def test_the_wait_for_the_store_is_shown(tmp_path: Path) -> None:
+    one, answer = EvalJob(tmp_path), threading.Event()
+    it = coordinator(one, tmp_path, lambda document: None)
+    evaluation = it._evaluation = await one.coordinator()
+    waits = asyncio.create_task(evaluation._store(answer.wait, 30))
+    try:
+        async with asyncio.timeout(30):
+            while not busy_seconds(it):
+                await asyncio.sleep(0.01)
+    finally:
+        answer.set()
+    await waits
+    assert busy_seconds(it) == 0
+
+
+def busy_seconds(it: EvalCoordinator) -> float:
+    (found,) = (sample.value for sample in it._samples() if sample.name == "store/busy_seconds")
+    return found
+
+
 async def test_a_candidate_whose_servers_were_given_up_fails_alone(
     tmp_path: Path, unwritten: list[comparison.Comparison], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,10 +15,11 @@ from headway_api.exits import JobError
 from headway_api.sandbox_api import PoolState
 from headway_api.store import FileStore
 from headway_api.store_away import Patience, Patient, store_explained
-from headway_coordinator import stall
+from headway_coordinator import stall, view
 from headway_coordinator.engines.router import Router
 from headway_coordinator.ledger.segments import total
 from headway_coordinator.stall import culprit
+from headway_coordinator.training import Training
 
 POOL = PoolState(ready=0, starting=0, leased=0)
 
@@ -47,6 +48,16 @@ def job_over(store: Leaving, folder: Path, patience: float) -> Job:
     return job
 
 
+def busy_seconds(training: Training) -> float:
+    """As /metrics shows it."""
+    (found,) = (
+        sample.value
+        for sample in view.samples({}, training, None, 0.0, {}, [])
+        if sample.name == "store/busy_seconds"
+    )
+    return found
+
+
 async def test_what_waits_for_the_store_is_named_and_goes_on_when_it_is_back(
     tmp_path: Path, store: Leaving
 ) -> None:
@@ -58,9 +69,11 @@ async def test_what_waits_for_the_store_is_named_and_goes_on_when_it_is_back(
         while "artifact store" not in culprit(training, Router(), POOL, 600.0).words:
             await asyncio.sleep(0.01)
         assert not running.done()
+        assert busy_seconds(training) > 0.2
         store.away = False
         await more
         await running
+    assert busy_seconds(training) == 0
     assert training.state.finished == "MaxSteps"
     assert total(job.ledger.days) == job.recounted()
     assert len({task.episode_id for task in job.tasks}) == len(job.tasks)

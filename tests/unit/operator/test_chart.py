@@ -40,6 +40,14 @@ def test_every_value_is_in_the_schema_and_the_other_way_round() -> None:
     assert set(values()) == set(schema()["properties"]) - {"global"}
 
 
+def test_every_threshold_has_a_default_and_is_described() -> None:
+    found, described = values()["prometheusRule"], schema()["properties"]["prometheusRule"]["properties"]
+    assert set(found) == set(described)
+    limits = described["thresholds"]["properties"]
+    assert set(found["thresholds"]) == set(limits)
+    assert all(limit["description"].startswith("Headway") for limit in limits.values())
+
+
 @pytest.mark.parametrize("wrong", [{"replica": 1}, {"crds": {"instal": True}}, {"logLevel": "LOUD"}])
 def test_a_slip_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(jsonschema.ValidationError):

@@ -14,7 +14,7 @@ from headway_operator.apply import Blocked
 from headway_operator.cache import Cache, ref_of
 from headway_operator.controller import Controller
 from headway_operator.kube import Api, ApiError, Kind
-from headway_operator.plan import events, utc_now
+from headway_operator.plan import utc_now
 from headway_operator.reconcile import Reconciler
 from headway_operator.telemetry import Telemetry
 
@@ -59,8 +59,22 @@ class Server(Api):
     def get(self, kind: Kind, namespace: str, name: str, *, metadata_only: bool = False) -> Json | None:
         return copy.deepcopy(self.objects.get((kind.kind, namespace, name)))
 
+    def list(
+        self,
+        kind: Kind,
+        namespace: str | None,
+        *,
+        selector: str = "",
+        fields: str = "",
+        metadata_only: bool = False,
+    ) -> tuple[list[Json], str]:
+        found = [body for (known, _, _), body in self.objects.items() if known == kind.kind]
+        return copy.deepcopy(found), str(self._version)
+
     def create(self, kind: Kind, namespace: str, body: Json) -> Json:
         self._note("create", kind.kind)
+        if (kind.kind, namespace, body["metadata"]["name"]) in self.objects:
+            raise ApiError(409, "AlreadyExists", body["metadata"]["name"])
         return self.put(body)
 
     def apply(self, body: Json, *, subresource: str = "") -> Json:
@@ -122,7 +136,7 @@ class Desk:
         return found
 
     def children(self) -> list[str]:
-        return sorted(kind for kind, _, _ in self.server.objects if kind != "RLTrainingJob")
+        return sorted(kind for kind, _, _ in self.server.objects if kind not in ("RLTrainingJob", "Event"))
 
 
 @pytest.fixture
@@ -327,15 +341,51 @@ def test_a_job_that_waits_for_another_is_looked_at_when_that_one_changes() -> No
     assert due == {KEY, ("RLEvalJob", "team", "waits"), ("RLTrainingJob", "team", "warm")}
 
 
+def events_of(desk: Desk) -> list[Json]:
+    return [body for (kind, _, _), body in desk.server.objects.items() if kind == "Event"]
+
+
+def test_what_happens_to_a_job_is_recorded_once_whoever_reconciles_it(desk: Desk) -> None:
+    for _ in range(3):
+        desk.reconcile()
+        desk.see()
+        desk.reconciler = Reconciler(desk.server, desk.cache, PLATFORM, lambda kind, result: None)
+    assert desk.server.job is not None
+    signal = {"name": "RewardCollapsed", "state": "Raised", "since": 3}
+    status = {"startTime": stamp(utc_now()), "signals": [signal], "progress": {"step": 4, "maxSteps": 9}}
+    desk.server.put(desk.server.job | {"status": desk.server.job["status"] | status})
+    for _ in range(3):
+        desk.see()
+        desk.reconcile()
+    assert [event["reason"] for event in events_of(desk)] == ["Accepted", "SignalRaised"]
+    assert desk.server.requests.count("create Event") == 2, "each operator read what was recorded"
+
+
+def test_a_job_is_told_of_and_reconciled_though_no_event_can_be_recorded(desk: Desk) -> None:
+    def refuse(verb: str, kind: str) -> None:
+        if (verb, kind) == ("create", "Event"):
+            raise ApiError(503, "ServiceUnavailable", "later")
+
+    desk.server.before = refuse
+    desk.reconcile()
+    assert {"ConfigMap", "Job"} <= set(desk.children())
+    assert desk.server.job is not None
+    assert desk.server.job["status"]["conditions"]
+    desk.see()
+    desk.server.before = lambda verb, kind: None
+    desk.reconcile()
+    assert [event["reason"] for event in events_of(desk)] == ["Accepted"]
+
+
 HOT = {"optimizer": {"learningRate": 0.01}}
 """What a guard rail warns of."""
 
 
 class TestWarnings:
-    """What seems unwise in a spec is said in the status, and once for each generation by an event."""
+    """What seems unwise in a spec is said in the status, and once by an event."""
 
     def events(self, desk: Desk) -> list[Json]:
-        return [body for (kind, _, _), body in desk.server.objects.items() if kind == "Event"]
+        return [event for event in events_of(desk) if event["reason"] == "SpecUnwise"]
 
     def test_of_a_sound_job_nothing_is_said(self, desk: Desk) -> None:
         desk.reconcile()
@@ -354,7 +404,7 @@ class TestWarnings:
         (event,) = self.events(desk)
         assert (event["type"], event["reason"], event["message"]) == ("Warning", "SpecUnwise", text)
         assert event["involvedObject"]["uid"] == desk.server.job["metadata"]["uid"]
-        assert desk.server.requests.count("create Event") == 1
+        assert desk.server.requests.count("create Event") == 2, "this one and that it was accepted"
 
     def test_a_new_spec_is_told_of_anew_and_the_job_runs_all_the_same(self) -> None:
         desk = Desk(**HOT)
@@ -383,8 +433,3 @@ class TestWarnings:
         desk.reconcile()
         assert desk.server.job is not None
         assert desk.server.job["status"]["warnings"]
-
-    def test_a_long_message_is_cut_as_the_api_server_wants_it(self) -> None:
-        event = events.warned(job(), ["a" * 900, "b" * 900], utc_now())
-        assert len(event["message"]) == events.MESSAGE_LIMIT
-        assert event["message"].endswith("b...")

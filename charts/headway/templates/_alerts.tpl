@@ -1,0 +1,39 @@
+{{/*
+One alert, unless the values leave it out. Of: top (the chart's scope), name, severity, expr, summary, description,
+and for, where the values name none. In summary and description stands what Prometheus fills in.
+*/}}
+{{- define "headway.alert" -}}
+{{- $rule := .top.Values.prometheusRule }}
+{{- if not (has .name ($rule.disabled | default list)) -}}
+- alert: {{ .name }}
+  expr: |-
+    {{- .expr | trim | nindent 4 }}
+  for: {{ get ($rule.for | default dict) .name | default .for }}
+  {{- with $rule.keepFiringFor }}
+  keep_firing_for: {{ . }}
+  {{- end }}
+  labels:
+    {{- $severity := get ($rule.severity | default dict) .name | default .severity }}
+    {{- toYaml (merge (dict "severity" $severity) ($rule.alertLabels | default dict)) | nindent 4 }}
+  annotations:
+    summary: {{ .summary | quote }}
+    description: {{ .description | quote }}
+    runbook_url: {{ $rule.runbookUrl }}/{{ .name }}
+{{- end }}
+{{- end -}}
+
+{{/* The release of a scraped operator, as its PodMonitor names it. */}}
+{{- define "headway.operatorTarget" -}}
+namespace="{{ .Release.Namespace }}", job="{{ .Release.Namespace }}/{{ include "headway.operator" . }}"
+{{- end -}}
+
+{{/* Whether the operator is scraped by the chart's own PodMonitor, under the labels that it gives. */}}
+{{- define "headway.operatorScraped" -}}
+{{- $plain := true }}
+{{- range .Values.podMonitor.relabelings }}
+{{- if or (has .targetLabel (list "namespace" "job")) (has (lower (.action | default "")) (list "drop" "keep" "labeldrop" "labelkeep" "labelmap" "hashmod" "dropequal" "keepequal")) }}
+{{- $plain = false }}
+{{- end }}
+{{- end }}
+{{- if and .Values.podMonitor.enabled $plain (gt (int .Values.replicas) 0) }}yes{{ end }}
+{{- end -}}

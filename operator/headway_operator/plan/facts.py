@@ -1,0 +1,241 @@
+"""What of a job's status is worth a word to whoever does not look at it. Pure.
+
+A fact stands as long as the status says so. Its key is made of what happened and when: a condition's
+transition, a step, a count. So the same status always has the same facts, and one that was told is known
+again. Of a beginning that has been told, the end is told too, under the beginning's own time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Final
+
+from headway_api.conditions import Condition, ConditionType, Reason, find, is_finished
+from headway_api.signals import SignalName
+from headway_api.status import RLEvalJobStatus, RLTrainingJobStatus, Role, Signal
+from headway_operator.plan.context import JobStatus
+
+MOST_SIGNALS: Final = 16
+"""As many as the status lists, those that are raised first."""
+OTHERWISE_TOLD: Final = (Reason.SUSPENDED, Reason.INVALID_SPEC)
+"""Reasons of Stalled of which another fact tells."""
+SIGNALS: Final = {name.lower(): str(name) for name in SignalName}
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One thing that has happened."""
+
+    key: str
+    """What happened and when, in lower case: `stalled.1793534400`."""
+    reason: str
+    """What happened, in one word."""
+    message: str
+    """What happened, with its figures."""
+    warning: bool = False
+    at: datetime | None = None
+    """When it happened. None: the status does not say."""
+    not_before: datetime | None = None
+    """When it can have happened at the earliest, where the status does not say more."""
+
+    @property
+    def series(self) -> str:
+        """The key without its last part: what may happen again, later or further on."""
+        return self.key.rpartition(".")[0]
+
+
+def facts(status: JobStatus) -> list[Fact]:
+    """What stands in a status."""
+    found = [fact for known in status.conditions if (fact := _of_condition(known, status))]
+    if not is_finished(status.conditions):
+        found += [*_refused(status), *_stalled(status)]
+    found += [fact for role in status.roles if role.restarts for fact in [_restarted(role)]]
+    if isinstance(status, RLTrainingJobStatus):
+        found += [*_unwise(status), *_checkpointed(status), *_validated(status), *_raised(status)]
+    begun = status.start_time
+    return [fact if fact.at or fact.not_before else replace(fact, not_before=begun) for fact in found]
+
+
+def over(told: Collection[str], status: JobStatus) -> Iterator[Fact]:
+    """Of what was told as beginning, what has ended since. What a job's own end cut short is not told."""
+    if is_finished(status.conditions):
+        return
+    for key in sorted(told):
+        what, _, when = key.rpartition(".")
+        if what == "stalled" and (known := _in_state(status, ConditionType.STALLED, "False")):
+            text = f"the job had been stalled since {_clock(when)}, and is not any more"
+            yield Fact(f"nolongerstalled.{when}", "NoLongerStalled", text, at=known.last_transition_time)
+        if what == "weightsoutofsync" and (known := _in_state(status, ConditionType.WEIGHTS_IN_SYNC, "True")):
+            text = f"{known.message}; they had been out of sync since {_clock(when)}"
+            yield Fact(f"weightsinsync.{when}", "WeightsInSync", text, at=known.last_transition_time)
+        if what.startswith("signalraised.") and isinstance(status, RLTrainingJobStatus):
+            yield from _cleared(what.partition(".")[2], when, status)
+
+
+def has_begun(status: JobStatus) -> bool:
+    """Whether the job has done some of its work."""
+    if isinstance(status, RLTrainingJobStatus):
+        return status.progress is not None and status.progress.step > 0
+    return status.progress is not None and status.progress.groups > 0
+
+
+def _of_condition(known: Condition, status: JobStatus) -> Fact | None:
+    """What a condition's last transition was."""
+    words = known.message
+    match known.type, known.status, known.reason:
+        case ConditionType.ACCEPTED, "True", _:
+            return _since(known, "Accepted", "the spec can be run")
+        case ConditionType.PREFLIGHT_PASSED, "True", _:
+            return _since(known, "PreflightPassed", words)
+        case ConditionType.PREFLIGHT_PASSED, "False", Reason.WARNED:
+            return _since(known, "PreflightWarned", f"the job goes on all the same: {words}", warning=True)
+        case ConditionType.PREFLIGHT_PASSED, "False", _:
+            return _since(known, "PreflightFailed", words, warning=True)
+        case ConditionType.PROGRESSING, "True", _:
+            return Fact("started.once", "Started", _beginning(status), at=known.last_transition_time)
+        case ConditionType.SUSPENDED, "True", _:
+            return _since(known, "Suspended", f"every pod is gone; {_figures(status)}")
+        case ConditionType.SUSPENDED, "False", Reason.RESUMED:
+            return _since(known, "Resumed", f"spec.suspend is false again; {_figures(status)}")
+        case ConditionType.WEIGHTS_IN_SYNC, "False", reason:
+            return _since(known, "WeightsOutOfSync", f"{reason}: {words}", warning=True)
+        case ConditionType.GATE_PASSED, "True", _:
+            return _since(known, "GatePassed", words)
+        case ConditionType.GATE_PASSED, "False", _:
+            return _since(known, "GateRefused", words, warning=True)
+        case ConditionType.COMPLETE, "True", _:
+            return _since(known, "Complete", f"{words}; {_figures(status)}")
+        case ConditionType.FAILED, "True", reason:
+            return _since(known, "Failed", f"{reason}: {words}; {_figures(status)}", warning=True)
+        case _:
+            return None
+
+
+def _since(known: Condition, reason: str, message: str, *, warning: bool = False) -> Fact:
+    when = known.last_transition_time
+    return Fact(f"{reason.lower()}.{int(when.timestamp())}", reason, message, warning, when)
+
+
+def _refused(status: JobStatus) -> Iterator[Fact]:
+    """By generation: another spec may be refused too, and the condition stays as it is."""
+    known = _in_state(status, ConditionType.ACCEPTED, "False")
+    if known is not None and known.observed_generation is not None:
+        key, since = f"invalidspec.{known.observed_generation}", known.last_transition_time
+        yield Fact(key, "InvalidSpec", known.message, warning=True, not_before=since)
+
+
+def _stalled(status: JobStatus) -> Iterator[Fact]:
+    known = _in_state(status, ConditionType.STALLED, "True")
+    if known is not None and known.reason not in OTHERWISE_TOLD:
+        yield _since(known, "Stalled", f"{known.reason}: {known.message}", warning=True)
+
+
+def _restarted(role: Role) -> Fact:
+    words = f": {role.message}" if role.message else ""
+    text = f"{role.name} was started again after a failure, {role.restarts} times so far{words}"
+    return Fact(f"restarted.{role.name}.{role.restarts}", "Restarted", text, warning=True)
+
+
+def _unwise(status: RLTrainingJobStatus) -> Iterator[Fact]:
+    """By what is said: an edit that changes nothing of it says nothing new."""
+    if text := "; ".join(status.warnings):
+        digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+        yield Fact(f"specunwise.{digest}", "SpecUnwise", text, warning=True)
+
+
+def _checkpointed(status: RLTrainingJobStatus) -> Iterator[Fact]:
+    """The first one, and then the first of each tenth of the job's steps: eleven at most."""
+    latest = status.checkpoints.latest if status.checkpoints else None
+    if latest is None or latest.step == 0:
+        return
+    most = status.progress.max_steps if status.progress else None
+    tenth = 10 * min(latest.step, most) // most if most else 0
+    text = f"a restart goes on from {_of(latest.step, most)}: {latest.uri}"
+    yield Fact(f"checkpointed.{tenth}", "Checkpointed", text)
+
+
+def _validated(status: RLTrainingJobStatus) -> Iterator[Fact]:
+    found = status.validation
+    if found is None or found.best is None or found.best.step == 0:
+        return
+    best = found.best
+    figures = [f"external score {best.external_score}"] if best.external_score else []
+    figures += [f"reward {best.reward}"] if best.reward else []
+    text = f"step {best.step} validated best so far: {', '.join(figures)}"
+    if found.baseline_external_score:
+        text += f" (external score {found.baseline_external_score} before training)"
+    yield Fact(f"validatedbest.{best.step}", "ValidatedBest", text)
+
+
+def _raised(status: RLTrainingJobStatus) -> Iterator[Fact]:
+    """Signals, by the step since which each is raised. None was before Healthy became False."""
+    healthy = _in_state(status, ConditionType.HEALTHY, "False")
+    for signal in status.signals:
+        if signal.state == "Raised":
+            since = healthy.last_transition_time if healthy else None
+            yield Fact(_raise(signal), "SignalRaised", _words(signal), warning=True, not_before=since)
+
+
+def _raise(signal: Signal) -> str:
+    return f"signalraised.{signal.name.lower()}.{signal.since}"
+
+
+def _words(signal: Signal) -> str:
+    text = f"{signal.name} since step {signal.since}"
+    if signal.value:
+        text += f": {signal.value}" + (f" against {signal.threshold}" if signal.threshold else "")
+    return f"{text}. {signal.message}" if signal.message else text
+
+
+def _cleared(name: str, since: str, status: RLTrainingJobStatus) -> Iterator[Fact]:
+    """That a signal is not raised any more, as far as the status shows it."""
+    raised = [signal for signal in status.signals if signal.state == "Raised"]
+    now = next((signal for signal in status.signals if signal.name.lower() == name), None)
+    if not status.signals or any(_raise(signal) == f"signalraised.{name}.{since}" for signal in raised):
+        return
+    if now is None and len(raised) >= MOST_SIGNALS:
+        return
+    if now is None or now.state != "Unknown":
+        state = f"{now.state.lower()} since step {now.since}" if now else "clear"
+        text = f"{SIGNALS.get(name, name)}, raised since step {since}, is {state}"
+        yield Fact(f"signalcleared.{name}.{since}", "SignalCleared", text)
+
+
+def _beginning(status: JobStatus) -> str:
+    if isinstance(status, RLEvalJobStatus):
+        rows = status.progress.of_groups if status.progress else None
+        many = len(status.candidates)
+        return f"the evaluation of {many} candidates began" + (f": {rows} rows" if rows else "")
+    most = status.progress.max_steps if status.progress else None
+    return "training began" + (f": {most} steps" if most else "")
+
+
+def _figures(status: JobStatus) -> str:
+    """How far the job has come and what it has cost."""
+    found = []
+    if isinstance(status, RLTrainingJobStatus):
+        if progress := status.progress:
+            found.append(_of(progress.step, progress.max_steps))
+        if (validation := status.validation) and validation.external_score:
+            found.append(f"external score {validation.external_score}")
+    elif of := status.progress:
+        found.append(f"{of.groups} of {of.of_groups} rows" if of.of_groups else f"{of.groups} rows")
+    if status.usage and status.usage.cost:
+        found.append(f"{status.usage.cost} {status.usage.currency}")
+    return ", ".join(found) or "nothing was done yet"
+
+
+def _of(step: int, most: int | None) -> str:
+    return f"step {step} of {most}" if most else f"step {step}"
+
+
+def _in_state(status: JobStatus, kind: ConditionType, state: str) -> Condition | None:
+    known = find(status.conditions, kind)
+    return known if known is not None and known.status == state else None
+
+
+def _clock(stamp: str) -> str:
+    return datetime.fromtimestamp(int(stamp), UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -1,0 +1,81 @@
+"""Records what happens to jobs, as Events, once each. The only writer of them.
+
+It is told of a job before its status is changed and after. What it has recorded it remembers; a predecessor's
+it reads back, once a job.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+import urllib3
+
+from headway_api import logs
+from headway_operator.cache import Ref, particulars, ref_of
+from headway_operator.kube import EVENT, Api, ApiError, Json
+from headway_operator.plan import events, utc_now
+from headway_operator.plan.context import JobStatus
+from headway_operator.plan.facts import Fact
+
+log = logging.getLogger(__name__)
+
+FOR_GOOD: Final = (403, 404, 409)
+"""Refusals that would come again: not allowed or the namespace ends, it is gone, it is recorded already."""
+
+
+class Recorder:
+    """What was told of each job. Calls for one job must not overlap; the queue sees to it."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._told: dict[Ref, tuple[str, set[str]]] = {}
+        """uid of the job, and keys of what was told of it."""
+
+    def look(self, raw: Json, status: JobStatus) -> None:
+        """See a job as it is stored, before this operator changes its status."""
+        ref, uid = ref_of(raw), raw["metadata"]["uid"]
+        if self._told.get(ref, ("",))[0] == uid:
+            return
+        now = utc_now()
+        quiet = not status.conditions or events.is_old(status, now)
+        recorded = set() if quiet else self._recorded(raw)
+        self._told[ref] = uid, events.told_before(status, recorded, now)
+
+    def tell(self, raw: Json, status: JobStatus) -> None:
+        """Record what is new in the status of a job that was looked at."""
+        _, told = self._told[ref_of(raw)]
+        for fact in events.news(status, told):
+            if self._record(raw, fact):
+                told.add(fact.key)
+
+    def forget(self, ref: Ref) -> None:
+        """The job is gone."""
+        self._told.pop(ref, None)
+
+    def _recorded(self, raw: Json) -> set[str]:
+        metadata = raw["metadata"]
+        fields = f"involvedObject.uid={metadata['uid']},reportingComponent={events.REPORTER}"
+        try:
+            found, _ = self._api.list(EVENT, metadata["namespace"], fields=fields)
+        except (ApiError, urllib3.exceptions.HTTPError) as error:
+            # Whatever is told a second time meets its own name.
+            self._report(raw, "events-unread", error)
+            return set()
+        return events.keys(raw, found)
+
+    def _record(self, raw: Json, fact: Fact) -> bool:
+        """Whether there is nothing more to do about a fact. The status says the same: no job waits for it."""
+        try:
+            self._api.create(EVENT, raw["metadata"]["namespace"], events.event(raw, fact, utc_now()))
+        except ApiError as error:
+            if error.status != 409:
+                self._report(raw, "event-refused", error)
+            return error.status in FOR_GOOD
+        except urllib3.exceptions.HTTPError as error:
+            self._report(raw, "event-refused", error)
+            return False
+        return True
+
+    def _report(self, raw: Json, what: str, error: Exception) -> None:
+        logs.event(log, what, logging.INFO, **particulars(ref_of(raw)), error=str(error))

@@ -1,0 +1,89 @@
+"""What happens to a job is told by events on a real API server, and shown by figures from its status."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+import pytest
+from operator_rig import PASSED, Rig, wait
+
+from headway_api.conditions import ConditionType, condition
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+Json = dict[str, Any]
+
+
+def told(rig: Rig, name: str) -> Counter[str]:
+    """Reasons of a job's events, in the operator's words."""
+    fields = f"involvedObject.name={name},reportingComponent=headway-operator"
+    found = json.loads(
+        rig.cluster.kubectl("get", "events", "-n", rig.namespace, "--field-selector", fields, "-o", "json")
+    )
+    return Counter(item["reason"] for item in found["items"])
+
+
+def wait_told(rig: Rig, name: str, *reasons: str) -> None:
+    wanted = Counter(reasons)
+    wait(f"{reasons}", lambda: told(rig, name) == wanted, explain=lambda: f"{told(rig, name)}\n{rig.log()}")
+
+
+def signals(state: str, step: int, raised: bool) -> Json:
+    """What the coordinator says of its job, with a sign of collapse."""
+    healthy = condition(ConditionType.HEALTHY, not raised, "RewardCollapsed" if raised else "NoSignalRaised")
+    return {
+        "preflight": PASSED,
+        "progress": {"step": step, "maxSteps": 40},
+        "reward": {"mean": "0.25"},
+        "usage": {"cost": "3.5", "currency": "USD", "totalTokens": 0},
+        "signals": [{"name": "RewardCollapsed", "state": state, "since": step}],
+        "conditions": [healthy.as_object()],
+    }
+
+
+def test_a_job_is_told_of_once_though_its_operator_is_killed(rig: Rig) -> None:
+    first = rig.start()
+    rig.run("told")
+    begun = ["SpecUnwise", "Accepted", "PreflightPassed", "Started"]
+    wait_told(rig, "told", *begun)
+    rig.tell("told", **signals("Raised", 12, True))
+    wait_told(rig, "told", *begun, "SignalRaised")
+    rig.kill(first)
+    rig.tell("told", **signals("Clear", 20, False))
+    rig.start()
+    signalled = [*begun, "SignalRaised", "SignalCleared"]
+    wait_told(rig, "told", *signalled)
+    rig.patch("told", {"suspend": True})
+    rig.wait_true("told", "Suspended")
+    wait_told(rig, "told", *signalled, "Suspended")
+    rig.patch("told", {"suspend": False})
+    rig.trains("told")
+    wait_told(rig, "told", *signalled, "Suspended", "Resumed")
+
+
+def test_figures_of_a_job_stay_while_it_has_no_pods_and_go_with_it(rig: Rig) -> None:
+    rig.settings = {"leaseNamespace": rig.namespace}
+    rig.start()
+    rig.run("shown")
+    rig.tell("shown", **signals("Raised", 12, True))
+    of = f'kind="RLTrainingJob",namespace="{rig.namespace}",job_name="shown"'.split(",")
+
+    def shown(name: str, *more: str) -> float:
+        labels = ",".join(sorted((*of, *more), key=lambda label: label.partition("=")[0]))
+        return rig.metric(f"headway_job_{name}{{{labels}}} ")
+
+    wait("a figure of the signal", lambda: shown("signal", 'signal="RewardCollapsed"') == 2, explain=rig.log)
+    assert (shown("step"), shown("max_steps"), shown("reward"), shown("cost")) == (12, 40, 0.25, 3.5)
+    assert shown("active") == 1
+    rig.patch("shown", {"suspend": True})
+    rig.wait_true("shown", "Suspended")
+    wait("a suspended job", lambda: shown("active") == 0, explain=rig.log)
+    assert shown("step") == 12
+    leader = rig.port
+    rig.start()
+    assert rig.metric("headway_job_") == 0, "a replica that does not lead says nothing of jobs"
+    rig.port = leader
+    rig.delete("shown")
+    wait("a deleted job", lambda: rig.metric("headway_job_") == 0, explain=rig.log)
+    assert rig.leads()

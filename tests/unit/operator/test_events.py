@@ -1,0 +1,446 @@
+"""What happens to a job is told by one Event each, whoever looks and however often."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import urllib3
+from observed_cluster import START, UID, eval_job, job, stamp
+
+from headway_api.signals import SignalName
+from headway_operator import recorder as recorders
+from headway_operator.kube import Api, ApiError, Kind
+from headway_operator.plan import events
+from headway_operator.plan.facts import Fact
+from headway_operator.plan.reading import parse_status
+from headway_operator.plan.subjects import subject_of
+from headway_operator.recorder import Recorder
+
+Json = dict[str, Any]
+
+
+class Book(Api):
+    """The API server, as far as it keeps events."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, Json] = {}
+        self.asked = 0
+        self.refusal: Exception | None = None
+
+    def create(self, kind: Kind, namespace: str, body: Json) -> Json:
+        if self.refusal is not None:
+            raise self.refusal
+        name = body["metadata"]["name"]
+        if name in self.kept:
+            raise ApiError(409, "AlreadyExists", name)
+        self.kept[name] = body
+        return body
+
+    def list(
+        self,
+        kind: Kind,
+        namespace: str | None,
+        *,
+        selector: str = "",
+        fields: str = "",
+        metadata_only: bool = False,
+    ) -> tuple[list[Json], str]:
+        self.asked += 1
+        wanted = dict(field.split("=") for field in fields.split(","))
+        assert wanted.keys() == {"involvedObject.uid", "reportingComponent"}
+        uid, by = wanted["involvedObject.uid"], wanted["reportingComponent"]
+        found = [body for body in self.kept.values() if body["involvedObject"]["uid"] == uid]
+        return [body for body in found if body["reportingComponent"] == by], "1"
+
+
+class Stage:
+    """A job whose status changes, an operator that looks, and a clock."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, body: Json | None = None) -> None:
+        self.now = START
+        self.book = Book()
+        self.operator = Recorder(self.book)
+        self.body = body or job()
+        monkeypatch.setattr(recorders, "utc_now", lambda: self.now)
+
+    def later(self, minutes: float = 1) -> Stage:
+        """Time passes; events that are an hour old go."""
+        self.now += timedelta(minutes=minutes)
+        hour_ago = stamp(self.now - timedelta(hours=1))
+        kept = self.book.kept.items()
+        self.book.kept = {name: body for name, body in kept if body["lastTimestamp"] > hour_ago}
+        return self
+
+    def condition(self, kind: str, status: str, reason: str, message: str = "", generation: int = 1) -> Json:
+        """Set one condition as `merge` does; returns the conditions."""
+        known = {each["type"]: each for each in self.body["status"].get("conditions", [])}
+        before = known.get(kind, {})
+        same = before.get("status") == status
+        when = before["lastTransitionTime"] if same else stamp(self.now)
+        fresh = {"type": kind, "status": status, "reason": reason, "message": message}
+        known[kind] = fresh | {"lastTransitionTime": when, "observedGeneration": generation}
+        self.body["status"]["conditions"] = list(known.values())
+        return self.body["status"]
+
+    def set(self, **status: Any) -> Stage:
+        """Change fields of the status; nobody has looked yet."""
+        self.body["status"] |= copy.deepcopy(status)
+        return self
+
+    def look(self) -> list[tuple[str, str, str]]:
+        """The operator looks; type, reason and message of what is new in the book."""
+        known = set(self.book.kept)
+        status = parse_status(subject_of(self.body).model, self.body)
+        self.operator.look(self.body, status)
+        self.operator.tell(self.body, status)
+        fresh = [body for name, body in self.book.kept.items() if name not in known]
+        return [(body["type"], body["reason"], body["message"]) for body in fresh]
+
+    def reasons(self) -> list[str]:
+        return [reason for _, reason, _ in self.look()]
+
+    def restart(self) -> Stage:
+        """Another operator, which remembers nothing."""
+        self.operator = Recorder(self.book)
+        return self
+
+
+@pytest.fixture
+def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
+    """A job that an operator saw begin."""
+    made = Stage(monkeypatch)
+    made.look()
+    return made
+
+
+def accepted(stage: Stage) -> None:
+    stage.set(startTime=stamp(stage.now)).condition("Accepted", "True", "Accepted")
+    stage.condition("Stalled", "False", "Reconciled")
+
+
+def refused(stage: Stage) -> None:
+    stage.condition("Accepted", "False", "InvalidSpec", "spec.caps: too many servers")
+    stage.condition("Stalled", "True", "InvalidSpec", "spec.caps: too many servers")
+
+
+def starts(stage: Stage) -> None:
+    stage.set(progress={"step": 0, "maxSteps": 40}).condition("Progressing", "True", "Stepping")
+
+
+def steps(number: int) -> Callable[[Stage], object]:
+    def change(stage: Stage) -> None:
+        latest = {"step": number, "uri": f"s3://b/{number}"}
+        stage.set(progress={"step": number, "maxSteps": 40}, checkpoints={"latest": latest})
+
+    return change
+
+
+def validates(step: int, score: str) -> Callable[[Stage], object]:
+    best = {"step": step, "externalScore": score, "reward": "0.5"}
+    found = {"step": step, "externalScore": score, "baselineExternalScore": "0.2", "best": best}
+    return lambda stage: stage.set(validation=found)
+
+
+def restarts(times: int) -> Callable[[Stage], object]:
+    role = {"name": "learner", "restarts": times, "message": "pod refunds-learner-0: exit code 1"}
+    return lambda stage: stage.set(roles=[role])
+
+
+def says(kind: str, status: str, reason: str, message: str = "") -> Callable[[Stage], object]:
+    return lambda stage: stage.condition(kind, status, reason, message)
+
+
+def signals(*states: tuple[str, str, int], healthy: str = "True") -> Callable[[Stage], object]:
+    def change(stage: Stage) -> None:
+        found = [{"name": name, "state": state, "since": since} for name, state, since in states]
+        if found:
+            found[0] |= {"value": "0.01", "threshold": "0.2", "message": "the reward fell; lower the rate"}
+        stage.set(signals=found).condition("Healthy", healthy, "RewardCollapsed")
+
+    return change
+
+
+LIFE: tuple[tuple[Callable[[Stage], object], tuple[str, str, str]], ...] = (
+    (refused, ("Warning", "InvalidSpec", "too many servers")),
+    (accepted, ("Normal", "Accepted", "can be run")),
+    (lambda stage: stage.set(warnings=["too hot"]), ("Warning", "SpecUnwise", "too hot")),
+    (says("PreflightPassed", "Unknown", "Running"), ("", "", "")),
+    (says("PreflightPassed", "True", "Passed", "9 checks passed"), ("Normal", "PreflightPassed", "9 checks")),
+    (starts, ("Normal", "Started", "40 steps")),
+    (steps(1), ("Normal", "Checkpointed", "step 1 of 40: s3://b/1")),
+    (steps(2), ("", "", "")),
+    (steps(4), ("Normal", "Checkpointed", "step 4 of 40")),
+    (validates(0, "0.2"), ("", "", "")),
+    (validates(5, "0.31"), ("Normal", "ValidatedBest", "step 5 validated best so far: external score 0.31")),
+    (restarts(1), ("Warning", "Restarted", "learner was started again after a failure, 1 times so far: pod")),
+    (restarts(2), ("Warning", "Restarted", "2 times")),
+    (says("WeightsInSync", "True", "Synced"), ("", "", "")),
+    (says("WeightsInSync", "False", "UpdateFailed", "s1: no"),
+     ("Warning", "WeightsOutOfSync", "UpdateFailed: s1: no")),
+    (says("WeightsInSync", "True", "Synced", "all hold them"), ("Normal", "WeightsInSync", "all hold them")),
+    (says("Stalled", "True", "NoProgress", "learner: no batch"),
+     ("Warning", "Stalled", "NoProgress: learner: no batch")),
+    (says("Stalled", "True", "NoProgress", "in other words"), ("", "", "")),
+    (says("Stalled", "False", "Reconciled"), ("Normal", "NoLongerStalled", "stalled since 2026-11-01 12:1")),
+    (signals(("RewardCollapsed", "Suspect", 6)), ("", "", "")),
+    (signals(("RewardCollapsed", "Raised", 7), healthy="False"),
+     ("Warning", "SignalRaised", "RewardCollapsed since step 7: 0.01 against 0.2. the reward fell; lower")),
+    (signals(("RewardCollapsed", "Clear", 9)),
+     ("Normal", "SignalCleared", "RewardCollapsed, raised since step 7, is clear since step 9")),
+    (says("Suspended", "True", "Suspended"), ("Normal", "Suspended", "step 4 of 40, external score 0.31")),
+    (says("Suspended", "False", "Resumed"), ("Normal", "Resumed", "step 4 of 40")),
+    (lambda stage: stage.set(usage={"cost": "12.5"}), ("", "", "")),
+    (steps(40), ("Normal", "Checkpointed", "step 40 of 40")),
+    (says("Complete", "True", "MaxStepsReached", "40 steps"),
+     ("Normal", "Complete", "40 steps; step 40 of 40, external score 0.31, 12.5 USD")),
+)  # fmt: skip
+"""Changes of a training job's status in their order, and what each is told by: at most one event."""
+
+
+def test_each_transition_is_told_once_with_its_figures(stage: Stage) -> None:
+    for number, (change, (kind, reason, words)) in enumerate(LIFE):
+        change(stage.later(0.75))
+        told = stage.look()
+        assert stage.look() == [], "looking again tells nothing"
+        if not reason:
+            assert told == [], number
+            continue
+        ((found_kind, found_reason, message),) = told
+        assert (found_kind, found_reason) == (kind, reason)
+        assert words in message, message
+
+
+@pytest.mark.parametrize("moment", range(len(LIFE)))
+@pytest.mark.parametrize("looked", [True, False], ids=["after it was told", "before it is told"])
+def test_a_restart_at_any_moment_costs_and_doubles_nothing(
+    monkeypatch: pytest.MonkeyPatch, moment: int, looked: bool
+) -> None:
+    books = []
+    for restarted in (False, True):
+        stage = Stage(monkeypatch)
+        stage.look()
+        for number, (change, _) in enumerate(LIFE):
+            change(stage.later(0.75))
+            if not restarted or number != moment or looked:
+                stage.look()
+            if restarted and number == moment:
+                stage.restart().look()
+        books.append({name: body["message"] for name, body in stage.book.kept.items()})
+    assert books[0] == books[1]
+
+
+def test_what_was_told_hours_ago_is_not_told_again_by_another_operator(stage: Stage) -> None:
+    for change, _ in LIFE[:-1]:
+        change(stage.later(0.75))
+        stage.look()
+    signals(("RewardCollapsed", "Raised", 30), healthy="False")(stage)
+    stage.look()
+    stage.later(180)
+    assert stage.book.kept == {}
+    assert stage.restart().look() == []
+    steps(12)(stage)
+    validates(10, "0.4")(stage)
+    restarts(3)(stage)
+    assert sorted(stage.reasons()) == ["Checkpointed", "Restarted", "ValidatedBest"]
+
+
+def test_what_stands_in_a_job_that_ended_long_ago_is_old(stage: Stage) -> None:
+    says("Failed", "True", "CrashLoop", "learner: exit code 1")(stage)
+    stage.set(completionTime=stamp(stage.now)).look()
+    asked = stage.book.asked
+    assert stage.later(120).restart().look() == []
+    assert stage.book.asked == asked, "nobody asks for the events of a job that ended long ago"
+
+
+def test_a_failure_is_told_with_its_reason(stage: Stage) -> None:
+    says("Stalled", "True", "NoProgress")(stage)
+    stage.look()
+    says("Failed", "True", "CheckpointUnusable", "step 12 is damaged")(stage)
+    ((kind, reason, message),) = stage.look()
+    assert (kind, reason) == ("Warning", "Failed")
+    assert message == "CheckpointUnusable: step 12 is damaged; nothing was done yet"
+    says("Stalled", "False", "Reconciled")(stage)
+    assert stage.look() == [], "what the end cut short has not got better"
+
+
+@pytest.mark.parametrize(
+    ("change", "reason", "kind"),
+    [
+        (says("PreflightPassed", "False", "CheckFailed", "spec.model: gone"), "PreflightFailed", "Warning"),
+        (says("PreflightPassed", "False", "Warned", "spec.data: short"), "PreflightWarned", "Warning"),
+        (says("PreflightPassed", "Unknown", "Skipped"), "", ""),
+        (says("Stalled", "True", "Suspended"), "", ""),
+        (says("WeightsInSync", "Unknown", "Pending"), "", ""),
+        (says("Suspended", "False", "NotSuspended"), "", ""),
+    ],
+)
+def test_other_transitions(stage: Stage, change: Callable[[Stage], object], reason: str, kind: str) -> None:
+    change(stage)
+    assert [(found, of) for of, found, _ in stage.look()] == ([(reason, kind)] if reason else [])
+
+
+def test_a_check_that_fails_after_a_warning_is_told_anew(stage: Stage) -> None:
+    says("PreflightPassed", "False", "Warned")(stage)
+    assert stage.reasons() == ["PreflightWarned"]
+    says("PreflightPassed", "False", "CheckFailed")(stage)
+    assert stage.reasons() == ["PreflightFailed"]
+
+
+def test_each_refused_spec_is_told(stage: Stage) -> None:
+    for generation in (1, 2):
+        stage.condition("Accepted", "False", "InvalidSpec", "no", generation)
+        assert stage.reasons() == ["InvalidSpec"]
+        assert stage.look() == []
+
+
+def test_the_first_training_is_told_and_no_later_one(stage: Stage) -> None:
+    starts(stage)
+    assert stage.reasons() == ["Started"]
+    says("Progressing", "False", "CrashLoop")(stage)
+    stage.set(progress={"step": 3, "maxSteps": 40}).look()
+    stage.later(120).restart().look()
+    says("Progressing", "True", "Stepping")(stage)
+    assert "Started" not in stage.reasons()
+
+
+def test_checkpoints_are_told_once_for_each_tenth_of_the_steps(stage: Stage) -> None:
+    stage.set(progress={"step": 0, "maxSteps": 100})
+    told = 0
+    for step in range(1, 101):
+        steps(step)(stage.set())
+        stage.set(progress={"step": step, "maxSteps": 100})
+        told += len(stage.look())
+    assert told == 11
+
+
+def test_a_job_without_an_end_tells_its_first_checkpoint(stage: Stage) -> None:
+    for step in (0, 1, 2, 3):
+        stage.set(progress={"step": step}, checkpoints={"latest": {"step": step, "uri": "s3://b/c"}})
+        assert stage.reasons() == (["Checkpointed"] if step == 1 else [])
+
+
+def test_signals_come_and_go_each_by_itself(stage: Stage) -> None:
+    first, second = ("RewardCollapsed", "Raised", 7), ("Repetition", "Raised", 8)
+    signals(first, healthy="False")(stage)
+    assert stage.reasons() == ["SignalRaised"]
+    signals(first, second, healthy="False")(stage)
+    ((_, _, message),) = stage.look()
+    assert message == "Repetition since step 8"
+    signals(second, ("RewardCollapsed", "Suspect", 9), healthy="False")(stage)
+    ((_, reason, message),) = stage.look()
+    assert (reason, message) == (
+        "SignalCleared",
+        "RewardCollapsed, raised since step 7, is suspect since step 9",
+    )
+    signals(("RewardCollapsed", "Raised", 12), second, healthy="False")(stage)
+    ((_, reason, message),) = stage.look()
+    assert (reason, message[:29]) == ("SignalRaised", "RewardCollapsed since step 12")
+
+
+def test_a_signal_that_cleared_while_no_operator_ran_is_told_as_clear(stage: Stage) -> None:
+    signals(("RewardCollapsed", "Raised", 7), healthy="False")(stage)
+    stage.look()
+    signals(("EntropyFalling", "Clear", 2))(stage.later(5))
+    ((_, reason, message),) = stage.restart().look()
+    assert (reason, message) == ("SignalCleared", "RewardCollapsed, raised since step 7, is clear")
+
+
+def test_of_a_signal_that_nothing_is_known_of_nothing_is_told(stage: Stage) -> None:
+    signals(("RewardCollapsed", "Raised", 7), healthy="False")(stage)
+    stage.look()
+    signals(healthy="Unknown")(stage)
+    assert stage.look() == []
+    signals(("RewardCollapsed", "Unknown", 0), healthy="Unknown")(stage)
+    assert stage.look() == []
+    others = [(str(name), "Raised", 9) for name in list(SignalName)[1:17]]
+    signals(*others, healthy="False")(stage)
+    assert set(stage.reasons()) == {"SignalRaised"}, "the list may have been too short for it"
+
+
+def test_an_evaluation_tells_its_gate_and_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(monkeypatch, eval_job())
+    stage.look()
+    stage.set(candidates=[{"name": "base", "kind": "Model"}], progress={"groups": 0, "ofGroups": 64})
+    says("Progressing", "True", "Evaluating")(stage)
+    assert stage.look() == [("Normal", "Started", "the evaluation of 1 candidates began: 64 rows")]
+    says("GatePassed", "False", "GateNotPassed", "0.7 (0.6 to 0.8) is not above 0.8")(stage)
+    assert stage.look() == [("Warning", "GateRefused", "0.7 (0.6 to 0.8) is not above 0.8")]
+    says("GatePassed", "True", "Passed", "0.9 (0.85 to 0.95)")(stage.later())
+    stage.set(progress={"groups": 64, "ofGroups": 64})
+    says("Complete", "True", "Evaluated", "1 of 1 candidates were measured")(stage)
+    passed, complete = stage.look()
+    assert passed == ("Normal", "GatePassed", "0.9 (0.85 to 0.95)")
+    assert complete == ("Normal", "Complete", "1 of 1 candidates were measured; 64 of 64 rows")
+
+
+def test_a_job_of_the_same_name_is_told_of_afresh(stage: Stage) -> None:
+    accepted(stage)
+    assert stage.reasons() == ["Accepted"]
+    stage.body = job()
+    stage.body["metadata"]["uid"] = "another"
+    stage.look()
+    accepted(stage)
+    assert stage.reasons() == ["Accepted"]
+
+
+def test_events_are_stamped_by_when_it_happened(stage: Stage) -> None:
+    accepted(stage)
+    stage.later(2).look()
+    ((name, body),) = stage.book.kept.items()
+    assert name == f"refunds.{UID}.accepted.{int(START.timestamp())}"
+    assert body["lastTimestamp"] == stamp(START)
+    assert body["involvedObject"]["uid"] == UID
+
+
+@pytest.mark.parametrize(
+    ("refusal", "again"),
+    [
+        (ApiError(409, "AlreadyExists", "there is one"), False),
+        (ApiError(403, "Forbidden", "the namespace is being terminated"), False),
+        (ApiError(503, "ServiceUnavailable", "later"), True),
+        (urllib3.exceptions.ReadTimeoutError(None, "/", "slow"), True),  # type: ignore[arg-type]
+    ],
+)
+def test_an_event_that_cannot_be_recorded_now_is_recorded_later(
+    stage: Stage, refusal: Exception, again: bool
+) -> None:
+    accepted(stage)
+    stage.book.refusal = refusal
+    assert stage.look() == []
+    stage.book.refusal = None
+    assert stage.reasons() == (["Accepted"] if again else [])
+
+
+def test_events_that_cannot_be_read_back_are_told_again_and_known_by_their_names(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accepted(stage)
+    stage.look()
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise ApiError(403, "Forbidden", "events")
+
+    monkeypatch.setattr(stage.book, "list", refuse)
+    assert stage.restart().look() == []
+    assert len(stage.book.kept) == 1
+
+
+def test_each_event_is_explained() -> None:
+    text = (Path(__file__).resolve().parents[3] / "docs" / "operations.md").read_text()
+    table = text.partition("## Events")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`[^|]*)\|", table, re.MULTILINE)
+    explained = {name for row in rows for name in row.split("`")[1::2]}
+    of_others = {"PreflightWarned", "PreflightFailed", "Failed", "GatePassed", "GateRefused"}
+    assert explained == {reason for _, (_, reason, _) in LIFE if reason} | of_others
+
+
+def test_a_long_message_is_cut_as_the_api_server_wants_it() -> None:
+    event = events.event(job(), Fact("failed.1", "Failed", "a" * 900 + "b" * 900), START)
+    assert len(event["message"]) == events.MESSAGE_LIMIT
+    assert event["message"].endswith("b...")
