@@ -52,7 +52,7 @@ class ConditionType(StrEnum):
     """Of an evaluation: spec.gate lets the candidate through; the message has the numbers. The
     coordinator's; without observedGeneration."""
     SUSPENDED = "Suspended"
-    """spec.suspend is true and every pod is gone."""
+    """spec.suspend is true, or the job is paused (`Paused`; status.pause says why), and every pod is gone."""
     COMPLETE = "Complete"
     """The job has ended well. Terminal."""
     FAILED = "Failed"
@@ -114,6 +114,7 @@ class Reason(StrEnum):
 
     SUSPENDED = "Suspended"
     SUSPENDING = "Suspending"
+    PAUSED = "Paused"
     RESUMED = "Resumed"
     NOT_SUSPENDED = "NotSuspended"
 

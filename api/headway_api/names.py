@@ -13,10 +13,11 @@ VERSION: Final = "v1alpha1"
 API_VERSION: Final = f"{GROUP}/{VERSION}"
 
 FIELD_MANAGER_OPERATOR: Final = "headway-operator"
-"""Owns conditions, roles, state, observedGeneration and the two times."""
+"""Owns conditions, roles, state, observedGeneration, the two times and resumedPause."""
 
 FIELD_MANAGER_COORDINATOR: Final = "headway-coordinator"
-"""Owns progress, reward, validation, usage, preflight, checkpoints, artifacts, algorithm, tracking."""
+"""Owns progress, reward, validation, usage, preflight, checkpoints, artifacts, algorithm, tracking, signals,
+pause."""
 
 LABEL_NAME: Final = "app.kubernetes.io/name"
 LABEL_INSTANCE: Final = "app.kubernetes.io/instance"
@@ -29,6 +30,9 @@ LABEL_SERVER_SET: Final = f"{GROUP}/server-set"
 LABEL_SUITE: Final = f"{GROUP}/suite"
 """On the broker and the sandboxes of a suite of an RLEvalJob: its name. The job's own have no such label."""
 LABEL_JOB_UID: Final = f"{GROUP}/job-uid"
+
+ANNOTATION_RESUME: Final = f"{GROUP}/resume"
+"""Ends the pause of a job whose time is its value (`status.pause.time`). A person writes it."""
 
 FINALIZER_TEARDOWN: Final = f"{GROUP}/teardown"
 """Holds a job that has objects until the operator has taken them down in order."""

@@ -303,6 +303,24 @@ class Signal(StatusModel):
     """What was seen, and the first thing to change."""
 
 
+class Pause(StatusModel):
+    """Training was stopped at a sign of collapse, and waits for a person."""
+
+    signal: Word
+    """The sign it was stopped for, the gravest one."""
+    signals: Annotated[list[Word], Field(max_length=32, default_factory=list)]
+    """Signs of spec.collapse.signals that were raised then, or before the pods were gone. The job does not
+    stop for them again unless they are cleared and raised anew."""
+    step: Count
+    """The newest step that was taken."""
+    time: datetime
+    """When it was stopped. Names the pause: a step may come a second time."""
+    message: Text = ""
+    """What was seen, with the numbers, and the first thing to change."""
+    resume: Text = ""
+    """The command that has the job go on."""
+
+
 class Remediation(StatusModel):
     """A change made against a collapse."""
 
@@ -416,6 +434,10 @@ class RLTrainingJobStatus(StatusModel):
         list[Signal], Field(max_length=16, default_factory=list, json_schema_extra=list_map("name"))
     ]
     """Signs that training goes wrong: those that are raised, then suspect ones, then the others."""
+    pause: Pause | None = None
+    """The last pause, where spec.collapse.policy is Pause. It is over once resumedPause is its time."""
+    resumed_pause: datetime | None = None
+    """Time of the last pause that a person has ended, by the annotation headway.dev/resume."""
     remediations: Annotated[list[Remediation], Field(max_length=8, default_factory=list)]
     """Changes made against a collapse, the last eight. Not written yet."""
     roles: Annotated[

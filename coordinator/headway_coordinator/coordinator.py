@@ -44,6 +44,7 @@ from headway_coordinator.metrics import mlflow
 from headway_coordinator.metrics.parameters import parameters, tags
 from headway_coordinator.metrics.prometheus import Sample
 from headway_coordinator.metrics.steps import StepFigures
+from headway_coordinator.pause import Pauses
 from headway_coordinator.preflight.run import Ready, Runner
 from headway_coordinator.process import Process
 from headway_coordinator.room import Room
@@ -111,6 +112,7 @@ class Coordinator(Process):
         self._conditions = conditions.Conditions(self._told.conditions)
         self._signals = Signals(job.spec, self._told.conditions)
         self._figures = StepFigures(job.spec, self._signals)
+        self._pauses = Pauses(job, job.spec.collapse, self._told)
         self._unkept: asyncio.Queue[BatchFigures] = asyncio.Queue()
         """What batches came to, to be kept for a successor."""
         self._training: Training | None = None
@@ -141,6 +143,8 @@ class Coordinator(Process):
         await training.restore(replay)
         self._moved()
         self._restoring = False
+        self._pauses.begin(training.state.step)
+        self._judge()
         self._api.training = training
         assert self._fleet is not None
         assert self._watch is not None
@@ -207,6 +211,7 @@ class Coordinator(Process):
             on_validation=self._validated,
             on_test=self._tested,
             on_episode=self._ended,
+            paused=lambda: self._pauses.holds,
             beside=self._beside,
         )
         self._watch = training_watch(
@@ -279,6 +284,8 @@ class Coordinator(Process):
                 "preflight": self._preflight,
                 "algorithm": view.algorithm(self.spec),
                 "artifacts": view.artifacts(self.layout, finished=finished),
+                "pause": self._pauses.last,
+                "resumed_pause": None,  # the operator's to say
             }
         )
         if training is None or self._fleet is None or self._restoring:
@@ -324,11 +331,20 @@ class Coordinator(Process):
             found = self._figures.batch(self._training.state, again=self._restoring)
             if found is not None:
                 self._unkept.put_nowait(found)
+            self._judge()
         self._status.changed()
 
     def _validated(self, step: int, found: Figures) -> None:
         """A validation is complete."""
         self._figures.validation(step, found, again=self._restoring)
+        self._judge()
+
+    def _judge(self) -> None:
+        """Pause the job where signals say so, once all is known that a predecessor knew."""
+        if self._training is None or self._restoring:
+            return
+        step, done = max(0, self._training.state.step), self._training.sampler.done
+        self._pauses.look(step, self._signals.raised, done=done)
 
     def _tested(self, step: int, found: Figures) -> None:
         """The test split was judged."""

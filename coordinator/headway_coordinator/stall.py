@@ -42,6 +42,9 @@ def culprit(training: Training, router: Router, pool: PoolState | str, episode_s
     if training.store_busy > STORE_SECONDS:
         words = "artifact store: a write has waited for it for over a minute"
         return Culprit(words, AFTER_SECONDS)
+    if training.paused():
+        words = "operator: the job is paused, and its pods are there; see status.pause"
+        return Culprit(words, AFTER_SECONDS)
     if step < 0:
         return Culprit("learner: it has not announced its untrained weights yet", AFTER_SECONDS)
     if training.batch_ready:

@@ -81,7 +81,7 @@ def read(job: Identity, api: Any) -> dict[str, Any]:
 
 
 def told(job: Identity, api: Any) -> RLTrainingJobStatus:
-    """The coordinator's part of a training job's status as a predecessor left it."""
+    """The coordinator's part of a training job's status as a predecessor left it, and which pause is over."""
     try:
         known = RLTrainingJobStatus.model_validate(read(job, api))
     except ValidationError as error:
@@ -97,6 +97,8 @@ def told(job: Identity, api: Any) -> RLTrainingJobStatus:
         checkpoints=known.checkpoints,
         tracking=known.tracking,
         signals=known.signals,
+        pause=known.pause,
+        resumed_pause=known.resumed_pause,
     )
 
 

@@ -8,6 +8,7 @@ What is decided elsewhere: which group is next (`sampler`), what an episode is (
     a step is taken       when the learner reports it; its weights are wanted from then on
     a validation runs     beside training; full weights without a server of their own: between a step's report
                           and the next batch
+    a paused job          hands out no batch and begins no group; what runs may end (`pause`)
     the test split        is judged once the last step is taken, and every validation is complete
     the job ends          after that
 """
@@ -77,9 +78,11 @@ class Training:
         on_episode: Callable[[EpisodeRecord], None] = lambda record: None,
         on_validation: Callable[[int, Figures], None] = lambda step, figures: None,
         on_test: Callable[[int, Figures], None] = lambda step, figures: None,
+        paused: Callable[[], bool] = lambda: False,
         beside: Beside | None = None,
     ) -> None:
-        """`beside`: what samples validations while training goes on; None where training waits for them."""
+        """`paused` says whether nothing more is to be trained or begun, of which `on_change` may decide.
+        `beside`: what samples validations while training goes on; None where training waits for them."""
         algorithm, schedule = spec.algorithm, spec.schedule
         self._spec = spec
         self._data = data
@@ -91,6 +94,7 @@ class Training:
         self._on_change = on_change
         self._on_episode = on_episode
         self._beside = beside
+        self.paused = paused
         self._order = order_of(
             len(data.train),
             tasks_of(data.train, spec.data.train.task_column),
@@ -228,7 +232,7 @@ class Training:
                     break
                 else:
                     await self._fleet.ready()
-                    while (position := self.sampler.start()) is not None:
+                    while not self.paused() and (position := self.sampler.start()) is not None:
                         tasks.create_task(self._train(position))
                     await self._until(partial(self._news, seen))
             await self._until(lambda: not self._unvalidated())
@@ -340,6 +344,7 @@ class Training:
             self._stop_doomed()
             self.state.last_batch = [self._waiting.pop(position) for position in positions]
         self.state.reports.append(report)
+        self._on_change()  # before the next batch can be asked for: the job may be paused by this step
         await self._want(report, reported)
         logs.event(_log, "step", step=report.step, version=str(report.version), metrics=report.metrics)
         await self._notify()
@@ -353,7 +358,7 @@ class Training:
 
     def _news(self, seen: int) -> bool:
         """Whether there is something to do that there was not at step `seen`, when all slots were taken."""
-        startable = self.sampler.free > 0 and not self.sampler.exhausted
+        startable = self.sampler.free > 0 and not self.sampler.exhausted and not self.paused()
         return self.state.step != seen or self.sampler.done or startable
 
     def _unvalidated(self) -> list[int]:
@@ -361,9 +366,9 @@ class Training:
         return self.validations.look(self.state.step, last=self.sampler.done)
 
     def _held(self) -> bool:
-        """Whether the learner gets no batch before a validation is complete."""
+        """Whether the learner gets no batch: the job is paused, or a validation is to be complete before."""
         self._unvalidated()
-        return self.validations.hold
+        return self.paused() or self.validations.hold
 
     async def _validate(self) -> None:
         """Validate beside training, one step after the other, until cancelled."""

@@ -131,6 +131,8 @@ class Job:
         self.fails: Callable[[Task], bool] = lambda task: False
         self.pause: Callable[[Task], float] = lambda task: 0.0
         self.on_validation: Callable[[int, Figures], None] = lambda step, figures: None
+        self.on_change: Callable[[], None] = lambda: None
+        self.paused: Callable[[], bool] = lambda: False
         self.on_test: Callable[[int, Figures], None] = lambda step, figures: None
 
     async def episode(self, task: Task) -> EpisodeRecord:
@@ -162,6 +164,8 @@ class Job:
             self.episode,
             spool.incarnation(),
             Room(self.spec.rollout.max_concurrency),
+            on_change=lambda: self.on_change(),
+            paused=lambda: self.paused(),
             on_validation=self.on_validation,
             on_test=self.on_test,
             beside=beside if self.beside else None,

@@ -11,9 +11,12 @@ from typing import Any, Final
 
 import a_finished_evaluation as measured
 from observed_cluster import World, eval_job, evaluating, job, running, stamp
+from raised import a_pause
 
 from headway_analysis.comparison import Comparison, compare_all
 from headway_analysis.measures.candidate import priced
+from headway_api import names
+from headway_api.config import Identity
 from headway_api.exits import PERMANENT
 from headway_api.spec.evaluation import RLEvalJobSpec
 from headway_coordinator.evaluation import view
@@ -106,6 +109,46 @@ def resumed(world: World) -> World:
     return world
 
 
+def pausing(world: World) -> World:
+    """The coordinator has paused it, and pods still end."""
+    metadata = world.body["metadata"]
+    identity = Identity(
+        kind=world.body["kind"], **{key: metadata[key] for key in ("name", "namespace", "uid")}
+    )
+    world.body["status"] |= {"progress": {"step": 12}, "pause": a_pause(identity, world.now).as_object()}
+    world.carry_out()
+    return world
+
+
+def paused(world: World) -> World:
+    """No pod is left."""
+    pausing(world).gone(*ROLES).carry_out()
+    return world
+
+
+def resumed_by(world: World, value: str | None) -> World:
+    """A person writes this annotation; None: takes it away."""
+    annotations = world.body["metadata"].setdefault("annotations", {})
+    annotations.pop(names.ANNOTATION_RESUME, None)
+    if value is not None:
+        annotations[names.ANNOTATION_RESUME] = value
+    return world
+
+
+def ended_pause(world: World) -> World:
+    """A person has ended the pause."""
+    paused(world)
+    resumed_by(world, world.body["status"]["pause"]["time"]).carry_out()
+    return world
+
+
+def paused_and_suspended(world: World) -> World:
+    """Its spec asks for it too."""
+    paused(world).body["spec"]["suspend"] = True
+    world.carry_out()
+    return world
+
+
 def stalled(world: World) -> World:
     """The coordinator says that nothing goes forward."""
     world.body["status"].setdefault("progress", {"step": 1})["stalled"] = "no sandbox answers"
@@ -186,7 +229,15 @@ def _of_both(make: Make, plain: Callable[..., Json]) -> dict[str, Callable[[], W
 
 
 STAGES: Final[dict[str, dict[str, Callable[[], World]]]] = {
-    "RLTrainingJob": _of_both(running, job),
+    "RLTrainingJob": _of_both(running, job)
+    | {
+        "being paused": lambda: pausing(running(readinessPolicy="Running")),
+        "paused, `Accepted`": lambda: paused(running(readinessPolicy="Accepted")),
+        "paused, `Running`": lambda: paused(running(readinessPolicy="Running")),
+        "paused, `Succeeded`": lambda: paused(running(readinessPolicy="Succeeded")),
+        "paused and suspended": lambda: paused_and_suspended(running(readinessPolicy="Running")),
+        "pause ended": lambda: ended_pause(running(readinessPolicy="Running")),
+    },
     "RLEvalJob": _of_both(gated, lambda **spec: eval_job(**spec))
     | {
         "waits for a training job's weights": waiting,

@@ -6,6 +6,7 @@ from pydantic import Field
 
 from headway_api.base import SpecModel
 from headway_api.rules import Rule, not_yet
+from headway_api.signals import ACTED_UPON, SignalName
 from headway_api.spec.types import sampled_as_asked
 
 PassK = Annotated[tuple[Annotated[int, Field(ge=1, le=32)], ...], Field(min_length=1, max_length=8)]
@@ -98,12 +99,41 @@ class PreflightSpec(SpecModel):
 class CollapseSpec(SpecModel):
     """What happens when training shows signs of collapse."""
 
+    validations = (
+        Rule(
+            "self.policy != 'Alert' || !has(self.signals)",
+            "spec.collapse.signals has no effect with policy: Alert; remove it, or choose Pause",
+            lambda self: self.policy != "Alert" or self.signals is None,
+            "signals",
+        ),
+    )
+
     policy: Annotated[
         Literal["Alert", "Pause", "Remediate"],
         not_yet(
-            "spec.collapse.policy: only Alert is run by this version; watch the metrics",
-            values=("Pause", "Remediate"),
+            "spec.collapse.policy: Remediate is not run by this version; use Pause, or Alert",
+            values=("Remediate",),
         ),
     ] = "Alert"
-    """Alert leaves the job alone. The signs are in the metrics (rollout/*, training/*, val/*); this version
-    sets no condition from them yet."""
+    """Alert leaves the job alone; the signs are in status.signals, the condition Healthy and the metrics.
+    Pause stops every pod, as suspend does, when one of `signals` is raised. The learner leaves a checkpoint,
+    and a person has the job go on, by the command in status.pause.resume."""
+    signals: (
+        Annotated[
+            tuple[SignalName, ...],
+            Field(min_length=1, max_length=len(SignalName)),
+            Rule(
+                "self.all(s, self.exists_one(t, t == s))",
+                "spec.collapse.signals names one twice",
+                lambda value: len(set(value)) == len(value),
+            ),
+        ]
+        | None
+    ) = None
+    """With Pause: the signs that the job stops for. Absent: RewardCollapsed, NothingToTrain,
+    ValidationParted, ScoreParted, EntropyRising, PolicyMismatch and TooFewEffectiveSamples."""
+
+    @property
+    def acted_upon(self) -> tuple[SignalName, ...]:
+        """The signs that the job stops for, or is changed for, where its policy is to act."""
+        return ACTED_UPON if self.signals is None else self.signals

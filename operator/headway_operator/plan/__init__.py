@@ -4,7 +4,7 @@ waiting     nothing, while it needs the weights of another job that is not so fa
 preparing   identity, settings, policies, coordinator, broker; the coordinator checks the job
 running     and what needs accelerators, once its preflight has passed: none before. Of an RLTrainingJob
             learner and rollout servers; of an RLEvalJob the sets of servers that are needed now
-suspending  no workload; what costs nothing stays
+suspending  no workload; what costs nothing stays. So too where the job is paused
 refused     what runs already, until it ends; nothing is made or changed
 ended       nothing: taken down in order (`teardown`)
 deleted     the same, and then the job lets go of its finalizer
@@ -27,6 +27,7 @@ from headway_operator.plan import (
     coordinator,
     identity,
     network,
+    pause,
     settings,
     status,
     teardown,
@@ -113,7 +114,7 @@ def _accepted(subject: Subject, settled: Settled, observed: Observed, obstacle: 
     if settled.lacks is not None and settled.waits_until is not None:
         return _waiting(subject, settled, observed)
     if settled.fresh and not observed.objects:
-        situation = Situation(now=observed.now, suspended=context.spec.suspend, lacks=settled.lacks)
+        situation = Situation(now=observed.now, suspended=context.held, lacks=settled.lacks)
         return Plan(status=status.of(subject, context, situation), again_seconds=0)
     return _alive(subject, context, observed, obstacle)
 
@@ -124,7 +125,7 @@ def _waiting(subject: Subject, settled: Settled, observed: Observed) -> Plan:
     assert settled.waits_until is not None
     left = (settled.waits_until - observed.now).total_seconds() + 0.5
     held = bool(observed.objects)  # made when the choice was, which no status has kept
-    if settled.context.spec.suspend and not held:
+    if settled.context.held and not held:
         situation = Situation(now=observed.now, suspended=True, lacks=settled.lacks)
         told = status.of(subject, settled.context, situation)
     else:
@@ -161,8 +162,12 @@ def _alive(
     obstacle: Trouble | None,
     refusal: str | None = None,
 ) -> Plan:
-    if context.spec.suspend:
+    if context.held:
         return _suspending(subject, context, observed, obstacle, refusal)
+    if pause.is_resumed(context.job):
+        # Before anything is made: a coordinator reads, when it starts, whether the job is paused.
+        situation = Situation(now=observed.now, refusal=refusal)
+        return Plan(status=status.of(subject, context, situation), held=True, again_seconds=0)
     # A coordinator that was restarted checks again; what runs goes on meanwhile.
     begun = subject.begun(observed) or (refusal is None and subject.preflight_passed(context.job))
     seen = subject.in_use(context, observed)
@@ -269,7 +274,7 @@ def _suspending(
     situation = Situation(now=observed.now, suspended=gone, obstacle=obstacle, refusal=refusal)
     told = status.of(subject, context, situation)
     doomed = (*teardown.stopping(observed), *observed.of_kinds("Service"))
-    again = None if gone else teardown.LOOK_SECONDS
+    again = teardown.LOOK_SECONDS if not gone else 0 if pause.is_named(context.job) else None
     wanted = tuple(_base(subject, context)) if refusal is None else ()
     return Plan(wanted, doomed, told, held=True, again_seconds=again)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from headway_api import names
 from headway_api.conditions import Condition, ConditionType, Reason, condition, find
+from headway_operator.plan import pause as pauses
 from headway_operator.plan.context import Context, Job
 from headway_operator.plan.health import Trouble
 from headway_operator.plan.situation import Situation, no_progress
@@ -39,15 +40,28 @@ def preflight(job: Job) -> Condition:
 
 
 def suspended(context: Context, situation: Situation) -> Condition:
-    """Whether every pod is gone because the user wants it so."""
+    """Whether every pod is gone because it is to be."""
     kind = ConditionType.SUSPENDED
-    if situation.suspended:
-        return condition(kind, True, Reason.SUSPENDED, "spec.suspend is true and every pod is gone")
-    if context.spec.suspend:
-        return condition(kind, False, Reason.SUSPENDING, "pods are being stopped")
+    if context.held:
+        why = held_by(context)
+        if situation.suspended:
+            return condition(kind, True, why.reason, f"every pod is gone: {why.message}")
+        return condition(kind, False, Reason.SUSPENDING, f"pods are being stopped: {why.message}")
     known = find(context.job.status.conditions, kind)
-    resumed = known is not None and (known.status == "True" or known.reason == Reason.RESUMED)
-    return condition(kind, False, Reason.RESUMED if resumed else Reason.NOT_SUSPENDED)
+    if known is not None and (known.status == "True" or known.reason == Reason.RESUMED):
+        return condition(kind, False, Reason.RESUMED, pauses.words_of_resumed(context.job))
+    return condition(kind, False, Reason.NOT_SUSPENDED)
+
+
+def held_by(context: Context) -> Trouble:
+    """Why a job is to have no pods. Where it is paused and its spec says so too, the spec counts."""
+    found = context.pause
+    if found is None:
+        return Trouble(Reason.SUSPENDED, "spec.suspend is true")
+    text = f"the job is {pauses.words(context.job, found)}"
+    if context.spec.suspend:
+        return Trouble(Reason.SUSPENDED, f"spec.suspend is true, and {text}")
+    return Trouble(Reason.PAUSED, text)
 
 
 def role(kind: ConditionType, situation: Situation, name: str, more: Trouble | None = None) -> Condition:
@@ -79,8 +93,8 @@ def progressing(context: Context, situation: Situation, at_work: Reason) -> Cond
     kind = ConditionType.PROGRESSING
     if situation.failure or situation.complete:
         return condition(kind, False, Reason.FAILED if situation.failure else Reason.SUCCEEDED)
-    if context.spec.suspend:
-        return condition(kind, False, Reason.SUSPENDED if situation.suspended else Reason.SUSPENDING)
+    if context.held:
+        return condition(kind, False, held_by(context).reason if situation.suspended else Reason.SUSPENDING)
     if text := no_progress(context, situation):
         return condition(kind, False, Reason.NO_PROGRESS, text)
     if situation.running:
@@ -116,9 +130,9 @@ def kstatus(context: Context, situation: Situation, progress: Condition) -> list
         return trio(condition(ready, True, Reason.SUCCEEDED))
     if situation.refusal is not None:
         return stuck(Trouble(Reason.INVALID_SPEC, situation.refusal))
-    if context.spec.suspend:
+    if context.held:
         if situation.suspended:
-            return paused(policy)
+            return at_rest(context)
         return trio(
             condition(ready, False, Reason.SUSPENDING),
             working=condition(reconciling, True, Reason.SUSPENDING),
@@ -135,11 +149,15 @@ def kstatus(context: Context, situation: Situation, progress: Condition) -> list
     return trio(condition(ready, False, reason, text), working=condition(reconciling, True, reason, text))
 
 
-def paused(policy: str) -> list[Condition]:
+def at_rest(context: Context) -> list[Condition]:
     """Of a job that is suspended. Every pod is gone, as its spec asks, so nothing is left to wait for. But a
     job that counts as ready by its success has none, and gets none until somebody resumes it: a pipeline that
-    waits for it neither goes on nor waits in vain."""
-    if policy == "Succeeded":
+    waits for it neither goes on nor waits in vain. And a job that is paused is not as its spec asks, whatever
+    counts as ready."""
+    why = held_by(context)
+    if why.reason == Reason.PAUSED:
+        return stuck(why)
+    if context.spec.readiness_policy == "Succeeded":
         text = "spec.suspend is true: the job cannot succeed before it is false"
         return stuck(Trouble(Reason.SUSPENDED, text))
     return trio(condition(ConditionType.READY, True, Reason.SUSPENDED, "spec.suspend is true"))

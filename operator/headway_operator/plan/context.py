@@ -10,8 +10,15 @@ from headway_api import names
 from headway_api.spec.evaluation import RLEvalJob, RLEvalJobSpec
 from headway_api.spec.suite import Suite
 from headway_api.spec.training import RLTrainingJob, RLTrainingJobSpec
-from headway_api.status import ResolvedCandidate, RLEvalJobStatus, RLTrainingJobStatus, StartingWeights
+from headway_api.status import (
+    Pause,
+    ResolvedCandidate,
+    RLEvalJobStatus,
+    RLTrainingJobStatus,
+    StartingWeights,
+)
 from headway_operator.config import OperatorConfig
+from headway_operator.plan import pause as pauses
 
 Json = dict[str, Any]
 Job = RLTrainingJob | RLEvalJob
@@ -93,6 +100,16 @@ class Context:
     def spec(self) -> JobSpec:
         """What the user asked for."""
         return self.job.spec
+
+    @property
+    def pause(self) -> Pause | None:
+        """The pause that nobody has ended."""
+        return pauses.standing(self.job)
+
+    @property
+    def held(self) -> bool:
+        """Whether the job is to have no pods: its spec says so, or it is paused."""
+        return self.spec.suspend or self.pause is not None
 
     @property
     def training(self) -> RLTrainingJob:

@@ -158,7 +158,7 @@ def _state(
         return "Failed", situation.failure.reason
     if situation.complete:
         return "Complete", _reason(known, ConditionType.COMPLETE)
-    if context.spec.suspend:
+    if context.held:
         return ("Suspended" if situation.suspended else "Suspending"), _reason(known, ConditionType.SUSPENDED)
     if is_true(known, ConditionType.STALLED):
         return "Stalled", _reason(known, ConditionType.STALLED)

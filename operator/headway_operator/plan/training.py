@@ -27,7 +27,7 @@ from headway_api.config import JobConfig
 from headway_api.recipes import warnings
 from headway_api.spec.training import RLTrainingJob
 from headway_api.status import RLTrainingJobStatus, State
-from headway_operator.plan import admission, learner, rollout, warm_start
+from headway_operator.plan import admission, learner, pause, rollout, warm_start
 from headway_operator.plan import conditions as judged
 from headway_operator.plan.context import Context, Job, JobStatus, Json, Wanted
 from headway_operator.plan.health import RoleHealth, Trouble, role_health, together
@@ -103,12 +103,14 @@ class Training(Subject):
             conditions=[known for known in status.conditions if self.is_own(known)],
             warm_start=status.warm_start,
             warnings=status.warnings,
+            resumed_pause=status.resumed_pause,
         )
 
     def chosen(self, context: Context, situation: Situation) -> dict[str, Any]:
         return {
             "warm_start": context.warm_start or context.training.status.warm_start,
             "warnings": [] if situation.refusal else warnings(context.training.spec),
+            "resumed_pause": pause.ended(context.training),
         }
 
     def completed(self, context: Context) -> Condition:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import time
+from datetime import UTC, datetime
 
 import pytest
 from operator_rig import PASSED, Rig, wait
+from raised import a_pause
 
 from headway_api import exits, names
+from headway_api.config import Identity
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -132,6 +135,30 @@ def test_suspend_stops_every_pod_and_resume_starts_them(rig: Rig) -> None:
     rig.patch("paused", {"suspend": False})
     rig.trains("paused")
     assert rig.condition("paused", "Suspended")["reason"] == "Resumed"
+
+
+def test_a_paused_job_has_no_pods_until_a_person_types_the_command(rig: Rig) -> None:
+    rig.start()
+    rig.run("halted", collapse={"policy": "Pause"})
+    metadata = rig.get("halted")["metadata"]
+    of = {key: metadata[key] for key in ("name", "namespace", "uid")}
+    identity = Identity(kind=names.TRAINING_KIND, **of)
+    pause = a_pause(identity, datetime.now(UTC))
+    rig.tell("halted", preflight=PASSED, pause=pause.as_object())
+    assert rig.wait_true("halted", "Suspended")["reason"] == "Paused"
+    assert not [key for key in rig.children("halted") if key.startswith(("Pod", "Job", "Deployment"))]
+    assert rig.condition("halted", "Stalled")["reason"] == "Paused"
+    assert rig.get("halted")["spec"]["suspend"] is False
+
+    wrong = f"{names.ANNOTATION_RESUME}=12"
+    rig.cluster.kubectl("annotate", "rltj", "halted", "-n", rig.namespace, wrong)
+    wait("it to be told", lambda: "'12', which is not" in rig.condition("halted", "Suspended")["message"])
+    rig.stop()
+    rig.cluster.kubectl(*pause.resume.split()[1:])
+    rig.start()
+    rig.trains("halted")
+    assert rig.get("halted")["status"]["resumedPause"] == pause.as_object()["time"]
+    assert rig.condition("halted", "Suspended")["reason"] == "Resumed"
 
 
 def test_servers_are_scaled_while_the_job_runs(rig: Rig) -> None:

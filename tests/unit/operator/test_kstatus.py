@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import kstatus
 import pytest
+from job_stages import ended_pause, paused, paused_and_suspended
 from observed_cluster import World, chosen, eval_job, evaluating, job, running
 
 from headway_api.exits import PERMANENT
@@ -74,6 +75,10 @@ def stalled() -> World:
         (lambda: suspended(running()), "Suspended", "Current"),
         (lambda: suspended(running(readinessPolicy="Accepted")), "Suspended", "Current"),
         (lambda: suspended(running(readinessPolicy="Succeeded")), "Suspended", "Failed"),
+        (lambda: paused(running()), "Suspended", "Failed"),
+        (lambda: paused(running(readinessPolicy="Accepted")), "Suspended", "Failed"),
+        (lambda: paused_and_suspended(running()), "Suspended", "Current"),
+        (lambda: ended_pause(running()), "Restarting", "InProgress"),
         (lambda: complete(evaluating()), "Complete", "Current"),
         (refused_by_the_gate, "Failed", "Failed"),
         (timed_out, "Failed", "Failed"),

@@ -6,6 +6,7 @@ import copy
 from typing import Any
 
 import pytest
+from job_stages import paused
 from observed_cluster import PASSED, World, job, running, stamp
 
 from headway_api import names
@@ -109,7 +110,9 @@ def test_ready_means_what_the_policy_says(policy: str, before: bool, during: boo
     assert not world.is_true("Stalled")
 
 
-@pytest.mark.parametrize("situation", ["fresh", "started", "running", "failed", "complete", "suspended"])
+@pytest.mark.parametrize(
+    "situation", ["fresh", "started", "running", "failed", "complete", "suspended", "paused"]
+)
 def test_never_reconciling_and_stalled_at_once(situation: str) -> None:
     world = {"fresh": fresh, "started": started}.get(situation, running)()
     if situation == "failed":
@@ -118,6 +121,8 @@ def test_never_reconciling_and_stalled_at_once(situation: str) -> None:
         world.workload_status("Job", "coordinator", conditions=[world.condition("Complete", True)])
     if situation == "suspended":
         world.body["spec"]["suspend"] = True
+    if situation == "paused":
+        paused(world)
     world.carry_out()
     assert not (world.is_true("Reconciling") and world.is_true("Stalled"))
     assert not (world.is_true("Ready") and (world.is_true("Reconciling") or world.is_true("Stalled")))

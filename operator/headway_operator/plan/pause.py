@@ -1,0 +1,76 @@
+"""Whether a job is paused, and whether a person has ended the pause. Pure.
+
+The coordinator says in `status.pause` that a sign of collapse is raised. The job is then to have no pods, as
+if its spec said `suspend`, until its annotation `headway.dev/resume` names the pause: its spec is a person's
+to write. The annotation is heeded once every pod is gone, for a coordinator that has paused a job goes on
+holding it. Then the pause is over for good, by `status.resumedPause`, whatever becomes of the annotation.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+
+from headway_api import names
+from headway_api.conditions import ConditionType, is_true
+from headway_api.spec.evaluation import RLEvalJob
+from headway_api.spec.training import RLTrainingJob
+from headway_api.status import Pause
+
+SHOWN: Final = 64
+"""Characters of an annotation that a message repeats."""
+
+
+def standing(job: RLTrainingJob | RLEvalJob) -> Pause | None:
+    """The pause that keeps a job from having pods."""
+    return None if is_resumed(job) else _unended(job)
+
+
+def is_resumed(job: RLTrainingJob | RLEvalJob) -> bool:
+    """Whether the pause of a job ends now: its status does not say so yet."""
+    return is_named(job) and is_true(job.status.conditions, ConditionType.SUSPENDED)
+
+
+def is_named(job: RLTrainingJob | RLEvalJob) -> bool:
+    """Whether a person has asked that the pause of a job, which is not over, ends."""
+    found = _unended(job)
+    return found is not None and _moment(_annotation(job)) == found.time
+
+
+def ended(job: RLTrainingJob) -> datetime | None:
+    """The time of the last pause that is over."""
+    found = job.status.pause
+    return found.time if found is not None and is_resumed(job) else job.status.resumed_pause
+
+
+def words(job: RLTrainingJob | RLEvalJob, found: Pause) -> str:
+    """What is said of a paused job: why, how it goes on, and why it does not."""
+    text = f"paused at step {found.step}: {found.signal}: {found.message}; to go on: {found.resume}"
+    written = _annotation(job)
+    if written is None or is_named(job):
+        return text
+    return f"{text}; {names.ANNOTATION_RESUME} is {written[:SHOWN]!r}, which is not the time of this pause"
+
+
+def words_of_resumed(job: RLTrainingJob | RLEvalJob) -> str:
+    """What is said of a job whose pause a person has ended; nothing of one that was never paused."""
+    if not isinstance(job, RLTrainingJob) or (found := job.status.pause) is None or ended(job) != found.time:
+        return ""
+    return f"the pause of {found.time:%Y-%m-%dT%H:%M:%SZ} ({found.signal} at step {found.step}) was ended"
+
+
+def _unended(job: RLTrainingJob | RLEvalJob) -> Pause | None:
+    if not isinstance(job, RLTrainingJob) or (found := job.status.pause) is None:
+        return None
+    return None if found.time == job.status.resumed_pause else found
+
+
+def _annotation(job: RLTrainingJob | RLEvalJob) -> str | None:
+    return job.metadata.annotations.get(names.ANNOTATION_RESUME)
+
+
+def _moment(text: str | None) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text or "")
+    except ValueError:
+        return None

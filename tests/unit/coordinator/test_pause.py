@@ -1,0 +1,347 @@
+"""A sign of collapse pauses a job once: nothing is trained after it, whoever dies, until a person says so."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from a_job import TOKEN, Job, publishing, spec
+from faulty_servers import Scripted, broker, sandbox, serving, weight_agent
+from lease_service import free_port
+from raised import over_from, signal, verdict
+from scripted_learner import ScriptedLearner
+from speaking_job import job as speaking_job
+from speaking_job import speaking_engine, until_ready
+
+from headway_analysis.signals.watch import Verdict, Watch
+from headway_api.config import JobConfig
+from headway_api.sandbox_api import PoolState
+from headway_api.signals import ACTED_UPON, SignalName
+from headway_api.spec.trust import CollapseSpec
+from headway_api.status import Pause, RLTrainingJobStatus
+from headway_api.store import FileStore
+from headway_coordinator import status as status_module
+from headway_coordinator.coordinator import Coordinator
+from headway_coordinator.engines.router import Endpoint, Router
+from headway_coordinator.pause import Pauses, acting, pause_of, unseen
+from headway_coordinator.signals import job_of
+from headway_coordinator.stall import AFTER_SECONDS, culprit
+
+COLLAPSED, NOTHING, FLAT, PARTED = (
+    SignalName.REWARD_COLLAPSED,
+    SignalName.NOTHING_TO_TRAIN,
+    SignalName.REWARD_FLAT,
+    SignalName.VALIDATION_PARTED,
+)
+PAUSE = CollapseSpec(policy="Pause")
+IDENTITY = JobConfig(name="refunds", namespace="team", uid="uid", spec=spec())
+NOW = datetime(2026, 11, 1, 13, 0, 5, 999, tzinfo=UTC)
+
+
+def paused_for(*found: Verdict, step: int = 12) -> Pause:
+    return pause_of(IDENTITY, step, found, found, NOW)
+
+
+def names(found: list[Verdict]) -> list[SignalName]:
+    return [each.signal.name for each in found]
+
+
+class TestWhatPauses:
+    """The decision, which is pure."""
+
+    @pytest.mark.parametrize("policy", ["Alert", "Remediate"])
+    def test_no_other_policy_does(self, policy: str) -> None:
+        collapse = CollapseSpec().model_copy(update={"policy": policy})
+        assert acting(collapse, [verdict(NOTHING)]) == []
+
+    def test_only_the_signals_that_the_job_names_do(self) -> None:
+        raised = [verdict(COLLAPSED), verdict(FLAT)]
+        assert names(acting(PAUSE, raised)) == [COLLAPSED]
+        assert names(acting(PAUSE.model_copy(update={"signals": (FLAT,)}), raised)) == [FLAT]
+
+    @pytest.mark.parametrize("name", SignalName)
+    def test_the_default_is_what_nothing_good_can_come_of(self, name: SignalName) -> None:
+        assert bool(acting(PAUSE, [verdict(name)])) == (name in ACTED_UPON)
+
+    def test_the_first_time_each_does(self) -> None:
+        assert names(unseen([verdict(NOTHING, since=1)], None)) == [NOTHING]
+
+    def test_one_that_was_raised_then_and_still_is_does_not(self) -> None:
+        last = paused_for(verdict(NOTHING, since=10), step=12)
+        assert unseen([verdict(NOTHING, since=10)], last) == []
+        assert unseen([verdict(NOTHING, since=12)], last) == []
+
+    def test_one_that_was_cleared_and_is_raised_anew_does(self) -> None:
+        last = paused_for(verdict(NOTHING, since=10), step=12)
+        assert names(unseen([verdict(NOTHING, since=13)], last)) == [NOTHING]
+
+    def test_another_one_does_though_its_step_is_before_the_pause(self) -> None:
+        """A validation of step 10 may end when step 14 was taken."""
+        last = paused_for(verdict(NOTHING), step=12)
+        assert names(unseen([verdict(NOTHING), verdict(PARTED, since=10)], last)) == [PARTED]
+
+
+def test_a_pause_says_why_what_to_change_and_how_to_go_on() -> None:
+    found = pause_of(IDENTITY, 12, [verdict(PARTED)], [verdict(NOTHING), verdict(PARTED)], NOW)
+    assert (found.signal, found.signals) == ("ValidationParted", ["NothingToTrain", "ValidationParted"])
+    assert (found.step, found.time) == (12, NOW.replace(microsecond=0))
+    assert found.message == "0 of 4 groups had an advantage in 3 batches. First: give the desk easier cases."
+    assert found.resume == (
+        "kubectl annotate rltj refunds -n team headway.dev/resume=2026-11-01T13:00:05Z --overwrite"
+    )
+    assert found.as_object()["time"] == "2026-11-01T13:00:05Z", "the very word of the annotation"
+
+
+class TestPauses:
+    """What a coordinator knows of them."""
+
+    def new(self, pause: Pause | None = None, resumed: datetime | None = None, step: int = 12) -> Pauses:
+        told = RLTrainingJobStatus(pause=pause, resumed_pause=resumed)
+        made = Pauses(IDENTITY, PAUSE, told)
+        made.begin(step)
+        return made
+
+    def test_it_holds_from_the_raise_on_whatever_becomes_of_the_signal(self) -> None:
+        pauses = self.new()
+        pauses.look(11, [], done=False)
+        assert not pauses.holds
+        pauses.look(12, [verdict(NOTHING, since=12)], done=False)
+        assert pauses.holds
+        assert pauses.last is not None
+        assert (pauses.last.signal, pauses.last.step) == ("NothingToTrain", 12)
+        pauses.look(13, [], done=False)
+        assert pauses.holds
+
+    def test_a_job_without_a_step_left_is_not_stopped(self) -> None:
+        """It has only to be validated, and the test split to be judged."""
+        pauses = self.new()
+        pauses.look(20, [verdict(NOTHING, since=20)], done=True)
+        assert (pauses.holds, pauses.last) == (False, None)
+
+    def test_a_successor_goes_on_holding_until_the_pause_is_over(self) -> None:
+        """The operator may be away: whoever starts the coordinator again is no person."""
+        before = paused_for(verdict(NOTHING))
+        assert self.new(before).holds
+        assert self.new(before, before.time - timedelta(days=1)).holds, "that was another pause"
+        assert not self.new(before, before.time).holds
+
+    def test_what_was_seen_does_not_pause_again(self) -> None:
+        before = paused_for(verdict(NOTHING, since=12))
+        pauses = self.new(before, before.time)
+        pauses.look(12, [verdict(NOTHING, since=12)], done=False)
+        pauses.look(30, [verdict(NOTHING, since=12)], done=False)
+        assert (pauses.holds, pauses.last) == (False, before)
+        pauses.look(31, [verdict(NOTHING, since=31)], done=False)
+        assert pauses.holds
+        assert pauses.last is not None
+        assert (pauses.last.step, pauses.last.time > before.time) == (31, True)
+
+    def test_what_stood_before_is_known_to_the_next_pause_too(self) -> None:
+        """Else it would pause the job a third time."""
+        before = paused_for(verdict(NOTHING, since=10))
+        pauses = self.new(before, before.time)
+        raised = [verdict(COLLAPSED, since=20), verdict(NOTHING, since=10)]
+        pauses.look(20, raised, done=False)
+        assert pauses.last is not None
+        assert pauses.last.signals == ["RewardCollapsed", "NothingToTrain"]
+        third = self.new(pauses.last, pauses.last.time, step=20)
+        third.look(21, raised, done=False)
+        assert not third.holds
+
+    def test_what_is_raised_while_it_is_paused_belongs_to_that_pause(self) -> None:
+        pauses = self.new()
+        pauses.look(12, [verdict(NOTHING, since=12)], done=False)
+        first = pauses.last
+        assert first is not None
+        pauses.look(12, [verdict(NOTHING, since=12), verdict(PARTED, since=10)], done=False)
+        assert pauses.last is not None
+        assert pauses.last.signals == ["NothingToTrain", "ValidationParted"]
+        assert (pauses.last.time, pauses.last.signal) == (first.time, first.signal)
+
+    def test_one_that_went_back_to_before_the_pause_is_paused_anew(self) -> None:
+        """The same step may raise the same signal: the annotation of the pause before must not end it."""
+        before = paused_for(verdict(NOTHING, since=12))
+        pauses = self.new(before, before.time, step=8)
+        pauses.look(9, [], done=False)
+        assert not pauses.holds
+        pauses.look(12, [verdict(NOTHING, since=12)], done=False)
+        assert pauses.holds
+        assert pauses.last is not None
+        assert pauses.last.time != before.time
+
+
+async def test_a_paused_job_trains_nothing_more_and_begins_nothing(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    async with job.coordinator() as (training, learner, _):
+        job.paused = lambda: training.state.step >= 1
+        await learner.run(steps=1)
+        async with asyncio.timeout(10):
+            while training.state.in_flight.total() or training.sampler.step < 1:
+                await asyncio.sleep(0.01)
+        begun = len(job.tasks)
+        assert await training.wait_for_batch(2, 0.2) is None
+        assert not training.batch_ready
+        assert len(job.tasks) == begun
+        assert training.sampler.free > 0, "there was a slot for another group"
+        assert training.state.finished is None
+        pool = PoolState(ready=4, leased=0, starting=0)
+        assert culprit(training, Router(), pool, 60.0).words.startswith("operator: the job is paused")
+        assert culprit(training, Router(), pool, 60.0).patience == AFTER_SECONDS
+    job.paused = lambda: False
+    async with job.coordinator() as (training, learner, running):
+        await asyncio.gather(learner.run(), running)
+    assert training.state.finished == "MaxSteps"
+    assert [batch.step for batch in learner.batches] == [2, 3, 4]
+
+
+async def test_no_batch_comes_between_a_step_and_its_judgement(tmp_path: Path) -> None:
+    """While servers are told of the new weights, a learner may ask for the next batch already."""
+    plain = spec()
+    unvalidated = plain.evaluation.model_copy(update={"every_steps": 0, "at_start": False})
+    job = Job(tmp_path, plain.model_copy(update={"evaluation": unvalidated}))
+    judged = asyncio.Event()
+    async with job.coordinator() as (training, learner, _):
+        await learner.run(steps=1)
+        async with asyncio.timeout(10):
+            while training.sampler.batch() is None:
+                await asyncio.sleep(0.01)
+
+        def judge() -> None:
+            if training.state.step == 2:
+                judged.set()
+
+        want, told = job.rotation.want, asyncio.Event()
+
+        async def slowly(*given: Any) -> None:
+            told.set()
+            await asyncio.Event().wait()
+            await want(*given)
+
+        job.rotation.want = slowly  # type: ignore[method-assign]
+        job.on_change, job.paused = judge, judged.is_set
+        found = await training.batch(2)
+        report = learner.commit(2, found.groups)  # type: ignore[union-attr]
+        reporting = asyncio.create_task(training.report(report))
+        async with asyncio.timeout(10):
+            await told.wait()
+            while training.sampler.batch() is None:
+                await asyncio.sleep(0.01)
+        assert training.state.step == 2
+        assert await training.batch(3) is None
+        reporting.cancel()
+        await asyncio.gather(reporting, return_exceptions=True)
+
+
+RAISED_AT, STEPS = 2, 4
+
+
+class Rig:
+    """The real coordinator, again and again, of a job that is to pause; what it writes is its status."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.store = folder, FileStore()
+        fields = {
+            "collapse": {"policy": "Pause"},
+            "schedule": {"maxSteps": STEPS, "maxEpochs": 4},
+            "evaluation": {"everySteps": 0, "atStart": False},
+        }
+        self.config = speaking_job(folder, **fields)
+        self.told = RLTrainingJobStatus()
+        self.written: list[dict[str, Any]] = []
+
+    async def run(self, stack: AsyncExitStack) -> tuple[Coordinator, ScriptedLearner, asyncio.Task[None]]:
+        engine = await stack.enter_async_context(serving(speaking_engine(self.folder)))
+        agent: Scripted = await stack.enter_async_context(serving(weight_agent()))
+        box = await stack.enter_async_context(serving(sandbox()))
+        leases = await stack.enter_async_context(serving(broker(box.url)))
+
+        async def discover() -> set[Endpoint]:
+            return {Endpoint(engine.url, agent.url)}
+
+        port = free_port()
+        coordinator = Coordinator(
+            self.config,
+            TOKEN,
+            self.store,
+            self.folder / "cache",
+            self.written.append,
+            told=self.told,
+            broker_url=leases.url,
+            discover=discover,
+            port=port,
+        )
+        raising = signal(NOTHING, over_from(RAISED_AT))
+        coordinator._signals._watch = Watch(job_of(self.config.spec), [raising])
+        publish = publishing(self.store, coordinator.layout)
+        learner = ScriptedLearner(f"http://127.0.0.1:{port}", TOKEN, self.store, coordinator.layout, publish)
+        running = asyncio.create_task(coordinator.run())
+
+        async def stop() -> None:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+        stack.push_async_callback(stop)
+        await until_ready(running, port)
+        return coordinator, learner, running
+
+    async def until_paused(self) -> Pause:
+        """A life of the coordinator, until it gives its learner no batch any more; what it wrote last."""
+        async with AsyncExitStack() as stack, asyncio.timeout(60):
+            coordinator, learner, running = await self.run(stack)
+            at = learner.resume().step
+            await learner.run(steps=max(0, RAISED_AT - at))
+            async with aiohttp.ClientSession() as http:
+                await learner.announce(http, learner.resume())
+                url = f"{learner._url}/v1/batch?step={RAISED_AT + 1}&wait=0.3"
+                async with http.get(url, headers=learner._headers) as answer:
+                    assert answer.status == 204
+            assert not running.done()
+            await coordinator._status.flush()
+        found = RLTrainingJobStatus.model_validate(self.written[-1])
+        assert found.pause is not None
+        assert "resumedPause" not in self.written[-1], "the operator's"
+        return found.pause
+
+
+async def test_a_job_pauses_at_the_step_that_raises_and_ends_once_a_person_says_so(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    first = await rig.until_paused()
+    assert (first.signal, first.step) == ("NothingToTrain", RAISED_AT)
+    assert first.message == "step 2 of 2 is over. First: give the desk easier cases."
+
+    unwritten = await rig.until_paused()
+    assert (unwritten.signal, unwritten.step) == (first.signal, first.step)
+
+    rig.told = RLTrainingJobStatus(pause=first)
+    assert await rig.until_paused() == first, "nobody has ended it"
+
+    ahead = first.model_copy(update={"step": STEPS})
+    rig.told = RLTrainingJobStatus(pause=ahead, resumed_pause=first.time)
+    assert (await rig.until_paused()).step == RAISED_AT, "it went back to before the pause"
+
+    rig.told = RLTrainingJobStatus(pause=first, resumed_pause=first.time)
+    async with AsyncExitStack() as stack, asyncio.timeout(60):
+        _, learner, running = await rig.run(stack)
+        await asyncio.gather(learner.run(), running)
+    assert learner.finished is not None
+    assert [batch.step for batch in learner.batches] == [3, 4]
+    last = RLTrainingJobStatus.model_validate(rig.written[-1])
+    assert last.pause == first, "the signal is raised as it was, and was seen"
+    assert "resumedPause" not in rig.written[-1]
+
+
+def test_a_successor_is_told_of_the_pause_and_of_its_end() -> None:
+    pause = paused_for(verdict(NOTHING))
+    stored = RLTrainingJobStatus(pause=pause, resumed_pause=pause.time).as_object()
+
+    class Api:
+        def patch_namespaced_custom_object_status(self, *given: Any, **named: Any) -> dict[str, Any]:
+            return {"status": stored}
+
+    told = status_module.told(IDENTITY, Api())
+    assert (told.pause, told.resumed_pause) == (pause, pause.time)

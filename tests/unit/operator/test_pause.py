@@ -1,0 +1,281 @@
+"""A job that its coordinator has paused has no pods, until a person ends that very pause."""
+
+from __future__ import annotations
+
+import copy
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from job_stages import paused, pausing, resumed_by
+from kstatus import verdict
+from observed_cluster import PLATFORM, World, running, stamp
+
+from headway_api import names
+
+Json = dict[str, Any]
+WORKLOADS = {("Job", "refunds-coordinator"), ("Job", "refunds-learner"), ("Deployment", "refunds-rollout")}
+
+
+def told(world: World, kind: str = "Suspended") -> tuple[str, str]:
+    found = world.told(kind)
+    return found["status"], found["reason"]
+
+
+def state(world: World) -> tuple[str, str]:
+    return world.body["status"]["state"], world.body["status"]["reason"]
+
+
+def named(world: World) -> World:
+    """A person types the command that the status says."""
+    return resumed_by(world, world.body["status"]["pause"]["time"])
+
+
+def test_its_pods_are_stopped_as_those_of_a_suspended_job() -> None:
+    world = running()
+    world.ready("sandbox")
+    pausing(world)
+    assert state(world) == ("Suspending", "Suspending")
+    assert not [key for key in world.objects if key[0] in ("Job", "Deployment", "Service")]
+    assert ("Pod", "refunds-sandbox-0") in world.objects, "its broker first, or it would be replaced"
+    assert "NothingToTrain" in world.told("Suspended")["message"]
+    made = world.gone("broker").plan()
+    assert [body["metadata"]["name"] for body in made.doomed] == ["refunds-sandbox-0"]
+    world.gone(*names.ROLES).carry_out()
+    assert (state(world), told(world)) == (("Suspended", "Paused"), ("True", "Paused"))
+    assert told(world, "Progressing") == ("False", "Paused")
+    assert told(world, "WeightsInSync") == ("Unknown", "Suspended")
+    assert ("ConfigMap", "refunds-config") in world.objects
+    assert "suspend" not in world.body["spec"], "a spec is a person's to write"
+
+
+@pytest.mark.parametrize("policy", ["Accepted", "Running", "Succeeded"])
+def test_it_waits_for_a_person_and_says_why_and_how(policy: str) -> None:
+    world = paused(running(readinessPolicy=policy))
+    assert verdict(world.body) == "Failed"
+    assert (told(world, "Stalled"), told(world, "Ready")) == (("True", "Paused"), ("False", "Paused"))
+    for kind in ("Suspended", "Stalled", "Ready"):
+        message = world.told(kind)["message"]
+        assert "paused at step 12: NothingToTrain: 0 of 4 groups had an advantage in 3 batches" in message
+        assert "First: give the desk easier cases" in message
+        assert f"kubectl annotate rltj refunds -n team headway.dev/resume={stamp(world.now)}" in message
+
+
+def test_nothing_more_is_done_until_then() -> None:
+    world = paused(running())
+    settled = copy.deepcopy(world.body["status"])
+    made = world.later(10_000).carry_out()
+    assert (made.doomed, made.again_seconds) == ((), None)
+    assert world.body["status"] == settled
+    assert not [key for key in world.objects if key[0] in ("Job", "Deployment", "Pod")]
+
+
+def test_a_person_ends_it_and_the_status_says_so_before_a_pod_is_made() -> None:
+    """A coordinator reads, when it starts, whether the job is paused."""
+    world = named(paused(running()))
+    made = world.later(60).carry_out()
+    assert (made.wanted, made.again_seconds) == ((), 0)
+    assert told(world) == ("False", "Resumed")
+    when = world.body["status"]["pause"]["time"]
+    assert world.body["status"]["resumedPause"] == when
+    assert world.told("Suspended")["message"] == f"the pause of {when} (NothingToTrain at step 12) was ended"
+    assert verdict(world.body) == "InProgress"
+    assert world.held
+    world.carry_out()
+    assert set(world.objects) >= WORKLOADS
+    world.ready(*names.ROLES[:4]).carry_out()
+    assert state(world) == ("Training", "Stepping")
+    assert verdict(world.body) == "Current"
+
+
+def test_once_over_it_is_over_whatever_becomes_of_the_annotation() -> None:
+    world = named(paused(running()))
+    world.carry_out()
+    for value in (None, "2001-01-01T00:00:00Z", "never mind"):
+        resumed_by(world, value).carry_out()
+        assert set(world.objects) >= WORKLOADS
+        assert told(world) == ("False", "Resumed")
+
+
+def test_another_pause_is_another_ones_to_end() -> None:
+    world = named(paused(running()))
+    world.carry_out()
+    world.carry_out()
+    world.later(600).ready(*names.ROLES[:4]).carry_out()
+    paused(world)
+    assert told(world) == ("True", "Paused"), "at the same step, and the annotation stands"
+    assert "which is not the time of this pause" in world.told("Suspended")["message"]
+    named(world).carry_out()
+    assert told(world) == ("False", "Resumed")
+
+
+@pytest.mark.parametrize(
+    "value", ["", "12", "yes", "2026-11-01", "2026-11-01T11:59:59Z", "2026-11-01T12:00:00", "x" * 5000]
+)
+def test_an_annotation_that_does_not_name_it_changes_nothing_and_is_told_of(value: str) -> None:
+    world = resumed_by(paused(running()), value)
+    made = world.carry_out()
+    assert (made.doomed, made.again_seconds) == ((), None)
+    assert told(world) == ("True", "Paused")
+    for kind in ("Suspended", "Stalled"):
+        said = world.told(kind)["message"]
+        assert f"headway.dev/resume is {value[:64]!r}, which is not the time of this pause" in said
+        assert len(said) < 2000
+
+
+def test_its_time_may_be_written_in_another_zone() -> None:
+    world = paused(running())
+    there = stamp(world.now + timedelta(hours=2)).replace("Z", "+02:00")
+    resumed_by(world, there).carry_out()
+    assert told(world) == ("False", "Resumed")
+
+
+def test_one_that_is_ended_while_pods_stop_is_ended_when_they_are_gone() -> None:
+    """The coordinator that paused it would go on holding its learner."""
+    world = named(pausing(running()))
+    for _ in range(3):
+        world.carry_out()
+        assert told(world) == ("False", "Suspending")
+        assert "resumedPause" not in world.body["status"]
+    world.gone(*names.ROLES)
+    assert world.carry_out().again_seconds == 0
+    assert told(world) == ("True", "Paused")
+    world.carry_out()
+    assert told(world) == ("False", "Resumed")
+
+
+def test_an_operator_that_dies_at_any_point_is_carried_on() -> None:
+    """All that it knows is in the job: each plan is made from what the last one has left, or has not."""
+    world = paused(running())
+    named(world).plan()
+    world.plan()
+    world.carry_out()
+    world.plan()
+    made = world.plan()
+    assert made.wanted
+    assert made.status is not None
+    assert made.status.as_object()["resumedPause"] == world.body["status"]["pause"]["time"]
+
+
+def test_deadlines_leave_the_time_out() -> None:
+    world = running(activeDeadlineSeconds=100)
+    paused(world.later(50))
+    named(world.later(5000)).carry_out()
+    assert world.body["status"]["suspendedSeconds"] == 5000
+    world.carry_out()
+    assert not world.is_true("Failed")
+    world.later(49).carry_out()
+    assert not world.is_true("Failed")
+    world.later(2).carry_out()
+    assert world.told("Failed")["reason"] == "ActiveDeadlineExceeded"
+
+
+class TestSuspendedToo:
+    """`suspend` is another matter: it is as ever, and ends no pause."""
+
+    def test_a_paused_job_that_is_suspended_is_as_its_spec_asks(self) -> None:
+        world = paused(running())
+        since = world.told("Suspended")["lastTransitionTime"]
+        world.later(60).body["spec"]["suspend"] = True
+        world.carry_out()
+        assert (state(world), told(world)) == (("Suspended", "Suspended"), ("True", "Suspended"))
+        assert verdict(world.body) == "Current"
+        message = world.told("Suspended")["message"]
+        assert message.startswith("every pod is gone: spec.suspend is true, and the job is paused at step 12")
+        assert world.told("Suspended")["lastTransitionTime"] == since
+
+    def test_and_is_paused_still_when_its_spec_no_longer_asks(self) -> None:
+        world = paused(running())
+        world.body["spec"]["suspend"] = True
+        world.carry_out()
+        world.body["spec"]["suspend"] = False
+        made = world.carry_out()
+        assert (told(world), state(world)) == (("True", "Paused"), ("Suspended", "Paused"))
+        assert verdict(world.body) == "Failed"
+        assert not {item.ref[0] for item in made.wanted} & {"Job", "Deployment"}
+
+    def test_a_pause_that_is_ended_meanwhile_leaves_it_suspended(self) -> None:
+        world = paused(running())
+        world.body["spec"]["suspend"] = True
+        named(world).carry_out()
+        assert world.body["status"]["resumedPause"] == world.body["status"]["pause"]["time"]
+        assert told(world) == ("True", "Suspended")
+        assert world.told("Suspended")["message"] == "every pod is gone: spec.suspend is true"
+        assert world.carry_out().again_seconds is None
+        world.body["spec"]["suspend"] = False
+        world.carry_out()
+        assert told(world) == ("False", "Resumed")
+        assert set(world.objects) >= WORKLOADS
+
+    def test_a_suspended_job_that_is_paused_while_its_pods_stop_is_both(self) -> None:
+        world = running()
+        world.body["spec"]["suspend"] = True
+        paused(world)
+        assert told(world) == ("True", "Suspended")
+        world.body["spec"]["suspend"] = False
+        world.carry_out()
+        assert told(world) == ("True", "Paused")
+
+
+@pytest.mark.parametrize("how", ["deleted", "its namespace is deleted"])
+def test_it_is_deleted_as_any_other(how: str) -> None:
+    world = paused(running())
+    world.namespace_ends = how != "deleted"
+    if world.namespace_ends:
+        assert world.plan().delete_job
+        return
+    world.deleted().carry_out()
+    assert world.objects == {}
+    world.carry_out()
+    assert not world.held
+
+
+def test_one_whose_spec_is_refused_meanwhile_is_stopped_and_starts_nothing_when_it_goes_on() -> None:
+    world = pausing(running())
+    caps = PLATFORM.caps.model_copy(update={"sandboxes": 1})
+    world.platform = PLATFORM.model_copy(update={"caps": caps})
+    world.gone(*names.ROLES).carry_out()
+    assert told(world) == ("True", "Paused")
+    assert told(world, "Stalled") == ("True", "InvalidSpec")
+    named(world).carry_out()
+    assert "resumedPause" in world.body["status"]
+    assert told(world) == ("False", "Resumed")
+    assert world.carry_out().wanted == ()
+    assert state(world) == ("Stalled", "InvalidSpec")
+
+
+def test_one_that_has_ended_stays_ended() -> None:
+    world = running()
+    world.workload_status("Job", "coordinator", conditions=[world.condition("Complete", True)])
+    world.carry_out()
+    paused(world)
+    assert state(world)[0] == "Complete"
+
+
+@pytest.mark.parametrize("how", ["runs", "has ended", "is deleted"])
+def test_which_pause_is_over_stays_in_what_the_operator_writes(how: str) -> None:
+    """What a writer no longer sends is gone: the job would be paused again."""
+    world = named(paused(running()))
+    world.carry_out()
+    world.carry_out()
+    if how == "has ended":
+        world.workload_status("Job", "coordinator", conditions=[world.condition("Complete", True)])
+        world.carry_out()
+        world.objects.clear()
+    elif how == "is deleted":
+        world.ending("learner")
+        world.deleted().later(1000)
+    else:
+        world.ready(*names.ROLES[:4]).carry_out()
+    made = world.plan().status
+    assert made is not None
+    assert made.as_object()["resumedPause"] == world.body["status"]["pause"]["time"]
+    assert "pause" not in made.as_object(), "the coordinator's"
+
+
+def test_a_job_that_was_never_paused_says_nothing_of_it() -> None:
+    world = resumed_by(running(), "2026-11-01T12:00:00Z")
+    world.carry_out()
+    assert state(world) == ("Training", "Stepping")
+    assert "resumedPause" not in world.body["status"]
+    assert world.told("Suspended").get("message", "") == ""
