@@ -32,6 +32,7 @@ class Pod:
     template: Json
     """Of its Deployment or Job."""
     address: str
+    ready: bool = True
 
     def discovered(self, port: str) -> dict[str, str]:
         """The labels of a target before anything is relabelled; {} where no container has this port."""
@@ -39,6 +40,8 @@ class Pod:
             "__meta_kubernetes_namespace": self.namespace,
             "__meta_kubernetes_pod_name": self.name,
             "__meta_kubernetes_pod_phase": "Running",
+            "__meta_kubernetes_pod_ready": str(self.ready).lower(),
+            "__meta_kubernetes_pod_ip": self.address.rpartition(":")[0],
             "__meta_kubernetes_pod_container_port_name": port,
         }
         for key, value in self.template["metadata"]["labels"].items():
