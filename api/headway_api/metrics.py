@@ -25,7 +25,7 @@ class Family:
     unit: Unit = ""
     kind: Kind = "gauge"
     labels: tuple[str, ...] = ()
-    """Prometheus labels, besides `JOB_LABELS`."""
+    """Prometheus labels, besides `JOB_LABELS`; of what the operator serves, all of them."""
 
     def matches(self, name: str) -> bool:
         """Whether `name` is of this family."""
@@ -34,7 +34,9 @@ class Family:
 
 _PLACEHOLDER = re.compile(r"\\\{[a-z]+\\\}")
 JOB_LABELS: Final = ("namespace", "job_name")
-"""Every metric carries these, but those of the operator itself."""
+"""Every metric carries these, but those that the operator serves: each of them has all its labels below."""
+OF_JOB: Final = ("kind", *JOB_LABELS)
+"""What the operator says of one job. Jobs of both kinds may share a name."""
 OF_SERVER: Final = ("server", "purpose")
 """Of a rollout server. Purpose: train; validation of the one of spec.evaluation.servers: Dedicated."""
 
@@ -380,7 +382,14 @@ WEIGHTS: Final = (
         labels=OF_SERVER,
     ),
 )
-SPOOL: Final = (Family("spool/groups", "Finished groups that no checkpoint has acknowledged."),)
+SPOOL: Final = (
+    Family("spool/groups", "Finished groups that no checkpoint has acknowledged."),
+    Family(
+        "store/busy_seconds",
+        "How long the write to the artifact store that is under way has taken; 0 while there is none.",
+        "seconds",
+    ),
+)
 OPERATOR: Final = (
     Family("operator/reconcile_seconds", "Time of one reconcile of one job.", "seconds", "histogram"),
     Family("operator/reconcile_errors", "Reconciles tried again.", kind="counter", labels=("reason",)),
@@ -389,6 +398,52 @@ OPERATOR: Final = (
     Family("operator/queue_depth", "Jobs that wait for a worker or have one."),
     Family("operator/leader", "1 while this replica holds the Lease."),
     Family("operator/jobs", "Jobs by kind, namespace and state.", labels=("kind", "namespace", "state")),
+)
+
+
+def of_job(name: str, text: str, unit: Unit = "", *labels: str, kind: Kind = "gauge") -> Family:
+    """What the operator shows of each job from its status, as long as the custom resource is there."""
+    return Family(f"job/{name}", text, unit, kind, (*OF_JOB, *labels))
+
+
+JOBS: Final = (
+    of_job(
+        "info",
+        "1 for each job: state, reason, loss, base model and manager as they are now, to join on.",
+        "",
+        *("state", "reason", "loss", "base_model", "manager"),
+    ),
+    of_job("active", "1 while the job is to work: it has not ended, and is neither suspended nor deleted."),
+    of_job(
+        "condition",
+        "1 for each condition of a job, with the status (True, False or Unknown) and reason that it has.",
+        "",
+        *("type", "status", "reason"),
+    ),
+    of_job("signal", "State of a sign of collapse: 0 clear, 1 suspect, 2 raised.", "", "signal"),
+    of_job("step", "Training steps completed and checkpointed.", "steps"),
+    of_job("max_steps", "Training steps after which the job is done.", "steps"),
+    of_job("groups", "Rows that an evaluation has done, over all candidates."),
+    of_job("max_groups", "Rows that an evaluation has to do, over all candidates."),
+    of_job("episodes", "Training episodes that were scored."),
+    of_job("reward", "Mean reward of the last trained batch."),
+    of_job("external_score", "Mean external score of the last validation; it is never trained on."),
+    of_job("best_external_score", "Mean external score of the best validation so far."),
+    of_job("baseline_external_score", "Mean external score of the validation before training."),
+    of_job(
+        "candidate_external_score",
+        "Mean external score of a candidate of an evaluation, so far.",
+        "",
+        "candidate",
+    ),
+    of_job("cost", "Cost so far in US dollars by the price book, without what has no price.", "usd"),
+    of_job("restarts", "Restarts of a role after failures.", "", "role", kind="counter"),
+    of_job("pods_desired", "Pods that a role is to have.", "", "role"),
+    of_job("pods_ready", "Pods of a role that are ready.", "", "role"),
+    of_job("created_timestamp_seconds", "When the job was created, in Unix time.", "seconds"),
+    of_job("started_timestamp_seconds", "When the operator first took the job up.", "seconds"),
+    of_job("updated_timestamp_seconds", "When anything of the job last went forward.", "seconds"),
+    of_job("completed_timestamp_seconds", "When the job ended, well or badly.", "seconds"),
 )
 
 TEST: Final = (
@@ -428,6 +483,7 @@ FAMILIES: Final = (
     *WEIGHTS,
     *SPOOL,
     *OPERATOR,
+    *JOBS,
 )
 
 

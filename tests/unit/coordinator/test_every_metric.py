@@ -53,7 +53,7 @@ from headway_trainer.objective.presets import Objective
 from headway_trainer.step import MAXIMA, SUMS, StepResult
 
 TOKEN = "secret"
-ELSEWHERE = ("operator/",)
+ELSEWHERE = ("operator/", "job/")
 """Produced by the operator."""
 
 
