@@ -247,8 +247,9 @@ class EvalCoordinator(Process):
                 self._evaluation.lose(name, reason, message)
 
     def _samples(self) -> Iterator[Sample]:
-        days = self._ledger.days if self._evaluation is not None else None
-        if days is not None:
+        if self._evaluation is not None:
+            days = self._ledger.days
             cost = float(usage(days, self._book, datetime.now(UTC).date()).cost or 0)
             yield from bill(days, cost)
+            yield Sample("store/busy_seconds", self._evaluation.store_busy)
         yield from view.samples(self._compared, self._evaluation.state if self._evaluation else None)
