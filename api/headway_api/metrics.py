@@ -321,6 +321,11 @@ OBJECTIVE: Final = (
     Family("training/lag_mean", "Mean age of trained tokens, as the learner saw it.", "steps"),
     Family("training/lag_max", "Age of the oldest trained token, as the learner saw it.", "steps"),
 )
+SIGNALS: Final = (
+    Family("signal/state", "0 clear, 1 suspect, 2 raised; absent while unknown.", labels=("signal",)),
+    Family("signal/value", "The number that a signal of collapse is judged by.", labels=("signal",)),
+    Family("signal/threshold", "What that number is held against.", labels=("signal",)),
+)
 STALENESS: Final = (
     Family("staleness/lag_mean", "Mean age of the batch's tokens when it was cut.", "steps"),
     Family("staleness/lag_max", "Age of its oldest token.", "steps"),
@@ -477,6 +482,7 @@ FAMILIES: Final = (
     *EVALUATION,
     *OBJECTIVE,
     *STALENESS,
+    *SIGNALS,
     *EPISODES,
     *USAGE,
     *SANDBOX,
