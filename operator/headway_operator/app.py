@@ -93,6 +93,7 @@ def _lead(controller: Controller, platform: OperatorConfig, telemetry: Telemetry
         )
     finally:
         controller.stop()
+        telemetry.retire()
 
 
 def _set_up_log(level: str) -> None:

@@ -46,7 +46,7 @@ class Controller:
             for source in sources(platform.watch_namespaces)
         ]
         telemetry.depth.set_function(self.queue.depth)
-        telemetry.count_jobs(self.cache)
+        telemetry.count_jobs(self.cache, platform.manager)
 
     def start(self) -> None:
         """List everything, then begin to work.

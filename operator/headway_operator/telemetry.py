@@ -10,11 +10,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from headway_api import metrics
 from headway_operator.cache import Cache
-from headway_operator.kube import JOBS
+from headway_operator.config import DEFAULT_MANAGER
+from headway_operator.figures import figures, labels_of, state_of
+from headway_operator.kube import JOBS, Json
+from headway_operator.plan.reading import manager_of
 
 SUCCESS: Final = "success"
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -38,6 +41,7 @@ class Telemetry:
         age = Gauge(*_described("operator/last_success_age_seconds"), registry=self.registry)
         age.set_function(lambda: time.monotonic() - self._succeeded)
         self._succeeded = time.monotonic()
+        self._jobs: _Jobs | None = None
 
     def reconciled(self, seconds: float, result: str) -> None:
         """A reconcile took so long and ended so: `success`, or what stood in the way."""
@@ -51,9 +55,20 @@ class Telemetry:
         """An object was created, changed, deleted, or found as it should be."""
         self._applies.labels(kind=kind, result=result).inc()
 
-    def count_jobs(self, cache: Cache) -> None:
-        """Report jobs by state from now on."""
-        self.registry.register(_Jobs(cache))
+    def count_jobs(self, cache: Cache, manager: str = DEFAULT_MANAGER) -> None:
+        """Report from now on how many jobs of a manager the cache has by state, and what is to say of each.
+
+        A replica that does not lead has seen no job, and so reports none.
+        """
+        self._jobs = _Jobs(cache, manager)
+        self.registry.register(self._jobs)
+
+    def retire(self) -> None:
+        """Say nothing of jobs any more: the replica that leads next does."""
+        self.leader.set(0)
+        if self._jobs is not None:
+            self.registry.unregister(self._jobs)
+            self._jobs = None
 
 
 def _described(name: str) -> tuple[str, str, tuple[str, ...]]:
@@ -62,22 +77,40 @@ def _described(name: str) -> tuple[str, str, tuple[str, ...]]:
 
 
 class _Jobs:
-    """Jobs by kind, namespace and state, counted when asked."""
+    """The jobs of one manager: how many of each state, and what each one's status says. Made when asked."""
 
-    def __init__(self, cache: Cache) -> None:
+    def __init__(self, cache: Cache, manager: str) -> None:
         self._cache = cache
+        self._manager = manager
 
     def collect(self) -> Iterator[Metric]:
-        name, text, labels = _described("operator/jobs")
-        gauge = GaugeMetricFamily(name, text, labels=labels)
-        tally = Tally(
-            (kind.kind, body["metadata"]["namespace"], body.get("status", {}).get("state") or "Pending")
-            for kind in JOBS
-            for body in self._cache.of_kind(kind.kind)
-        )
-        for values, count in sorted(tally.items()):
-            gauge.add_metric(values, count)
-        yield gauge
+        known = [body for kind in JOBS for body in self._cache.of_kind(kind.kind)]
+        jobs = [body for body in known if manager_of(body) == self._manager]
+        yield _by_state(jobs)
+        yield from _one_by_one(jobs)
+
+
+def _by_state(jobs: list[Json]) -> Metric:
+    name, text, labels = _described("operator/jobs")
+    gauge = GaugeMetricFamily(name, text, labels=labels)
+    tally = Tally((*labels_of(body)[:2], state_of(body)) for body in jobs)
+    for values, count in sorted(tally.items()):
+        gauge.add_metric(values, count)
+    return gauge
+
+
+def _one_by_one(jobs: list[Json]) -> Iterator[Metric]:
+    found = {known.name: _family(known) for known in metrics.JOBS}
+    for body in jobs:
+        told = {(figure.name, figure.more): figure.value for figure in figures(body)}
+        for (name, more), value in told.items():
+            found[f"job/{name}"].add_metric([*labels_of(body), *more], value)
+    yield from found.values()
+
+
+def _family(known: metrics.Family) -> GaugeMetricFamily | CounterMetricFamily:
+    kind = CounterMetricFamily if known.kind == "counter" else GaugeMetricFamily
+    return kind(metrics.prometheus_name(known.name), known.help, labels=known.labels)
 
 
 def serve(

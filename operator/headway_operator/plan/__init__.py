@@ -21,7 +21,7 @@ from typing import Final
 
 from headway_api import names
 from headway_api.conditions import ConditionType, Reason, find, is_finished
-from headway_operator.config import DEFAULT_MANAGER, OperatorConfig
+from headway_operator.config import OperatorConfig
 from headway_operator.plan import (
     broker,
     coordinator,
@@ -50,7 +50,7 @@ from headway_operator.plan.observed import (
     is_over,
     moment,
 )
-from headway_operator.plan.reading import Refusal, parse, parse_status, salvage
+from headway_operator.plan.reading import Refusal, manager_of, parse, parse_status, salvage
 from headway_operator.plan.situation import Situation, stalls_at
 from headway_operator.plan.subject import Settled, Subject
 from headway_operator.plan.subjects import subject_of
@@ -79,7 +79,7 @@ class Plan:
 
 def make(raw: Json, platform: OperatorConfig, observed: Observed, obstacle: Trouble | None = None) -> Plan:
     """The plan for a job as it stands. `obstacle` is what the last attempt to carry it out met."""
-    if raw["spec"].get("managedBy", DEFAULT_MANAGER) != platform.manager:
+    if manager_of(raw) != platform.manager:
         return Plan()
     subject = subject_of(raw)
     before = parse_status(subject.model, raw)

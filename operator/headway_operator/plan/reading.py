@@ -14,7 +14,14 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from headway_api.spec.evaluation import RLEvalJob
 from headway_api.spec.metadata import Metadata
 from headway_api.spec.training import RLTrainingJob
+from headway_operator.config import DEFAULT_MANAGER
 from headway_operator.plan.context import Job, JobStatus, Json
+
+
+def manager_of(raw: Json) -> str:
+    """Whose job this is, as it is stored."""
+    manager: str = raw["spec"].get("managedBy", DEFAULT_MANAGER)
+    return manager
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,168 @@
+"""What Prometheus is told of a job, from its status: there as long as the custom resource is. Pure.
+
+The status is read as it is stored, without its models: a field that is missing or broken gives no sample, and
+spoils no other one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from headway_api import metrics, names
+from headway_api.conditions import TERMINAL
+from headway_api.signals import STATE_VALUES
+from headway_operator.plan.context import Json
+from headway_operator.plan.reading import manager_of
+
+WORD_LIMIT: Final = 128
+"""Characters of a label's value."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One sample of one job."""
+
+    name: str
+    """As in `headway_api.metrics`, without `job/`."""
+    value: float
+    more: tuple[str, ...] = ()
+    """Values of the labels that follow those of the job."""
+
+
+def figures(job: Json) -> Iterator[Figure]:
+    """All there is to say of a job as it is stored."""
+    yield Figure("info", 1, _particulars(job))
+    yield Figure("active", int(is_active(job)))
+    for path, name in _numbers(job["kind"]):
+        yield from _figure(name, _number(_at(job, *path)))
+    for path, name in MOMENTS:
+        yield from _figure(f"{name}_timestamp_seconds", _moment(_at(job, *path)))
+    for known in _items(job, "status", "conditions"):
+        yield Figure("condition", 1, tuple(_word(known.get(key)) for key in ("type", "status", "reason")))
+    for signal in _items(job, "status", "signals"):
+        yield from _figure("signal", _signal_state(signal.get("state")), _word(signal.get("name")))
+    for role in _items(job, "status", "roles"):
+        for field, name in ROLE.items():
+            yield from _figure(name, _number(role.get(field)), _word(role.get("name")))
+    for result in _items(job, "status", "results"):
+        score = _number(_at(result, "externalScore", "value"))
+        yield from _figure("candidate_external_score", score, _word(result.get("name")))
+
+
+def labels_of(job: Json) -> tuple[str, str, str]:
+    """The job, as the first labels of each of its samples name it."""
+    metadata = job["metadata"]
+    return job["kind"], metadata["namespace"], metadata["name"]
+
+
+def state_of(job: Json) -> str:
+    """The conditions in one word; Pending before the operator has said one."""
+    return _word(_at(job, "status", "state")) or "Pending"
+
+
+def is_active(job: Json) -> bool:
+    """Whether the job is to work: it has not ended, and nobody suspended or deleted it."""
+    ended = any(
+        known.get("type") in TERMINAL and known.get("status") == "True"
+        for known in _items(job, "status", "conditions")
+    )
+    return (
+        not ended and _at(job, "spec", "suspend") is not True and not job["metadata"].get("deletionTimestamp")
+    )
+
+
+_COMMON: Final = ((("status", "usage", "cost"), "cost"),)
+_TRAINING: Final = (
+    (("status", "progress", "step"), "step"),
+    (("status", "progress", "maxSteps"), "max_steps"),
+    (("status", "progress", "episodes"), "episodes"),
+    (("status", "reward", "mean"), "reward"),
+    (("status", "validation", "externalScore"), "external_score"),
+    (("status", "validation", "best", "externalScore"), "best_external_score"),
+    (("status", "validation", "baselineExternalScore"), "baseline_external_score"),
+)
+_EVALUATION: Final = (
+    (("status", "progress", "groups"), "groups"),
+    (("status", "progress", "ofGroups"), "max_groups"),
+)
+MOMENTS: Final = (
+    (("metadata", "creationTimestamp"), "created"),
+    (("status", "startTime"), "started"),
+    (("status", "progress", "updatedTime"), "updated"),
+    (("status", "completionTime"), "completed"),
+)
+ROLE: Final = {"restarts": "restarts", "desired": "pods_desired", "ready": "pods_ready"}
+
+
+def _numbers(kind: str) -> Sequence[tuple[tuple[str, ...], str]]:
+    return (*_COMMON, *(_TRAINING if kind == names.TRAINING_KIND else _EVALUATION))
+
+
+def _particulars(job: Json) -> tuple[str, ...]:
+    """Values of the labels of `info`, in the family's order."""
+    found = {
+        "state": state_of(job),
+        "reason": _at(job, "status", "reason"),
+        "loss": _at(job, "status", "algorithm", "loss") or _at(job, "spec", "algorithm", "loss"),
+        "base_model": _base_model(job),
+        "manager": manager_of(job),
+    }
+    wanted = metrics.family("job/info").labels[len(metrics.OF_JOB) :]
+    return tuple(_word(found[label]) for label in wanted)
+
+
+def _base_model(job: Json) -> str:
+    """The model that is trained, or that all candidates are made of; nothing where there are several."""
+    if job["kind"] == names.TRAINING_KIND:
+        return _word(_at(job, "spec", "model", "base"))
+    bases = {_word(candidate.get("base")) for candidate in _items(job, "status", "candidates")}
+    return bases.pop() if len(bases) == 1 else ""
+
+
+def _figure(name: str, value: float | None, *more: str) -> Iterator[Figure]:
+    if value is not None:
+        yield Figure(name, value, more)
+
+
+def _at(body: Any, *path: str) -> Any:
+    for key in path:
+        body = body.get(key) if isinstance(body, dict) else None
+    return body
+
+
+def _items(body: Any, *path: str) -> list[Json]:
+    found = _at(body, *path)
+    return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
+
+
+def _word(value: Any) -> str:
+    """A label's value; of what is no text, none. Half a character would break the whole answer."""
+    return value[:WORD_LIMIT].encode(errors="replace").decode() if isinstance(value, str) else ""
+
+
+def _number(value: Any) -> float | None:
+    """A finite number, as it is or in decimals."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        found = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return found if math.isfinite(found) else None
+
+
+def _moment(value: Any) -> float | None:
+    """Unix time of a moment as Kubernetes writes it."""
+    try:
+        found = datetime.fromisoformat(value)
+        return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def _signal_state(value: Any) -> float | None:
+    return next((number for state, number in STATE_VALUES.items() if state == value), None)
