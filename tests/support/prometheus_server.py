@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import threading
+import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -151,10 +152,13 @@ class Prometheus:
         self._url = url
 
     def ask(self, path: str, **parameters: str) -> Any:
-        """The `data` of an answer."""
+        """The `data` of an answer; AssertionError with its words where it is a refusal."""
         query = urllib.parse.urlencode(parameters)
-        with urllib.request.urlopen(f"{self._url}/api/v1/{path}?{query}", timeout=10) as answer:
-            return json.load(answer)["data"]
+        try:
+            with urllib.request.urlopen(f"{self._url}/api/v1/{path}?{query}", timeout=10) as answer:
+                return json.load(answer)["data"]
+        except urllib.error.HTTPError as error:
+            raise AssertionError(f"{parameters}: {error.read().decode()}") from error
 
     def series(self, expression: str) -> list[tuple[Json, float]]:
         """Labels and value of each series that an expression returns now."""

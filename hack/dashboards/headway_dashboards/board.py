@@ -91,9 +91,10 @@ def kind() -> builders.QueryVariable:
     return _variable("kind", "Kind", f"label_values({asked}, kind)")
 
 
-def job_name() -> builders.QueryVariable:
-    """Jobs of these namespaces and kinds."""
-    return _variable("job_name", "Job", f"label_values({prometheus_name('job/info')}{{{FLEET}}}, job_name)")
+def job_name(*, all_at_first: bool = True) -> builders.QueryVariable:
+    """Jobs of these namespaces and kinds; the first of them, unless all are to be shown at first."""
+    query = f"label_values({prometheus_name('job/info')}{{{FLEET}}}, job_name)"
+    return _variable("job_name", "Job", query, everything=all_at_first)
 
 
 def purpose() -> builders.QueryVariable:
@@ -109,11 +110,13 @@ def server() -> builders.QueryVariable:
     return _variable("server", "Server", f"label_values({asked}, server)")
 
 
-def _variable(name: str, label: str, query: str) -> builders.QueryVariable:
+def _variable(name: str, label: str, query: str, *, everything: bool = True) -> builders.QueryVariable:
     source = common.DataSourceRef(type_val="prometheus", uid=DATASOURCE)
-    everything = dashboard.VariableOption(selected=True, text=["All"], value=["$__all"])
     made = builders.QueryVariable(name).label(label).datasource(source).query({"query": query, "refId": name})
-    made = made.multi(True).include_all(True).all_value(EVERYTHING).current(everything)
+    made = made.multi(True)
+    if everything:
+        chosen = dashboard.VariableOption(selected=True, text=["All"], value=["$__all"])
+        made = made.include_all(True).all_value(EVERYTHING).current(chosen)
     made = made.refresh(dashboard.VariableRefresh.ON_TIME_RANGE_CHANGED)
     return made.sort(dashboard.VariableSort.ALPHABETICAL_ASC)
 

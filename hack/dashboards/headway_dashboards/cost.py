@@ -26,7 +26,7 @@ def panels() -> list[Any]:
         curves(
             "Tokens by class",
             "Of the whole job, as they are billed.",
-            [Query(total(of("usage/tokens"), "class"), "{{job_name}} {{class}}")],
+            [Query(f"{total(of('usage/tokens'), 'class')} > 0", "{{job_name}} {{class}}")],
             stacked=True,
         ),
         curves(

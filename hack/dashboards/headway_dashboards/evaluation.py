@@ -47,8 +47,8 @@ def panels() -> list[Any]:
             span=12,
         ),
         curves(
-            "Episodes in flight",
-            "By candidate.",
+            "Episodes of candidates in flight",
+            "Of an evaluation.",
             [Query(value("eval/in_flight"), "{{job_name}} {{candidate}}")],
             span=12,
         ),

@@ -16,7 +16,7 @@ def made() -> Board:
         "job",
         "Headway / Job",
         "Learning, health, speed and cost of one job; of several, their curves lie over each other.",
-        [board.namespace(), board.kind(), board.job_name()],
+        [board.namespace(), board.kind(), board.job_name(all_at_first=False)],
         [
             Section("Now", _now()),
             Section("Learning", learning.panels()),
