@@ -37,7 +37,7 @@ lock: ## resolve pyproject.toml into requirements/*.txt again (LOCK_ARGS=--upgra
 print-venv: ## print where the environment is
 	@echo $(VENV)
 
-.PHONY: lint format types crds
+.PHONY: lint format types crds dashboards dashboard-pictures
 lint: venv ## ruff: rules and format
 	$(PY) -m ruff check $(wildcard $(SOURCES))
 	$(PY) -m ruff format --check $(wildcard $(SOURCES))
@@ -51,6 +51,10 @@ crds: venv ## write crds/, the chart's copies and the reference page from the mo
 	$(PY) -m headway_api.crd charts/headway/files/crds
 	$(PY) -m headway_api.docs docs/reference/crds.md
 	$(PY) -m headway_api.recipes --policy charts/headway/files/guard-rails.yaml
+dashboards: venv ## write the Grafana dashboards of the chart from the metric families
+	PYTHONPATH=hack/dashboards $(PY) -m headway_dashboards charts/headway/files/dashboards
+dashboard-pictures: venv ## draw docs/dashboards/*.png from a job that is run for it (2 minutes)
+	PYTHONPATH=hack/dashboards:tests/support $(PY) -m headway_dashboards.pictures docs/dashboards
 
 .PHONY: test test-unit test-oracles test-integration test-e2e test-long test-chaos
 test: export CHAOS_KILLS ?= 1

@@ -61,6 +61,8 @@ PORT_ENGINE: Final = 8000
 """vLLM's own HTTP server."""
 PORT_WEIGHTS: Final = 8001
 """The weight agent beside vLLM: takes a manifest, fetches, verifies, makes the engine swap."""
+PORT_ENGINE_METRICS: Final = 8002
+"""What vLLM counts, for scrapers; nothing else of it can be reached there."""
 PORT_BROKER: Final = 8200
 PORT_LEARNER: Final = 8300
 """Probes of the learner (`/healthz`, `/readyz`), in every learner pod."""

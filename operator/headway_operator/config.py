@@ -80,8 +80,8 @@ class OperatorConfig(Model):
     metrics_from: tuple[dict[str, Any], ...] = (
         {"namespaceSelector": {"matchLabels": {f"{names.GROUP}/metrics": "enabled"}}},
     )
-    """NetworkPolicyPeers that may scrape coordinator and broker: by default, namespaces that carry the
-    label headway.dev/metrics=enabled."""
+    """NetworkPolicyPeers that may scrape coordinator, broker and rollout servers: by default, namespaces that
+    carry the label headway.dev/metrics=enabled."""
     manager: str = DEFAULT_MANAGER
     """Which jobs are this operator's: those whose spec.managedBy is this; one that names nobody is the
     default's. So another version can run beside the first, on jobs of its own."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import aiohttp
 
@@ -37,6 +37,13 @@ class NotJoined(Exception):
 
 class WrongWeights(EngineRefused):
     """A worker was handed, or holds, another tensor than the learner published."""
+
+
+class Exposition(NamedTuple):
+    """What an engine says to a scrape."""
+
+    content: bytes
+    content_type: str
 
 
 class Engine:
@@ -80,6 +87,26 @@ class Engine:
             async with self._http.get(f"{self._url}/metrics", timeout=limit) as response:
                 return await response.text()
         except (aiohttp.ClientError, TimeoutError, UnicodeDecodeError) as error:
+            raise EngineRefused(f"GET /metrics: {type(error).__name__}: {error}") from error
+
+    async def exposition(self, seconds: float, most: int) -> Exposition:
+        """All that it counts, as it says it: within `seconds`, and at most so many bytes.
+
+        Raises:
+            EngineRefused: it did not, or says more.
+        """
+        limit, plain = aiohttp.ClientTimeout(total=seconds), {"Accept-Encoding": "identity"}
+        url, content = f"{self._url}/metrics", bytearray()
+        try:
+            async with self._http.get(url, timeout=limit, headers=plain, allow_redirects=False) as response:
+                if response.status != 200:
+                    raise EngineRefused(f"GET /metrics: {response.status}")
+                async for part in response.content.iter_any():
+                    content += part
+                    if len(content) > most:
+                        raise EngineRefused(f"GET /metrics: vLLM says more than {most} bytes")
+                return Exposition(bytes(content), response.headers.get("Content-Type", "text/plain"))
+        except (aiohttp.ClientError, TimeoutError) as error:
             raise EngineRefused(f"GET /metrics: {type(error).__name__}: {error}") from error
 
     async def next_logprob(self, model: str, context: list[int], token: int) -> float:

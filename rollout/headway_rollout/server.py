@@ -24,7 +24,7 @@ from headway_api.model_names import POLICY
 from headway_api.records import WeightsManifest, WeightsState
 from headway_api.store import Store, open_store
 from headway_api.weights_direct import DirectJoin
-from headway_rollout import deaths, failures, hang, model
+from headway_rollout import deaths, failures, hang, metrics_port, model
 from headway_rollout.agent import application
 from headway_rollout.engine import Engine
 from headway_rollout.launch import KEEP_ADAPTERS, Host, launch
@@ -56,15 +56,17 @@ class Settings:
     address: str
     engine_port: int
     weights_port: int
+    metrics_port: int
     cache: Path
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> Settings:
-        """`HEADWAY_BIND_ADDRESS`, `HEADWAY_ENGINE_PORT`, `HEADWAY_WEIGHTS_PORT`, `HEADWAY_CACHE_DIR`."""
+        """`HEADWAY_BIND_ADDRESS`, `HEADWAY_{ENGINE,WEIGHTS,METRICS}_PORT`, `HEADWAY_CACHE_DIR`."""
         return cls(
             address=environ.get("HEADWAY_BIND_ADDRESS", "0.0.0.0"),
             engine_port=int(environ.get("HEADWAY_ENGINE_PORT", names.PORT_ENGINE)),
             weights_port=int(environ.get("HEADWAY_WEIGHTS_PORT", names.PORT_WEIGHTS)),
+            metrics_port=int(environ.get("HEADWAY_METRICS_PORT", names.PORT_ENGINE_METRICS)),
             cache=Path(environ.get(names.ENV_CACHE, names.CACHE_DIR)),
         )
 
@@ -122,9 +124,11 @@ class RolloutServer:
         stopping = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-        runner = web.AppRunner(application(self, self._token), shutdown_timeout=DRAIN_SECONDS)
-        await runner.setup()
-        await web.TCPSite(runner, self._settings.address, self._settings.weights_port).start()
+        agent, shown = application(self, self._token), metrics_port.application(lambda: self._engine)
+        listening = [
+            await self._listen(agent, self._settings.weights_port),
+            await self._listen(shown, self._settings.metrics_port),
+        ]
         try:
             # The engine closes an idle connection after 5 s. A request that met the close would look like an
             # engine that fails.
@@ -134,8 +138,15 @@ class RolloutServer:
         finally:
             if self._process is not None:
                 await self._process.stop()
-            await runner.cleanup()
+            for runner in listening:
+                await runner.cleanup()
         event(log, "stopped")
+
+    async def _listen(self, app: web.Application, port: int) -> web.AppRunner:
+        runner = web.AppRunner(app, shutdown_timeout=DRAIN_SECONDS)
+        await runner.setup()
+        await web.TCPSite(runner, self._settings.address, port).start()
+        return runner
 
     async def _until(self, stopping: asyncio.Event, work: Coroutine[None, None, None]) -> None:
         """Run `work`, which ends only by raising, until it does or SIGTERM comes."""

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import threading
+import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -32,6 +33,7 @@ class Pod:
     template: Json
     """Of its Deployment or Job."""
     address: str
+    ready: bool = True
 
     def discovered(self, port: str) -> dict[str, str]:
         """The labels of a target before anything is relabelled; {} where no container has this port."""
@@ -39,6 +41,8 @@ class Pod:
             "__meta_kubernetes_namespace": self.namespace,
             "__meta_kubernetes_pod_name": self.name,
             "__meta_kubernetes_pod_phase": "Running",
+            "__meta_kubernetes_pod_ready": str(self.ready).lower(),
+            "__meta_kubernetes_pod_ip": self.address.rpartition(":")[0],
             "__meta_kubernetes_pod_container_port_name": port,
         }
         for key, value in self.template["metadata"]["labels"].items():
@@ -148,10 +152,13 @@ class Prometheus:
         self._url = url
 
     def ask(self, path: str, **parameters: str) -> Any:
-        """The `data` of an answer."""
+        """The `data` of an answer; AssertionError with its words where it is a refusal."""
         query = urllib.parse.urlencode(parameters)
-        with urllib.request.urlopen(f"{self._url}/api/v1/{path}?{query}", timeout=10) as answer:
-            return json.load(answer)["data"]
+        try:
+            with urllib.request.urlopen(f"{self._url}/api/v1/{path}?{query}", timeout=10) as answer:
+                return json.load(answer)["data"]
+        except urllib.error.HTTPError as error:
+            raise AssertionError(f"{parameters}: {error.read().decode()}") from error
 
     def series(self, expression: str) -> list[tuple[Json, float]]:
         """Labels and value of each series that an expression returns now."""

@@ -89,7 +89,7 @@ class RolloutServer:
         folder.mkdir(parents=True, exist_ok=True)
         self.config = evaluation or job_config(folder, base, **spec)
         self.log = folder / "server.log"
-        self.engine_port, self.weights_port = free_port(), free_port()
+        self.engine_port, self.weights_port, self.metrics_port = free_port(), free_port(), free_port()
         (folder / "job.json").write_text(self.config.model_dump_json(by_alias=True))
         (folder / "token").write_text(TOKEN + "\n")
         environment = os.environ | {
@@ -100,6 +100,7 @@ class RolloutServer:
             "HEADWAY_BIND_ADDRESS": "127.0.0.1",
             "HEADWAY_ENGINE_PORT": str(self.engine_port),
             "HEADWAY_WEIGHTS_PORT": str(self.weights_port),
+            "HEADWAY_METRICS_PORT": str(self.metrics_port),
             "OMP_NUM_THREADS": "1",
             "VLLM_CACHE_ROOT": str(Path(tempfile.gettempdir()) / "headway-tests-vllm"),
         }
@@ -136,6 +137,11 @@ class RolloutServer:
     def agent_url(self) -> str:
         """The weight agent."""
         return f"http://127.0.0.1:{self.weights_port}"
+
+    @property
+    def metrics_url(self) -> str:
+        """Where scrapers are let in."""
+        return f"http://127.0.0.1:{self.metrics_port}"
 
     def tail(self, characters: int = 3000) -> str:
         return self.log.read_text(errors="replace")[-characters:]

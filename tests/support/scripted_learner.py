@@ -39,6 +39,8 @@ class ScriptedLearner:
         self._store = store
         self._layout = layout
         self._publish = publish
+        self.figures: Callable[[int, list[GroupRecord]], dict[str, float]] = lambda step, groups: {}
+        """What it reports of a step, beside its number."""
         self.batches: list[Batch] = []
         self.finished: Finished | None = None
 
@@ -60,7 +62,7 @@ class ScriptedLearner:
             train_tokens={group.group_id: trained_tokens(group) for group in groups},
             weights=manifest,
             durable=step,
-            metrics={"training/global_step": float(step)},
+            metrics={"training/global_step": float(step)} | self.figures(step, groups),
         )
         body = report.model_dump_json().encode()
         self._store.put(self._layout.checkpoint_report(step, 0), body)

@@ -1,7 +1,8 @@
 """Who may speak to whom: a NetworkPolicy a role, from the moment the job exists.
 
     sandbox      from coordinator and broker; to nothing, names (DNS) included
-    rollout      from coordinator (vLLM's development endpoints can replace the weights)
+    rollout      from coordinator (vLLM's development endpoints can replace the weights); scrapers, on a port
+                 that serves what vLLM counts and nothing else
     broker       from coordinator; scrapers
     coordinator  from learner, where there is one; scrapers
     learner      from learner
@@ -49,7 +50,11 @@ def objects(context: Context, roles: tuple[str, ...]) -> list[Wanted]:
         _policy(
             context,
             names.ROLLOUT,
-            [_allow([coordinator], names.PORT_ENGINE, names.PORT_WEIGHTS), *to_rollout],
+            [
+                _allow([coordinator], names.PORT_ENGINE, names.PORT_WEIGHTS),
+                _allow([coordinator, *scrapers], names.PORT_ENGINE_METRICS),
+                *to_rollout,
+            ],
         ),
         _policy(context, names.BROKER, [_allow([coordinator, *scrapers], names.PORT_BROKER)]),
         _policy(

@@ -75,7 +75,11 @@ def _process(context: Context, server_set: int | str | None) -> pods.Process:
         labels=_labels(server_set),
         env={names.ENV_SERVER_SET: str(server_set)} if isinstance(server_set, int) else {},
         image=context.platform.images.rollout,
-        ports={"engine": names.PORT_ENGINE, "weights": names.PORT_WEIGHTS},
+        ports={
+            "engine": names.PORT_ENGINE,
+            "weights": names.PORT_WEIGHTS,
+            "metrics": names.PORT_ENGINE_METRICS,
+        },
         probes={
             "startupProbe": pods.http_probe("/healthz", "weights", period=STARTUP_PERIOD, failures=attempts),
             "readinessProbe": pods.http_probe("/readyz", "weights", period=2, failures=3),

@@ -9,22 +9,39 @@ import pytest
 from chart import FIRST_BUILD_S, render
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(FIRST_BUILD_S)]
+Json = dict[str, Any]
 REGION = {"targetLabel": "region", "replacement": "eu-1"}
 NO_SANDBOXES = {"action": "drop", "sourceLabels": ["__name__"], "regex": "headway_sandbox_.*"}
+NO_ADAPTERS = {"action": "drop", "sourceLabels": ["__name__"], "regex": "vllm:lora_requests_info"}
+KIND = {"sourceLabels": ["__meta_kubernetes_pod_label_headway_dev_job_kind"], "targetLabel": "kind"}
+MONITORS = ["headway-operator", "headway-jobs", "headway-servers"]
 
 
-def endpoints(**settings: Any) -> list[dict[str, Any]]:
-    """Of the operator's and the jobs' monitor."""
+def endpoints(**settings: Any) -> list[Json]:
+    """Of the operator's, the jobs' and the servers' monitor."""
     monitors = render("podmonitor.yaml", {"podMonitor": {"enabled": True, **settings}})
-    assert [monitor["metadata"]["name"] for monitor in monitors] == ["headway-operator", "headway-jobs"]
+    assert [monitor["metadata"]["name"] for monitor in monitors] == MONITORS
     found = [monitor["spec"]["podMetricsEndpoints"] for monitor in monitors]
-    assert [len(each) for each in found] == [1, 1]
+    assert [len(each) for each in found] == [1, 1, 1]
     return [only for (only,) in found]
 
 
-def test_labels_of_samples_stand() -> None:
+def others(endpoint: Json) -> Json:
+    """All but the labels that a target is given."""
+    return {key: value for key, value in endpoint.items() if key != "relabelings"}
+
+
+def test_labels_of_our_samples_stand() -> None:
     usual = {"port": "http", "honorLabels": True, "interval": "30s"}
-    assert endpoints() == [usual, usual]
+    operator, jobs, _ = endpoints()
+    assert (operator, jobs) == (usual, usual | {"relabelings": [KIND]})
+
+
+def test_vllms_samples_get_the_labels_of_their_pod() -> None:
+    *_, servers = endpoints()
+    assert others(servers) == {"port": "metrics", "interval": "30s", "metricRelabelings": [NO_ADAPTERS]}
+    given = {rule["targetLabel"] for rule in servers["relabelings"] if "targetLabel" in rule}
+    assert given == {"job_name", "kind", "purpose", "server", "server_set"}
 
 
 def test_all_that_is_set_is_handed_on() -> None:
@@ -34,14 +51,25 @@ def test_all_that_is_set_is_handed_on() -> None:
         "relabelings": [REGION],
         "metricRelabelings": [NO_SANDBOXES],
     }
+    operator, jobs, servers = endpoints(**settings)
     told = {"port": "http", "honorLabels": True, **settings}
-    assert endpoints(**settings) == [told, told]
+    assert (operator, jobs) == (told, told | {"relabelings": [KIND, REGION]})
+    dropped = {"metricRelabelings": [NO_SANDBOXES, NO_ADAPTERS]}
+    expected = {"port": "metrics", "interval": "1m30s", "scrapeTimeout": "500ms"} | dropped
+    assert others(servers) == expected
+    assert servers["relabelings"][-1] == REGION
 
 
 @pytest.mark.parametrize("empty", ["", None])
 def test_what_is_not_set_is_left_to_prometheus(empty: str | None) -> None:
     bare = {"port": "http", "honorLabels": True}
-    assert endpoints(interval=empty) == [bare, bare]
+    operator, jobs, servers = endpoints(interval=empty, servers={"metricRelabelings": []})
+    assert (operator, others(jobs), others(servers)) == (bare, bare, {"port": "metrics"})
+
+
+def test_vllm_may_be_left_out() -> None:
+    monitors = render("podmonitor.yaml", {"podMonitor": {"enabled": True, "servers": {"enabled": False}}})
+    assert [monitor["metadata"]["name"] for monitor in monitors] == MONITORS[:2]
 
 
 @pytest.mark.parametrize(
@@ -51,6 +79,7 @@ def test_what_is_not_set_is_left_to_prometheus(empty: str | None) -> None:
         {"scrapeTimeout": "10s1m"},
         {"relabelings": [{"target": "region"}]},
         {"metricRelabelings": [{"action": "remove"}]},
+        {"servers": {"enable": True}},
     ],
 )
 def test_a_slip_is_refused(wrong: dict[str, Any]) -> None:

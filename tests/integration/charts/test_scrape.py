@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from chart import FIRST_BUILD_S, render
-from observed_cluster import PASSED, World, job, stamp
+from observed_cluster import PASSED, World, evaluating, job, stamp
 from prometheus_client import generate_latest
 from prometheus_server import Pod, Prometheus, exposing, prometheus_server, scrape_configs
 
@@ -34,11 +34,26 @@ JOB = "refunds"
 """In each namespace there is one of this name."""
 FAILED = "returns"
 """And one that has failed, where there is a leader."""
+SERVERS = {
+    "rollout": ("RLTrainingJob", "train", "training"),
+    "rollout-validation": ("RLTrainingJob", "validation", "validation"),
+    "eval-rollout-0": ("RLEvalJob", "evaluation", "0"),
+}
+"""End of the name of each rollout server's pod: kind of job, purpose and set."""
 LEADING = "headway"
 """The release that has a leader."""
 FAILURES = 100
 """From one scrape to the next: three scrapes within 10 minutes make the rate that is alerted on."""
 PATIENCE_S = 60
+SCRAPED = {
+    *(("headway-system/headway-operator", f"operator-{replica}") for replica in range(2)),
+    *(("next-system/next-headway-operator", f"operator-{replica}") for replica in range(2)),
+    *(("headway-system/headway-jobs", f"{JOB}-{role}-0") for role in ("coordinator", "broker")),
+    *(("next-system/next-headway-jobs", f"{JOB}-{role}-0") for role in ("coordinator", "broker")),
+    *(("headway-system/headway-servers", f"{JOB}-{name}-0") for name in SERVERS),
+    *(("next-system/next-headway-servers", f"{JOB}-{name}-0") for name in SERVERS),
+}
+"""Monitor and pod."""
 
 
 def monitoring(watched: str) -> Json:
@@ -113,15 +128,23 @@ def broker(namespace: str) -> Text:
     return partial(generate_latest, metrics.registry)
 
 
-def templates(namespace: str) -> dict[str, Json]:
-    """Pod templates of a job that trains, by role, as the operator plans them."""
-    body = job(JOB, status=PASSED)
+def vllm() -> bytes:
+    """What a rollout server counts, and the one family that grows with every version of an adapter."""
+    lines = 'vllm:num_requests_running{engine="0"} 2\n', 'vllm:lora_requests_info{running="policy-0.1"} 1\n'
+    return "".join(lines).encode()
+
+
+def templates(namespace: str) -> Iterator[tuple[str, Json]]:
+    """Names and pod templates of a job that trains, with a server for held-out rows, and of the servers of an
+    evaluation of the same name, as the operator plans them."""
+    body = job(JOB, status=PASSED, evaluation={"servers": "Dedicated"})
     body["metadata"]["namespace"] = namespace
-    world = World(body)
-    world.carry_out()
-    owners = [each for (kind, _), each in world.objects.items() if kind in ("Deployment", "Job")]
-    found = [owner["spec"]["template"] for owner in owners]
-    return {each["metadata"]["labels"]["app.kubernetes.io/component"]: each for each in found}
+    training = World(body)
+    training.carry_out()
+    servers = {ref: each for ref, each in evaluating().objects.items() if "-rollout" in ref[1]}
+    for (kind, name), owner in (training.objects | servers).items():
+        if kind in ("Deployment", "Job"):
+            yield name, owner["spec"]["template"]
 
 
 def pods(stack: ExitStack) -> Iterator[Pod]:
@@ -132,10 +155,12 @@ def pods(stack: ExitStack) -> Iterator[Pod]:
             text = operator(release == LEADING and replica == 0, namespace)
             address = stack.enter_context(exposing(text))
             yield Pod(home, f"operator-{replica}", deployment["spec"]["template"], address)
-        served = {"coordinator": coordinator(namespace), "broker": broker(namespace)}
-        for role, template in templates(namespace).items():
+        served = {"coordinator": coordinator(namespace), "broker": broker(namespace), "rollout": vllm}
+        for name, template in templates(namespace):
+            role = template["metadata"]["labels"]["app.kubernetes.io/component"]
             address = stack.enter_context(exposing(served.get(role, lambda: b"wrong_pod 1\n")))
-            yield Pod(namespace, f"{JOB}-{role}-0", template, address)
+            yield Pod(namespace, f"{name}-0", template, address)
+        yield Pod(namespace, f"{JOB}-rollout-1", template, address, ready=False)
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +195,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory, rules: Json) -> Iterato
         folder = tmp_path_factory.mktemp("prometheus")
         server = stack.enter_context(prometheus_server(folder, configs, rules))
         scrapes = "count(count_over_time(up[1m]) >= 3 and up == 1)"
-        until(lambda: [value for _, value in server.series(scrapes)] == [2 * 4], server)
+        until(lambda: [value for _, value in server.series(scrapes)] == [len(SCRAPED)], server)
         yield server
 
 
@@ -182,13 +207,7 @@ def until(holds: Callable[[], bool], server: Prometheus) -> None:
 
 
 def test_pods_that_serve_metrics_are_scraped_and_no_others(prometheus: Prometheus) -> None:
-    scraped = {(labels["job"], labels["pod"]) for labels, _ in prometheus.series("up")}
-    assert scraped == {
-        *(("headway-system/headway-operator", f"operator-{replica}") for replica in range(2)),
-        *(("next-system/next-headway-operator", f"operator-{replica}") for replica in range(2)),
-        *(("headway-system/headway-jobs", f"{JOB}-{role}-0") for role in ("coordinator", "broker")),
-        *(("next-system/next-headway-jobs", f"{JOB}-{role}-0") for role in ("coordinator", "broker")),
-    }
+    assert {(labels["job"], labels["pod"]) for labels, _ in prometheus.series("up")} == SCRAPED
 
 
 def test_no_label_of_ours_is_renamed(prometheus: Prometheus) -> None:
@@ -215,6 +234,7 @@ def test_samples_of_a_job_have_its_name_and_namespace(
             "__name__": metric,
             "namespace": namespace,
             "job_name": JOB,
+            "kind": "RLTrainingJob",
             "pod": f"{JOB}-{role}-0",
             "container": role,
             "endpoint": "http",
@@ -223,6 +243,33 @@ def test_samples_of_a_job_have_its_name_and_namespace(
             "job": f"{home}/{'headway' if release == 'headway' else 'next-headway'}-jobs",
         }
     assert found == {}
+
+
+def test_samples_of_vllm_have_the_job_the_purpose_and_the_server_of_their_pod(prometheus: Prometheus) -> None:
+    found = {
+        (each["namespace"], each["pod"]): each for each, _ in prometheus.series("vllm:num_requests_running")
+    }
+    for release, (home, namespace) in RELEASES.items():
+        for name, (kind, purpose, which) in SERVERS.items():
+            labels = found.pop((namespace, f"{JOB}-{name}-0"))
+            assert re.fullmatch(r"127\.0\.0\.1:\d+", labels.pop("instance"))
+            assert labels == {
+                "__name__": "vllm:num_requests_running",
+                "engine": "0",
+                "namespace": namespace,
+                "job_name": JOB,
+                "kind": kind,
+                "purpose": purpose,
+                "server": "http://127.0.0.1:8000",
+                "server_set": which,
+                "pod": f"{JOB}-{name}-0",
+                "container": "rollout",
+                "endpoint": "metrics",
+                "watches": namespace,
+                "job": f"{home}/{'headway' if release == 'headway' else 'next-headway'}-servers",
+            }
+    assert found == {}
+    assert prometheus.series("vllm:lora_requests_info") == [], "it grows with every version of an adapter"
 
 
 def test_jobs_are_counted_and_shown_in_their_own_namespace(prometheus: Prometheus) -> None:

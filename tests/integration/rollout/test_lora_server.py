@@ -128,6 +128,19 @@ def test_what_the_prefix_cache_held_is_counted(server: RolloutServer) -> None:
     assert 0 < usage["prompt_tokens_details"]["cached_tokens"] < len(prompt)
 
 
+def test_scrapers_see_what_the_engine_counts_and_reach_nothing_else(server: RolloutServer) -> None:
+    code, text = request("GET", f"{server.metrics_url}/metrics")
+    assert code == 200
+    found = hang.read(text)
+    assert found is not None
+    assert found.tokens > 0
+    reached = {path: request("GET", server.metrics_url + path)[0] for path in ("/health", "/v1/models")}
+    changing = ("/pause", "/update_weights", "/collective_rpc", "/v1/load_lora_adapter", "/metrics")
+    reached |= {path: request("POST", server.metrics_url + path, "{}")[0] for path in changing}
+    assert reached == {**dict.fromkeys(reached, 404), "/metrics": 405}
+    assert request("GET", f"{server.url}/health")[0] == 200, "it is there, where the coordinator asks"
+
+
 def test_an_adapter_arrives_and_changes_the_model(server: RolloutServer, first: WeightsManifest) -> None:
     found = server.score(adapter_name(first.version), CANARY_TOKENS[:9])
     assert found == pytest.approx(first.canary.logprobs[:8], abs=1e-4)

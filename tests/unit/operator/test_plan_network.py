@@ -47,7 +47,6 @@ def test_a_sandbox_reaches_nothing(policies: dict[str, Json]) -> None:
     ("role", "peers", "ports"),
     [
         ("sandbox", {"coordinator", "broker"}, {8080}),
-        ("rollout", {"coordinator"}, {8000, 8001}),
         ("broker", {"coordinator", "scrapers"}, {8200}),
         ("coordinator", {"learner", "scrapers"}, {8100}),
         ("learner", {"learner"}, set()),
@@ -66,6 +65,24 @@ def test_ingress(policies: dict[str, Json], role: str, peers: set[str], ports: s
             found.add("scrapers")
     assert found == peers
     assert {port["port"] for port in rule.get("ports", [])} == ports
+
+
+def test_scrapers_reach_what_vllm_counts_and_not_vllm(policies: dict[str, Json]) -> None:
+    assert policies["rollout"]["ingress"] == [
+        {"from": pods("coordinator"), "ports": [{"protocol": "TCP", "port": port} for port in (8000, 8001)]},
+        {
+            "from": [*pods("coordinator"), PLATFORM.metrics_from[0]],
+            "ports": [{"protocol": "TCP", "port": 8002}],
+        },
+    ]
+
+
+def test_a_platform_without_scrapers_lets_none_in() -> None:
+    quiet = PLATFORM.model_copy(update={"metrics_from": ()})
+    wanted = World(job(), quiet).plan().wanted
+    found = {item.ref[2]: item.body["spec"] for item in wanted if item.ref[0] == "NetworkPolicy"}
+    for rule in found["refunds-rollout"]["ingress"]:
+        assert rule["from"] == pods("coordinator")
 
 
 def test_an_agent_anywhere_reaches_the_gateway_and_changes_nothing_else(policies: dict[str, Json]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from observed_cluster import FROM_MEMORY, IMAGE, PASSED, PLATFORM, SANDBOXED, UID, World, job
+from observed_cluster import FROM_MEMORY, IMAGE, PASSED, PLATFORM, SANDBOXED, UID, World, evaluating, job
 
 from headway_api import names
 from headway_api.config import JobConfig
@@ -369,3 +369,17 @@ def test_the_platforms_share_of_a_sandbox_reaches_the_broker() -> None:
     document = json.loads(data["sandbox-template.json"])
     assert document["template"] == {"spec": {"nodeSelector": {"a": "b"}}}
     assert document["resources"]["limits"]["memory"]
+
+
+def test_every_rollout_server_names_the_port_that_scrapers_reach() -> None:
+    training = World(job(status=PASSED, evaluation={"servers": "Dedicated"}))
+    training.carry_out()
+    sets = evaluating()
+    for world, servers in (
+        (training, ("refunds-rollout", "refunds-rollout-validation")),
+        (sets, ("refunds-eval-rollout-0",)),
+    ):
+        for server in servers:
+            container = world.objects["Deployment", server]["spec"]["template"]["spec"]["containers"][0]
+            ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+            assert ports == {"engine": 8000, "weights": 8001, "metrics": 8002}

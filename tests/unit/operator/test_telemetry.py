@@ -95,7 +95,7 @@ def test_every_family_of_the_operator_is_reported_under_its_name() -> None:
     telemetry.reconciled(0.1, "ApiError")
     telemetry.applied("Job", "created")
     text = generate_latest(telemetry.registry).decode()
-    for family in OPERATOR:
+    for family in (*OPERATOR, *JOBS):
         assert f"\n{prometheus_name(family.name)}" in text or text.startswith(prometheus_name(family.name))
     for family in JOBS:
         assert f"\n{prometheus_name(family.name)}{{" in text

@@ -1,0 +1,53 @@
+"""`python -m headway_dashboards FOLDER`: write the dashboards. With `--check`, say what differs instead."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from headway_dashboards import fleet, job, sandboxes, servers
+from headway_dashboards.board import Board
+
+MADE_BY = "make dashboards"
+
+
+def boards() -> list[Board]:
+    """All of them."""
+    return [fleet.made(), job.made(), servers.made(), sandboxes.made()]
+
+
+def differing(folder: Path) -> list[str]:
+    """Files that are not what the code makes, that are missing, or that nothing makes."""
+    made = {f"{board.name}.json": board.text() for board in boards()}
+    there = {path.name: path.read_text() for path in folder.glob("*.json")}
+    return sorted(name for name in made.keys() | there.keys() if made.get(name) != there.get(name))
+
+
+def write(folder: Path) -> None:
+    """Make the folder what the code says."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for board in boards():
+        (folder / f"{board.name}.json").write_text(board.text())
+    for path in folder.glob("*.json"):
+        if path.stem not in {board.name for board in boards()}:
+            path.unlink()
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="headway_dashboards", description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--check", action="store_true", help="write nothing; fail where the files are others")
+    options = parser.parse_args(arguments)
+    if not options.check:
+        write(options.folder)
+        return 0
+    found = differing(options.folder)
+    if found:
+        print(f"{options.folder}: {', '.join(found)} differ from the code; run: {MADE_BY}", file=sys.stderr)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,126 @@
+"""What all boards have in common: variables, links between them, alerts drawn over the curves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from grafana_foundation_sdk.builders import dashboard as builders
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models import common, dashboard
+
+from headway_api.metrics import prometheus_name
+from headway_dashboards.panels import DATASOURCE
+from headway_dashboards.promql import FLEET, JOB
+
+TAG: Final = "headway"
+FIRING: Final = 'alertname=~"Headway.+", alertstate="firing"'
+EVERYTHING: Final = ".*"
+"""What All stands for: series without the label are meant too."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """Panels under a heading. One that is folded asks nothing before it is opened."""
+
+    title: str
+    panels: Sequence[Any]
+    folded: bool = False
+
+
+@dataclass(frozen=True)
+class Board:
+    """One dashboard, in the file `<name>.json`."""
+
+    name: str
+    title: str
+    what: str
+    variables: Sequence[builders.QueryVariable]
+    sections: Sequence[Section]
+
+    @property
+    def uid(self) -> str:
+        """In addresses: `/d/<uid>`."""
+        return f"headway-{self.name}"
+
+    def text(self) -> str:
+        """The file."""
+        return JSONEncoder(sort_keys=True, indent=1).encode(self._built()) + "\n"
+
+    def _built(self) -> dashboard.Dashboard:
+        made = builders.Dashboard(self.title).uid(self.uid).description(self.what).tags([TAG])
+        made = made.refresh("30s").time("now-6h", "now").tooltip(dashboard.DashboardCursorSync.CROSSHAIR)
+        made = made.link(_others()).annotation(self._alerts())
+        made = made.with_variable(
+            builders.DatasourceVariable("datasource").label("Prometheus").type("prometheus")
+        )
+        for variable in self.variables:
+            made = made.with_variable(variable)
+        number = 0
+        for section in self.sections:
+            row = builders.Row(section.title).collapsed(section.folded).id(number := number + 1)
+            panels = [panel.id(number := number + 1) for panel in section.panels]
+            if section.folded:
+                for panel in panels:
+                    row = row.with_panel(panel)
+            made = made.with_row(row)
+            for panel in panels if not section.folded else ():
+                made = made.with_panel(panel)
+        return made.build()
+
+    def _alerts(self) -> builders.AnnotationQuery:
+        """Where an alert of Headway's fires. Those of no job or namespace are shown everywhere."""
+        source = common.DataSourceRef(type_val="prometheus", uid=DATASOURCE)
+        named = {variable.build().name for variable in self.variables}
+        chosen = [f'{label}=~"${label}|"' for label in ("namespace", "job_name") if label in named]
+        expr = f"ALERTS{{{', '.join([FIRING, *chosen])}}}"
+        made = builders.AnnotationQuery().name("Alerts").datasource(source).enable(True).icon_color("red")
+        made = made.expr(expr).step("60s").title_format("{{alertname}}")
+        return made.text_format("{{namespace}} {{job_name}}").tag_keys("severity")
+
+
+def namespace() -> builders.QueryVariable:
+    """The jobs' namespaces."""
+    return _variable("namespace", "Namespace", f"label_values({prometheus_name('job/info')}, namespace)")
+
+
+def kind() -> builders.QueryVariable:
+    """RLTrainingJob and RLEvalJob."""
+    asked = f'{prometheus_name("job/info")}{{namespace=~"$namespace"}}'
+    return _variable("kind", "Kind", f"label_values({asked}, kind)")
+
+
+def job_name(*, all_at_first: bool = True) -> builders.QueryVariable:
+    """Jobs of these namespaces and kinds; the first of them, unless all are to be shown at first."""
+    query = f"label_values({prometheus_name('job/info')}{{{FLEET}}}, job_name)"
+    return _variable("job_name", "Job", query, everything=all_at_first)
+
+
+def purpose() -> builders.QueryVariable:
+    """What servers sample for."""
+    names = f"{prometheus_name('weights/servers')}|vllm:num_requests_running"
+    return _variable("purpose", "Purpose", f'label_values({{__name__=~"{names}", {JOB}}}, purpose)')
+
+
+def server() -> builders.QueryVariable:
+    """Rollout servers."""
+    names = f"{prometheus_name('weights/version')}|vllm:num_requests_running"
+    asked = f'{{__name__=~"{names}", {JOB}, purpose=~"$purpose"}}'
+    return _variable("server", "Server", f"label_values({asked}, server)")
+
+
+def _variable(name: str, label: str, query: str, *, everything: bool = True) -> builders.QueryVariable:
+    source = common.DataSourceRef(type_val="prometheus", uid=DATASOURCE)
+    made = builders.QueryVariable(name).label(label).datasource(source).query({"query": query, "refId": name})
+    made = made.multi(True)
+    if everything:
+        chosen = dashboard.VariableOption(selected=True, text=["All"], value=["$__all"])
+        made = made.include_all(True).all_value(EVERYTHING).current(chosen)
+    made = made.refresh(dashboard.VariableRefresh.ON_TIME_RANGE_CHANGED)
+    return made.sort(dashboard.VariableSort.ALPHABETICAL_ASC)
+
+
+def _others() -> builders.DashboardLink:
+    link = builders.DashboardLink("Headway").type(dashboard.DashboardLinkType.DASHBOARDS).tags([TAG])
+    return link.as_dropdown(False).include_vars(True).keep_time(True)

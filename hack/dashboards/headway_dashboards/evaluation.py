@@ -1,0 +1,55 @@
+"""What an evaluation has measured so far."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headway_dashboards.panels import Query, curves, table
+from headway_dashboards.promql import JOB, narrowed, of, value
+
+KEYS = ("job_name", "candidate", "task", "measure")
+
+
+def panels() -> list[Any]:
+    """Of the job's board: empty for a job that trains."""
+    score = narrowed(JOB, measure="external_score", task="all")
+    return [
+        table(
+            "Measures",
+            "So far, with the ends of the 95 % interval where it has one (docs/evaluation.md).",
+            [
+                Query(of("eval/measure"), "measured"),
+                Query(of("eval/measure_low"), "low"),
+                Query(of("eval/measure_high"), "high"),
+            ],
+            keys=KEYS,
+            span=12,
+            height=10,
+        ),
+        curves(
+            "External score of candidates",
+            "So far, with the ends of the 95 % interval: it narrows as rows are measured.",
+            [
+                Query(value("eval/measure", score), "{{candidate}}"),
+                Query(value("eval/measure_low", score), "{{candidate}} low"),
+                Query(value("eval/measure_high", score), "{{candidate}} high"),
+            ],
+            span=12,
+        ),
+        curves(
+            "Rows",
+            "Those that each candidate was measured on; and of the whole evaluation.",
+            [
+                Query(value("eval/rows"), "{{job_name}} {{candidate}}"),
+                Query(value("job/groups"), "{{job_name}} done, of all candidates"),
+                Query(value("job/max_groups"), "{{job_name}} to do, of all candidates"),
+            ],
+            span=12,
+        ),
+        curves(
+            "Episodes of candidates in flight",
+            "Of an evaluation.",
+            [Query(value("eval/in_flight"), "{{job_name}} {{candidate}}")],
+            span=12,
+        ),
+    ]

@@ -1,0 +1,168 @@
+"""Whether a job is well: signals of collapse, how episodes end, what the agent does."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from headway_dashboards.fleet import SIGNAL_STATES
+from headway_dashboards.panels import PER_MINUTE, YELLOW, Limit, Query, curves, figures, states, table
+from headway_dashboards.promql import BY_JOB, JOB, named, narrowed, of, per_second, total, value
+
+CUT: Final = 0.05
+EXHAUSTED: Final = 0.10
+LOST: Final = 0.01
+"""Where docs/operations.md says that something is to be changed."""
+CONDITIONS: Final = {"1": ("True", "blue"), "0": ("False", "orange"), "-1": ("Unknown", "text")}
+
+
+def panels() -> list[Any]:
+    """Of the job's board."""
+    return [*_signals(), *_endings(), *_conduct(), *_age()]
+
+
+def _signals() -> list[Any]:
+    by_status = {
+        status: of("job/condition", narrowed(JOB, status=status)) for _, (status, _) in CONDITIONS.items()
+    }
+    told = {status: f"max by ({BY_JOB}, type) ({series})" for status, series in by_status.items()}
+    conditions = f"{told['True']} or 0 * {told['False']} or -1 * {told['Unknown']}"
+    return [
+        states(
+            "Signals of collapse",
+            "As the coordinator judges them step by step; docs/signals.md has what each means. "
+            "One without a band is unknown: too few steps, or a figure that this job has not.",
+            Query(value("signal/state"), "{{job_name}} {{signal}}"),
+            SIGNAL_STATES,
+            span=16,
+            height=14,
+        ),
+        table(
+            "Signals now",
+            "What each is judged by, and what that is held against.",
+            [
+                Query(of("signal/state"), "state"),
+                Query(of("signal/value"), "value"),
+                Query(of("signal/threshold"), "threshold"),
+            ],
+            keys=["job_name", "signal"],
+            words={"state": SIGNAL_STATES},
+            span=8,
+            height=14,
+        ),
+        states(
+            "Conditions",
+            "As in the job's status. What is good differs: Stalled should be False, Ready should be True.",
+            Query(conditions, "{{job_name}} {{type}}"),
+            CONDITIONS,
+            span=24,
+            height=10,
+        ),
+    ]
+
+
+def _endings() -> list[Any]:
+    return [
+        curves(
+            "How episodes end",
+            "Share of the batch's episodes with each outcome. "
+            f"Over {LOST:.0%} InfraError is a fault of the environment or its pods.",
+            [Query(named("episodes/outcome_{name}_rate", "outcome"), "{{job_name}} {{outcome}}")],
+            unit="percentunit",
+            limits=[Limit(LOST, YELLOW)],
+        ),
+        figures(
+            "Truncation by kind",
+            f"Over {CUT:.0%} cut at maxTokens: raise rollout.sampling.maxTokens. "
+            f"Over {EXHAUSTED:.0%} at maxTurns: raise agent.builtin.maxTurns.",
+            {
+                "turns": "episodes/turn_limit_rate",
+                "tokens": "episodes/max_tokens_rate",
+                "context": "episodes/context_limit_rate",
+                "time": "episodes/time_limit_rate",
+            },
+            limits=[Limit(CUT, YELLOW), Limit(EXHAUSTED)],
+        ),
+        figures(
+            "Tool calls that fail",
+            "Malformed calls that rise say that the policy loses the format.",
+            {
+                "turns with one that is malformed": "rollout/turns/malformed_tool_call_rate",
+                "malformed, of all calls": "rollout/tool_calls/malformed_share",
+                "answered with an error, of those read": "rollout/tool_calls/failed_share",
+            },
+        ),
+    ]
+
+
+def _conduct() -> list[Any]:
+    return [
+        curves(
+            "Tool calls of an episode",
+            "By tool. A tool whose calls grow without the reward has been found to pay, or to stall.",
+            [
+                Query(value("rollout/tool_calls/mean"), "{{job_name}} all"),
+                Query(named("rollout/tool_calls_of/{name}", "tool"), "{{job_name}} {{tool}}"),
+            ],
+        ),
+        figures(
+            "Length",
+            "Sampled tokens. Answers that grow without end fill the context.",
+            {
+                "of a turn, mean": "rollout/tokens/response_mean",
+                "of a turn, most": "rollout/tokens/response_max",
+                "of an episode, mean": "rollout/tokens/episode_mean",
+            },
+        ),
+        figures(
+            "Turns of an episode",
+            "At agent.builtin.maxTurns an episode is cut.",
+            {"mean": "rollout/turns/mean", "most": "rollout/turns/max"},
+        ),
+        figures(
+            "Repetition",
+            "Share of a turn's phrases that came in it before. Loops of text show here first.",
+            {"mean": "rollout/repetition/mean", "largest of a turn": "rollout/repetition/max"},
+        ),
+        curves(
+            "What the environment reports",
+            "Mean of each number that it sends with its rewards.",
+            [Query(named("rollout/reward_metrics/{name}", "number"), "{{job_name}} {{number}}")],
+        ),
+        figures(
+            "Token histories that drifted",
+            "A conversation was rendered otherwise than it was sampled: its episode becomes several rows.",
+            {"of episodes": "episodes/fork_rate", "of turns": "rollout/turns/fork_rate"},
+        ),
+    ]
+
+
+def _age() -> list[Any]:
+    ended = total(per_second(of("episodes/finished")), "outcome", "purpose")
+    retried = total(per_second(of("episodes/retried")), "purpose")
+    given_up = total(per_second(of("rollout/abandoned_groups")), "reason")
+    return [
+        figures(
+            "Staleness",
+            "Age of the tokens that are trained, in steps. algorithm.maxStepsOffPolicy bounds it.",
+            {
+                "mean": "staleness/lag_mean",
+                "most": "staleness/lag_max",
+                "most, as the learner saw it": "training/lag_max",
+            },
+        ),
+        curves(
+            "Episodes ended",
+            "By outcome and purpose; and those started again after an InfraError.",
+            [
+                Query(f"60 * {ended}", "{{job_name}} {{purpose}} {{outcome}}"),
+                Query(f"60 * {retried}", "{{job_name}} {{purpose}} started again"),
+            ],
+            unit=PER_MINUTE,
+        ),
+        curves(
+            "Groups given up",
+            "Too few scored tries, too old, or no step left. The coordinator's log has group-abandoned.",
+            [Query(f"60 * {given_up}", "{{job_name}} {{reason}}")],
+            unit=PER_MINUTE,
+        ),
+    ]

@@ -1,0 +1,146 @@
+"""Pictures of the dashboards, drawn from what their queries return: not screenshots of Grafana.
+
+    python -m headway_dashboards.pictures FOLDER      # make dashboard-pictures
+
+A job is run and scraped as in the tests (`tests/support/monitored_job.py`). Each panel of the dashboards'
+files is drawn where Grafana would put it; folded sections stay folded.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import matplotlib
+
+matplotlib.use("Agg")
+from matplotlib import pyplot
+from matplotlib.figure import Figure
+from PIL import Image
+
+from headway_dashboards import drawing
+from headway_dashboards.asking import Json, named, sent
+from headway_dashboards.drawing import STEP_SECONDS, WIDTH_INCHES, Box, Curve
+
+FILES: Final = Path("charts/headway/files/dashboards")
+STEPS: Final = 48
+PACE: Final = 0.8
+RATE_SECONDS: Final = 10.0
+"""Over so long a rate is taken: what Grafana would take of a data source scraped every 2.5 s."""
+CAPTION: Final = (
+    "drawn from the dashboard's queries over a job of {:.0f} seconds, not a screenshot of Grafana"
+)
+UNIT_INCHES, DPI = 0.3, 88
+MOST_BYTES: Final = 200_000
+PARTS: Final = {
+    "fleet": [("fleet", None)],
+    "job": [
+        ("job-learning", ("Now", "Learning")),
+        ("job-health", ("Health",)),
+        ("job-speed-and-cost", ("Speed", "Cost")),
+    ],
+    "servers": [("servers", None)],
+    "sandboxes": [("sandboxes", None)],
+}
+"""Board -> pictures, each of these sections or of all."""
+
+
+class Asker:
+    """Answers to the queries of one board, from a Prometheus of the tests."""
+
+    def __init__(self, prometheus: Any, begun: float, ended: float, chosen: dict[str, str]) -> None:
+        self._prometheus = prometheus
+        self._chosen = chosen
+        self.begun, self.ended = begun, ended
+
+    def curves(self, target: Json) -> list[Curve]:
+        """What a query returns, over the whole time or at its end."""
+        expr = sent(target["expr"], self._chosen, scrape_seconds=RATE_SECONDS / 4, step_seconds=STEP_SECONDS)
+        if target.get("instant"):
+            found = self._prometheus.ask("query", query=expr, time=f"{self.ended}")["result"]
+            points = [(each["metric"], [each["value"]]) for each in found]
+        else:
+            span = {"start": f"{self.begun}", "end": f"{self.ended}", "step": f"{STEP_SECONDS}"}
+            found = self._prometheus.ask("query_range", query=expr, **span)["result"]
+            points = [(each["metric"], each["values"]) for each in found]
+        return [self._curve(target, labels, values) for labels, values in points]
+
+    def _curve(self, target: Json, labels: dict[str, str], values: list[list[Any]]) -> Curve:
+        known = [(float(at) - self.begun, float(value)) for at, value in values]
+        known = [(at, value) for at, value in known if math.isfinite(value)] or [(0.0, math.nan)]
+        name = named(target.get("legendFormat", ""), labels)
+        return Curve(name, labels, [at for at, _ in known], [value for _, value in known])
+
+
+def picture(document: Json, sections: Sequence[str] | None, asker: Asker) -> Figure:
+    """The panels of these sections, where the dashboard has them."""
+    chosen, section = [], ""
+    for panel in document["panels"]:
+        section = panel["title"] if panel["type"] == "row" else section
+        if sections is None or section in sections:
+            chosen.append(panel)
+    top = min(panel["gridPos"]["y"] for panel in chosen)
+    bottom = max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in chosen)
+    height = (bottom - top + 2) * UNIT_INCHES
+    figure = pyplot.figure(figsize=(WIDTH_INCHES, height), dpi=DPI, facecolor="#f4f5f5")
+    above = 1 - 0.35 * UNIT_INCHES / height
+    figure.text(0.006, above, document["title"], fontsize=12, weight="bold", va="top")
+    caption = CAPTION.format(asker.ended - asker.begun)
+    figure.text(0.994, above, caption, fontsize=7.5, color="#666", ha="right", va="top")
+    for panel in chosen:
+        place = panel["gridPos"]
+        below = 1 - (place["y"] - top + 1.4 + place["h"]) * UNIT_INCHES / height
+        tall = place["h"] * UNIT_INCHES / height
+        box = Box(place["x"] / 24, below, place["w"] / 24, tall, height)
+        if panel["type"] == "row":
+            drawing.heading(figure, panel, box)
+        else:
+            drawing.draw(figure, panel, box, [asker.curves(target) for target in panel["targets"]])
+    return figure
+
+
+def save(figure: Figure, path: Path) -> None:
+    """As a PNG of few colors."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", facecolor=figure.get_facecolor())
+    pyplot.close(figure)
+    Image.open(buffer).convert("RGB").quantize(48, dither=Image.Dither.NONE).save(path, optimize=True)
+    assert path.stat().st_size < MOST_BYTES, f"{path}: {path.stat().st_size} bytes"
+
+
+def main(folder: Path) -> None:
+    """Run a job, and draw every board."""
+    from monitored_job import monitored_job
+    from whole_job import JOB
+
+    folder.mkdir(parents=True, exist_ok=True)
+    with (
+        tempfile.TemporaryDirectory() as place,
+        monitored_job(Path(place), steps=STEPS, pace=PACE) as watched,
+    ):
+        while not watched.prometheus.series("headway_training_loss"):
+            time.sleep(0.2)
+        begun, patience = time.time(), time.monotonic() + 10 * STEPS * PACE
+        while watched.job.course.step < STEPS - 1:
+            assert time.monotonic() < patience, "the job does not come to its end"
+            time.sleep(0.5)
+        ended = time.time()
+        for board, parts in PARTS.items():
+            document = json.loads((FILES / f"{board}.json").read_text())
+            chosen = dict.fromkeys(("namespace", "kind", "job_name", "purpose", "server"), ".*")
+            if board != "fleet":
+                chosen |= {"kind": "RLTrainingJob", "job_name": JOB}
+            for name, sections in parts:
+                asker = Asker(watched.prometheus, begun, ended, chosen)
+                save(picture(document, sections, asker), folder / f"{name}.png")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

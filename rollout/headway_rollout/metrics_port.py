@@ -1,0 +1,43 @@
+"""vLLM's own figures for scrapers, on a port that answers nothing else.
+
+vLLM's port has development endpoints that replace the weights, so only the job's coordinator is let in there.
+Scrapers are let in here instead: each GET of /metrics is asked of vLLM over loopback, and its answer is
+handed on as it came. No other path, method, query or header goes through.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from aiohttp import web
+
+from headway_rollout.engine import Engine, EngineRefused
+
+ANSWER_SECONDS: Final = 8.0
+"""Longest that a scrape waits; Prometheus gives up after 10 s unless told otherwise."""
+MOST_BYTES: Final = 16 << 20
+"""A hundred times what vLLM says at its start."""
+
+
+def application(engine: Callable[[], Engine | None]) -> web.Application:
+    """The one route, without a token; `engine` is None while vLLM loads the base model."""
+    one_at_a_time = asyncio.Lock()
+
+    async def metrics(_request: web.Request) -> web.Response:
+        found = engine()
+        if found is None:
+            return web.Response(status=503, text="vLLM is still loading the base model\n")
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS), one_at_a_time:
+                text = await found.exposition(ANSWER_SECONDS, MOST_BYTES)
+        except EngineRefused as error:
+            return web.Response(status=502, text=f"{error}\n")
+        except TimeoutError:
+            return web.Response(status=504, text=f"vLLM did not answer within {ANSWER_SECONDS:.0f} s\n")
+        return web.Response(body=text.content, headers={"Content-Type": text.content_type})
+
+    app = web.Application()
+    app.router.add_get("/metrics", metrics, allow_head=False)
+    return app

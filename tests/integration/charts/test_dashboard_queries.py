@@ -1,0 +1,109 @@
+"""Every query of every dashboard returns series, from a real Prometheus that scraped a job that ran.
+
+`whole_job` says what of that job is real. Its alerts are judged by the chart's rules, without their waits.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from chart import FIRST_BUILD_S, ROOT
+from monitored_job import SCRAPE_SECONDS, Monitored, monitored_job
+from prometheus_server import Prometheus
+from whole_job import JOB, NAMESPACE
+
+from headway_dashboards.asking import Question, questions, sent, variables
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(FIRST_BUILD_S)]
+Json = dict[str, Any]
+BOARDS = [
+    json.loads(path.read_text()) for path in sorted((ROOT / "charts/headway/files/dashboards").glob("*.json"))
+]
+ASKED = [question for board in BOARDS for question in questions(board)]
+CHOSEN = {
+    "namespace": f"({NAMESPACE}|elsewhere)",
+    "kind": "(RLEvalJob|RLTrainingJob)",
+    "job_name": f"({JOB}|another)",
+    "purpose": ".*",
+    "server": ".*",
+}
+"""As Grafana writes several values, and All."""
+PATIENCE_S = 60
+STEP_S = 0.5
+
+
+class Answers:
+    """What each question was answered, asked again until it was."""
+
+    def __init__(self, prometheus: Prometheus, begun: float) -> None:
+        self._prometheus = prometheus
+        self._begun = begun
+        self.found: dict[Question, list[Json]] = {}
+
+    def gather(self) -> None:
+        """Ask until nothing is left to ask, or patience ends."""
+        ends = time.monotonic() + PATIENCE_S
+        while (left := [each for each in ASKED if each not in self.found]) and time.monotonic() < ends:
+            for question in left:
+                if labels := self._ask(question):
+                    self.found[question] = labels
+            time.sleep(0.5)
+
+    def _ask(self, question: Question) -> list[Json]:
+        expr = sent(question.expr, CHOSEN, scrape_seconds=SCRAPE_SECONDS, step_seconds=STEP_S)
+        if question.instant:
+            return [labels for labels, value in self._prometheus.series(expr) if math.isfinite(value)]
+        now = time.time()
+        found = self._prometheus.ask(
+            "query_range", query=expr, start=f"{self._begun}", end=f"{now}", step=f"{STEP_S}"
+        )["result"]
+        return [each["metric"] for each in found if any(math.isfinite(float(v)) for _, v in each["values"])]
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Monitored, Answers]]:
+    begun = time.time()
+    with monitored_job(tmp_path_factory.mktemp("job"), steps=200, pace=0.3) as job:
+        answers = Answers(job.prometheus, begun)
+        answers.gather()
+        yield job, answers
+
+
+@pytest.mark.parametrize("board", BOARDS, ids=lambda it: it["uid"])
+def test_every_query_returns_series(watched: tuple[Monitored, Answers], board: Json) -> None:
+    _, answers = watched
+    silent = [each for each in questions(board) if each not in answers.found]
+    assert [(each.panel, each.expr) for each in silent] == []
+
+
+@pytest.mark.parametrize("board", BOARDS, ids=lambda it: it["uid"])
+def test_legends_name_labels_that_the_series_have(watched: tuple[Monitored, Answers], board: Json) -> None:
+    _, answers = watched
+    for question in questions(board):
+        wanted = set(re.findall(r"\{\{(\w+)\}\}", question.legend))
+        if not question.panel.startswith("annotation"):
+            assert any(wanted <= labels.keys() for labels in answers.found[question]), question
+
+
+@pytest.mark.parametrize("board", BOARDS, ids=lambda it: it["uid"])
+def test_variables_have_values(watched: tuple[Monitored, Answers], board: Json) -> None:
+    job, _ = watched
+    for name, query in variables(board).items():
+        chosen = sent(query, CHOSEN, scrape_seconds=SCRAPE_SECONDS, step_seconds=STEP_S)
+        series, label = re.fullmatch(r"label_values\((.+), (\w+)\)", chosen).groups()  # type: ignore[union-attr]
+        found = job.prometheus.ask(f"label/{label}/values", **{"match[]": series})
+        assert label == name
+        assert found != [], query
+
+
+def test_the_rules_are_sound_where_the_dashboards_are(watched: tuple[Monitored, Answers]) -> None:
+    job, _ = watched
+    judged = [rule for group in job.prometheus.ask("rules")["groups"] for rule in group["rules"]]
+    assert judged != []
+    assert {rule["name"]: rule.get("lastError", "") for rule in judged if rule["health"] != "ok"} == {}

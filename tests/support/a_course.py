@@ -1,0 +1,128 @@
+"""A course of training as a test plays it: what the model says, what it is worth, what the optimizer tells.
+
+The model learns: it answers right more and more often, wastes fewer calls, and its entropy falls. Nothing is
+computed; the platform around it is to have something to show.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+from headway_api.metrics import OBJECTIVE, TIMING, TRAINING
+from headway_api.records import GroupRecord
+
+Json = dict[str, Any]
+OF_COORDINATOR = {"timing_s/eval", "timing_s/weight_sync"}
+LEARNERS = {family.name for family in (*OBJECTIVE, *TRAINING, *TIMING)} - OF_COORDINATOR
+"""Every figure of a step that the learner reports."""
+TOOLS = ("look_up", "count", "list_rows")
+WORDS = ("gold", "row", "case", "clerk", "since", "spring", "open", "was", "the", "and", "by", "left")
+
+
+@dataclass
+class Course:
+    """One course, of which everybody asks the state of now."""
+
+    rng: random.Random = field(default_factory=lambda: random.Random(20))
+    step: int = 0
+
+    @property
+    def skill(self) -> float:
+        """Chance that an episode succeeds."""
+        return 0.15 + 0.75 * (1 - math.exp(-self.step / 18))
+
+    def says(self, prompt: str) -> tuple[str, str]:
+        """The model's next turn, and why it ended."""
+        turn, luck = prompt.count("<tool_response>"), self.rng.random()
+        if luck < 0.15 * (1 - self.skill):
+            return "<tool_call>{oops}</tool_call><|im_end|>", "stop"
+        if turn == 0 or (turn < 3 and luck < 0.5):
+            name = self.rng.choice(TOOLS[: 1 + turn])
+            call = f'{{"name": "{name}", "arguments": {{"key": "{self.rng.randrange(100)}"}}}}'
+            return f"<tool_call>\n{call}\n</tool_call><|im_end|>", "stop"
+        words = [self.rng.choice(WORDS) for _ in range(self.rng.randrange(3, 8 + self.step // 8))]
+        cut = self.rng.random() < 0.06
+        return " ".join(words) + ("" if cut else ".<|im_end|>"), "length" if cut else "stop"
+
+    def environment(self, verb: str, body: Json) -> Json:
+        """What the sandbox answers."""
+        if verb == "reset":
+            return {"messages": [{"role": "user", "content": "Handle the case."}], "tools": []}
+        if verb == "tool":
+            failed = self.rng.random() < 0.2 * (1 - self.skill)
+            return {"content": "error: no such row" if failed else "gold", "done": False}
+        right, neat = float(self.rng.random() < self.skill), float(self.rng.random() < 0.9)
+        return {"reward": 0.8 * right + 0.2 * neat, "score": right, "metrics": {"right": right, "neat": neat}}
+
+    def figures(self, step: int, groups: list[GroupRecord]) -> dict[str, float]:
+        """What the learner reports of a step; nothing of the weights before the first."""
+        self.step = step
+        if step == 0:
+            return {}
+        found = self._optimizer(step) | self._rows(groups) | self._seconds()
+        assert found.keys() == LEARNERS, found.keys() ^ LEARNERS
+        return found
+
+    def _around(self, value: float, spread: float = 0.15) -> float:
+        return value * self.rng.lognormvariate(0, spread)
+
+    def _optimizer(self, step: int) -> dict[str, float]:
+        late, around = math.exp(-step / 25), self._around
+        return {
+            "training/loss": self.rng.gauss(0.02 * late, 0.01),
+            "training/grad_norm": around(0.3 + 0.5 * late) * (8 if step == 33 else 1),
+            "training/learning_rate": 4e-5 * min(1.0, step / 5),
+            "training/ratio_mean": self.rng.gauss(1, 0.01),
+            "training/ratio_min": around(0.6),
+            "training/ratio_max": around(1.8),
+            "training/clip_fraction": around(0.01),
+            "training/entropy": around(0.2 + 0.7 * late, 0.03),
+            "training/correction_weight_mean": self.rng.gauss(1, 0.005),
+            "training/masked_fraction": around(0.002),
+            "training/reference_kl": around(0.02 * (1 - late)),
+            "training/mismatch_kl": around(0.0006),
+            "training/mismatch_far_share": around(0.0004),
+            "training/effective_sample_share": 1 - around(0.01),
+            "training/logprob_gap_mean": self.rng.gauss(0, 0.002),
+            "training/logprob_gap_max": around(0.4),
+            "training/updates": 1.0,
+            "training/micro_batches": 2.0,
+            "training/lag_mean": 0.6,
+            "training/lag_max": 1.0,
+        }
+
+    def _rows(self, groups: list[GroupRecord]) -> dict[str, float]:
+        episodes = [episode for group in groups for episode in group.scored]
+        rows = [row for episode in episodes for row in episode.rows]
+        tokens = float(sum(len(row.tokens) for row in rows))
+        trained = sum(len({episode.reward for episode in group.scored}) > 1 for group in groups)
+        return {
+            "training/epoch": 0.0,
+            "training/global_step": float(self.step),
+            "training/num_groups": float(len(groups)),
+            "training/num_trajectories": float(len(episodes)),
+            "training/total_tokens": tokens,
+            "training/num_datums": float(len(rows)),
+            "training/datums_per_trajectory": len(rows) / len(episodes),
+            "training/action_tokens_mean": 0.2 * tokens / len(episodes),
+            "training/obs_tokens_mean": 0.8 * tokens / len(episodes),
+            "training/trainable_token_positions": 0.2 * tokens,
+            "training/nontrainable_token_positions": 0.8 * tokens,
+            "training/trainable_token_ratio": 0.2,
+            "training/num_trained_groups": float(trained),
+        }
+
+    def _seconds(self) -> dict[str, float]:
+        around = self._around
+        found = {
+            "timing_s/wait_for_batch": around(0.25),
+            "timing_s/policy_update": around(0.35),
+            "timing_s/save_checkpoint": around(0.04),
+            "timing_s/prune": around(0.01),
+            "timing_s/publish_weights": around(0.05),
+        }
+        training = sum(found.values()) - found["timing_s/wait_for_batch"]
+        return found | {"timing_s/training": training, "timing_s/step": sum(found.values())}

@@ -1,0 +1,108 @@
+"""A Prometheus that scrapes a whole job as the chart's PodMonitors say, and judges by the chart's rules."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from chart import render
+from episodes import a_group
+from observed_cluster import evaluating
+from prometheus_server import Pod, Prometheus, exposing, prometheus_server, scrape_configs
+from whole_job import JOB, NAMESPACE, SERVERS, Shown, whole_job
+
+from headway_analysis.comparison import compare_all
+from headway_analysis.measures.tries import Place, Rules, tries_of
+from headway_api.signals import STATE_VALUES
+from headway_coordinator.evaluation import view
+from headway_coordinator.evaluation.state import CandidateState, EvalState
+from headway_coordinator.metrics.prometheus import Exporter, Sample
+
+Json = dict[str, Any]
+HOME = "headway-system"
+SCRAPE_SECONDS = 1.0
+VALUES: Json = {
+    "watchNamespaces": [NAMESPACE],
+    "prometheusRule": {"enabled": True},
+    "podMonitor": {"enabled": True, "interval": "1s", "scrapeTimeout": "900ms"},
+}
+
+
+@dataclass(frozen=True)
+class Monitored:
+    """A job, and who watches it."""
+
+    job: Shown
+    prometheus: Prometheus
+
+
+@contextmanager
+def monitored_job(folder: Path, *, steps: int, pace: float) -> Iterator[Monitored]:
+    """A job under watch, as long as the block lasts."""
+    with ExitStack() as stack:
+        job = stack.enter_context(whole_job(folder, steps=steps, pace=pace))
+        pods = list(_pods(stack, job))
+        configs = [
+            config
+            for monitor in render("podmonitor.yaml", VALUES, namespace=HOME)
+            for config in scrape_configs(monitor, pods)
+        ]
+        (home := folder / "prometheus").mkdir()
+        yield Monitored(job, stack.enter_context(prometheus_server(home, configs, _rules())))
+
+
+def _rules() -> Json:
+    """The chart's, but that an alert fires at once: the job lives for seconds."""
+    (made,) = render("prometheusrule.yaml", VALUES, namespace=HOME)
+    rules = copy.deepcopy(made["spec"])
+    for group in rules["groups"]:
+        for rule in group["rules"]:
+            rule.pop("for", None)
+    return rules
+
+
+def _pods(stack: ExitStack, job: Shown) -> Iterator[Pod]:
+    templates = job.fleet.templates()
+    yield Pod(NAMESPACE, f"{JOB}-coordinator-0", templates[f"{JOB}-coordinator"], job.coordinator)
+    yield Pod(NAMESPACE, f"{JOB}-broker-0", templates[f"{JOB}-broker"], job.broker)
+    for number in range(SERVERS):
+        yield Pod(NAMESPACE, f"{JOB}-rollout-{number}", templates[f"{JOB}-rollout"], job.servers[number])
+    signals = Exporter(NAMESPACE, JOB, functools.partial(_signals, job))
+    at = stack.enter_context(exposing(signals.text))
+    yield Pod(NAMESPACE, f"{JOB}-coordinator-1", templates[f"{JOB}-coordinator"], at)
+    (deployment,) = render("deployment.yaml", VALUES, namespace=HOME)
+    at = stack.enter_context(exposing(job.fleet.text))
+    yield Pod(HOME, "operator-0", deployment["spec"]["template"], at)
+    measuring = evaluating().objects["Job", f"{JOB}-eval-coordinator"]["spec"]["template"]
+    at = stack.enter_context(exposing(_evaluation().text))
+    yield Pod(NAMESPACE, f"{JOB}-eval-coordinator-0", measuring, at)
+
+
+def _signals(job: Shown) -> Iterator[Sample]:
+    """What a coordinator shows of the signals in its job's status."""
+    for signal in job.fleet.world.body["status"].get("signals", ()):
+        which = {"signal": signal["name"]}
+        yield Sample("signal/state", STATE_VALUES[signal["state"]], which)
+        yield Sample("signal/value", float(signal["value"]), which)
+        yield Sample("signal/threshold", float(signal["threshold"]), which)
+
+
+def _evaluation() -> Exporter:
+    """What the coordinator of an evaluation shows: two candidates on eight rows."""
+    rewards = {"base": (0, 0, 1, 0, 1, 0, 0, 1), "tuned": (1, 0, 1, 1, 1, 1, 0, 1)}
+    tries = {
+        name: [
+            one
+            for row, reward in enumerate(found)
+            for one in tries_of(a_group(f"e-{name}-{row:06d}", [reward]), Place(name, row), Rules())
+        ]
+        for name, found in rewards.items()
+    }
+    compared = compare_all(tries, [1], "base", None)
+    state = EvalState({name: CandidateState(name) for name in tries}, rows=8)
+    return Exporter(NAMESPACE, JOB, lambda: view.samples(compared, state))

@@ -1,0 +1,107 @@
+"""The operator's view of a fleet, without a cluster: its planner over observed worlds, its own telemetry.
+
+One job is told its coordinator's status as it comes; the others stand beside it in other states.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from observed_cluster import PASSED, World, evaluating, job
+from prometheus_client import generate_latest
+
+from headway_api import names
+from headway_operator.cache import Cache
+from headway_operator.telemetry import SUCCESS, Telemetry
+
+Json = dict[str, Any]
+SIGNALS: list[Json] = [
+    {"name": "EntropyFalling", "state": "Suspect", "since": 8, "value": "0.31", "threshold": "0.35"},
+    {"name": "GradientSpiking", "state": "Raised", "since": 5, "value": "4.1", "threshold": "3"},
+    {"name": "RewardFlat", "state": "Clear", "since": 4, "value": "0.4", "threshold": "0.02"},
+]
+"""Of a job whose coordinator says none."""
+
+
+class Fleet:
+    """Jobs in the cache of an operator that leads."""
+
+    def __init__(self, namespace: str, name: str, steps: int) -> None:
+        self.world = _running(job(name, schedule={"maxSteps": steps}), namespace)
+        self.telemetry = Telemetry()
+        self.telemetry.leader.set(1)
+        self._cache, self._version, self._lock = Cache(), 1, threading.Lock()
+        self.telemetry.count_jobs(self._cache)
+        for world in (self.world, *_others(namespace)):
+            self._put(world)
+        self.telemetry.reconciled(0.02, "Conflict")
+
+    def coordinator_says(self, status: Json) -> None:
+        """What its coordinator writes, and what the operator makes of it."""
+        began = time.monotonic()
+        with self._lock:
+            known = {each["type"]: each for each in self.world.body["status"].get("conditions", [])}
+            known |= {each["type"]: each for each in status.get("conditions", [])}
+            told = {"signals": SIGNALS} | status | {"conditions": [*known.values()]}
+            self.world.body["status"] |= copy.deepcopy(told)
+            self.world.now = datetime.now(UTC)
+            for item in self.world.carry_out().wanted:
+                self.telemetry.applied(item.ref[0], "unchanged")
+            self._put(self.world)
+        self.telemetry.reconciled(time.monotonic() - began, SUCCESS)
+
+    def text(self) -> bytes:
+        """What the leading replica answers a scrape."""
+        with self._lock:
+            return generate_latest(self.telemetry.registry)
+
+    def templates(self) -> dict[str, Json]:
+        """Pod templates of the job, by the name of their owner."""
+        objects = self.world.objects.items()
+        return {
+            name: owner["spec"]["template"]
+            for (kind, name), owner in objects
+            if kind in ("Deployment", "Job")
+        }
+
+    def _put(self, world: World) -> None:
+        self._version += 1
+        world.body["metadata"]["resourceVersion"] = str(self._version)
+        assert self._cache.put(copy.deepcopy(world.body))
+
+
+def _running(body: Json, namespace: str) -> World:
+    """A job whose every role runs, begun now."""
+    now = datetime.now(UTC)
+    body["metadata"] |= {"namespace": namespace, "creationTimestamp": now.isoformat()}
+    body["status"] = copy.deepcopy(PASSED)
+    world = World(body)
+    world.now = now
+    world.carry_out()
+    world.ready(*names.ROLES[:4])
+    world.carry_out()
+    return world
+
+
+def _others(namespace: str) -> list[World]:
+    """A job that stalls, one that failed, an evaluation at work."""
+    stalled = _running(job("invoices", schedule={"maxSteps": 200}), namespace)
+    stalled.body["metadata"]["uid"] = "uid-of-invoices"
+    reading = {"step": 12, "maxSteps": 200, "stalled": "no sandbox is to be had: 0/4 nodes are available"}
+    stalled.body["status"] |= {"progress": reading, "reward": {"mean": "0.31"}, "signals": SIGNALS[:1]}
+    stalled.carry_out()
+    failed = _running(job("triage"), namespace)
+    failed.body["metadata"]["uid"] = "uid-of-triage"
+    failed.gave_up("coordinator", "DatasetEmpty", "no row is left", "spec.data.train.uri")
+    failed.carry_out()
+    measuring = evaluating()
+    measuring.body["metadata"] |= {"namespace": namespace, "uid": "uid-of-the-evaluation"}
+    measuring.body["status"] |= {"progress": {"groups": 5, "ofGroups": 16, "serverSets": [0]}}
+    since = datetime.now(UTC) - timedelta(minutes=3)
+    for world in (stalled, failed, measuring):
+        world.body["metadata"]["creationTimestamp"] = since.isoformat()
+    return [stalled, failed, measuring]

@@ -1,0 +1,287 @@
+"""One job whose every `/metrics` is there to be scraped: coordinator, broker, servers, operator.
+
+Real: the coordinator with its whole loop, the broker with its pool and leases, the operator's planner and
+telemetry over a cache that holds the job, the port of the rollout servers for scrapers. Played: the model's
+words and the optimizer's figures (`a_course`), Kubernetes' API of pods (`played_pods`), and weight agents.
+vLLM's own figures are a recording of a real one (`recorded_vllm`).
+
+The job runs in a thread of its own, as does what answers for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import json
+import random
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from a_course import Course
+from a_job import publishing
+from aiohttp import web
+from faulty_servers import Fault, Scripted, serving, weights_slot
+from lease_service import free_port
+from observed_fleet import Fleet
+from played_pods import PlayedPods, sandboxes
+from recorded_vllm import Told
+from scripted_learner import ScriptedLearner
+from speaking_job import job as speaking
+from speaking_job import speaking_engine, until_ready
+
+from headway_api.config import JobConfig
+from headway_api.prices import DatedPrices, PriceBook, Prices
+from headway_api.records import StepReport
+from headway_api.store import FileStore
+from headway_coordinator.coordinator import Coordinator
+from headway_coordinator.engines.router import Endpoint
+from headway_rollout import metrics_port
+from headway_rollout.engine import Engine
+from headway_sandbox.broker import pods, pool
+from headway_sandbox.broker.leases import Leases
+from headway_sandbox.broker.metrics import Metrics
+from headway_sandbox.broker.service import Service
+from headway_sandbox.broker.warm import WarmPool
+
+Json = dict[str, Any]
+NAMESPACE, JOB, TOKEN = "team", "refunds", "secret"
+SERVERS = 2
+LOST_EVERY_SECONDS = 4.0
+"""So often the node under a sandbox is lost."""
+BOOK = PriceBook(
+    name="test",
+    entries=[
+        DatedPrices(
+            since=datetime(2020, 1, 1, tzinfo=UTC).date(),
+            prices=Prices(prefill="2", sample="8", train="6", evaluation_sample="8", sandbox_seconds="0.001"),
+        )
+    ],
+)
+
+
+@dataclass
+class Shown:
+    """Where to scrape what, while the job goes on."""
+
+    fleet: Fleet
+    course: Course
+    coordinator: str = ""
+    broker: str = ""
+    servers: list[str] = field(default_factory=list)
+    evaluation: str = ""
+    operator: str = ""
+
+
+def configured(folder: Path, steps: int) -> JobConfig:
+    """The job as its coordinator and its broker are told."""
+    fields: Json = {
+        "algorithm": {"batchSize": 4, "groupSize": 4},
+        "schedule": {"maxSteps": steps, "maxEpochs": 1000},
+        "rollout": {
+            "sampling": {"maxTokens": 64},
+            "timeoutSeconds": 20,
+            "maxConcurrency": 24,
+            "maxRetries": 2,
+        },
+        "evaluation": {"everySteps": 5, "passK": [1, 2], "groupSize": 2, "sampling": {"temperature": 1}},
+    }
+    made = speaking(folder, **fields)
+    for name, many in (("train", 24), ("validation", 8)):
+        rows = [{"prompt": f"{name} {n}", "task": "odd" if n % 2 else "even"} for n in range(many)]
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    content = made.model_dump(mode="json", by_alias=True, exclude_none=True)
+    for block in ("train", "validation"):
+        content["spec"]["data"][block]["taskColumn"] = "task"
+    return JobConfig.model_validate(content | {"name": JOB, "namespace": NAMESPACE})
+
+
+def resting(mean_seconds: float, rng: random.Random) -> Fault:
+    """Answer after a while, of exponential length."""
+
+    async def rest(request: web.Request) -> None:
+        await asyncio.sleep(rng.expovariate(1 / mean_seconds))
+
+    return rest
+
+
+@asynccontextmanager
+async def broker(config: JobConfig, api: PlayedPods) -> AsyncIterator[str]:
+    """The real one."""
+    metrics, kind = Metrics(config), pods.Kind(config)
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
+        limits = pool.Limits(minimum=4, maximum=config.most_episodes, starting_at_once=16)
+        warm = WarmPool(api, http, kind, pods.Platform({}, {}, []), limits, metrics)  # type: ignore[arg-type]
+        leases = Leases(warm, http, TOKEN, metrics)
+        app = Service(warm, leases, metrics, TOKEN).app()
+        async with listening(app) as url:
+            work = [asyncio.create_task(warm.run()), asyncio.create_task(leases.run()), losing(api)]
+            try:
+                yield url
+            finally:
+                for task in work:
+                    task.cancel()
+                await asyncio.gather(*work, return_exceptions=True)
+
+
+def losing(api: PlayedPods) -> asyncio.Task[None]:
+    """Now and then a sandbox is gone with an episode in it."""
+
+    async def lose() -> None:
+        while True:
+            await asyncio.sleep(LOST_EVERY_SECONDS)
+            if api.leases:
+                api.lose(next(iter(api.leases)))
+
+    return asyncio.create_task(lose())
+
+
+@asynccontextmanager
+async def listening(app: web.Application, host: str = "127.0.0.1") -> AsyncIterator[str]:
+    """The URL of a server of this process."""
+    runner = web.AppRunner(app, shutdown_timeout=0.1, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, host, 0).start()
+    try:
+        yield f"http://{host}:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+def weight_agent(rng: random.Random) -> Scripted:
+    """It takes what it is told after a moment; the first weights are not those described."""
+    made = Scripted({**weights_slot("?slot=validation"), **weights_slot()})
+    take, refused = made.answers["POST /v1/weights"], [True]
+
+    def taken(manifest: Any) -> Any:
+        if refused:
+            refused.clear()
+            return {
+                "version": None,
+                "ready": False,
+                "error": "another digest",
+                "reason": "VerificationFailed",
+            }
+        return take(manifest) | {"error": None, "reason": None, "canary_error": abs(rng.gauss(0, 2e-5))}
+
+    made.answers = {**made.answers, "POST /v1/weights": taken}
+    made.faults["POST /v1/weights"] = resting(0.1, rng)
+    return made
+
+
+class PacedLearner(ScriptedLearner):
+    """A step takes its time; the last one waits until it may be taken."""
+
+    pace = 0.6
+    last = 0
+    may_end: asyncio.Event
+
+    async def announce(self, http: aiohttp.ClientSession, report: StepReport) -> None:
+        await asyncio.sleep(self.pace if report.step else 0)
+        if report.step == self.last:
+            await self.may_end.wait()
+        await super().announce(http, report)
+
+
+async def _live(
+    folder: Path, steps: int, pace: float, shown: Shown, ready: threading.Event, over: asyncio.Event
+) -> None:
+    """The whole job, until `over` or its end."""
+    rng, config, store, port = random.Random(3), configured(folder, steps), FileStore(), free_port()
+    api = PlayedPods(rng)
+    async with AsyncExitStack() as stack:
+        address = await stack.enter_async_context(sandboxes(api, shown.course.environment))
+        pods.url_of = address
+        broker_url = await stack.enter_async_context(broker(config, api))
+        endpoints = [await _server(stack, folder, shown, rng) for _ in range(SERVERS)]
+
+        async def discover() -> set[Endpoint]:
+            return {*endpoints}
+
+        coordinator = Coordinator(
+            config,
+            TOKEN,
+            store,
+            folder / "cache",
+            shown.fleet.coordinator_says,
+            broker_url=broker_url,
+            discover=discover,
+            port=port,
+            book=BOOK,
+        )
+        running = asyncio.create_task(coordinator.run())
+        await until_ready(running, port)
+        learner = PacedLearner(
+            f"http://127.0.0.1:{port}",
+            TOKEN,
+            store,
+            coordinator.layout,
+            publishing(store, coordinator.layout),
+        )
+        learner.figures, learner.pace, learner.last, learner.may_end = shown.course.figures, pace, steps, over
+        training = asyncio.create_task(learner.run())
+        shown.coordinator, shown.broker = f"127.0.0.1:{port}", broker_url.removeprefix("http://")
+        ready.set()
+        ending = asyncio.create_task(over.wait())
+        await asyncio.wait({running, training, ending}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (running, training, ending):
+            task.cancel()
+        ended = await asyncio.gather(running, training, return_exceptions=True)
+        for error in ended:
+            if isinstance(error, Exception):
+                raise error
+
+
+async def _server(stack: AsyncExitStack, folder: Path, shown: Shown, rng: random.Random) -> Endpoint:
+    """A rollout server: scripted, but for its figures and the port that scrapers reach."""
+    made, told = speaking_engine(folder, shown.course.says), Told()
+
+    async def metrics(request: web.Request) -> web.StreamResponse:
+        return web.Response(text=told.text())
+
+    made.faults = {"GET /metrics": metrics, "POST /inference/v1/generate": resting(0.05, rng)}
+    engine = await stack.enter_async_context(serving(made))
+    agent = await stack.enter_async_context(serving(weight_agent(rng)))
+    http = await stack.enter_async_context(aiohttp.ClientSession())
+    app = metrics_port.application(functools.partial(Engine, http, engine.url))
+    url = await stack.enter_async_context(listening(app, f"127.0.0.{len(shown.servers) + 1}"))
+    shown.servers.append(url.removeprefix("http://"))
+    return Endpoint(engine.url, agent.url)
+
+
+@contextmanager
+def whole_job(folder: Path, *, steps: int, pace: float) -> Iterator[Shown]:
+    """A job that goes on in another thread while the block lasts; its last step waits for the end."""
+    shown = Shown(Fleet(NAMESPACE, JOB, steps), Course())
+    ready, failure = threading.Event(), list[BaseException]()
+    loop = asyncio.new_event_loop()
+    over = asyncio.Event()
+
+    def live() -> None:
+        try:
+            loop.run_until_complete(_live(folder, steps, pace, shown, ready, over))
+        except BaseException as error:  # handed to the thread that waits for the job
+            failure.append(error)
+        finally:
+            ready.set()
+
+    address_of = pods.url_of
+    thread = threading.Thread(target=live, daemon=True)
+    thread.start()
+    try:
+        assert ready.wait(60), "the job is not up"
+        if not failure:
+            yield shown
+    finally:
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(over.set)
+        thread.join(30)
+        pods.url_of = address_of
+    if failure:
+        raise failure[0]

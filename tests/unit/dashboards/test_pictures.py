@@ -1,0 +1,82 @@
+"""A picture has every panel of its dashboard, with what its queries returned."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chart import ROOT
+from matplotlib.figure import Figure
+from PIL import Image
+
+from headway_dashboards.asking import panels
+from headway_dashboards.drawing import shown
+from headway_dashboards.pictures import PARTS, Asker, picture, save
+
+Json = dict[str, Any]
+LABELS = {"namespace": "team", "kind": "RLTrainingJob", "job_name": "refunds", "state": "Training"}
+
+
+class Canned:
+    """Answers each query with two series, of which one is no number."""
+
+    def ask(self, path: str, **asked: str) -> Json:
+        points = [[100.0, "2"], [101.0, "3"]] if path == "query_range" else [101.0, "3"]
+        nothing = [[100.0, "NaN"]] if path == "query_range" else [100.0, "NaN"]
+        key = "values" if path == "query_range" else "value"
+        return {"result": [{"metric": LABELS, key: points}, {"metric": {"job_name": "b"}, key: nothing}]}
+
+
+def document(board: str) -> Json:
+    read: Json = json.loads((ROOT / f"charts/headway/files/dashboards/{board}.json").read_text())
+    return read
+
+
+def drawn(board: str, sections: tuple[str, ...] | None = None) -> Figure:
+    chosen = dict.fromkeys(("namespace", "kind", "job_name", "purpose", "server"), ".*")
+    return picture(document(board), sections, Asker(Canned(), 100.0, 110.0, chosen))
+
+
+def words(figure: Figure) -> set[str]:
+    return {text.get_text() for text in figure.texts}
+
+
+@pytest.mark.parametrize("board", PARTS)
+def test_each_panel_that_is_not_folded_is_drawn_in_one_picture(board: str) -> None:
+    folded = {each["title"] for row in document(board)["panels"] for each in row.get("panels", ())}
+    expected = {each["title"] for each in panels(document(board))} - folded
+    found = [words(drawn(board, sections)) for _, sections in PARTS[board]]
+    assert expected <= set.union(*found)
+    assert all("not a screenshot of Grafana" in " ".join(each) for each in found)
+
+
+def test_the_newest_value_stands_in_the_legend() -> None:
+    figure = drawn("sandboxes", ("Pool",))
+    legends = [axes.get_legend() for axes in figure.axes if axes.get_legend() is not None]
+    said = {text.get_text() for legend in legends for text in legend.get_texts()}
+    assert "refunds waiting   3" in said
+    assert "b waiting   -" in said
+
+
+def test_a_picture_is_a_small_file(tmp_path: Path) -> None:
+    save(drawn("sandboxes"), tmp_path / "sandboxes.png")
+    assert Image.open(tmp_path / "sandboxes.png").size[0] > 1000
+    assert (tmp_path / "sandboxes.png").stat().st_size < 200_000
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (0.051, "percentunit", "5.1 %"),
+        (1.5, "currencyUSD", "$1.5"),
+        (0.02, "s", "20 ms"),
+        (75.0, "s", "75 s"),
+        (12345.0, "short", "12.3 K"),
+        (0.0003, "suffix: nat", "0.0003 nat"),
+        (float("nan"), "s", "-"),
+    ],
+)
+def test_numbers_have_their_unit(value: float, unit: str, text: str) -> None:
+    assert shown(value, unit) == text
