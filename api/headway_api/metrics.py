@@ -418,7 +418,7 @@ JOBS: Final = (
         "",
         *("state", "reason", "loss", "base_model", "manager"),
     ),
-    of_job("active", "1 while the job is to work: it has not ended, and is neither suspended nor deleted."),
+    of_job("active", "1 while the job is to work: neither suspended, paused or deleted, nor at its end."),
     of_job(
         "condition",
         "1 for each condition of a job, with the status (True, False or Unknown) and reason that it has.",

@@ -65,14 +65,13 @@ def state_of(job: Json) -> str:
 
 
 def is_active(job: Json) -> bool:
-    """Whether the job is to work: it has not ended, and nobody suspended or deleted it."""
+    """Whether the job is to work: it has not ended or paused itself, and nobody suspended or deleted it."""
     ended = any(
         known.get("type") in TERMINAL and known.get("status") == "True"
         for known in _items(job, "status", "conditions")
     )
-    return (
-        not ended and _at(job, "spec", "suspend") is not True and not job["metadata"].get("deletionTimestamp")
-    )
+    suspended = _at(job, "spec", "suspend") is True or _is_paused(job)
+    return not ended and not suspended and not job["metadata"].get("deletionTimestamp")
 
 
 _COMMON: Final = ((("status", "usage", "cost"), "cost"),)
@@ -96,6 +95,12 @@ MOMENTS: Final = (
     (("status", "completionTime"), "completed"),
 )
 ROLE: Final = {"restarts": "restarts", "desired": "pods_desired", "ready": "pods_ready"}
+
+
+def _is_paused(job: Json) -> bool:
+    """Whether there is a pause that nobody has ended. It counts from the raise on, while pods still stop."""
+    paused = _moment(_at(job, "status", "pause", "time"))
+    return paused is not None and paused != _moment(_at(job, "status", "resumedPause"))
 
 
 def _numbers(kind: str) -> Sequence[tuple[tuple[str, ...], str]]:

@@ -48,8 +48,10 @@ def suspended(context: Context, situation: Situation) -> Condition:
             return condition(kind, True, why.reason, f"every pod is gone: {why.message}")
         return condition(kind, False, Reason.SUSPENDING, f"pods are being stopped: {why.message}")
     known = find(context.job.status.conditions, kind)
-    if known is not None and (known.status == "True" or known.reason == Reason.RESUMED):
+    if known is not None and known.status == "True":
         return condition(kind, False, Reason.RESUMED, pauses.words_of_resumed(context.job))
+    if known is not None and known.reason == Reason.RESUMED:
+        return condition(kind, False, Reason.RESUMED, known.message)
     return condition(kind, False, Reason.NOT_SUSPENDED)
 
 

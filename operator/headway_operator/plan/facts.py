@@ -20,7 +20,7 @@ from headway_operator.plan.context import JobStatus
 
 MOST_SIGNALS: Final = 16
 """As many as the status lists, those that are raised first."""
-OTHERWISE_TOLD: Final = (Reason.SUSPENDED, Reason.INVALID_SPEC)
+OTHERWISE_TOLD: Final = (Reason.SUSPENDED, Reason.PAUSED, Reason.INVALID_SPEC)
 """Reasons of Stalled of which another fact tells."""
 SIGNALS: Final = {name.lower(): str(name) for name in SignalName}
 
@@ -97,9 +97,9 @@ def _of_condition(known: Condition, status: JobStatus) -> Fact | None:
         case ConditionType.PROGRESSING, "True", _:
             return Fact("started.once", "Started", _beginning(status), at=known.last_transition_time)
         case ConditionType.SUSPENDED, "True", _:
-            return _since(known, "Suspended", f"every pod is gone; {_figures(status)}")
+            return _paused(known, status) or _suspended(known, status)
         case ConditionType.SUSPENDED, "False", Reason.RESUMED:
-            return _since(known, "Resumed", f"spec.suspend is false again; {_figures(status)}")
+            return _since(known, "Resumed", f"{words or 'spec.suspend is false again'}; {_figures(status)}")
         case ConditionType.WEIGHTS_IN_SYNC, "False", reason:
             return _since(known, "WeightsOutOfSync", f"{reason}: {words}", warning=True)
         case ConditionType.GATE_PASSED, "True", _:
@@ -117,6 +117,22 @@ def _of_condition(known: Condition, status: JobStatus) -> Fact | None:
 def _since(known: Condition, reason: str, message: str, *, warning: bool = False) -> Fact:
     when = known.last_transition_time
     return Fact(f"{reason.lower()}.{int(when.timestamp())}", reason, message, warning, when)
+
+
+def _suspended(known: Condition, status: JobStatus) -> Fact:
+    return _since(known, "Suspended", f"every pod is gone; {_figures(status)}")
+
+
+def _paused(known: Condition, status: JobStatus) -> Fact | None:
+    """By the pause's own time: `suspend`, set and taken back meanwhile, makes no other pause of it. What may
+    be long comes last, so that no limit cuts the command."""
+    if known.reason != Reason.PAUSED or not isinstance(status, RLTrainingJobStatus) or not status.pause:
+        return None
+    found = status.pause
+    step = _of(found.step, status.progress.max_steps if status.progress else None)
+    text = f"{found.signal} at {step}: every pod is gone. To go on: {found.resume}; {found.message}"
+    key = f"paused.{int(found.time.timestamp())}"
+    return Fact(key, "Paused", text, warning=True, at=known.last_transition_time)
 
 
 def _refused(status: JobStatus) -> Iterator[Fact]:

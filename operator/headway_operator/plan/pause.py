@@ -53,8 +53,9 @@ def words(job: RLTrainingJob | RLEvalJob, found: Pause) -> str:
 
 
 def words_of_resumed(job: RLTrainingJob | RLEvalJob) -> str:
-    """What is said of a job whose pause a person has ended; nothing of one that was never paused."""
-    if not isinstance(job, RLTrainingJob) or (found := job.status.pause) is None or ended(job) != found.time:
+    """What is said of a job whose pause ends now; nothing of any other."""
+    found = _unended(job)
+    if found is None or not is_resumed(job):
         return ""
     return f"the pause of {found.time:%Y-%m-%dT%H:%M:%SZ} ({found.signal} at step {found.step}) was ended"
 

@@ -40,6 +40,8 @@ SERVERS = {
     "eval-rollout-0": ("RLEvalJob", "evaluation", "0"),
 }
 """End of the name of each rollout server's pod: kind of job, purpose and set."""
+HALTED = "exchanges"
+"""And one that has paused itself. Of its signs no alert is to tell."""
 LEADING = "headway"
 """The release that has a leader."""
 FAILURES = 100
@@ -92,15 +94,23 @@ ENDED: Json = {
     "signals": IN_TROUBLE["signals"],
 }
 """That of one that has failed."""
+PAUSED: Json = {
+    "state": "Suspended",
+    "reason": "Paused",
+    "conditions": [{"type": kind, "status": "True", "reason": "Paused"} for kind in ("Suspended", "Stalled")],
+    "pause": {"signal": "NothingToTrain", "step": 12, "time": stamp(utc_now())},
+    "signals": IN_TROUBLE["signals"],
+}
+"""That of one that waits for a person."""
 
 
 def operator(leads: bool, namespace: str) -> Text:
-    """A replica. The one that leads knows of two jobs, and has failed again whenever it is scraped."""
+    """A replica. The one that leads knows of three jobs, and has failed again whenever it is scraped."""
     telemetry, cache = Telemetry(), Cache()
     telemetry.count_jobs(cache)
     if leads:
         telemetry.leader.set(1)
-        for name, status in ((JOB, IN_TROUBLE), (FAILED, ENDED)):
+        for name, status in ((JOB, IN_TROUBLE), (FAILED, ENDED), (HALTED, PAUSED)):
             body = job(name, status=status)
             body["metadata"] |= {"namespace": namespace, "uid": name}
             cache.put(body)
@@ -278,7 +288,7 @@ def test_jobs_are_counted_and_shown_in_their_own_namespace(prometheus: Prometheu
         for labels, count in prometheus.series("headway_operator_jobs")
     }
     release = "headway-system/headway-operator"
-    assert counted == {("red", "Stalled"): (1, release), ("red", "Failed"): (1, release)}
+    assert counted == {("red", state): (1, release) for state in ("Stalled", "Failed", "Suspended")}
     ((labels, step),) = prometheus.series("headway_job_step")
     assert (labels["kind"], labels["namespace"], labels["job_name"]) == ("RLTrainingJob", "red", JOB)
     assert (step, labels["job"]) == (12, release)
@@ -305,6 +315,7 @@ def test_alerts_are_raised_by_what_was_scraped(prometheus: Prometheus, rules: Js
             "reason": "CreateFailed",
         },
         "HeadwayJobStalled": troubled | {"reason": "NoProgress"},
+        "HeadwayJobPaused": troubled | {"job_name": HALTED},
         "HeadwayJobFailed": failed,
         "HeadwayPreflightFailed": troubled,
         "HeadwayWeightsOutOfSync": troubled | {"reason": "UpdateFailed"},

@@ -156,6 +156,29 @@ def says(kind: str, status: str, reason: str, message: str = "") -> Callable[[St
     return lambda stage: stage.condition(kind, status, reason, message)
 
 
+PAUSE: Json = {
+    "signal": "NothingToTrain",
+    "step": 6,
+    "message": "0 of 4 groups had an advantage. First: easier cases.",
+    "resume": "kubectl annotate rltj refunds -n team headway.dev/resume=NOW --overwrite",
+}
+
+
+def pauses(stage: Stage) -> None:
+    """The last pod is gone: what the coordinator and the operator have said."""
+    stage.set(pause=PAUSE | {"time": stamp(stage.now - timedelta(seconds=30))})
+    for kind in ("Suspended", "Stalled"):
+        stage.condition(kind, "True", "Paused", "paused at step 6: NothingToTrain: ...")
+
+
+def ends_the_pause(stage: Stage) -> None:
+    when = stage.body["status"]["pause"]["time"]
+    stage.set(resumedPause=when).condition("Stalled", "False", "Reconciled")
+    stage.condition(
+        "Suspended", "False", "Resumed", f"the pause of {when} (NothingToTrain at step 6) was ended"
+    )
+
+
 def signals(*states: tuple[str, str, int], healthy: str = "True") -> Callable[[Stage], object]:
     def change(stage: Stage) -> None:
         found = [{"name": name, "state": state, "since": since} for name, state, since in states]
@@ -194,7 +217,11 @@ LIFE: tuple[tuple[Callable[[Stage], object], tuple[str, str, str]], ...] = (
     (signals(("RewardCollapsed", "Clear", 9)),
      ("Normal", "SignalCleared", "RewardCollapsed, raised since step 7, is clear since step 9")),
     (says("Suspended", "True", "Suspended"), ("Normal", "Suspended", "step 4 of 40, external score 0.31")),
-    (says("Suspended", "False", "Resumed"), ("Normal", "Resumed", "step 4 of 40")),
+    (says("Suspended", "False", "Resumed"),
+     ("Normal", "Resumed", "spec.suspend is false again; step 4 of 40")),
+    (lambda stage: stage.set(pause=PAUSE | {"time": stamp(stage.now)}), ("", "", "")),
+    (pauses, ("Warning", "Paused", "NothingToTrain at step 6 of 40: every pod is gone. To go on: kubectl")),
+    (ends_the_pause, ("Normal", "Resumed", "(NothingToTrain at step 6) was ended; step 4 of 40")),
     (lambda stage: stage.set(usage={"cost": "12.5"}), ("", "", "")),
     (steps(40), ("Normal", "Checkpointed", "step 40 of 40")),
     (says("Complete", "True", "MaxStepsReached", "40 steps"),
@@ -276,6 +303,7 @@ def test_a_failure_is_told_with_its_reason(stage: Stage) -> None:
         (says("PreflightPassed", "False", "Warned", "spec.data: short"), "PreflightWarned", "Warning"),
         (says("PreflightPassed", "Unknown", "Skipped"), "", ""),
         (says("Stalled", "True", "Suspended"), "", ""),
+        (says("Stalled", "True", "Paused"), "", ""),
         (says("WeightsInSync", "Unknown", "Pending"), "", ""),
         (says("Suspended", "False", "NotSuspended"), "", ""),
     ],
@@ -361,6 +389,45 @@ def test_of_a_signal_that_nothing_is_known_of_nothing_is_told(stage: Stage) -> N
     others = [(str(name), "Raised", 9) for name in list(SignalName)[1:17]]
     signals(*others, healthy="False")(stage)
     assert set(stage.reasons()) == {"SignalRaised"}, "the list may have been too short for it"
+
+
+def test_a_pause_is_told_once_with_what_was_seen_and_how_to_go_on(stage: Stage) -> None:
+    pauses(stage)
+    ((_, _, message),) = stage.look()
+    assert message == (
+        "NothingToTrain at step 6: every pod is gone. To go on: kubectl annotate rltj refunds -n team "
+        "headway.dev/resume=NOW --overwrite; 0 of 4 groups had an advantage. First: easier cases."
+    )
+    says("Suspended", "True", "Suspended")(stage.later(10))
+    assert stage.reasons() == ["Suspended"], "a person has suspended it too"
+    says("Suspended", "True", "Paused")(stage.later(10))
+    assert stage.look() == []
+    assert stage.restart().look() == []
+    ends_the_pause(stage.later(10))
+    assert stage.reasons() == ["Resumed"]
+    pauses(stage.later(5))
+    assert stage.reasons() == ["Paused"], "another one"
+
+
+def test_an_operator_that_starts_tells_a_pause_that_came_while_none_ran(stage: Stage) -> None:
+    starts(stage)
+    stage.look()
+    stage.set(pause=PAUSE | {"time": stamp(stage.now)}).later(90).restart()
+    status = parse_status(subject_of(stage.body).model, stage.body)
+    stage.operator.look(stage.body, status)
+    for kind in ("Suspended", "Stalled"):
+        stage.condition(kind, "True", "Paused")
+    assert stage.reasons() == ["Paused"]
+    assert stage.restart().look() == []
+    assert stage.later(90).restart().look() == []
+
+
+def test_a_long_word_on_a_pause_costs_no_part_of_the_command(stage: Stage) -> None:
+    stage.set(pause=PAUSE | {"message": "m" * 1024, "time": stamp(stage.now)})
+    says("Suspended", "True", "Paused")(stage)
+    ((_, _, message),) = stage.look()
+    assert PAUSE["resume"] in message
+    assert message.endswith("m...")
 
 
 def test_an_evaluation_tells_its_gate_and_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,11 +7,15 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from job_stages import paused, pausing, resumed_by
+from job_stages import paused, pausing, resumed_by, suspended
 from kstatus import verdict
 from observed_cluster import PLATFORM, World, running, stamp
 
 from headway_api import names
+from headway_api.spec.training import RLTrainingJob
+from headway_api.status import RLTrainingJobStatus
+from headway_operator.plan import events
+from headway_operator.plan.reading import parse_status
 
 Json = dict[str, Any]
 WORKLOADS = {("Job", "refunds-coordinator"), ("Job", "refunds-learner"), ("Deployment", "refunds-rollout")}
@@ -142,6 +146,37 @@ def test_one_that_is_ended_while_pods_stop_is_ended_when_they_are_gone() -> None
     assert told(world) == ("True", "Paused")
     world.carry_out()
     assert told(world) == ("False", "Resumed")
+
+
+def test_its_pause_and_the_end_of_it_are_told_as_such() -> None:
+    told: set[str] = set()
+
+    def news(world: World) -> list[tuple[str, str]]:
+        status = parse_status(RLTrainingJob, world.body)
+        assert isinstance(status, RLTrainingJobStatus)
+        fresh = events.news(status, told)
+        told.update(fact.key for fact in fresh)
+        return [(fact.reason, fact.message) for fact in fresh]
+
+    world = running()
+    news(world)
+    assert news(pausing(world.later(60))) == []
+    ((reason, words),) = news(paused(world.later(60)))
+    pause = world.body["status"]["pause"]
+    assert reason == "Paused"
+    assert words == (
+        f"NothingToTrain at step 12: every pod is gone. To go on: {pause['resume']}; {pause['message']}"
+    )
+    named(world.later(600)).carry_out()
+    ended = f"the pause of {pause['time']} (NothingToTrain at step 12) was ended; step 12"
+    assert news(world) == [("Resumed", ended)]
+    world.carry_out()
+    assert world.told("Suspended")["message"] == ended.partition(";")[0], "it stays what it was"
+    assert news(world.ready(*names.ROLES[:4])) == []
+    assert [each for each, _ in news(suspended(world.later(600)))] == ["Suspended"]
+    world.later(600).body["spec"]["suspend"] = False
+    world.carry_out()
+    assert news(world) == [("Resumed", "spec.suspend is false again; step 12")], "its pause ended long before"
 
 
 def test_an_operator_that_dies_at_any_point_is_carried_on() -> None:

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from observed_cluster import eval_job, job
+from job_stages import ended_pause, paused, pausing
+from observed_cluster import eval_job, job, running
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -56,6 +57,7 @@ TRAINING: Json = {
     ],
     "roles": [{"name": "learner", "desired": 2, "ready": 1, "restarts": 3}],
 }
+PAUSE: Json = {"signal": "NothingToTrain", "step": 12, "time": THEN}
 EVALUATION: Json = {
     "state": "Evaluating",
     "candidates": [{"name": "base", "kind": "Model", "base": "hf://Qwen/Qwen3-8B"}],
@@ -113,7 +115,7 @@ def test_each_figure_of_a_job_is_explained() -> None:
 
 
 def test_the_statuses_here_are_ones_that_are_written() -> None:
-    RLTrainingJobStatus.model_validate(TRAINING)
+    RLTrainingJobStatus.model_validate(TRAINING | {"pause": PAUSE})
     RLEvalJobStatus.model_validate(EVALUATION)
 
 
@@ -183,14 +185,28 @@ def test_each_sign_of_collapse_has_its_state() -> None:
         {"status": {"conditions": [said("Failed", "True", "CrashLoop")]}},
         {"spec": {"suspend": True}},
         {"metadata": {"deletionTimestamp": THEN}},
+        {"status": {"pause": PAUSE}},
+        {"status": {"pause": PAUSE, "resumedPause": "2026-10-31T08:00:00Z"}},
     ],
-    ids=["complete", "failed", "suspended", "deleted"],
+    ids=["complete", "failed", "suspended", "deleted", "paused", "paused once more"],
 )
 def test_a_job_that_is_not_to_work_is_not_active(changed: Json) -> None:
     body = job()
     for part, fields in changed.items():
         body[part] |= fields
     assert served(body)["active"] == 0
+
+
+def test_a_job_whose_pause_a_person_has_ended_is_active() -> None:
+    assert served(job(status={"pause": PAUSE, "resumedPause": "2026-11-01T13:00:00+01:00"}))["active"] == 1
+
+
+def test_a_job_counts_as_paused_for_as_long_as_the_operator_holds_it() -> None:
+    world = running()
+    assert served(world.body)["active"] == 1
+    assert served(pausing(world).body)["active"] == 0, "its pods still stop"
+    assert served(paused(world).body)["active"] == 0
+    assert served(ended_pause(world).body)["active"] == 1
 
 
 def test_a_job_that_is_gone_is_told_of_no_more() -> None:
@@ -240,6 +256,8 @@ def _telemetry_of(body: Json) -> Telemetry:
         ({"signals": ["RewardCollapsed", {"name": "Repetition", "state": ["Raised"]}]}, {"signal"}),
         ({"roles": [{"name": "learner", "restarts": None}]}, {"restarts_total"}),
         ({"conditions": {"type": "Failed"}}, {"condition"}),
+        ({"pause": {"time": "noon"}, "resumedPause": 12}, set()),
+        ({"pause": THEN}, set()),
     ],
 )  # fmt: skip
 def test_a_broken_field_costs_its_own_samples_only(broken: Json, lost: set[str]) -> None:
@@ -254,7 +272,7 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=8,
 )
-FIELDS = sorted({*TRAINING, *EVALUATION})
+FIELDS = sorted({*TRAINING, *EVALUATION, "pause", "resumedPause"})
 
 
 @given(st.dictionaries(st.sampled_from(FIELDS), JSON), st.booleans())
