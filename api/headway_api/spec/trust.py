@@ -117,8 +117,7 @@ class CollapseSpec(SpecModel):
             f"self.maxRemedies == {MOST_REMEDIES})",
             "spec.collapse: remedies and maxRemedies have no effect unless policy is Remediate; remove them",
             lambda self: (
-                self.policy == "Remediate"
-                or (self.remedies, self.max_remedies) == (REMEDIES, MOST_REMEDIES)
+                self.policy == "Remediate" or (self.remedies, self.max_remedies) == (REMEDIES, MOST_REMEDIES)
             ),
             "remedies",
         ),
