@@ -329,7 +329,8 @@ def test_one_that_was_replaced_exports_nothing(start: Callable[..., Process]) ->
     old = start("old")
     written: list[StepReport] = []
     publisher = SimpleNamespace(complete=lambda store, newest: written.append(newest))
-    learner = SimpleNamespace(_journal=old.journal, _publisher=publisher, _store=old.store)
+    parts = SimpleNamespace(publisher=publisher)
+    learner = SimpleNamespace(_journal=old.journal, _parts=parts, _store=old.store)
     Learner.export(cast(Learner, learner), old.report(10))
     assert len(written) == 1
     start("new")

@@ -14,8 +14,9 @@ from headway_api.exits import RETRIABLE, JobError
 from headway_api.records import Batch, Finished, StepReport
 from headway_trainer import coordinator as client
 from headway_trainer import loop as module
+from headway_trainer.assembly import _require_one
 from headway_trainer.coordinator import Coordinator, Unreachable
-from headway_trainer.learner import Learner, _require_one
+from headway_trainer.learner import Learner
 from headway_trainer.loop import Stopwatch, Word, serve
 from headway_trainer.ranks import Ranks
 from headway_trainer.termination import Hold
@@ -47,7 +48,7 @@ class Scripted:
         return self._report()
 
     def prepare(self, batch: Any) -> Any:
-        return batch
+        return "rows", batch.step
 
     def train(self, batch: Any, incarnation: int, before: Stopwatch) -> StepReport:
         self.step += 1

@@ -1,0 +1,317 @@
+"""Directives to the real learner, its engine and its store: what holds afterwards, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import learner_rig as rig
+import pytest
+import remedied
+import torch
+from remedied import LORA, WIDE
+from safetensors.torch import load_file
+from torch import Tensor
+
+from headway_api.in_force import InForce
+from headway_api.records import StepReport
+from headway_trainer import model as models
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+
+WIDER = {"directive": {"in_force": {"adapter": WIDE}}}
+PLAIN = [{"train": 1}, {"train": 2}, {"train": 3}]
+WIDENED = [{"train": 1}, {"train": 2}, WIDER, {"train": 3}]
+WIDENED_CASES: dict[str, dict[str, Any]] = {
+    "stage0": {"zero_stage": 0},
+    "stage2": {"zero_stage": 2},
+    "stage3": {"zero_stage": 3},
+    "stage1-bfloat16": {"zero_stage": 1, "dtype": "bfloat16"},
+    "stage3-bfloat16": {"zero_stage": 3, "dtype": "bfloat16"},
+    "stage2-offload": {"zero_stage": 2, "offload": "cpu"},
+}
+FLOAT32 = [name for name in WIDENED_CASES if "bfloat16" not in name]
+CISPO = {"loss": "cispo"}
+OTHERWISE = {
+    "loss": "ppo",
+    "clip": {"low": 0.8, "high": 1.2},
+    "kl": {"coefficient": 5.0},
+    "learning_rate": 5e-4,
+}
+AS_SPEC = {
+    "algorithm": {key: value for key, value in OTHERWISE.items() if key != "learning_rate"},
+    "optimizer": {"learningRate": OTHERWISE["learning_rate"]},
+}
+
+
+def back(*steps: int, **in_force: Any) -> dict[str, Any]:
+    return {"directive": {"restore": steps, "in_force": in_force}}
+
+
+CASES: dict[str, dict[str, Any]] = {
+    **{name: {"lora": LORA, **settings, "moves": WIDENED} for name, settings in WIDENED_CASES.items()},
+    "plain": {"lora": LORA, "moves": PLAIN},
+    "back": {"lora": LORA, "moves": [*PLAIN, back(2), {"train": 3}]},
+    "back-full": {"zero_stage": 3, "moves": [*PLAIN[:2], back(1), {"train": 2}]},
+    "back-bfloat16": {
+        "lora": LORA,
+        "dtype": "bfloat16",
+        "zero_stage": 1,
+        "moves": [*PLAIN[:2], back(1), {"train": 2}],
+    },
+    "back-to-narrow": {"lora": LORA, "moves": [{"train": 1}, WIDER, {"train": 2}, back(1), {"train": 2}]},
+    "back-and-wide": {"lora": LORA, "moves": [*WIDENED, back(2, adapter=WIDE), {"train": 3}]},
+    "restarted": {"lora": LORA, "moves": [*WIDENED[:3], {"start": {}}, {"train": 3}]},
+    "behind": {
+        "lora": LORA,
+        "moves": [*PLAIN[:2], {"under": {"number": 1, "adapter": WIDE}}, {"train": 3}],
+    },
+    "one": {"lora": LORA, "algorithm": CISPO, "moves": [{"train": 1}]},
+    "otherwise": {
+        "lora": LORA,
+        "algorithm": CISPO,
+        "moves": [{"train": 1}, {"directive": {"in_force": OTHERWISE}}, {"train": 2}],
+    },
+    "as-spec": {"lora": LORA, "moves": [{"start": {"copy": "one", **AS_SPEC}}, {"train": 2}]},
+    "full": {"moves": PLAIN[:2]},
+    "full-otherwise": {
+        "moves": [{"train": 1}, {"directive": {"in_force": OTHERWISE}}, {"train": 2}],
+    },
+    "full-one": {"moves": [{"train": 1}]},
+    "full-as-spec": {"moves": [{"start": {"copy": "full-one", **AS_SPEC}}, {"train": 2}]},
+    "full-and-undone": {
+        "moves": [{"train": 1}, {"directive": {"in_force": OTHERWISE}}, {"directive": {}}, {"train": 2}],
+    },
+    "short": {
+        "moves": [
+            {"train": 1},
+            {"short": True},
+            {"directive": {"in_force": OTHERWISE}},
+            {"short": False},
+            {"directive": {"in_force": OTHERWISE}},
+            {"train": 2},
+        ],
+    },
+    "refused": {
+        "lora": LORA,
+        "checkpoints": {"keepLast": 9},
+        "moves": [
+            *PLAIN[:2],
+            {"lose": 1},
+            {"spoil": 2},
+            back(7, 1, 2),
+            {"directive": {"in_force": {"clip": {"high": 1.2}}}},
+            {"directive": {"in_force": {"loss": "nobodys"}}},
+            {"directive": {"in_force": {"adapter": {"rank": 2, "alpha": 4}}}},
+            {"directive": {"number": 0}},
+            back(2, 0),
+            *PLAIN,
+        ],
+    },
+}
+
+
+class Told:
+    """What the learner of a case said, and what it published."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.steps = {report.step: report for report in remedied.reports(folder, name)}
+        """By step; the newest word of each."""
+
+    def __getitem__(self, step: int) -> StepReport:
+        return self.steps[step]
+
+    def folder(self, step: int) -> Path:
+        return Path(self[step].weights.uri.removeprefix("file://"))
+
+    def adapter(self, step: int) -> dict[str, Tensor]:
+        return load_file(self.folder(step) / "adapter_model.safetensors")
+
+    def digests(self, step: int) -> list[tuple[str, str]]:
+        return [(file.name, file.sha256) for file in self[step].weights.files]
+
+
+@pytest.fixture(scope="module")
+def told(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Told]:
+    folder = tmp_path_factory.mktemp("alone")
+    remedied.start(model, folder, CASES, 1)
+    return lambda name: Told(folder, name)
+
+
+def canaries_apart(one: StepReport, other: StepReport) -> float:
+    assert one.weights.canary is not None
+    assert other.weights.canary is not None
+    pairs = zip(one.weights.canary.logprobs, other.weights.canary.logprobs, strict=True)
+    return max(abs(a - b) for a, b in pairs)
+
+
+@pytest.mark.parametrize("name", WIDENED_CASES)
+def test_a_wider_adapter_computes_the_same(told: Callable[[str], Told], name: str) -> None:
+    case = told(name)
+    assert case[3].in_force == InForce.model_validate({"number": 1, "adapter": WIDE})
+    assert (case[3].groups, case[3].refused, case[3].durable) == ([], None, 2)
+    apart = canaries_apart(case[2], case[3])
+    moved = canaries_apart(case[3], case[4])
+    assert apart < (1e-5 if name in FLOAT32 else 0.02)
+    assert moved > 10 * apart, "the step moved less than the widening: the test proves nothing"
+    for key, new in case.adapter(3).items():
+        old = case.adapter(2)[key]
+        there = tuple(slice(0, size) for size in old.shape)
+        assert torch.equal(new[there], old)
+        rest = new[LORA["rank"] :] if "lora_A" in key else new[:, LORA["rank"] :]
+        assert bool(rest.any()) == ("lora_A" in key)
+    config = json.loads((case.folder(3) / "adapter_config.json").read_text())
+    assert (config["r"], config["lora_alpha"]) == (WIDE["rank"], WIDE["alpha"])
+
+
+def plain_step(model: Any, adam: torch.optim.AdamW, number: int, taken: int) -> None:
+    """Batch `number` of the rig with PPO in plain PyTorch."""
+    rows = []
+    for group in rig.batch(number, groups=3).groups:
+        scored = [episode for episode in group.episodes if episode.reward is not None]
+        rewards = torch.tensor([episode.reward for episode in scored], dtype=torch.float64)
+        if rewards.std() > 0:
+            found = (rewards - rewards.mean()) / (rewards.std() + 1e-6)
+            rows += [(e.rows[0], float(a)) for e, a in zip(scored, found, strict=True)]
+    tokens = sum(row.action_tokens for row, _ in rows)
+    loss = torch.zeros(())
+    for row, advantage in rows:
+        log_LV = model(torch.tensor([row.tokens])).logits[0].log_softmax(-1)
+        for place in filter(lambda place: row.mask[place], range(len(row.tokens))):
+            ratio = torch.exp(log_LV[place - 1, row.tokens[place]] - row.logprobs[place])
+            loss = loss - torch.min(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage) / tokens
+    adam.zero_grad()
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(adam.param_groups[0]["params"], 1.0)
+    adam.param_groups[0]["lr"] = 1e-3 * min(1.0, (taken + 1) / 2)
+    adam.step()
+
+
+def plain(folder: Path, lora: dict[str, int]) -> tuple[Any, dict[str, Any], torch.optim.AdamW]:
+    spec = rig.job(folder, folder, lora=lora).spec
+    model: Any = models.load(folder, spec.model, spec.seed)
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    rates = {"lr": 1e-3, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.0}
+    return model, trained, torch.optim.AdamW(trained.values(), **rates)
+
+
+def test_moments_of_the_old_part_are_kept_and_those_of_the_new_are_zero(
+    told: Callable[[str], Told], model: Path
+) -> None:
+    """The step after a widening, against plain PyTorch with the moments laid out by hand."""
+    narrow, before, adam = plain(model, LORA)
+    for taken, number in enumerate((1, 2)):
+        plain_step(narrow, adam, number, taken)
+    wide, after, wider_adam = plain(model, WIDE)
+    case = told("stage0")
+    begun, expected = case.adapter(3), case.adapter(4)
+    for name, parameter in after.items():
+        parameter.data.copy_(begun[name.replace(".default.", ".")])
+        kept = adam.state[before[name]]
+        held = {key: torch.zeros_like(parameter) for key in ("exp_avg", "exp_avg_sq")}
+        for key, whole in held.items():
+            whole[tuple(slice(0, size) for size in kept[key].shape)] = kept[key]
+        wider_adam.state[parameter] = {"step": kept["step"].clone(), **held}
+    plain_step(wide, wider_adam, 3, 2)
+    for name, parameter in after.items():
+        torch.testing.assert_close(
+            expected[name.replace(".default.", ".")], parameter.data, rtol=0, atol=2e-6
+        )
+
+
+@pytest.mark.parametrize("name", FLOAT32)
+def test_a_wider_adapter_trains_alike_at_every_stage(told: Callable[[str], Told], name: str) -> None:
+    expected, found = told("stage0").adapter(4), told(name).adapter(4)
+    for key in expected:
+        torch.testing.assert_close(found[key], expected[key], rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "restored", "last"), [("back", 2, 3), ("back-full", 1, 2), ("back-bfloat16", 1, 2)]
+)
+def test_a_learner_goes_back_bit_for_bit_and_its_steps_go_on(
+    told: Callable[[str], Told], name: str, restored: int, last: int
+) -> None:
+    case = told(name)
+    rolled, again = case[last + 1], case[last + 2]
+    assert (rolled.restored, rolled.refused, rolled.in_force.number) == (restored, None, 1)
+    assert case.digests(last + 1) == case.digests(restored) != case.digests(last)
+    assert str(rolled.version) == f"0.{last + 1}"
+    assert case.digests(last + 2) == case.digests(last), "the optimizer went back with the weights"
+    assert again.metrics["training/learning_rate"] == case[last].metrics["training/learning_rate"]
+
+
+def test_a_wider_adapter_is_undone_by_going_back_before_it(told: Callable[[str], Told]) -> None:
+    case = told("back-to-narrow")
+    assert case[4].in_force == InForce(number=2)
+    assert case.digests(4) == case.digests(1)
+    assert case.digests(5) == told("plain").digests(2)
+
+
+def test_a_second_remedy_goes_back_before_the_first_and_keeps_it(told: Callable[[str], Told]) -> None:
+    case = told("back-and-wide")
+    assert case[5].in_force.adapter == case[3].in_force.adapter is not None
+    assert case[5].in_force.number == 2
+    assert case.digests(5) == case.digests(3)
+    assert case.digests(6) == case.digests(4)
+
+
+@pytest.mark.parametrize("name", ["restarted", "behind"])
+def test_one_that_starts_again_has_what_is_in_force(told: Callable[[str], Told], name: str) -> None:
+    """From a checkpoint with the wider adapter; and from one before it, by the next batch's word."""
+    case, expected = told(name), told("stage2")
+    last = max(case.steps)
+    assert case[last].in_force == expected[4].in_force
+    assert case.digests(last) == expected.digests(4)
+
+
+@pytest.mark.parametrize(("changed", "spec"), [("otherwise", "as-spec"), ("full-otherwise", "full-as-spec")])
+def test_loss_rate_and_penalty_are_as_if_the_spec_had_them(
+    told: Callable[[str], Told], changed: str, spec: str
+) -> None:
+    found, expected = told(changed), told(spec)
+    assert found[2].in_force == InForce.model_validate({"number": 1, **OTHERWISE})
+    assert found.digests(2) == found.digests(1)
+    assert found.digests(3) == expected.digests(2)
+    assert found[3].metrics["training/reference_kl"] > 0
+    assert found[3].metrics["training/learning_rate"] == 5e-4
+
+
+def test_a_penalty_is_taken_back(told: Callable[[str], Told]) -> None:
+    case = told("full-and-undone")
+    assert case[3].in_force == InForce(number=2)
+    assert case.digests(4) == told("full").digests(2)
+
+
+def test_a_copy_that_does_not_fit_is_refused_and_the_job_goes_on(told: Callable[[str], Told]) -> None:
+    case = told("short")
+    assert case[2].refused is not None
+    assert case[2].refused.reason == "TooLittleMemory"
+    assert "GiB are needed and 0.0 GiB are free" in case[2].refused.message
+    assert case[2].in_force == InForce()
+    assert (case[3].refused, case[3].in_force.number) == (None, 1)
+    assert case.digests(4) == told("full-otherwise").digests(3)
+
+
+def test_what_cannot_be_done_is_refused_and_changes_nothing(told: Callable[[str], Told]) -> None:
+    case, untouched = told("refused"), told("plain")
+    refused = {step: report.refused for step, report in case.steps.items() if report.refused is not None}
+    assert {step: refusal.reason for step, refusal in refused.items()} == {
+        3: "NothingToRestore",
+        4: "NotApplicable",
+        5: "NotApplicable",
+        6: "AdapterCannotNarrow",
+        7: "TakenBefore",
+    }
+    assert "step 7: " in refused[3].message
+    assert "step 1: " in refused[3].message
+    assert "it is not whole" in refused[3].message
+    assert "clip.low is needed" in refused[4].message
+    assert "loss must be one of" in refused[5].message
+    for step in refused:
+        assert case.digests(step) == case.digests(2)
+        assert case[step].in_force == InForce()
+    assert case[8].restored == 0, "the second one named, where the first is damaged"
+    assert [case.digests(step) for step in (9, 10, 11)] == [untouched.digests(step) for step in (1, 2, 3)]
