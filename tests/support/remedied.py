@@ -3,7 +3,7 @@
     RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 \
         python tests/support/remedied.py BASE_MODEL FOLDER '{"NAME": {"lora": {...}, "moves": [...]}, ...}'
 
-The learner is the product's, from the artifact store to the weights; in the coordinator's place stands a list.
+The learner is the product's, from the artifact store to the weights; a list stands for the coordinator.
 FOLDER/NAME.json gets the report of each step, and FOLDER/NAME holds the job. The moves:
 
     {"train": n}        batch n of the rig, as the next step
@@ -126,10 +126,10 @@ class _Played:
         self._in_force = InForce.model_validate(in_force)
 
     def spoil(self, step: int) -> None:
-        self._touch(step, lambda path: path.write_bytes(b"other bytes"))
+        self._touch(step, "*.pt", lambda path: path.write_bytes(b"other bytes"))
 
     def lose(self, step: int) -> None:
-        self._touch(step, Path.unlink)
+        self._touch(step, "*.*", Path.unlink)
 
     def short(self, short: bool) -> None:
         from headway_trainer import memory
@@ -157,10 +157,10 @@ class _Played:
 
         self._layout = Layout(config.spec.output.uri, config.namespace, config.name, config.uid)
 
-    def _touch(self, step: int, change: Any) -> None:
+    def _touch(self, step: int, which: str, change: Any) -> None:
         if self._ranks.first:
             folder = Path(self._layout.checkpoint(step).removeprefix("file://"))
-            for path in folder.rglob("*.pt"):
+            for path in folder.rglob(which):
                 change(path)
         self._ranks.barrier()
 
