@@ -112,7 +112,7 @@ class JobConfig(Identity):
             revision=model.revision,
             dtype=model.dtype,
             context_length=model.context_length,
-            lora_rank=largest_rank(self.spec),
+            lora_rank=largest_rank(model, self.spec.collapse),
             adapters=2 if self._shares_slots else 1,
             updates=True,
             field="spec.model.base",

@@ -11,8 +11,9 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from headway_api.in_force import AdapterSize, InForce
-from headway_api.spec.model import Lora
+from headway_api.spec.model import Lora, ModelSpec
 from headway_api.spec.training import RLTrainingJobSpec
+from headway_api.spec.trust import CollapseSpec
 
 WIDENED: Final = 2
 """Factor by which the remedy WiderAdapter multiplies rank and alpha."""
@@ -67,13 +68,13 @@ def wider(adapter: Lora | AdapterSize) -> AdapterSize | None:
         return None
 
 
-def largest_rank(spec: RLTrainingJobSpec) -> int | None:
-    """The largest rank that a published adapter of the job may have; None where every weight is trained.
+def largest_rank(model: ModelSpec, collapse: CollapseSpec) -> int | None:
+    """The largest rank that a published adapter of a job may have; None where every weight is trained.
 
     Rollout servers must be started with room for it: they set memory aside for it once. A directive must not
     go beyond it.
     """
-    lora, collapse = spec.model.effective_lora, spec.collapse
+    lora = model.effective_lora
     if lora is None:
         return None
     acts = collapse.policy == "Remediate" and collapse.max_remedies > 0

@@ -96,10 +96,9 @@ async def test_a_running_job_is_changed_between_two_steps(
     assert left(undisturbed.config).checkpoints() == [2, STEPS], "the best one and the last"
 
 
-def put_together_again(log: Path, life: int) -> bool:
-    """Whether the process that is the `life`-th to write `log`, from 0, has made its parts a second time."""
-    lives = log.read_text().split('"event": "loaded"')[1:]
-    return len(lives) > life and '"event": "layout"' in lives[life]
+def lives(log: Path) -> list[str]:
+    """What each process that has written `log` has said since it was loaded."""
+    return log.read_text().split('"event": "loaded"')[1:]
 
 
 @pytest.mark.ci
@@ -110,11 +109,12 @@ async def test_killed_in_the_middle_of_a_remedy_it_ends_where_an_undisturbed_one
     config = rig.job(tmp_path, model, lora=LORA, algorithm={"loss": "cispo"}, checkpoints=CHECKPOINTS)
     served = rig.ScriptedCoordinator(batches())
     async with served.serving() as url:
-        for life, (step, within) in enumerate(((2, False), (2, True), (3, False), (4, True), (5, False))):
+        for step, within in ((2, False), (2, True), (3, False), (4, True), (5, False)):
             async with rig.learner(config, tmp_path, url) as process:
+                before = len(lives(process.log))
                 await rig.reached(served, step)
-                while within and not put_together_again(process.log, life):
-                    await asyncio.sleep(0.01)
+                while within and '"event": "layout"' not in "".join(lives(process.log)[before:]):
+                    await asyncio.sleep(0.01)  # until it has made its parts a second time
                 process.kill()
                 assert await process.exit() in (-signal.SIGKILL, 0)
         async with rig.learner(config, tmp_path, url) as process:

@@ -86,7 +86,7 @@ def test_a_model_that_is_trained_whole_has_no_adapter_to_change(tmp_path: Path) 
     whole = rig.job(tmp_path, tmp_path).spec
     with pytest.raises(NotApplicable, match="there is no adapter"):
         applied(whole, InForce(number=1, adapter=AdapterSize(rank=8, alpha=16)))
-    assert largest_rank(whole) is None
+    assert largest_rank(whole.model, acting(whole).collapse) is None
 
 
 def test_the_default_adapter_can_be_changed_too(tmp_path: Path) -> None:
@@ -111,12 +111,15 @@ def acting(spec: RLTrainingJobSpec, **collapse: Any) -> RLTrainingJobSpec:
 
 
 def test_servers_have_room_for_the_widest_adapter_that_may_come(spec: RLTrainingJobSpec) -> None:
-    assert largest_rank(spec) == 4, "nothing is changed under Alert"
-    assert largest_rank(acting(spec)) == 8
-    assert largest_rank(acting(spec, remedies=("RollBack", "ReferenceKl"))) == 4
-    assert largest_rank(acting(spec, max_remedies=0)) == 4
-    huge = spec.model_copy(update={"model": spec.model.model_copy(update={"lora": Lora(rank=200)})})
-    assert largest_rank(acting(huge)) == 200
+    def room(**collapse: Any) -> int | None:
+        return largest_rank(spec.model, acting(spec, **collapse).collapse)
+
+    assert largest_rank(spec.model, spec.collapse) == 4, "nothing is changed under Alert"
+    assert room() == 8
+    assert room(remedies=("RollBack", "ReferenceKl")) == 4
+    assert room(max_remedies=0) == 4
+    huge = spec.model.model_copy(update={"lora": Lora(rank=200)})
+    assert largest_rank(huge, acting(spec).collapse) == 200
 
 
 def test_a_servers_configuration_asks_for_that_room(tmp_path: Path) -> None:
