@@ -89,6 +89,7 @@ MORE: dict[str, dict[str, Any]] = {
     "back": {"lora": LORA, "moves": [*PLAIN, back(2), {"train": 3}]},
     "back-full": {"zero_stage": 3, "moves": [*PLAIN[:2], back(1), {"train": 2}]},
     "back-bfloat16": {"lora": LORA, **SETTINGS["stage1-bfloat16"], "moves": [*PLAIN, back(2), {"train": 3}]},
+    "back-delta": {"zero_stage": 1, "dtype": "bfloat16", "moves": [*PLAIN[:2], back(1), {"train": 2}]},
     "back-to-narrow": {"lora": LORA, "moves": [{"train": 1}, WIDER, {"train": 2}, back(1), {"train": 2}]},
     "restarted": {"lora": LORA, "moves": [*WIDENED[:3], {"start": {}}, {"train": 3}]},
     "behind": {
@@ -318,6 +319,14 @@ def test_a_learner_goes_back_bit_for_bit_and_its_steps_go_on(
     assert str(rolled.version) == f"0.{last + 1}"
     assert case.digests(last + 2) == case.digests(last), "the optimizer went back with the weights"
     assert again.metrics["training/learning_rate"] == case[last].metrics["training/learning_rate"]
+
+
+@pytest.mark.ci
+def test_weights_that_travel_as_deltas_begin_anew_after_going_back(more: Tell) -> None:
+    case = more("back-delta")
+    assert [case[step].weights.kind for step in range(5)] == ["full", "delta", "delta", "full", "delta"]
+    assert case[3].weights.canary == case[1].weights.canary
+    assert case[4].weights.canary == case[2].weights.canary != case[1].weights.canary
 
 
 @pytest.mark.ci
