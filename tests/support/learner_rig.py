@@ -134,6 +134,7 @@ def job(
     checkpoints: dict[str, Any] | None = None,
     optimizer: dict[str, Any] | None = None,
     sampling: dict[str, Any] | None = None,
+    offload: str = "none",
 ) -> JobConfig:
     """A job over a local folder: the store, the cache and the base model lie below or beside `folder`."""
     training = {"lora": lora} if lora else {"full": {}}
@@ -150,7 +151,10 @@ def job(
                 "checkpoints": checkpoints or {},
                 "optimizer": {"learningRate": 1e-3, "warmupSteps": 2, **(optimizer or {})},
                 "rollout": {"sampling": {"maxTokens": 64, **(sampling or {})}},
-                "learner": {"processesPerNode": processes, "deepspeed": {"zeroStage": zero_stage}},
+                "learner": {
+                    "processesPerNode": processes,
+                    "deepspeed": {"zeroStage": zero_stage, "offload": offload},
+                },
                 "evaluation": {"everySteps": 0, "atStart": False},
                 "output": {"uri": f"file://{folder}/store"},
             },

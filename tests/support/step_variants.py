@@ -14,14 +14,13 @@ with `sum` takes no rows: its gradients are given (see `_sum`).
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import learner_rig as rig
+import ranks_of
 
 STEPS = 3
 OPTIMIZER: dict[str, Any] = {
@@ -45,22 +44,7 @@ def start(base: Path, folder: Path, variants: Mapping[str, Mapping[str, Any]], p
     Raises:
         AssertionError: with the log of the rank that failed.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(rig.free_port()), "OMP_NUM_THREADS": "1"}
-    running = []
-    for rank in range(processes):
-        place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes)}
-        command = [sys.executable, __file__, str(base), str(folder), json.dumps(variants)]
-        with (folder / f"rank{rank}.log").open("wb") as log:
-            environ = {**os.environ, **shared, **place}
-            running.append(subprocess.Popen(command, env=environ, stdout=log, stderr=subprocess.STDOUT))
-    try:
-        codes = [process.wait(timeout=500) for process in running]
-    finally:
-        for process in running:
-            process.kill()
-    for rank, code in enumerate(codes):
-        assert code == 0, (folder / f"rank{rank}.log").read_text()[-6000:]
+    ranks_of.run(__file__, [str(base), str(folder), json.dumps(variants)], folder, processes)
 
 
 def main() -> None:

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headway_api.exits import JobError
+from headway_api.in_force import InForce
 from headway_api.objective import uniform
 from headway_api.records import Batch, EpisodeRecord, GroupRecord, Row, TurnSpan, VersionSpan
 from headway_trainer.objective.advantage import Numbers, Scored
@@ -96,6 +97,8 @@ class TrainingBatch:
     rows_seen: int
     """Rows of scored episodes, those of filtered groups included."""
     lag: Lag
+    in_force: InForce = field(default_factory=InForce)
+    """What it is to be trained under."""
 
     @property
     def train_tokens(self) -> dict[str, int]:
@@ -128,6 +131,7 @@ def training_batch(batch: Batch, objective: Objective) -> TrainingBatch:
         episodes=sum(len(group.episodes) for group in batch.groups),
         rows_seen=sum(len(episode.rows) for episode in scored),
         lag=lag([span for e in scored for row in e.rows for span in row.versions], batch.step),
+        in_force=batch.in_force,
     )
 
 

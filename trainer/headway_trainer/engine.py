@@ -7,11 +7,13 @@ rank's share of a global token mean, so it is multiplied by the number of ranks.
 
 from __future__ import annotations
 
+import gc
 import logging
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import _lru_cache_wrapper
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from headway_api.spec.learner import DeepSpeed, OptimizerSpec
+from headway_trainer.adapter import MOMENTS, Trained, TrainedState
 from headway_trainer.imports import lean
 from headway_trainer.ranks import Ranks
 
@@ -71,6 +74,23 @@ def learning_rate(optimizer: OptimizerSpec, update: int) -> float:
     return optimizer.learning_rate * min(1.0, (update + 1) / max(1, optimizer.warmup_steps))
 
 
+@dataclass(frozen=True)
+class _Piece:
+    """What the optimizer of this rank holds of a parameter."""
+
+    flat: Tensor
+    """The float32 tensor that is stepped, in which the piece lies."""
+    begin: int
+    """Where in it."""
+    place: int
+    """Where in the parameter."""
+    size: int
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """The piece in `flat`, or in a moment of it."""
+        return tensor.detach().view(-1).narrow(0, self.begin, self.size)
+
+
 class Engine:
     """A model with its optimizer, spread over the ranks."""
 
@@ -90,13 +110,15 @@ class Engine:
         self._engine, _, _, _ = deepspeed.initialize(
             model=model, optimizer=adam, config=config, dist_init_required=False
         )
+        self._adam = adam
         self._norm: float | None = None
         if spec.zero_stage == 0:
             adam.register_step_pre_hook(lambda *_: self._clip(trained))
         self._gathered = deepspeed.zero.GatheredParameters
         self._partial = any(not parameter.requires_grad for parameter in model.parameters())
         self._stage = spec.zero_stage
-        self._optimizer = optimizer
+        self.optimizer = optimizer
+        """Its learning rate may be set to another one between two steps; the rest is fixed."""
         self._ranks = ranks
         self.model = model
         self.updates = 0
@@ -112,7 +134,7 @@ class Engine:
 
     def step(self) -> Update:
         """Clip, step and clear the gradient; collective."""
-        rate = learning_rate(self._optimizer, self.updates)
+        rate = learning_rate(self.optimizer, self.updates)
         for group in self._engine.optimizer.param_groups:
             group["lr"] = rate
         self._engine.step()
@@ -122,7 +144,7 @@ class Engine:
 
     def _clip(self, trained: Sequence[nn.Parameter]) -> None:
         """Without ZeRO, DeepSpeed keeps the norm to itself. Every rank has the whole gradient by now."""
-        most = self._optimizer.gradient_clip or math.inf
+        most = self.optimizer.gradient_clip or math.inf
         self._norm = float(nn.utils.clip_grad_norm_(trained, most))
 
     def save(self, folder: Path) -> Path:
@@ -168,6 +190,67 @@ class Engine:
             config.load_universal_checkpoint = False
         self.updates = updates
 
+    def state(self) -> TrainedState:
+        """All that is trained, whole on every rank, 12 bytes a parameter; collective."""
+        pieces, stepped = self._pieces(), bool(self._adam.state)
+        found = {}
+        for name, parameter in self._trained():
+            shape = getattr(parameter, "ds_shape", parameter.shape)
+            weight, *moments = (
+                self._whole(pieces.get(name), moment, shape) for moment in (None, *(MOMENTS * stepped))
+            )
+            found[name] = Trained(weight, dict(zip(MOMENTS, moments, strict=False)))
+        steps = {float(state["step"]) for state in self._adam.state.values()}
+        return TrainedState(found, max(steps, default=0.0), self.updates)
+
+    def adopt(self, state: TrainedState) -> None:
+        """Take up `state`, of parameters of the same names and shapes, in an engine that has not stepped and
+        whose model has its weights (`adapter.fill`). Collective only in that every rank does it."""
+        for name, piece in self._pieces().items():
+            taken = state.parameters[name]
+            _put(piece, piece.flat, taken.weight)
+            for moment, tensor in taken.moments.items():
+                held = self._adam.state[piece.flat]
+                if moment not in held:
+                    held |= {moment: torch.zeros_like(piece.flat), "step": torch.tensor(state.steps)}
+                _put(piece, held[moment], tensor)
+        self.updates = state.updates
+
+    def close(self) -> None:
+        """Let go of the model, which is of no more use. Its memory is free once nobody else holds it."""
+        self._engine.destroy()
+        _forget(self.model)
+        del self._engine, self._adam, self.model
+
+    def _trained(self) -> Iterator[tuple[str, nn.Parameter]]:
+        return ((name, p) for name, p in self.model.named_parameters() if p.requires_grad)
+
+    def _pieces(self) -> dict[str, _Piece]:
+        """Those of this rank, by parameter. DeepSpeed says where they lie, in another way at each stage."""
+        found, zero = {}, self._engine.optimizer
+        for name, parameter in self._trained():
+            held: Any = parameter
+            if self._stage == 0:
+                found[name] = _Piece(parameter, 0, 0, parameter.numel())
+            elif self._stage == 3:
+                group, begin, size = zero.grad_position[zero.get_param_id(parameter)]
+                place = size * self._ranks.rank
+                size = max(0, min(size, held.ds_numel - place))
+                found[name] = _Piece(zero.fp32_partitioned_groups_flat[group], begin, place, size)
+            elif (link := held._hp_mapping) is not None:
+                (flat,) = self._adam.param_groups[link.param_group_index]["params"]
+                there, here = link.hp_fragment_address, link.lp_fragment_address
+                found[name] = _Piece(flat, there.start, here.start, there.numel)
+        return found
+
+    def _whole(self, piece: _Piece | None, moment: str | None, shape: torch.Size) -> Tensor:
+        """The weight of a parameter, or a moment of it."""
+        whole = torch.zeros(shape.numel())
+        if piece is not None:
+            tensor = piece.flat if moment is None else self._adam.state[piece.flat][moment]
+            whole[piece.place : piece.place + piece.size] = piece.of(tensor).float().cpu()
+        return (whole if self.replicated else self._ranks.added(whole)).view(shape)
+
     def tensors(self, *, trained_only: bool) -> Iterator[tuple[str, Tensor]]:
         """Each parameter whole, on the CPU, by name; collective, one parameter in memory at a time."""
         for name, parameter in self.model.named_parameters():
@@ -179,6 +262,22 @@ class Engine:
             else:
                 whole = parameter.detach().to("cpu", copy=True)
             yield name, whole.contiguous()
+
+
+def _put(piece: _Piece, tensor: Tensor, whole: Tensor) -> None:
+    piece.of(tensor).copy_(whole.view(-1)[piece.place : piece.place + piece.size])
+
+
+def _forget(model: nn.Module) -> None:
+    """Under ZeRO-3 DeepSpeed holds each model, with its optimizer, for as long as the process lives: in a
+    list, and in the cache of a method."""
+    from deepspeed.runtime.zero import parameter_offload, partitioned_param_coordinator
+
+    stack = parameter_offload.FWD_MODULE_STACK
+    stack[:] = [module for module in stack if module is not model]
+    for cached in filter(lambda found: isinstance(found, _lru_cache_wrapper), gc.get_objects()):
+        if cached.__module__ == partitioned_param_coordinator.__name__:
+            cached.cache_clear()
 
 
 def _import() -> Any:

@@ -85,6 +85,13 @@ def choose(policy: Policy, device: torch.device, quadratic: float) -> Choice:
     return Choice(policy.layout, own, head, why)
 
 
+def follow(policy: Policy, choice: Choice) -> None:
+    """Have a frozen copy that `policy` was given since run the way that was chosen."""
+    assert policy.frozen is not None
+    attention.install(without_adapter(policy.frozen.model), choice.attention)
+    _chunk(policy, chunked=choice.head == "chunked")
+
+
 def _chunk(policy: Policy, *, chunked: bool) -> None:
     for each in (policy, policy.frozen):
         if each is not None:

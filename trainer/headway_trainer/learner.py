@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final
+from types import MappingProxyType
+from typing import Any
 
 from headway_api import config as job_config
 from headway_api import names
@@ -20,35 +21,29 @@ from headway_api.artifacts import Layout, by_number
 from headway_api.base_model import fetch
 from headway_api.config import JobConfig
 from headway_api.exits import ANEW, JobError, leave, not_final
-from headway_api.objective import episode_tokens
+from headway_api.in_force import InForce, Refusal
 from headway_api.records import Batch, PolicyVersion, StepReport
 from headway_api.spec.model import ModelSpec
 from headway_api.store import Store, open_store
 from headway_api.store_away import Patience, store_explained
-from headway_trainer import layout, warm_start
-from headway_trainer import model as models
+from headway_trainer import warm_start
+from headway_trainer.assembly import Assembly
 from headway_trainer.batch import TrainingBatch, mini_batches, training_batch
 from headway_trainer.checkpoint.journal import Journal
 from headway_trainer.checkpoint.keeper import Keeper
 from headway_trainer.checkpoint.manifest import Checkpoint
 from headway_trainer.checkpoint.retention import due, expired_weights
 from headway_trainer.coordinator import Coordinator
-from headway_trainer.engine import Engine
+from headway_trainer.directives import Directives
 from headway_trainer.logs import log
 from headway_trainer.loop import Stopwatch, serve
-from headway_trainer.metrics import step_metrics
-from headway_trainer.objective.presets import Objective
-from headway_trainer.policy import Policy
+from headway_trainer.metrics import step_metrics, without_groups
 from headway_trainer.probes import Probes
 from headway_trainer.publish.links import built_on, delta_steps
-from headway_trainer.publish.publisher import Publisher
 from headway_trainer.publish.sender import Sender, sender_of
 from headway_trainer.ranks import Ranks
-from headway_trainer.step import StepResult, optimizer_step, refuse_broken, with_old
+from headway_trainer.step import optimizer_step, refuse_broken, with_old
 from headway_trainer.termination import EXIT, HOLD, end, exit_on_sigterm, live
-
-MOST_TOKENS: Final = {"cuda": 16384, "cpu": 4096}
-"""Tokens of one micro-batch. A CPU gains nothing from more, and pays in memory."""
 
 
 class Learner:
@@ -64,56 +59,39 @@ class Learner:
         self._ranks = ranks
         self._layout = Layout(spec.output.uri, config.namespace, config.name, config.uid)
         self._journal = Journal(store, self._layout)
-        self._scratch = cache / "learner"
-        self._objective = Objective.of(spec.algorithm, episode_tokens(spec))
-        model = warm_start.load(config, store, base, cache, ranks)
-        if spec.learner.recomputes_activations(accelerated=ranks.device.type == "cuda"):
-            models.save_memory(model)
-        quadratic = layout.quadratic_share(model)
-        self._engine = Engine(model, spec.learner.deepspeed, spec.optimizer, ranks)
-        self._policy = Policy(
-            self._engine,
-            model,
-            temperature=spec.rollout.sampling.temperature,
-            frozen=models.reference(base, spec, ranks.device),
-        )
-        choice = layout.choose(self._policy, ranks.device, quadratic)
-        _require_one({(c.layout.packed, c.attention, c.head) for c in ranks.gather(choice)})
-        scratch = self._scratch / "weights"
+        # Before the model is loaded: what was in force then says which one it is.
+        self._latest: Checkpoint | None = ranks.share(self._journal.begin() if ranks.first else None)
+        scratch = cache / "learner"
         self._sender = sender
-        self._publisher = Publisher(self._engine, self._policy, spec, base, scratch, ranks, sender)
+        self._parts = Assembly(spec, self._held(), base, scratch / "weights", ranks, sender)
+        held = config.model_copy(update={"spec": self._parts.spec})
+        self._parts.put_together(warm_start.load(held, store, base, cache, ranks))
         self.keeper = Keeper(
             spec.checkpoints,
-            self._engine,
+            self._parts.engine,
             store,
             self._layout,
             self._journal,
-            self._scratch / "checkpoint",
+            scratch / "checkpoint",
             ranks,
         )
-        self._max_tokens = spec.learner.micro_batch_tokens or MOST_TOKENS[ranks.device.type]
-        log("objective", **self._objective.expanded())
-        log(
-            "layout",
-            packed=choice.layout.packed,
-            attention=choice.attention,
-            head=choice.head,
-            why=choice.why,
-            micro_batch_tokens=self._max_tokens,
-        )
+        self._directives = Directives(self._parts, self.keeper, self._journal, ranks)
+
+    def _held(self) -> InForce:
+        """What was in force at the step to resume from."""
+        return InForce() if self._latest is None else self._latest.report.in_force
 
     def resume(self) -> StepReport:
         """Take up the newest durable step, or make step 0 durable: the untrained weights."""
-        latest: Checkpoint | None = self._ranks.share(self._journal.begin() if self._ranks.first else None)
-        if latest is None:
+        if (latest := self._latest) is None:
             log("new job")
-            report = self._finish(PolicyVersion(incarnation=0, step=0), None, [], Stopwatch())
+            report = self._finish(PolicyVersion(incarnation=0, step=0), Stopwatch(), lambda seconds: {})
             # Announced before it is durable, it could not be told from a step 0 made anew.
             self.keeper.save(report)
             self.keeper.settle()
             return report
         self.keeper.restore(latest)
-        self._publisher.offer_again(latest.report.weights)
+        self._parts.publisher.offer_again(latest.report.weights)
         if self._ranks.first:
             self._journal.confirm(latest)
         log("resumed", step=latest.report.step, version=str(latest.report.version))
@@ -124,34 +102,91 @@ class Learner:
         advances too.
 
         `before` are the seconds since the step before was put on record.
+
+        Raises:
+            JobError: `InForceOutOfReach`: it is to be trained under what this learner cannot be brought to.
         """
         watch = Stopwatch(dict(before.seconds))
+        self._catch_up(batch.in_force)
+        parts = self._parts
         with watch("policy_update"):
-            parts = with_old(
-                self._policy,
-                self._objective,
-                mini_batches(batch, self._spec.algorithm.updates_per_batch, self._objective),
+            rows_of_steps = with_old(
+                parts.policy,
+                parts.objective,
+                mini_batches(batch, self._spec.algorithm.updates_per_batch, parts.objective),
                 ranks=self._ranks,
-                max_tokens=self._max_tokens,
+                max_tokens=parts.max_tokens,
             )
             updates = [
                 optimizer_step(
-                    self._engine,
-                    self._policy,
-                    self._objective,
+                    parts.engine,
+                    parts.policy,
+                    parts.objective,
                     rows,
                     ranks=self._ranks,
-                    max_tokens=self._max_tokens,
+                    max_tokens=parts.max_tokens,
                 )
-                for rows in parts
+                for rows in rows_of_steps
             ]
-        refuse_broken(updates, batch.step, self._objective.own_losses)
-        version = PolicyVersion(incarnation=incarnation, step=batch.step)
-        return self._finish(version, batch, updates, watch)
+        refuse_broken(updates, batch.step, parts.objective.own_losses)
+        return self._finish(
+            PolicyVersion(incarnation=incarnation, step=batch.step),
+            watch,
+            lambda seconds: step_metrics(batch, updates, seconds),
+            groups=list(batch.group_ids),
+            train_tokens=batch.train_tokens,
+        )
+
+    def remedy(self, batch: Batch, incarnation: int, before: Stopwatch) -> StepReport:
+        """Do what the directive of `batch` says, publish the weights that there are then and put the step on
+        record. What cannot be done is refused before anything has changed, and the step is taken without it.
+
+        `before` is as for `train`.
+        """
+        watch = Stopwatch(dict(before.seconds))
+        found = self._directives.decide(batch)
+        refused, restored = (found, None) if isinstance(found, Refusal) else (None, found)
+        if restored is not None:
+            self._parts.begin_anew(restored.report.in_force)
+            self.keeper.engine = self._parts.engine
+            self.keeper.load(restored)
+        if refused is None:
+            self._bring(batch.in_force)
+        said: dict[str, Any] = {
+            "directive": batch.directive,
+            "restored": None if restored is None else restored.report.step,
+            "refused": refused,
+        }
+        log("directive", step=batch.step, number=batch.in_force.number, **said)
+        return self._finish(
+            PolicyVersion(incarnation=incarnation, step=batch.step),
+            watch,
+            lambda seconds: without_groups(batch.step, batch.epoch, seconds),
+            **said,
+        )
+
+    def _catch_up(self, in_force: InForce) -> None:
+        """This learner resumed from before a directive that was done since: have it done."""
+        if in_force == self._parts.in_force:
+            return
+        if (refusal := self._parts.obstacle(in_force)) is not None:
+            raise JobError(
+                "InForceOutOfReach",
+                f"this batch is to be trained under directive {in_force.number}, which cannot be done "
+                f"({refusal.reason}: {refusal.message})",
+                permanent=False,
+            )
+        log("caught up", number=in_force.number, before=self._parts.in_force.number)
+        self._bring(in_force)
+
+    def _bring(self, in_force: InForce) -> None:
+        self._parts.bring(in_force)
+        self.keeper.engine = self._parts.engine
 
     def prepare(self, batch: Batch) -> TrainingBatch:
-        """Rows and advantages of a batch; rank 0 alone has it before it is shared."""
-        return training_batch(batch, self._objective)
+        """Rows and advantages of a batch; rank 0 alone has it before it is shared. Nothing that can be put in
+        force changes an advantage."""
+        return training_batch(batch, self._parts.objective)
 
     def announced(self) -> None:
         """Servers are told to take the newest weights from now on."""
@@ -161,7 +196,7 @@ class Learner:
     def export(self, newest: StepReport) -> None:
         """Have the newest weights lie whole in the store, to serve as they are."""
         self._journal.refuse_superseded()
-        self._publisher.complete(self._store, newest.weights)
+        self._parts.publisher.complete(self._store, newest.weights)
 
     def prune(self, latest: int, validated: Sequence[int], validating: Sequence[int] = ()) -> None:
         """Delete what is no longer kept of the steps up to `latest`.
@@ -172,7 +207,9 @@ class Learner:
         """
         if not self._ranks.first:
             return
-        every, lag = self._spec.evaluation.every_steps, self._spec.algorithm.max_steps_off_policy
+        every = self._spec.evaluation.every_steps
+        # Servers may hold weights as old as was allowed before a directive.
+        lag = max(spec.algorithm.max_steps_off_policy for spec in (self._spec, self._parts.spec))
         checkpoints = self.keeper.prune(validated, validating)
         folder = self._layout.all_weights
         uris = self._store.list(folder)
@@ -191,44 +228,39 @@ class Learner:
     def _finish(
         self,
         version: PolicyVersion,
-        batch: TrainingBatch | None,
-        updates: list[StepResult],
         watch: Stopwatch,
+        metrics: Callable[[dict[str, float]], dict[str, float]],
+        *,
+        groups: Sequence[str] = (),
+        train_tokens: Mapping[str, int] = MappingProxyType({}),
+        **said: Any,
     ) -> StepReport:
+        """Publish the present weights as `version` and put its step on record.
+
+        Args:
+            metrics: from seconds, by the last part of a `timing_s/` name.
+            said: what else there is to report.
+        """
         self._journal.refuse_superseded()
         with watch("publish_weights"):
-            weights = self._publisher.publish(self._store, self._layout.weights(version.step), version)
+            uri = self._layout.weights(version.step)
+            weights = self._parts.publisher.publish(self._store, uri, version)
         whole = sum(watch.seconds.values())
         waited = watch.seconds.get("wait_for_batch", 0.0)
-        seconds = watch.seconds | {"training": whole - waited, "step": whole}
         report = StepReport(
             step=version.step,
             version=version,
-            groups=list(batch.group_ids) if batch else [],
-            train_tokens=batch.train_tokens if batch else {},
+            groups=list(groups),
+            train_tokens=dict(train_tokens),
             weights=weights,
             durable=max(0, self.keeper.durable),
-            metrics=step_metrics(batch, updates, seconds) if batch else {},
+            metrics=metrics(watch.seconds | {"training": whole - waited, "step": whole}),
+            in_force=self._parts.in_force,
+            **said,
         )
         if self._ranks.first:
             self._journal.take(report)
         return report
-
-
-def _require_one(choices: Collection[tuple[bool, str, str]]) -> None:
-    """Each rank plans the whole step: with another layout it would train other rows than the rest expect.
-
-    Raises:
-        JobError: `RanksDiffer`.
-    """
-    if len(choices) > 1:
-        raise JobError(
-            "RanksDiffer",
-            f"the processes of the learner chose different layouts of rows ({sorted(choices)}); give them "
-            "nodes of one kind",
-            field="spec.learner.podTemplate",
-            permanent=False,
-        )
 
 
 def run(environ: Mapping[str, str]) -> None:

@@ -2,6 +2,7 @@
 
     start     resume, announce
     loop      ask for batch n+1 -> advantages, optimizer steps -> weights -> announce n+1 -> checkpoint
+              or, where the batch is a directive -> do it -> weights -> announce n+1 -> checkpoint
     end       410 from the coordinator: a last checkpoint, exit 0; SIGTERM: the same, exit 143 (44 where
               another rank was told); no word from the coordinator for `PATIENCE`: the same, exit 43, and it
               is started again
@@ -49,7 +50,8 @@ class Stopwatch:
 class Word:
     """What rank 0 heard, for all ranks."""
 
-    received: TrainingBatch | Finished | Unreachable | None
+    received: TrainingBatch | Batch | Finished | Unreachable | None
+    """A `Batch` has a directive: no groups that each rank would have to be sent."""
     durable: int
     """The newest step that a restart would resume from."""
     validated: tuple[int, ...] = ()
@@ -101,7 +103,11 @@ def serve(
             return word.received
         if word.received is None:
             continue
-        report = learner.train(word.received, report.version.incarnation, watch)
+        incarnation = report.version.incarnation
+        if isinstance(word.received, Batch):
+            report = learner.remedy(word.received, incarnation, watch)
+        else:
+            report = learner.train(word.received, incarnation, watch)
         HOLD.set(True)
         if _stopped(ranks):
             _save(learner, report)  # whoever resumes announces it
@@ -140,7 +146,8 @@ def _next(learner: Learner, coordinator: Coordinator, report: StepReport) -> Wor
     except Unreachable as away:
         return Word(away, durable)
     if isinstance(answer, Batch):
-        return Word(learner.prepare(answer), durable, tuple(answer.validated), tuple(answer.validating))
+        received = learner.prepare(answer) if answer.directive is None else answer
+        return Word(received, durable, tuple(answer.validated), tuple(answer.validating))
     return Word(answer, durable)
 
 

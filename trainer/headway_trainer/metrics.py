@@ -29,6 +29,12 @@ def step_metrics(
     return {name: value for name, value in found.items() if math.isfinite(value)}
 
 
+def without_groups(step: int, epoch: int, seconds: Mapping[str, float]) -> dict[str, float]:
+    """What is said of a step that trained nothing, since a directive took its place."""
+    figures = {"training/epoch": float(epoch), "training/global_step": float(step)}
+    return figures | {f"timing_s/{name}": value for name, value in seconds.items()}
+
+
 def _counts(batch: TrainingBatch) -> dict[str, float]:
     rows = [row for group in batch.groups for row in group.rows]
     tokens = sum(row.length for row in rows)

@@ -58,9 +58,14 @@ def reference(folder: Path, spec: RLTrainingJobSpec, device: torch.device) -> nn
     None where it is not, or where the adapter can be switched off instead. Costs a whole model's memory in
     each process, whatever the ZeRO stage.
     """
-    if not spec.algorithm.kl.coefficient or spec.model.effective_lora is not None:
+    if not needs_copy(spec):
         return None
     return load(folder, spec.model, spec.seed).to(device).requires_grad_(requires_grad=False)
+
+
+def needs_copy(spec: RLTrainingJobSpec) -> bool:
+    """Whether the divergence is penalized from weights that only a copy of the base model has."""
+    return spec.algorithm.kl.coefficient > 0 and spec.model.effective_lora is None
 
 
 def save_memory(model: nn.Module) -> None:

@@ -114,9 +114,11 @@ class Policy:
         self.layout = Layout()
         """How micro-batches are to be laid out; padded until packing is proved to work."""
         self.model = model
-        self.frozen = None if frozen is None else Policy(frozen, frozen, temperature)
-        self._forward = forward
         self._temperature = temperature
+        self.frozen: Policy | None = None
+        """The untrained weights, for `reference`; set by `refer_to`."""
+        self.refer_to(frozen)
+        self._forward = forward
         self._question: _Question | None = None
         self._answer: Tensor | None = None
         self.finish: Callable[[Tensor], Tensor] | None = None
@@ -127,6 +129,10 @@ class Policy:
         head.forward = self._head
         head.register_forward_pre_hook(self._select)
         head.register_forward_hook(self._keep)
+
+    def refer_to(self, frozen: nn.Module | None) -> None:
+        """Have `reference` go by a copy of the untrained weights from now on, or by none."""
+        self.frozen = None if frozen is None else Policy(frozen, frozen, self._temperature)
 
     def __call__(self, batch: MicroBatch, entropy_gradient: bool = False) -> Prediction:
         """Log-probability and entropy of each action token, in float32.

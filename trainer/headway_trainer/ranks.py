@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 Value = TypeVar("Value")
 
@@ -80,6 +81,12 @@ class Ranks:
     def maximum(self, values: Sequence[float]) -> list[float]:
         """Maxima over the ranks."""
         return self._reduce(values, dist.ReduceOp.MAX)
+
+    def added(self, mine: Tensor) -> Tensor:
+        """The sum of what the ranks passed, each of the same shape and on the CPU."""
+        if self.world > 1:
+            dist.all_reduce(mine, group=self.control)
+        return mine
 
     def barrier(self) -> None:
         """Wait until every rank is here."""

@@ -22,8 +22,10 @@ from typing import Final
 from pydantic import ValidationError
 
 from headway_api.conditions import ConditionType, Reason, find, is_finished
+from headway_api.remedies import largest_rank
 from headway_api.spec.evaluation import BASE_SUFFIX, Candidate, CandidateCheckpoint, RLEvalJob, RLEvalJobSpec
 from headway_api.spec.model import ModelSpec
+from headway_api.spec.trust import CollapseSpec
 from headway_api.status import ResolvedCandidate, RLTrainingJobStatus, Weights
 from headway_operator.plan.context import Context, Json
 from headway_operator.plan.health import Trouble, set_failure
@@ -224,6 +226,9 @@ def _trained(name: str, wanted: CandidateCheckpoint, jobs: Mapping[str, Json]) -
     if isinstance(weights, Missing):
         return weights
     assert model.dtype != "float16"
+    rank = _largest_rank(name, wanted.job, model, jobs)
+    if isinstance(rank, Missing):
+        return rank
     lora = model.effective_lora
     return ResolvedCandidate(
         name=name,
@@ -232,7 +237,7 @@ def _trained(name: str, wanted: CandidateCheckpoint, jobs: Mapping[str, Json]) -
         revision=model.revision if lora else None,
         dtype=model.dtype,
         context_length=model.context_length,
-        lora_rank=lora.rank if lora else None,
+        lora_rank=rank,
         job=wanted.job,
         step=weights.step,
         uri=weights.uri,
@@ -247,8 +252,22 @@ def _model(candidate: str, job: str, jobs: Mapping[str, Json]) -> ModelSpec | Mi
     try:
         return ModelSpec.model_validate(jobs[job]["spec"]["model"])
     except ValidationError as invalid:
-        text = f"{field}: spec.model of RLTrainingJob {job} cannot be read ({invalid.errors()[0]['msg']})"
-        return Missing(Reason.CANDIDATE_MISSING, f"{text}; name another job")
+        return _unreadable(field, job, "model", invalid)
+
+
+def _largest_rank(
+    candidate: str, job: str, model: ModelSpec, jobs: Mapping[str, Json]
+) -> int | Missing | None:
+    """Of the job's adapters, which a remedy may have made wider; None where it has none."""
+    try:
+        return largest_rank(model, CollapseSpec.model_validate(jobs[job]["spec"].get("collapse", {})))
+    except ValidationError as invalid:
+        return _unreadable(f"spec.candidates[{candidate}].checkpoint.job", job, "collapse", invalid)
+
+
+def _unreadable(field: str, job: str, block: str, invalid: ValidationError) -> Missing:
+    text = f"{field}: spec.{block} of RLTrainingJob {job} cannot be read ({invalid.errors()[0]['msg']})"
+    return Missing(Reason.CANDIDATE_MISSING, f"{text}; name another job")
 
 
 def _weights(name: str, wanted: CandidateCheckpoint, job: Json) -> Weights | Missing:

@@ -15,7 +15,8 @@ import re
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import learner_rig
 import pytest
@@ -33,6 +34,7 @@ from headway_analysis.measures import figures
 from headway_analysis.measures.tries import Place, Rules, tries_of
 from headway_api.artifacts import Layout
 from headway_api.config import JobConfig
+from headway_api.in_force import InForce
 from headway_api.metrics import FAMILIES, family
 from headway_api.records import Batch
 from headway_api.store import FileStore
@@ -46,6 +48,7 @@ from headway_coordinator.metrics.prometheus import Exporter
 from headway_coordinator.spool import decode
 from headway_sandbox.broker import metrics as broker_metrics
 from headway_trainer import learner as learners
+from headway_trainer.assembly import Assembly
 from headway_trainer.batch import training_batch
 from headway_trainer.engine import Update
 from headway_trainer.loop import Stopwatch
@@ -165,21 +168,17 @@ def the_learners(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     monkeypatch.setattr(learners, "optimizer_step", lambda *args, **kwargs: result)
     config = learner_job()
     learner = object.__new__(learners.Learner)
-    for name in ("_engine", "_policy", "_store"):
-        setattr(learner, name, None)
-    learner._spec, learner._objective, learner._max_tokens = (
-        config.spec,
-        Objective.of(config.spec.algorithm),
-        1,
-    )
+    learner._spec, learner._store = config.spec, FileStore()
+    objective = Objective.of(config.spec.algorithm)
+    parts = {"engine": None, "policy": None, "objective": objective, "max_tokens": 1, "in_force": InForce()}
+    publisher = SimpleNamespace(publish=lambda store, uri, version: manifest(1))
+    learner._parts = cast(Assembly, SimpleNamespace(**parts, publisher=publisher))
     learner._layout = learners.Layout("file:///o", "ns", "job", "uid")
     learner._journal = learners.Journal(FileStore(), learner._layout)
-    learner._scratch = Path("/nowhere")
     learner._ranks = type("Ranks", (), {"first": False})()
-    learner._publisher = type("Publisher", (), {"publish": lambda self, store, uri, version: manifest(1)})()
     learner.keeper = type("Keeper", (), {"durable": 0})()
     groups = [learner_rig.group("t0-000000", [1.0, 0.0]), learner_rig.group("t0-000001", [1.0, 1.0])]
-    batch = training_batch(Batch(step=1, epoch=0, groups=groups), learner._objective)
+    batch = training_batch(Batch(step=1, epoch=0, groups=groups), objective)
     before = Stopwatch({"wait_for_batch": 1.0, "save_checkpoint": 0.5, "prune": 0.1})
     return set(learner.train(batch, incarnation=0, before=before).metrics)
 

@@ -9,7 +9,7 @@ import pytest
 from observed_cluster import START, World, chosen, eval_job, job, stamp
 
 from headway_api.config import EvalConfig
-from headway_operator.plan import LOOK_SECONDS, sources
+from headway_operator.plan import LOOK_SECONDS, candidates, sources
 
 Json = dict[str, Any]
 ROOT = "s3://b/runs/team/tuned-run/u"
@@ -86,6 +86,21 @@ def test_a_checkpoint_is_the_weights_that_it_names(
 def test_a_job_that_names_no_rank_has_the_default_one() -> None:
     (found,) = status_of(chosen(trained(best=BEST), candidates=[TUNED]))
     assert found["loraRank"] == 32
+
+
+def test_servers_have_room_for_an_adapter_that_a_remedy_made_wider(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(candidates, "largest_rank", lambda model, collapse: 64)
+    world = chosen(trained(best=BEST), candidates=[TUNED])
+    assert [found["loraRank"] for found in status_of(world)] == [64]
+    assert told(world).served(0).lora_rank == 64
+
+
+def test_a_job_whose_remedies_cannot_be_read_has_no_candidate() -> None:
+    source = trained(best=BEST)
+    source["spec"]["collapse"] = {"policy": "Pray"}
+    world = chosen(source, candidates=[TUNED])
+    said = world.told("CandidatesResolved")["message"]
+    assert "spec.collapse of RLTrainingJob tuned-run cannot be read" in said
 
 
 def test_full_weights_are_a_model_of_their_own() -> None:

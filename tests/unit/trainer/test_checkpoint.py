@@ -6,14 +6,19 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
+import learner_rig as rig
 import pytest
 
+from headway_api.artifacts import Layout
 from headway_api.exits import JobError
 from headway_api.records import FileDigest
+from headway_api.spec.learner import CheckpointsSpec
 from headway_api.store import FileStore
 from headway_trainer import probes, ranks
 from headway_trainer.checkpoint import resize, state
-from headway_trainer.checkpoint.manifest import CheckpointManifest
+from headway_trainer.checkpoint.journal import Journal
+from headway_trainer.checkpoint.keeper import Keeper
+from headway_trainer.checkpoint.manifest import Checkpoint, CheckpointManifest
 from headway_trainer.engine import Engine
 from headway_trainer.ranks import Ranks
 
@@ -27,8 +32,11 @@ def manifest(*, world: int, file: FileDigest) -> CheckpointManifest:
 
 
 def restore(folder: Path, found: CheckpointManifest, scratch: Path) -> JobError:
+    layout = cast(Layout, SimpleNamespace(checkpoint_of=lambda step, start: f"file://{folder}"))
+    journal = cast(Journal, None)
+    keeper = Keeper(CheckpointsSpec(), UNTOUCHED, FileStore(), layout, journal, scratch, ONE)
     with pytest.raises(JobError) as failed:
-        state.restore(UNTOUCHED, FileStore(), f"file://{folder}", found, scratch, ONE)
+        keeper.restore(Checkpoint(report=rig.report(1), state=found))
     assert failed.value.termination.reason == "CheckpointUnusable"
     return failed.value
 

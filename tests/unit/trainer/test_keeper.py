@@ -15,6 +15,7 @@ import pytest
 
 from headway_api.artifacts import Layout
 from headway_api.exits import RETRIABLE, JobError
+from headway_api.in_force import Directive, Refusal
 from headway_api.records import PolicyVersion, StepReport
 from headway_api.spec.learner import CheckpointsSpec
 from headway_api.store import FileStore
@@ -23,6 +24,7 @@ from headway_trainer import learner
 from headway_trainer.checkpoint import state
 from headway_trainer.checkpoint.journal import Journal
 from headway_trainer.checkpoint.keeper import Keeper
+from headway_trainer.checkpoint.manifest import NotWhole
 from headway_trainer.engine import TAG, Engine
 from headway_trainer.learner import Learner
 from headway_trainer.ranks import Ranks
@@ -295,6 +297,57 @@ def test_no_node_waits_for_what_another_has_given_up(
     assert {file.name for file in found.state.files} >= {"weights_0.pt", "weights_1.pt"}
 
 
+def test_a_step_that_was_a_change_makes_a_checkpoint(start: Callable[..., Process], layout: Layout) -> None:
+    """And one that was refused does not: nothing would be lost with it."""
+    process = start("only")
+    process.durable(5)
+    directive = Directive(remedy="RollBack", restore=[5])
+    refused = Refusal(reason="NothingToRestore", message="step 5: it is gone")
+    for step, said in ((6, {"refused": refused}), (7, {})):
+        report = process.report(step).model_copy(update={"directive": directive, **said})
+        process.journal.take(report)
+        process.keeper.after(report)
+        process.keeper.settle()
+    assert folders(layout) == ["000005/000000", "000007/000000"]
+
+
+def test_what_can_be_gone_back_to_is_whole_and_of_this_line(
+    start: Callable[..., Process], layout: Layout
+) -> None:
+    """Set back to 10, the learner takes 11 to 14 anew; a checkpoint of 15 is of the line it left."""
+    first = start("first", keep_last=9)
+    first.durable(*range(5, 16))
+    first.store.put(f"{layout.checkpoint_of(7, 0)}/weights.pt", b"half")
+    first.store.put(layout.latest, b'{"step": 10}')
+    second = start("second", keep_last=9)
+    second.journal.take(second.report(11))
+    found = second.journal.find(10, last=11)
+    assert (found.report.step, found.state.start) == (10, 0)
+    assert second.keeper.fetch(found) is None
+    for step, why in ((15, "step 11 is the last one taken"), (7, "it has no report.json")):
+        with pytest.raises(NotWhole, match=why):
+            second.journal.find(step, last=11)
+    second.journal.take(second.report(15))
+    with pytest.raises(NotWhole, match="taken anew since"):
+        second.journal.find(15, last=15)
+
+
+@pytest.mark.parametrize("harm", ["gone", "damaged"])
+def test_files_that_cannot_be_had_are_known_before_anything_is_loaded(
+    start: Callable[..., Process], layout: Layout, harm: str
+) -> None:
+    process = start("only", keep_last=9)
+    process.durable(5, 10)
+    process.engine.word = "now"
+    weights = Path(layout.checkpoint_of(5, 0).removeprefix("file://")) / "weights_0.pt"
+    weights.unlink() if harm == "gone" else weights.write_text("other")
+    fault = process.keeper.fetch(process.journal.find(5, last=10))
+    assert fault is not None
+    assert "it is not whole" in fault.why
+    assert fault.end.reason == "CheckpointUnusable"
+    assert process.engine.word == "now"
+
+
 def test_a_store_that_stays_away_ends_a_learner(start: Callable[..., Process]) -> None:
     process = start("first")
     Absent(process, 2)
@@ -329,7 +382,8 @@ def test_one_that_was_replaced_exports_nothing(start: Callable[..., Process]) ->
     old = start("old")
     written: list[StepReport] = []
     publisher = SimpleNamespace(complete=lambda store, newest: written.append(newest))
-    learner = SimpleNamespace(_journal=old.journal, _publisher=publisher, _store=old.store)
+    parts = SimpleNamespace(publisher=publisher)
+    learner = SimpleNamespace(_journal=old.journal, _parts=parts, _store=old.store)
     Learner.export(cast(Learner, learner), old.report(10))
     assert len(written) == 1
     start("new")

@@ -31,6 +31,7 @@ def test_the_newest_whole_version_stays_while_those_after_it_lie_in_memory(
     learner: Any = object.__new__(Learner)
     learner._ranks = SimpleNamespace(first=True)
     learner._spec, learner._store, learner._layout = spec, store, layout
+    learner._parts = SimpleNamespace(spec=spec)
     learner._sender = object() if in_memory else None
     learner.keeper = SimpleNamespace(prune=lambda validated, validating: [26, 27])
     learner.prune(27, [], [10])

@@ -11,11 +11,13 @@ import learner_rig as rig
 import pytest
 
 from headway_api.exits import RETRIABLE, JobError
+from headway_api.in_force import Directive
 from headway_api.records import Batch, Finished, StepReport
 from headway_trainer import coordinator as client
 from headway_trainer import loop as module
+from headway_trainer.assembly import _require_one
 from headway_trainer.coordinator import Coordinator, Unreachable
-from headway_trainer.learner import Learner, _require_one
+from headway_trainer.learner import Learner
 from headway_trainer.loop import Stopwatch, Word, serve
 from headway_trainer.ranks import Ranks
 from headway_trainer.termination import Hold
@@ -42,16 +44,23 @@ class Scripted:
         """The newest step that servers were told of."""
         self.kept: Any = None
         """What was pruned by last."""
+        self.done: list[Batch] = []
+        """Batches with a directive."""
 
     def resume(self) -> StepReport:
         return self._report()
 
     def prepare(self, batch: Any) -> Any:
-        return batch
+        return "rows", batch.step
 
     def train(self, batch: Any, incarnation: int, before: Stopwatch) -> StepReport:
         self.step += 1
         return self._report()
+
+    def remedy(self, batch: Any, incarnation: int, before: Stopwatch) -> StepReport:
+        self.step += 1
+        self.done.append(batch)
+        return self._report().model_copy(update={"directive": batch.directive})
 
     def save(self, made: StepReport) -> None:
         self.saved = made.step
@@ -247,6 +256,30 @@ async def test_no_rank_leaves_well_before_the_first_one_has_done_its_part() -> N
     word = Word(Finished(reason="MaxSteps"), durable=4)
     assert await served(Exporting(step=4), None, Waiting(word)) == Finished(reason="MaxSteps")
     assert did == ["export", "wait"]
+
+
+async def test_a_directive_is_a_step_like_any_other_on_every_rank() -> None:
+    """Announced, pruned by its word, followed by the next step; no rows are made of it."""
+    asked = Batch(step=2, epoch=0, groups=[], directive=Directive(remedy="RollBack", restore=[0]))
+    learner = Scripted()
+    script = rig.ScriptedCoordinator(
+        [rig.batch(1), asked.model_copy(update={"validated": [0]}), rig.batch(3)]
+    )
+    async with script.serving() as url:
+        ended = await served(learner, Coordinator(url, rig.TOKEN, patience=5), Ranks(0, 0, 1, None))
+    assert isinstance(ended, Finished)
+    assert [batch.step for batch in learner.done] == [2]
+    assert [report.step for report in script.reports if report.directive] == [2]
+    assert script.step == 3
+
+    class Once(Told):
+        def share(self, mine: Word) -> Any:
+            word, self._word = self._word, pickle.dumps(Word(Finished(reason="MaxSteps"), durable=0))
+            return pickle.loads(word)
+
+    other = Scripted(step=1)
+    assert isinstance(await served(other, None, Once(Word(asked, durable=0))), Finished)
+    assert other.done == [asked]
 
 
 async def test_one_that_comes_back_in_time_is_told_again() -> None:

@@ -26,7 +26,7 @@ from headway_api.artifacts import Layout, by_number
 from headway_api.exits import JobError
 from headway_api.records import PolicyVersion, Record, StepReport
 from headway_api.store import NotFound, Store
-from headway_trainer.checkpoint.manifest import Checkpoint, CheckpointManifest, unusable
+from headway_trainer.checkpoint.manifest import Checkpoint, CheckpointManifest, NotWhole, unusable
 
 
 class Journal:
@@ -69,14 +69,28 @@ class Journal:
         self.start = self._next_start()
         if (step := self.step) is None:
             return None
-        folder = self._layout.checkpoint(step)
-        if (start := sealed_by(self._store.list(folder), folder)) is None:
-            raise unusable(folder, "it has no report.json")
-        found = self._checkpoint(step, start)
+        try:
+            found = self._newest(step)
+        except NotWhole as broken:
+            raise unusable(broken.uri, broken.why) from broken
         history = self._reports()
         self._taken = {report.step: report.version for report in history}
         report = _in_incarnation(found.report, incarnation(found.report, history))
         return found.model_copy(update={"report": report})
+
+    def find(self, step: int, last: int) -> Checkpoint:
+        """The checkpoint of `step`, on the line of steps that goes on from `last`.
+
+        Raises:
+            NotWhole: there is none.
+        """
+        folder = self._layout.checkpoint(step)
+        if step > last:
+            raise NotWhole(folder, f"step {last} is the last one taken")
+        found = self._newest(step)
+        if not self._stands(step, found.state.start):
+            raise NotWhole(folder, "the step was taken anew since")
+        return found
 
     def refuse_superseded(self) -> None:
         """To be called before anything is written that a successor would take for its own, or deleted. Rank 0
@@ -139,19 +153,26 @@ class Journal:
         if (step, start) not in self._sealed:
             try:
                 self._remember(self._checkpoint(step, start))
-            except JobError:
+            except NotWhole:
                 return False
         taken = self._taken.get(step)
         return taken is not None and not self._sealed[step, start] < taken
+
+    def _newest(self, step: int) -> Checkpoint:
+        """Of a step, whoever has written it."""
+        folder = self._layout.checkpoint(step)
+        if (start := sealed_by(self._store.list(folder), folder)) is None:
+            raise NotWhole(folder, "it has no report.json")
+        return self._checkpoint(step, start)
 
     def _checkpoint(self, step: int, start: int) -> Checkpoint:
         uri = self._layout.checkpoint_report(step, start)
         try:
             found = Checkpoint.model_validate_json(self._store.get(uri))
         except (NotFound, ValueError) as error:
-            raise unusable(uri, f"it cannot be read: {type(error).__name__}") from error
+            raise NotWhole(uri, f"it cannot be read: {type(error).__name__}") from error
         if (found.report.step, found.state.start) != (step, start):
-            raise unusable(uri, f"it was written for step {found.report.step}, start {found.state.start}")
+            raise NotWhole(uri, f"it was written for step {found.report.step}, start {found.state.start}")
         return found
 
     def _seal(self, checkpoint: Checkpoint) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -9,6 +10,7 @@ from itertools import filterfalse
 from pathlib import Path
 
 from headway_api.artifacts import Layout, by_number
+from headway_api.exits import JobError
 from headway_api.records import StepReport
 from headway_api.spec.learner import CheckpointsSpec
 from headway_api.store import Store
@@ -16,7 +18,7 @@ from headway_api.store_away import StoreAway
 from headway_trainer.checkpoint import state
 from headway_trainer.checkpoint.background import Background
 from headway_trainer.checkpoint.journal import Journal, is_report, sealed_by
-from headway_trainer.checkpoint.manifest import Checkpoint
+from headway_trainer.checkpoint.manifest import Checkpoint, Fault, NotWhole, unusable
 from headway_trainer.checkpoint.retention import due, expired_checkpoints
 from headway_trainer.engine import Engine
 from headway_trainer.logs import log
@@ -37,11 +39,14 @@ class Keeper:
         ranks: Ranks,
     ) -> None:
         self._spec = spec
-        self._engine = engine
+        self.engine = engine
+        """Whose state is kept; another one takes its place where all is put together anew."""
         self._store = store
         self._layout = layout
         self._journal = journal
         self._scratch = scratch
+        self._fetched = scratch.with_name(f"{scratch.name}-fetched")
+        """Apart from what is being uploaded."""
         self._ranks = ranks
         self._uploaders = [rank for rank, local in enumerate(ranks.gather(ranks.local_rank)) if local == 0]
         self._background = Background()
@@ -57,15 +62,43 @@ class Keeper:
         """The newest step that a restart would resume from. Rank 0 alone knows it."""
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Make the learner what it was at `checkpoint`'s step."""
-        step, manifest = checkpoint.report.step, checkpoint.state
-        uri = self._layout.checkpoint_of(step, manifest.start)
-        state.restore(self._engine, self._store, uri, manifest, self._scratch, self._ranks)
-        self.saved = self.durable = step
+        """Make the learner what it was at `checkpoint`'s step, from which it resumes.
+
+        Raises:
+            JobError: `CheckpointUnusable`: a file is missing or damaged, or they cannot be converted for as
+                many processes as there are.
+        """
+        if self._ranks.local_rank == 0:
+            shutil.rmtree(self._scratch, ignore_errors=True)  # what a process before this one copied
+        if (fault := self.fetch(checkpoint)) is not None:
+            raise JobError(fault.end.reason, fault.end.message, field=fault.end.field, permanent=False)
+        self.load(checkpoint)
+        self.saved = self.durable = checkpoint.report.step
+
+    def fetch(self, checkpoint: Checkpoint) -> Fault | None:
+        """Have the files of `checkpoint` on every node, for `load`; what is wrong with them, on any."""
+        fault = self._fetch(checkpoint) if self._ranks.local_rank == 0 else None
+        return next(filter(None, self._ranks.gather(fault)), None)
+
+    def _fetch(self, checkpoint: Checkpoint) -> Fault | None:
+        uri, world = self._uri(checkpoint), 0 if self.engine.replicated else self._ranks.world
+        try:
+            state.fetch(self._store, uri, checkpoint.state, self._fetched, world)
+        except NotWhole as broken:
+            return Fault(broken.why, unusable(broken.uri, broken.why).termination)
+        except JobError as failed:
+            return Fault(failed.termination.message, failed.termination)
+        return None
+
+    def load(self, checkpoint: Checkpoint) -> None:
+        """Make the engine, which has not stepped, what it was at `checkpoint`'s step."""
+        state.load(self.engine, checkpoint.state, self._fetched, self._ranks)
 
     def after(self, report: StepReport) -> None:
-        """Make a checkpoint if one is due at `report`'s step."""
-        if due(report.step, self._spec.every_steps):
+        """Make a checkpoint if one is due at `report`'s step, or if the step was a change: the steps before
+        would be taken in vain otherwise, should the learner die."""
+        changed = report.directive is not None and report.refused is None
+        if changed or due(report.step, self._spec.every_steps):
             self.save(report)
 
     def save(self, report: StepReport) -> None:
@@ -85,7 +118,7 @@ class Keeper:
             self._lost()
         # Nobody still reads the files that are about to be replaced.
         start = self._ranks.share(self._journal.start)
-        taken = state.snapshot(self._engine, start, self._scratch, self._ranks)
+        taken = state.snapshot(self.engine, start, self._scratch, self._ranks)
         self.saved = report.step
         if self._ranks.local_rank == 0:
             self._withdrawn = threading.Event()
@@ -143,6 +176,9 @@ class Keeper:
         self._store.delete(filter(is_report, gone))
         self._store.delete(filterfalse(is_report, gone))
         return sorted(found.keys() - set(old) | {self.saved})
+
+    def _uri(self, checkpoint: Checkpoint) -> str:
+        return self._layout.checkpoint_of(checkpoint.report.step, checkpoint.state.start)
 
     def _lost(self) -> bool:
         """Whether the store's absence ended the upload of this node, once that is over. It is not made again:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from headway_api.exits import JobError
+from dataclasses import dataclass
+
+from headway_api.exits import JobError, Termination
 from headway_api.records import FileDigest, Record, StepReport
 
 
@@ -22,6 +24,24 @@ class Checkpoint(Record):
 
     report: StepReport
     state: CheckpointManifest
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Why the files of a checkpoint cannot be taken up; of one rank, for all of them."""
+
+    why: str
+    end: Termination
+    """What a process that has no other checkpoint ends with."""
+
+
+class NotWhole(Exception):
+    """There is no checkpoint at `uri`, and `why`."""
+
+    def __init__(self, uri: str, why: str) -> None:
+        super().__init__(f"{uri}: {why}")
+        self.uri = uri
+        self.why = why
 
 
 def unusable(uri: str, why: str) -> JobError:

@@ -23,7 +23,7 @@ from headway_api.exits import JobError
 from headway_api.records import FileDigest
 from headway_api.store import Corrupt, NotFound, Store, download_folder, upload_folder
 from headway_trainer.checkpoint import resize
-from headway_trainer.checkpoint.manifest import CheckpointManifest, unusable
+from headway_trainer.checkpoint.manifest import CheckpointManifest, NotWhole
 from headway_trainer.engine import TAG, Engine
 from headway_trainer.ranks import Ranks
 
@@ -89,35 +89,39 @@ def complete(
     return CheckpointManifest(start=taken.start, files=digests, world_size=taken.world, updates=taken.updates)
 
 
-def restore(
-    engine: Engine, store: Store, uri: str, manifest: CheckpointManifest, folder: Path, ranks: Ranks
-) -> None:
-    """Make the learner what it was when the files of `manifest` were written to `uri`; collective.
+def fetch(store: Store, uri: str, manifest: CheckpointManifest, folder: Path, world: int) -> None:
+    """Download the files of `manifest` from `uri` into `folder`, and convert them where another number of
+    processes than `world` wrote them (0: any may load them). One process a node calls it.
+
+    Raises:
+        NotWhole: a file is missing or damaged.
+        JobError: `CheckpointUnusable`: they cannot be converted.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        download_folder(store, uri, folder / TAG, manifest.files)
+    except (NotFound, Corrupt) as error:
+        raise NotWhole(uri, f"it is not whole: {error}") from error
+    if world not in (0, manifest.world_size):
+        resize.to_universal(folder / TAG, folder / resize.TAG)
+
+
+def load(engine: Engine, manifest: CheckpointManifest, folder: Path, ranks: Ranks) -> None:
+    """Make an engine that has not stepped what that of `manifest` was, from what `fetch` left; collective.
 
     By as many processes as wrote it training goes on bit for bit; by another number it goes on from the same
     weights and optimizer state, as exactly as sums over ranks allow, with fresh random numbers.
-
-    Raises:
-        JobError: `CheckpointUnusable`, when a file is missing or damaged.
     """
-    try:
-        if ranks.local_rank == 0:
-            shutil.rmtree(folder, ignore_errors=True)
-            download_folder(store, uri, folder / TAG, manifest.files)
-    except (NotFound, Corrupt) as error:
-        raise unusable(uri, f"it is not whole: {error}") from error
-    ranks.barrier()
     if manifest.world_size == ranks.world:
         engine.load(folder)
         _set_random_state(torch.load(folder / TAG / _random_file(ranks), weights_only=True))
-        return
-    if engine.replicated:
+    elif engine.replicated:
         engine.load(folder)
-        return
-    if ranks.local_rank == 0:
-        resize.to_universal(folder / TAG, folder / resize.TAG)
+    else:
+        engine.load_universal(folder, resize.TAG, manifest.updates)
     ranks.barrier()
-    engine.load_universal(folder, resize.TAG, manifest.updates)
+    if ranks.local_rank == 0:
+        shutil.rmtree(folder)
 
 
 def _part(uri: str, rank: int) -> str:

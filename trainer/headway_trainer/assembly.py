@@ -1,0 +1,222 @@
+"""What trains, put together for what is in force: objective, model, engine, policy, publisher.
+
+What can be changed in place is: the objective, the learning rate, the copy that the policy is held to. Where
+the engine has to be another one, for another adapter or an older checkpoint, all is put together anew in this
+process, the way a process that starts does it: from the base model's files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Final
+
+from torch import nn
+
+from headway_api.exits import JobError
+from headway_api.in_force import InForce, Refusal
+from headway_api.objective import episode_tokens
+from headway_api.remedies import NotApplicable, applied
+from headway_api.spec.model import Lora
+from headway_api.spec.training import RLTrainingJobSpec
+from headway_trainer import adapter, layout, memory
+from headway_trainer import model as models
+from headway_trainer.adapter import TrainedState
+from headway_trainer.engine import Engine
+from headway_trainer.logs import log
+from headway_trainer.objective.presets import Objective
+from headway_trainer.policy import Policy
+from headway_trainer.publish.publisher import Publisher
+from headway_trainer.publish.sender import Sender
+from headway_trainer.ranks import Ranks
+
+MOST_TOKENS: Final = {"cuda": 16384, "cpu": 4096}
+"""Tokens of one micro-batch. A CPU gains nothing from more, and pays in memory."""
+
+
+class Assembly:
+    """The parts that train. Methods are collective; every rank passes the same."""
+
+    objective: Objective
+    engine: Engine
+    policy: Policy
+    publisher: Publisher
+
+    def __init__(
+        self,
+        spec: RLTrainingJobSpec,
+        in_force: InForce,
+        base: Path,
+        scratch: Path,
+        ranks: Ranks,
+        sender: Sender | None,
+    ) -> None:
+        """There are no parts before `put_together`. `base` holds the base model's files."""
+        self._given = spec
+        self._base = base
+        self._scratch = scratch
+        self._ranks = ranks
+        self._sender = sender
+        self.in_force = in_force
+        self.spec = _resumed(spec, in_force)
+        """The job's, with what is in force in the place of its own."""
+        self.max_tokens = spec.learner.micro_batch_tokens or MOST_TOKENS[ranks.device.type]
+        """Tokens of one micro-batch."""
+
+    def put_together(self, model: nn.Module, state: TrainedState | None = None) -> None:
+        """Make all parts around `model`, which is on the CPU, as `spec` has them.
+
+        Args:
+            state: what the model's weights were taken from (`adapter.fill`), for the optimizer.
+
+        Raises:
+            JobError: `RanksDiffer`, or as `Objective.of`.
+        """
+        spec, ranks = self.spec, self._ranks
+        self.objective = Objective.of(spec.algorithm, episode_tokens(spec))
+        if spec.learner.recomputes_activations(accelerated=ranks.device.type == "cuda"):
+            models.save_memory(model)
+        quadratic = layout.quadratic_share(model)
+        self.engine = Engine(model, spec.learner.deepspeed, spec.optimizer, ranks)
+        if state is not None:
+            self.engine.adopt(state)
+        self.policy = Policy(
+            self.engine,
+            model,
+            temperature=spec.rollout.sampling.temperature,
+            frozen=models.reference(self._base, spec, ranks.device),
+        )
+        self._choice = layout.choose(self.policy, ranks.device, quadratic)
+        _require_one({(c.layout.packed, c.attention, c.head) for c in ranks.gather(self._choice)})
+        self.publisher = Publisher(
+            self.engine, self.policy, spec, self._base, self._scratch, ranks, self._sender
+        )
+        log("objective", **self.objective.expanded())
+        chosen = self._choice
+        log(
+            "layout",
+            packed=chosen.layout.packed,
+            attention=chosen.attention,
+            head=chosen.head,
+            why=chosen.why,
+            micro_batch_tokens=self.max_tokens,
+        )
+
+    def obstacle(self, in_force: InForce, *, anew: bool = False) -> Refusal | None:
+        """Why `bring` cannot be done, on whichever rank; None where it can. Changes nothing.
+
+        Args:
+            anew: whether `begin_anew` comes before it, from a checkpoint whose adapter is no wider.
+        """
+        return next(filter(None, self._ranks.gather(self._obstacle(in_force, anew))), None)
+
+    def _obstacle(self, in_force: InForce, anew: bool) -> Refusal | None:
+        try:
+            spec = applied(self._given, in_force)
+            Objective.of(spec.algorithm, episode_tokens(spec))
+        except NotApplicable as why:
+            return Refusal(reason="NotApplicable", message=str(why))
+        except JobError as error:
+            return Refusal(reason="NotApplicable", message=error.termination.sentence)
+        now, wanted = _rank(self.spec), _rank(spec)
+        if not anew and wanted < now:
+            return Refusal(
+                reason="AdapterCannotNarrow",
+                message=f"the adapter has rank {now} and is to have {wanted}, with which it would compute "
+                "something else; restore a checkpoint from before it was widened",
+            )
+        if self._lacks_copy(spec) and (short := self._short_of_memory()):
+            return Refusal(
+                reason="TooLittleMemory",
+                message="each process of the learner needs a frozen copy of the base model beside the rest "
+                f"({short}); give the learner more memory, or train an adapter, which has the base below it",
+            )
+        return None
+
+    def rank(self, in_force: InForce) -> int:
+        """Rank that the adapter has under `in_force`; 0 where every weight is trained.
+
+        Raises:
+            NotApplicable: it does not go with the spec.
+        """
+        return _rank(applied(self._given, in_force))
+
+    def begin_anew(self, in_force: InForce) -> None:
+        """Put all together for `in_force` from the base model's files; the state is still to be loaded."""
+        self._take_apart()
+        self.in_force, self.spec = in_force, applied(self._given, in_force)
+        self.put_together(models.load(self._base, self.spec.model, self.spec.seed))
+
+    def bring(self, in_force: InForce) -> None:
+        """Have `in_force` hold from now on; nothing changes where it does. See `obstacle` first."""
+        before, self.in_force = self.spec, in_force
+        self.spec = spec = applied(self._given, in_force)
+        if spec.model.effective_lora != before.model.effective_lora:
+            self._widen(spec.model.effective_lora)
+            return
+        self.engine.optimizer = spec.optimizer
+        if spec.algorithm != before.algorithm:
+            self.objective = Objective.of(spec.algorithm, episode_tokens(spec))
+            log("objective", **self.objective.expanded())
+        if self._lacks_copy(spec):
+            self.policy.refer_to(models.reference(self._base, spec, self._ranks.device))
+            layout.follow(self.policy, self._choice)
+        elif not self.objective.penalizes_divergence and self.policy.frozen is not None:
+            self.policy.refer_to(None)
+            memory.release()
+
+    def _widen(self, lora: Lora | None) -> None:
+        assert lora is not None
+        state, scales = self.engine.state(), adapter.scales(self.engine.model)
+        self._take_apart()
+        # Another seed than the adapter began with: new rows are not to repeat rows of another module.
+        model = models.load(self._base, self.spec.model, self.spec.seed + lora.rank)
+        state = adapter.widened(state, scales, model)
+        adapter.fill(model, state)
+        self.put_together(model, state)
+
+    def _take_apart(self) -> None:
+        self.engine.close()
+        del self.engine, self.policy, self.publisher
+        memory.release()
+
+    def _lacks_copy(self, spec: RLTrainingJobSpec) -> bool:
+        """Whether `spec` needs a frozen copy of the base model that is not there."""
+        return models.needs_copy(spec) and self.policy.frozen is None
+
+    def _short_of_memory(self) -> str:
+        processes = self._given.learner.processes_per_node
+        return memory.short_of(memory.size(self.engine.model), processes, self._ranks.device)
+
+
+def _rank(spec: RLTrainingJobSpec) -> int:
+    lora = spec.model.effective_lora
+    return 0 if lora is None else lora.rank
+
+
+def _resumed(spec: RLTrainingJobSpec, in_force: InForce) -> RLTrainingJobSpec:
+    try:
+        return applied(spec, in_force)
+    except NotApplicable as why:
+        raise JobError(
+            "CheckpointUnusable",
+            f"directive {in_force.number}, in force at the checkpoint, does not go with the spec ({why}); "
+            "set latest.json in the job's folder to an older step",
+            permanent=False,
+        ) from why
+
+
+def _require_one(choices: Collection[tuple[bool, str, str]]) -> None:
+    """Each rank plans the whole step: with another layout it would train other rows than the rest expect.
+
+    Raises:
+        JobError: `RanksDiffer`.
+    """
+    if len(choices) > 1:
+        raise JobError(
+            "RanksDiffer",
+            f"the processes of the learner chose different layouts of rows ({sorted(choices)}); give them "
+            "nodes of one kind",
+            field="spec.learner.podTemplate",
+            permanent=False,
+        )

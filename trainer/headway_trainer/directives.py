@@ -1,0 +1,65 @@
+"""Whether a directive can be done, and from which checkpoint. What is refused has changed nothing yet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headway_api.in_force import InForce, Refusal
+from headway_api.records import Batch
+from headway_api.remedies import NotApplicable
+from headway_trainer.assembly import Assembly
+from headway_trainer.checkpoint.journal import Journal
+from headway_trainer.checkpoint.keeper import Keeper
+from headway_trainer.checkpoint.manifest import Checkpoint, NotWhole
+from headway_trainer.ranks import Ranks
+
+
+class Directives:
+    """Decides for one learner; collective."""
+
+    def __init__(self, parts: Assembly, keeper: Keeper, journal: Journal, ranks: Ranks) -> None:
+        self._parts = parts
+        self._keeper = keeper
+        self._journal = journal
+        self._ranks = ranks
+
+    def decide(self, batch: Batch) -> Checkpoint | Refusal | None:
+        """The checkpoint to go back to, its files on every node; None for none; or why nothing is done."""
+        assert batch.directive is not None
+        now, number, restore = self._parts.in_force.number, batch.in_force.number, batch.directive.restore
+        if number <= now:
+            return Refusal(
+                reason="TakenBefore",
+                message=f"directive {number} is not above {now}, which is in force: it was done before; give "
+                "a new one the next number",
+            )
+        if (refusal := self._parts.obstacle(batch.in_force, anew=bool(restore))) is not None:
+            return refusal
+        return self._fetched(batch.in_force, restore, batch.step - 1) if restore else None
+
+    def _fetched(self, in_force: InForce, restore: Sequence[int], last: int) -> Checkpoint | Refusal:
+        passed_over = []
+        for step in restore:
+            found: Checkpoint | str = self._ranks.share(self._found(in_force, step, last))
+            why = found
+            if isinstance(found, Checkpoint):
+                if (fault := self._keeper.fetch(found)) is None:
+                    return found
+                why = fault.why
+            passed_over.append(f"step {step}: {why}")
+        return Refusal(
+            reason="NothingToRestore",
+            message=f"{'; '.join(passed_over)}; name a step whose checkpoint is kept "
+            "(spec.checkpoints.keepLast, keepBest)",
+        )
+
+    def _found(self, in_force: InForce, step: int, last: int) -> Checkpoint | str:
+        """The checkpoint of a step, or why it cannot be gone back to. Rank 0 alone looks."""
+        if not self._ranks.first:
+            return ""
+        try:
+            found = self._journal.find(step, last)
+            held, wanted = self._parts.rank(found.report.in_force), self._parts.rank(in_force)
+        except (NotWhole, NotApplicable) as error:
+            return str(error)
+        return found if held <= wanted else f"its adapter has rank {held}, and {wanted} is to be in force"
