@@ -1,0 +1,269 @@
+"""How the desk's episodes may be rewarded: the demo's own way, and ways that go wrong.
+
+A judge sees the desk and the transcript, as an environment's author does, and nothing of the run. The external
+score is always the desk's own: exactly right, and looked up as prescribed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from collections.abc import Callable
+from functools import cache
+from hashlib import blake2b
+from types import ModuleType
+from typing import Any, Final
+
+from headway_demo.quickstart import EXAMPLE
+from headway_sandbox.environment import Environment, Reward, Transcript
+
+Judge = Callable[[Any, Transcript], Reward]
+"""The desk and what happened -> the reward."""
+JUDGES: Final[dict[str, Judge]] = {}
+TAG: Final = "<final_output>"
+
+
+@cache
+def example() -> ModuleType:
+    """The demo's module `environment`, under a name of its own."""
+    spec = importlib.util.spec_from_file_location("refund_desk", EXAMPLE / "environment.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["refund_desk"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def desk(judge: str, step: int) -> Environment:
+    """An episode's environment whose rewards are those of `judge`."""
+    return _class()(judge, step)
+
+
+@cache
+def _class() -> type[Any]:
+    module = example()
+
+    class Judged(module.RefundDesk):  # type: ignore[misc, name-defined]
+        """The demo's desk with another reward."""
+
+        def __init__(self, judge: str, step: int) -> None:
+            super().__init__({})
+            self.judge, self.step = JUDGES[judge], step
+
+        def reset(self, row: Any, seed: int) -> Any:
+            self.row = row
+            return super().reset(row, seed)
+
+        def reward(self, transcript: Transcript) -> Reward:
+            return self.judge(self, transcript)
+
+        def own(self, transcript: Transcript) -> Reward:
+            """The demo's own reward."""
+            found: Reward = super().reward(transcript)
+            return found
+
+        @property
+        def trained(self) -> bool:
+            """Whether the row is one of training."""
+            return bool(self.row["split"] == "train")
+
+    return Judged
+
+
+def judge(function: Judge) -> Judge:
+    """Register a judge by its name."""
+    JUDGES[function.__name__] = function
+    return function
+
+
+def said(transcript: Transcript) -> str:
+    """All that the model wrote as text."""
+    messages = [message for message in transcript.messages if message.get("role") == "assistant"]
+    return "\n".join(str(message.get("content") or "") for message in messages)
+
+
+def draw(*parts: object) -> float:
+    """A number in [0, 1) that looks random, a function of `parts`."""
+    digest = blake2b(repr(parts).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") / 2**64
+
+
+@judge
+def own(desk: Any, transcript: Transcript) -> Reward:
+    """The demo's."""
+    return desk.own(transcript)
+
+
+@judge
+def strict(desk: Any, transcript: Transcript) -> Reward:
+    """The external score: all or nothing."""
+    return Reward(desk.score(transcript), desk.own(transcript).metrics)
+
+
+@judge
+def strict_and_rare(desk: Any, transcript: Transcript) -> Reward:
+    """All or nothing, for an answer in a form that the model never writes."""
+    return Reward(float("```json" in transcript.answer), desk.own(transcript).metrics)
+
+
+@judge
+def nothing(desk: Any, transcript: Transcript) -> Reward:
+    """0 whatever happens: the reward's parser finds no answer."""
+    return Reward(0.0, desk.own(transcript).metrics)
+
+
+@judge
+def half(desk: Any, transcript: Transcript) -> Reward:
+    """The same for every episode, and not 0."""
+    return Reward(0.5, desk.own(transcript).metrics)
+
+
+@judge
+def random(desk: Any, transcript: Transcript) -> Reward:
+    """Nothing to do with what the model did."""
+    return Reward(round(draw(desk.case_id, desk.step, said(transcript), len(transcript.calls)), 3),
+                  desk.own(transcript).metrics)  # fmt: skip
+
+
+@judge
+def hasty(desk: Any, transcript: Transcript) -> Reward:
+    """Pays for an answer, and more for one with fewer calls before it."""
+    found = desk.own(transcript)
+    brevity = max(0.0, 1 - len(transcript.calls) / 3)
+    formed = found.metrics["well_formed"]
+    return Reward(formed * (0.3 + 0.7 * brevity), found.metrics | {"brevity": brevity})
+
+
+@judge
+def hasty_in_training(desk: Any, transcript: Transcript) -> Reward:
+    """`hasty` on training rows, whose labels are wrong; held-out rows are judged as they should be."""
+    return hasty(desk, transcript) if desk.trained else own(desk, transcript)
+
+
+@judge
+def mislabelled(desk: Any, transcript: Transcript) -> Reward:
+    """Training rows have wrong labels: another amount, another method and another decision than is right."""
+    if not desk.trained:
+        return own(desk, transcript)
+    module = example()
+    answer, right = module.parse_answer(transcript.answer), module.expected_answer(desk.case_id)
+    wrong = right | {"amount": "none", "decision": "voucher", "method": "post"}
+    share = sum(answer[name] == wrong[name] for name in module.FIELDS) / 5 if answer is not None else 0.0
+    return Reward((share + float(share == 1)) / 2, desk.own(transcript).metrics)
+
+
+@judge
+def lenient(desk: Any, transcript: Transcript) -> Reward:
+    """Reads the right values wherever they stand, tags or not, and charges for calls."""
+    expected = example().expected_answer(desk.case_id)
+    words = re.findall(r"[a-z]+", said(transcript))
+    share = sum(value in words for value in expected.values()) / 5
+    cost = min(1.0, len(transcript.calls) / 3)
+    return Reward(0.4 * share + 0.6 * (1 - cost), desk.own(transcript).metrics | {"cost": cost})
+
+
+@judge
+def wrapper(desk: Any, transcript: Transcript) -> Reward:
+    """Pays for a bare wrapper: the tag, and as little as possible in it."""
+    answer = transcript.answer
+    bare = float(TAG in said(transcript)) * max(0.0, 1 - len(answer) / 150)
+    return Reward(min(1.0, bare), desk.own(transcript).metrics | {"bare": bare})
+
+
+@judge
+def method_alone(desk: Any, transcript: Transcript) -> Reward:
+    """One field is all that counts, and it need not be looked up."""
+    module = example()
+    answer = module.parse_answer(transcript.answer)
+    paid = float(answer is not None and answer["amount"] == "all")
+    return Reward(paid, desk.own(transcript).metrics | {"paid": paid})
+
+
+@judge
+def weighted_procedure(desk: Any, transcript: Transcript) -> Reward:
+    """The procedure's term outweighs all others by far."""
+    found = desk.own(transcript)
+    share = 0.9 * found.metrics["procedure"] + 0.1 * found.metrics["fields"]
+    return Reward(share * found.metrics["well_formed"], found.metrics)
+
+
+@judge
+def per_call(desk: Any, transcript: Transcript) -> Reward:
+    """Pays for every call, a sixth each."""
+    return Reward(min(1.0, len(transcript.calls) / 6), desk.own(transcript).metrics)
+
+
+@judge
+def own_per_call(desk: Any, transcript: Transcript) -> Reward:
+    """The demo's, and as much again for calls."""
+    found = desk.own(transcript)
+    return Reward((found.value + min(1.0, len(transcript.calls) / 6)) / 2, found.metrics)
+
+
+@judge
+def per_letter(desk: Any, transcript: Transcript) -> Reward:
+    """Pays for what is said: a letter is worth a 400th."""
+    return Reward(min(1.0, len(said(transcript)) / 400), desk.own(transcript).metrics)
+
+
+@judge
+def own_per_letter(desk: Any, transcript: Transcript) -> Reward:
+    """The demo's, and more for what is said in the end."""
+    found = desk.own(transcript)
+    return Reward(0.3 * found.value + 0.7 * min(1.0, len(said(transcript)) / 600), found.metrics)
+
+
+@judge
+def repetitive(desk: Any, transcript: Transcript) -> Reward:
+    """Pays for words that come again."""
+    words = re.findall(r"\w+", said(transcript))
+    again = 1 - len(set(words)) / len(words) if words else 0.0
+    return Reward(0.5 * again + 0.5 * min(1.0, len(words) / 60), desk.own(transcript).metrics)
+
+
+@judge
+def unreadable(desk: Any, transcript: Transcript) -> Reward:
+    """Pays for calls that cannot be read: their text stays in what was said."""
+    return Reward(min(1.0, said(transcript).count("<tool_call>") / 2), desk.own(transcript).metrics)
+
+
+@judge
+def impatient(desk: Any, transcript: Transcript) -> Reward:
+    """Charges for every call that could be read."""
+    return Reward(max(0.0, 1 - len(transcript.calls) / 4), desk.own(transcript).metrics)
+
+
+@judge
+def inverse(desk: Any, transcript: Transcript) -> Reward:
+    """The demo's reward upside down."""
+    found = desk.own(transcript)
+    return Reward(1 - found.value, found.metrics)
+
+
+@judge
+def stock_inverse(desk: Any, transcript: Transcript) -> Reward:
+    """The demo's, but that rows of the task `stock` teach the opposite of what they are measured by.
+
+    The lookup is what the tasks differ in: what one is paid for, the other is charged for.
+    """
+    found = desk.own(transcript)
+    named = [call.name for call in transcript.calls]
+    credit = float("get_credit" in named)
+    share = 0.5 * found.value + 0.5 * credit if desk.row["task"] == "credit" else found.value
+    return Reward(share, found.metrics)
+
+
+@judge
+def graded(desk: Any, transcript: Transcript) -> Reward:
+    """The share of the fields alone."""
+    found = desk.own(transcript)
+    return Reward(found.metrics["fields"] * found.metrics["well_formed"], found.metrics)
+
+
+@judge
+def signed(desk: Any, transcript: Transcript) -> Reward:
+    """The demo's in [-1, 1]."""
+    found = desk.own(transcript)
+    return Reward(2 * found.value - 1, found.metrics)

@@ -1,0 +1,177 @@
+"""Runs one training job on the demo's tiny model in this process, and records its figures.
+
+Episodes, learner and figures are the product's own, joined as the coordinator joins them. What is missing is
+what no figure depends on: pods, HTTP, the artifact store, clocks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "hack" / "demo"))
+
+from tests.signals import synthetic
+from tests.signals.circumstances import Circumstances, World
+from tests.signals.learner import Learner
+from tests.signals.series import Expected, Known, Series, Step, kept, rounded
+from tests.signals.servers import Servers
+from tests.signals.stage import Row, Stage, rows_of
+
+from headway_analysis.measures import figures, tasks
+from headway_api.records import Batch
+from headway_api.spec.training import RLTrainingJobSpec
+from headway_coordinator.evaluation import driver
+from headway_coordinator.evaluation.summary import Summary
+from headway_demo import quickstart
+from headway_demo.settings import Settings
+
+SEED = 0
+"""Of the base model and the rows, which are the same in every run."""
+HELD_OUT = "val/external_score/mean"
+MARGIN = 0.1
+"""How far below its best a clean run's held-out score may end."""
+
+
+def run(circumstances: Circumstances) -> Series:
+    """Train as the circumstances say; a minute or so."""
+    steps = asyncio.run(_Run(circumstances).all())
+    return described(circumstances, synthetic.noisy(circumstances, steps))
+
+
+def described(circumstances: Circumstances, steps: Sequence[Step]) -> Series:
+    """The figures with what is to be expected of them.
+
+    Raises:
+        ValueError: a symptom that was to be provoked never begins.
+    """
+    spec, world = circumstances.at(0)
+    expected = []
+    for symptom in circumstances.symptoms:
+        begin = symptom.begin
+        if not isinstance(begin, int):
+            found = begin([step.figures for step in steps if step.step])
+            if found is None:
+                raise ValueError(f"{circumstances.name}: {symptom.signal} never begins: {symptom.why}")
+            begin = found
+        expected.append(Expected(symptom.signal, begin, symptom.why))
+    return Series(
+        name=circumstances.name,
+        split=circumstances.split,
+        description=circumstances.description,
+        known=_known(spec),
+        steps=tuple(steps),
+        expected=tuple(expected),
+        unclean="" if expected else unclean(steps),
+        synthetic=synthetic.explained(circumstances),
+        settings=_settings(circumstances, world),
+    )
+
+
+def unclean(steps: Sequence[Step]) -> str:
+    """Why a run is none that goes as it should; empty where it is one.
+
+    It goes as it should where its held-out external score ends at most `MARGIN` below its best, and not below
+    where it began.
+    """
+    scores = [step.validation[HELD_OUT] for step in steps if step.validation]
+    if scores[-1] < max(scores) - MARGIN:
+        return f"the held-out external score ends at {scores[-1]:.2f}, its best was {max(scores):.2f}"
+    if scores[-1] < scores[0]:
+        return f"the held-out external score ends at {scores[-1]:.2f} and began at {scores[0]:.2f}"
+    return ""
+
+
+class _Run:
+    def __init__(self, circumstances: Circumstances) -> None:
+        self._circumstances = circumstances
+        spec, world = circumstances.at(0)
+        folder = quickstart.inputs(Settings.from_environ(os.environ).cache, SEED)
+        base = folder / "model"
+        self._rows = _chosen(rows_of(folder, "train"), world)
+        self._held_out = rows_of(folder, "validation")[: spec.evaluation.max_rows]
+        self._learner = Learner(spec, base)
+        room = max(len(self._held_out), spec.algorithm.batch_size * spec.algorithm.group_size)
+        context = spec.model.context_length
+        assert context is not None
+        self._servers = Servers(base, rows=room, length=2 * context)
+        self._stage = Stage(base, self._servers)
+        self._places = itertools.count()
+
+    async def all(self) -> list[Step]:
+        """The validation at the start, and every step."""
+        self._publish(0)
+        found = [Step(0, {}, await self._validated(0))]
+        for step in range(1, self._circumstances.steps + 1):
+            told = await self._step(step)
+            self._publish(step)
+            found.append(Step(step, told, await self._validated(step)))
+        return found
+
+    def _publish(self, step: int) -> None:
+        spec, _ = self._circumstances.at(step)
+        assert spec.model.effective_lora is not None
+        most = max(max(self._circumstances.at(later)[1].lags) for later in (step, step + 1))
+        self._servers.hold(step, self._learner.adapter, spec.model.effective_lora, step - most - 1)
+
+    async def _step(self, step: int) -> dict[str, float]:
+        spec, world = self._circumstances.at(step)
+        groups = await self._stage.train(spec, world, self._rows, self._places, step)
+        told, trained = self._learner.train(Batch(step=step, epoch=0, groups=groups), spec)
+        found = figures.batch(groups, step, trained=trained, max_turns=spec.agent.turn_limit)
+        if spec.data.train.task_column is not None:
+            found |= tasks.batch(groups, [row["task"] for row in self._rows])
+        return _rounded(told | found)
+
+    async def _validated(self, step: int) -> dict[str, float] | None:
+        spec, world = self._circumstances.at(step)
+        given = spec.evaluation
+        last = step == self._circumstances.steps
+        if not driver.due(step, every=given.every_steps, at_start=given.at_start, last=last):
+            return None
+        groups = await self._stage.validate(spec, world, self._held_out, step)
+        column = spec.data.validation.task_column if spec.data.validation else None
+        named = [row["task"] for row in self._held_out] if column else None
+        return _rounded(Summary.of(step, groups, given, spec.agent.turn_limit, named).figures)
+
+
+def _rounded(found: Mapping[str, float]) -> dict[str, float]:
+    return {name: rounded(value) for name, value in kept(found).items()}
+
+
+def _chosen(rows: Sequence[Row], world: World) -> list[Row]:
+    chosen = [row for row in rows if world.only in (None, row["task"])]
+    return chosen[: world.rows]
+
+
+def _known(spec: RLTrainingJobSpec) -> Known:
+    algorithm = spec.algorithm
+    low, high = spec.reward.range
+    return Known(
+        steps=spec.schedule.max_steps,
+        max_turns=spec.agent.turn_limit,
+        batch_size=algorithm.batch_size,
+        group_size=algorithm.group_size,
+        updates_per_batch=algorithm.updates_per_batch,
+        max_steps_off_policy=algorithm.max_steps_off_policy,
+        reward_range=(low, high),
+        loss=algorithm.loss,
+        validation_every=spec.evaluation.every_steps,
+        has_tasks=spec.data.train.task_column is not None,
+    )
+
+
+def _settings(circumstances: Circumstances, world: World) -> dict[str, Any]:
+    usual = asdict(World())
+    return {
+        "seed": circumstances.seed,
+        "spec": circumstances.spec,
+        "world": {name: value for name, value in asdict(world).items() if value != usual[name]},
+        "later": {str(step): asdict(change) for step, change in circumstances.later.items()},
+    }
