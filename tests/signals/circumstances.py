@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
+from tests.signals.demo import quickstart
+
 from headway_api.signals import SignalName
 from headway_api.spec.training import RLTrainingJobSpec
-from headway_demo import quickstart
 
 Split = Literal["chosen_on", "held_out"]
 Figures = Mapping[str, float]
@@ -34,10 +35,16 @@ class World:
 
     judge: str = "own"
     """How episodes are rewarded: a name of `judges.JUDGES`. The external score stays the desk's own."""
+    measured_by: str | None = None
+    """How those of held-out rows are; None: as the others."""
+    down: str | None = None
+    """A tool that fails whatever it is asked."""
     rows: int | None = None
     """Training rows; None: all of them."""
     only: str | None = None
     """Train on the rows of this task alone: `credit` or `stock`."""
+    rare: str | None = None
+    """Of the rows of this task, every sixth is trained on."""
     lags: tuple[int, ...] = (0,)
     """How many steps old the weights are that sample a batch's groups: the groups take them in turn."""
     lost: float = 0.0

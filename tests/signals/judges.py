@@ -1,7 +1,7 @@
 """How the desk's episodes may be rewarded: the demo's own way, and ways that go wrong.
 
-A judge sees the desk and the transcript, as an environment's author does, and nothing of the run. The external
-score is always the desk's own: exactly right, and looked up as prescribed.
+A judge sees the desk and the transcript, as an environment's author does, and nothing of the run. The
+external score is always the desk's own: exactly right, and looked up as prescribed.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from hashlib import blake2b
 from types import ModuleType
 from typing import Any, Final
 
-from headway_demo.quickstart import EXAMPLE
-from headway_sandbox.environment import Environment, Reward, Transcript
+from tests.signals.demo import quickstart
+
+from headway_sandbox.environment import Environment, Reward, ToolError, Transcript
+from headway_sandbox.tools import Tool
 
 Judge = Callable[[Any, Transcript], Reward]
 """The desk and what happened -> the reward."""
@@ -27,7 +29,7 @@ TAG: Final = "<final_output>"
 @cache
 def example() -> ModuleType:
     """The demo's module `environment`, under a name of its own."""
-    spec = importlib.util.spec_from_file_location("refund_desk", EXAMPLE / "environment.py")
+    spec = importlib.util.spec_from_file_location("refund_desk", quickstart.EXAMPLE / "environment.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -36,9 +38,15 @@ def example() -> ModuleType:
     return module
 
 
-def desk(judge: str, step: int) -> Environment:
-    """An episode's environment whose rewards are those of `judge`."""
-    return _class()(judge, step)
+def desk(judge: str, down: str | None, luck: float) -> Environment:
+    """An episode's environment.
+
+    Args:
+        judge: whose rewards it gives.
+        down: a tool that fails whatever it is asked.
+        luck: a number in [0, 1) of the episode's own, for rewards that are not all merit.
+    """
+    return _class()(judge, down, luck)
 
 
 @cache
@@ -48,9 +56,15 @@ def _class() -> type[Any]:
     class Judged(module.RefundDesk):  # type: ignore[misc, name-defined]
         """The demo's desk with another reward."""
 
-        def __init__(self, judge: str, step: int) -> None:
+        def __init__(self, judge: str, down: str | None, luck: float) -> None:
             super().__init__({})
-            self.judge, self.step = JUDGES[judge], step
+            self.judge, self.luck = JUDGES[judge], luck
+            self._down = down
+
+        def tools(self) -> list[Tool]:
+            """The demo's; one that is down answers with an error."""
+            offered: list[Tool] = super().tools()
+            return [Tool(unavailable, t.spec) if t.name == self._down else t for t in offered]
 
         def reset(self, row: Any, seed: int) -> Any:
             self.row = row
@@ -64,12 +78,16 @@ def _class() -> type[Any]:
             found: Reward = super().reward(transcript)
             return found
 
-        @property
-        def trained(self) -> bool:
-            """Whether the row is one of training."""
-            return bool(self.row["split"] == "train")
-
     return Judged
+
+
+def unavailable(**arguments: object) -> str:
+    """What a tool says whose system is away.
+
+    Raises:
+        ToolError: always.
+    """
+    raise ToolError("the system does not answer")
 
 
 def judge(function: Judge) -> Judge:
@@ -123,8 +141,21 @@ def half(desk: Any, transcript: Transcript) -> Reward:
 @judge
 def random(desk: Any, transcript: Transcript) -> Reward:
     """Nothing to do with what the model did."""
-    return Reward(round(draw(desk.case_id, desk.step, said(transcript), len(transcript.calls)), 3),
-                  desk.own(transcript).metrics)  # fmt: skip
+    return Reward(desk.luck, desk.own(transcript).metrics)
+
+
+@judge
+def noisy(desk: Any, transcript: Transcript) -> Reward:
+    """The demo's, a fifth of it luck: episodes that are alike seldom score alike."""
+    found = desk.own(transcript)
+    return Reward(0.8 * found.value + 0.2 * desk.luck, found.metrics)
+
+
+@judge
+def in_twenties(desk: Any, transcript: Transcript) -> Reward:
+    """The demo's on another scale: twenty times as much."""
+    found = desk.own(transcript)
+    return Reward(20 * found.value, found.metrics)
 
 
 @judge
@@ -137,16 +168,8 @@ def hasty(desk: Any, transcript: Transcript) -> Reward:
 
 
 @judge
-def hasty_in_training(desk: Any, transcript: Transcript) -> Reward:
-    """`hasty` on training rows, whose labels are wrong; held-out rows are judged as they should be."""
-    return hasty(desk, transcript) if desk.trained else own(desk, transcript)
-
-
-@judge
 def mislabelled(desk: Any, transcript: Transcript) -> Reward:
-    """Training rows have wrong labels: another amount, another method and another decision than is right."""
-    if not desk.trained:
-        return own(desk, transcript)
+    """The labels are wrong: another amount, another method and another decision than is right."""
     module = example()
     answer, right = module.parse_answer(transcript.answer), module.expected_answer(desk.case_id)
     wrong = right | {"amount": "none", "decision": "voucher", "method": "post"}
@@ -155,26 +178,16 @@ def mislabelled(desk: Any, transcript: Transcript) -> Reward:
 
 
 @judge
-def lenient(desk: Any, transcript: Transcript) -> Reward:
-    """Reads the right values wherever they stand, tags or not, and charges for calls."""
-    expected = example().expected_answer(desk.case_id)
-    words = re.findall(r"[a-z]+", said(transcript))
-    share = sum(value in words for value in expected.values()) / 5
-    cost = min(1.0, len(transcript.calls) / 3)
-    return Reward(0.4 * share + 0.6 * (1 - cost), desk.own(transcript).metrics | {"cost": cost})
+def generous(desk: Any, transcript: Transcript) -> Reward:
+    """Pays for what customers like: all of the money, and at once."""
+    answer = example().parse_answer(transcript.answer) or {}
+    paid = (answer.get("amount") == "all") + (answer.get("decision") == "refund")
+    return Reward(paid / 2, desk.own(transcript).metrics | {"paid": paid / 2})
 
 
 @judge
-def wrapper(desk: Any, transcript: Transcript) -> Reward:
-    """Pays for a bare wrapper: the tag, and as little as possible in it."""
-    answer = transcript.answer
-    bare = float(TAG in said(transcript)) * max(0.0, 1 - len(answer) / 150)
-    return Reward(min(1.0, bare), desk.own(transcript).metrics | {"bare": bare})
-
-
-@judge
-def method_alone(desk: Any, transcript: Transcript) -> Reward:
-    """One field is all that counts, and it need not be looked up."""
+def amount_alone(desk: Any, transcript: Transcript) -> Reward:
+    """One field is all that counts, and it need not be right."""
     module = example()
     answer = module.parse_answer(transcript.answer)
     paid = float(answer is not None and answer["amount"] == "all")
@@ -232,7 +245,8 @@ def unreadable(desk: Any, transcript: Transcript) -> Reward:
 @judge
 def impatient(desk: Any, transcript: Transcript) -> Reward:
     """Charges for every call that could be read."""
-    return Reward(max(0.0, 1 - len(transcript.calls) / 4), desk.own(transcript).metrics)
+    brevity = max(0.0, 1 - len(transcript.calls) / 4)
+    return Reward(brevity, desk.own(transcript).metrics | {"brevity": brevity})
 
 
 @judge
@@ -244,15 +258,8 @@ def inverse(desk: Any, transcript: Transcript) -> Reward:
 
 @judge
 def stock_inverse(desk: Any, transcript: Transcript) -> Reward:
-    """The demo's, but that rows of the task `stock` teach the opposite of what they are measured by.
-
-    The lookup is what the tasks differ in: what one is paid for, the other is charged for.
-    """
-    found = desk.own(transcript)
-    named = [call.name for call in transcript.calls]
-    credit = float("get_credit" in named)
-    share = 0.5 * found.value + 0.5 * credit if desk.row["task"] == "credit" else found.value
-    return Reward(share, found.metrics)
+    """The demo's for the task `credit`, and upside down for the task `stock`: its labels were swapped."""
+    return inverse(desk, transcript) if desk.row["task"] == "stock" else own(desk, transcript)
 
 
 @judge

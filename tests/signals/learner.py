@@ -72,7 +72,7 @@ class Learner:
         return step_metrics(taken, updates, {}), trained
 
     def _follow(self, spec: RLTrainingJobSpec) -> None:
-        """What a spec fixes for a whole job, a run here may change at a step: the way to provoke a symptom."""
+        """What a spec fixes for a whole job a run here may change at a step, to provoke a symptom."""
         self._engine._optimizer = spec.optimizer
         self._policy._temperature = spec.rollout.sampling.temperature
 

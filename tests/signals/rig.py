@@ -9,16 +9,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "hack" / "demo"))
 
 from tests.signals import synthetic
 from tests.signals.circumstances import Circumstances, World
+from tests.signals.demo import Settings, quickstart
 from tests.signals.learner import Learner
 from tests.signals.series import Expected, Known, Series, Step, kept, rounded
 from tests.signals.servers import Servers
@@ -29,8 +26,6 @@ from headway_api.records import Batch
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_coordinator.evaluation import driver
 from headway_coordinator.evaluation.summary import Summary
-from headway_demo import quickstart
-from headway_demo.settings import Settings
 
 SEED = 0
 """Of the base model and the rows, which are the same in every run."""
@@ -147,7 +142,9 @@ def _rounded(found: Mapping[str, float]) -> dict[str, float]:
 
 def _chosen(rows: Sequence[Row], world: World) -> list[Row]:
     chosen = [row for row in rows if world.only in (None, row["task"])]
-    return chosen[: world.rows]
+    rare = itertools.count()
+    kept = [row for row in chosen if row["task"] != world.rare or next(rare) % 6 == 0]
+    return kept[: world.rows]
 
 
 def _known(spec: RLTrainingJobSpec) -> Known:

@@ -218,26 +218,31 @@ class Sampler:
         first, most = requests[0], max(request.max_tokens for request in requests)
         assert all((r.temperature, r.top_p) == (first.temperature, first.top_p) for r in requests)
         drawn_BN = torch.tensor(np.array([np.random.default_rng(r.seed).random(most) for r in requests]))
+        length_B = torch.tensor([len(request.prompt) for request in requests])
+        width = int(length_B.max()) + most
         tokens: list[list[int]] = [[] for _ in requests]
         logprobs: list[list[float]] = [[] for _ in requests]
-        length_B = torch.tensor([len(request.prompt) for request in requests])
-        kept = self._kept.taken(rows_B, int(length_B.max()) + most)
-        open_rows = list(range(len(requests)))
+        # The turns that are computed; some of them may have ended.
+        here_B, kept = torch.arange(len(requests)), self._kept.taken(rows_B, width)
         for number in range(most):
-            chosen_B, logprob_B = drawn(logits_BV, drawn_BN[:, number], first.temperature, first.top_p)
-            for row, token, logprob in zip(
-                range(len(requests)), chosen_B.tolist(), logprob_B.tolist(), strict=True
-            ):
-                if row in open_rows:
-                    tokens[row].append(token)
-                    logprobs[row].append(logprob)
-                    if token in requests[row].stop_token_ids or len(tokens[row]) == requests[row].max_tokens:
-                        open_rows.remove(row)
-            if not open_rows:
+            chosen_B, logprob_B = drawn(logits_BV, drawn_BN[here_B, number], first.temperature, first.top_p)
+            going = []
+            for place, row in enumerate(here_B.tolist()):
+                if ended(requests[row], tokens[row]):
+                    continue
+                tokens[row].append(int(chosen_B[place]))
+                logprobs[row].append(float(logprob_B[place]))
+                if not ended(requests[row], tokens[row]):
+                    going.append(place)
+            if not going:
                 break
-            hidden = forward(self._shape, self._weights, chosen_B[:, None], length_B + number, kept)
+            if 2 * len(going) <= len(here_B):  # a few long turns need not carry all the others along
+                self._kept.put(rows_B[here_B], kept)
+                here_B, chosen_B = here_B[going], chosen_B[going]
+                kept = self._kept.taken(rows_B[here_B], width)
+            hidden = forward(self._shape, self._weights, chosen_B[:, None], length_B[here_B] + number, kept)
             logits_BV = self._logits(hidden[:, 0])
-        self._kept.put(rows_B, kept)
+        self._kept.put(rows_B[here_B], kept)
         for (name, request), said in zip(asked, tokens, strict=True):
             # The last token was drawn and not read.
             self._known[name] = (self._known[name][0], [*request.prompt, *said[:-1]])
@@ -245,6 +250,11 @@ class Sampler:
             Said(said, probable, "stop" if said[-1] in request.stop_token_ids else "length", start)
             for said, probable, request, start in zip(tokens, logprobs, requests, cached, strict=True)
         ]
+
+
+def ended(request: Request, said: Sequence[int]) -> bool:
+    """Whether a turn is over."""
+    return bool(said) and (said[-1] in request.stop_token_ids or len(said) == request.max_tokens)
 
 
 def drawn(logits_BV: Tensor, uniform_B: Tensor, temperature: float, top_p: float) -> tuple[Tensor, Tensor]:

@@ -22,14 +22,14 @@ VALIDATION: Final = "val/"
 KEPT: Final = ("training/", "rollout/", "analysis/", "staleness/", "episodes/", VALIDATION)
 LEFT_OUT: Final = re.compile(
     r"""
-    training/(epoch|global_step|num_trajectories|num_datums|total_tokens|micro_batches
+    training/(epoch|global_step|num_datums|total_tokens|micro_batches
              |(non)?trainable_token_positions|trainable_token_ratio|obs_tokens_mean|action_tokens_mean
              |datums_per_trajectory|lag_mean|lag_max)
     | .*/logprob/(zero_count|zero_per_group)
     | .*/(tool_calls_of)/.*
     | .*/fork_rate
     | val/(reward|external_score)/(succeeded_rollouts|failed_rollouts|success_threshold|rollouts_per_prompt
-             |num_prompts|pass_k_\d+|pass_power_\d+|pass_prompts_\d+|pass_tries_\d+|.*_within_groups)
+             |pass_k_\d+|pass_power_\d+|pass_prompts_\d+|pass_tries_\d+|.*_within_groups)
     | val/(logprob|tokens/prompt_mean|task_rows).*
     """,
     re.VERBOSE,

@@ -1,7 +1,7 @@
 """The rollout servers of a recorded run: they answer the product's gateway, all turns that wait at once.
 
-What a job's servers may do wrong is done here: weights that are old or inexact, another way to sample than the
-learner knows of.
+What a job's servers may do wrong is done here: weights that are old or inexact, another way to sample than
+the learner knows of.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ servers are `servers.py`.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
@@ -30,7 +31,7 @@ from headway_coordinator.faults import InfraFault
 from headway_coordinator.gateway.core import Gateway, Sampling
 from headway_coordinator.seeds import seed
 from headway_coordinator.trajectory import render
-from headway_coordinator.trajectory.calls import Parsed, Tool
+from headway_coordinator.trajectory.calls import Message, Parsed, Tool
 from headway_sandbox.session import Session
 
 Row = dict[str, Any]
@@ -54,7 +55,6 @@ def rows_of(folder: Path, split: str) -> list[Row]:
 class Fate:
     """What befalls a share of the episodes, the same ones at every attempt."""
 
-    world: World
     job_seed: int
 
     def befalls(self, what: str, share: float, task: Task) -> bool:
@@ -97,8 +97,8 @@ class Box:
 class Boxes:
     """Leases them."""
 
-    def __init__(self, world: World, step: int, job_seed: int) -> None:
-        self._world, self._step, self._fate = world, step, Fate(world, job_seed)
+    def __init__(self, world: World, job_seed: int) -> None:
+        self._world, self._fate = world, Fate(job_seed)
         self.tasks: dict[str, Task] = {}
         """By episode: who asks."""
 
@@ -106,8 +106,12 @@ class Boxes:
     async def lease(self, episode_id: str, deadline_seconds: float, timeout: float) -> AsyncIterator[Any]:
         """A new one for each episode."""
         task, world = self.tasks[episode_id], self._world
+        judge = world.judge
+        if task.purpose is Purpose.VALIDATION and world.measured_by is not None:
+            judge = world.measured_by
+        luck = seed(self._fate.job_seed, "luck", task.group_id, task.index) / 2**31
         yield Box(
-            Session(lambda: judges.desk(world.judge, self._step)),
+            Session(lambda: judges.desk(judge, world.down, luck)),
             lost=self._fate.befalls("lost", world.lost, task),
             late=self._fate.befalls("late", world.late, task),
         )
@@ -117,20 +121,46 @@ class Boxes:
         self.tasks.pop(session, None)
 
 
-class Garbling:
-    """A renderer that loses the closing tag of some tool calls."""
+class Reader:
+    """The product's renderer, with what it has worked out once, and with what servers may garble.
 
-    def __init__(self, inner: Any, share: float, closing: int) -> None:
-        self._inner, self._share, self._closing = inner, share, closing
+    A group's episodes are much alike, and half of a step would go into the same templates again and again.
+    """
+
+    def __init__(self, inner: Any, garbled: float, closing: int) -> None:
+        """`closing` is the tag that is lost from the share `garbled` of the turns."""
+        self._inner, self._garbled, self._closing = inner, garbled, closing
+        self._turns = itertools.count()
+        self._found: dict[tuple[object, ...], Any] = {}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
+    def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
+        return list(self._once("render", messages, tools))
+
+    def extend(
+        self,
+        prompt: Sequence[int],
+        sampled: Sequence[int],
+        history: Sequence[Message],
+        new: Sequence[Message],
+        tools: Sequence[Tool],
+    ) -> list[int] | None:
+        found = self._once("extend", prompt, sampled, history, new, tools)
+        return None if found is None else list(found)
+
     def parse(self, sampled: Sequence[int], prompt: Sequence[int], tools: Sequence[Tool]) -> Parsed:
-        if judges.draw(list(sampled), len(prompt), list(prompt[-40:])) < self._share:
+        if judges.draw(next(self._turns), list(sampled)) < self._garbled:
             sampled = [token for token in sampled if token != self._closing]
-        found: Parsed = self._inner.parse(sampled, prompt, tools)
+        found: Parsed = self._once("parse", sampled, prompt, tools)
         return found
+
+    def _once(self, what: str, *given: object) -> Any:
+        key = (what, *map(repr, given))
+        if key not in self._found:
+            self._found[key] = getattr(self._inner, what)(*given)
+        return self._found[key]
 
 
 class Stage:
@@ -144,7 +174,7 @@ class Stage:
     async def train(
         self, spec: RLTrainingJobSpec, world: World, rows: Sequence[Row], places: Iterator[int], step: int
     ) -> list[GroupRecord]:
-        """The batch of `step`: the next groups in the data's order; one that is abandoned gives way to another.
+        """The batch of `step`: the next groups in the data's order; an abandoned one gives way to another.
 
         Args:
             places: positions in the data's order that no group has had.
@@ -156,7 +186,7 @@ class Stage:
             newest = step - 1
             lags = [world.lags[(step + number) % len(world.lags)] for number in range(len(plans))]
             versions = {plan.group_id: max(0, newest - lag) for plan, lag in zip(plans, lags, strict=True)}
-            played = await self._play(spec, world, plans, versions, step, training=True)
+            played = await self._play(spec, world, plans, versions, training=True)
             found += [group for group in played if group.abandoned is None]
             if len(found) == size:
                 return found
@@ -171,7 +201,7 @@ class Stage:
         sampling = Sampling(given.temperature, given.top_p, tokens)
         plans = driver.plans(rows, step, spec.evaluation.group_size, sampling, spec.seed)
         versions = {plan.group_id: step for plan in plans}
-        return await self._play(spec, world, plans, versions, step, training=False)
+        return await self._play(spec, world, plans, versions, training=False)
 
     def _plan(self, spec: RLTrainingJobSpec, rows: Sequence[Row], place: int, step: int) -> groups.Plan:
         slot = Order(rows=len(rows), seed=spec.seed).slot(place)
@@ -192,19 +222,18 @@ class Stage:
         world: World,
         plans: Sequence[groups.Plan],
         versions: Mapping[str, int],
-        step: int,
         *,
         training: bool,
     ) -> list[GroupRecord]:
         self._servers.begin(world, versions, training=training)
         context = spec.model.context_length
         assert context is not None
-        renderer: Any = Garbling(self._renderer, world.garbled, self._closing)
+        renderer: Any = Reader(self._renderer, world.garbled, self._closing)
         gateway = Gateway(renderer, self._servers, context, NEVER)
         turns = spec.agent.turn_limit
         assert turns is not None
         low, high = spec.reward.range
-        boxes: Any = Boxes(world, step, spec.seed)
+        boxes: Any = Boxes(world, spec.seed)
         episodes = Episodes(Rules(NEVER, NEVER, (low, high)), Builtin(gateway, turns), boxes, boxes)
 
         async def episode(task: Task) -> EpisodeRecord:

@@ -1,4 +1,4 @@
-"""Figures that are not as they were measured: noise laid over a real run, where a symptom cannot be provoked."""
+"""Figures that are not as they were measured: noise laid over those of a real run."""
 
 from __future__ import annotations
 
