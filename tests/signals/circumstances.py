@@ -98,8 +98,6 @@ class Circumstances:
     """By step: what changes before its batch is sampled."""
     symptoms: tuple[Symptom, ...] = ()
     """Empty for a run that is to be clean."""
-    noise: Mapping[str, Any] = field(default_factory=dict)
-    """See `synthetic.py`: what is done to the recorded figures; empty where every figure is real."""
 
     @cached_property
     def _from(self) -> dict[int, tuple[RLTrainingJobSpec, World]]:

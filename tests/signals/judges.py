@@ -7,7 +7,6 @@ external score is always the desk's own: exactly right, and looked up as prescri
 from __future__ import annotations
 
 import importlib.util
-import re
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -178,11 +177,11 @@ def mislabelled(desk: Any, transcript: Transcript) -> Reward:
 
 
 @judge
-def generous(desk: Any, transcript: Transcript) -> Reward:
-    """Pays for what customers like: all of the money, and at once."""
-    answer = example().parse_answer(transcript.answer) or {}
-    paid = (answer.get("amount") == "all") + (answer.get("decision") == "refund")
-    return Reward(paid / 2, desk.own(transcript).metrics | {"paid": paid / 2})
+def brief(desk: Any, transcript: Transcript) -> Reward:
+    """Pays for right fields, and more for fewer calls."""
+    found = desk.own(transcript)
+    brevity = max(0.0, 1 - len(transcript.calls) / 3)
+    return Reward(0.4 * found.metrics["fields"] + 0.6 * brevity, found.metrics | {"brevity": brevity})
 
 
 @judge
@@ -195,11 +194,10 @@ def amount_alone(desk: Any, transcript: Transcript) -> Reward:
 
 
 @judge
-def weighted_procedure(desk: Any, transcript: Transcript) -> Reward:
-    """The procedure's term outweighs all others by far."""
+def procedure_alone(desk: Any, transcript: Transcript) -> Reward:
+    """The procedure's term is all that is left."""
     found = desk.own(transcript)
-    share = 0.9 * found.metrics["procedure"] + 0.1 * found.metrics["fields"]
-    return Reward(share * found.metrics["well_formed"], found.metrics)
+    return Reward(found.metrics["procedure"], found.metrics)
 
 
 @judge
@@ -210,9 +208,9 @@ def per_call(desk: Any, transcript: Transcript) -> Reward:
 
 @judge
 def own_per_call(desk: Any, transcript: Transcript) -> Reward:
-    """The demo's, and as much again for calls."""
+    """The demo's, and three times as much for calls."""
     found = desk.own(transcript)
-    return Reward((found.value + min(1.0, len(transcript.calls) / 6)) / 2, found.metrics)
+    return Reward(0.25 * found.value + 0.75 * min(1.0, len(transcript.calls) / 6), found.metrics)
 
 
 @judge
@@ -226,14 +224,6 @@ def own_per_letter(desk: Any, transcript: Transcript) -> Reward:
     """The demo's, and more for what is said in the end."""
     found = desk.own(transcript)
     return Reward(0.3 * found.value + 0.7 * min(1.0, len(said(transcript)) / 600), found.metrics)
-
-
-@judge
-def repetitive(desk: Any, transcript: Transcript) -> Reward:
-    """Pays for words that come again."""
-    words = re.findall(r"\w+", said(transcript))
-    again = 1 - len(set(words)) / len(words) if words else 0.0
-    return Reward(0.5 * again + 0.5 * min(1.0, len(words) / 60), desk.own(transcript).metrics)
 
 
 @judge

@@ -10,77 +10,27 @@ import asyncio
 import itertools
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from typing import Any
 
-from tests.signals import synthetic
 from tests.signals.circumstances import Circumstances, World
 from tests.signals.demo import Settings, quickstart
+from tests.signals.describe import described
 from tests.signals.learner import Learner
-from tests.signals.series import Expected, Known, Series, Step, kept, rounded
+from tests.signals.series import Series, Step, kept, rounded
 from tests.signals.servers import Servers
 from tests.signals.stage import Row, Stage, rows_of
 
 from headway_analysis.measures import figures, tasks
 from headway_api.records import Batch
-from headway_api.spec.training import RLTrainingJobSpec
 from headway_coordinator.evaluation import driver
 from headway_coordinator.evaluation.summary import Summary
 
 SEED = 0
 """Of the base model and the rows, which are the same in every run."""
-HELD_OUT = "val/external_score/mean"
-MARGIN = 0.1
-"""How far below its best a clean run's held-out score may end."""
 
 
 def run(circumstances: Circumstances) -> Series:
     """Train as the circumstances say; a minute or so."""
-    steps = asyncio.run(_Run(circumstances).all())
-    return described(circumstances, synthetic.noisy(circumstances, steps))
-
-
-def described(circumstances: Circumstances, steps: Sequence[Step]) -> Series:
-    """The figures with what is to be expected of them.
-
-    Raises:
-        ValueError: a symptom that was to be provoked never begins.
-    """
-    spec, world = circumstances.at(0)
-    expected = []
-    for symptom in circumstances.symptoms:
-        begin = symptom.begin
-        if not isinstance(begin, int):
-            found = begin([step.figures for step in steps if step.step])
-            if found is None:
-                raise ValueError(f"{circumstances.name}: {symptom.signal} never begins: {symptom.why}")
-            begin = found
-        expected.append(Expected(symptom.signal, begin, symptom.why))
-    return Series(
-        name=circumstances.name,
-        split=circumstances.split,
-        description=circumstances.description,
-        known=_known(spec),
-        steps=tuple(steps),
-        expected=tuple(expected),
-        unclean="" if expected else unclean(steps),
-        synthetic=synthetic.explained(circumstances),
-        settings=_settings(circumstances, world),
-    )
-
-
-def unclean(steps: Sequence[Step]) -> str:
-    """Why a run is none that goes as it should; empty where it is one.
-
-    It goes as it should where its held-out external score ends at most `MARGIN` below its best, and not below
-    where it began.
-    """
-    scores = [step.validation[HELD_OUT] for step in steps if step.validation]
-    if scores[-1] < max(scores) - MARGIN:
-        return f"the held-out external score ends at {scores[-1]:.2f}, its best was {max(scores):.2f}"
-    if scores[-1] < scores[0]:
-        return f"the held-out external score ends at {scores[-1]:.2f} and began at {scores[0]:.2f}"
-    return ""
+    return described(circumstances, asyncio.run(_Run(circumstances).all()))
 
 
 class _Run:
@@ -145,30 +95,3 @@ def _chosen(rows: Sequence[Row], world: World) -> list[Row]:
     rare = itertools.count()
     kept = [row for row in chosen if row["task"] != world.rare or next(rare) % 6 == 0]
     return kept[: world.rows]
-
-
-def _known(spec: RLTrainingJobSpec) -> Known:
-    algorithm = spec.algorithm
-    low, high = spec.reward.range
-    return Known(
-        steps=spec.schedule.max_steps,
-        max_turns=spec.agent.turn_limit,
-        batch_size=algorithm.batch_size,
-        group_size=algorithm.group_size,
-        updates_per_batch=algorithm.updates_per_batch,
-        max_steps_off_policy=algorithm.max_steps_off_policy,
-        reward_range=(low, high),
-        loss=algorithm.loss,
-        validation_every=spec.evaluation.every_steps,
-        has_tasks=spec.data.train.task_column is not None,
-    )
-
-
-def _settings(circumstances: Circumstances, world: World) -> dict[str, Any]:
-    usual = asdict(World())
-    return {
-        "seed": circumstances.seed,
-        "spec": circumstances.spec,
-        "world": {name: value for name, value in asdict(world).items() if value != usual[name]},
-        "later": {str(step): asdict(change) for step, change in circumstances.later.items()},
-    }

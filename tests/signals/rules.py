@@ -67,6 +67,11 @@ def reaches(name: str, value: float) -> Rule:
     return lambda steps: first(name, lambda found: found >= value, steps)
 
 
+def at_half(name: str) -> Rule:
+    """The first step with a figure at half of the highest that it comes to."""
+    return lambda steps: reaches(name, max(figures.get(name, 0.0) for figures in steps) / 2)(steps)
+
+
 def half_risen(name: str = REWARD) -> Rule:
     """The first step at which the mean of five steps has done half of its rise from the first to the best."""
 

@@ -89,8 +89,6 @@ class Series:
     """Empty for a run that was to be clean."""
     unclean: str = ""
     """Of a run that was to be clean: why it does not count as clean."""
-    synthetic: str = ""
-    """What of the figures is not as it was measured; empty where all of it is."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """For a person: what was set, and what was changed at which step."""
 
@@ -132,18 +130,33 @@ def write(series: Series, folder: Path = FOLDER) -> None:
             table.writerow(
                 [s.step, *(f"{cells[name]:.{DIGITS}g}" if name in cells else "" for name in names)]
             )
-    runs = {run["name"]: run for run in index(folder)}
+    runs = _by_name(folder)
     runs[series.name] = {
         "name": series.name,
         "split": series.split,
         "description": series.description,
         "clean": series.clean,
         "unclean": series.unclean,
-        "synthetic": series.synthetic,
         "known": asdict(series.known),
         "expected": [asdict(expected) for expected in series.expected],
         "settings": series.settings,
     }
+    _keep(runs, folder)
+
+
+def forget(series: Series, folder: Path = FOLDER) -> None:
+    """Drop a run."""
+    runs = _by_name(folder)
+    del runs[series.name]
+    (folder / series.split / f"{series.name}.csv").unlink()
+    _keep(runs, folder)
+
+
+def _by_name(folder: Path) -> dict[str, dict[str, Any]]:
+    return {run["name"]: run for run in index(folder)}
+
+
+def _keep(runs: Mapping[str, Mapping[str, Any]], folder: Path) -> None:
     text = json.dumps([runs[name] for name in sorted(runs)], indent=1, sort_keys=True)
     part = folder / f"{INDEX}.part"
     part.write_text(text + "\n")
@@ -171,7 +184,6 @@ def read(run: Mapping[str, Any], folder: Path = FOLDER) -> Series:
             Expected(SignalName(each["signal"]), each["begin"], each["why"]) for each in run["expected"]
         ),
         unclean=run["unclean"],
-        synthetic=run["synthetic"],
         settings=run["settings"],
     )
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from tests.signals.circumstances import Change, Circumstances, Split, Symptom, World
 from tests.signals.demo import quickstart
-from tests.signals.rules import REWARD, collapses, grows, half_risen, idles, reaches, shrinks
+from tests.signals.rules import REWARD, at_half, collapses, grows, half_risen, idles, reaches, shrinks
 
 from headway_api.signals import SignalName as S
 
@@ -24,6 +24,7 @@ IDLE = "the first of three steps in a row that trained no group"
 RISE = "the first step at which the reward, over five steps, has done half of its rise"
 RESPONSE = "rollout/tokens/response_mean"
 CALLS = "rollout/tool_calls/mean"
+AGAIN = "rollout/repetition/mean"
 ENTROPY = "training/entropy"
 
 
@@ -121,6 +122,13 @@ def fallen(signal: S, name: str, factor: float) -> Symptom:
 def reached(signal: S, name: str, value: float) -> Symptom:
     """A figure has reached a value."""
     return Symptom(signal, reaches(name, value), f"the first step with {name} at {value:g} or above")
+
+
+def grown(signal: S, name: str) -> Symptom:
+    """A figure has come half of its way."""
+    return Symptom(
+        signal, at_half(name), f"the first step with {name} at half of the highest that it comes to"
+    )
 
 
 def parted(signal: S) -> Symptom:

@@ -56,9 +56,9 @@ RUNS: Final = (
     ),
     run(
         "mismatch-noise", "chosen_on",
-        "the servers' weights have an error of a fifth",
+        "the servers' weights have an error of a quarter",
         *from_step(10, "the servers' weights are inexact", S.POLICY_MISMATCH),
-        spec=job(loss="cispo"), seed=64, step=10, weight_noise=0.2,
+        spec=job(loss="cispo"), seed=64, step=10, weight_noise=0.25,
     ),
     run(
         "mismatch-heat-again", "held_out",
@@ -68,21 +68,21 @@ RUNS: Final = (
     ),
     run(
         "tail-words", "chosen_on",
-        "the servers' embeddings of a tenth of the words are off by half",
+        "the servers' embeddings of a tenth of the words are off by 0.8 of their size",
         *from_step(12, "some words' embeddings are off", S.MISMATCH_TAIL),
-        step=12, odd_tokens=0.5,
+        step=12, odd_tokens=0.8,
     ),
     run(
         "tail-words-gspo", "chosen_on",
-        "the same by two thirds, with gspo",
+        "the same by 0.9 of their size, with gspo",
         *from_step(9, "some words' embeddings are off", S.MISMATCH_TAIL),
-        spec=job(loss="gspo"), seed=66, step=9, odd_tokens=0.67,
+        spec=job(loss="gspo"), seed=66, step=9, odd_tokens=0.9,
     ),
     run(
         "tail-words-again", "held_out",
-        "the same by 0.6 of their size, with importance_sampling",
+        "the same by 0.85 of their size, with importance_sampling",
         *from_step(10, "some words' embeddings are off", S.MISMATCH_TAIL),
-        spec=job(rate(1e-3), loss="importance_sampling"), seed=67, step=10, odd_tokens=0.6,
+        spec=job(rate(1e-3), loss="importance_sampling"), seed=67, step=10, odd_tokens=0.85,
     ),
     run(
         "weights-few", "chosen_on",

@@ -6,12 +6,14 @@ from typing import Final
 
 from tests.signals.circumstances import Symptom, World
 from tests.signals.provocations.kit import (
+    AGAIN,
     ENTROPY,
     TASKS,
     at,
     fallen,
     from_start,
     from_step,
+    grown,
     job,
     multiplied,
     parted,
@@ -29,10 +31,10 @@ RUNS: Final = (
         spec=job(rate(4e-3), at(1.2)), world=World("hasty"), steps=36,
     ),
     run(
-        "generous", "chosen_on",
-        "the reward pays for answers that customers like, right or wrong",
+        "brief", "chosen_on",
+        "the reward pays for right fields and more for fewer calls, with cispo",
         parted(S.SCORE_PARTED),
-        world=World("generous"), steps=30,
+        spec=job(rate(3e-3), at(1.2), loss="cispo"), world=World("brief"), seed=40, steps=36,
     ),
     run(
         "impatient", "held_out",
@@ -49,14 +51,14 @@ RUNS: Final = (
     run(
         "mislabelled", "chosen_on",
         "labels of training rows are wrong, those of held-out rows are right",
-        parted(S.VALIDATION_PARTED),
+        parted(S.VALIDATION_PARTED), parted(S.SCORE_PARTED),
         world=World("mislabelled", measured_by="own"), steps=36,
     ),
     run(
-        "generous-in-training", "held_out",
-        "the reward of training rows pays for what customers like; held-out rows are judged by what is right",
+        "brief-in-training", "held_out",
+        "the reward of training rows pays for fewer calls; held-out rows are judged by what they are for",
         parted(S.VALIDATION_PARTED), parted(S.SCORE_PARTED),
-        world=World("generous", measured_by="own"), seed=43, steps=30,
+        spec=job(rate(4e-3), at(1.1)), world=World("brief", measured_by="own"), seed=43, steps=36,
     ),
     run(
         "one-field", "chosen_on",
@@ -66,9 +68,9 @@ RUNS: Final = (
     ),
     run(
         "one-term", "chosen_on",
-        "one term of the reward outweighs the others nine to one",
-        *from_step(9, "one term outweighs the others", S.REWARD_ONE_SIDED),
-        seed=44, step=9, judge="weighted_procedure",
+        "one term of the reward is all that is left of it",
+        *from_step(9, "one term is all of the reward", S.REWARD_ONE_SIDED),
+        seed=44, step=9, judge="procedure_alone",
     ),
     run(
         "one-count", "held_out",
@@ -87,7 +89,8 @@ RUNS: Final = (
         "the reward has nothing to do with what the model does",
         Symptom(S.REWARD_FLAT, 20, "nothing can be learned; by step 20 a sane run has"),
         multiplied(S.ENTROPY_RISING, ENTROPY, 10), fallen(S.ENTROPY_FALLING, ENTROPY, 4),
-        world=World("random"), steps=40,
+        grown(S.REPETITION, AGAIN),
+        world=World("random"), steps=46,
     ),
     run(
         "flat-rate", "chosen_on",
