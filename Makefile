@@ -86,6 +86,10 @@ bench-eval: export SYSTEM_PYTHON := $(SYSTEM_PYTHON)
 bench-eval: venv ## an evaluation's episodes a second against vLLM's own limit and against Inspect AI: bench/results/evaluation.md (8 minutes; ONLY=speed: a section, ONLY=page: the page again)
 	PYTHONPATH=.:tests/support $(PY) -m bench.evaluation $(if $(ONLY),--only $(ONLY))
 
+.PHONY: record-signals
+record-signals: venv ## record the series that collapse signals are tested on, those that are missing (over an hour for all; SPLIT=held_out, ONLY="clean-*": some)
+	PYTHONPATH=.:tests/support nice -n 15 $(PY) -m tests.signals.record $(if $(SPLIT),--split $(SPLIT)) $(if $(ONLY),--only $(foreach name,$(ONLY),'$(name)'))
+
 .PHONY: demo images image-base cluster-up cluster-down
 demo: export DEMO_BEGUN := $(shell date +%s)
 demo: venv ## a model learns on a cluster on this machine, from apply to bill
