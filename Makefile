@@ -56,6 +56,12 @@ dashboards: venv ## write the Grafana dashboards of the chart from the metric fa
 dashboard-pictures: venv ## draw docs/dashboards/*.png from a job that is run for it (2 minutes)
 	PYTHONPATH=hack/dashboards:tests/support $(PY) -m headway_dashboards.pictures docs/dashboards
 
+.PHONY: signals test-signals
+signals: venv ## write docs/signals.md, the runbooks of signals and the chart's list of them from their definitions
+	$(PY) -m headway_analysis.signals.page
+test-signals: venv ## when each symptom of the recorded runs is raised, and how often nothing is wrong: bench/results/signals.md (a minute)
+	PYTHONPATH=. $(PY) -m tests.signals.detection --page
+
 .PHONY: test test-unit test-oracles test-integration test-e2e test-long test-chaos
 test: export CHAOS_KILLS ?= 1
 test: venv ## unit, integration, end to end; the cluster is stopped again if it was started here (LONG=ci: those that .ci/run adds too, LONG=all: all)
