@@ -56,6 +56,12 @@ dashboards: venv ## write the Grafana dashboards of the chart from the metric fa
 dashboard-pictures: venv ## draw docs/dashboards/*.png from a job that is run for it (2 minutes)
 	PYTHONPATH=hack/dashboards:tests/support $(PY) -m headway_dashboards.pictures docs/dashboards
 
+.PHONY: signals test-signals
+signals: venv ## write docs/signals.md, the runbooks of signals and the chart's list of them from their definitions
+	$(PY) -m headway_analysis.signals.page
+test-signals: venv ## when each symptom of the recorded runs is raised, and how often nothing is wrong: bench/results/signals.md (a minute)
+	PYTHONPATH=. $(PY) -m tests.signals.detection --page
+
 .PHONY: test test-unit test-oracles test-integration test-e2e test-long test-chaos
 test: export CHAOS_KILLS ?= 1
 test: venv ## unit, integration, end to end; the cluster is stopped again if it was started here (LONG=ci: those that .ci/run adds too, LONG=all: all)
@@ -85,6 +91,10 @@ bench-learning: venv ## the demo's job with three losses and three seeds each: b
 bench-eval: export SYSTEM_PYTHON := $(SYSTEM_PYTHON)
 bench-eval: venv ## an evaluation's episodes a second against vLLM's own limit and against Inspect AI: bench/results/evaluation.md (8 minutes; ONLY=speed: a section, ONLY=page: the page again)
 	PYTHONPATH=.:tests/support $(PY) -m bench.evaluation $(if $(ONLY),--only $(ONLY))
+
+.PHONY: record-signals
+record-signals: venv ## record the series that collapse signals are tested on, those that are missing (over an hour for all; SPLIT=held_out, ONLY="clean-*": some)
+	PYTHONPATH=.:tests/support nice -n 15 $(PY) -m tests.signals.record $(if $(SPLIT),--split $(SPLIT)) $(if $(ONLY),--only $(foreach name,$(ONLY),'$(name)'))
 
 .PHONY: demo images image-base cluster-up cluster-down
 demo: export DEMO_BEGUN := $(shell date +%s)

@@ -13,6 +13,7 @@ from headway_analysis.signals.watch import Verdict, Watch
 from headway_api import logs
 from headway_api import status as st
 from headway_api.conditions import Condition, ConditionType, Reason, condition, merge
+from headway_api.objective import episode_tokens, expand
 from headway_api.signals import STATE_VALUES, SignalState
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_coordinator.metrics.prometheus import Sample
@@ -32,6 +33,10 @@ def job_of(spec: RLTrainingJobSpec) -> Job:
         reward_high=spec.reward.range[1],
         max_steps_off_policy=spec.algorithm.max_steps_off_policy,
         max_turns=spec.agent.turn_limit,
+        updates_per_batch=spec.algorithm.updates_per_batch,
+        sequence_ratio=expand(spec.algorithm, episode_tokens(spec)).ratio == "sequence",
+        gradient_clip=spec.optimizer.gradient_clip,
+        validates=spec.data.validation is not None and spec.evaluation.every_steps > 0,
     )
 
 

@@ -18,6 +18,9 @@ import pytest
 from books import Books, amounts, books, counted_twice, events, faults, fell, tokens
 from live_job import pods, sandbox_in_use
 
+from headway_analysis.signals.watch import Watch
+from headway_api.spec.training import RLTrainingJobSpec
+from headway_coordinator.signals import job_of
 from headway_demo.bill import recount, status_tokens
 from headway_demo.objects import read_group
 from headway_demo.settings import NAMESPACE
@@ -142,6 +145,32 @@ def test_the_books_balance_afterwards(bench: Any, survivor: Survivor, tmp_path: 
     assert counted_twice(ledger) == []
     assert tokens(ledger) == counted
     bench.kube.wait("no pod to be left", lambda: not bench.pods(NAME), deadline_s=120)
+
+
+def test_its_signals_are_those_of_its_stored_steps(bench: Any, survivor: Survivor, tmp_path: Path) -> None:
+    """However often the process that judges was replaced."""
+    survivor.read_books(tmp_path / "final")
+    run, job = tmp_path / "final", bench.get(NAME)
+    spec = RLTrainingJobSpec.model_validate(job["spec"])
+    watch = Watch(job_of(spec))
+    for report in map(read_json, sorted((run / "steps").glob("*.json"))):
+        if step := report["step"]:
+            kept = read_json(run / "figures" / f"{step:06d}.json")
+            assert kept["version"] == report["version"]
+            watch.step(step, report["metrics"] | kept["figures"])
+    for summary in map(read_json, sorted((run / "validations").glob("*.json"))):
+        watch.validation(summary["step"], summary["figures"])
+    judged = {verdict.signal.name: verdict.standing for verdict in watch.verdicts()}
+    told = {signal["name"]: signal for signal in job["status"]["signals"]}
+    assert len(told) == 16
+    for name, signal in told.items():
+        assert (signal["state"], signal["since"]) == (judged[name].state, judged[name].since), name
+    assert any(signal["state"] != "Unknown" for signal in told.values())
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
 
 
 def test_an_episode_that_lost_its_sandbox_was_tried_again(survivor: Survivor, tmp_path: Path) -> None:

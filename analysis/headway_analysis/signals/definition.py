@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Literal
 
-from headway_analysis.signals.history import History
+from headway_analysis.signals.history import History, Job
 from headway_api.signals import SignalName
 
 Severity = Literal["critical", "warning", "info"]
@@ -68,5 +68,11 @@ class Signal:
     """Readings in a row that are over before the state is Raised."""
     clear_after: int = PATIENCE
     """Readings in a row that are clear before it is Clear again."""
-    clock: Literal["step", "validation"] = "step"
-    """What it is judged at."""
+    clock: Literal["step", "validation", "either"] = "step"
+    """What it is judged at. Either: at validations, and at steps of a job that has none."""
+
+    def judged_at(self, job: Job) -> Literal["step", "validation"]:
+        """What it is judged at in a job."""
+        if self.clock == "either":
+            return "validation" if job.validates else "step"
+        return self.clock

@@ -14,6 +14,8 @@ from headway_analysis.signals.history import History
 
 EPISODES = "training/num_trajectories"
 TAIL = 0.025
+RARE = 0.005
+"""Of a share that is looked at anew at every step, in several windows, episodes of a group being alike."""
 NO_SPREAD = 1e-30
 """A variance below it is that of equal values: its square is 0."""
 
@@ -24,7 +26,7 @@ class Share:
 
     value: float
     low: float
-    """Clopper and Pearson's (1934) 95 % interval, of the episodes as if they were independent."""
+    """Clopper and Pearson's (1934) 99 % interval, of the episodes as if they were independent."""
     high: float
     episodes: float
 
@@ -38,8 +40,8 @@ def pooled(history: History, name: str, steps: int) -> Share | None:
     if not total:
         return None
     hits = min(total, max(0.0, sum(rate * count for rate, count in both)))
-    low = float(betaincinv(hits, total - hits + 1, TAIL)) if hits > 0 else 0.0
-    high = float(betaincinv(hits + 1, total - hits, 1 - TAIL)) if hits < total else 1.0
+    low = float(betaincinv(hits, total - hits + 1, RARE)) if hits > 0 else 0.0
+    high = float(betaincinv(hits + 1, total - hits, 1 - RARE)) if hits < total else 1.0
     return Share(hits / total, low, high, total)
 
 

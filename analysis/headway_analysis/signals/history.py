@@ -28,6 +28,14 @@ class Job:
     max_steps_off_policy: int
     max_turns: int | None = None
     """None for an agent with a loop of its own."""
+    updates_per_batch: int = 1
+    """spec.algorithm.updatesPerBatch."""
+    sequence_ratio: bool = False
+    """Whether the loss compares rows and not tokens (gspo)."""
+    gradient_clip: float = 1.0
+    """spec.optimizer.gradientClip; 0 does not clip."""
+    validates: bool = True
+    """Whether validations go on during training."""
 
     @property
     def reward_span(self) -> float:

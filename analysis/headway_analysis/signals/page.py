@@ -65,7 +65,6 @@ def page() -> str:
 
 def section(signal: Signal) -> str:
     """What docs/signals.md says of one signal."""
-    every = "steps" if signal.clock == "step" else "validations"
     lines = [
         f"### {signal.name}",
         "",
@@ -74,8 +73,8 @@ def section(signal: Signal) -> str:
         f"- **Number:** {signal.number}",
         f"- **Threshold:** {signal.threshold}",
         f"- **Why there:** {signal.reason} Source: {signal.source}",
-        f"- **Raised** after {signal.raise_after} {every} over it, clear after {signal.clear_after}."
-        f" Severity: {signal.severity}.",
+        f"- **Raised** after {times(signal, signal.raise_after)} over it, clear after "
+        f"{times(signal, signal.clear_after)}. Severity: {signal.severity}.",
         f"- **First:** {signal.advice}",
         f"- **It helped if** {signal.confirmed_by}",
         "",
@@ -83,9 +82,14 @@ def section(signal: Signal) -> str:
     return "\n".join(lines)
 
 
+def times(signal: Signal, count: int) -> str:
+    """So many readings, in the words of the signal's clock."""
+    word = "step" if signal.clock == "step" else "validation"
+    return f"{count} {word}" if count == 1 else f"{count} {word}s in a row"
+
+
 def runbook(signal: Signal) -> str:
     """The page that the alert links to."""
-    every = "steps" if signal.clock == "step" else "validations"
     looks = [f"{number}. {look}" for number, look in enumerate(signal.look_at, 1)]
     lines = [
         f"# Headway{signal.name}",
@@ -95,7 +99,7 @@ def runbook(signal: Signal) -> str:
         "## What it means",
         "",
         f"{signal.meaning} {signal.threshold}",
-        f"The alert fires when that was so for {signal.raise_after} {every} in a row.",
+        f"The signal is raised, and the alert fires, after {times(signal, signal.raise_after)} like that.",
         "",
         "## What to look at",
         "",
@@ -117,7 +121,7 @@ def alerts() -> str:
         {
             "name": signal.name.value,
             "severity": signal.severity,
-            "summary": signal.meaning.rstrip("."),
+            "summary": signal.meaning,
             "advice": signal.advice,
         }
         for signal in SIGNALS

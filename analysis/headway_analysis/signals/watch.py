@@ -66,7 +66,7 @@ class Watch:
         validations = self._validations if clock == "validation" else Series()
         history = History(self._job, self._steps, validations, step)
         for signal in self._signals:
-            if signal.clock == clock:
+            if signal.judged_at(self._job) == clock:
                 before = self._standings[signal.name]
                 self._standings[signal.name] = after(signal, before, signal.judge(history), step)
 

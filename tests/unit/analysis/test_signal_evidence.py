@@ -49,7 +49,7 @@ def test_one_value_says_nothing_of_a_shift(earlier: list[float], recent: list[fl
 @given(st.lists(st.integers(0, 24), min_size=1, max_size=6))
 def test_a_pooled_share_has_the_exact_binomial_interval(hits: list[int]) -> None:
     found = pooled(history([hit / 24 for hit in hits], [24.0] * len(hits)), "rate", 10)
-    expected = binomtest(sum(hits), 24 * len(hits)).proportion_ci(0.95, "exact")
+    expected = binomtest(sum(hits), 24 * len(hits)).proportion_ci(0.99, "exact")
     assert found is not None
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high), abs=1e-9)
     assert found.value == pytest.approx(sum(hits) / (24 * len(hits)))

@@ -1,0 +1,182 @@
+"""Signals of reward, score and validation."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from headway_analysis.signals.catalogue.sources import GUIDE, SERIES, TRAJECTORIES
+from headway_analysis.signals.definition import Signal
+from headway_analysis.signals.judges import learning
+from headway_api.signals import SignalName as Name
+
+LEARNING: Final = (
+    Signal(
+        name=Name.REWARD_COLLAPSED,
+        judge=learning.reward_collapsed,
+        meaning="The reward dropped to about its lowest value after it had been higher.",
+        number=f"Median of `{learning.REWARD}` over {learning.LAST} steps, less the lowest reward of "
+        f"spec.reward.range, over the same of its best median of {learning.WINDOW} steps.",
+        threshold=f"Over below {learning.COLLAPSED:g}; clear again from {learning.RECOVERED:g}.",
+        reason="A policy that is merely unlucky keeps most of its reward; one that collapsed keeps about "
+        "none.",
+        source=f"{GUIDE}: reward drops to about 0 after step 40 to 80; {SERIES}.",
+        advice="Set spec.algorithm.maxStepsOffPolicy to 0 and spec.algorithm.loss to ppo (0.8, 1.2); "
+        "start from "
+        "the best checkpoint.",
+        look_at=(
+            "`training/entropy`, `training/grad_norm` and `training/mismatch_kl` around the drop: which "
+            "moved "
+            "first?",
+            "`rollout/repetition/mean` and `rollout/tokens/response_mean`: does it still say words?",
+            TRAJECTORIES,
+        ),
+        confirmed_by="the reward is stable, even if lower, within 25 to 50 steps.",
+        severity="critical",
+        raise_after=2,
+    ),
+    Signal(
+        name=Name.NOTHING_TO_TRAIN,
+        judge=learning.nothing_to_train,
+        meaning="No group of several batches in a row has an advantage, so nothing is learnt.",
+        number=f"Steps in a row, up to {learning.NONE_FOR}, in which `{learning.VALID}` is 0. Batches whose "
+        "rewards are nearly all the best one do not count.",
+        threshold=f"Over at {learning.NONE_FOR} steps; clear as soon as a group has an advantage.",
+        reason="One such batch is chance where batches are small; three cost money and teach nothing.",
+        source=f"{GUIDE}; DAPO (arXiv 2503.14476) filters such groups for the same reason.",
+        advice="Align the reward with the format that the model writes; where some rows are solved, use "
+        "harder "
+        "rows, a larger spec.algorithm.batchSize or more groups.",
+        look_at=(
+            "`analysis/zero_adv_zero_reward` and `analysis/zero_adv_nonzero_reward`: too hard, or too easy?",
+            "`rollout/reward/max`: does any episode earn anything?",
+            TRAJECTORIES,
+        ),
+        confirmed_by="`analysis/zero_adv_groups` falls.",
+        severity="critical",
+        raise_after=1,
+        clear_after=1,
+    ),
+    Signal(
+        name=Name.VALIDATION_PARTED,
+        judge=learning.validation_parted,
+        meaning="The training reward rises, and that of held-out rows does not.",
+        number=f"Rise of `{learning.REWARD}` (mean of {learning.WINDOW} steps) less that of "
+        f"`{learning.VALIDATED}`: since the first validation after step {learning.WINDOW}, and since "
+        f"the last one at least {learning.BACK} steps ago; the larger one counts.",
+        threshold="Over where the training reward surely rises and the held-out one does not. They must part "
+        f"by more than {learning.PARTED:.0%} of the reward's range, and surely by half of that.",
+        reason="Both are means of a sample: what their intervals allow is no evidence.",
+        source=f"{GUIDE}: training reward rises, `val/reward/mean` flat; {SERIES}.",
+        advice="Suspect the reward: read trajectories that it likes, and tighten its parser.",
+        look_at=(
+            "`val/external_score/mean`: does it part too?",
+            "`rollout/reward_metrics/*`: which part of the reward grew?",
+            TRAJECTORIES,
+        ),
+        confirmed_by="the reward's parser scores fresh episodes of the base model as the strict one does.",
+        severity="critical",
+        clock="validation",
+        raise_after=1,
+        clear_after=1,
+    ),
+    Signal(
+        name=Name.SCORE_PARTED,
+        judge=learning.score_parted,
+        meaning="The reward rises, and the external score of the same episodes does not.",
+        number=f"`{learning.REWARD}` less `{learning.SCORE}`: mean of {learning.WINDOW} steps, compared with "
+        f"that of {learning.BACK} steps ago; and of up to {2 * learning.WINDOW} steps, with the first ones.",
+        threshold="Over where they part by more than "
+        f"{learning.PARTED:.0%} of the reward's range, surely by more than 0, and the score does not "
+        "surely rise; "
+        "clear below half of that.",
+        reason="The score is what ships. A reward that grows without it is being gamed.",
+        source=f"{GUIDE}: a parser more lenient than the evaluation is a hack; {SERIES}.",
+        advice="Suspect the reward: read episodes with a high reward and a low score, and have the reward "
+        "earn "
+        "what the score does.",
+        look_at=(
+            "`rollout/reward_explained/*`: which number makes the reward now?",
+            "`val/external_score/mean` of the same steps.",
+            TRAJECTORIES,
+        ),
+        confirmed_by="reward and external score rise together.",
+        severity="critical",
+    ),
+    Signal(
+        name=Name.REWARD_FLAT,
+        judge=learning.reward_flat,
+        meaning="The reward has not risen since step 0.",
+        number=f"Mean of `{learning.REWARD}` over the last {learning.WINDOW} steps less that over the first "
+        f"{learning.WINDOW}, with its interval (Welch).",
+        threshold=f"Over from step {learning.FLAT_FOR} on where it never surely rose, and no validation was "
+        f"{learning.RISEN:.0%} of the reward's range above the first. From step {learning.SAME_FOR} on "
+        "where every "
+        "reward so far is the same.",
+        reason="The guide gives a change 25 to 50 steps before it judges; most failures show within about "
+        "30.",
+        source=f"{GUIDE}.",
+        advice="Align the reward with the format that the model writes.",
+        look_at=(
+            "`rollout/reward/max`: does any episode earn anything?",
+            "`analysis/batch_completion_ratio`: does it answer at all?",
+            "`training/grad_norm`, `training/learning_rate`: are steps taken at all?",
+            TRAJECTORIES,
+        ),
+        confirmed_by="an evaluation of the base model with the new reward finds some success, not none.",
+        raise_after=1,
+        clear_after=1,
+        clock="either",
+    ),
+    Signal(
+        name=Name.GROUPS_UNIFORM,
+        judge=learning.groups_uniform,
+        meaning="Most groups score alike and give no gradient, while the reward stalls.",
+        number=f"1 less the mean of `{learning.VALID}` over {learning.WINDOW} steps.",
+        threshold=f"Over above {learning.MOST_UNIFORM:.0%} while the reward neither surely rises (over "
+        f"{learning.BACK} steps) nor is within {learning.SOLVED_WITHIN:.0%} of its best; clear at "
+        f"{learning.FEW_UNIFORM:.0%}.",
+        reason="More than half of what is sampled then teaches nothing.",
+        source=f"{GUIDE}: training reward flat, groups score alike; {SERIES}.",
+        advice="Lower spec.algorithm.groupSize from 8 to 4 and raise spec.algorithm.batchSize.",
+        look_at=(
+            "`analysis/zero_adv_zero_reward` and `analysis/zero_adv_nonzero_reward`: too hard, or too easy?",
+            "`training/entropy`: do the episodes of a group differ at all?",
+        ),
+        confirmed_by="`analysis/zero_adv_groups` falls.",
+    ),
+    Signal(
+        name=Name.TASKS_DIVERGING,
+        judge=learning.tasks_diverging,
+        meaning="One task's reward falls while another's rises.",
+        number=f"Largest less smallest move of `{learning.TASK_REWARD}*`: mean of {learning.WINDOW} steps, "
+        f"compared with the {learning.TASK_BEFORE} steps before.",
+        threshold=f"Over above {learning.DIVERGED:.0%} of the reward's range where one surely falls and "
+        "another rises; clear below half of that.",
+        reason="Tasks that are trained together compete; a task that gets worse for good is paid for twice.",
+        source=f"{GUIDE}: all tasks trained together compete, one task first; {SERIES}.",
+        advice="Train the task that falls alone first, or give it more weight in spec.data.taskWeights.",
+        look_at=(
+            "`val/task_success/*`: does it fall on held-out rows too?",
+            "`rollout/task_groups/*`: how many groups does it get?",
+        ),
+        confirmed_by="every task's reward holds or rises within 25 steps.",
+    ),
+    Signal(
+        name=Name.REWARD_ONE_SIDED,
+        judge=learning.reward_one_sided,
+        meaning="One number of the environment takes over the reward.",
+        number=f"Largest `{learning.EXPLAINED}*`, median of {learning.WINDOW} steps, where there are two or "
+        "more of them.",
+        threshold=f"Over above {learning.ONE_SIDED:.0%} where that is {learning.GROWN:.0%} more than the "
+        "largest in "
+        f"the first {learning.WINDOW} steps; clear at {learning.MANY_SIDED:.0%}.",
+        reason="What decides who wins within a group is what is learnt.",
+        source=f"{SERIES}; the guide's example of a reward that paid for a bare wrapper.",
+        advice="Bound what that number may earn, or pay for it only where the others are right.",
+        look_at=(
+            "`rollout/reward_metrics/*`: is it the one that grows?",
+            "`rollout/external_score/mean`: does what ships grow too?",
+        ),
+        confirmed_by="its share falls, and the external score rises.",
+    ),
+)

@@ -1,0 +1,1 @@
+"""How each signal's number is computed and held against its threshold."""

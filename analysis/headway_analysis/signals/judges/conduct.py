@@ -1,0 +1,126 @@
+"""Judges of what the agent does: how its episodes end, how long they are, what they call."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from headway_analysis.signals.definition import Judge, Level, Reading
+from headway_analysis.signals.evidence import EPISODES, above, level, pooled
+from headway_analysis.signals.history import History
+from headway_analysis.signals.judges.learning import BACK, LAST, SCORE, WINDOW, rise
+
+CALLS: Final = "rollout/tool_calls/mean"
+LENGTH: Final = "rollout/tokens/response_mean"
+REPEATED: Final = "rollout/repetition/mean"
+FAILED: Final = "episodes/outcome_InfraError_rate"
+CUT: Final = "episodes/max_tokens_rate"
+FULL: Final = "episodes/context_limit_rate"
+LATE: Final = "episodes/time_limit_rate"
+EXHAUSTED: Final = "episodes/turn_limit_rate"
+MALFORMED: Final = "episodes/malformed_tool_call_rate"
+
+MOST_FAILED: Final = 0.01
+MOST_CUT: Final = 0.05
+MOST_FULL: Final = 0.05
+MOST_LATE: Final = 0.05
+MOST_EXHAUSTED: Final = 0.10
+"""The practice guide's."""
+
+MOST_MALFORMED: Final = 0.2
+LONGER: Final = 1.5
+MORE_CALLS: Final = 1.25
+REPETITIVE: Final = 0.1
+
+WINDOWS: Final = (5, 10, 25)
+"""Steps whose episodes are counted together: a large rate shows in few, a small one in many."""
+
+
+def number_of(name: str) -> str:
+    """How the number of `rate` is computed, in words."""
+    steps = ", ".join(map(str, WINDOWS[:-1]))
+    return (
+        f"`{name}` over {steps} and {WINDOWS[-1]} steps, weighed by `{EPISODES}`: the one whose interval "
+        "(Clopper and Pearson, 99 %) begins highest."
+    )
+
+
+def threshold_of(threshold: float) -> str:
+    """When `rate` is over, in words."""
+    return (
+        f"Over where the interval begins above {threshold:.0%}, and the last {WINDOWS[0]} steps are above "
+        "it; "
+        "clear when these are at it or below."
+    )
+
+
+def growth_of(name: str) -> str:
+    """How the number of `growing` is computed, in words."""
+    return (
+        f"Median of `{name}` over {LAST} steps, over the smaller of its medians in the first {WINDOW} "
+        "steps and "
+        f"{BACK} steps ago."
+    )
+
+
+def growth_threshold(factor: float) -> str:
+    """When `growing` is over, in words."""
+    return (
+        f"Over above {factor:g} while the external score does not surely rise (over {BACK} steps); clear at "
+        f"{1 + (factor - 1) / 2:g}."
+    )
+
+
+def rate(name: str, what: str, threshold: float) -> Judge:
+    """A judge of a share of episodes: over where the lower end of its interval is, in any of `WINDOWS`."""
+
+    def judge(history: History) -> Reading | None:
+        if history.latest(name) is None:
+            return None
+        found = [(share, steps) for steps in WINDOWS if (share := pooled(history, name, steps)) is not None]
+        if not found:
+            return None
+        share, steps = max(found, key=lambda each: each[0].low)
+        saw = (
+            f"{share.value:.1%} of {share.episodes:.0f} episodes of {steps} steps {what} "
+            f"({share.low:.1%} to {share.high:.1%})"
+        )
+        recent = found[0][0]
+        state = (
+            Level.OVER
+            if share.low > threshold and recent.value > threshold
+            else Level.CLEAR
+            if recent.value <= threshold
+            else Level.BETWEEN
+        )
+        return Reading(state, share.value, threshold, saw, share.low, share.high)
+
+    return judge
+
+
+def growing(name: str, what: str, factor: float, least: float) -> Judge:
+    """A judge of a quantity that grows while the external score does not."""
+
+    def judge(history: History) -> Reading | None:
+        first = level(history.first(name, WINDOW), WINDOW)
+        before = level(history.recent(name, WINDOW, until=history.now - BACK), WINDOW)
+        now = level(history.recent(name, LAST), LAST)
+        if first is None or now is None or history.latest(name) is None:
+            return None
+        base = max(least, min(first, before) if before is not None else first)
+        times = now / base
+        saw = f"{what} are {now:.3g} on average, {times:.2g} times what they were ({base:.3g})"
+        score = rise(history, SCORE)
+        if score is not None and score.rises:
+            return Reading(Level.CLEAR, times, factor, f"{saw}, and the external score rises")
+        return Reading(above(times, factor, 1 + (factor - 1) / 2), times, factor, saw)
+
+    return judge
+
+
+def repetition(history: History) -> Reading | None:
+    """Share of a turn's 8-grams that it had said before."""
+    now = level(history.recent(REPEATED, LAST), LAST)
+    if now is None or history.latest(REPEATED) is None:
+        return None
+    saw = f"{now:.0%} of what a turn says it has said before (phrases of 8 tokens)"
+    return Reading(above(now, REPETITIVE, REPETITIVE / 2), now, REPETITIVE, saw)

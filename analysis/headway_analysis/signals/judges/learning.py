@@ -1,0 +1,245 @@
+"""Judges of reward, score and validation: whether what is learnt is what is wanted."""
+
+from __future__ import annotations
+
+import math
+from statistics import fmean, median
+from typing import Final
+
+from headway_analysis.signals.definition import Level, Reading
+from headway_analysis.signals.evidence import Shift, above, below, level, shift
+from headway_analysis.signals.history import History
+
+REWARD: Final = "rollout/reward/mean"
+REWARD_SPREAD: Final = "rollout/reward/std"
+SCORE: Final = "rollout/external_score/mean"
+VALID: Final = "analysis/batch_valid_ratio"
+VALIDATED: Final = "val/reward/mean"
+VALIDATED_SPREAD: Final = "val/reward/std"
+VALIDATED_ROWS: Final = "val/reward/num_prompts"
+TASK_REWARD: Final = "rollout/task_reward/"
+EXPLAINED: Final = "rollout/reward_explained/"
+
+WINDOW: Final = 5
+"""Steps whose mean or median stands for a level."""
+BACK: Final = 10
+"""How many steps ago the level was that the present one is compared with."""
+NORMAL: Final = 1.96
+
+LAST: Final = 3
+"""Steps whose median stands for the present, where one that is late costs much."""
+COLLAPSED: Final = 0.25
+RECOVERED: Final = 0.5
+LEAST_HEIGHT: Final = 0.1
+NONE_FOR: Final = 3
+SAME_FOR: Final = 5
+FLAT_FOR: Final = 25
+SOLVED_WITHIN: Final = 0.1
+RISEN: Final = 0.1
+MOST_UNIFORM: Final = 0.6
+FEW_UNIFORM: Final = 0.5
+PARTED: Final = 0.15
+DIVERGED: Final = 0.3
+TASK_BEFORE: Final = 20
+ONE_SIDED: Final = 0.95
+MANY_SIDED: Final = 0.9
+GROWN: Final = 0.2
+
+
+def solved(history: History) -> bool:
+    """Whether nearly every episode earns the best reward that the job allows."""
+    now = level(history.recent(REWARD, WINDOW), 1)
+    return now is not None and now >= history.job.reward_high - SOLVED_WITHIN * history.job.reward_span
+
+
+def rise(history: History, name: str, back: int = BACK) -> Shift | None:
+    """How far the last `WINDOW` values of a figure are above those that ended `back` steps before."""
+    return shift(history.recent(name, WINDOW, until=history.now - back), history.recent(name, WINDOW))
+
+
+def stalls(history: History) -> bool:
+    """Whether the reward neither is near its best nor surely rises."""
+    moved = rise(history, REWARD)
+    return not solved(history) and (moved is None or not moved.rises)
+
+
+def reward_collapsed(history: History) -> Reading | None:
+    """The reward now, as a share of its plateau's height above the lowest one."""
+    values = [value for _, value in history.dated(REWARD, -1, history.now)]
+    if len(values) < 2 * WINDOW or history.latest(REWARD) is None:
+        return None
+    before, now = values[:-LAST], median(values[-LAST:])
+    plateau = max(median(before[at : at + WINDOW]) for at in range(len(before) - WINDOW + 1))
+    low = min(history.job.reward_low, now)
+    if plateau - low < LEAST_HEIGHT * history.job.reward_span:
+        return Reading(Level.CLEAR, 1.0, COLLAPSED, "the reward has not been high yet")
+    left = (now - low) / (plateau - low)
+    saw = f"the reward is {now:.3g}, and was {plateau:.3g}: {left:.0%} of that is left"
+    return Reading(below(left, COLLAPSED, RECOVERED), left, COLLAPSED, saw)
+
+
+def nothing_to_train(history: History) -> Reading | None:
+    """Steps in a row without a group that has an advantage."""
+    shares = history.recent(VALID, NONE_FOR)
+    if history.latest(VALID) is None:
+        return None
+    run = next((at for at, share in enumerate(reversed(shares)) if share > 0), len(shares))
+    if not run:
+        return Reading(Level.CLEAR, 0.0, NONE_FOR, "groups have advantages")
+    if solved(history):
+        saw = f"no group had an advantage for {run} steps, since nearly every reward is the best one"
+        return Reading(Level.CLEAR, run, NONE_FOR, saw)
+    saw = f"no group had an advantage in the last {run} steps"
+    return Reading(Level.OVER if run >= NONE_FOR else Level.BETWEEN, run, NONE_FOR, saw)
+
+
+def reward_flat(history: History) -> Reading | None:
+    """How far the reward is above that of the first steps, until it, or that of held-out rows, once was."""
+    values = [value for _, value in history.dated(REWARD, -1, history.now)]
+    if len(values) < SAME_FOR or history.latest(REWARD) is None:
+        return None
+    if len({*values}) == 1 and not any(history.recent(REWARD_SPREAD, history.now)) and not solved(history):
+        return Reading(Level.OVER, 0.0, 0.0, f"every reward of {len(values)} steps is {values[0]:.3g}")
+    if len(values) < FLAT_FOR:
+        return None
+    moved = [shift(values[:WINDOW], values[at - WINDOW : at]) for at in range(2 * WINDOW, len(values) + 1)]
+    now = moved[-1]
+    if now is None:
+        return None
+    held_out = [value for _, value in history.validated(VALIDATED)]
+    learns = max(held_out, default=0.0) - (held_out or [0.0])[0] > RISEN * history.job.reward_span
+    if solved(history) or learns or any(each is not None and each.rises for each in moved):
+        return Reading(Level.CLEAR, now.value, 0.0, "the reward has risen", now.low, now.high)
+    saw = f"after {len(values)} steps the reward is {now.value:+.3g} from that of the first {WINDOW}"
+    if held_out:
+        saw += f", that of held-out rows {held_out[-1] - held_out[0]:+.3g}"
+    return Reading(Level.OVER, now.value, 0.0, saw, now.low, now.high)
+
+
+def groups_uniform(history: History) -> Reading | None:
+    """Share of groups without an advantage, while the reward stalls."""
+    valid = history.recent(VALID, WINDOW)
+    if len(valid) < WINDOW or history.latest(VALID) is None:
+        return None
+    share = 1 - fmean(valid)
+    state = above(share, MOST_UNIFORM, FEW_UNIFORM)
+    saw = f"{share:.0%} of the groups of {WINDOW} steps score alike"
+    if state is not Level.CLEAR and not stalls(history):
+        return Reading(Level.CLEAR, share, MOST_UNIFORM, f"{saw}, and the reward rises or is near its best")
+    return Reading(state, share, MOST_UNIFORM, f"{saw}, and the reward stalls")
+
+
+def score_parted(history: History) -> Reading | None:
+    """How far the reward has risen beyond the external score of the same episodes."""
+    half = sum(1 for _ in history.dated(REWARD, -1, history.now)) // 2
+    long = max(WINDOW, min(2 * WINDOW, half))
+    found = [_parted(history, BACK, WINDOW), _parted(history, max(BACK, history.now - long), long)]
+    return max((each for each in found if each is not None), key=lambda each: each.value, default=None)
+
+
+def _parted(history: History, back: int, window: int) -> Reading | None:
+    scores = dict(history.dated(SCORE, -1, history.now))
+    rewards = dict(history.dated(REWARD, -1, history.now))
+    at = [step for step in rewards if step in scores]
+    then = [step for step in at if history.now - back - window < step <= history.now - back]
+    now = [step for step in at if history.now - window < step]
+    gap = shift([rewards[s] - scores[s] for s in then], [rewards[s] - scores[s] for s in now])
+    reward = shift([rewards[s] for s in then], [rewards[s] for s in now])
+    score = shift([scores[s] for s in then], [scores[s] for s in now])
+    if gap is None or reward is None or score is None:
+        return None
+    span = history.job.reward_span
+    saw = (
+        f"since step {then[-1]} the reward moved by {reward.value:+.3g}, the external score by "
+        f"{score.value:+.3g}: {gap.value:+.3g} apart ({gap.low:+.3g} to {gap.high:+.3g})"
+    )
+    parted = gap.low > 0 and not score.rises
+    state = above(gap.value / span, PARTED, PARTED / 2) if parted else Level.CLEAR
+    return Reading(state, gap.value, PARTED * span, saw, gap.low, gap.high)
+
+
+def validation_parted(history: History) -> Reading | None:
+    """How far the training reward has risen beyond that of held-out rows, between two validations."""
+    known = history.validated(VALIDATED)
+    if not known or known[-1][0] != history.now:
+        return None
+    earlier = [step for step, _ in known if WINDOW <= step <= history.now - BACK]
+    found = [_lagging(history, step) for step in {*earlier[:1], *earlier[-1:]}]
+    return max((each for each in found if each is not None), key=lambda each: each.value, default=None)
+
+
+def _lagging(history: History, then: int) -> Reading | None:
+    values, spreads = dict(history.validated(VALIDATED)), dict(history.validated(VALIDATED_SPREAD))
+    rows = dict(history.validated(VALIDATED_ROWS))
+    now = history.now
+    trained = shift(history.recent(REWARD, WINDOW, until=then), history.recent(REWARD, WINDOW))
+    if trained is None or not {then, now} <= spreads.keys() & rows.keys() or not rows[then] * rows[now]:
+        return None
+    span = history.job.reward_span
+    change = values[now] - values[then]
+    error = math.hypot(*(spreads[step] / math.sqrt(rows[step]) for step in (then, now)))
+    gap = trained.value - change
+    half = math.hypot(trained.high - trained.value, NORMAL * error)
+    saw = (
+        f"since step {then} the training reward moved by {trained.value:+.3g}, that of held-out rows by "
+        f"{change:+.3g}: {gap:+.3g} apart ({gap - half:+.3g} to {gap + half:+.3g})"
+    )
+    best = values[now] >= history.job.reward_high - SOLVED_WITHIN * span
+    parted = trained.rises and not best and change - NORMAL * error <= 0 and gap - half > PARTED / 2 * span
+    state = above(gap / span, PARTED, PARTED / 2) if parted else Level.CLEAR
+    return Reading(state, gap, PARTED * span, saw, gap - half, gap + half)
+
+
+def tasks_diverging(history: History) -> Reading | None:
+    """How far apart two tasks' rewards have moved: one surely up, the other surely down."""
+    names = history.names(TASK_REWARD, WINDOW)
+    if len(names) < 2:
+        return None
+    moved = {name: move for name in names if (move := _moved(history, name)) is not None}
+    if len(moved) < 2:
+        return None
+    best, worst = (
+        max(moved, key=lambda name: moved[name].value),
+        min(moved, key=lambda name: moved[name].value),
+    )
+    apart = moved[best].value - moved[worst].value
+    saw = (
+        f"in {WINDOW} steps {best.removeprefix(TASK_REWARD)}'s reward moved by {moved[best].value:+.3g}, "
+        f"{worst.removeprefix(TASK_REWARD)}'s by {moved[worst].value:+.3g}"
+    )
+    span = history.job.reward_span
+    diverge = moved[worst].falls and moved[best].value > 0
+    state = above(apart / span, DIVERGED, DIVERGED / 2) if diverge else Level.CLEAR
+    return Reading(state, apart, DIVERGED * span, saw)
+
+
+def _moved(history: History, name: str) -> Shift | None:
+    """How far the last `WINDOW` values of a figure are above those of the `TASK_BEFORE` steps before."""
+    earlier = history.recent(name, TASK_BEFORE, until=history.now - WINDOW)
+    return shift(earlier, history.recent(name, WINDOW)) if len(earlier) >= WINDOW else None
+
+
+def _early(history: History) -> list[str]:
+    """Numbers that explained something of the reward in the first steps."""
+    first = [step for step, _ in history.dated(REWARD, -1, history.now)][:WINDOW]
+    names = history.names(EXPLAINED, history.now + 1)
+    return [name for name in names if any(step in first for step, _ in history.dated(name, -1, first[-1]))]
+
+
+def reward_one_sided(history: History) -> Reading | None:
+    """Largest share of the reward's variance within groups that one number explains, while others exist."""
+    names = history.names(EXPLAINED, WINDOW)
+    shares = {
+        name: found for name in names if (found := level(history.recent(name, WINDOW), WINDOW)) is not None
+    }
+    if len(shares) < 2:
+        return None
+    top = max(shares, key=lambda name: shares[name])
+    before = max((level(history.first(name, WINDOW), 1) or 0.0 for name in _early(history)), default=None)
+    share, name = shares[top], top.removeprefix(EXPLAINED)
+    saw = f"{name} explains {share:.0%} of how a group's rewards differ"
+    if before is not None:
+        saw += f", and {before:.0%} in the first steps"
+    grown = before is not None and share - before >= GROWN
+    state = above(share, ONE_SIDED, MANY_SIDED) if grown else Level.CLEAR
+    return Reading(state, share, ONE_SIDED, saw)

@@ -1,0 +1,151 @@
+"""Judges of the policy's update: whether a step still does what it is meant to do."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from headway_analysis.signals.definition import Judge, Level, Reading
+from headway_analysis.signals.evidence import above, below, level
+from headway_analysis.signals.history import History
+from headway_analysis.signals.judges.learning import LAST, WINDOW, solved, stalls
+
+ENTROPY: Final = "training/entropy"
+NORM: Final = "training/grad_norm"
+LAG: Final = "staleness/lag_mean"
+EFFECTIVE: Final = "training/effective_sample_share"
+
+ENTROPY_LOW: Final = 0.15
+ENTROPY_LOW_AGAIN: Final = 0.25
+ENTROPY_HIGH: Final = 3.0
+ENTROPY_HIGH_AGAIN: Final = 2.0
+ENTROPY_MORE: Final = 0.7
+SPIKE: Final = 5.0
+SPIKE_OVER: Final = 2.0
+FRESH_LAG: Final = 0.25
+"""Mean age in steps up to which a batch counts as sampled by the policy that is trained on it."""
+MISMATCH: Final = 0.005
+MISMATCH_DRIFTED: Final = 0.05
+FAR: Final = 0.002
+FAR_DRIFTED: Final = 0.05
+EFFECTIVE_LEAST: Final = 0.8
+EFFECTIVE_AGAIN: Final = 0.9
+CLIPPED: Final = 0.05
+CLIPPED_ROWS: Final = 0.25
+MASKED: Final = 0.1
+MASKED_AGAIN: Final = 0.05
+STALE: Final = 0.9
+FRESH: Final = 0.75
+LEAST: Final = 1e-9
+"""Nothing is a multiple of a level below it."""
+NORM_BEFORE: Final = 20
+STALE_FOR: Final = 10
+
+
+def entropy_falling(history: History) -> Reading | None:
+    """The entropy now, as a share of that of the first steps."""
+    found = _against_first(history, ENTROPY)
+    if found is None:
+        return None
+    now, first, share = found
+    saw = f"the entropy is {now:.3g} nats a token, {share:.0%} of the {first:.3g} of the first steps"
+    if solved(history):
+        return Reading(Level.CLEAR, share, ENTROPY_LOW, f"{saw}, and the reward is near its best")
+    return Reading(below(share, ENTROPY_LOW, ENTROPY_LOW_AGAIN), share, ENTROPY_LOW, saw)
+
+
+def entropy_rising(history: History) -> Reading | None:
+    """The entropy now, in multiples of that of the first steps."""
+    found = _against_first(history, ENTROPY)
+    if found is None:
+        return None
+    now, first, share = found
+    saw = f"the entropy is {now:.3g} nats a token, {share:.2g} times the {first:.3g} of the first steps"
+    state = above(share, ENTROPY_HIGH, ENTROPY_HIGH_AGAIN)
+    if now - first < ENTROPY_MORE or not stalls(history):
+        state = Level.CLEAR
+    return Reading(state, share, ENTROPY_HIGH, saw)
+
+
+def gradient_spiking(history: History) -> Reading | None:
+    """The gradient's norm now, in multiples of that of the steps before."""
+    values = [*history.dated(NORM, history.now - NORM_BEFORE - LAST, history.now)]
+    now = level([value for step, value in values if step > history.now - LAST], LAST)
+    before = level([value for step, value in values if step <= history.now - LAST], WINDOW)
+    if now is None or before is None or before < LEAST or history.latest(NORM) is None:
+        return None
+    times = now / before
+    saw = f"the gradient's norm is {now:.3g}, {times:.2g} times the {before:.3g} of the steps before"
+    if now <= history.job.gradient_clip:
+        return Reading(Level.CLEAR, times, SPIKE, f"{saw}, and is not clipped")
+    return Reading(above(times, SPIKE, SPIKE_OVER), times, SPIKE, saw)
+
+
+def policy_mismatch(history: History) -> Reading | None:
+    """KL from the sampling to the trained policy."""
+    return _apart(history, "training/mismatch_kl", "{:.3g} nats a token", MISMATCH, MISMATCH_DRIFTED)
+
+
+def mismatch_tail(history: History) -> Reading | None:
+    """Share of tokens whose two probabilities are far apart."""
+    what = "a share of {:.2%} of the tokens"
+    return _apart(history, "training/mismatch_far_share", what, FAR, FAR_DRIFTED)
+
+
+def _apart(history: History, name: str, what: str, fresh: float, drifted: float) -> Reading | None:
+    """How far two policies are apart that are one, or of which one has drifted from the other."""
+    now, lag = level(history.recent(name, LAST), LAST), history.latest(LAG)
+    if now is None or lag is None or history.latest(name) is None:
+        return None
+    is_fresh = lag <= FRESH_LAG and history.job.updates_per_batch == 1
+    threshold = fresh if is_fresh else drifted
+    of = "the same weights" if is_fresh else f"weights {lag:.2g} steps apart"
+    saw = f"sampling and trained policy, of {of}, differ by {what.format(now)} (median of {LAST} steps)"
+    return Reading(above(now, threshold, threshold / 2), now, threshold, saw)
+
+
+def too_few_effective_samples(history: History) -> Reading | None:
+    """Effective sample size over the number of tokens."""
+    now = level(history.recent(EFFECTIVE, LAST), LAST)
+    if now is None or history.latest(EFFECTIVE) is None:
+        return None
+    saw = f"importance weights leave {now:.0%} of the batch's tokens effective (median of {LAST} steps)"
+    return Reading(below(now, EFFECTIVE_LEAST, EFFECTIVE_AGAIN), now, EFFECTIVE_LEAST, saw)
+
+
+def ratios_clipped(history: History) -> Reading | None:
+    """Share of tokens whose ratio is clipped. A ratio of whole rows clips many at once, by design."""
+    most = CLIPPED_ROWS if history.job.sequence_ratio else CLIPPED
+    return tokens("training/clip_fraction", "have a clipped ratio", most, most / 2)(history)
+
+
+def tokens(name: str, what: str, threshold: float, clear: float) -> Judge:
+    """A judge of a share of action tokens."""
+
+    def judge(history: History) -> Reading | None:
+        now = level(history.recent(name, LAST), LAST)
+        if now is None or history.latest(name) is None:
+            return None
+        saw = f"{now:.1%} of the action tokens {what} (median of {LAST} steps)"
+        return Reading(above(now, threshold, clear), now, threshold, saw)
+
+    return judge
+
+
+def staleness_at_bound(history: History) -> Reading | None:
+    """Mean age of the tokens, as a share of spec.algorithm.maxStepsOffPolicy."""
+    bound = history.job.max_steps_off_policy
+    now = level(history.recent(LAG, STALE_FOR), STALE_FOR)
+    if now is None or history.latest(LAG) is None or bound == 0:
+        return None
+    share = now / bound
+    saw = f"tokens are {now:.2g} steps old on average for {STALE_FOR} steps, of at most {bound}"
+    return Reading(above(share, STALE, FRESH), share, STALE, saw)
+
+
+def _against_first(history: History, name: str) -> tuple[float, float, float] | None:
+    """A figure now, in the first steps, and the one over the other."""
+    first = level(history.first(name, WINDOW), WINDOW)
+    now = level(history.recent(name, LAST), LAST)
+    if first is None or now is None or first < LEAST or history.latest(name) is None:
+        return None
+    return now, first, now / first

@@ -1,0 +1,89 @@
+"""What is to be expected of a run's figures, worked out from its circumstances."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, Final
+
+from tests.signals.circumstances import Circumstances, World
+from tests.signals.series import Expected, Known, Series, Step
+
+from headway_api.spec.training import RLTrainingJobSpec
+
+HELD_OUT: Final = "val/external_score/mean"
+MARGIN: Final = 0.1
+"""How far below its best a clean run's held-out score may end."""
+
+
+class NeverBegins(Exception):
+    """A run does not show what it was made for."""
+
+
+def described(circumstances: Circumstances, steps: Sequence[Step]) -> Series:
+    """The figures with what is to be expected of them.
+
+    Raises:
+        NeverBegins: a symptom that was to be provoked.
+    """
+    spec, world = circumstances.at(0)
+    expected = []
+    for symptom in circumstances.symptoms:
+        begin = symptom.begin
+        if not isinstance(begin, int):
+            found = begin([step.figures for step in steps if step.step])
+            if found is None:
+                raise NeverBegins(f"{symptom.signal} never begins: {symptom.why}")
+            begin = found
+        expected.append(Expected(symptom.signal, begin, symptom.why))
+    return Series(
+        name=circumstances.name,
+        split=circumstances.split,
+        description=circumstances.description,
+        known=_known(spec),
+        steps=tuple(steps),
+        expected=tuple(expected),
+        unclean="" if expected else unclean(steps),
+        settings=_settings(circumstances, world),
+    )
+
+
+def unclean(steps: Sequence[Step]) -> str:
+    """Why a run is none that goes as it should; empty where it is one.
+
+    It goes as it should where its held-out external score ends at most `MARGIN` below its best, and not below
+    where it began.
+    """
+    scores = [step.validation[HELD_OUT] for step in steps if step.validation]
+    if scores[-1] < max(scores) - MARGIN:
+        return f"the held-out external score ends at {scores[-1]:.2f}, its best was {max(scores):.2f}"
+    if scores[-1] < scores[0]:
+        return f"the held-out external score ends at {scores[-1]:.2f} and began at {scores[0]:.2f}"
+    return ""
+
+
+def _known(spec: RLTrainingJobSpec) -> Known:
+    algorithm = spec.algorithm
+    low, high = spec.reward.range
+    return Known(
+        steps=spec.schedule.max_steps,
+        max_turns=spec.agent.turn_limit,
+        batch_size=algorithm.batch_size,
+        group_size=algorithm.group_size,
+        updates_per_batch=algorithm.updates_per_batch,
+        max_steps_off_policy=algorithm.max_steps_off_policy,
+        reward_range=(low, high),
+        loss=algorithm.loss,
+        validation_every=spec.evaluation.every_steps,
+        has_tasks=spec.data.train.task_column is not None,
+    )
+
+
+def _settings(circumstances: Circumstances, world: World) -> dict[str, Any]:
+    usual = asdict(World())
+    return {
+        "seed": circumstances.seed,
+        "spec": circumstances.spec,
+        "world": {name: value for name, value in asdict(world).items() if value != usual[name]},
+        "later": {str(step): asdict(change) for step, change in circumstances.later.items()},
+    }

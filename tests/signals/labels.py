@@ -1,0 +1,70 @@
+"""Which recorded runs are clean, and what a clean one shows all the same. Rules over raw figures alone.
+
+No threshold of a signal is known here, but for those that the practice guide gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+from typing import Final
+
+from tests.signals.series import Series
+
+from headway_api.signals import SignalName
+
+HELD_OUT: Final = "val/external_score/mean"
+FALL: Final = 0.25
+"""How far below its best so far the held-out score of a clean run may be at a validation."""
+RISE: Final = 0.1
+"""How far the held-out reward rises where something is learnt, as a share of its range."""
+SLOW: Final = 25
+"""Steps that the guide gives a change at least."""
+BEST: Final = 0.95
+"""Share of the reward's range from which a batch counts as solved."""
+RATES: Final = {
+    SignalName.PERMANENT_FAILURES: ("episodes/outcome_InfraError_rate", 0.01),
+    SignalName.TURNS_TRUNCATED: ("episodes/max_tokens_rate", 0.05),
+    SignalName.CONTEXT_FULL: ("episodes/context_limit_rate", 0.05),
+    SignalName.EPISODES_TIMED_OUT: ("episodes/time_limit_rate", 0.05),
+    SignalName.TURNS_EXHAUSTED: ("episodes/turn_limit_rate", 0.10),
+}
+"""The guide's limits."""
+
+
+def is_clean(series: Series) -> bool:
+    """Whether a run that was to be clean is: it learns, and never loses much of what it has learnt."""
+    return series.clean and _largest_fall(_held_out(series)) <= FALL
+
+
+def present(series: Series) -> set[SignalName]:
+    """The symptoms that a clean run shows: a signal that says so is right."""
+    found = {name for name, (figure, most) in RATES.items() if _is_over(series, figure, most)}
+    valid = [value for _, value in series.curve("analysis/batch_valid_ratio")]
+    rewards = [value for _, value in series.curve("rollout/reward/mean")]
+    low, high = series.known.reward_range
+    unsolved = [value < low + BEST * (high - low) for value in rewards]
+    idle = [share == 0 and open_ for share, open_ in zip(valid, unsolved, strict=True)]
+    if any(all(idle[at : at + 3]) for at in range(len(idle) - 2)):
+        found.add(SignalName.NOTHING_TO_TRAIN)
+    if fmean(valid) < 0.5:
+        found.add(SignalName.GROUPS_UNIFORM)
+    held_out = [value for step, value in series.curve("val/reward/mean") if step <= SLOW]
+    if max(held_out) - held_out[0] < RISE * (high - low) and held_out[0] < low + BEST * (high - low):
+        found.add(SignalName.REWARD_FLAT)
+    return found
+
+
+def _held_out(series: Series) -> list[float]:
+    return [value for _, value in series.curve(HELD_OUT)]
+
+
+def _largest_fall(scores: Sequence[float]) -> float:
+    return max(max(scores[: at + 1]) - score for at, score in enumerate(scores))
+
+
+def _is_over(series: Series, figure: str, most: float) -> bool:
+    """Whether a rate is over its limit: in all episodes together, or twice over it for five steps."""
+    values = [value for _, value in series.curve(figure)]
+    bursts = [fmean(values[at : at + 5]) for at in range(len(values) - 4)]
+    return bool(values) and (fmean(values) > most or max(bursts, default=0.0) > 2 * most)

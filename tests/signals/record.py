@@ -1,0 +1,98 @@
+"""Records the runs that are not recorded yet.
+
+    python -m tests.signals.record [--split chosen_on] [--only NAME ...] [--again] [--describe]
+
+A run is a function of its circumstances, as far as torch rounds alike on the machine. One that is on record
+is left alone, so that an interrupted recording goes on where it was. `--describe` runs nothing: it says anew
+what is to be expected of the figures on record, and forgets runs that are no more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import logging
+import time
+from collections.abc import Sequence
+
+from tests.signals import clean, provocations, series
+from tests.signals.circumstances import Circumstances
+from tests.signals.describe import NeverBegins, described
+
+
+def every_run() -> list[Circumstances]:
+    """Those that provoke a symptom first.
+
+    Raises:
+        ValueError: two runs have one name.
+    """
+    runs = [*provocations.RUNS, *clean.RUNS]
+    names = [run.name for run in runs]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise ValueError(f"two runs are called {', '.join(sorted(twice))}; give one another name")
+    return runs
+
+
+def wanted(split: str | None, only: Sequence[str], *, again: bool) -> list[Circumstances]:
+    """The runs to record; `only` are patterns of names."""
+    recorded = set() if again else {run["name"] for run in series.index()}
+    return [
+        run
+        for run in every_run()
+        if run.name not in recorded
+        and split in (None, run.split)
+        and (not only or any(fnmatch.fnmatch(run.name, pattern) for pattern in only))
+    ]
+
+
+def describe() -> None:
+    """Bring what is said of the runs on record up to date."""
+    runs = {run.name: run for run in every_run()}
+    for recorded in series.read_all():
+        if recorded.name in runs:
+            series.write(described(runs[recorded.name], recorded.steps))
+        else:
+            series.forget(recorded)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--split", choices=("chosen_on", "held_out"))
+    parser.add_argument("--only", nargs="+", default=[], help="names, or patterns such as clean-*")
+    parser.add_argument("--again", action="store_true", help="those on record too")
+    parser.add_argument("--describe", action="store_true", help="run nothing")
+    options = parser.parse_args()
+    if options.describe:
+        describe()
+        return
+    runs = wanted(options.split, options.only, again=options.again)
+    print(f"{len(runs)} runs to record", flush=True)
+    if runs:
+        record(runs)
+
+
+def record(runs: Sequence[Circumstances]) -> None:
+    """Run them one after the other."""
+    from tests.signals import rig  # torch and DeepSpeed take seconds
+
+    logging.getLogger("headway_coordinator").setLevel(logging.ERROR)
+    for number, run in enumerate(runs, 1):
+        started = time.monotonic()
+        try:
+            found = rig.run(run)
+        except NeverBegins as error:
+            print(f"{number}/{len(runs)} {run.name} is not recorded: {error}", flush=True)
+            continue
+        series.write(found)
+        told = ", ".join(f"{each.signal} from step {each.begin}" for each in found.expected)
+        print(
+            f"{number}/{len(runs)} {run.name}: {time.monotonic() - started:.0f} s; "
+            f"{told or found.unclean or 'clean'}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

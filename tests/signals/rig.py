@@ -1,0 +1,97 @@
+"""Runs one training job on the demo's tiny model in this process, and records its figures.
+
+Episodes, learner and figures are the product's own, joined as the coordinator joins them. What is missing is
+what no figure depends on: pods, HTTP, the artifact store, clocks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+from collections.abc import Mapping, Sequence
+
+from tests.signals.circumstances import Circumstances, World
+from tests.signals.demo import Settings, quickstart
+from tests.signals.describe import described
+from tests.signals.learner import Learner
+from tests.signals.series import Series, Step, kept, rounded
+from tests.signals.servers import Servers
+from tests.signals.stage import Row, Stage, rows_of
+
+from headway_analysis.measures import figures, tasks
+from headway_api.records import Batch
+from headway_coordinator.evaluation import driver
+from headway_coordinator.evaluation.summary import Summary
+
+SEED = 0
+"""Of the base model and the rows, which are the same in every run."""
+
+
+def run(circumstances: Circumstances) -> Series:
+    """Train as the circumstances say; a minute or so."""
+    return described(circumstances, asyncio.run(_Run(circumstances).all()))
+
+
+class _Run:
+    def __init__(self, circumstances: Circumstances) -> None:
+        self._circumstances = circumstances
+        spec, world = circumstances.at(0)
+        folder = quickstart.inputs(Settings.from_environ(os.environ).cache, SEED)
+        base = folder / "model"
+        self._rows = _chosen(rows_of(folder, "train"), world)
+        self._held_out = rows_of(folder, "validation")[: spec.evaluation.max_rows]
+        self._learner = Learner(spec, base)
+        room = max(len(self._held_out), spec.algorithm.batch_size * spec.algorithm.group_size)
+        context = spec.model.context_length
+        assert context is not None
+        self._servers = Servers(base, rows=room, length=2 * context)
+        self._stage = Stage(base, self._servers)
+        self._places = itertools.count()
+
+    async def all(self) -> list[Step]:
+        """The validation at the start, and every step."""
+        self._publish(0)
+        found = [Step(0, {}, await self._validated(0))]
+        for step in range(1, self._circumstances.steps + 1):
+            told = await self._step(step)
+            self._publish(step)
+            found.append(Step(step, told, await self._validated(step)))
+        return found
+
+    def _publish(self, step: int) -> None:
+        spec, _ = self._circumstances.at(step)
+        assert spec.model.effective_lora is not None
+        most = max(max(self._circumstances.at(later)[1].lags) for later in (step, step + 1))
+        self._servers.hold(step, self._learner.adapter, spec.model.effective_lora, step - most - 1)
+
+    async def _step(self, step: int) -> dict[str, float]:
+        spec, world = self._circumstances.at(step)
+        groups = await self._stage.train(spec, world, self._rows, self._places, step)
+        told, trained = self._learner.train(Batch(step=step, epoch=0, groups=groups), spec)
+        found = figures.batch(groups, step, trained=trained, max_turns=spec.agent.turn_limit)
+        if spec.data.train.task_column is not None:
+            found |= tasks.batch(groups, [row["task"] for row in self._rows])
+        return _rounded(told | found)
+
+    async def _validated(self, step: int) -> dict[str, float] | None:
+        spec, world = self._circumstances.at(step)
+        given = spec.evaluation
+        last = step == self._circumstances.steps
+        if not driver.due(step, every=given.every_steps, at_start=given.at_start, last=last):
+            return None
+        groups = await self._stage.validate(spec, world, self._held_out, step)
+        column = spec.data.validation.task_column if spec.data.validation else None
+        named = [row["task"] for row in self._held_out] if column else None
+        return _rounded(Summary.of(step, groups, given, spec.agent.turn_limit, named).figures)
+
+
+def _rounded(found: Mapping[str, float]) -> dict[str, float]:
+    return {name: rounded(value) for name, value in kept(found).items()}
+
+
+def _chosen(rows: Sequence[Row], world: World) -> list[Row]:
+    chosen = [row for row in rows if world.only in (None, row["task"])]
+    rare = itertools.count()
+    kept = [row for row in chosen if row["task"] != world.rare or next(rare) % 6 == 0]
+    return kept[: world.rows]

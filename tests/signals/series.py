@@ -1,0 +1,205 @@
+"""A run's recorded figures, and how they are kept: a CSV file a run, and what is known of the runs as JSON.
+
+Standard library and the contracts only: whoever reads the series needs no torch.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple
+
+from headway_api.signals import SignalName
+
+FOLDER: Final = Path(__file__).parent / "series"
+INDEX: Final = "runs.json"
+VALIDATION: Final = "val/"
+KEPT: Final = ("training/", "rollout/", "analysis/", "staleness/", "episodes/", VALIDATION)
+LEFT_OUT: Final = re.compile(
+    r"""
+    training/(epoch|global_step|num_datums|total_tokens|micro_batches
+             |(non)?trainable_token_positions|trainable_token_ratio|obs_tokens_mean|action_tokens_mean
+             |datums_per_trajectory|lag_mean|lag_max)
+    | .*/logprob/(zero_count|zero_per_group)
+    | .*/(tool_calls_of)/.*
+    | .*/fork_rate
+    | val/(reward|external_score)/(succeeded_rollouts|failed_rollouts|success_threshold|rollouts_per_prompt
+             |pass_k_\d+|pass_power_\d+|pass_prompts_\d+|pass_tries_\d+|.*_within_groups)
+    | val/(logprob|tokens/prompt_mean|task_rows).*
+    """,
+    re.VERBOSE,
+)
+"""What says nothing of a run's health beside what is kept."""
+DIGITS: Final = 5
+"""Significant digits of a kept number."""
+Split = Literal["chosen_on", "held_out"]
+
+
+class Step(NamedTuple):
+    """One step of a run. Step 0 has a validation and nothing else."""
+
+    step: int
+    figures: dict[str, float]
+    validation: dict[str, float] | None
+
+
+@dataclass(frozen=True)
+class Expected:
+    """A signal that the run is to raise."""
+
+    signal: SignalName
+    begin: int
+    """First step whose figures show the symptom."""
+    why: str
+    """The rule that makes it that step."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a job's spec says, and so its signals may know."""
+
+    steps: int
+    max_turns: int | None
+    batch_size: int
+    group_size: int
+    updates_per_batch: int
+    max_steps_off_policy: int
+    reward_range: tuple[float, float]
+    loss: str
+    validation_every: int
+    """Steps between validations; one comes before the first step too."""
+    has_tasks: bool
+
+
+@dataclass(frozen=True)
+class Series:
+    """A recorded run."""
+
+    name: str
+    split: Split
+    description: str
+    known: Known
+    steps: tuple[Step, ...]
+    expected: tuple[Expected, ...] = ()
+    """Empty for a run that was to be clean."""
+    unclean: str = ""
+    """Of a run that was to be clean: why it does not count as clean."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """For a person: what was set, and what was changed at which step."""
+
+    @property
+    def clean(self) -> bool:
+        """Whether a signal that it raises is a false alarm."""
+        return not self.expected and not self.unclean
+
+    def curve(self, name: str) -> list[tuple[int, float]]:
+        """One figure, by step."""
+        found = [(s.step, {**s.figures, **(s.validation or {})}) for s in self.steps]
+        return [(step, figures[name]) for step, figures in found if name in figures]
+
+
+def kept(figures: Mapping[str, float]) -> dict[str, float]:
+    """The figures that are recorded."""
+    return {
+        name: value
+        for name, value in figures.items()
+        if name.startswith(KEPT) and not LEFT_OUT.fullmatch(name) and math.isfinite(value)
+    }
+
+
+def rounded(value: float) -> float:
+    """A number as it is kept."""
+    return float(f"{value:.{DIGITS}g}")
+
+
+def write(series: Series, folder: Path = FOLDER) -> None:
+    """Keep a run; one of the same name is replaced."""
+    place = folder / series.split / f"{series.name}.csv"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    names = sorted({name for s in series.steps for name in (*s.figures, *(s.validation or {}))})
+    with place.open("w", newline="") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(["step", *names])
+        for s in series.steps:
+            cells = {**s.figures, **(s.validation or {})}
+            table.writerow(
+                [s.step, *(f"{cells[name]:.{DIGITS}g}" if name in cells else "" for name in names)]
+            )
+    runs = _by_name(folder)
+    runs[series.name] = {
+        "name": series.name,
+        "split": series.split,
+        "description": series.description,
+        "clean": series.clean,
+        "unclean": series.unclean,
+        "known": asdict(series.known),
+        "expected": [asdict(expected) for expected in series.expected],
+        "settings": series.settings,
+    }
+    _keep(runs, folder)
+
+
+def forget(series: Series, folder: Path = FOLDER) -> None:
+    """Drop a run."""
+    runs = _by_name(folder)
+    del runs[series.name]
+    (folder / series.split / f"{series.name}.csv").unlink()
+    _keep(runs, folder)
+
+
+def _by_name(folder: Path) -> dict[str, dict[str, Any]]:
+    return {run["name"]: run for run in index(folder)}
+
+
+def _keep(runs: Mapping[str, Mapping[str, Any]], folder: Path) -> None:
+    text = json.dumps([runs[name] for name in sorted(runs)], indent=1, sort_keys=True)
+    part = folder / f"{INDEX}.part"
+    part.write_text(text + "\n")
+    part.replace(folder / INDEX)
+
+
+def index(folder: Path = FOLDER) -> list[dict[str, Any]]:
+    """What is known of each run."""
+    place = folder / INDEX
+    return list(json.loads(place.read_text())) if place.exists() else []
+
+
+def read(run: Mapping[str, Any], folder: Path = FOLDER) -> Series:
+    """A kept run. A cell that is empty is no figure."""
+    known = run["known"] | {"reward_range": tuple(run["known"]["reward_range"])}
+    with (folder / run["split"] / f"{run['name']}.csv").open(newline="") as file:
+        steps = tuple(map(_step, csv.DictReader(file)))
+    return Series(
+        name=run["name"],
+        split=run["split"],
+        description=run["description"],
+        known=Known(**known),
+        steps=steps,
+        expected=tuple(
+            Expected(SignalName(each["signal"]), each["begin"], each["why"]) for each in run["expected"]
+        ),
+        unclean=run["unclean"],
+        settings=run["settings"],
+    )
+
+
+def _step(row: Mapping[str, str]) -> Step:
+    cells = {name: float(cell) for name, cell in row.items() if name != "step" and cell}
+    validation = {name: value for name, value in cells.items() if name.startswith(VALIDATION)}
+    figures = {name: value for name, value in cells.items() if name not in validation}
+    return Step(int(row["step"]), figures, validation or None)
+
+
+def read_all(split: Split | None = None, folder: Path = FOLDER) -> list[Series]:
+    """Every run of a split, or of both, in the order of names."""
+    return [read(run, folder) for run in index(folder) if split in (None, run["split"])]
+
+
+def columns(steps: Sequence[Step] | Iterable[Step]) -> set[str]:
+    """Names of all figures."""
+    return {name for s in steps for name in (*s.figures, *(s.validation or {}))}

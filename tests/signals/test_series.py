@@ -1,0 +1,154 @@
+"""What is recorded is whole, is read back as it was, and has enough of everything."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.signals import read, rules, series
+from tests.signals.series import Expected, Known, Series, Step
+
+from headway_api.metrics import family
+from headway_api.signals import SignalName
+
+LARGEST = 4 * 2**20
+KNOWN = Known(
+    steps=2,
+    max_turns=6,
+    batch_size=4,
+    group_size=6,
+    updates_per_batch=1,
+    max_steps_off_policy=0,
+    reward_range=(0.0, 1.0),
+    loss="ppo",
+    validation_every=5,
+    has_tasks=False,
+)
+REWARD, SCORE = "rollout/reward/mean", "val/external_score/mean"
+
+
+def skip_unless_recorded(split: series.Split) -> None:
+    """The runs that thresholds were chosen on must be there."""
+    if split == "held_out" and not read.all_series(split):
+        pytest.skip("no held-out run is recorded; `make record-signals SPLIT=held_out` records them")
+
+
+def a_run(steps: tuple[Step, ...], **given: object) -> Series:
+    return Series(name="a", split="held_out", description="of thin air", known=KNOWN, steps=steps, **given)  # type: ignore[arg-type]
+
+
+def test_a_series_is_read_back_as_it_was_written(tmp_path: Path) -> None:
+    expected = Expected(SignalName.REWARD_FLAT, 2, "it is so")
+    steps = (
+        Step(0, {}, {SCORE: 0.25}),
+        Step(1, {REWARD: 0.12345, "training/mismatch_kl": 1.2346e-13}, None),
+        Step(2, {REWARD: 1.0}, {SCORE: 0.0}),
+    )
+    written = a_run(steps, expected=(expected,), settings={"seed": 1}, synthetic="nothing")
+    series.write(written, tmp_path)
+    assert series.read_all(folder=tmp_path) == [written]
+
+
+def test_a_figure_that_a_step_does_not_have_is_no_key(tmp_path: Path) -> None:
+    series.write(
+        a_run((Step(1, {REWARD: 1.0, "training/entropy": 0.5}, None), Step(2, {REWARD: 0.0}, None))), tmp_path
+    )
+    [found] = series.read_all(folder=tmp_path)
+    assert "training/entropy" not in found.steps[1].figures
+    assert found.curve("training/entropy") == [(1, 0.5)]
+
+
+def test_a_run_that_is_recorded_again_takes_the_place_of_the_first(tmp_path: Path) -> None:
+    series.write(a_run((Step(1, {REWARD: 1.0}, None),)), tmp_path)
+    series.write(a_run((Step(1, {REWARD: 0.5}, None),)), tmp_path)
+    assert [s.curve(REWARD) for s in series.read_all(folder=tmp_path)] == [[(1, 0.5)]]
+
+
+def test_what_is_kept_are_figures_of_health_and_numbers() -> None:
+    given = {
+        REWARD: 1.0,
+        "training/entropy": math.nan,
+        "timing_s/step": 1.0,
+        "training/global_step": 3.0,
+        "rollout/logprob/zero_count": 4.0,
+        "rollout/tool_calls_of/get_case": 1.0,
+        "val/external_score/pass_at_1": 0.5,
+        "val/external_score/pass_power_1": 0.5,
+    }
+    assert series.kept(given) == {REWARD: 1.0, "val/external_score/pass_at_1": 0.5}
+
+
+@pytest.mark.parametrize("split", ["chosen_on", "held_out"])
+def test_every_signal_was_provoked(split: series.Split) -> None:
+    skip_unless_recorded(split)
+    least = {"chosen_on": 2, "held_out": 1}[split]
+    found = Counter(signal for s in read.provoking(split) for signal in {e.signal for e in s.expected})
+    assert {signal.value: found[signal] for signal in SignalName if found[signal] < least} == {}
+
+
+@pytest.mark.parametrize(("split", "least"), [("chosen_on", 34), ("held_out", 16)])
+def test_there_are_clean_runs_enough(split: series.Split, least: int) -> None:
+    skip_unless_recorded(split)
+    assert len(read.clean(split)) >= least
+
+
+def test_a_clean_run_ends_about_as_good_as_it_has_been() -> None:
+    for s in read.clean():
+        scores = [value for _, value in s.curve(SCORE)]
+        assert scores[-1] >= max(scores) - 0.1, s.name
+        assert scores[-1] >= scores[0], s.name
+
+
+def test_a_symptom_begins_within_its_run_with_ten_steps_to_be_seen_in() -> None:
+    for s in read.provoking():
+        for each in s.expected:
+            assert 1 <= each.begin <= s.steps[-1].step, s.name
+            assert s.steps[-1].step >= each.begin + 5, (s.name, each)
+
+
+def test_every_step_is_there_once_and_in_order() -> None:
+    for s in read.all_series():
+        assert [step for step, _, _ in s.steps] == list(range(s.known.steps + 1)), s.name
+        assert s.steps[0].validation, s.name
+        assert s.steps[-1].validation, s.name
+
+
+def test_every_recorded_figure_is_a_metric() -> None:
+    for name in {name for s in read.all_series() for name in series.columns(s.steps)}:
+        family(name)
+
+
+def test_the_series_are_small() -> None:
+    assert sum(file.stat().st_size for file in series.FOLDER.rglob("*") if file.is_file()) < LARGEST
+
+
+@pytest.mark.parametrize(
+    ("rewards", "begin"), [([0.2, 0.8, 0.3, 0.19, 0.0], 4), ([0.0, 0.1, 0.2], None), ([0.5, 0.5], None)]
+)
+def test_a_collapse_begins_below_a_quarter_of_the_best_before(
+    rewards: list[float], begin: int | None
+) -> None:
+    assert rules.collapses([{REWARD: reward} for reward in rewards]) == begin
+
+
+def test_a_figure_that_is_missing_holds_nothing() -> None:
+    steps = [{"a": 1.0}, {}, {"a": 1.0}, {"a": 1.0}]
+    assert rules.first("a", lambda value: value == 1, steps, times=2) == 3
+    assert rules.first("a", lambda value: value == 1, steps, times=3) is None
+
+
+def test_growth_is_told_by_the_runs_own_first_steps() -> None:
+    steps = [{"a": 1.0}] * 8 + [{"a": 2.9}, {"a": 3.0}]
+    assert rules.grows("a", 3)(steps) == 10
+    assert rules.shrinks("a", 2)([{"a": 1.0}] * 8 + [{"a": 0.5}] * 3) == 9
+
+
+def test_half_a_rise_is_told_over_five_steps() -> None:
+    steps = [{REWARD: 0.0}] * 10 + [{REWARD: 1.0}] * 10
+    assert rules.half_risen()(steps) == 13

@@ -1,0 +1,219 @@
+"""Every signal: it is defined and documented, and bad input neither breaks nor raises it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headway_analysis.signals import page
+from headway_analysis.signals.catalogue import SIGNALS
+from headway_analysis.signals.definition import Signal
+from headway_analysis.signals.history import Job
+from headway_analysis.signals.watch import Watch
+from headway_api.crd import definitions
+from headway_api.metrics import FAMILIES, family
+from headway_api.signals import SignalName
+
+ROOT = Path(__file__).parents[3]
+JOB = Job(reward_low=0.0, reward_high=1.0, max_steps_off_policy=3, max_turns=8)
+UNVALIDATED = replace(JOB, validates=False)
+WORDS = 25
+
+
+def texts(signal: Signal) -> Iterator[str]:
+    """Everything that people read of a signal."""
+    yield from (signal.meaning, signal.number, signal.threshold, signal.reason, signal.source, signal.advice)
+    yield from signal.look_at
+    yield signal.confirmed_by
+
+
+def read_figures() -> list[str]:
+    """Names of the figures that signals read: those that a job has, with names of its own filled in."""
+    found = [
+        known.name for known in FAMILIES if known.name.startswith(("rollout/", "training/", "episodes/"))
+    ]
+    found += [known.name for known in FAMILIES if known.name.startswith(("analysis/", "staleness/", "val/"))]
+    return [name.replace("{name}", each).replace("{k}", "1") for name in found for each in ("even", "odd")]
+
+
+NAMES = sorted({*read_figures()})
+
+
+def test_every_signal_is_defined_once_and_the_gravest_comes_first() -> None:
+    assert [signal.name for signal in SIGNALS] == [*SignalName]
+
+
+@pytest.mark.parametrize("signal", SIGNALS, ids=lambda signal: signal.name)
+def test_its_words_name_figures_and_fields_that_there_are(signal: Signal) -> None:
+    fields = set(spec_fields())
+    for text in texts(signal):
+        for name in re.findall(
+            r"`((?:training|rollout|analysis|episodes|staleness|val|timing_s)/[^`]+)`", text
+        ):
+            assert matches(name), name
+        for path in re.findall(r"\bspec(?:\.[a-z][A-Za-z]*)+", text):
+            assert path in fields, path
+
+
+def matches(name: str) -> bool:
+    """Whether a figure is called so; `*` stands for any name."""
+    return family(name.replace("*", "any")) is not None
+
+
+def spec_fields() -> Iterator[str]:
+    """Paths of the fields of a training job's spec."""
+
+    def below(block: Mapping[str, Any], path: str) -> Iterator[str]:
+        for name, field in block.get("properties", {}).items():
+            yield f"{path}.{name}"
+            yield from below(field, f"{path}.{name}")
+
+    [crd] = [each for each in definitions() if each["spec"]["names"]["kind"] == "RLTrainingJob"]
+    schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    yield from below(schema["properties"]["spec"], "spec")
+
+
+@pytest.mark.parametrize("signal", SIGNALS, ids=lambda signal: signal.name)
+def test_its_sentences_are_short(signal: Signal) -> None:
+    for text in texts(signal):
+        for sentence in re.split(r"(?<=[.:;?])\s+", text):
+            assert len(sentence.split()) <= WORDS, sentence
+
+
+def test_what_people_read_is_what_the_code_says() -> None:
+    stale = [str(path) for path, text in page.files() if (ROOT / path).read_text() != text]
+    assert not stale, "run make signals"
+    runbooks = {path.name for path, _ in page.files() if path.parent.name == "runbooks"}
+    assert runbooks == {f"Headway{name}.md" for name in SignalName}
+    alerts = yaml.safe_load((ROOT / "charts/headway/files/signals.yaml").read_text())
+    assert [each["name"] for each in alerts] == [*SignalName]
+
+
+numbers = st.one_of(
+    st.sampled_from([math.nan, math.inf, -math.inf, 0.0, 1.0, -1.0, 1e300, -1e300, 5e-324]), st.floats()
+)
+steps = st.lists(
+    st.dictionaries(st.sampled_from(NAMES), numbers, max_size=60) | st.just({}), min_size=1, max_size=12
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(steps, st.integers(0, 3))
+def test_no_figure_breaks_a_judge(found: list[dict[str, float]], stutter: int) -> None:
+    watch = Watch(JOB)
+    for step, figures in enumerate(found * 3, 1):
+        watch.step(step, figures)
+        watch.validation(step, figures)
+        for back in range(stutter):
+            watch.step(max(1, step - back), figures)
+    for verdict in watch.verdicts():
+        reading = verdict.standing.reading
+        if reading is not None:
+            assert math.isfinite(reading.value)
+            assert math.isfinite(reading.threshold)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_figures_that_are_no_numbers_raise_nothing(value: float) -> None:
+    watch = Watch(JOB)
+    for step in range(1, 60):
+        watch.step(step, dict.fromkeys(NAMES, value))
+        watch.validation(step, dict.fromkeys(NAMES, value))
+    assert {verdict.standing.state for verdict in watch.verdicts()} == {"Unknown"}
+
+
+def healthy(step: int) -> dict[str, float]:
+    """Figures of a job that learns a little at each step."""
+    return {
+        "rollout/reward/mean": min(0.9, 0.3 + 0.02 * step),
+        "rollout/reward/std": 0.4,
+        "rollout/external_score/mean": min(0.9, 0.3 + 0.02 * step),
+        "analysis/batch_valid_ratio": 0.75,
+        "training/num_trajectories": 32.0,
+        "training/entropy": 1.0,
+        "training/grad_norm": 0.5,
+        "training/mismatch_kl": 1e-4,
+        "training/mismatch_far_share": 0.0,
+        "training/effective_sample_share": 0.99,
+        "training/clip_fraction": 0.01,
+        "training/masked_fraction": 0.0,
+        "staleness/lag_mean": 1.0,
+        "rollout/tokens/response_mean": 40.0,
+        "rollout/tool_calls/mean": 2.0,
+        "rollout/repetition/mean": 0.0,
+        "episodes/max_tokens_rate": 0.0,
+        "episodes/context_limit_rate": 0.0,
+        "episodes/time_limit_rate": 0.0,
+        "episodes/turn_limit_rate": 0.0,
+        "episodes/outcome_InfraError_rate": 0.0,
+        "episodes/malformed_tool_call_rate": 0.0,
+    }
+
+
+def raised(watch: Watch) -> set[str]:
+    return {verdict.signal.name for verdict in watch.verdicts() if verdict.standing.state == "Raised"}
+
+
+def test_a_job_that_learns_raises_nothing() -> None:
+    watch = Watch(UNVALIDATED)
+    for step in range(1, 60):
+        watch.step(step, healthy(step))
+        assert not raised(watch)
+    known = {verdict.signal.name for verdict in watch.verdicts() if verdict.standing.state == "Clear"}
+    unknown = {SignalName.VALIDATION_PARTED, SignalName.TASKS_DIVERGING, SignalName.REWARD_ONE_SIDED}
+    assert known == {*SignalName} - unknown
+
+
+def test_a_job_of_three_steps_says_only_what_three_steps_can() -> None:
+    watch = Watch(JOB)
+    for step in range(1, 4):
+        watch.step(step, healthy(step) | {"rollout/reward/mean": 0.5, "rollout/reward/std": 0.0})
+    assert not raised(watch)
+
+
+def test_steps_that_are_missing_raise_nothing() -> None:
+    watch = Watch(JOB)
+    for step in range(1, 200, 7):
+        watch.step(step, healthy(step))
+    assert not raised(watch)
+
+
+def test_a_job_that_never_validates_has_no_word_on_held_out_rows() -> None:
+    watch = Watch(UNVALIDATED)
+    for step in range(1, 60):
+        watch.step(step, healthy(step))
+    states = {verdict.signal.name: verdict.standing.state for verdict in watch.verdicts()}
+    assert states[SignalName.VALIDATION_PARTED] == "Unknown"
+
+
+@pytest.mark.parametrize("reward", [0.0, 0.5, 1.0])
+def test_constant_rewards_raise_what_they_are(reward: float) -> None:
+    """All alike below the best: flat, with nothing to train. All at the best: the task is solved."""
+    watch = Watch(UNVALIDATED)
+    flat = {"rollout/reward/mean": reward, "rollout/reward/std": 0.0, "analysis/batch_valid_ratio": 0.0}
+    for step in range(1, 60):
+        watch.step(step, healthy(step) | flat | {"rollout/external_score/mean": reward})
+    expected = {"RewardFlat", "NothingToTrain", "GroupsUniform"} if reward < 1 else set()
+    assert raised(watch) == expected
+
+
+def test_a_job_that_validates_is_flat_where_its_held_out_rows_are_too() -> None:
+    """Small batches hide a rise that held-out rows show."""
+    noisy = {"rollout/reward/mean": 0.5, "rollout/reward/std": 0.5}
+    for held_out, expected in ((0.4, "Raised"), (0.6, "Clear")):
+        watch = Watch(JOB)
+        for step in range(1, 31):
+            watch.step(step, healthy(step) | noisy | {"rollout/reward/mean": 0.5 + 0.2 * (-1) ** step})
+            if step % 5 == 0:
+                watch.validation(step, {"val/reward/mean": 0.4 if step < 20 else held_out})
+        states = {verdict.signal.name: verdict.standing.state for verdict in watch.verdicts()}
+        assert states[SignalName.REWARD_FLAT] == expected

@@ -1,0 +1,182 @@
+"""The signals of a job: in status, conditions and metrics, and the same after a restart."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from a_job import publishing
+from faulty_servers import Scripted, broker, sandbox, serving, weights_slot
+from lease_service import free_port
+from scripted_learner import ScriptedLearner
+from speaking_job import job, speaking_engine, until_ready
+
+from headway_analysis.signals.definition import Level, Reading, Signal
+from headway_analysis.signals.history import History
+from headway_analysis.signals.standing import Standing
+from headway_analysis.signals.watch import Verdict
+from headway_api.conditions import ConditionType, find
+from headway_api.config import JobConfig
+from headway_api.signals import SignalName
+from headway_api.status import RLTrainingJobStatus
+from headway_api.store import FileStore
+from headway_coordinator.coordinator import Coordinator
+from headway_coordinator.engines.router import Endpoint
+from headway_coordinator.signals import Signals, healthy, message, shown
+
+TOKEN = "secret"
+STEPS = 5
+
+
+def config(folder: Path, steps: int = STEPS) -> JobConfig:
+    return job(
+        folder, schedule={"maxSteps": steps, "maxEpochs": 10}, evaluation={"everySteps": 0, "atStart": False}
+    )
+
+
+async def run(
+    folder: Path, config: JobConfig, told: RLTrainingJobStatus | None, steps: int | None
+) -> Coordinator:
+    """Live a job for some steps, or to its end; every reward is 0, so that no group has an advantage."""
+    async with AsyncExitStack() as stack:
+        engine = await stack.enter_async_context(serving(speaking_engine(folder)))
+        agent = await stack.enter_async_context(serving(weights_agent()))
+        box = await stack.enter_async_context(serving(sandbox(0.0)))
+        leases = await stack.enter_async_context(serving(broker(box.url)))
+
+        async def discover() -> set[Endpoint]:
+            return {Endpoint(engine.url, agent.url)}
+
+        store, port = FileStore(), free_port()
+        coordinator = Coordinator(
+            config, TOKEN, store, folder / "cache", lambda status: None, told=told, broker_url=leases.url,
+            discover=discover, port=port,
+        )  # fmt: skip
+        learner = ScriptedLearner(
+            f"http://127.0.0.1:{port}",
+            TOKEN,
+            store,
+            coordinator.layout,
+            publishing(store, coordinator.layout),
+        )
+        async with asyncio.timeout(60):
+            running = asyncio.create_task(coordinator.run())
+            await until_ready(running, port)
+            await learner.run(steps)
+            if steps is None:
+                await running
+                return coordinator
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+        return coordinator
+
+
+def weights_agent() -> Scripted:
+    held: dict[str, Any] = {"version": None, "ready": False}
+
+    def take(body: Any) -> Any:
+        held.update(version=body["version"], ready=True, error=None, reason=None, canary_error=1e-6)
+        return held
+
+    return Scripted({**weights_slot(), "GET /v1/weights": lambda body: held, "POST /v1/weights": take})
+
+
+def of_signal(status: RLTrainingJobStatus, name: SignalName) -> dict[str, Any]:
+    return next(signal.as_object() for signal in status.signals if signal.name == name)
+
+
+async def test_a_signal_is_raised_and_stands_after_a_restart(tmp_path: Path) -> None:
+    first = await run(tmp_path, config(tmp_path), None, 3)
+    before = first.status()
+    found = of_signal(before, SignalName.NOTHING_TO_TRAIN)
+    assert (found["state"], found["since"]) == ("Raised", 3)
+    assert "First: " in found["message"]
+    condition = find(before.conditions, ConditionType.HEALTHY)
+    assert condition is not None
+    assert (condition.status, condition.reason) == ("False", "NothingToTrain")
+    text = first._exporter.text().decode()
+    assert 'headway_signal_state{job_name="job",namespace="ns",signal="NothingToTrain"} 2.0' in text
+
+    second = await run(tmp_path, config(tmp_path), before, None)
+    found = of_signal(second.status(), SignalName.NOTHING_TO_TRAIN)
+    assert (found["state"], found["since"]) == ("Raised", 3)
+    assert len(FileStore().list(second.layout.all_batch_figures)) == STEPS
+
+
+async def test_what_a_batch_came_to_is_read_again_where_it_was_not_kept(tmp_path: Path) -> None:
+    first = await run(tmp_path, config(tmp_path), None, 4)
+    store = FileStore()
+    store.delete(store.list(first.layout.all_batch_figures))
+    second = await run(tmp_path, config(tmp_path), first.status(), None)
+    found = of_signal(second.status(), SignalName.NOTHING_TO_TRAIN)
+    assert (found["state"], found["since"]) == ("Raised", 3)
+
+
+async def test_before_it_has_read_the_steps_a_successor_repeats_its_predecessor(tmp_path: Path) -> None:
+    first = await run(tmp_path, config(tmp_path), None, 3)
+    told = first.status()
+    fresh = Coordinator(config(tmp_path), TOKEN, FileStore(), tmp_path, lambda status: None, told=told)
+    assert fresh.status().signals == told.signals
+    assert find(fresh.status().conditions, ConditionType.HEALTHY) == find(
+        told.conditions, ConditionType.HEALTHY
+    )
+
+
+def a_verdict(state: Any, name: SignalName = SignalName.REWARD_FLAT, **reading: Any) -> Verdict:
+    words = dict.fromkeys(
+        ("meaning", "number", "threshold", "reason", "source", "confirmed_by"), "some words"
+    )
+    signal = Signal(name=name, judge=no_judge, look_at=(), advice="Mend it.", **words)
+    seen = Reading(**{"level": Level.OVER, "value": 0.5, "threshold": 0.25, "saw": "x is 0.5", **reading})
+    return Verdict(signal, Standing(state=state, since=7, reading=None if state == "Unknown" else seen))
+
+
+def no_judge(history: History) -> Reading | None:
+    return None
+
+
+def test_status_shows_the_number_its_interval_and_the_advice() -> None:
+    assert shown(a_verdict("Raised", low=0.4, high=0.6)).as_object() == {
+        "name": "RewardFlat", "state": "Raised", "since": 7, "value": "0.5 (0.4 to 0.6)", "threshold": "0.25",
+        "message": "x is 0.5. First: Mend it.",
+    }  # fmt: skip
+    assert shown(a_verdict("Clear")).message == "x is 0.5"
+    assert shown(a_verdict("Unknown")).as_object() == {
+        "name": "RewardFlat", "state": "Unknown", "since": 7, "message": "",
+    }  # fmt: skip
+
+
+def test_the_gravest_raised_signal_is_the_reason_and_all_are_named() -> None:
+    raised = [a_verdict("Raised", SignalName.ENTROPY_RISING), a_verdict("Raised", SignalName.REWARD_FLAT)]
+    condition = healthy([*raised, a_verdict("Clear", SignalName.REPETITION)])
+    assert (condition.status, condition.reason) == ("False", "EntropyRising")
+    assert condition.message == "; ".join(f"{v.signal.name}: {message(v)}" for v in raised)
+    assert healthy([a_verdict("Suspect")]).status == "True"
+    assert healthy([a_verdict("Unknown")]).status == "Unknown"
+
+
+def test_status_has_room_for_sixteen_signals(tmp_path: Path) -> None:
+    signals = Signals(config(tmp_path).spec)
+    assert len(signals.status()) == 16
+    assert not signals.figures()
+    assert not [*samples(signals)]
+
+
+def samples(signals: Signals) -> Iterator[Any]:
+    return signals.samples()
+
+
+def test_the_condition_keeps_its_time_while_nothing_changes(tmp_path: Path) -> None:
+    signals = Signals(config(tmp_path).spec)
+    first = signals.condition()
+    told = first.model_copy(update={"last_transition_time": first.last_transition_time.replace(year=2020)})
+    assert Signals(config(tmp_path).spec, [told]).condition() == told
+
+
+@pytest.mark.parametrize("state", ["Raised", "Suspect"])
+def test_a_long_message_fits_the_status(state: Any) -> None:
+    assert len(shown(a_verdict(state, saw="x" * 5000)).message) == 1024
