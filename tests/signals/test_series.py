@@ -50,7 +50,7 @@ def test_a_series_is_read_back_as_it_was_written(tmp_path: Path) -> None:
         Step(1, {REWARD: 0.12345, "training/mismatch_kl": 1.2346e-13}, None),
         Step(2, {REWARD: 1.0}, {SCORE: 0.0}),
     )
-    written = a_run(steps, expected=(expected,), settings={"seed": 1}, synthetic="nothing")
+    written = a_run(steps, expected=(expected,), settings={"seed": 1})
     series.write(written, tmp_path)
     assert series.read_all(folder=tmp_path) == [written]
 

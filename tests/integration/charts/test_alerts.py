@@ -24,7 +24,7 @@ SIGNALS = yaml.safe_load((ROOT / "charts/headway/files/signals.yaml").read_text(
 OF_SIGNALS = "signals.yaml"
 """The cases that are made here."""
 RUNBOOKS = ROOT / "docs" / "runbooks"
-OF_SIGNALS = {f"Headway{name}" for name in SignalName}
+SIGNAL_ALERTS = {f"Headway{name}" for name in SignalName}
 """Alerts that stand in the table as one."""
 RUNBOOK_URL = "https://runbooks.example"
 OPERATOR_CODE = ROOT / "operator" / "headway_operator"
@@ -168,7 +168,7 @@ def test_operations_list_each_alert_as_it_is(rules: Rules) -> None:
     text = (ROOT / "docs" / "operations.md").read_text()
     rows = re.findall(r"^\| \[(\w+)\]\(runbooks/(\w+)\.md\) \| (\w+) \|.*\| ([\w ]+) \|$", text, re.MULTILINE)
     listed = {name: (severity, after) for name, runbook, severity, after in rows if name == runbook}
-    assert listed.keys() == alerts(rules).keys() - OF_SIGNALS
+    assert listed.keys() == alerts(rules).keys() - SIGNAL_ALERTS
     for name, (severity, after) in listed.items():
         rule = alerts(rules)[name]
         assert rule["labels"]["severity"] == severity

@@ -29,7 +29,7 @@ def test_alerts_can_be_left_out_by_name() -> None:
 
 
 def test_severity_and_patience_are_set_by_name() -> None:
-    severity = {"HeadwayJobFailed": "critical", "HeadwayRepetition": "warning"}
+    severity = {"HeadwayJobFailed": "critical", "HeadwayRepetition": "info"}
     patience = {"HeadwayJobStalled": "1h30m", "signals": "15m", "HeadwayRepetition": "1h"}
     found = alerts(severity=severity, **{"for": patience})
     usual = alerts()

@@ -20,4 +20,4 @@ def test_a_job_may_name_others() -> None:
     assert CollapseSpec(policy="Pause").acted_upon == ACTED_UPON
     named = CollapseSpec.model_validate({"policy": "Pause", "signals": ["RewardFlat"]})
     assert named.acted_upon == (SignalName.REWARD_FLAT,)
-    assert named.as_object() == {"policy": "Pause", "signals": ["RewardFlat"]}
+    assert named.as_object()["signals"] == ["RewardFlat"]
