@@ -147,11 +147,12 @@ async def test_a_stream_that_waits_says_that_it_lives(
     service = agents.get(program)
     async with stage(tok, tmp_path, CALL, ANSWER) as (rig, leases):
         rig.speaker.gate.clear()
-        agent = rig.http_agent(f"{service.url}/at-once", idle_seconds=3.0)
+        # A busy machine takes seconds to bring the agent's first request.
+        agent = rig.http_agent(f"{service.url}/at-once", idle_seconds=10.0)
         # The client's patience is with each piece of the answer.
         playing = asyncio.create_task(play(rig, leases, agent, patience=2.0, **row))
         await until(lambda: len(rig.speaker.requests) == 1)
-        await asyncio.sleep(4.0)
+        await asyncio.sleep(11.0)
         rig.speaker.gate.set()
         record = await playing
     assert (record.outcome, record.reward) == (Outcome.COMPLETED, 1.0), service.log[-3000:]
