@@ -139,7 +139,8 @@ class Coordinator(Process):
         replay = await self._blocking(self._spool.replay)
         self._track(stack)
         training = await self._assemble(stack, http, broker, ready, incarnation)
-        await self._blocking(self._recall, replay)
+        for lost in await self._blocking(self._recall, replay):
+            self._unkept.put_nowait(lost)
         await training.restore(replay)
         self._moved()
         self._restoring = False
@@ -219,15 +220,18 @@ class Coordinator(Process):
         )
         return training
 
-    def _recall(self, replay: Replay) -> None:
-        """Judge again what predecessors saw, so that a signal stands as it stood. Blocking."""
-        kept = self._spool.figures()
+    def _recall(self, replay: Replay) -> list[BatchFigures]:
+        """Judge again what predecessors saw, so that a signal stands as it stood; returns what they could not
+        keep. Blocking."""
+        kept, lost = self._spool.figures(), []
         newest = {report.version for report in replay.reports[-READ_AGAIN:]}
         for report in replay.reports[1:]:
             found = kept.get(report.version)
             if found is None and report.version in newest:
                 found = self._figures.of(self._spool.batch_of(report), report)
+                lost.append(BatchFigures(version=report.version, figures=found))
             self._figures.recall(report, found or {})
+        return lost
 
     async def _keep_figures(self) -> None:
         """Keep what each batch came to, until cancelled. What is lost with this process is read again."""

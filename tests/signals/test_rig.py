@@ -17,7 +17,7 @@ from tests.signals.sampler import Kept, Sampler, Shape, drawn, forward
 
 from headway_coordinator.engines.vllm import Request
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.ci, pytest.mark.integration, pytest.mark.timeout(600)]
 
 FEW = {"algorithm": {"batchSize": 2, "groupSize": 4, "maxStepsOffPolicy": 2}, "evaluation": {"maxRows": 4}}
 

@@ -114,6 +114,7 @@ async def test_what_a_batch_came_to_is_read_again_where_it_was_not_kept(tmp_path
     second = await run(tmp_path, config(tmp_path), first.status(), None)
     found = of_signal(second.status(), SignalName.NOTHING_TO_TRAIN)
     assert (found["state"], found["since"]) == ("Raised", 3)
+    assert len(store.list(second.layout.all_batch_figures)) == STEPS
 
 
 async def test_before_it_has_read_the_steps_a_successor_repeats_its_predecessor(tmp_path: Path) -> None:
