@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import BaseModel, ConfigDict
 
 from headway_api import names
+from headway_api.remedies import largest_rank
 from headway_api.spec.evaluation import RLEvalJobSpec
 from headway_api.spec.lifecycle import OutputSpec
 from headway_api.spec.rollout import ServersSpec
@@ -105,13 +106,13 @@ class JobConfig(Identity):
 
     def served(self) -> ServedModel:
         """What the rollout servers load, each of them: one for held-out rows is as any other."""
-        model, lora = self.spec.model, self.spec.model.effective_lora
+        model = self.spec.model
         return ServedModel(
             base=model.base,
             revision=model.revision,
             dtype=model.dtype,
             context_length=model.context_length,
-            lora_rank=None if lora is None else lora.rank,
+            lora_rank=largest_rank(self.spec),
             adapters=2 if self._shares_slots else 1,
             updates=True,
             field="spec.model.base",

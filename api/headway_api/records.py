@@ -17,13 +17,10 @@ from enum import StrEnum
 from functools import total_ordering
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-
-class Record(BaseModel):
-    """Base of everything that crosses a process boundary."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+from headway_api.in_force import Directive, InForce, Refusal
+from headway_api.record import Record as Record
 
 
 @total_ordering
@@ -232,16 +229,27 @@ class GroupRecord(Record):
 
 
 class Batch(Record):
-    """What one optimizer step trains on."""
+    """What one step is made of: groups to train on, or a directive and no groups."""
 
     step: int = Field(ge=1)
     """The step this batch produces: trained on version step-1, yields version step."""
     epoch: int = Field(ge=0)
     groups: list[GroupRecord]
+    in_force: InForce = InForce()
+    """What holds from this step on. A learner that has something else, since it resumed from an older
+    checkpoint, is brought to it before it trains."""
+    directive: Directive | None = None
+    """With it nothing is trained: the learner does what it says, and the step has no groups."""
     validated: list[int] = Field(default_factory=list)
     """Validated steps, the best first: whose checkpoints are worth keeping."""
     validating: list[int] = Field(default_factory=list)
     """Steps whose validations run or wait: their checkpoints are kept until it is known how good they are."""
+
+    @model_validator(mode="after")
+    def _trains_or_changes(self) -> Self:
+        if self.directive is not None and self.groups:
+            raise ValueError("a batch with a directive has no groups: nothing is trained in its step")
+        return self
 
 
 class Finished(Record):
@@ -372,6 +380,14 @@ class StepReport(Record):
     """The newest step with a whole checkpoint, when this was said: `step` or an older one."""
     metrics: dict[str, float]
     """`training/*`, `timing_s/*` and Headway's own, in the names of `headway_api.metrics`."""
+    in_force: InForce = InForce()
+    """What holds after the step: of a step with groups, what it was trained under."""
+    directive: Directive | None = None
+    """What was asked for in place of training."""
+    restored: int | None = Field(default=None, ge=0)
+    """The step among `directive.restore` whose weights and optimizer were taken up."""
+    refused: Refusal | None = None
+    """Why the directive was not done: then `in_force` is what it was, and so are the weights."""
 
     @property
     def trained(self) -> frozenset[str]:

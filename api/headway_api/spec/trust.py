@@ -1,12 +1,25 @@
 """What is measured around the reward: evaluation, preflight, signs of collapse."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal, get_args
 
 from pydantic import Field
 
 from headway_api.base import SpecModel
-from headway_api.rules import Rule, not_yet
+from headway_api.rules import Rule, cel_literal, not_yet
 from headway_api.spec.types import sampled_as_asked
+
+RemedyName = Literal[
+    "RollBack",
+    "OnPolicy",
+    "CispoToPpo",
+    "LowerLearningRate",
+    "SmallerGroups",
+    "LargerBatch",
+    "WiderAdapter",
+    "ReferenceKl",
+]
+REMEDIES: Final[tuple[RemedyName, ...]] = get_args(RemedyName)
+MOST_REMEDIES: Final = 3
 
 PassK = Annotated[tuple[Annotated[int, Field(ge=1, le=32)], ...], Field(min_length=1, max_length=8)]
 
@@ -98,6 +111,18 @@ class PreflightSpec(SpecModel):
 class CollapseSpec(SpecModel):
     """What happens when training shows signs of collapse."""
 
+    validations = (
+        Rule(
+            f"self.policy == 'Remediate' || (self.remedies == [{', '.join(map(cel_literal, REMEDIES))}] && "
+            f"self.maxRemedies == {MOST_REMEDIES})",
+            "spec.collapse: remedies and maxRemedies have no effect unless policy is Remediate; remove them",
+            lambda self: (
+                self.policy == "Remediate" or (self.remedies, self.max_remedies) == (REMEDIES, MOST_REMEDIES)
+            ),
+            "remedies",
+        ),
+    )
+
     policy: Annotated[
         Literal["Alert", "Pause", "Remediate"],
         not_yet(
@@ -107,3 +132,20 @@ class CollapseSpec(SpecModel):
     ] = "Alert"
     """Alert leaves the job alone. The signs are in the metrics (rollout/*, training/*, val/*); this version
     sets no condition from them yet."""
+    remedies: Annotated[
+        tuple[RemedyName, ...],
+        Field(max_length=len(REMEDIES)),
+        Rule(
+            "self.all(remedy, self.exists_one(other, other == remedy))",
+            "spec.collapse.remedies names one twice; each is tried once, in this order",
+            lambda value: len(set(value)) == len(value),
+        ),
+    ] = REMEDIES
+    """With Remediate: which changes may be made, in this order. RollBack goes back to the best validated
+    checkpoint. OnPolicy sets maxStepsOffPolicy to 0. CispoToPpo trains with ppo, its bounds 0.8 and 1.2.
+    LowerLearningRate lowers learningRate. SmallerGroups and LargerBatch change groupSize and batchSize.
+    WiderAdapter doubles rank and alpha of the adapter, whose output stays the same; rollout servers set
+    memory aside for it from the start. ReferenceKl penalizes distance to the base model, which with full
+    weights takes the memory of another copy in each learner process."""
+    max_remedies: Annotated[int, Field(ge=0, le=8)] = MOST_REMEDIES
+    """With Remediate: most changes made; then the job goes on as it is."""

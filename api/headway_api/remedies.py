@@ -1,0 +1,81 @@
+"""What a job's spec comes to under what is in force, and how far its adapter may grow. Pure.
+
+The coordinator, which decides, and the learner, which acts, go by the same function, so that the two cannot
+disagree; the operator starts rollout servers with room for what a remedy may lead to.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from headway_api.in_force import AdapterSize, InForce
+from headway_api.spec.model import Lora
+from headway_api.spec.training import RLTrainingJobSpec
+
+WIDENED: Final = 2
+"""Factor by which the remedy WiderAdapter multiplies rank and alpha."""
+
+
+class NotApplicable(ValueError):
+    """What is to be in force does not go with the spec; says why."""
+
+
+def applied(spec: RLTrainingJobSpec, in_force: InForce) -> RLTrainingJobSpec:
+    """`spec` with what is in force in the place of its own, held against every rule of a spec.
+
+    Raises:
+        NotApplicable: the two together are no valid spec.
+    """
+    if not in_force.changed:
+        return spec
+    if in_force.adapter is not None and spec.model.effective_lora is None:
+        raise NotApplicable("every weight of the model is trained: there is no adapter to change")
+    content = spec.as_object()
+    content["algorithm"] = _algorithm(content["algorithm"], in_force)
+    if in_force.learning_rate is not None:
+        content["optimizer"]["learningRate"] = in_force.learning_rate
+    if in_force.adapter is not None:
+        content["model"]["lora"] = content["model"].get("lora", {}) | in_force.adapter.model_dump()
+    try:
+        return RLTrainingJobSpec.model_validate(content)
+    except ValidationError as invalid:
+        raise NotApplicable("; ".join(error["msg"] for error in invalid.errors())) from invalid
+
+
+def _algorithm(algorithm: dict[str, Any], in_force: InForce) -> dict[str, Any]:
+    changes: dict[str, Any] = {
+        "loss": in_force.loss,
+        "clip": in_force.clip and in_force.clip.as_object(),
+        "kl": in_force.kl and in_force.kl.as_object(),
+        "groupSize": in_force.group_size,
+        "batchSize": in_force.batch_size,
+        "maxStepsOffPolicy": in_force.max_steps_off_policy,
+    }
+    # Bounds are those of a loss: another loss does not inherit them.
+    kept = {name: value for name, value in algorithm.items() if in_force.loss is None or name != "clip"}
+    return kept | {name: value for name, value in changes.items() if value is not None}
+
+
+def wider(adapter: Lora | AdapterSize) -> AdapterSize | None:
+    """What the remedy WiderAdapter makes of an adapter: twice the rank, by the same scale. None where that is
+    beyond what spec.model.lora may say."""
+    try:
+        return AdapterSize(rank=WIDENED * adapter.rank, alpha=WIDENED * adapter.alpha)
+    except ValidationError:
+        return None
+
+
+def largest_rank(spec: RLTrainingJobSpec) -> int | None:
+    """The largest rank that a published adapter of the job may have; None where every weight is trained.
+
+    Rollout servers must be started with room for it: they set memory aside for it once. A directive must not
+    go beyond it.
+    """
+    lora, collapse = spec.model.effective_lora, spec.collapse
+    if lora is None:
+        return None
+    acts = collapse.policy == "Remediate" and collapse.max_remedies > 0
+    widened = wider(lora) if acts and "WiderAdapter" in collapse.remedies else None
+    return lora.rank if widened is None else widened.rank
