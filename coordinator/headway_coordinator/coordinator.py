@@ -208,6 +208,7 @@ class Coordinator(Process):
             on_test=self._tested,
             on_episode=self._ended,
             beside=self._beside,
+            signals=self._signals,
         )
         self._watch = training_watch(
             training, fleet.router, broker.pool, self._status.changed, rollout.timeout_seconds
@@ -219,6 +220,8 @@ class Coordinator(Process):
         kept = self._spool.figures()
         newest = {report.version for report in replay.reports[-READ_AGAIN:]}
         for report in replay.reports[1:]:
+            if report.directive is not None:
+                continue  # nothing was trained, so there is nothing to judge
             found = kept.get(report.version)
             if found is None and report.version in newest:
                 found = self._figures.of(self._spool.batch_of(report), report)

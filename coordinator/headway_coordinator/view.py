@@ -55,10 +55,11 @@ def progress(
 
 def reward(state: State) -> st.Reward | None:
     """Rewards of the last trained batch."""
-    if not state.last_batch:
+    report = state.trained
+    if report is None or not state.last_batch:
         return None
     mean = spread(rewards(scored(state.last_batch))).mean
-    valid = valid_mean(state.last_batch, state.reports[-1].trained)
+    valid = valid_mean(state.last_batch, report.trained)
     return st.Reward(mean=st.decimal(mean), valid=st.decimal(valid))
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from episodes import sealed, version
 from scripted_learner import ScriptedLearner
 
 from headway_analysis.measures.figures import Figures
+from headway_analysis.signals.definition import Signal
 from headway_api.artifacts import Layout
 from headway_api.records import Canary, EpisodeRecord, Purpose, StepReport, UsageClass, WeightsManifest
 from headway_api.spec.training import RLTrainingJobSpec
@@ -27,7 +28,9 @@ from headway_coordinator.episode import Task
 from headway_coordinator.learner_api import LearnerApi
 from headway_coordinator.ledger import events
 from headway_coordinator.ledger.segments import Ledger, fold, total
+from headway_coordinator.metrics.steps import StepFigures
 from headway_coordinator.room import Room
+from headway_coordinator.signals import Signals
 from headway_coordinator.spool import Spool, decode
 from headway_coordinator.stop import Stopped
 from headway_coordinator.training import Training
@@ -132,6 +135,8 @@ class Job:
         self.pause: Callable[[Task], float] = lambda task: 0.0
         self.on_validation: Callable[[int, Figures], None] = lambda step, figures: None
         self.on_test: Callable[[int, Figures], None] = lambda step, figures: None
+        self.catalogue: Sequence[Signal] = ()
+        """Signals that each step is judged by."""
 
     async def episode(self, task: Task) -> EpisodeRecord:
         self.tasks.append(task)
@@ -153,6 +158,8 @@ class Job:
         spool, ledger = Spool(self.store, self.layout), Ledger(self.store, self.layout)
         ledger.load()
         self.ledger = ledger
+        self.signals = Signals(self.spec, catalogue=self.catalogue)
+        figures = StepFigures(self.spec, self.signals)
         training = Training(
             self.spec,
             self.data,
@@ -162,11 +169,17 @@ class Job:
             self.episode,
             spool.incarnation(),
             Room(self.spec.rollout.max_concurrency),
+            on_change=lambda: figures.batch(training.state, again=False) and None,
             on_validation=self.on_validation,
             on_test=self.on_test,
             beside=beside if self.beside else None,
+            signals=self.signals,
         )
-        await training.restore(spool.replay())
+        replay = spool.replay()
+        for taken in replay.reports[1:]:
+            if taken.groups:
+                figures.recall(taken, figures.of(spool.batch_of(taken), taken))
+        await training.restore(replay)
         api = LearnerApi(TOKEN, lambda: b"")
         api.training = training
         runner = web.AppRunner(api.app(), shutdown_timeout=0.1)

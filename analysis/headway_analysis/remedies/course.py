@@ -66,6 +66,8 @@ class Course:
     """Decisions whose steps are still to be taken, by step."""
     numbered: int = 0
     """The highest number that was given."""
+    orders: frozenset[str] = frozenset()
+    """What persons have ordered and got, or what the learner has refused them."""
 
     @property
     def watched(self) -> Entry | None:
@@ -82,12 +84,6 @@ class Course:
         """Changes that were made by themselves, undone ones included."""
         made = [entry for entry in self.entries if entry.state != "Refused"]
         return sum(entry.decision.signal is not None for entry in made)
-
-    @property
-    def orders(self) -> frozenset[str]:
-        """What persons have ordered and got, or what the learner has refused them."""
-        decided = [*(entry.decision for entry in self.entries), *self.pending]
-        return frozenset(decision.order for decision in decided if decision.order is not None)
 
     def due(self, step: int) -> Decision | None:
         """What is to be done as a step that is still to be taken."""
@@ -109,10 +105,13 @@ def course(
     taken = {report.step: report for report in reports}
     newest = max(taken, default=-1)
     entries: dict[int, Entry] = {}
+    pending = sorted((each for each in decisions if each.step > newest), key=lambda each: each.step)
+    decided = [*pending]
     for decision in sorted(decisions, key=lambda each: each.number):
         report = taken.get(decision.step)
         if report is None or report.directive != decision.directive:
             continue
+        decided.append(decision)
         if decision.undoes is not None:
             entries |= _taken_back(entries.get(decision.undoes), decision, report)
             continue
@@ -124,8 +123,9 @@ def course(
         )
     return Course(
         entries=tuple(entries.values()),
-        pending=tuple(sorted((d for d in decisions if d.step > newest), key=lambda each: each.step)),
+        pending=tuple(pending),
         numbered=max((decision.number for decision in decisions), default=0),
+        orders=frozenset(decision.order for decision in decided if decision.order is not None),
     )
 
 

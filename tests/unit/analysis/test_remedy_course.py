@@ -82,6 +82,11 @@ def test_what_a_person_ordered_is_known_by_its_words() -> None:
     assert isinstance(later, Decision)
     story.decisions.append(later)
     assert story.now().course.orders == {"OnPolicy", "SmallerGroups", "ReferenceKl@7"}
+    story.decisions.pop()
+    story.carry_out(obey("Undo@1", story.now()))
+    assert "Undo@1" in story.now().course.orders
+    story.decisions.append(a_decision(9, 2).model_copy(update={"order": "LargerBatch"}))
+    assert "LargerBatch" not in story.now().course.orders, "another coordinator trained that step"
 
 
 def test_a_watch_that_was_over_stays_over() -> None:
