@@ -68,3 +68,27 @@ class SignalName(StrEnum):
     """One number of the environment takes over the reward."""
     STALENESS_AT_BOUND = "StalenessAtBound"
     """Batches are as old as maxStepsOffPolicy allows for long."""
+
+
+ACTED_UPON: Final = (
+    SignalName.REWARD_COLLAPSED,
+    SignalName.NOTHING_TO_TRAIN,
+    SignalName.VALIDATION_PARTED,
+    SignalName.SCORE_PARTED,
+    SignalName.ENTROPY_RISING,
+    SignalName.POLICY_MISMATCH,
+    SignalName.TOO_FEW_EFFECTIVE_SAMPLES,
+)
+"""The signals that spec.collapse.policy acts upon unless its job names others: those through which no job
+should go on training. Each further step is for nothing, or makes the model worse:
+
+- there is no reward left to learn from, or no advantage (RewardCollapsed, NothingToTrain);
+- what is learnt is not what is wanted (ValidationParted, ScoreParted);
+- the policy has become noise, and so has what it is rewarded for (EntropyRising);
+- the gradient is not that of the objective: its probabilities are wrong, or a few tokens make all of it
+  (PolicyMismatch, TooFewEffectiveSamples).
+
+The others are left to a person. Some are a fault of the platform or of a limit, and the steps between them
+are sound. Some come and go in runs that end well: a policy that becomes surer (EntropyFalling), a gradient
+that is clipped (GradientSpiking), a reward that takes long to rise (RewardFlat).
+"""

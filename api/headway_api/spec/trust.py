@@ -6,6 +6,7 @@ from pydantic import Field
 
 from headway_api.base import SpecModel
 from headway_api.rules import Rule, cel_literal, not_yet
+from headway_api.signals import ACTED_UPON, SignalName
 from headway_api.spec.types import sampled_as_asked
 
 RemedyName = Literal[
@@ -113,6 +114,12 @@ class CollapseSpec(SpecModel):
 
     validations = (
         Rule(
+            "self.policy != 'Alert' || !has(self.signals)",
+            "spec.collapse.signals has no effect with policy: Alert; remove it, or choose Pause or Remediate",
+            lambda self: self.policy != "Alert" or self.signals is None,
+            "signals",
+        ),
+        Rule(
             f"self.policy == 'Remediate' || (self.remedies == [{', '.join(map(cel_literal, REMEDIES))}] && "
             f"self.maxRemedies == {MOST_REMEDIES})",
             "spec.collapse: remedies and maxRemedies have no effect unless policy is Remediate; remove them",
@@ -132,6 +139,21 @@ class CollapseSpec(SpecModel):
     ] = "Alert"
     """Alert leaves the job alone. The signs are in the metrics (rollout/*, training/*, val/*); this version
     sets no condition from them yet."""
+    signals: (
+        Annotated[
+            tuple[SignalName, ...],
+            Field(min_length=1, max_length=len(SignalName)),
+            Rule(
+                "self.all(s, self.exists_one(t, t == s))",
+                "spec.collapse.signals names one twice",
+                lambda value: len(set(value)) == len(value),
+            ),
+        ]
+        | None
+    ) = None
+    """With Pause: the signs that the job stops for. With Remediate: those that something is changed for.
+    Absent: RewardCollapsed, NothingToTrain, ValidationParted, ScoreParted, EntropyRising, PolicyMismatch and
+    TooFewEffectiveSamples."""
     remedies: Annotated[
         tuple[RemedyName, ...],
         Field(max_length=len(REMEDIES)),
@@ -149,3 +171,8 @@ class CollapseSpec(SpecModel):
     weights takes the memory of another copy in each learner process."""
     max_remedies: Annotated[int, Field(ge=0, le=8)] = MOST_REMEDIES
     """With Remediate: most changes made; then the job goes on as it is."""
+
+    @property
+    def acted_upon(self) -> tuple[SignalName, ...]:
+        """The signs that the job stops for, or is changed for, where its policy is to act."""
+        return ACTED_UPON if self.signals is None else self.signals

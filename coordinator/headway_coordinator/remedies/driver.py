@@ -20,7 +20,6 @@ from headway_api import logs
 from headway_api.decisions import Decision, Kept, RefusedOrder
 from headway_api.records import Batch, StepReport
 from headway_api.remedies import applied
-from headway_api.signals import SignalName
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_coordinator.remedies.journal import Known
 from headway_coordinator.sampler.slots import Sampler
@@ -28,8 +27,6 @@ from headway_coordinator.signals import Signals
 from headway_coordinator.state import State
 
 Record = Decision | Kept | RefusedOrder
-ACTING: Final = frozenset(SignalName)
-"""Signals that something may be changed for."""
 EVENTS: Final[dict[type[Record], str]] = {
     Decision: "remedy-decided",
     Kept: "remedy-kept",
@@ -151,7 +148,7 @@ class Remedies:
             reports=tuple(state.reports),
             course=self.course,
             verdicts=tuple(self._signals.verdicts),
-            acting=ACTING,
+            acting=self._spec.collapse.acted_upon,
             rewards=self._signals.history(REWARD),
             validations=tuple(validations(state)),
             steps=self._sampler.total,
