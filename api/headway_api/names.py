@@ -30,6 +30,9 @@ LABEL_SUITE: Final = f"{GROUP}/suite"
 """On the broker and the sandboxes of a suite of an RLEvalJob: its name. The job's own have no such label."""
 LABEL_JOB_UID: Final = f"{GROUP}/job-uid"
 
+ANNOTATION_REMEDY: Final = f"{GROUP}/remedy"
+"""Orders a change of a running job: its value names it (docs/remedies.md). A person writes it."""
+
 FINALIZER_TEARDOWN: Final = f"{GROUP}/teardown"
 """Holds a job that has objects until the operator has taken them down in order."""
 

@@ -35,6 +35,14 @@ def a_spec(**algorithm: Any) -> RLTrainingJobSpec:
     return acting(of.model_copy(update={"schedule": of.schedule.model_copy(update={"max_steps": 200})}))
 
 
+def a_small_spec(steps: int = 8, **algorithm: Any) -> RLTrainingJobSpec:
+    """A job with room for a remedy, whose validations do not hold it up."""
+    of = spec(**{"groupSize": 4, "maxStepsOffPolicy": 2} | algorithm)
+    schedule = of.schedule.model_copy(update={"max_steps": steps, "max_epochs": 40})
+    rollout = of.rollout.model_copy(update={"max_concurrency": 64})
+    return of.model_copy(update={"schedule": schedule, "rollout": rollout})
+
+
 def verdict(
     name: SignalName,
     state: SignalState = "Raised",

@@ -133,6 +133,18 @@ class Remedies:
         """Why an order was refused; None of one that was not."""
         return self._known.refused.get(order)
 
+    def answer(self, order: str) -> tuple[Decision | None, StepReport | None]:
+        """What was decided by an order, and the report of that step, as far as there are any."""
+        if order not in self.course.orders:
+            return None, None
+        reports = {report.step: report for report in self._state.reports}
+        found = [decision for decision in self._known.decisions.values() if decision.order == order]
+        for decision in found:
+            report = reports.get(decision.step)
+            if report is None or report.directive == decision.directive:
+                return decision, report
+        return None, None
+
     def _choose(self) -> Record | None:
         if self.course.pending:
             return None

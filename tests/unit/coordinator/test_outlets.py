@@ -197,6 +197,16 @@ def test_a_run_has_its_jobs_parameters_and_a_page(tmp_path: Path) -> None:
     assert server.tags == {"headway.dev/job": "job", f"{NOW}/max_steps": "80"}
 
 
+def test_what_comes_to_be_known_of_a_run_is_said_until_it_is_heard(tmp_path: Path) -> None:
+    server = Server(down=1)
+    found = tracker(server, tmp_path)
+    found.tag({"a": "1", "b": "1"})
+    found.tag({"a": "2"})
+    found.close()
+    assert found.failures == 1
+    assert server.tags == {"headway.dev/job": "job", "a": "2", "b": "1"}
+
+
 def test_figures_are_logged_though_parameters_cannot_be(tmp_path: Path) -> None:
     server = Server()
     server.mute = True

@@ -11,10 +11,10 @@ from typing import Any
 
 import aiohttp
 import pytest
-from a_job import Job, manifest, spec
+from a_job import Job, manifest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from remedied import acting
+from remedied import a_small_spec, acting
 from scripted_learner import ScriptedLearner
 from watched import a_signal
 
@@ -25,21 +25,12 @@ from headway_api.exits import JobError
 from headway_api.in_force import Directive, InForce
 from headway_api.records import Batch, GroupRecord, StepReport
 from headway_api.signals import SignalName as S
-from headway_api.spec.training import RLTrainingJobSpec
 from headway_coordinator.bounds import oldest_step
 from headway_coordinator.dataset import position_of
 from headway_coordinator.ledger.segments import Ledger, total
 from headway_coordinator.sampler.choice import CHOICES, Order
 from headway_coordinator.spool import decode
 from headway_coordinator.training import Conflict, Training
-
-
-def a_spec(steps: int = 8, **algorithm: Any) -> RLTrainingJobSpec:
-    """A job with room for a remedy, whose validations do not hold it up."""
-    of = spec(**{"groupSize": 4, "maxStepsOffPolicy": 2} | algorithm)
-    schedule = of.schedule.model_copy(update={"max_steps": steps, "max_epochs": 40})
-    rollout = of.rollout.model_copy(update={"max_concurrency": 64})
-    return of.model_copy(update={"schedule": schedule, "rollout": rollout})
 
 
 def groups_of(job: Job) -> list[GroupRecord]:
@@ -101,7 +92,7 @@ async def ordered(
 
 @pytest.mark.parametrize("sampler", CHOICES)
 async def test_on_policy_groups_that_are_too_old_for_it_are_given_up(tmp_path: Path, sampler: Order) -> None:
-    job = Job(tmp_path, a_spec(sampler=sampler))
+    job = Job(tmp_path, a_small_spec(sampler=sampler))
     job.pause = lambda task: 0.002 * (task.sampling_seed % 7)
     training, learner = await ordered(job, "OnPolicy")
     assert [report.step for report in reports_of(job) if report.directive] == [4]
@@ -115,7 +106,7 @@ async def test_on_policy_groups_that_are_too_old_for_it_are_given_up(tmp_path: P
 
 
 async def test_a_remedy_takes_a_step_of_the_job(tmp_path: Path) -> None:
-    job = Job(tmp_path, a_spec(steps=6))
+    job = Job(tmp_path, a_small_spec(steps=6))
     training, learner = await ordered(job, "ReferenceKl")
     assert [len(batch.groups) for batch in learner.batches] == [2, 2, 2, 0, 2, 2]
     assert training.state.step == 6
@@ -126,7 +117,7 @@ async def test_a_remedy_takes_a_step_of_the_job(tmp_path: Path) -> None:
 
 
 async def test_no_group_is_lost_by_a_change_that_concerns_the_learner_alone(tmp_path: Path) -> None:
-    job = Job(tmp_path, a_spec(steps=12, sampler="in_order"))
+    job = Job(tmp_path, a_small_spec(steps=12, sampler="in_order"))
     training, learner = await ordered(job, "LowerLearningRate", at=4)
     trained = [group.group_id for batch in learner.batches for group in batch.groups]
     assert [position_of(name) for name in trained] == [*range(22)]
@@ -137,7 +128,7 @@ async def test_no_group_is_lost_by_a_change_that_concerns_the_learner_alone(tmp_
 async def test_what_was_sampled_before_the_job_went_back_is_not_trained(
     tmp_path: Path, sampler: Order
 ) -> None:
-    job = Job(tmp_path, a_spec(sampler=sampler), rows=20)
+    job = Job(tmp_path, a_small_spec(sampler=sampler), rows=20)
     job.pause = lambda task: 0.002 * (task.sampling_seed % 7)
     training, learner = await ordered(job, "RollBack")
     [change] = [report for report in reports_of(job) if report.directive]
@@ -154,7 +145,7 @@ async def test_what_was_sampled_before_the_job_went_back_is_not_trained(
 
 
 async def test_nothing_is_begun_that_the_job_is_about_to_go_back_from(tmp_path: Path) -> None:
-    job = Job(tmp_path, a_spec(), rows=20)
+    job = Job(tmp_path, a_small_spec(), rows=20)
     async with job.coordinator() as (training, learner, _), aiohttp.ClientSession() as http:
         await learner.run(steps=3)
         training.remedies.order = "RollBack"
@@ -172,7 +163,7 @@ async def test_nothing_is_begun_that_the_job_is_about_to_go_back_from(tmp_path: 
 
 
 async def test_groups_that_run_when_the_job_goes_back_are_ended_in_whatever_they_do(tmp_path: Path) -> None:
-    job = Job(tmp_path, a_spec(sampler="ready_first"), rows=40)
+    job = Job(tmp_path, a_small_spec(sampler="ready_first"), rows=40)
     job.pause = lambda task: 1000.0 if position_of(task.group_id) in (4, 5) and "t" in task.group_id else 0.0
     training, _ = await ordered(job, "RollBack", at=2)
     stuck = {g.group_id: g for g in groups_of(job) if position_of(g.group_id) in (4, 5)}
@@ -183,7 +174,7 @@ async def test_groups_that_run_when_the_job_goes_back_are_ended_in_whatever_they
 
 
 async def test_new_groups_are_smaller_and_those_of_before_are_trained(tmp_path: Path) -> None:
-    job = Job(tmp_path, a_spec(steps=14, sampler="in_order"), rows=40)
+    job = Job(tmp_path, a_small_spec(steps=14, sampler="in_order"), rows=40)
     _, learner = await ordered(job, "SmallerGroups")
     sizes = [len(group.episodes) for batch in learner.batches for group in batch.groups]
     assert sizes == sorted(sizes, reverse=True)
@@ -194,7 +185,7 @@ async def test_new_groups_are_smaller_and_those_of_before_are_trained(tmp_path: 
 
 @pytest.mark.parametrize("sampler", CHOICES)
 async def test_a_batch_is_twice_as_large_from_the_remedy_on(tmp_path: Path, sampler: Order) -> None:
-    job = Job(tmp_path, a_spec(sampler=sampler), rows=20)
+    job = Job(tmp_path, a_small_spec(sampler=sampler), rows=20)
     training, learner = await ordered(job, "LargerBatch")
     assert [len(batch.groups) for batch in learner.batches] == [2, 2, 2, 0, 4, 4, 4, 4]
     assert training.sampler.slots == 12
@@ -204,7 +195,7 @@ async def test_a_batch_is_twice_as_large_from_the_remedy_on(tmp_path: Path, samp
 
 @pytest.mark.parametrize("sampler", CHOICES)
 async def test_a_batch_that_shrinks_again_leaves_nothing_too_old(tmp_path: Path, sampler: Order) -> None:
-    job = Job(tmp_path, a_spec(steps=12, sampler=sampler), rows=40)
+    job = Job(tmp_path, a_small_spec(steps=12, sampler=sampler), rows=40)
     async with job.coordinator() as (training, learner, running):
         await learner.run(steps=3)
         training.remedies.order = "LargerBatch"
@@ -218,7 +209,7 @@ async def test_a_batch_that_shrinks_again_leaves_nothing_too_old(tmp_path: Path,
 
 
 async def test_a_job_whose_data_ends_counts_the_steps_that_are_left(tmp_path: Path) -> None:
-    of = a_spec(steps=40)
+    of = a_small_spec(steps=40)
     once = of.schedule.model_copy(update={"max_epochs": 1})
     job = Job(tmp_path, of.model_copy(update={"schedule": once}), rows=20)
     async with job.coordinator() as (training, learner, running):
@@ -234,7 +225,7 @@ async def test_a_job_whose_data_ends_counts_the_steps_that_are_left(tmp_path: Pa
 
 
 async def test_what_the_learner_refuses_changes_nothing_and_is_not_tried_again(tmp_path: Path) -> None:
-    job = Job(tmp_path, a_spec())
+    job = Job(tmp_path, a_small_spec())
 
     def refuse(learner: ScriptedLearner) -> None:
         learner.refuses = lambda directive: True
@@ -250,7 +241,7 @@ async def test_what_the_learner_refuses_changes_nothing_and_is_not_tried_again(t
 
 
 async def test_an_order_is_carried_out_once_however_long_it_stands(tmp_path: Path) -> None:
-    job = Job(tmp_path, a_spec(steps=12))
+    job = Job(tmp_path, a_small_spec(steps=12))
     async with job.coordinator() as (training, learner, _):
         training.remedies.order = "SmallerGroups"
         await learner.run(steps=4)
@@ -271,7 +262,7 @@ async def test_an_order_is_carried_out_once_however_long_it_stands(tmp_path: Pat
 
 async def test_an_order_that_was_refused_is_refused_for_good(tmp_path: Path) -> None:
     """Its words are answered: a restart does not carry it out when it happens to apply."""
-    job = Job(tmp_path, a_spec())
+    job = Job(tmp_path, a_small_spec())
     async with job.coordinator() as (training, learner, _):
         training.remedies.order = "RollBack"
         await learner.run(steps=1)
@@ -283,7 +274,7 @@ async def test_an_order_that_was_refused_is_refused_for_good(tmp_path: Path) -> 
 
 
 async def test_a_step_that_nobody_decided_to_leave_empty_is_refused(tmp_path: Path) -> None:
-    job = Job(tmp_path, a_spec())
+    job = Job(tmp_path, a_small_spec())
     async with job.coordinator() as (training, learner, _), aiohttp.ClientSession() as http:
         await learner.run(steps=3)
         training.remedies.order = "OnPolicy"
@@ -292,7 +283,7 @@ async def test_a_step_that_nobody_decided_to_leave_empty_is_refused(tmp_path: Pa
         said = learner.does(found) | {"directive": Directive(remedy="OnPolicy", restore=[0])}
         with pytest.raises(Conflict, match="was not decided upon"):
             await training.report(learner.commit(4, [], **said))
-    async with Job(tmp_path / "other", a_spec()).coordinator() as (training, learner, _):
+    async with Job(tmp_path / "other", a_small_spec()).coordinator() as (training, learner, _):
         await learner.run(steps=3)
         with pytest.raises(Conflict, match="was not decided upon"):
             await training.report(learner.commit(4, [], **said))
@@ -358,7 +349,7 @@ DEATHS: list[Callable[[Job, str], Any]] = [asked, on_record, heard, heard_in_par
 async def test_whoever_dies_when_the_change_is_made_once(
     tmp_path: Path, death: Callable[[Job, str], Any], order: str, sampler: Order
 ) -> None:
-    job = Job(tmp_path, a_spec(sampler=sampler), rows=20)
+    job = Job(tmp_path, a_small_spec(sampler=sampler), rows=20)
     await begun(job)
     for _ in range(2 if death is asked else 1):
         await death(job, order)
@@ -379,7 +370,7 @@ async def test_a_learner_that_resumes_before_the_change_makes_it_again(
     tmp_path: Path, order: str, sampler: Order
 ) -> None:
     """Steps 4 (the change), 5 and 6 were taken and are not durable: they are taken anew, as they were."""
-    job = Job(tmp_path, a_spec(steps=9, sampler=sampler), rows=40)
+    job = Job(tmp_path, a_small_spec(steps=9, sampler=sampler), rows=40)
     await begun(job)
     async with job.coordinator() as (training, learner, _):
         training.remedies.order = order
@@ -418,7 +409,7 @@ def rolled_back(job: Job, to: int) -> None:
 
 async def test_two_coordinators_decide_one_thing(tmp_path: Path) -> None:
     """The older one wrote its decision as the newer one had begun."""
-    job = Job(tmp_path, a_spec())
+    job = Job(tmp_path, a_small_spec())
     await begun(job)
     async with job.coordinator() as (newer, learner, running), aiohttp.ClientSession() as http:
         newer.remedies.order = "SmallerGroups"
@@ -444,7 +435,7 @@ async def test_two_coordinators_decide_one_thing(tmp_path: Path) -> None:
 
 
 async def test_a_decision_for_a_step_that_was_trained_has_no_effect(tmp_path: Path) -> None:
-    job = Job(tmp_path, a_spec())
+    job = Job(tmp_path, a_small_spec())
     await begun(job)
     late = Decision.model_validate(
         {
@@ -473,7 +464,7 @@ def test_a_job_that_is_changed_again_and_again_survives_any_death(
 
 async def _survives(seed: int, folder: Path, beside: bool, sampler: Order) -> None:
     chance = random.Random(seed)
-    job = Job(folder, a_spec(steps=14, sampler=sampler), rows=30, beside=beside)
+    job = Job(folder, a_small_spec(steps=14, sampler=sampler), rows=30, beside=beside)
     job.fails = lambda task: random.Random(task.episode_id).random() < 0.1
     job.pause = lambda task: chance.random() * 0.01
     names = ["OnPolicy", "SmallerGroups", "LargerBatch", "RollBack", "ReferenceKl", "Undo"]
@@ -526,7 +517,7 @@ def collapse(over: Callable[[int], bool]) -> Signal:
 
 
 def acting_job(tmp_path: Path, over: Callable[[int], bool], **collapse_spec: Any) -> Job:
-    of = a_spec(steps=70, maxStepsOffPolicy=1, batchSize=1)
+    of = a_small_spec(steps=70, maxStepsOffPolicy=1, batchSize=1)
     quiet = of.evaluation.model_copy(update={"every_steps": 5})
     job = Job(tmp_path, acting(of.model_copy(update={"evaluation": quiet}), **collapse_spec), rows=40)
     job.catalogue = [collapse(over)]
