@@ -369,7 +369,7 @@ class RemedyOrder(StatusModel):
     remediations. Refused: it does not apply, or the learner could not do it."""
     step: Count | None = None
     """The step it was made as, or after which it was refused."""
-    message: Text = ""
+    message: Text | None = None
     """Why it was refused."""
 
 

@@ -144,7 +144,7 @@ async def test_an_order_is_answered_whatever_becomes_of_it(tmp_path: Path, refus
         found = said()
         assert found is not None
         assert (found.state, found.step) == ("Refused", 3 if refuses else 4)
-        assert found.message.startswith("it names no remedy; write one of")
+        assert (found.message or "").startswith("it names no remedy; write one of")
         training.remedies.order = None
         assert said() is None
         await asyncio.gather(learner.run(), running)
