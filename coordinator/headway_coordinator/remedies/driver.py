@@ -129,6 +129,11 @@ class Remedies:
                 said = stands.model_dump(mode="json", exclude={"before", "after", "in_force"})
                 logs.event(_log, EVENTS[type(stands)], level=logging.WARNING, **said)
 
+    @property
+    def done(self) -> bool:
+        """Whether no step is left that could be one."""
+        return self._sampler.done
+
     def refused(self, order: str) -> RefusedOrder | None:
         """Why an order was refused; None of one that was not."""
         return self._known.refused.get(order)
@@ -148,10 +153,11 @@ class Remedies:
     def _choose(self) -> Record | None:
         if self.course.pending:
             return None
-        situation, order = self._situation(), self.order
+        order = self.order
         if order is not None and order not in self.course.orders and order not in self._known.refused:
-            return obey(order, situation)
-        return decide(situation)
+            return obey(order, self._situation())
+        raised = self._spec.collapse.policy == "Remediate" and self._signals.raised
+        return decide(self._situation()) if raised or self.course.watched else None
 
     def _situation(self) -> Situation:
         state = self._state

@@ -86,6 +86,8 @@ def order(remedies: Remedies) -> st.RemedyOrder | None:
         why = refused.why[:TEXT_LENGTH]
         return st.RemedyOrder(order=text, state="Refused", step=refused.step, message=why)
     decision, report = remedies.answer(asked)
+    if decision is None and remedies.done:
+        return st.RemedyOrder(order=text, state="Refused", message="no step is left")
     if decision is None:
         return st.RemedyOrder(order=text, state="Waiting")
     if report is not None and report.refused is not None:

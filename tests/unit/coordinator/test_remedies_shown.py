@@ -148,3 +148,5 @@ async def test_an_order_is_answered_whatever_becomes_of_it(tmp_path: Path, refus
         training.remedies.order = None
         assert said() is None
         await asyncio.gather(learner.run(), running)
+        training.remedies.order = "OnPolicy@9"
+        assert said() == st.RemedyOrder(order="OnPolicy@9", state="Refused", message="no step is left")
