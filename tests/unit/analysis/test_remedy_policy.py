@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -108,6 +110,19 @@ def test_the_jobs_own_order_counts_among_those_that_fit() -> None:
 def test_every_sign_has_remedies_that_fit_or_is_beyond_them() -> None:
     assert FITS.keys() | BEYOND == set(S)
     assert not FITS.keys() & BEYOND
+
+
+def test_the_documentation_says_what_is_tried_first() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "remedies.md").read_text()
+    table = page.split("| sign | tried first |")[1].split("\n\n")[0]
+    told: dict[str, list[str]] = {}
+    for signals, remedies in re.findall(r"^\| (.*) \| (.*) \|$", table, re.MULTILINE):
+        told |= dict.fromkeys(re.findall(r"`(\w+)`", signals), re.findall(r"`(\w+)`", remedies))
+    assert told == {name: ordered(name, REMEDIES)[: len(fits)] for name, fits in FITS.items()}
+    beyond = page.split("Against `RewardFlat`")[1].split("nothing is taken")[0]
+    assert {"RewardFlat", *re.findall(r"`(\w+)`", beyond)} == BEYOND
+    listed = page.split("| remedy | what becomes different |")[1].split("\n\n")[0]
+    assert tuple(re.findall(r"^\| `(\w+)`", listed, re.MULTILINE)) == REMEDIES
 
 
 @pytest.mark.parametrize("signal", sorted(BEYOND))
