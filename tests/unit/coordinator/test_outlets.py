@@ -47,6 +47,28 @@ def test_metrics_carry_the_job_and_their_labels() -> None:
     assert found["headway_episodes_seconds_count", None].value == 1
 
 
+def test_a_bill_that_falls_is_not_counted_once_more() -> None:
+    """Prometheus would take it for a counter that began anew."""
+    now = {"sample": 12.0, "train": 3.0}
+    exporter = Exporter(
+        "ns", "job", lambda: [Sample("usage/tokens", value, {"class": name}) for name, value in now.items()]
+    )
+
+    def shown() -> dict[str, float]:
+        found = text_string_to_metric_families(exporter.text().decode())
+        return {sample.labels["class"]: sample.value for known in found for sample in known.samples}
+
+    seen = [shown()]
+    for sample, train in ((8.0, 4.0), (13.0, 4.0)):
+        now |= {"sample": sample, "train": train}
+        seen.append(shown())
+    assert seen == [
+        {"sample": 12, "train": 3},
+        {"sample": 12, "train": 4},
+        {"sample": 13, "train": 4},
+    ]
+
+
 def test_a_number_without_a_family_is_a_mistake() -> None:
     with pytest.raises(UnknownMetricError):
         Exporter("ns", "job", lambda: [Sample("made/up", 1)]).text()
