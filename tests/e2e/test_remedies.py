@@ -1,7 +1,7 @@
 """Each remedy is ordered of a running job by its annotation, and a process dies in the middle of it.
 
-One job. It may be changed by itself, so that its servers have room for a wider adapter. But it acts upon a sign
-that it cannot show: its rows have no tasks.
+One job. It may be changed by itself, so that its servers have room for a wider adapter. But it acts upon a
+sign that it cannot show: its rows have no tasks.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from a_job import report
 from pydantic import ValidationError
-from remedied import Story
+from stories import Story
 
 from headway_analysis.remedies.course import course
 from headway_analysis.remedies.policy import decide, obey

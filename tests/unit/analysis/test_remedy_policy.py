@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from remedied import Story, a_spec, acting
+from stories import Story, a_spec, acting
 
 from headway_analysis.remedies.catalogue import BEYOND, FITS, ordered
 from headway_analysis.remedies.judgement import LONGEST_WATCH, WATCH

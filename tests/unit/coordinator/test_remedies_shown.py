@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from a_job import Job
-from remedied import Story, a_small_spec, a_spec, acting
+from stories import Story, a_small_spec, a_spec, acting
 
 from headway_analysis.remedies.policy import decide, obey
 from headway_api import status as st
