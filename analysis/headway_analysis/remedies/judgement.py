@@ -54,7 +54,8 @@ def judge(entry: Entry, situation: Situation) -> Judgement:
 def _is_fresh(entry: Entry, situation: Situation) -> bool:
     """Whether anything said since a remedy can tell of the sign it was meant against."""
     found = situation.verdict(entry.decision.signal) if entry.decision.signal else None
-    if found is None or found.signal.clock == "step":
+    validates = situation.spec.data.validation is not None and situation.spec.evaluation.every_steps > 0
+    if found is None or found.signal.clock == "step" or not validates:
         return True
     return latest(situation.validations, situation.step, after=entry.step) is not None
 

@@ -278,6 +278,15 @@ def test_a_sign_that_is_judged_at_validations_is_waited_for() -> None:
     assert "ValidationParted was not judged since" in kept.why
 
 
+def test_no_validation_is_waited_for_where_there_is_none() -> None:
+    quiet = a_spec().evaluation.model_copy(update={"every_steps": 0})
+    of = a_spec().model_copy(update={"evaluation": quiet})
+    story = Story(acting(of, remedies=("ReferenceKl",))).train(30)
+    story.raise_(S.VALIDATION_PARTED, clock="validation")
+    story.carry_out(decide(story.now())).train(WATCH)
+    assert taken(decide(story.now())).directive.undo
+
+
 def test_no_more_is_changed_than_the_job_allows() -> None:
     story = uniform(max_remedies=2)
     for _ in range(2):
