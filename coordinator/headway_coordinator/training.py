@@ -215,6 +215,7 @@ class Training:
                 p: at if step is None else as_of(step, idle) for p, step in sampled.items() if p not in left
             },
             undone={r.step: [*map(position_of, r.groups)] for r in replay.undone if r.directive is None},
+            used=len(replay.taken),
             changes=bool(self.remedies.course.pending),
         )
         left |= {p: GIVEN_UP[why] if idle else TOO_OLD for p, why in late.items()}

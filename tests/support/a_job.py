@@ -135,6 +135,8 @@ class Job:
         self.pause: Callable[[Task], float] = lambda task: 0.0
         self.on_validation: Callable[[int, Figures], None] = lambda step, figures: None
         self.on_test: Callable[[int, Figures], None] = lambda step, figures: None
+        self.patience = 60.0
+        """Seconds that one coordinator may live."""
         self.catalogue: Sequence[Signal] = ()
         """Signals that each step is judged by."""
 
@@ -188,7 +190,7 @@ class Job:
         url = f"http://127.0.0.1:{runner.addresses[0][1]}"
         running = asyncio.create_task(training.run())
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(self.patience):
                 yield training, self.learner(url), running
         finally:
             running.cancel()

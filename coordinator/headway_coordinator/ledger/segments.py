@@ -11,7 +11,7 @@ from datetime import UTC, date, datetime
 
 from headway_api.artifacts import Layout
 from headway_api.records import GroupRecord, StepReport, UsageClass, UsageEvent
-from headway_api.store import Store, get_each
+from headway_api.store import NotFound, Store, get_each
 from headway_coordinator.bounds import GIVEN_UP
 from headway_coordinator.ledger import events
 
@@ -58,10 +58,15 @@ class Ledger:
         found = {uri: self._write(uri, meant)}
         given_up = self._layout.usage_of_given_up(group.key)
         late = group.abandoned is not None and group.abandoned.reason in GIVEN_UP
-        if meant and late and given_up not in self._seen:
-            stood = decode(self._store.get(uri))
-            found[given_up] = self._write(given_up, events.instead(stood, meant))
+        if late and given_up not in self._seen:
+            found[given_up] = self._write(given_up, events.instead(self._stood(uri), meant))
         self._count(found)
+
+    def _stood(self, uri: str) -> list[UsageEvent]:
+        try:
+            return decode(self._store.get(uri))
+        except NotFound:  # it had cost nothing
+            return []
 
     def step(self, report: StepReport, at: float) -> None:
         """Write down an acknowledged step."""

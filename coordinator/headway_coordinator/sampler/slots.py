@@ -63,6 +63,8 @@ class Sampler:
     """By position."""
     settled: set[int] = field(default_factory=set)
     """Positions trained or abandoned: they never start again."""
+    used: int = 0
+    """Groups trained."""
     leaving: set[int] = field(default_factory=set)
     """Positions that were given up while they run: each holds its slot until it has ended."""
     cursor: int = 0
@@ -82,7 +84,9 @@ class Sampler:
         """How many groups may start now."""
         if self.over:
             return 0
-        wanted = (self.total - self.step) * self.batch_size
+        # Those given up do not count: with `in_order`, groups may wait for an earlier one that is to begin.
+        batches = min(self.steps - self.step, (self.positions - self.used) // self.batch_size)
+        wanted = batches * self.batch_size
         return max(0, min(self.slots, wanted) - len(self.active) - len(self.leaving))
 
     @property
@@ -172,6 +176,7 @@ class Sampler:
         for position in positions:
             del self.active[position]
         self.settled.update(positions)
+        self.used += len(positions)
         self.step = step
         self.cut = None
 
@@ -203,6 +208,7 @@ class Sampler:
         finished: Mapping[int, int],
         undone: Mapping[int, Collection[int]] | None = None,
         *,
+        used: int = 0,
         changes: bool = False,
     ) -> dict[int, Late]:
         """State after a restart: what was trained or abandoned, and what waits in the spool.
@@ -215,11 +221,12 @@ class Sampler:
             settled: positions that never start again.
             finished: `Active.since` of each waiting group, by position: no token of it is older.
             undone: positions of each step with groups that a rollback undid.
+            used: groups trained; they are among the settled.
             changes: whether a step without groups is to be taken anew. Until then every batch is one of
                 `undone`, and what it leaves time for is looked at when it has been taken.
         """
         self.step = step
-        self.settled = set(settled)
+        self.settled, self.used = set(settled), used
         self.leaving = set()
         self.active = {p: Active(finished[p], n) for n, p in enumerate(sorted(finished))}
         self._finished = len(finished)

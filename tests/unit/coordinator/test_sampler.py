@@ -161,7 +161,12 @@ class Schedule(RuleBasedStateMachine):
         idle = [number for number in self.changes if number <= step]
         since = {p: self.since[p] + sum(self.since[p] < number for number in idle) for p in finished}
         late = self.sampler.restore(
-            step, old.settled - again, since, undone, changes=self.changes_again(step)
+            step,
+            old.settled - again,
+            since,
+            undone,
+            used=len(self.trained),
+            changes=self.changes_again(step),
         )
         assert late == {}, "whoever keeps to the rule leaves nothing that is too old"
 
@@ -295,6 +300,16 @@ def test_in_order_waits_for_a_group_that_died_with_its_coordinator() -> None:
     assert sampler.batch() is None
     sampler.finished(2)
     assert sampler.batch() == [2, 3]
+
+
+def test_in_order_begins_again_what_a_later_group_waits_for() -> None:
+    """Of two batches' groups one was lost: three are left, and one of them died with its coordinator."""
+    sampler = Sampler(batch_size=2, max_lag=1, steps=12, positions=4)
+    sampler.restore(step=0, settled=[1], finished={0: 0, 3: 0})
+    assert sampler.batch() is None
+    assert sampler.start() == 2
+    sampler.finished(2)
+    assert sampler.batch() == [0, 2]
 
 
 @pytest.mark.parametrize(
