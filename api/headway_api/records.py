@@ -401,8 +401,9 @@ class BatchFigures(Record):
     A function of the batch and of the step's report: without it a coordinator reads the batch again.
     """
 
-    version: PolicyVersion
-    """Of the report that said which groups were trained: a step may be taken anew."""
+    step: int = Field(ge=1)
+    groups: list[str]
+    """As in the step's report: a step may be taken anew, and then from other groups."""
     figures: dict[str, float]
 
 

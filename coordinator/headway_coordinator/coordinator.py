@@ -224,13 +224,16 @@ class Coordinator(Process):
         """Judge again what predecessors saw, so that a signal stands as it stood; returns what they could not
         keep. Blocking."""
         kept, lost = self._spool.figures(), []
-        newest = {report.version for report in replay.reports[-READ_AGAIN:]}
+        newest = {report.step for report in replay.reports[-READ_AGAIN:]}
         for report in replay.reports[1:]:
-            found = kept.get(report.version)
-            if found is None and report.version in newest:
-                found = self._figures.of(self._spool.batch_of(report), report)
-                lost.append(BatchFigures(version=report.version, figures=found))
-            self._figures.recall(report, found or {})
+            found = kept.get(report.step)
+            if found is not None and found.groups != report.groups:
+                found = None
+            if found is None and report.step in newest:
+                figures = self._figures.of(self._spool.batch_of(report), report)
+                found = BatchFigures(step=report.step, groups=report.groups, figures=figures)
+                lost.append(found)
+            self._figures.recall(report, found.figures if found else {})
         return lost
 
     async def _keep_figures(self) -> None:

@@ -137,14 +137,14 @@ class Spool:
 
     def keep_figures(self, found: BatchFigures) -> None:
         """Keep what a step's batch came to, so that a restart need not read its groups."""
-        uri = self._layout.batch_figures(found.version.step)
+        uri = self._layout.batch_figures(found.step)
         self._store.put(uri, found.model_dump_json().encode())
 
-    def figures(self) -> dict[PolicyVersion, dict[str, float]]:
-        """What batches came to, as far as it was kept, by the version that they made."""
+    def figures(self) -> dict[int, BatchFigures]:
+        """What batches came to, as far as it was kept, by the step that they made."""
         uris = self._store.list(self._layout.all_batch_figures)
         found = map(BatchFigures.model_validate_json, get_each(self._store, uris))
-        return {each.version: each.figures for each in found}
+        return {each.step: each for each in found}
 
     def batch_of(self, report: StepReport) -> list[GroupRecord]:
         """The groups that a step was made of, in the order of its report."""

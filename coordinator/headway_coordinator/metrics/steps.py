@@ -65,7 +65,7 @@ class StepFigures:
         self._latest |= {"learner": self._latest.get("learner", {}) | report.metrics, "batch": found}
         self.signals.step(state.step, report.metrics | found)
         self._log(state.step, report.metrics | found | self.signals.figures(), again)
-        return BatchFigures(version=report.version, figures=found)
+        return BatchFigures(step=report.step, groups=report.groups, figures=found)
 
     def validation(self, step: int, found: Figures, *, again: bool) -> None:
         """A validation is complete."""
