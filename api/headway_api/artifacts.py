@@ -11,6 +11,9 @@
                                                   written last where the job's end completed it
     steps/000012.json                             a StepReport: what the step was made of
     figures/000012.json                           BatchFigures of it, for a restart to read
+    remedies/000001.json                          a Decision to change how the job goes on
+    remedies/000001-kept.json                     its watch ended, and it stays
+    remedies/orders/<hash>.json                   an order of a person's that was refused
     rows.sha256                                   digest of the rows that an RLEvalJob began with
     incarnations/000001                           empty: a coordinator was started
     learners/000003                               empty: a learner was started, and resumed
@@ -27,6 +30,7 @@ A key is a pure function of what it holds, so writing twice is harmless.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -149,6 +153,23 @@ class Layout:
     def batch_figures(self, step: int) -> str:
         """What the batch of one step came to."""
         return f"{self.all_batch_figures}/{step:06d}.json"
+
+    @property
+    def remedies(self) -> str:
+        """Folder of what was decided about the running job."""
+        return f"{self.root}/remedies"
+
+    def remedy(self, number: int) -> str:
+        """One decision, written before the learner hears of it."""
+        return f"{self.remedies}/{number:06d}.json"
+
+    def remedy_kept(self, number: int) -> str:
+        """That the change of a decision stays, written when its watch is over."""
+        return f"{self.remedies}/{number:06d}-kept.json"
+
+    def refused_order(self, order: str) -> str:
+        """That what a person wrote was refused. Anybody may write anything: the name is its hash."""
+        return f"{self.remedies}/orders/{hashlib.sha256(order.encode()).hexdigest()[:32]}.json"
 
     @property
     def latest(self) -> str:

@@ -69,6 +69,10 @@ class InForce(Record):
         """Names of the fields that are not as the spec has them."""
         return frozenset(name for name in CHANGEABLE if getattr(self, name) is not None)
 
+    def set_apart(self, other: InForce) -> frozenset[str]:
+        """Names of the fields in which the two differ."""
+        return frozenset(name for name in CHANGEABLE if getattr(self, name) != getattr(other, name))
+
 
 CHANGEABLE: Final = tuple(name for name in InForce.model_fields if name != "number")
 

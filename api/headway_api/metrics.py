@@ -326,6 +326,9 @@ SIGNALS: Final = (
     Family("signal/value", "The number that a signal of collapse is judged by.", labels=("signal",)),
     Family("signal/threshold", "What that number is held against.", labels=("signal",)),
 )
+REMEDIES: Final = (
+    Family("remedy/changes", "Changes made to the running job, by what became of them.", labels=("state",)),
+)
 STALENESS: Final = (
     Family("staleness/lag_mean", "Mean age of the batch's tokens when it was cut.", "steps"),
     Family("staleness/lag_max", "Age of its oldest token.", "steps"),
@@ -483,6 +486,7 @@ FAMILIES: Final = (
     *OBJECTIVE,
     *STALENESS,
     *SIGNALS,
+    *REMEDIES,
     *EPISODES,
     *USAGE,
     *SANDBOX,

@@ -33,6 +33,8 @@ LABEL_JOB_UID: Final = f"{GROUP}/job-uid"
 
 ANNOTATION_RESUME: Final = f"{GROUP}/resume"
 """Ends the pause of a job whose time is its value (`status.pause.time`). A person writes it."""
+ANNOTATION_REMEDY: Final = f"{GROUP}/remedy"
+"""Orders a change of a running job: its value names it (docs/remedies.md). A person writes it."""
 
 FINALIZER_TEARDOWN: Final = f"{GROUP}/teardown"
 """Holds a job that has objects until the operator has taken them down in order."""

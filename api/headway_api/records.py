@@ -167,9 +167,10 @@ class EpisodeRecord(Record):
 
 SampledBy = Literal["servers", "endpoint", "nobody"]
 """Who sampled a group's tokens; `nobody`: stored episodes that were scored again."""
-AbandonReason = Literal["TooFewScored", "NoStepLeft", "TooOld"]
-"""Why a training group is not trained: too many of its episodes failed for good, no step can take it, or a
-predecessor of the coordinator wrote it, of older tokens than may be trained by now."""
+AbandonReason = Literal["TooFewScored", "NoStepLeft", "TooOld", "RolledBack"]
+"""Why a training group is not trained: too many of its episodes failed for good; no step can take it; its
+tokens are older than may be trained by now, since a predecessor of the coordinator wrote it, or a remedy has
+lowered the bound or the batch; or a remedy went back behind the policy that sampled it."""
 
 
 class Abandoned(Record):

@@ -34,15 +34,17 @@ def applied(spec: RLTrainingJobSpec, in_force: InForce) -> RLTrainingJobSpec:
     if in_force.adapter is not None and spec.model.effective_lora is None:
         raise NotApplicable("every weight of the model is trained: there is no adapter to change")
     content = spec.as_object()
+    content.pop("collapse")  # who may change what has no say in what comes of it
     content["algorithm"] = _algorithm(content["algorithm"], in_force)
     if in_force.learning_rate is not None:
         content["optimizer"]["learningRate"] = in_force.learning_rate
     if in_force.adapter is not None:
         content["model"]["lora"] = content["model"].get("lora", {}) | in_force.adapter.model_dump()
     try:
-        return RLTrainingJobSpec.model_validate(content)
+        found = RLTrainingJobSpec.model_validate(content)
     except ValidationError as invalid:
         raise NotApplicable("; ".join(error["msg"] for error in invalid.errors())) from invalid
+    return found.model_copy(update={"collapse": spec.collapse})
 
 
 def _algorithm(algorithm: dict[str, Any], in_force: InForce) -> dict[str, Any]:

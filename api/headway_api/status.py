@@ -160,7 +160,7 @@ class Usage(StatusModel):
 
 
 class Algorithm(StatusModel):
-    """The objective as it runs: presets and defaults written out."""
+    """The objective as it runs: presets and defaults written out, and what remedies have changed in it."""
 
     loss: Word | None = None
     """Loss, as the spec names it: the ratio and the surrogate below."""
@@ -201,6 +201,16 @@ class Algorithm(StatusModel):
     """Which finished group is trained next."""
     max_steps_off_policy: Count | None = None
     """Largest lag of a trained token, in steps."""
+    batch_size: Count | None = None
+    """Prompts of a training step."""
+    group_size: Count | None = None
+    """Episodes tried on each of them."""
+    learning_rate: Decimal | None = None
+    """Step size after warm-up."""
+    lora_rank: Count | None = None
+    """Rank of the adapter. Absent where every weight is trained."""
+    lora_alpha: Count | None = None
+    """Its scale."""
 
 
 class Checkpoint(StatusModel):
@@ -321,15 +331,64 @@ class Pause(StatusModel):
     """The command that has the job go on."""
 
 
-class Remediation(StatusModel):
-    """A change made against a collapse."""
+RemedyState = Literal["Watching", "Kept", "Undone", "Replaced", "Refused"]
 
+
+class RemedyFigures(StatusModel):
+    """How a job did at a moment."""
+
+    reward: Word | None = None
+    """Mean training reward of the last steps, at most ten, with its 95 % interval."""
+    steps: Count | None = None
+    """How many steps."""
+    validated_step: Count | None = None
+    """Step of the newest validation. Of the figures after a remedy: of those made since."""
+    external_score: Decimal | None = None
+    """Its external score."""
+
+
+class Remediation(StatusModel):
+    """A change that was made to the running job: against a sign of collapse, or since a person ordered it."""
+
+    number: Count
+    """Which change of the job; those that the learner refused count too."""
     step: Count
-    """Step it was made at."""
-    reason: Word
-    """Sign of collapse seen."""
+    """The step it was made as: nothing was trained in it."""
+    remedy: Word
+    """Which remedy; docs/remedies.md explains each."""
+    signal: Word | None = None
+    """Sign of collapse that it is meant against. Absent where a person ordered it."""
+    order: Word | None = None
+    """The annotation by which a person ordered it."""
     action: Text
-    """What was changed."""
+    """What was changed, in words of the spec."""
+    state: RemedyState
+    """Watching: for 25 steps. Kept: it stays. Undone: it was taken back. Replaced: another one was taken
+    before its watch was over; what it changed stays. Refused: the learner could not do it."""
+    restored_step: Count | None = None
+    """The step whose weights the job went back to."""
+    watched_until: Count | None = None
+    """The last step of the watch. Absent while it is watched."""
+    before: RemedyFigures | None = None
+    """How the job did when it was decided."""
+    after: RemedyFigures | None = None
+    """How it did when the watch ended."""
+    message: Text = ""
+    """What was seen when it was decided; then why it was kept, taken back, replaced or refused."""
+
+
+class RemedyOrder(StatusModel):
+    """What became of the newest order of a person's, the annotation headway.dev/remedy."""
+
+    order: Word
+    """Its text. The same text is carried out once; NAME@2 repeats it."""
+    state: Literal["Waiting", "Taken", "Refused"]
+    """Waiting: the learner is in the middle of a step, or a validation holds it up. Taken: it is in
+    remediations. Refused: it does not apply, or the learner could not do it."""
+    step: Count | None = None
+    """The step it was made as, or after which it was refused."""
+    message: Text | None = None
+    """Why it was refused."""
 
 
 class Artifacts(StatusModel):
@@ -439,7 +498,9 @@ class RLTrainingJobStatus(StatusModel):
     resumed_pause: datetime | None = None
     """Time of the last pause that a person has ended, by the annotation headway.dev/resume."""
     remediations: Annotated[list[Remediation], Field(max_length=8, default_factory=list)]
-    """Changes made against a collapse, the last eight. Not written yet."""
+    """Changes made to the running job, the last eight."""
+    remedy_order: RemedyOrder | None = None
+    """What became of a person's order to change the job. Absent: there is none."""
     roles: Annotated[
         list[Role], Field(max_length=8, default_factory=list, json_schema_extra=list_map("name"))
     ]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from headway_api.exits import JobError
 from headway_api.records import Abandoned, Batch, GroupRecord, PolicyVersion, StepReport
-from headway_api.spec.training import RLTrainingJobSpec
 
 MIN_SCORED = 2
 """A training group with fewer scored episodes has nothing to compare: it is abandoned."""
@@ -15,6 +15,15 @@ SUPERSEDED: Final = "Superseded"
 TOO_OLD: Final = Abandoned(
     reason="TooOld", message="a coordinator before this one wrote it late, sampled by weights too old by now"
 )
+TOO_OLD_NOW: Final = Abandoned(
+    reason="TooOld",
+    message="a remedy has lowered how old a trained token may be, or how many are trained at once",
+)
+ROLLED_BACK: Final = Abandoned(
+    reason="RolledBack", message="a remedy went back behind the weights that sampled it"
+)
+GIVEN_UP: Final = {"TooOld": TOO_OLD_NOW, "NoStepLeft": NO_STEP_LEFT, "RolledBack": ROLLED_BACK}
+"""What a group says that a remedy has no step for any more, by the reason."""
 LOST_LIMIT = 8
 """Groups that may be abandoned one after the other before the job gives up for now."""
 
@@ -70,26 +79,33 @@ def superseded(said: str) -> JobError:
     )
 
 
-def steps_in(rows: int, spec: RLTrainingJobSpec) -> int:
-    """Steps the job will take: a batch always has batchSize prompts, so a rest of the data is left."""
-    return min(spec.schedule.max_steps, rows * spec.schedule.max_epochs // spec.algorithm.batch_size)
-
-
 def oldest_step(group: GroupRecord) -> int | None:
     """Step of the oldest version that sampled a token of the group; None where it has no token to train."""
     rows = [row for episode in group.scored for row in episode.rows]
     return min((span.version.step for row in rows for span in row.versions), default=None)
 
 
-def check_lag(batch: Batch, max_lag: int) -> None:
+def as_of(step: int, idle: Sequence[int]) -> int:
+    """A step, with those without groups after it added: what is between it and now are steps that trained."""
+    return step + sum(step < other for other in idle)
+
+
+def check_lag(batch: Batch, max_lag: int, idle: Sequence[int] = (), went_back: int = 0) -> None:
     """The staleness bound, held against the tokens themselves.
 
+    Args:
+        idle: steps without groups, which nobody ages by.
+        went_back: the newest step that went back to older weights.
+
     Raises:
-        JobError: `StaleBatch`: a token is older than maxStepsOffPolicy allows.
+        JobError: `StaleBatch`: a token is older than maxStepsOffPolicy allows, or of weights that the job has
+            gone back from.
     """
     for group in batch.groups:
         oldest = oldest_step(group)
-        if oldest is not None and oldest < batch.step - 1 - max_lag:
+        if oldest is None:
+            continue
+        if as_of(oldest, idle) < batch.step - 1 - max_lag or oldest < went_back:
             raise JobError(
                 "StaleBatch",
                 f"group {group.group_id} has tokens of step {oldest} in the batch of step {batch.step}: "

@@ -17,6 +17,7 @@ import aiohttp
 from aiohttp import web
 
 from headway_analysis.measures.figures import Figures
+from headway_analysis.remedies.course import Course
 from headway_api import logs, names, prices
 from headway_api import status as st
 from headway_api.conditions import Condition, ConditionType, find
@@ -47,6 +48,8 @@ from headway_coordinator.metrics.steps import StepFigures
 from headway_coordinator.pause import Pauses
 from headway_coordinator.preflight.run import Ready, Runner
 from headway_coordinator.process import Process
+from headway_coordinator.remedies import shown
+from headway_coordinator.remedies.driver import Remedies
 from headway_coordinator.room import Room
 from headway_coordinator.sandboxes import Broker
 from headway_coordinator.signals import Signals
@@ -109,6 +112,10 @@ class Coordinator(Process):
         self._where = at or where(job, os.environ.get(names.ENV_POD_IP, "127.0.0.1"), gateway_port)
         self._api = LearnerApi(token, self._exporter.text)
         self._replicas = job.spec.rollout.replicas
+        self._order: str | None = None
+        """What a person has ordered, as it was heard last."""
+        self._tagged = Course()
+        """What the run in MLflow says was changed."""
         self._conditions = conditions.Conditions(self._told.conditions)
         self._signals = Signals(job.spec, self._told.conditions)
         self._figures = StepFigures(job.spec, self._signals)
@@ -199,7 +206,7 @@ class Coordinator(Process):
             slot.router.replicas = self._replicas
             self._beside = Beside(slot, played_on(slot))
         self._figures.tasks = ready.data.tasks.get("train")
-        training = self._training = Training(
+        training = Training(
             spec,
             ready.data,
             fleet,
@@ -214,7 +221,10 @@ class Coordinator(Process):
             on_episode=self._ended,
             paused=lambda: self._pauses.holds,
             beside=self._beside,
+            signals=self._signals,
         )
+        training.remedies.order = self._order
+        self._training = training
         self._watch = training_watch(
             training, fleet.router, broker.pool, self._status.changed, rollout.timeout_seconds
         )
@@ -226,6 +236,8 @@ class Coordinator(Process):
         kept, lost = self._spool.figures(), []
         newest = {report.step for report in replay.reports[-READ_AGAIN:]}
         for report in replay.reports[1:]:
+            if report.directive is not None:
+                continue  # nothing was trained, so there is nothing to judge
             found = kept.get(report.step)
             if found is not None and found.groups != report.groups:
                 found = None
@@ -252,13 +264,14 @@ class Coordinator(Process):
         await self._unkept.join()
         report = view.report(
             self.job.name,
-            self.spec,
+            training.remedies.now,
             self.layout,
             training.state,
             self._ledger.days,
             self._book,
             self._ledger.episodes,
         )
+        report["remedies"] = shown.report(training.remedies.course, self.spec)
         await self._blocking(self._store.put, self.layout.report, json.dumps(report, indent=2).encode())
         await self._last_word()
         with suppress(TimeoutError):
@@ -289,7 +302,7 @@ class Coordinator(Process):
             update={
                 "conditions": self._said(router),
                 "preflight": self._preflight,
-                "algorithm": view.algorithm(self.spec),
+                "algorithm": self._told.algorithm or view.algorithm(self.spec),
                 "artifacts": view.artifacts(self.layout, finished=finished),
                 "pause": self._pauses.last,
                 "resumed_pause": None,  # the operator's to say
@@ -303,6 +316,9 @@ class Coordinator(Process):
         found.progress = view.progress(training, self._ledger.episodes, router.wanted, stalled)
         found.reward = view.reward(training.state)
         found.signals = self._signals.status()
+        found.algorithm = view.algorithm(training.remedies.now)
+        found.remediations = shown.remediations(training.remedies.course, self.spec)
+        found.remedy_order = shown.order(training.remedies)
         found.validation = view.validation(evaluations)
         found.test = view.test(training.state)
         found.checkpoints = view.checkpoints(self.layout, training.state, evaluations)
@@ -319,7 +335,10 @@ class Coordinator(Process):
         return [*synced, self._signals.condition()]
 
     def _hear(self, heard: status_writer.Heard) -> None:
-        """The job may ask for another number of rollout servers."""
+        """The job may ask for another number of rollout servers, or a person for a change."""
+        self._order = heard.remedy
+        if self._training is not None:
+            self._training.remedies.order = heard.remedy
         if heard.replicas is None:
             return
         self._replicas = heard.replicas
@@ -339,7 +358,16 @@ class Coordinator(Process):
             if found is not None:
                 self._unkept.put_nowait(found)
             self._judge()
+            self._tag(self._training.remedies)
         self._status.changed()
+
+    def _tag(self, remedies: Remedies) -> None:
+        """Have the run in MLflow say what was changed."""
+        if self._figures.tracker is None or remedies.course == self._tagged:
+            return
+        self._tagged = remedies.course
+        if remedies.course.entries:
+            self._figures.tracker.tag(shown.tags(remedies.course, self.spec, remedies.now))
 
     def _validated(self, step: int, found: Figures) -> None:
         """A validation is complete."""
@@ -370,6 +398,7 @@ class Coordinator(Process):
             fleets[Purpose.VALIDATION] = self._beside.fleet
         yield from view.samples(self._figures.shown(), self._training, days, cost, fleets, self._places)
         yield from self._signals.samples()
+        yield from shown.samples(self._training.remedies.course if self._training else Course())
 
     def _track(self, stack: AsyncExitStack) -> None:
         """Log to MLflow, where the spec asks for it."""

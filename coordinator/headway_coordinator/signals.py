@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from headway_analysis.measures.figures import Figures
-from headway_analysis.signals.definition import Reading
+from headway_analysis.signals.catalogue import SIGNALS
+from headway_analysis.signals.definition import Reading, Signal
 from headway_analysis.signals.history import Job
 from headway_analysis.signals.watch import Verdict, Watch
 from headway_api import logs
@@ -43,8 +44,13 @@ def job_of(spec: RLTrainingJobSpec) -> Job:
 class Signals:
     """Those of one job. `told`: what a predecessor said, which stands until as much is known here."""
 
-    def __init__(self, spec: RLTrainingJobSpec, told: Sequence[Condition] = ()) -> None:
-        self._watch = Watch(job_of(spec))
+    def __init__(
+        self,
+        spec: RLTrainingJobSpec,
+        told: Sequence[Condition] = (),
+        catalogue: Sequence[Signal] = SIGNALS,
+    ) -> None:
+        self._watch = Watch(job_of(spec), catalogue)
         self._told = [known for known in told if known.type == ConditionType.HEALTHY]
         self._states = self._by_name()
 
@@ -62,6 +68,20 @@ class Signals:
         """A validation is complete."""
         self._watch.validation(step, figures)
         self._say(step)
+
+    def changed(self, step: int, spec: RLTrainingJobSpec) -> None:
+        """From a step on the job is another one, since a remedy was taken."""
+        self._watch.changed(step, job_of(spec))
+        self._states = self._by_name()
+
+    def history(self, name: str) -> dict[int, float]:
+        """A figure of steps, as far as it is known and kept."""
+        return self._watch.figures(name)
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        """All signals, the worst first."""
+        return self._watch.verdicts()
 
     @property
     def raised(self) -> list[Verdict]:

@@ -28,6 +28,7 @@ from headway_api.records import (
 from headway_api.store import Denied, NotFound, Store, bucket_unavailable, get_each
 from headway_coordinator.bounds import superseded
 from headway_coordinator.evaluation.summary import Summary
+from headway_coordinator.remedies.journal import Journal, Known
 
 
 def encode(group: GroupRecord) -> bytes:
@@ -51,12 +52,14 @@ class Replay:
     undone: list[StepReport] = field(default_factory=list)
     """Reports of steps beyond the newest that stands, oldest first: a rollback undid them."""
     last: list[GroupRecord] = field(default_factory=list)
-    """Groups of the newest step."""
+    """Groups of the newest step that has any."""
     validations: dict[int, list[GroupRecord]] = field(default_factory=dict)
     """Validation groups by step; of one id there may be several, of which at most one is answered. Of a step
     with a summary, only those of which nothing was scored."""
     summaries: dict[int, Summary] = field(default_factory=dict)
     """Finished validations by step."""
+    known: Known = field(default_factory=Known)
+    """What was decided about the running job."""
 
     @property
     def taken(self) -> set[str]:
@@ -70,6 +73,11 @@ class Spool:
     def __init__(self, store: Store, layout: Layout) -> None:
         self._store = store
         self._layout = layout
+
+    @property
+    def decided(self) -> Journal:
+        """What was decided about the running job."""
+        return Journal(self._store, self._layout)
 
     def put(self, group: GroupRecord) -> GroupRecord:
         """Make a group durable; returns what stands, which is an earlier writing where there is one."""
@@ -96,13 +104,15 @@ class Spool:
             reports[-1] = reports[-1].model_copy(update={"durable": self._durable(reports[-1])})
         taken = {self._layout.train_group(group) for report in reports for group in report.groups}
         spooled = self._store.list(self._layout.train_groups)
+        newest = next((report.groups for report in reversed(reports) if report.groups), [])
         return Replay(
             reports=reports,
             waiting=[*self._groups([uri for uri in spooled if uri not in taken])],
             undone=undone,
-            last=[*self._groups([*map(self._layout.train_group, reports[-1].groups if reports else [])])],
+            last=[*self._groups([*map(self._layout.train_group, newest)])],
             validations=validations,
             summaries=summaries,
+            known=self.decided.read(),
         )
 
     def evaluated(self, candidate: str) -> list[GroupRecord]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Literal
 
 from headway_analysis.comparison import Comparison
 from headway_analysis.measures.episodes import Evaluation, ranked
+from headway_api.in_force import InForce
 from headway_api.records import GroupRecord, StepReport, WeightsManifest
 
 
@@ -31,8 +33,10 @@ class State:
     reports: list[StepReport] = field(default_factory=list)
     evaluations: dict[int, Evaluation] = field(default_factory=dict)
     """Validations that are complete, by step."""
+    scores: dict[int, Mapping[int, Sequence[float]]] = field(default_factory=dict)
+    """Of each of them, what every try on every row scored."""
     last_batch: list[GroupRecord] = field(default_factory=list)
-    """What the last of the reports was made from; empty before any step."""
+    """What the last step with groups was made from; empty before any."""
     tested: Tested | None = None
     """The judgement on the test split, once there is one."""
     finished: Literal["MaxSteps", "MaxEpochs"] | None = None
@@ -73,6 +77,27 @@ class State:
     def weights(self, step: int) -> WeightsManifest:
         """What the learner published of a step that was taken."""
         return next(report.weights for report in reversed(self.reports) if report.step == step)
+
+    @property
+    def in_force(self) -> InForce:
+        """What the next step is trained under, if nothing is changed."""
+        return self.reports[-1].in_force if self.reports else InForce()
+
+    @property
+    def trained(self) -> StepReport | None:
+        """The report of the newest step with groups; None before any."""
+        return next((r for r in reversed(self.reports) if r.step > 0 and r.directive is None), None)
+
+    @property
+    def idle(self) -> list[int]:
+        """Steps without groups."""
+        return [report.step for report in self.reports if report.directive is not None]
+
+    @property
+    def went_back(self) -> int:
+        """The newest step that went back to older weights: what was sampled before is of a policy that is
+        gone. 0 before any."""
+        return next((r.step for r in reversed(self.reports) if r.restored is not None), 0)
 
     @property
     def step(self) -> int:

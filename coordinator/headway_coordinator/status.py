@@ -38,6 +38,8 @@ class Heard:
 
     replicas: int | None = None
     """spec.rollout.replicas; it may change while the job runs."""
+    remedy: str | None = None
+    """A person's order to change the job."""
     lost: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """Candidates whose servers the operator has given up: name -> reason and message."""
 
@@ -99,6 +101,9 @@ def told(job: Identity, api: Any) -> RLTrainingJobStatus:
         signals=known.signals,
         pause=known.pause,
         resumed_pause=known.resumed_pause,
+        algorithm=known.algorithm,
+        remediations=known.remediations,
+        remedy_order=known.remedy_order,
     )
 
 
@@ -155,7 +160,8 @@ def _heard(job: Mapping[str, Any]) -> Heard:
         for each in candidates
         if "lostReason" in each
     }
-    return Heard(job.get("spec", {}).get("rollout", {}).get("replicas"), lost)
+    remedy = job.get("metadata", {}).get("annotations", {}).get(names.ANNOTATION_REMEDY)
+    return Heard(job.get("spec", {}).get("rollout", {}).get("replicas"), remedy, lost)
 
 
 def log_sink(status: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ What is decided elsewhere: which group is next (`sampler`), what an episode is (
     a group starts        when the sampler has a slot, and no validation has the servers for itself
     a group is finished   once it is in the spool and in the ledger, and only then can it be in a batch
     a step is taken       when the learner reports it; its weights are wanted from then on
+    a remedy is taken     as a step without groups, if one was decided before its batch was cut (`remedies`)
     a validation runs     beside training; full weights without a server of their own: between a step's report
                           and the next batch
     a paused job          hands out no batch and begins no group; what runs may end (`pause`)
@@ -28,14 +29,16 @@ from headway_api.records import Abandoned, Batch, EpisodeRecord, Finished, Group
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_coordinator import group as groups
 from headway_coordinator.bounds import (
+    GIVEN_UP,
     LOST_LIMIT,
     NO_STEP_LEFT,
+    ROLLED_BACK,
     TOO_OLD,
+    as_of,
     check_lag,
     lost,
     oldest_step,
     rollback,
-    steps_in,
 )
 from headway_coordinator.dataset import Data, position_of, tasks_of
 from headway_coordinator.engines.fleet import Fleet
@@ -47,8 +50,10 @@ from headway_coordinator.ledger.events import discarded_tokens
 from headway_coordinator.ledger.segments import Ledger
 from headway_coordinator.mixing import order_of
 from headway_coordinator.one_at_a_time import OneAtATime
+from headway_coordinator.remedies.driver import Record, Remedies
 from headway_coordinator.room import Room
 from headway_coordinator.sampler.slots import Sampler
+from headway_coordinator.signals import Signals
 from headway_coordinator.spool import Replay, Spool
 from headway_coordinator.state import State
 from headway_coordinator.stop import Stop
@@ -80,9 +85,11 @@ class Training:
         on_test: Callable[[int, Figures], None] = lambda step, figures: None,
         paused: Callable[[], bool] = lambda: False,
         beside: Beside | None = None,
+        signals: Signals | None = None,
     ) -> None:
         """`paused` says whether nothing more is to be trained or begun, of which `on_change` may decide.
-        `beside`: what samples validations while training goes on; None where training waits for them."""
+        `beside`: what samples validations while training goes on; None where training waits for them.
+        `signals`: what may call for a remedy."""
         algorithm, schedule = spec.algorithm, spec.schedule
         self._spec = spec
         self._data = data
@@ -109,6 +116,8 @@ class Training:
         self._changed = asyncio.Condition()
         self._running: dict[int, Stop] = {}
         self._waiting: dict[int, GroupRecord] = {}
+        self._leaving: dict[int, Abandoned] = {}
+        """Why running groups were given up; each leaves once it has ended."""
         self._lost_in_a_row = 0
         self._fault: JobError | None = None
         """What `run` ends with: it came up in a call of the learner's."""
@@ -141,20 +150,27 @@ class Training:
         self.sampler = Sampler(
             batch_size=algorithm.batch_size,
             max_lag=algorithm.max_steps_off_policy,
-            steps=steps_in(len(data.train), spec),
+            steps=schedule.max_steps,
             positions=len(data.train) * schedule.max_epochs,
             order=algorithm.sampler,
+        )
+        self.remedies = Remedies(
+            spec,
+            self.state,
+            self.sampler,
+            signals or Signals(spec),
+            write=lambda record: self._store(self._record, record),
         )
 
     @property
     def steps(self) -> int:
-        """Steps in all."""
-        return self.sampler.steps
+        """Steps in all, as things stand: a batch is always whole, so a rest of the data may be left."""
+        return self.sampler.total
 
     @property
     def epochs_done(self) -> int:
-        """Passes over the training rows completed."""
-        return max(0, self.state.step) * self._spec.algorithm.batch_size // len(self._data.train)
+        """Passes over the training rows completed; rows whose groups were given up count."""
+        return len(self.sampler.settled) // len(self._data.train)
 
     async def until_durable(self) -> None:
         """Return once the newest step has a whole checkpoint. The caller sets the deadline.
@@ -178,26 +194,38 @@ class Training:
 
     @property
     def batch_ready(self) -> bool:
-        """Whether the learner could take a batch now."""
-        return self.state.step >= 0 and not self._held() and self.sampler.batch() is not None
+        """Whether the learner could take a batch now, or has a remedy to do."""
+        if self.state.step < 0 or self._held():
+            return False
+        return self.remedies.due(self.state.step + 1) is not None or self.sampler.batch() is not None
 
     async def restore(self, replay: Replay) -> None:
         """Take up what a predecessor left: nothing spooled is sampled again."""
+        self.state.reports = list(replay.reports)
+        self.remedies.restore(replay.known)
+        self.sampler.batch_size = self.remedies.now.algorithm.batch_size
+        self.sampler.max_lag = self.remedies.now.algorithm.max_steps_off_policy
         kept = {position_of(g.group_id): g for g in replay.waiting if g.abandoned is None}
         gone = [group for group in replay.waiting if group.abandoned is not None]
         settled = {position_of(group) for group in replay.taken} | {position_of(g.group_id) for g in gone}
-        self.state.reports = list(replay.reports)
-        at = max(0, self.state.step)
+        at, idle, back = max(0, self.state.step), self.state.idle, self.state.went_back
         sampled = {position: oldest_step(group) for position, group in kept.items()}
+        # A predecessor that went back may have ended before all of these were given up.
+        left = {p: ROLLED_BACK for p, step in sampled.items() if step is not None and step < back}
         late = self.sampler.restore(
             at,
-            settled,
-            finished={p: at if step is None else step for p, step in sampled.items()},
-            undone={report.step: [*map(position_of, report.groups)] for report in replay.undone},
+            settled | left.keys(),
+            finished={
+                p: at if step is None else as_of(step, idle) for p, step in sampled.items() if p not in left
+            },
+            undone={r.step: [*map(position_of, r.groups)] for r in replay.undone if r.directive is None},
+            used=len(replay.taken),
+            changes=bool(self.remedies.course.pending),
         )
-        for position in late:
-            gone.append(group := await self._store(self._give_up, kept.pop(position)))
-            self._count_abandoned(group, TOO_OLD)
+        left |= {p: GIVEN_UP[why] if idle else TOO_OLD for p, why in late.items()}
+        for position, why in left.items():
+            gone.append(group := await self._store(self._give_up, kept.pop(position), why))
+            self._count_abandoned(group, why)
             self.state.discarded += discarded_tokens(group)
         for group in [*kept.values(), *gone, *(g for found in replay.validations.values() for g in found)]:
             await self._store(self._ledger.group, group)
@@ -232,7 +260,7 @@ class Training:
                     break
                 else:
                     await self._fleet.ready()
-                    while not self.paused() and (position := self.sampler.start()) is not None:
+                    while self._may_start and (position := self.sampler.start()) is not None:
                         tasks.create_task(self._train(position))
                     await self._until(partial(self._news, seen))
             await self._until(lambda: not self._unvalidated())
@@ -255,7 +283,12 @@ class Training:
             return Finished(reason=self.state.finished, validated=self.state.validated)
         if step != self.state.step + 1 or self.state.step < 0:
             raise Conflict(f"step {step} was asked for, but step {self.state.step} is the last one reported")
-        positions = None if self._held() else self.sampler.take()
+        held, change = self._held() or self.remedies.busy, self.remedies.due(step)
+        if change is not None and not held and not self.sampler.done:
+            return self.remedies.batch(
+                change, epoch=self.epochs_done, validating=list(self.validations.unfinished)
+            )
+        positions = None if held or change is not None else self.sampler.take()
         self._stop_doomed()
         if positions is None or self.sampler.step >= self.steps:
             return None
@@ -263,24 +296,40 @@ class Training:
             step=step,
             epoch=self._order.slot(positions[0]).epoch,
             groups=[self._waiting[position] for position in positions],
+            in_force=self.state.in_force,
             validated=self.state.validated,
             validating=list(self.validations.unfinished),
         )
-        check_lag(batch, self._spec.algorithm.max_steps_off_policy)
+        bound = self.remedies.now.algorithm.max_steps_off_policy
+        check_lag(batch, bound, self.state.idle, self.state.went_back)
         return batch
 
     async def wait_for_batch(self, step: int, timeout: float) -> Batch | Finished | None:
-        """`batch`, but waits up to `timeout` seconds for it. A JobError ends `run` too."""
+        """`batch`, but waits up to `timeout` seconds for it, and has it decided first whether the step is a
+        remedy. A JobError ends `run` too."""
         try:
-            async with asyncio.timeout(timeout), self._changed:
-                while (found := await self.batch(step)) is None:
-                    await self._changed.wait()
-                return found
+            async with asyncio.timeout(timeout):
+                while True:
+                    await self._consult(step)
+                    async with self._changed:
+                        if (found := await self.batch(step)) is not None:
+                            return found
+                        await self._changed.wait()
         except TimeoutError:
             return None
         except JobError as fault:
             await self._end(fault)
             raise
+
+    async def _consult(self, step: int) -> None:
+        """Have it decided whether `step` is a remedy, unless it is settled what it is made of."""
+        free = step == self.state.step + 1 > 0 and self.state.finished is None and not self.sampler.done
+        if not free or self._held() or self.sampler.cut is not None or step in self.sampler.undone:
+            return
+        before = self.remedies.course
+        await self.remedies.consult()
+        if self.remedies.course != before:
+            await self._notify()
 
     async def report(self, report: StepReport) -> None:
         """Take the learner's word that a step was taken. Saying it again changes nothing.
@@ -335,19 +384,66 @@ class Training:
     async def _take(self, report: StepReport) -> None:
         reported = time.monotonic()
         positions = [position_of(group) for group in report.groups]
-        if report.step > 0 and not self.sampler.accepts(report.step, positions):
+        if report.directive is not None:
+            self._refuse_undecided(report)
+        elif report.step > 0 and not self.sampler.accepts(report.step, positions):
             raise Conflict(f"step {report.step} names other groups than its batch")
         await self._store(self._spool.keep, report)
         await self._store(self._ledger.step, report, time.time())
-        if report.step > 0:
+        gone: list[tuple[GroupRecord, Abandoned]] = []
+        if report.directive is None and report.step > 0:
             self.sampler.trained(report.step, positions)
             self._stop_doomed()
             self.state.last_batch = [self._waiting.pop(position) for position in positions]
         self.state.reports.append(report)
+        if report.directive is not None:
+            gone = self._pass(report)
         self._on_change()  # before the next batch can be asked for: the job may be paused by this step
         await self._want(report, reported)
+        for group, why in gone:
+            await self._lose(group, why)
         logs.event(_log, "step", step=report.step, version=str(report.version), metrics=report.metrics)
         await self._notify()
+
+    def _refuse_undecided(self, report: StepReport) -> None:
+        """Refuse a step without groups that nobody decided upon.
+
+        Raises:
+            Conflict: it is one, or says another directive than was decided.
+        """
+        change = self.remedies.due(report.step)
+        if change is None or report.directive != change.directive or report.groups:
+            raise Conflict(f"step {report.step} is a remedy that was not decided upon")
+
+    def _pass(self, report: StepReport) -> list[tuple[GroupRecord, Abandoned]]:
+        """A remedy was taken, or refused: what no step can train any more is given up. Returns what of it had
+        finished, to be made durable; what runs ends, and is given up then."""
+        self.remedies.took(report)
+        now, gone = self.remedies.now.algorithm, []
+        late = self.sampler.passed(
+            report.step, now.batch_size, now.max_steps_off_policy, rolled_back=report.restored is not None
+        )
+        for position, reason in late.items():
+            why = GIVEN_UP[reason]
+            if position in self._waiting:
+                gone.append((self._waiting.pop(position), why))
+                continue
+            self._leaving[position] = why
+            if position in self._running:
+                self._running[position].now(why)
+        self._stop_doomed()
+        return gone
+
+    async def _lose(self, group: GroupRecord, why: Abandoned) -> None:
+        """Give up a group that has finished: it stands as abandoned, and costs what such a one costs."""
+        self._count_abandoned(await self._give_up_late(group, why), why)
+
+    async def _give_up_late(self, group: GroupRecord, why: Abandoned) -> GroupRecord:
+        counted = discarded_tokens(group).total()
+        group = await self._store(self._give_up, group, why)
+        await self._store(self._ledger.group, group)
+        self.state.discarded[why.reason] += discarded_tokens(group).total() - counted
+        return group
 
     async def _want(self, report: StepReport, reported: float) -> None:
         """Have the weights of a step sampled with."""
@@ -358,8 +454,13 @@ class Training:
 
     def _news(self, seen: int) -> bool:
         """Whether there is something to do that there was not at step `seen`, when all slots were taken."""
-        startable = self.sampler.free > 0 and not self.sampler.exhausted and not self.paused()
+        startable = self._may_start and self.sampler.free > 0 and not self.sampler.exhausted
         return self.state.step != seen or self.sampler.done or startable
+
+    @property
+    def _may_start(self) -> bool:
+        """Whether what is sampled now could be trained."""
+        return not self.paused() and not self.remedies.goes_back
 
     def _unvalidated(self) -> list[int]:
         """Steps whose validations are due and not complete."""
@@ -391,14 +492,19 @@ class Training:
             purpose=Purpose.TRAIN,
             step=max(0, self.state.step),
             row=self._data.train[slot.row],
-            size=self._spec.algorithm.group_size,
+            size=self.remedies.now.algorithm.group_size,
             sampling=Sampling(sampling.temperature, sampling.top_p, sampling.max_tokens),
             job_seed=self._spec.seed,
         )
         self._running[position] = plan.stop
+        if position in self._leaving:
+            plan.stop.now(self._leaving[position])
         self._stop_doomed()
         group = await self._run(plan)
         del self._running[position]
+        why = self._leaving.pop(position, None)
+        if why is not None and group.abandoned is None:  # it had ended when it was given up
+            group = await self._give_up_late(group, why)
         if group.abandoned is not None:
             self._abandoned(position, group, group.abandoned)
         else:
@@ -438,7 +544,7 @@ class Training:
         )
         own, group = group, await self._store(self._put, group)
         if group is not own and self._too_old(group):
-            group = await self._store(self._give_up, group)
+            group = await self._store(self._give_up, group, TOO_OLD)
         await self._store(self._ledger.group, group)
         self.state.discarded += discarded_tokens(group)
         return group
@@ -448,19 +554,24 @@ class Training:
         self._spool.refuse_superseded(self._incarnation)
         return self._spool.put(group)
 
-    def _give_up(self, group: GroupRecord) -> GroupRecord:
+    def _give_up(self, group: GroupRecord, why: Abandoned) -> GroupRecord:
         self._spool.refuse_superseded(self._incarnation)
-        return self._spool.give_up(group, TOO_OLD)
+        return self._spool.give_up(group, why)
+
+    def _record(self, record: Record) -> Record:
+        self._spool.refuse_superseded(self._incarnation)
+        return self._spool.decided.write(record)
 
     def _too_old(self, group: GroupRecord) -> bool:
         """Whether it is a predecessor's that stands for one run here, of older tokens than its slot allows.
 
         Such a one is given up even where it might be trained yet: the bound derives from when groups begin.
         """
-        oldest = oldest_step(group)
+        oldest, position = oldest_step(group), position_of(group.group_id)
         if group.purpose is not Purpose.TRAIN or group.abandoned is not None or oldest is None:
             return False
-        return oldest < self.sampler.active[position_of(group.group_id)].since
+        slot = self.sampler.active.get(position)  # none where it was given up meanwhile
+        return slot is not None and as_of(oldest, self.state.idle) < slot.since
 
     async def _counted(self, task: Task) -> EpisodeRecord:
         counts = self.state

@@ -195,4 +195,5 @@ class Validations:
 
     def _concluded(self, summary: Summary) -> None:
         self._state.evaluations[summary.step] = summary.evaluation
+        self._state.scores[summary.step] = summary.scored
         self._on_validation(summary.step, summary.figures)

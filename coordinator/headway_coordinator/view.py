@@ -55,10 +55,11 @@ def progress(
 
 def reward(state: State) -> st.Reward | None:
     """Rewards of the last trained batch."""
-    if not state.last_batch:
+    report = state.trained
+    if report is None or not state.last_batch:
         return None
     mean = spread(rewards(scored(state.last_batch))).mean
-    valid = valid_mean(state.last_batch, state.reports[-1].trained)
+    valid = valid_mean(state.last_batch, report.trained)
     return st.Reward(mean=st.decimal(mean), valid=st.decimal(valid))
 
 
@@ -168,7 +169,7 @@ def _of_task(name: str, found: Mapping[str, float]) -> st.TaskValidation:
 
 def algorithm(spec: RLTrainingJobSpec) -> st.Algorithm:
     """The objective, presets written out."""
-    preset = expand(spec.algorithm, episode_tokens(spec))
+    preset, lora = expand(spec.algorithm, episode_tokens(spec)), spec.model.effective_lora
     return st.Algorithm(
         loss=preset.loss,
         advantage=preset.advantage,
@@ -189,6 +190,11 @@ def algorithm(spec: RLTrainingJobSpec) -> st.Algorithm:
         plugins=list(preset.plugins),
         sampler=spec.algorithm.sampler,
         max_steps_off_policy=spec.algorithm.max_steps_off_policy,
+        batch_size=spec.algorithm.batch_size,
+        group_size=spec.algorithm.group_size,
+        learning_rate=_number(spec.optimizer.learning_rate),
+        lora_rank=None if lora is None else lora.rank,
+        lora_alpha=None if lora is None else lora.alpha,
     )
 
 

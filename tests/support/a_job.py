@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from episodes import sealed, version
 from scripted_learner import ScriptedLearner
 
 from headway_analysis.measures.figures import Figures
+from headway_analysis.signals.definition import Signal
 from headway_api.artifacts import Layout
 from headway_api.records import Canary, EpisodeRecord, Purpose, StepReport, UsageClass, WeightsManifest
 from headway_api.spec.training import RLTrainingJobSpec
@@ -27,7 +28,9 @@ from headway_coordinator.episode import Task
 from headway_coordinator.learner_api import LearnerApi
 from headway_coordinator.ledger import events
 from headway_coordinator.ledger.segments import Ledger, fold, total
+from headway_coordinator.metrics.steps import StepFigures
 from headway_coordinator.room import Room
+from headway_coordinator.signals import Signals
 from headway_coordinator.spool import Spool, decode
 from headway_coordinator.stop import Stopped
 from headway_coordinator.training import Training
@@ -134,6 +137,10 @@ class Job:
         self.on_change: Callable[[], None] = lambda: None
         self.paused: Callable[[], bool] = lambda: False
         self.on_test: Callable[[int, Figures], None] = lambda step, figures: None
+        self.patience = 60.0
+        """Seconds that one coordinator may live."""
+        self.catalogue: Sequence[Signal] = ()
+        """Signals that each step is judged by."""
 
     async def episode(self, task: Task) -> EpisodeRecord:
         self.tasks.append(task)
@@ -155,6 +162,13 @@ class Job:
         spool, ledger = Spool(self.store, self.layout), Ledger(self.store, self.layout)
         ledger.load()
         self.ledger = ledger
+        self.signals = Signals(self.spec, catalogue=self.catalogue)
+        figures = StepFigures(self.spec, self.signals)
+
+        def moved() -> None:
+            figures.batch(training.state, again=False)
+            self.on_change()
+
         training = Training(
             self.spec,
             self.data,
@@ -164,13 +178,18 @@ class Job:
             self.episode,
             spool.incarnation(),
             Room(self.spec.rollout.max_concurrency),
-            on_change=lambda: self.on_change(),
+            on_change=lambda: moved(),
             paused=lambda: self.paused(),
             on_validation=self.on_validation,
             on_test=self.on_test,
             beside=beside if self.beside else None,
+            signals=self.signals,
         )
-        await training.restore(spool.replay())
+        replay = spool.replay()
+        for taken in replay.reports[1:]:
+            if taken.groups:
+                figures.recall(taken, figures.of(spool.batch_of(taken), taken))
+        await training.restore(replay)
         api = LearnerApi(TOKEN, lambda: b"")
         api.training = training
         runner = web.AppRunner(api.app(), shutdown_timeout=0.1)
@@ -179,7 +198,7 @@ class Job:
         url = f"http://127.0.0.1:{runner.addresses[0][1]}"
         running = asyncio.create_task(training.run())
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(self.patience):
                 yield training, self.learner(url), running
         finally:
             running.cancel()

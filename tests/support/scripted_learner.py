@@ -1,5 +1,8 @@
 """A learner that trains nothing: it takes batches and reports steps over the real API, with the same weights.
 
+It does what a directive asks for as far as records go: what is in force is in its reports, and it goes back
+to the first step named whose checkpoint is there. `refuses` has it refuse some.
+
 Every step is durable before it is announced: checkpoint report, `latest.json`, `steps/`, and only then the
 word to the coordinator.
 """
@@ -8,10 +11,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 import aiohttp
 
 from headway_api.artifacts import Layout
+from headway_api.in_force import Directive, InForce, Refusal
 from headway_api.records import Batch, Finished, GroupRecord, StepReport, WeightsManifest
 from headway_api.store import Store
 
@@ -42,6 +47,8 @@ class ScriptedLearner:
         self.figures: Callable[[int, list[GroupRecord]], dict[str, float]] = lambda step, groups: {}
         """What it reports of a step, beside its number."""
         self.batches: list[Batch] = []
+        self.in_force = InForce()
+        self.refuses: Callable[[Directive], bool] = lambda directive: False
         self.finished: Finished | None = None
 
     def resume(self) -> StepReport:
@@ -50,9 +57,33 @@ class ScriptedLearner:
             step = json.loads(self._store.get(self._layout.latest))["step"]
         except KeyError:
             return self.commit(0, [])
-        return StepReport.model_validate_json(self._store.get(self._layout.checkpoint_report(step, 0)))
+        report = StepReport.model_validate_json(self._store.get(self._layout.checkpoint_report(step, 0)))
+        self.in_force = report.in_force
+        return report
 
-    def commit(self, step: int, groups: list[GroupRecord]) -> StepReport:
+    def does(self, batch: Batch) -> dict[str, Any]:
+        """Do what a batch asks for besides training; what its report says of that."""
+        directive = batch.directive
+        if directive is None:
+            assert batch.groups
+            self.in_force = batch.in_force
+            return {}
+        there = [step for step in directive.restore if step < batch.step and self._is_whole(step)]
+        if self.refuses(directive):
+            refused = Refusal(reason="NotApplicable", message="it was told to refuse")
+        elif batch.in_force.number <= self.in_force.number:
+            refused = Refusal(reason="TakenBefore", message=f"{self.in_force.number} is in force")
+        elif directive.restore and not there:
+            refused = Refusal(reason="NothingToRestore", message=f"none of {directive.restore} is whole")
+        else:
+            self.in_force = batch.in_force
+            return {"directive": directive, "restored": there[0] if there else None}
+        return {"directive": directive, "refused": refused}
+
+    def _is_whole(self, step: int) -> bool:
+        return bool(self._store.list(self._layout.checkpoint(step)))
+
+    def commit(self, step: int, groups: list[GroupRecord], **said: Any) -> StepReport:
         """Make a step durable."""
         manifest = self._publish(step)
         report = StepReport(
@@ -63,6 +94,8 @@ class ScriptedLearner:
             weights=manifest,
             durable=step,
             metrics={"training/global_step": float(step)} | self.figures(step, groups),
+            in_force=self.in_force,
+            **said,
         )
         body = report.model_dump_json().encode()
         self._store.put(self._layout.checkpoint_report(step, 0), body)
@@ -97,6 +130,6 @@ class ScriptedLearner:
                     self.finished = found
                     return
                 self.batches.append(found)
-                report = self.commit(found.step, found.groups)
+                report = self.commit(found.step, found.groups, **self.does(found))
                 await self.announce(http, report)
                 steps = steps - 1 if steps is not None else None

@@ -36,7 +36,7 @@ class Watch:
     """
 
     def __init__(self, job: Job, signals: Sequence[Signal] = SIGNALS) -> None:
-        self._job = job
+        self._jobs = {0: job}
         self._signals = signals
         self._steps = Series()
         self._validations = Series()
@@ -49,6 +49,17 @@ class Watch:
     def validation(self, step: int, figures: Figures) -> None:
         """The weights of a step were validated."""
         self._follow("validation", step, self._validations.put(step, figures))
+
+    def changed(self, step: int, job: Job) -> None:
+        """From a step on the job is another one, since a remedy was taken."""
+        if self._jobs.get(step) != job:
+            self._jobs[step] = job
+            self._judge_all()
+
+    def figures(self, name: str) -> dict[int, float]:
+        """A figure of steps, as far as it is known and kept."""
+        known = zip(self._steps.steps, self._steps.figures, strict=True)
+        return {step: figures[name] for step, figures in known if name in figures}
 
     def verdicts(self) -> list[Verdict]:
         """All signals, the worst first."""
@@ -64,9 +75,10 @@ class Watch:
     def _judge(self, clock: str, step: int) -> None:
         # A validation may end long after later steps: what a step says must not depend on when it does.
         validations = self._validations if clock == "validation" else Series()
-        history = History(self._job, self._steps, validations, step)
+        job = self._jobs[max(since for since in self._jobs if since <= step)]
+        history = History(job, self._steps, validations, step)
         for signal in self._signals:
-            if signal.judged_at(self._job) == clock:
+            if signal.judged_at(job) == clock:
                 before = self._standings[signal.name]
                 self._standings[signal.name] = after(signal, before, signal.judge(history), step)
 

@@ -115,7 +115,7 @@ class CollapseSpec(SpecModel):
     validations = (
         Rule(
             "self.policy != 'Alert' || !has(self.signals)",
-            "spec.collapse.signals has no effect with policy: Alert; remove it, or choose Pause",
+            "spec.collapse.signals has no effect with policy: Alert; remove it, or choose Pause or Remediate",
             lambda self: self.policy != "Alert" or self.signals is None,
             "signals",
         ),
@@ -139,7 +139,8 @@ class CollapseSpec(SpecModel):
     ] = "Alert"
     """Alert leaves the job alone; the signs are in status.signals, the condition Healthy and the metrics.
     Pause stops every pod, as suspend does, when one of `signals` is raised. The learner leaves a checkpoint,
-    and a person has the job go on, by the command in status.pause.resume."""
+    and a person has the job go on, by the command in status.pause.resume. Remediate makes one change at a
+    time, watches 25 steps, and keeps the change or takes it back (docs/remedies.md)."""
     signals: (
         Annotated[
             tuple[SignalName, ...],
@@ -152,8 +153,9 @@ class CollapseSpec(SpecModel):
         ]
         | None
     ) = None
-    """With Pause: the signs that the job stops for. Absent: RewardCollapsed, NothingToTrain,
-    ValidationParted, ScoreParted, EntropyRising, PolicyMismatch and TooFewEffectiveSamples."""
+    """With Pause: the signs that the job stops for. With Remediate: those that something is changed for.
+    Absent: RewardCollapsed, NothingToTrain, ValidationParted, ScoreParted, EntropyRising, PolicyMismatch and
+    TooFewEffectiveSamples."""
     remedies: Annotated[
         tuple[RemedyName, ...],
         Field(max_length=len(REMEDIES)),

@@ -14,6 +14,7 @@ from headway_analysis.measures.tasks import shown as shown_by_task
 from headway_analysis.measures.tasks import summarize as summarize_tasks
 from headway_api.records import GroupRecord, Record
 from headway_api.spec.trust import MeasureSpec
+from headway_coordinator.dataset import position_of
 
 
 class RowResult(Record):
@@ -70,6 +71,11 @@ class Summary(Record):
     def evaluation(self) -> Evaluation:
         """It in a few numbers."""
         return Evaluation(**self.model_dump(include=set(Evaluation._fields)))
+
+    @property
+    def scored(self) -> dict[int, list[float]]:
+        """What every try scored, by row; the rewards, where an environment scores nothing."""
+        return {position_of(group): row.scores or row.rewards for group, row in self.rows.items()}
 
     def covers(self, groups: Collection[str]) -> bool:
         """Whether the groups with these ids, which are in the store, are the ones it was made of."""

@@ -11,8 +11,8 @@ from datetime import UTC, date, datetime
 
 from headway_api.artifacts import Layout
 from headway_api.records import GroupRecord, StepReport, UsageClass, UsageEvent
-from headway_api.store import Store, get_each
-from headway_coordinator.bounds import TOO_OLD
+from headway_api.store import NotFound, Store, get_each
+from headway_coordinator.bounds import GIVEN_UP
 from headway_coordinator.ledger import events
 
 Totals = dict[UsageClass, float]
@@ -56,11 +56,17 @@ class Ledger:
         """Write down a finished group. One given up after it was written down costs what such a one costs."""
         uri, meant = self._layout.usage_of_group(group.key), events.of_group(group)
         found = {uri: self._write(uri, meant)}
-        if meant and group.abandoned is not None and group.abandoned.reason == TOO_OLD.reason:
-            stood = decode(self._store.get(uri))
-            given_up = self._layout.usage_of_given_up(group.key)
-            found[given_up] = self._write(given_up, events.instead(stood, meant))
+        given_up = self._layout.usage_of_given_up(group.key)
+        late = group.abandoned is not None and group.abandoned.reason in GIVEN_UP
+        if late and given_up not in self._seen:
+            found[given_up] = self._write(given_up, events.instead(self._stood(uri), meant))
         self._count(found)
+
+    def _stood(self, uri: str) -> list[UsageEvent]:
+        try:
+            return decode(self._store.get(uri))
+        except NotFound:  # it had cost nothing
+            return []
 
     def step(self, report: StepReport, at: float) -> None:
         """Write down an acknowledged step."""

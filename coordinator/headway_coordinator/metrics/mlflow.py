@@ -39,6 +39,12 @@ class _Item:
 
 
 @dataclass(frozen=True)
+class _Tags:
+    tags: Mapping[str, str]
+    step: int | None = None
+
+
+@dataclass(frozen=True)
 class About:
     """What a run says of its job."""
 
@@ -61,7 +67,9 @@ class Mlflow:
         self._experiment = experiment
         self._about = about
         self._described = False
-        self._items: queue.Queue[_Item | None] = queue.Queue(WAITING_MOST)
+        self._tags: dict[str, str] = {}
+        """What came to be known of it since."""
+        self._items: queue.Queue[_Item | _Tags | None] = queue.Queue(WAITING_MOST)
         self._steps: dict[str, set[int]] = {}
         """Steps of which an earlier process logged a figure, by its name, as far as that was asked."""
         self._thread = threading.Thread(target=self._work, name="mlflow", daemon=True)
@@ -81,12 +89,16 @@ class Mlflow:
         """
         self._put(_Item(dict(figures), step, at_ms, again))
 
+    def tag(self, tags: Mapping[str, str]) -> None:
+        """Say something more of the run, some time soon; never waits. Saying it again changes nothing."""
+        self._put(_Tags(dict(tags)))
+
     def close(self) -> None:
         """Log what is still waiting, for at most `CLOSE_SECONDS`, and end the run. Blocking."""
         self._put(None)
         self._thread.join(CLOSE_SECONDS)
 
-    def _put(self, item: _Item | None) -> None:
+    def _put(self, item: _Item | _Tags | None) -> None:
         """Queue an item, in the place of the oldest where there is no room."""
         while True:
             try:
@@ -118,13 +130,16 @@ class Mlflow:
             self.failures += 1
             logs.event(_log, "mlflow-failed", level=logging.WARNING, error=str(error), failures=self.failures)
 
-    def _send(self, item: _Item) -> None:
+    def _send(self, item: _Item | _Tags) -> None:
         from mlflow.entities import Metric
 
+        if isinstance(item, _Tags):
+            self._tags |= item.tags
+            self._described = False
         run = self.run = self.run or self._find()
         if not self._described:
             self._guarded(lambda: self._describe(run))
-        if item.again and self._has(run, item):
+        if isinstance(item, _Tags) or (item.again and self._has(run, item)):
             return
         metrics = [Metric(name, value, item.at_ms, item.step) for name, value in item.figures.items()]
         for some in _pieces(metrics, BATCH):
@@ -140,7 +155,7 @@ class Mlflow:
         changed = {
             f"{NOW}/{name}": value for name, value in wanted.items() if known.get(name, value) != value
         }
-        tags = [RunTag(name, value) for name, value in {**self._about.tags, **changed}.items()]
+        tags = [RunTag(name, value) for name, value in {**self._about.tags, **changed, **self._tags}.items()]
         for parameters in _pieces(lacking, DESCRIBED_AT_ONCE):
             self._client.log_batch(run.run_id, params=parameters)
         for labels in _pieces(tags, DESCRIBED_AT_ONCE):

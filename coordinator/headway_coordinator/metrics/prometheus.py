@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from headway_api.metrics import JOB_LABELS, UnknownMetricError, family, prometheus_name
+from headway_api.metrics import JOB_LABELS, Family, UnknownMetricError, family, prometheus_name
 
 Labels = Mapping[str, str]
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
@@ -33,6 +33,8 @@ class Exporter:
     def __init__(self, namespace: str, job: str, read: Callable[[], Iterable[Sample]]) -> None:
         self._job = {"namespace": namespace, "job_name": job}
         self._read = read
+        self._most: dict[tuple[str, ...], float] = {}
+        """Of each counter, by its name and labels."""
         self._registry = CollectorRegistry()
         self._registry.register(self)
         self._histograms = {name: self._histogram(name) for name in HISTOGRAMS}
@@ -63,8 +65,18 @@ class Exporter:
         metric = kind(prometheus_name(name), known.help, labels=[*JOB_LABELS, *known.labels])
         for sample in samples:
             labels = {**self._job, **sample.labels}
-            metric.add_metric([labels[key] for key in (*JOB_LABELS, *known.labels)], sample.value)
+            values = [labels[key] for key in (*JOB_LABELS, *known.labels)]
+            metric.add_metric(values, self._counted(known, values, sample.value))
         return metric
+
+    def _counted(self, known: Family, labels: Sequence[str], value: float) -> float:
+        """`value`; of a counter the most it ever was. Prometheus takes one that falls for one that began
+        anew, and counts all of it once more. A bill may fall: tokens that were billed can be withdrawn."""
+        if known.kind != "counter":
+            return value
+        which = (known.name, *labels)
+        self._most[which] = max(value, self._most.get(which, value))
+        return self._most[which]
 
     def _histogram(self, name: str) -> Histogram:
         known = family(name)

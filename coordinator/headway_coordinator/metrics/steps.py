@@ -57,14 +57,14 @@ class StepFigures:
     def batch(self, state: State, *, again: bool) -> BatchFigures | None:
         """The last batch of `state`, if there is one, has been trained; returns what that says of it. Saying
         so twice changes nothing."""
-        if not state.last_batch or state.step in self._batches:
+        report = state.trained
+        if report is None or not state.last_batch or report.step in self._batches:
             return None
-        report = state.reports[-1]
         found = self.of(state.last_batch, report)
-        self._batches.add(state.step)
+        self._batches.add(report.step)
         self._latest |= {"learner": self._latest.get("learner", {}) | report.metrics, "batch": found}
-        self.signals.step(state.step, report.metrics | found)
-        self._log(state.step, report.metrics | found | self.signals.figures(), again)
+        self.signals.step(report.step, report.metrics | found)
+        self._log(report.step, report.metrics | found | self.signals.figures(), again)
         return BatchFigures(step=report.step, groups=report.groups, figures=found)
 
     def validation(self, step: int, found: Figures, *, again: bool) -> None:

@@ -9,16 +9,24 @@ A batch is chosen when the learner first asks for it and stays as it is until it
 finishes meanwhile waits for the next one. A step that was undone by a rollback gets the groups it had: they
 are trained, and billed, as that step's.
 
-A slot returns exactly once: when its group is abandoned, or when it is trained. A group whose rewards
-are uniform keeps its place in its batch, where it has no gradient, and its slot until then.
+A step may be taken without groups: a remedy (docs/remedies.md). Nobody ages by it, since no gradient was
+taken. Where it changes P or S, or goes back to older weights, groups that no step can train any more are
+given up.
+
+A slot returns exactly once: when its group is abandoned or given up, or when it is trained. A group whose
+rewards are uniform keeps its place in its batch, where it has no gradient, and its slot until then.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from headway_coordinator.sampler.choice import CHOICES, Group, Order, feasible
+
+Late = Literal["TooOld", "NoStepLeft", "RolledBack"]
+"""Why a group cannot be trained any more, by the names of `AbandonReason`."""
 
 
 class OutOfOrder(Exception):
@@ -30,7 +38,8 @@ class Active:
     """A group that holds a slot."""
 
     since: int
-    """Learner's step when it started: no token of it was sampled by an older version."""
+    """Learner's step when it started: no token of it was sampled by an older version. Each step without
+    groups since then is added, so that between it and the learner's step are steps with a gradient alone."""
     ended: int | None = None
     """When it finished, in the order of finishing; None while it runs."""
 
@@ -44,7 +53,7 @@ class Sampler:
     max_lag: int
     """S: how many steps older than the learner a trained token may be."""
     steps: int
-    """Steps in all; no group is started that no step can train."""
+    """Most steps in all; no group is started that no step can train."""
     positions: int
     """Groups the data can yield in all epochs."""
     order: Order = "in_order"
@@ -54,6 +63,10 @@ class Sampler:
     """By position."""
     settled: set[int] = field(default_factory=set)
     """Positions trained or abandoned: they never start again."""
+    used: int = 0
+    """Groups trained."""
+    leaving: set[int] = field(default_factory=set)
+    """Positions that were given up while they run: each holds its slot until it has ended."""
     cursor: int = 0
     cut: list[int] | None = None
     """The batch that the learner was given for the next step."""
@@ -71,8 +84,15 @@ class Sampler:
         """How many groups may start now."""
         if self.over:
             return 0
-        wanted = (self.steps - self.step) * self.batch_size
-        return max(0, min(self.slots, wanted) - len(self.active))
+        # Those given up do not count: with `in_order`, groups may wait for an earlier one that is to begin.
+        batches = min(self.steps - self.step, (self.positions - self.used) // self.batch_size)
+        wanted = batches * self.batch_size
+        return max(0, min(self.slots, wanted) - len(self.active) - len(self.leaving))
+
+    @property
+    def total(self) -> int:
+        """Steps there will be, if nothing more is abandoned or changed: the data may end first."""
+        return self.step + max(0, min(self.steps - self.step, self.left // self.batch_size))
 
     @property
     def exhausted(self) -> bool:
@@ -83,7 +103,7 @@ class Sampler:
     @property
     def left(self) -> int:
         """Groups that are neither trained nor abandoned, started or not."""
-        return self.positions - len(self.settled)
+        return self.positions - len(self.settled) - len(self.leaving)
 
     @property
     def done(self) -> bool:
@@ -95,7 +115,7 @@ class Sampler:
         """Whether no further batch can be cut but the one that stands: nothing can train what still runs."""
         if self.cut is None:
             return self.done
-        return self._last(self.step + 1, self.left - self.batch_size)
+        return self._last(self.step + 1, self.left - len(self.cut))
 
     def start(self) -> int | None:
         """Take a slot for the next position in data order; None while no slot or no data is left."""
@@ -113,6 +133,10 @@ class Sampler:
 
     def abandoned(self, position: int) -> None:
         """Nothing can be trained on a running group: it leaves the order and returns its slot."""
+        if position in self.leaving:
+            self.leaving.remove(position)
+            self.settled.add(position)
+            return
         self._running(position)
         del self.active[position]
         self.settled.add(position)
@@ -152,8 +176,30 @@ class Sampler:
         for position in positions:
             del self.active[position]
         self.settled.update(positions)
+        self.used += len(positions)
         self.step = step
         self.cut = None
+
+    def passed(
+        self, step: int, batch_size: int, max_lag: int, *, rolled_back: bool = False
+    ) -> dict[int, Late]:
+        """The learner took `step` without groups; from here on P and S are these.
+
+        Returns the groups that are given up by that. Those that had finished are settled; those that run are
+        `leaving`, and to be ended.
+
+        Args:
+            rolled_back: it went back to older weights. What was sampled before is of a policy that is gone.
+        """
+        if step != self.step + 1 or self.cut is not None:
+            raise OutOfOrder(f"step {step} without groups does not follow step {self.step}")
+        before = [p for p, group in self.active.items() if group.since < step]
+        gone: dict[int, Late] = dict.fromkeys(before if rolled_back else (), "RolledBack")
+        self._give_up(gone)
+        for group in self.active.values():
+            group.since += group.since < step
+        self.step, self.batch_size, self.max_lag = step, batch_size, max_lag
+        return gone | self._give_up(self._late())
 
     def restore(
         self,
@@ -161,7 +207,10 @@ class Sampler:
         settled: Iterable[int],
         finished: Mapping[int, int],
         undone: Mapping[int, Collection[int]] | None = None,
-    ) -> list[int]:
+        *,
+        used: int = 0,
+        changes: bool = False,
+    ) -> dict[int, Late]:
         """State after a restart: what was trained or abandoned, and what waits in the spool.
 
         Returns the waiting groups that cannot be trained in time: they are abandoned. A process that keeps to
@@ -170,11 +219,15 @@ class Sampler:
         Args:
             step: the newest step taken.
             settled: positions that never start again.
-            finished: the oldest version's step of each waiting group, by position.
-            undone: positions of each step that a rollback undid.
+            finished: `Active.since` of each waiting group, by position: no token of it is older.
+            undone: positions of each step with groups that a rollback undid.
+            used: groups trained; they are among the settled.
+            changes: whether a step without groups is to be taken anew. Until then every batch is one of
+                `undone`, and what it leaves time for is looked at when it has been taken.
         """
         self.step = step
-        self.settled = set(settled)
+        self.settled, self.used = set(settled), used
+        self.leaving = set()
         self.active = {p: Active(finished[p], n) for n, p in enumerate(sorted(finished))}
         self._finished = len(finished)
         self.cursor = 0
@@ -184,41 +237,52 @@ class Sampler:
             for number, positions in (undone or {}).items()
             if finished.keys() >= set(positions)
         }
-        late = self._overdue()
-        for position in late:
-            del self.active[position]
-        self.settled.update(late)
+        late = self._give_up({} if changes else self._late())
         self._advance()
         return late
 
     def _last(self, step: int, left: int) -> bool:
         return step >= self.steps or left < self.batch_size
 
-    def _overdue(self) -> list[int]:
-        """Waiting groups that would be too old in any batch, the most urgent of the others going first."""
-        again = [position for step in sorted(self.undone) for position in self.undone[step]]
-        place, late = len(again), []
+    def _late(self) -> dict[int, Late]:
+        """Groups that would be too old in any batch, or that no batch has room for, the most urgent of the
+        others going first."""
+        ahead = [step for step in self.undone if step > self.step]
+        again = {position for step in ahead for position in self.undone[step]}
+        late: dict[int, Late] = {}
+        place = len(ahead) * self.batch_size
         for position in self._queue():
             if position in again:
                 continue
-            group = self.active.get(position)
-            if group is not None and group.since + self.max_lag - self.step < place // self.batch_size:
-                late.append(position)
+            group, batch = self.active.get(position), place // self.batch_size
+            if group is not None and group.since + self.max_lag - self.step < batch:
+                late[position] = "TooOld"
+            elif group is not None and batch >= self.steps - self.step:
+                late[position] = "NoStepLeft"
             else:
                 place += 1
+        return late
+
+    def _give_up(self, late: dict[int, Late]) -> dict[int, Late]:
+        """These leave the order. A step that was to be made of them again is made of others."""
+        for position in late:
+            running = self.active.pop(position).ended is None
+            (self.leaving if running else self.settled).add(position)
+        self.undone = {step: of for step, of in self.undone.items() if not late.keys() & set(of)}
         return late
 
     def _queue(self) -> list[int]:
         """Who is trained after whom, where nobody is lost."""
         if self.order == "in_order":  # what comes before in the data is waited for, started or not
-            return [p for p in range(max(self.active, default=-1) + 1) if p not in self.settled]
+            every = range(max(self.active, default=-1) + 1)
+            return [p for p in every if p not in self.settled and p not in self.leaving]
         return sorted(self.active, key=lambda position: (self.active[position].since, position))
 
     def _groups(self) -> list[Group]:
         return [Group(p, a.since + self.max_lag - self.step, a.ended) for p, a in self.active.items()]
 
     def _advance(self) -> None:
-        while self.cursor in self.settled or self.cursor in self.active:
+        while self.cursor in self.settled or self.cursor in self.active or self.cursor in self.leaving:
             self.cursor += 1
 
     def _out_of_order(self, chosen: list[int]) -> bool:

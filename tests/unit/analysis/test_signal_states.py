@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -155,6 +156,32 @@ def test_what_a_step_says_does_not_depend_on_validations() -> None:
     watch.validation(0, {"v": 1.0})
     watch.step(1, {"x": 1.0})
     assert seen == [[]]
+
+
+def test_a_job_that_was_changed_is_judged_by_what_it_was_at_each_step() -> None:
+    def judge(history: History) -> Reading | None:
+        bound = history.job.max_steps_off_policy
+        return Reading(Level.OVER if bound == 0 else Level.CLEAR, bound, 0.0, "")
+
+    signal = a_signal(judge, raise_after=1)
+    live, restarted = Watch(JOB, [signal]), Watch(JOB, [signal])
+    other = replace(JOB, max_steps_off_policy=0)
+    for step in (1, 2):
+        live.step(step, {"x": 1.0})
+    live.changed(3, other)
+    assert state_of(live).state == "Clear"
+    live.step(4, {"x": 1.0})
+    for step in (1, 2, 4):
+        restarted.step(step, {"x": 1.0})
+    restarted.changed(3, other)
+    assert state_of(live) == state_of(restarted)
+    assert (state_of(live).state, state_of(live).since) == ("Raised", 4)
+
+
+def test_a_figure_is_had_by_step() -> None:
+    watch = watch_of({1: 2.0, 2: math.nan, 3: 4.0})
+    assert watch.figures("x") == {1: 2.0, 3: 4.0}
+    assert watch.figures("y") == {}
 
 
 def test_a_long_job_keeps_its_first_and_its_last_steps() -> None:

@@ -43,6 +43,7 @@ def test_every_kind_of_key_is_there() -> None:
         "incarnations",
         "rows.sha256",
         "learners",
+        "remedies",
         "latest.json",
         "mlflow-run",
         "mlflow-runs",

@@ -70,7 +70,7 @@ def test_a_field_is_written_or_says_that_it_is_not() -> None:
     found = list(fields(RLTrainingJobStatus))
     unwritten = {path for path, is_written, _ in found if not is_written}
     assert unwritten == {path for path, _, says_so in found if says_so}
-    assert unwritten == {"usage.accelerator_seconds", "remediations"}
+    assert unwritten == {"usage.accelerator_seconds"}
 
 
 def test_a_state_is_reached_or_says_that_it_is_not() -> None:

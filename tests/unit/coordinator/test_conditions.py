@@ -345,6 +345,8 @@ def test_the_answer_to_a_written_status_says_what_others_wrote(tmp_path: Path) -
     scaled = Api({"spec": {"rollout": {"replicas": 3}}, "status": {}})
     assert status.kubernetes_sink(job(tmp_path), scaled)({}) == status.Heard(3)
     assert status.kubernetes_sink(job(tmp_path), Api({"status": {}}))({}) == status.Heard()
+    ordered = Api({"metadata": {"annotations": {"headway.dev/remedy": "OnPolicy@2", "a/b": "c"}}})
+    assert status.kubernetes_sink(job(tmp_path), ordered)({}) == status.Heard(remedy="OnPolicy@2")
     given_up = {"name": "large", "lostReason": "ModelNotFound", "lostMessage": "there is none"}
     without = Api({"status": {"candidates": [{"name": "small"}, given_up]}})
     heard = status.kubernetes_sink(job(tmp_path), without)({})

@@ -6,13 +6,24 @@ from collections import Counter
 from datetime import date
 from pathlib import Path
 
+import pytest
 from episodes import CACHED, PROMPT, SAMPLED, a_group, sealed, version
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headway_api import prices
 from headway_api.artifacts import Layout
-from headway_api.records import Canary, GroupRecord, Outcome, Purpose, StepReport, UsageClass, WeightsManifest
+from headway_api.records import (
+    Abandoned,
+    AbandonReason,
+    Canary,
+    GroupRecord,
+    Outcome,
+    Purpose,
+    StepReport,
+    UsageClass,
+    WeightsManifest,
+)
 from headway_api.store import FileStore
 from headway_coordinator.ledger import events
 from headway_coordinator.ledger.segments import Ledger, decode, encode, fold, total
@@ -178,3 +189,35 @@ def test_usage_shows_the_classes_and_their_cost() -> None:
     assert shown.sandbox_seconds == "3"
     assert shown.cost == "0.40"
     assert shown.price_book == "default@2026-01-01"
+
+
+@pytest.mark.parametrize("reason", ["TooOld", "RolledBack", "NoStepLeft"])
+@pytest.mark.parametrize("turns", [0, 2])
+def test_what_was_billed_of_a_group_that_is_given_up_is_withdrawn(
+    tmp_path: Path, reason: AbandonReason, turns: int
+) -> None:
+    """Also where its agents never got to a turn, and nothing is discarded of it."""
+    store, layout = FileStore(), Layout(f"file://{tmp_path}", "ns", "job", "uid")
+    episodes = [sealed("t0-000000", index, turns=turns) for index in range(2)]
+    group = a_group("t0-000000", [1.0, 0.0]).model_copy(update={"episodes": episodes})
+    ledger = Ledger(store, layout)
+    ledger.group(group)
+    assert (ledger.episodes, total(ledger.days)[UsageClass.SANDBOX_SECONDS]) == (2, 3.0)
+    late = group.model_copy(update={"abandoned": Abandoned(reason=reason, message="late")})
+    for _ in range(2):
+        ledger.group(late)
+        assert ledger.episodes == 0
+        assert total(ledger.days) == totals(late)
+    successor = Ledger(store, layout)
+    successor.load()
+    successor.group(late)
+    assert total(successor.days) == totals(late)
+
+
+def test_a_group_that_cost_nothing_is_given_up_for_nothing(tmp_path: Path) -> None:
+    ledger = Ledger(FileStore(), Layout(f"file://{tmp_path}", "ns", "job", "uid"))
+    none = a_group("t0-000000", []).model_copy(
+        update={"abandoned": Abandoned(reason="RolledBack", message="late")}
+    )
+    ledger.group(none)
+    assert ledger.days == {}

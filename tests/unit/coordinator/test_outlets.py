@@ -47,6 +47,28 @@ def test_metrics_carry_the_job_and_their_labels() -> None:
     assert found["headway_episodes_seconds_count", None].value == 1
 
 
+def test_a_bill_that_falls_is_not_counted_once_more() -> None:
+    """Prometheus would take it for a counter that began anew."""
+    now = {"sample": 12.0, "train": 3.0}
+    exporter = Exporter(
+        "ns", "job", lambda: [Sample("usage/tokens", value, {"class": name}) for name, value in now.items()]
+    )
+
+    def shown() -> dict[str, float]:
+        found = text_string_to_metric_families(exporter.text().decode())
+        return {sample.labels["class"]: sample.value for known in found for sample in known.samples}
+
+    seen = [shown()]
+    for sample, train in ((8.0, 4.0), (13.0, 4.0)):
+        now |= {"sample": sample, "train": train}
+        seen.append(shown())
+    assert seen == [
+        {"sample": 12, "train": 3},
+        {"sample": 12, "train": 4},
+        {"sample": 13, "train": 4},
+    ]
+
+
 def test_a_number_without_a_family_is_a_mistake() -> None:
     with pytest.raises(UnknownMetricError):
         Exporter("ns", "job", lambda: [Sample("made/up", 1)]).text()
@@ -195,6 +217,16 @@ def test_a_run_has_its_jobs_parameters_and_a_page(tmp_path: Path) -> None:
         assert found.run.url == "http://mlflow:5000/#/experiments/7/runs/run-1"
     assert server.params == {"lora_rank": "32", "max_steps": "50"}, "MLflow never changes a parameter"
     assert server.tags == {"headway.dev/job": "job", f"{NOW}/max_steps": "80"}
+
+
+def test_what_comes_to_be_known_of_a_run_is_said_until_it_is_heard(tmp_path: Path) -> None:
+    server = Server(down=1)
+    found = tracker(server, tmp_path)
+    found.tag({"a": "1", "b": "1"})
+    found.tag({"a": "2"})
+    found.close()
+    assert found.failures == 1
+    assert server.tags == {"headway.dev/job": "job", "a": "2", "b": "1"}
 
 
 def test_figures_are_logged_though_parameters_cannot_be(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Callable
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given
@@ -24,8 +25,16 @@ def started(order: Order, size: int, lag: int, *, steps: int = 10) -> Sampler:
     return sampler
 
 
+class Change(NamedTuple):
+    """What a step without groups brought."""
+
+    size: int
+    lag: int
+    rolled_back: bool
+
+
 class Schedule(RuleBasedStateMachine):
-    """Starts, finishes, abandons, cuts and acknowledges in any order the rule allows, with restarts."""
+    """Starts, ends, cuts, changes and acknowledges in any order the rule allows, with restarts."""
 
     @initialize(
         order=st.sampled_from(ORDERS),
@@ -34,7 +43,10 @@ class Schedule(RuleBasedStateMachine):
         positions=st.integers(4, 60),
     )
     def begin(self, order: Order, size: int, lag: int, positions: int) -> None:
-        self.sampler = Sampler(size, lag, min(12, positions // size), positions, order)
+        self.sampler = Sampler(size, lag, 12, positions, order)
+        self.begun = Change(size, lag, rolled_back=False)
+        self.changes: dict[int, Change] = {}
+        """By step; also of a step that was rolled back, for it is taken anew."""
         self.since: dict[int, int] = {}
         self.returned: dict[int, int] = {}
         self.trained: list[int] = []
@@ -44,7 +56,16 @@ class Schedule(RuleBasedStateMachine):
         """What each step was made of, also after a rollback of it."""
 
     def running(self) -> list[int]:
-        return [p for p, group in self.sampler.active.items() if group.ended is None]
+        idle = [p for p, group in self.sampler.active.items() if group.ended is None]
+        return idle + sorted(self.sampler.leaving)
+
+    def age(self, position: int) -> int:
+        """Steps with a gradient since a group started."""
+        since, now = self.since[position], self.sampler.step
+        return now - since - sum(since < step <= now for step in self.changes)
+
+    def in_force(self, step: int) -> Change:
+        return next((self.changes[s] for s in sorted(self.changes, reverse=True) if s <= step), self.begun)
 
     @rule()
     def start(self) -> None:
@@ -56,24 +77,41 @@ class Schedule(RuleBasedStateMachine):
     @rule(data=st.data())
     def end(self, data: st.DataObject) -> None:
         position = data.draw(st.sampled_from(self.running()))
-        if data.draw(st.integers(0, 3)):
+        if data.draw(st.integers(0, 3)) and position not in self.sampler.leaving:
             self.sampler.finished(position)
         else:
             self.abandon(position)
 
+    @precondition(lambda self: self.sampler.step + 1 not in self.changes)
     @precondition(lambda self: self.sampler.batch() is not None)
     @rule()
     def ask(self) -> None:
         self.given = self.sampler.take()
         self.stop_doomed()
 
+    @precondition(lambda self: self.sampler.step + 1 not in self.taken)
+    @precondition(lambda self: not self.sampler.done)
+    @precondition(lambda self: self.sampler.cut is None and self.given is None)
+    @rule(size=st.integers(1, 4), lag=st.integers(0, 3), rolled_back=st.booleans())
+    def change(self, size: int, lag: int, rolled_back: bool) -> None:
+        """A remedy. One that a rollback undid is the one it was."""
+        step = self.sampler.step + 1
+        change = self.changes.setdefault(step, Change(size, lag, rolled_back))
+        late = self.sampler.passed(step, change.size, change.lag, rolled_back=change.rolled_back)
+        for position in late.keys() - self.sampler.leaving:
+            self.returned[position] = self.returned.get(position, 0) + 1
+        if change.rolled_back:
+            assert all(self.since[p] >= step for p in self.sampler.active), "of a policy that is gone"
+        self.stop_doomed()
+
     @precondition(lambda self: self.given is not None)
     @rule()
     def acknowledge(self) -> None:
         assert self.given is not None
-        assert len(set(self.given)) == self.sampler.batch_size
+        assert len(set(self.given)) == len(self.given)
+        assert len(self.given) == self.sampler.batch_size or self.sampler.step + 1 in self.taken
         for position in self.given:
-            assert self.sampler.step - self.since[position] <= self.sampler.max_lag
+            assert self.age(position) <= self.sampler.max_lag
             self.returned[position] = self.returned.get(position, 0) + 1
         if self.sampler.order == "in_order":
             assert not self.trained or self.given[0] > max(self.trained)
@@ -85,6 +123,8 @@ class Schedule(RuleBasedStateMachine):
         self.stop_doomed()
 
     def abandon(self, position: int) -> None:
+        """It held its slot until now."""
+        assert position in self.sampler.active or position in self.sampler.leaving
         self.sampler.abandoned(position)
         self.returned[position] = self.returned.get(position, 0) + 1
         self.stop_doomed()
@@ -106,7 +146,7 @@ class Schedule(RuleBasedStateMachine):
     def roll_back(self, data: st.DataObject) -> None:
         """A person sets the pointer back: the groups of the steps beyond wait in the spool again."""
         to = data.draw(st.integers(0, self.sampler.step - 1))
-        again = {p for step in range(to + 1, self.sampler.step + 1) for p in self.taken[step]}
+        again = {p for step in range(to + 1, self.sampler.step + 1) for p in self.taken.get(step, [])}
         self.trained = [p for p in self.trained if p not in again]
         self.returned = {p: times for p, times in self.returned.items() if p not in again}
         self.successor(to, again)
@@ -115,15 +155,25 @@ class Schedule(RuleBasedStateMachine):
     def successor(self, step: int, again: frozenset[int] | set[int] = frozenset()) -> None:
         old = self.sampler
         finished = {p for p, group in old.active.items() if group.ended is not None} | again
-        self.sampler = Sampler(old.batch_size, old.max_lag, old.steps, old.positions, old.order)
+        now = self.in_force(step)
+        self.sampler = Sampler(now.size, now.lag, old.steps, old.positions, old.order)
         undone = {number: groups for number, groups in self.taken.items() if number > step}
-        late = self.sampler.restore(step, old.settled - again, {p: self.since[p] for p in finished}, undone)
-        assert late == [], "whoever keeps to the rule leaves nothing that is too old"
+        idle = [number for number in self.changes if number <= step]
+        since = {p: self.since[p] + sum(self.since[p] < number for number in idle) for p in finished}
+        late = self.sampler.restore(
+            step,
+            old.settled - again,
+            since,
+            undone,
+            used=len(self.trained),
+            changes=self.changes_again(step),
+        )
+        assert late == {}, "whoever keeps to the rule leaves nothing that is too old"
 
     @invariant()
     def slots_are_overbooked_by_nothing_but_a_rollback(self) -> None:
-        again = {p for groups in self.sampler.undone.values() for p in groups}
-        assert len(self.sampler.active.keys() - again) <= self.sampler.slots
+        if not self.changes_again(self.sampler.step):
+            assert len(self.sampler.active.keys() - self.pinned()) <= self.sampler.slots
 
     @invariant()
     def a_slot_returns_exactly_once(self) -> None:
@@ -131,16 +181,29 @@ class Schedule(RuleBasedStateMachine):
         assert self.sampler.settled == set(self.returned)
         assert not self.sampler.settled & self.sampler.active.keys()
 
+    def changes_again(self, step: int) -> bool:
+        """Whether a change is ahead that a rollback undid."""
+        return any(number > step for number in self.changes)
+
+    def pinned(self) -> set[int]:
+        """Groups of steps that a rollback undid."""
+        return {p for groups in self.sampler.undone.values() for p in groups}
+
     @invariant()
-    def nothing_is_started_that_no_step_can_train(self) -> None:
-        assert len(self.sampler.active) <= (self.sampler.steps - self.sampler.step) * self.sampler.batch_size
+    def nothing_is_kept_that_no_step_can_train(self) -> None:
+        if self.changes_again(self.sampler.step):
+            return
+        ahead = {step for step in self.sampler.undone if step > self.sampler.step}
+        left = self.sampler.steps - self.sampler.step - len(ahead)
+        assert len(self.sampler.active.keys() - self.pinned()) <= left * self.sampler.batch_size
 
     @invariant()
     def for_what_runs_there_is_a_batch_to_come(self) -> None:
         if self.running():
-            given = 0 if self.sampler.cut is None else 1
-            assert self.sampler.step + given < self.sampler.steps
-            assert self.sampler.left - given * self.sampler.batch_size >= self.sampler.batch_size
+            cut = self.sampler.cut or []
+            leaving = {*self.running()} <= self.sampler.leaving
+            assert leaving or self.sampler.step + bool(cut) < self.sampler.steps
+            assert leaving or self.sampler.left - len(cut) >= self.sampler.batch_size
 
     @invariant()
     def where_no_batch_can_be_cut_nothing_begins(self) -> None:
@@ -156,9 +219,14 @@ class Schedule(RuleBasedStateMachine):
     @invariant()
     def there_is_always_a_way_on(self) -> None:
         later = copy.deepcopy(self.sampler)
+        while later.step + 1 in self.changes:
+            again = self.changes[later.step + 1]
+            later.passed(later.step + 1, again.size, again.lag, rolled_back=again.rolled_back)
         while not later.done and later.batch() is None:
             idle = [p for p, group in later.active.items() if group.ended is None]
-            assert idle or later.free, "nothing runs, nothing may start, and no batch can be cut"
+            assert idle or later.leaving or later.free, "nothing runs or may start, and no batch can be cut"
+            for position in sorted(later.leaving):
+                later.abandoned(position)
             for position in idle:
                 later.finished(position)
             later.start()
@@ -232,6 +300,16 @@ def test_in_order_waits_for_a_group_that_died_with_its_coordinator() -> None:
     assert sampler.batch() is None
     sampler.finished(2)
     assert sampler.batch() == [2, 3]
+
+
+def test_in_order_begins_again_what_a_later_group_waits_for() -> None:
+    """Of two batches' groups one was lost: three are left, and one of them died with its coordinator."""
+    sampler = Sampler(batch_size=2, max_lag=1, steps=12, positions=4)
+    sampler.restore(step=0, settled=[1], finished={0: 0, 3: 0})
+    assert sampler.batch() is None
+    assert sampler.start() == 2
+    sampler.finished(2)
+    assert sampler.batch() == [0, 2]
 
 
 @pytest.mark.parametrize(
@@ -328,7 +406,7 @@ def test_whatever_a_predecessor_left_what_is_kept_of_it_is_trained_in_time(
     since = data.draw(st.dictionaries(st.integers(0, 25), st.integers(step - 6, step), max_size=20))
     sampler = Sampler(size, lag, steps=step + 12, positions=80, order=order)
     late = sampler.restore(step, (), since)
-    assert late == sampler.restore(step, (), since)
+    assert late.keys() == sampler.restore(step, (), since).keys()
     assert not sampler.active.keys() & set(late)
     assert sampler.settled == set(late)
     while not sampler.done:

@@ -19,11 +19,12 @@ from headway_api.records import Abandoned, Batch, EpisodeRecord, StepReport, Usa
 from headway_api.sandbox_api import PoolState, Problem
 from headway_coordinator import stall
 from headway_coordinator import training as training_module
-from headway_coordinator.bounds import NO_STEP_LEFT, check_lag, steps_in
+from headway_coordinator.bounds import NO_STEP_LEFT, as_of, check_lag
 from headway_coordinator.engines.router import Endpoint, Router
 from headway_coordinator.episode import Task
 from headway_coordinator.ledger.segments import Ledger, total
 from headway_coordinator.sampler.choice import CHOICES, Order
+from headway_coordinator.sampler.slots import Sampler
 from headway_coordinator.spool import decode
 from headway_coordinator.stall import AFTER_SECONDS, LEARNER_SECONDS, culprit, training_watch
 from headway_coordinator.training import Conflict
@@ -231,7 +232,7 @@ async def test_the_api_refuses_strangers_and_nonsense(tmp_path: Path) -> None:
 async def test_a_stale_batch_ends_the_coordinator_in_its_own_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stale(batch: Batch, max_lag: int) -> None:
+    def stale(batch: Batch, max_lag: int, idle: list[int], went_back: int) -> None:
         raise JobError("StaleBatch", "too old")
 
     monkeypatch.setattr(training_module, "check_lag", stale)
@@ -252,10 +253,25 @@ def test_a_stale_batch_is_never_handed_out() -> None:
         check_lag(fresh, max_lag=0)
 
 
-def test_a_batch_is_never_smaller_than_its_size() -> None:
-    assert steps_in(5, spec()) == 4
-    assert steps_in(1, spec()) == 2
-    assert steps_in(0, spec()) == 0
+def test_steps_without_groups_age_nobody() -> None:
+    assert [as_of(step, [4, 5, 8]) for step in (3, 4, 5, 8)] == [6, 6, 6, 8]
+    batch = Batch(step=6, epoch=0, groups=[a_group("t0-000000", [0.0, 1.0], step=3)])
+    check_lag(batch, max_lag=0, idle=[4, 5])
+    with pytest.raises(JobError, match="is a fault of Headway"):
+        check_lag(batch, max_lag=0, idle=[4])
+
+
+def test_what_the_job_went_back_from_is_never_handed_out() -> None:
+    batch = Batch(step=6, epoch=0, groups=[a_group("t0-000000", [0.0, 1.0], step=4)])
+    check_lag(batch, max_lag=3, idle=[5], went_back=4)
+    with pytest.raises(JobError, match="is a fault of Headway"):
+        check_lag(batch, max_lag=3, idle=[5], went_back=5)
+
+
+@pytest.mark.parametrize(("rows", "steps"), [(5, 4), (1, 2), (0, 0)])
+def test_a_batch_is_never_smaller_than_its_size(rows: int, steps: int) -> None:
+    sampler = Sampler(batch_size=2, max_lag=1, steps=4, positions=4 * rows)
+    assert sampler.total == steps
 
 
 async def test_a_stall_names_its_culprit(tmp_path: Path) -> None:

@@ -1,0 +1,229 @@
+"""The remedies: what each changes, when it applies, and which signs it is meant against."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from headway_api.in_force import InForce
+from headway_api.remedies import NotApplicable, applied, largest_rank, wider
+from headway_api.signals import SignalName as S
+from headway_api.spec.algorithm import Kl
+from headway_api.spec.training import RLTrainingJobSpec
+from headway_api.spec.trust import RemedyName
+
+SLOWER: Final = 1 / 3
+"""Half an order of magnitude: the usual step of a search for a learning rate. The default 4e-5 becomes
+1.3e-5, near the 1e-5 that some models want."""
+PENALTY: Final = 0.001
+"""The coefficient that spec.algorithm.kl names as usual."""
+LEAST_GROUP: Final = 2
+"""An episode is judged against its group."""
+LARGEST_BATCH: Final = 4096
+
+
+class NotNow(ValueError):
+    """A remedy does not apply now; says why."""
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """What a remedy goes by."""
+
+    spec: RLTrainingJobSpec
+    """The job's own."""
+    now: RLTrainingJobSpec
+    """With what is in force."""
+    back: Sequence[int]
+    """Steps that it would help to go back to, the one most wanted first."""
+    groups_left: int
+    """Training groups that the data can still yield."""
+    least_batches: int
+    """Batches that must be left of them."""
+
+
+Change = Callable[[Circumstances], Mapping[str, Any]]
+"""What is to be in force by it, as fields of InForce. Raises NotNow."""
+
+
+def roll_back(found: Circumstances) -> Mapping[str, Any]:
+    """Weights and optimizer become those of a validated step; no setting changes."""
+    if not found.back:
+        raise NotNow("no validated step is better than the job is now")
+    return {}
+
+
+def on_policy(found: Circumstances) -> Mapping[str, Any]:
+    """maxStepsOffPolicy 0."""
+    if found.now.algorithm.max_steps_off_policy == 0:
+        raise NotNow("maxStepsOffPolicy is 0 already")
+    return {"max_steps_off_policy": 0}
+
+
+def cispo_to_ppo(found: Circumstances) -> Mapping[str, Any]:
+    """ppo with its bounds, 0.8 and 1.2."""
+    if found.now.algorithm.loss != "cispo":
+        raise NotNow(f"the loss is {found.now.algorithm.loss} and not cispo")
+    return {"loss": "ppo", "clip": None}
+
+
+def lower_learning_rate(found: Circumstances) -> Mapping[str, Any]:
+    """A third of it, to two digits."""
+    return {"learning_rate": float(f"{SLOWER * found.now.optimizer.learning_rate:.2g}")}
+
+
+def smaller_groups(found: Circumstances) -> Mapping[str, Any]:
+    """Half of groupSize."""
+    size = found.now.algorithm.group_size
+    if size <= LEAST_GROUP:
+        raise NotNow(f"groupSize is {size}: an episode must have another to be compared with")
+    return {"group_size": max(LEAST_GROUP, size // 2)}
+
+
+def larger_batch(found: Circumstances) -> Mapping[str, Any]:
+    """Twice batchSize."""
+    size = 2 * found.now.algorithm.batch_size
+    if size > LARGEST_BATCH:
+        raise NotNow(f"batchSize cannot be above {LARGEST_BATCH}")
+    if found.groups_left < size * found.least_batches:
+        raise NotNow(
+            f"{found.groups_left} groups are left in the data: fewer than {found.least_batches} batches of "
+            f"{size}"
+        )
+    return {"batch_size": size}
+
+
+def wider_adapter(found: Circumstances) -> Mapping[str, Any]:
+    """Twice rank and alpha."""
+    lora, most = found.now.model.effective_lora, largest_rank(found.spec.model, found.spec.collapse)
+    if lora is None or most is None:
+        raise NotNow("every weight of the model is trained: there is no adapter")
+    grown = wider(lora)
+    if grown is None:
+        raise NotNow(f"an adapter of rank {lora.rank} and alpha {lora.alpha} cannot be twice as wide")
+    if grown.rank > most:
+        raise NotNow(
+            f"rollout servers were started with room for adapters of rank {most}; they have room for one "
+            "twice as wide as spec.model.lora says where spec.collapse.policy is Remediate and its remedies "
+            "name WiderAdapter"
+        )
+    return {"adapter": grown}
+
+
+def reference_kl(found: Circumstances) -> Mapping[str, Any]:
+    """A penalty on distance from the base model."""
+    if found.now.algorithm.kl.coefficient > 0:
+        raise NotNow(f"the penalty has a coefficient already, {found.now.algorithm.kl.coefficient:g}")
+    return {"kl": Kl(coefficient=PENALTY)}
+
+
+CHANGES: Final[Mapping[RemedyName, Change]] = {
+    "RollBack": roll_back,
+    "OnPolicy": on_policy,
+    "CispoToPpo": cispo_to_ppo,
+    "LowerLearningRate": lower_learning_rate,
+    "SmallerGroups": smaller_groups,
+    "LargerBatch": larger_batch,
+    "WiderAdapter": wider_adapter,
+    "ReferenceKl": reference_kl,
+}
+
+_DRIFT: Final[tuple[RemedyName, ...]] = ("OnPolicy",)
+_BROKEN: Final[tuple[RemedyName, ...]] = ("RollBack", "LowerLearningRate")
+
+FITS: Final[Mapping[S, tuple[RemedyName, ...]]] = {
+    # The practice guide's table: a drop to zero, and groups that score alike.
+    S.REWARD_COLLAPSED: ("RollBack", "OnPolicy", "CispoToPpo"),
+    S.GROUPS_UNIFORM: ("SmallerGroups", "LargerBatch"),
+    S.NOTHING_TO_TRAIN: ("RollBack", "SmallerGroups", "LargerBatch"),
+    # Held-out rows got worse: back to where they were best, and closer to the base model.
+    S.VALIDATION_PARTED: ("RollBack", "ReferenceKl"),
+    S.SCORE_PARTED: ("RollBack", "ReferenceKl"),
+    S.ENTROPY_FALLING: ("ReferenceKl", "LowerLearningRate"),
+    S.ENTROPY_RISING: _BROKEN,
+    S.GRADIENT_SPIKING: ("LowerLearningRate",),
+    # Tokens of another policy than the trained one: the less of them, the younger they are.
+    S.POLICY_MISMATCH: _DRIFT,
+    S.MISMATCH_TAIL: _DRIFT,
+    S.TOO_FEW_EFFECTIVE_SAMPLES: _DRIFT,
+    S.TOKENS_MASKED: _DRIFT,
+    S.STALENESS_AT_BOUND: _DRIFT,
+    S.RATIOS_CLIPPED: ("OnPolicy", "LowerLearningRate"),
+    # The policy writes what it never wrote before.
+    S.LENGTH_EXPLODING: _BROKEN,
+    S.TOOL_CALLS_MALFORMED: _BROKEN,
+    S.REPETITION: _BROKEN,
+    S.TOOL_CALLS_INFLATING: ("ReferenceKl",),
+    S.TASKS_DIVERGING: ("LargerBatch",),
+}
+"""Remedies that are tried first against a sign; the others follow."""
+
+BEYOND: Final[frozenset[S]] = frozenset(
+    {
+        S.REWARD_FLAT,
+        S.REWARD_ONE_SIDED,
+        S.PERMANENT_FAILURES,
+        S.TURNS_TRUNCATED,
+        S.CONTEXT_FULL,
+        S.EPISODES_TIMED_OUT,
+        S.TURNS_EXHAUSTED,
+    }
+)
+"""Signs that no remedy is taken against: what causes them lies in the reward, the environment or a limit of
+the spec, and is a person's to change."""
+
+
+def ordered(signal: S, listed: Sequence[RemedyName]) -> list[RemedyName]:
+    """The remedies of a job in the order in which they are tried against a sign.
+
+    Those that fit it come first. Among them, and among the others, the job's own order counts.
+    """
+    if signal in BEYOND:
+        return []
+    fits = FITS.get(signal, ())
+    return sorted(listed, key=lambda name: name not in fits)
+
+
+def changed(name: RemedyName, found: Circumstances, in_force: InForce, number: int) -> InForce:
+    """What is in force by a remedy, which gets the number given.
+
+    Raises:
+        NotNow: it does not apply, or the spec does not go with it.
+    """
+    after = in_force.model_copy(update={**CHANGES[name](found), "number": number})
+    try:
+        applied(found.spec, after)
+    except NotApplicable as wrong:
+        raise NotNow(str(wrong)) from wrong
+    return after
+
+
+def reverted(now: InForce, was: InForce, became: InForce, number: int) -> InForce:
+    """What is in force once a change is taken back: what it set is as it was, all else as it is."""
+    undone = {name: getattr(was, name) for name in became.set_apart(was)}
+    return now.model_copy(update={**undone, "number": number})
+
+
+def told(before: RLTrainingJobSpec, after: RLTrainingJobSpec) -> str:
+    """What is different, in words of the spec; empty where nothing is."""
+    return ", ".join(_differences(before, after))
+
+
+def _differences(before: RLTrainingJobSpec, after: RLTrainingJobSpec) -> Iterator[str]:
+    old, new = before.algorithm, after.algorithm
+    if old.loss != new.loss:
+        clip = new.effective_clip
+        bounds = "" if clip is None else f", its bounds {clip.low:g} and {clip.high:g}"
+        yield f"loss {old.loss} -> {new.loss}{bounds}"
+    pairs = {
+        "maxStepsOffPolicy": (old.max_steps_off_policy, new.max_steps_off_policy),
+        "learningRate": (before.optimizer.learning_rate, after.optimizer.learning_rate),
+        "groupSize": (old.group_size, new.group_size),
+        "batchSize": (old.batch_size, new.batch_size),
+        "kl.coefficient": (old.kl.coefficient, new.kl.coefficient),
+    }
+    lora, grown = before.model.effective_lora, after.model.effective_lora
+    if lora is not None and grown is not None:
+        pairs |= {"lora.rank": (lora.rank, grown.rank), "lora.alpha": (lora.alpha, grown.alpha)}
+    yield from (f"{name} {was:g} -> {now:g}" for name, (was, now) in pairs.items() if was != now)

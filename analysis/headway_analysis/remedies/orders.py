@@ -1,0 +1,37 @@
+"""What a person may order: the annotation `headway.dev/remedy` on a job.
+
+OnPolicy       the remedy of that name
+OnPolicy@2     the same once more: each wording is carried out once
+Undo           what was changed last is taken back
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, Literal
+
+from headway_api.spec.trust import REMEDIES, RemedyName
+
+UNDO: Final = "Undo"
+_ORDER: Final = re.compile(r"([A-Za-z]+)(@[0-9]{1,9})?")
+
+
+class NotAnOrder(ValueError):
+    """Nobody can tell what is wanted; says what to write instead."""
+
+
+def read(order: str) -> RemedyName | Literal["Undo"]:
+    """The remedy that an annotation names.
+
+    Raises:
+        NotAnOrder: it names none.
+    """
+    found = _ORDER.fullmatch(order.strip())
+    name = None if found is None else found[1]
+    if name == UNDO:
+        return "Undo"
+    for remedy in REMEDIES:
+        if name == remedy:
+            return remedy
+    names = ", ".join((*REMEDIES, UNDO))
+    raise NotAnOrder(f"it names no remedy; write one of {names}, or NAME@2 to repeat one")

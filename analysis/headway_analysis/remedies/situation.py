@@ -1,0 +1,89 @@
+"""What is known of a job when its next step is to be made."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from headway_analysis.remedies.course import Course
+from headway_analysis.signals.definition import Level
+from headway_analysis.signals.watch import Verdict
+from headway_api.in_force import InForce
+from headway_api.records import StepReport
+from headway_api.remedies import applied
+from headway_api.signals import SignalName
+from headway_api.spec.training import RLTrainingJobSpec
+
+
+@dataclass(frozen=True)
+class Validated:
+    """A validation that is complete."""
+
+    step: int
+    score: float
+    """Mean external score."""
+    rows: Mapping[int, Sequence[float]]
+    """The external score of each try on each row; the reward of an environment that scores nothing."""
+
+
+def is_over(verdict: Verdict) -> bool:
+    """Whether a signal is raised, and its last reading says so."""
+    standing = verdict.standing
+    over = standing.reading is None or standing.reading.level is Level.OVER
+    return standing.state == "Raised" and over
+
+
+@dataclass(frozen=True)
+class Situation:
+    """Nothing in it changes."""
+
+    spec: RLTrainingJobSpec
+    """The job's own."""
+    reports: Sequence[StepReport]
+    """Of the steps that stand, oldest first; at least that of step 0."""
+    course: Course
+    verdicts: Sequence[Verdict] = ()
+    """The signals as they are after the newest step, the worst first."""
+    acting: Collection[SignalName] = frozenset()
+    """Signals that something may be changed for."""
+    rewards: Mapping[int, float] = field(default_factory=dict)
+    """Mean training reward of each step that has trained."""
+    validations: Sequence[Validated] = ()
+    """The best first."""
+    steps: int = 0
+    """Steps in all, as things stand."""
+    groups_left: int = 0
+    """Training groups that the data can still yield."""
+
+    @property
+    def step(self) -> int:
+        """Steps taken."""
+        return self.reports[-1].step
+
+    @property
+    def in_force(self) -> InForce:
+        """What the next step is trained under, if nothing is changed."""
+        return self.reports[-1].in_force
+
+    @cached_property
+    def now(self) -> RLTrainingJobSpec:
+        """The spec with what is in force."""
+        return applied(self.spec, self.in_force)
+
+    @property
+    def raised(self) -> list[Verdict]:
+        """Raised signals that something may be changed for, the gravest first. None is about to clear."""
+        return [
+            verdict for verdict in self.verdicts if verdict.signal.name in self.acting and is_over(verdict)
+        ]
+
+    def verdict(self, name: SignalName) -> Verdict | None:
+        """What is so of a signal."""
+        return next((verdict for verdict in self.verdicts if verdict.signal.name == name), None)
+
+    def rank(self, step: int) -> int:
+        """Rank of the adapter that a step left; 0 where every weight is trained."""
+        adapter = next((r.in_force.adapter for r in self.reports if r.step == step), None)
+        lora = adapter or self.spec.model.effective_lora
+        return 0 if lora is None else lora.rank

@@ -1,0 +1,192 @@
+"""When something is decided about a running job: as the learner asks for its next step.
+
+At that moment it trains nothing, so a step that is to be a remedy is nothing else yet. A decision is durable
+before the learner hears of it, and stands for its step: whoever is asked for that step, now or after any
+restart, answers with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from headway_analysis.remedies.course import Course, course
+from headway_analysis.remedies.measured import REWARD
+from headway_analysis.remedies.policy import decide, obey
+from headway_analysis.remedies.situation import Situation, Validated
+from headway_api import logs
+from headway_api.decisions import Decision, Kept, RefusedOrder
+from headway_api.records import Batch, StepReport
+from headway_api.remedies import applied
+from headway_api.spec.training import RLTrainingJobSpec
+from headway_coordinator.remedies.journal import Known
+from headway_coordinator.sampler.slots import Sampler
+from headway_coordinator.signals import Signals
+from headway_coordinator.state import State
+
+Record = Decision | Kept | RefusedOrder
+EVENTS: Final[dict[type[Record], str]] = {
+    Decision: "remedy-decided",
+    Kept: "remedy-kept",
+    RefusedOrder: "remedy-order-refused",
+}
+"""What the log calls it."""
+
+_log = logging.getLogger(__name__)
+
+
+class Remedies:
+    """Those of one job. Used on the event loop only.
+
+    Args:
+        state: the job's; its reports say what was done.
+        sampler: says how many steps and groups are left.
+        signals: what may call for a change.
+        write: makes a record durable; returns what stands.
+    """
+
+    def __init__(
+        self,
+        spec: RLTrainingJobSpec,
+        state: State,
+        sampler: Sampler,
+        signals: Signals,
+        write: Callable[[Record], Awaitable[Record]],
+    ) -> None:
+        self._spec = spec
+        self._state = state
+        self._sampler = sampler
+        self._signals = signals
+        self._write = write
+        self._known = Known()
+        self._lock = asyncio.Lock()
+        self.course = Course()
+        """What was changed so far."""
+        self.order: str | None = None
+        """What a person has written to the job, as far as it was heard."""
+        self.now = spec
+        """The spec with what is in force."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is being decided: no batch may be cut meanwhile."""
+        return self._lock.locked()
+
+    @property
+    def goes_back(self) -> bool:
+        """Whether the next step goes back to older weights: what is sampled now, nobody would train."""
+        return any(decision.directive.restore for decision in self.course.pending[:1])
+
+    def restore(self, known: Known) -> None:
+        """Take up what predecessors decided. The reports that stand are in the state."""
+        self._known = known
+        for report in self._state.reports:
+            self._tell(report)
+        self._look()
+
+    def took(self, report: StepReport) -> None:
+        """A step without groups was taken. Its report is in the state."""
+        self._tell(report)
+        self._look()
+        said = {} if report.refused is None else report.refused.model_dump()
+        assert report.directive is not None
+        logs.event(
+            _log,
+            "remedy-refused" if said else "remedy-taken",
+            level=logging.WARNING,
+            step=report.step,
+            remedy=report.directive.remedy,
+            undo=report.directive.undo,
+            restored=report.restored,
+            **said,
+        )
+
+    def due(self, step: int) -> Decision | None:
+        """What is to be done as `step`, which is still to be taken."""
+        return self.course.due(step)
+
+    def batch(self, decision: Decision, *, epoch: int, validating: list[int]) -> Batch:
+        """What the learner is to do for it."""
+        return Batch(
+            step=decision.step,
+            epoch=epoch,
+            groups=[],
+            in_force=decision.in_force,
+            directive=decision.directive,
+            validated=self._state.validated,
+            validating=validating,
+        )
+
+    async def consult(self) -> None:
+        """Decide whether the next step is a remedy. To be called while nothing is being trained."""
+        async with self._lock:
+            while (found := self._choose()) is not None:
+                stands = await self._write(found)
+                self._known.add(stands)
+                self._look()
+                said = stands.model_dump(mode="json", exclude={"before", "after", "in_force"})
+                logs.event(_log, EVENTS[type(stands)], level=logging.WARNING, **said)
+
+    @property
+    def done(self) -> bool:
+        """Whether no step is left that could be one."""
+        return self._sampler.done
+
+    def refused(self, order: str) -> RefusedOrder | None:
+        """Why an order was refused; None of one that was not."""
+        return self._known.refused.get(order)
+
+    def answer(self, order: str) -> tuple[Decision | None, StepReport | None]:
+        """What was decided by an order, and the report of that step, as far as there are any."""
+        if order not in self.course.orders:
+            return None, None
+        reports = {report.step: report for report in self._state.reports}
+        found = [decision for decision in self._known.decisions.values() if decision.order == order]
+        for decision in found:
+            report = reports.get(decision.step)
+            if report is None or report.directive == decision.directive:
+                return decision, report
+        return None, None
+
+    def _choose(self) -> Record | None:
+        if self.course.pending:
+            return None
+        order = self.order
+        if order is not None and order not in self.course.orders and order not in self._known.refused:
+            return obey(order, self._situation())
+        raised = self._spec.collapse.policy == "Remediate" and self._signals.raised
+        return decide(self._situation()) if raised or self.course.watched else None
+
+    def _situation(self) -> Situation:
+        state = self._state
+        return Situation(
+            spec=self._spec,
+            reports=tuple(state.reports),
+            course=self.course,
+            verdicts=tuple(self._signals.verdicts),
+            acting=self._spec.collapse.acted_upon,
+            rewards=self._signals.history(REWARD),
+            validations=tuple(validations(state)),
+            steps=self._sampler.total,
+            groups_left=self._sampler.left,
+        )
+
+    def _look(self) -> None:
+        known, state = self._known, self._state
+        self.course = course(known.decisions.values(), known.kept, state.reports)
+        self.now = applied(self._spec, state.in_force)
+
+    def _tell(self, report: StepReport) -> None:
+        """Signals judge by what is in force."""
+        if report.directive is not None:
+            self._signals.changed(report.step, applied(self._spec, report.in_force))
+
+
+def validations(state: State) -> list[Validated]:
+    """Those that are complete, the best first."""
+    return [
+        Validated(step, state.evaluations[step].external_score, state.scores.get(step, {}))
+        for step in state.validated
+    ]

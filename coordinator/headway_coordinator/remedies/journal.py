@@ -1,0 +1,68 @@
+"""Decisions in the artifact store: durable before anybody acts upon them, and none is ever changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from headway_api.artifacts import Layout
+from headway_api.decisions import Decision, Kept, RefusedOrder
+from headway_api.record import Record
+from headway_api.store import Store, get_each
+
+T = TypeVar("T", bound=Record)
+
+
+@dataclass
+class Known:
+    """What is on record."""
+
+    decisions: dict[int, Decision] = field(default_factory=dict)
+    """By number."""
+    kept: dict[int, Kept] = field(default_factory=dict)
+    refused: dict[str, RefusedOrder] = field(default_factory=dict)
+    """By what the person wrote."""
+
+    def add(self, record: Decision | Kept | RefusedOrder) -> None:
+        """Something more is on record."""
+        if isinstance(record, Decision):
+            self.decisions[record.number] = record
+        elif isinstance(record, Kept):
+            self.kept[record.number] = record
+        else:
+            self.refused[record.order] = record
+
+
+class Journal:
+    """Those of one job. Blocking calls: run them in a thread."""
+
+    def __init__(self, store: Store, layout: Layout) -> None:
+        self._store = store
+        self._layout = layout
+
+    def read(self) -> Known:
+        """Everything there is."""
+        known, folder = Known(), self._layout.remedies
+        uris = self._store.list(folder)
+        for uri, data in zip(uris, get_each(self._store, uris), strict=True):
+            below = uri.removeprefix(folder).lstrip("/")
+            if below.startswith("orders/"):
+                known.add(RefusedOrder.model_validate_json(data))
+            elif below.endswith("-kept.json"):
+                known.add(Kept.model_validate_json(data))
+            else:
+                known.add(Decision.model_validate_json(data))
+        return known
+
+    def write(self, record: Decision | Kept | RefusedOrder) -> Decision | Kept | RefusedOrder:
+        """Make it durable; returns what stands, which is an earlier writing where there is one."""
+        if isinstance(record, Decision):
+            return self._write(self._layout.remedy(record.number), record)
+        if isinstance(record, Kept):
+            return self._write(self._layout.remedy_kept(record.number), record)
+        return self._write(self._layout.refused_order(record.order), record)
+
+    def _write(self, uri: str, record: T) -> T:
+        if self._store.put_new(uri, record.model_dump_json().encode()):
+            return record
+        return type(record).model_validate_json(self._store.get(uri))

@@ -1,0 +1,123 @@
+"""What was changed in a job, as status, report, `/metrics` and MLflow show it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, Final, get_args
+
+from headway_analysis.remedies.catalogue import told
+from headway_analysis.remedies.course import Course, Entry
+from headway_api import names
+from headway_api import status as st
+from headway_api.decisions import Measured
+from headway_api.remedies import applied
+from headway_api.spec.training import RLTrainingJobSpec
+from headway_coordinator.metrics.mlflow import NOW
+from headway_coordinator.metrics.parameters import parameters, written
+from headway_coordinator.metrics.prometheus import Sample
+from headway_coordinator.remedies.driver import Remedies
+
+MOST: Final = 8
+"""Changes in status; its schema takes no more."""
+TEXT_LENGTH: Final = 1024
+WORD_LENGTH: Final = 128
+TAG: Final = f"{names.GROUP}/remedy"
+"""Folder of the tags that tell of changes."""
+
+
+def remediations(course: Course, spec: RLTrainingJobSpec) -> list[st.Remediation]:
+    """`status.remediations`: the last ones, oldest first."""
+    return [_shown(entry, spec) for entry in course.entries[-MOST:]]
+
+
+def _shown(entry: Entry, spec: RLTrainingJobSpec) -> st.Remediation:
+    decision = entry.decision
+    return st.Remediation(
+        number=entry.number,
+        step=entry.step,
+        remedy=entry.remedy,
+        signal=decision.signal,
+        order=None if decision.order is None else decision.order[:WORD_LENGTH],
+        action=action(entry, spec)[:TEXT_LENGTH],
+        state=entry.state,
+        restored_step=entry.restored,
+        watched_until=entry.ended,
+        before=figures(decision.before),
+        after=None if entry.after is None else figures(entry.after),
+        message=message(entry)[:TEXT_LENGTH],
+    )
+
+
+def action(entry: Entry, spec: RLTrainingJobSpec) -> str:
+    """What it changed, or was to change."""
+    settings = told(applied(spec, entry.was), applied(spec, entry.decision.in_force))
+    steps = [entry.restored] if entry.restored is not None else entry.decision.directive.restore
+    back = f"goes back to the weights of step {' or '.join(map(str, steps))}" if steps else ""
+    return "; ".join(filter(None, (back, settings)))
+
+
+def message(entry: Entry) -> str:
+    """Why it was taken, and why it ended as it did."""
+    why = entry.decision.why
+    return f"{why}. {entry.state}: {entry.why}" if entry.why else why
+
+
+def figures(found: Measured) -> st.RemedyFigures:
+    """How the job did, as status shows it."""
+    reward = None if found.reward is None else st.decimal(found.reward)
+    if reward is not None and found.low is not None and found.high is not None:
+        reward = f"{reward} ({st.decimal(found.low)} to {st.decimal(found.high)})"
+    return st.RemedyFigures(
+        reward=reward,
+        steps=found.steps,
+        validated_step=found.validated,
+        external_score=None if found.score is None else st.decimal(found.score),
+    )
+
+
+def order(remedies: Remedies) -> st.RemedyOrder | None:
+    """`status.remedyOrder`: what became of what a person has written."""
+    asked = remedies.order
+    if asked is None:
+        return None
+    text = asked[:WORD_LENGTH]
+    if (refused := remedies.refused(asked)) is not None:
+        why = refused.why[:TEXT_LENGTH]
+        return st.RemedyOrder(order=text, state="Refused", step=refused.step, message=why)
+    decision, report = remedies.answer(asked)
+    if decision is None and remedies.done:
+        return st.RemedyOrder(order=text, state="Refused", message="no step is left")
+    if decision is None:
+        return st.RemedyOrder(order=text, state="Waiting")
+    if report is not None and report.refused is not None:
+        why = f"{report.refused.reason}: {report.refused.message}"[:TEXT_LENGTH]
+        return st.RemedyOrder(order=text, state="Refused", step=decision.step, message=why)
+    return st.RemedyOrder(order=text, state="Taken", step=decision.step)
+
+
+def samples(course: Course) -> Iterator[Sample]:
+    """How many there are in each state."""
+    count = Counter(entry.state for entry in course.entries)
+    for state in get_args(st.RemedyState):
+        yield Sample("remedy/changes", count[state], {"state": state})
+
+
+def tags(course: Course, spec: RLTrainingJobSpec, now: RLTrainingJobSpec) -> dict[str, str]:
+    """The run's tags: each change, and the parameters that ever became others, as they are now."""
+    found = {f"{TAG}/{entry.number:06d}": written(_line(entry, spec)) for entry in course.entries}
+    given, current = parameters(spec), parameters(now)
+    for entry in course.entries:
+        became = parameters(applied(spec, entry.decision.in_force))
+        found |= {f"{NOW}/{name}": current[name] for name in current if became.get(name) != given.get(name)}
+    return found
+
+
+def _line(entry: Entry, spec: RLTrainingJobSpec) -> str:
+    why = entry.decision.signal or f"ordered: {entry.decision.order}"
+    return f"step {entry.step}: {entry.remedy} ({why}): {action(entry, spec)}: {entry.state}"
+
+
+def report(course: Course, spec: RLTrainingJobSpec) -> list[dict[str, Any]]:
+    """All of them, for the report of a finished job."""
+    return [_shown(entry, spec).as_object() for entry in course.entries]

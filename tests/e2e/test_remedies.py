@@ -1,0 +1,129 @@
+"""Each remedy is ordered of a running job by its annotation, and a process dies in the middle of it.
+
+One job. It may be changed by itself, so that its servers have room for a wider adapter. But it acts upon a
+sign that it cannot show: its rows have no tasks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from live_job import pods
+
+from headway_api.names import ANNOTATION_REMEDY
+from headway_demo.bill import recount, status_tokens
+from headway_demo.objects import read_group
+from headway_demo.settings import NAMESPACE
+from headway_demo.watch import why
+
+NAME = "remedied"
+STEPS = 70
+ROW = (
+    ("LowerLearningRate", "learner", {"learningRate"}),
+    ("SmallerGroups", "coordinator", {"groupSize"}),
+    ("OnPolicy", "rollout", {"maxStepsOffPolicy"}),
+    ("ReferenceKl", "learner", {"klCoefficient", "klEstimator"}),
+    ("LargerBatch", "coordinator", {"batchSize"}),
+    ("CispoToPpo", "coordinator", {"loss", "surrogate", "clipLow", "clipHigh"}),
+    ("WiderAdapter", "learner", {"loraRank", "loraAlpha"}),
+    ("RollBack", "learner", set[str]()),
+    ("Undo", "coordinator", {"loraRank", "loraAlpha"}),
+)
+"""What is ordered, who dies, and what of status.algorithm changes by it. The adapter cannot be made narrower,
+so the last one goes back to a step from before it was made wider."""
+
+pytestmark = [pytest.mark.e2e, pytest.mark.ci, pytest.mark.timeout(1800)]
+
+
+@pytest.fixture(scope="module")
+def job(bench: Any) -> Iterator[str]:
+    """It trains, and has been validated."""
+    spec = {
+        "algorithm": {"loss": "cispo", "maxStepsOffPolicy": 2},
+        "schedule": {"maxSteps": STEPS, "maxEpochs": 50},
+        "evaluation": {"everySteps": 2, "atStart": True},
+        "checkpoints": {"everySteps": 2, "keepBest": 3},
+        "collapse": {"policy": "Remediate", "signals": ["TasksDiverging"]},
+    }
+    bench.kube.apply(bench.job(NAME, spec))
+    bench.wait_step(NAME, 3)
+    yield NAME
+    bench.delete(NAME)
+
+
+def order(bench: Any, text: str) -> None:
+    """As a person does."""
+    bench.kube.run("annotate", "rltj", NAME, "-n", NAMESPACE, f"{ANNOTATION_REMEDY}={text}", "--overwrite")
+
+
+def status(bench: Any) -> dict[str, Any]:
+    found: dict[str, Any] = bench.get(NAME).get("status", {})
+    return found
+
+
+def answered(bench: Any, text: str, *states: str) -> bool:
+    found = status(bench).get("remedyOrder", {})
+    return found.get("order") == text and found.get("state") in states
+
+
+@pytest.mark.parametrize(("remedy", "victim", "changes"), ROW, ids=[row[0] for row in ROW])
+def test_a_running_job_takes_it_whoever_dies_meanwhile(
+    bench: Any, job: str, remedy: str, victim: str, changes: set[str]
+) -> None:
+    bench.kube.wait(f"a running {victim}", lambda: bool(pods(bench.kube, NAME, victim)), deadline_s=120)
+    before, step = status(bench)["algorithm"], bench.step(NAME)
+    assert step < STEPS - 6, "the job is about to end before this could be ordered; raise STEPS"
+    order(bench, remedy)
+    bench.kube.wait(
+        "the order to be decided",
+        lambda: answered(bench, remedy, "Taken", "Refused"),
+        deadline_s=240,
+        explain=lambda: why(bench.get(NAME)),
+    )
+    # It is on record, and the learner is at it, or has just done it.
+    [pod, *_] = pods(bench.kube, NAME, victim)
+    bench.kube.run("delete", "pod", pod["metadata"]["name"], "-n", NAMESPACE, "--grace-period=0", "--force")
+    decided = status(bench)["remedyOrder"]["step"]
+    bench.kube.wait(
+        f"two steps after {remedy}",
+        lambda: bench.step(NAME) >= decided + 2,
+        deadline_s=400,
+        explain=lambda: json.dumps(status(bench), indent=1),
+    )
+    found = status(bench)
+    assert found["remedyOrder"] == {"order": remedy, "state": "Taken", "step": decided}
+    if remedy != "Undo":
+        [change] = [each for each in found["remediations"] if each.get("order") == remedy]
+        assert (change["step"], change["state"]) == (decided, "Watching")
+        assert ("restoredStep" in change) == (remedy == "RollBack")
+    now = found["algorithm"]
+    assert {name for name in now if now[name] != before.get(name)} == changes
+
+
+def test_the_books_balance_afterwards(bench: Any, job: str, tmp_path: Path) -> None:
+    bench.wait_condition(NAME, "Complete", deadline_s=900)
+    folder = tmp_path / "final"
+    with bench.platform.bucket() as bucket:
+        bucket.download(bench.get(NAME)["status"]["artifacts"]["uri"], folder)
+    reports = [json.loads(path.read_text()) for path in sorted((folder / "steps").glob("*.json"))]
+    assert [report["step"] for report in reports] == list(range(STEPS + 1))
+    empty = [report["step"] for report in reports if report["directive"]]
+    decided = [json.loads(path.read_text()) for path in sorted((folder / "remedies").glob("0*[0-9].json"))]
+    assert [decision["step"] for decision in decided] == empty, "each is one step"
+    assert [decision["number"] for decision in decided] == [*range(1, len(ROW) + 1)]
+    assert [decision["order"] for decision in decided] == [row[0] for row in ROW]
+    trained = [group for report in reports for group in report["groups"]]
+    assert len(trained) == len(set(trained)), "a group was trained twice"
+    stored = {
+        path.name.removesuffix(".json.gz"): read_group(path)
+        for path in (folder / "trajectories/train").iterdir()
+    }
+    given_up = {name for name, group in stored.items() if group["abandoned"]}
+    assert not given_up & set(trained)
+    assert any((stored[name]["abandoned"] or {}).get("reason") == "RolledBack" for name in given_up)
+    counted = recount(folder).tokens
+    assert counted == status_tokens(bench.get(NAME), counted)

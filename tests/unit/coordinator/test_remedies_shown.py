@@ -1,0 +1,152 @@
+"""What people see of a change: status, report, `/metrics`, MLflow, and the answer to an order."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from a_job import Job
+from stories import Story, a_small_spec, a_spec, acting
+
+from headway_analysis.remedies.policy import decide, obey
+from headway_api import status as st
+from headway_api.decisions import Measured
+from headway_api.remedies import applied
+from headway_api.signals import SignalName as S
+from headway_coordinator import view
+from headway_coordinator.remedies import shown
+
+
+def changed() -> Story:
+    """It went back, which helped for a while; then it went back and changed something."""
+    story = Story(acting(a_spec(), remedies=("RollBack", "CispoToPpo", "LowerLearningRate")))
+    story.train(20, 0.6).validate(0.8).train(40, 0.6).train(10, 0.02).raise_(S.REWARD_COLLAPSED)
+    story.carry_out(decide(story.now())).train(5, 0.6).calm()
+    story.train(8, 0.02).raise_(S.REWARD_COLLAPSED)
+    return story.carry_out(decide(story.now()))
+
+
+def test_a_change_says_what_was_changed_and_why_and_what_became_of_it() -> None:
+    story = changed().train(3, 0.6)
+    first, second = shown.remediations(story.now().course, story.spec)
+    assert first.as_object() == {
+        "number": 1,
+        "step": 71,
+        "remedy": "RollBack",
+        "signal": "RewardCollapsed",
+        "action": "goes back to the weights of step 20",
+        "state": "Replaced",
+        "restoredStep": 20,
+        "watchedUntil": 84,
+        "before": {
+            "reward": "0.03 (0.0242 to 0.0358)",
+            "steps": 10,
+            "validatedStep": 20,
+            "externalScore": "0.8",
+        },
+        "after": {
+            "reward": "0.145 (-0.0285 to 0.3185)",
+            "steps": 10,
+            "validatedStep": 20,
+            "externalScore": "0.8",
+        },
+        "message": "RewardCollapsed: it is 0.5. "
+        "Replaced: RewardCollapsed: it is 0.5; going back alone did not last",
+    }
+    assert second.action == ("goes back to the weights of step 20; loss cispo -> ppo, its bounds 0.8 and 1.2")
+    assert (second.state, second.watched_until, second.after) == ("Watching", None, None)
+
+
+def test_what_was_refused_says_what_it_would_have_done() -> None:
+    story = Story(acting(a_spec(), remedies=("RollBack",)))
+    story.train(20, 0.6).validate(0.8).train(40, 0.6).train(10, 0.02).raise_(S.REWARD_COLLAPSED)
+    story.carry_out(decide(story.now()), refused="nothing is whole")
+    [entry] = shown.remediations(story.now().course, story.spec)
+    assert (entry.state, entry.action, entry.restored_step) == (
+        "Refused",
+        "goes back to the weights of step 20",
+        None,
+    )
+    assert entry.message.endswith("Refused: NotApplicable: nothing is whole")
+
+
+def test_status_has_the_last_eight() -> None:
+    story = Story(a_spec()).train(3)
+    for number in range(10):
+        story.carry_out(obey(f"LowerLearningRate@{number}", story.now())).train(1)
+    found = shown.remediations(story.now().course, story.spec)
+    assert [entry.number for entry in found] == [*range(3, 11)]
+    assert len(shown.report(story.now().course, story.spec)) == 10
+    assert found[-1].order == "LowerLearningRate@9"
+
+
+def test_figures_without_an_interval_or_a_validation_say_what_there_is() -> None:
+    assert shown.figures(Measured()).as_object() == {"steps": 0}
+    assert shown.figures(Measured(reward=0.5, steps=1)).as_object() == {"reward": "0.5", "steps": 1}
+
+
+def test_changes_are_counted_by_what_became_of_them() -> None:
+    counted = {sample.labels["state"]: sample.value for sample in shown.samples(changed().now().course)}
+    assert counted == {"Watching": 1, "Kept": 0, "Undone": 0, "Replaced": 1, "Refused": 0}
+
+
+def test_the_run_in_mlflow_has_a_tag_for_each_and_the_parameters_as_they_are() -> None:
+    story = changed()
+    situation = story.now()
+    found = shown.tags(situation.course, story.spec, situation.now)
+    assert found["headway.dev/remedy/000001"] == (
+        "step 71: RollBack (RewardCollapsed): goes back to the weights of step 20: Replaced"
+    )
+    assert found["headway.dev/now/loss_fn"] == "ppo"
+    assert found["headway.dev/now/clip_high_threshold"] == "1.2"
+    assert "headway.dev/now/learning_rate" not in found
+    story.train(25, 0.02)
+    situation = story.carry_out(decide(story.now())).now()
+    found = shown.tags(situation.course, story.spec, situation.now)
+    assert found["headway.dev/now/loss_fn"] == "cispo", "taken back, and said so"
+    assert found["headway.dev/remedy/000002"].endswith("Undone")
+
+
+def test_the_algorithm_is_shown_as_it_runs() -> None:
+    story = changed()
+    before, after = view.algorithm(story.spec), view.algorithm(applied(story.spec, story.now().in_force))
+    assert (before.loss, before.batch_size, before.group_size) == ("cispo", 2, 8)
+    assert (before.learning_rate, before.lora_rank, before.lora_alpha) == ("0.00004", 32, 64)
+    assert (after.loss, after.clip_low, after.clip_high) == ("ppo", "0.8", "1.2")
+    assert after.as_object().keys() == before.as_object().keys()
+
+
+@pytest.mark.parametrize("refuses", [True, False])
+async def test_an_order_is_answered_whatever_becomes_of_it(tmp_path: Path, refuses: bool) -> None:
+    job = Job(tmp_path, a_small_spec(steps=12))
+    async with job.coordinator() as (training, learner, running):
+        learner.refuses = lambda directive: refuses
+
+        def said() -> st.RemedyOrder | None:
+            return shown.order(training.remedies)
+
+        await learner.run(steps=2)
+        assert said() is None
+        training.remedies.order = "OnPolicy"
+        assert said() == st.RemedyOrder(order="OnPolicy", state="Waiting")
+        await learner.run(steps=1)
+        if refuses:
+            why = "NotApplicable: it was told to refuse"
+            assert said() == st.RemedyOrder(order="OnPolicy", state="Refused", step=3, message=why)
+        else:
+            assert said() == st.RemedyOrder(order="OnPolicy", state="Taken", step=3)
+            training.remedies.order = "Undo"
+            await learner.run(steps=1)
+            assert said() == st.RemedyOrder(order="Undo", state="Taken", step=4)
+        training.remedies.order = "Nonsense"
+        await learner.run(steps=1)
+        found = said()
+        assert found is not None
+        assert (found.state, found.step) == ("Refused", 3 if refuses else 4)
+        assert (found.message or "").startswith("it names no remedy; write one of")
+        training.remedies.order = None
+        assert said() is None
+        await asyncio.gather(learner.run(), running)
+        training.remedies.order = "OnPolicy@9"
+        assert said() == st.RemedyOrder(order="OnPolicy@9", state="Refused", message="no step is left")
