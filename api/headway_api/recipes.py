@@ -21,6 +21,7 @@ from typing import Any, Final
 import yaml
 
 from headway_api.families import FAMILIES, OTHER, RANK, recipe
+from headway_api.remedies import WATCH
 from headway_api.rules import cel_literal
 from headway_api.spec.agent import BuiltinAgent
 from headway_api.spec.algorithm import CAPPED, CORRECTIONS, NORMALIZING
@@ -63,6 +64,8 @@ CONTEXT: Final = "object.spec.model.contextLength"
 OWN_LOOP: Final = (
     "(has(object.spec.agent) && (has(object.spec.agent.http) || has(object.spec.agent.sandboxed)))"
 )
+COLLAPSE: Final = "object.spec.collapse"
+EVERY: Final = "object.spec.evaluation.everySteps"
 TURN: Final = "object.spec.rollout.sampling.maxTokens"
 VALIDATION_TURN: Final = "object.spec.evaluation.sampling.maxTokens"
 LONGEST_TURN: Final = (
@@ -132,6 +135,14 @@ def _bounded_or_fresh(spec: RLTrainingJobSpec) -> bool:
         return True
     lag = 0 if algorithm.correction in CAPPED else algorithm.max_steps_off_policy
     return algorithm.updates_per_batch * (1 + lag) <= UNBOUNDED_UPDATES
+
+
+def _can_roll_back(spec: RLTrainingJobSpec) -> bool:
+    if spec.collapse.policy != "Remediate" or "RollBack" not in spec.collapse.remedies:
+        return True
+    every = spec.evaluation.every_steps
+    kept = spec.checkpoints.keep_best > 0 and every % spec.checkpoints.every_steps == 0
+    return spec.data.validation is not None and every > 0 and kept
 
 
 def _listed(names: tuple[str, ...]) -> str:
@@ -257,6 +268,20 @@ GUARD_RAILS: Final = (
         "spec.model.contextLength is above what the configuration of this family's models allows; the "
         "preflight will refuse it: lower it, or leave it out",
         lambda spec: spec.model.context_length is None or spec.model.context_length <= room(spec.model.base),
+    ),
+    GuardRail(
+        f"{COLLAPSE}.policy != 'Remediate' || object.spec.schedule.maxSteps > {WATCH}",
+        f"spec.collapse.policy: Remediate changes nothing in the last {WATCH} steps, for a change is watched "
+        f"for so long; raise spec.schedule.maxSteps above {WATCH}, or use Pause",
+        lambda spec: spec.collapse.policy != "Remediate" or spec.schedule.max_steps > WATCH,
+    ),
+    GuardRail(
+        f"{COLLAPSE}.policy != 'Remediate' || !('RollBack' in {COLLAPSE}.remedies) || "
+        f"(has(object.spec.data.validation) && {EVERY} > 0 && object.spec.checkpoints.keepBest > 0 && "
+        f"{EVERY} % object.spec.checkpoints.everySteps == 0)",
+        "spec.collapse.remedies: RollBack needs validated checkpoints; set spec.data.validation, evaluation."
+        "everySteps to a multiple of checkpoints.everySteps, and checkpoints.keepBest of 1 or more",
+        _can_roll_back,
     ),
 )
 

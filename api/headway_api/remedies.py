@@ -17,6 +17,8 @@ from headway_api.spec.trust import CollapseSpec
 
 WIDENED: Final = 2
 """Factor by which the remedy WiderAdapter multiplies rank and alpha."""
+WATCH: Final = 25
+"""Steps for which a remedy is watched: the practice guide gives a change 25 to 50 before it is judged."""
 
 
 class NotApplicable(ValueError):

@@ -471,7 +471,7 @@ class RLTrainingJobStatus(StatusModel):
     """Seconds it was suspended, over all past suspensions; deadlines leave them out."""
     warm_start: StartingWeights | None = None
     """What spec.model.warmStart.job stood for when the job was taken up. It is not chosen again."""
-    warnings: Annotated[list[Text], Field(max_length=16, default_factory=list)]
+    warnings: Annotated[list[Text], Field(max_length=24, default_factory=list)]
     """What seems unwise in the spec, and what to write instead. The job runs all the same."""
     progress: Progress | None = None
     """How far training has come."""

@@ -9,10 +9,9 @@ from headway_analysis.remedies.course import Entry
 from headway_analysis.remedies.measured import held_out, latest, up_to
 from headway_analysis.remedies.situation import Situation, is_over
 from headway_analysis.signals.evidence import shift
+from headway_api.remedies import WATCH
 from headway_api.status import decimal
 
-WATCH: Final = 25
-"""Steps for which a remedy is watched: the practice guide gives a change 25 to 50 before it is judged."""
 LONGEST_WATCH: Final = 50
 """Where the sign is judged at validations, and none has come in that time."""
 

@@ -16,14 +16,14 @@ from typing import Final
 
 from headway_analysis.remedies.catalogue import Circumstances, NotNow, changed, ordered, reverted
 from headway_analysis.remedies.course import Entry
-from headway_analysis.remedies.judgement import WATCH, judge, over, returned
+from headway_analysis.remedies.judgement import judge, over, returned
 from headway_analysis.remedies.measured import measured, steps_back
 from headway_analysis.remedies.orders import UNDO, NotAnOrder, read
 from headway_analysis.remedies.situation import Situation
 from headway_analysis.signals.watch import Verdict
 from headway_api.decisions import Decision, Kept, RefusedOrder
 from headway_api.in_force import Directive, InForce
-from headway_api.remedies import applied
+from headway_api.remedies import WATCH, applied
 from headway_api.spec.trust import RemedyName
 
 MOST_BACK: Final = 16

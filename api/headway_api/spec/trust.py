@@ -130,13 +130,7 @@ class CollapseSpec(SpecModel):
         ),
     )
 
-    policy: Annotated[
-        Literal["Alert", "Pause", "Remediate"],
-        not_yet(
-            "spec.collapse.policy: Remediate is not run by this version; use Pause, or Alert",
-            values=("Remediate",),
-        ),
-    ] = "Alert"
+    policy: Literal["Alert", "Pause", "Remediate"] = "Alert"
     """Alert leaves the job alone; the signs are in status.signals, the condition Healthy and the metrics.
     Pause stops every pod, as suspend does, when one of `signals` is raised. The learner leaves a checkpoint,
     and a person has the job go on, by the command in status.pause.resume. Remediate makes one change at a
