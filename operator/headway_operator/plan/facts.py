@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
+from headway_api import names
 from headway_api.conditions import Condition, ConditionType, Reason, find, is_finished
 from headway_api.signals import SignalName
-from headway_api.status import RLEvalJobStatus, RLTrainingJobStatus, Role, Signal
+from headway_api.status import Remediation, RLEvalJobStatus, RLTrainingJobStatus, Role, Signal
 from headway_operator.plan.context import JobStatus
 
 MOST_SIGNALS: Final = 16
@@ -55,6 +56,7 @@ def facts(status: JobStatus) -> list[Fact]:
     found += [fact for role in status.roles if role.restarts for fact in [_restarted(role)]]
     if isinstance(status, RLTrainingJobStatus):
         found += [*_unwise(status), *_checkpointed(status), *_validated(status), *_raised(status)]
+        found += [*_changed(status), *_refused_order(status)]
     begun = status.start_time
     return [fact if fact.at or fact.not_before else replace(fact, not_before=begun) for fact in found]
 
@@ -218,6 +220,36 @@ def _cleared(name: str, since: str, status: RLTrainingJobStatus) -> Iterator[Fac
         state = f"{now.state.lower()} since step {now.since}" if now else "clear"
         text = f"{SIGNALS.get(name, name)}, raised since step {since}, is {state}"
         yield Fact(f"signalcleared.{name}.{since}", "SignalCleared", text)
+
+
+def _changed(status: RLTrainingJobStatus) -> Iterator[Fact]:
+    """Each change of the running job, and what became of it, by its number. What may be long comes last."""
+    for change in status.remediations:
+        cause = change.signal or f"ordered: {change.order}"
+        text = f"step {change.step}: {change.remedy} ({cause})"
+        if change.state != "Refused":
+            words = f"{text}: {change.action}; {change.message}"
+            yield Fact(f"remedytaken.{change.number}", "RemedyTaken", words)
+        if change.state != "Watching":
+            words = f"{text}: {_outcome(change)}{change.message}"
+            key, reason = f"remedy{change.state.lower()}.{change.number}", f"Remedy{change.state}"
+            yield Fact(key, reason, words, warning=change.state in ("Undone", "Refused"))
+
+
+def _outcome(change: Remediation) -> str:
+    before, after = change.before, change.after
+    if before is None or after is None or before.reward is None or after.reward is None:
+        return ""
+    return f"reward {before.reward} before, {after.reward} after; "
+
+
+def _refused_order(status: RLTrainingJobStatus) -> Iterator[Fact]:
+    """By its words: the same order is refused once."""
+    order = status.remedy_order
+    if order is not None and order.state == "Refused":
+        digest = hashlib.sha256(order.order.encode()).hexdigest()[:8]
+        text = f"{names.ANNOTATION_REMEDY}={order.order}: {order.message or 'refused'}"
+        yield Fact(f"orderrefused.{digest}", "OrderRefused", text, warning=True)
 
 
 def _beginning(status: JobStatus) -> str:

@@ -7,13 +7,14 @@ import re
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import urllib3
 from observed_cluster import START, UID, eval_job, job, stamp
 
 from headway_api.signals import SignalName
+from headway_api.status import RemedyState
 from headway_operator import recorder as recorders
 from headway_operator.kube import Api, ApiError, Kind
 from headway_operator.plan import events
@@ -504,7 +505,9 @@ def test_each_event_is_explained() -> None:
     rows = re.findall(r"^\| (`[^|]*)\|", table, re.MULTILINE)
     explained = {name for row in rows for name in row.split("`")[1::2]}
     of_others = {"PreflightWarned", "PreflightFailed", "Failed", "GatePassed", "GateRefused"}
-    assert explained == {reason for _, (_, reason, _) in LIFE if reason} | of_others
+    changes = {f"Remedy{state}" for state in ("Taken", *get_args(RemedyState)) if state != "Watching"}
+    life = {reason for _, (_, reason, _) in LIFE if reason}
+    assert explained == life | of_others | changes | {"OrderRefused"}
 
 
 def test_a_long_message_is_cut_as_the_api_server_wants_it() -> None:
