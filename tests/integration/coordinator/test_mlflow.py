@@ -23,10 +23,18 @@ from mlflow import MlflowClient
 from mlflow_server import mlflow_server
 from scripted_learner import ScriptedLearner
 from speaking_job import ANSWER, CALL, job, speaking_engine, until_ready
+from stories import Story, a_spec, acting
 
+from headway_analysis.remedies.policy import decide
+from headway_api.artifacts import Layout
+from headway_api.remedies import applied
+from headway_api.signals import SignalName
 from headway_api.store import FileStore
 from headway_coordinator.coordinator import Coordinator
 from headway_coordinator.engines.router import Endpoint
+from headway_coordinator.metrics.mlflow import About, connect
+from headway_coordinator.metrics.parameters import parameters
+from headway_coordinator.remedies import shown
 
 TOKEN = "secret"
 BROKEN = "<tool_call>\nlook_up x\n</tool_call><|im_end|>"
@@ -165,6 +173,30 @@ def test_a_run_says_whose_it_is_and_how_it_was_made(done: Rig, server: str) -> N
     }
     assert {name: run.data.params.get(name) for name in expected} == expected
     assert run.info.status == "FINISHED"
+
+
+def test_each_change_of_the_running_job_is_a_tag_of_the_run(tmp_path: Path, server: str) -> None:
+    story = Story(acting(a_spec(), remedies=("LowerLearningRate",)))
+    story.train(30, 0.6).train(10, 0.02).raise_(SignalName.REWARD_COLLAPSED)
+    story.carry_out(decide(story.now())).train(2, 0.6)
+    layout = Layout(f"file://{tmp_path}", "ns", "changed", "uid")
+    tracker = connect(server, FileStore(), layout, "ns/changed", About("changed", parameters(story.spec), {}))
+    tracker.start()
+    course = story.now().course
+    tracker.tag(shown.tags(course, story.spec, applied(story.spec, course.entries[-1].decision.in_force)))
+    tracker.close()
+    client = MlflowClient(tracking_uri=server)
+    experiment = client.get_experiment_by_name("ns/changed")
+    assert experiment is not None
+    [run] = client.search_runs([experiment.experiment_id])
+    tags = {name: value for name, value in run.data.tags.items() if name.startswith("headway.dev/")}
+    assert tags == {
+        "headway.dev/remedy/000001": "step 41: LowerLearningRate (RewardCollapsed): "
+        "learningRate 4e-05 -> 1.3e-05: Watching",
+        "headway.dev/now/learning_rate": "1.3e-05",
+        "headway.dev/now/spec.optimizer.learningRate": "1.3e-05",
+    }
+    assert run.data.params["learning_rate"] == "4e-05", "what the job was given stays"
 
 
 def test_the_status_leads_to_the_run(done: Rig, server: str) -> None:
