@@ -398,7 +398,9 @@ class Coordinator(Process):
             fleets[Purpose.VALIDATION] = self._beside.fleet
         yield from view.samples(self._figures.shown(), self._training, days, cost, fleets, self._places)
         yield from self._signals.samples()
-        yield from shown.samples(self._training.remedies.course if self._training else Course())
+        # Changes that a predecessor made would seem to be made now, were they to follow a count of 0.
+        if self._training is not None and not self._restoring:
+            yield from shown.samples(self._training.remedies.course)
 
     def _track(self, stack: AsyncExitStack) -> None:
         """Log to MLflow, where the spec asks for it."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -18,10 +17,9 @@ from whole_job import JOB, NAMESPACE, SERVERS, Shown, whole_job
 
 from headway_analysis.comparison import compare_all
 from headway_analysis.measures.tries import Place, Rules, tries_of
-from headway_api.signals import STATE_VALUES
 from headway_coordinator.evaluation import view
 from headway_coordinator.evaluation.state import CandidateState, EvalState
-from headway_coordinator.metrics.prometheus import Exporter, Sample
+from headway_coordinator.metrics.prometheus import Exporter
 
 Json = dict[str, Any]
 HOME = "headway-system"
@@ -72,24 +70,12 @@ def _pods(stack: ExitStack, job: Shown) -> Iterator[Pod]:
     yield Pod(NAMESPACE, f"{JOB}-broker-0", templates[f"{JOB}-broker"], job.broker)
     for number in range(SERVERS):
         yield Pod(NAMESPACE, f"{JOB}-rollout-{number}", templates[f"{JOB}-rollout"], job.servers[number])
-    signals = Exporter(NAMESPACE, JOB, functools.partial(_signals, job))
-    at = stack.enter_context(exposing(signals.text))
-    yield Pod(NAMESPACE, f"{JOB}-coordinator-1", templates[f"{JOB}-coordinator"], at)
     (deployment,) = render("deployment.yaml", VALUES, namespace=HOME)
     at = stack.enter_context(exposing(job.fleet.text))
     yield Pod(HOME, "operator-0", deployment["spec"]["template"], at)
     measuring = evaluating().objects["Job", f"{JOB}-eval-coordinator"]["spec"]["template"]
     at = stack.enter_context(exposing(_evaluation().text))
     yield Pod(NAMESPACE, f"{JOB}-eval-coordinator-0", measuring, at)
-
-
-def _signals(job: Shown) -> Iterator[Sample]:
-    """What a coordinator shows of the signals in its job's status."""
-    for signal in job.fleet.world.body["status"].get("signals", ()):
-        which = {"signal": signal["name"]}
-        yield Sample("signal/state", STATE_VALUES[signal["state"]], which)
-        yield Sample("signal/value", float(signal["value"]), which)
-        yield Sample("signal/threshold", float(signal["threshold"]), which)
 
 
 def _evaluation() -> Exporter:

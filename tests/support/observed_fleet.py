@@ -19,12 +19,6 @@ from headway_operator.cache import Cache
 from headway_operator.telemetry import SUCCESS, Telemetry
 
 Json = dict[str, Any]
-SIGNALS: list[Json] = [
-    {"name": "EntropyFalling", "state": "Suspect", "since": 8, "value": "0.31", "threshold": "0.35"},
-    {"name": "GradientSpiking", "state": "Raised", "since": 5, "value": "4.1", "threshold": "3"},
-    {"name": "RewardFlat", "state": "Clear", "since": 4, "value": "0.4", "threshold": "0.02"},
-]
-"""Of a job whose coordinator says none."""
 
 
 class Fleet:
@@ -46,8 +40,7 @@ class Fleet:
         with self._lock:
             known = {each["type"]: each for each in self.world.body["status"].get("conditions", [])}
             known |= {each["type"]: each for each in status.get("conditions", [])}
-            told = {"signals": SIGNALS} | status | {"conditions": [*known.values()]}
-            self.world.body["status"] |= copy.deepcopy(told)
+            self.world.body["status"] |= copy.deepcopy(status | {"conditions": [*known.values()]})
             self.world.now = datetime.now(UTC)
             for item in self.world.carry_out().wanted:
                 self.telemetry.applied(item.ref[0], "unchanged")
@@ -92,7 +85,8 @@ def _others(namespace: str) -> list[World]:
     stalled = _running(job("invoices", schedule={"maxSteps": 200}), namespace)
     stalled.body["metadata"]["uid"] = "uid-of-invoices"
     reading = {"step": 12, "maxSteps": 200, "stalled": "no sandbox is to be had: 0/4 nodes are available"}
-    stalled.body["status"] |= {"progress": reading, "reward": {"mean": "0.31"}, "signals": SIGNALS[:1]}
+    falling = {"name": "EntropyFalling", "state": "Suspect", "since": 11, "value": "0.14"}
+    stalled.body["status"] |= {"progress": reading, "reward": {"mean": "0.31"}, "signals": [falling]}
     stalled.carry_out()
     failed = _running(job("triage"), namespace)
     failed.body["metadata"]["uid"] = "uid-of-triage"

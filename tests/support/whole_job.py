@@ -38,7 +38,8 @@ from speaking_job import speaking_engine, until_ready
 
 from headway_api.config import JobConfig
 from headway_api.prices import DatedPrices, PriceBook, Prices
-from headway_api.records import StepReport
+from headway_api.records import GroupRecord, StepReport
+from headway_api.remedies import applied
 from headway_api.store import FileStore
 from headway_coordinator.coordinator import Coordinator
 from headway_coordinator.engines.router import Endpoint
@@ -91,6 +92,12 @@ def configured(folder: Path, steps: int) -> JobConfig:
             "maxRetries": 2,
         },
         "evaluation": {"everySteps": 5, "passK": [1, 2], "groupSize": 2, "sampling": {"temperature": 1}},
+        "collapse": {
+            "policy": "Remediate",
+            "signals": ["GradientSpiking"],
+            "remedies": ["LowerLearningRate"],
+            "maxRemedies": 1,
+        },
     }
     made = speaking(folder, **fields)
     for name, many in (("train", 24), ("validation", 8)):
@@ -224,7 +231,13 @@ async def _live(
             coordinator.layout,
             publishing(store, coordinator.layout),
         )
-        learner.figures, learner.pace, learner.last, learner.may_end = shown.course.figures, pace, steps, over
+
+        def figures(step: int, groups: list[GroupRecord]) -> dict[str, float]:
+            optimizer = applied(config.spec, learner.in_force).optimizer
+            shown.course.learning_rate = optimizer.learning_rate
+            return shown.course.figures(step, groups)
+
+        learner.figures, learner.pace, learner.last, learner.may_end = figures, pace, steps, over
         training = asyncio.create_task(learner.run())
         shown.coordinator, shown.broker = f"127.0.0.1:{port}", broker_url.removeprefix("http://")
         ready.set()

@@ -1,6 +1,7 @@
 {{/*
 One alert, unless the values leave it out. Of: top (the chart's scope), name, severity, expr, summary, description,
-and for, where the values name none. In summary and description stands what Prometheus fills in.
+board (which of the dashboards it leads to, with its variables), and for, where the values name none. In summary,
+description and board stands what Prometheus fills in.
 */}}
 {{- define "headway.alert" -}}
 {{- $rule := .top.Values.prometheusRule }}
@@ -19,6 +20,9 @@ and for, where the values name none. In summary and description stands what Prom
     summary: {{ .summary | quote }}
     description: {{ .description | quote }}
     runbook_url: {{ $rule.runbookUrl }}/{{ .name }}
+    {{- with $rule.dashboardUrl }}
+    dashboard_url: {{ printf "%s/d/headway-%s" (trimSuffix "/" .) $.board | quote }}
+    {{- end }}
 {{- end }}
 {{- end -}}
 

@@ -88,9 +88,9 @@ def order(remedies: Remedies) -> st.RemedyOrder | None:
     decision, report = remedies.answer(asked)
     if decision is None and remedies.done:
         return st.RemedyOrder(order=text, state="Refused", message="no step is left")
-    if decision is None:
+    if decision is None or report is None:
         return st.RemedyOrder(order=text, state="Waiting")
-    if report is not None and report.refused is not None:
+    if report.refused is not None:
         why = f"{report.refused.reason}: {report.refused.message}"[:TEXT_LENGTH]
         return st.RemedyOrder(order=text, state="Refused", step=decision.step, message=why)
     return st.RemedyOrder(order=text, state="Taken", step=decision.step)

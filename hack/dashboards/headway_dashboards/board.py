@@ -30,6 +30,25 @@ class Section:
 
 
 @dataclass(frozen=True)
+class Mark:
+    """Stands over the curves of a board wherever `expr` has a value."""
+
+    name: str
+    expr: str
+    color: str
+    title: str
+    tags: str = "state"
+    """Labels that are shown with it."""
+
+    def built(self) -> builders.AnnotationQuery:
+        """As the dashboard has it."""
+        source = common.DataSourceRef(type_val="prometheus", uid=DATASOURCE)
+        made = builders.AnnotationQuery().name(self.name).datasource(source).enable(True)
+        made = made.icon_color(self.color).expr(self.expr).step("60s").title_format(self.title)
+        return made.text_format("{{namespace}} {{job_name}}").tag_keys(self.tags)
+
+
+@dataclass(frozen=True)
 class Board:
     """One dashboard, in the file `<name>.json`."""
 
@@ -38,6 +57,8 @@ class Board:
     what: str
     variables: Sequence[builders.QueryVariable]
     sections: Sequence[Section]
+    marks: Sequence[Mark] = ()
+    """Beside the alerts that fire."""
 
     @property
     def uid(self) -> str:
@@ -51,7 +72,9 @@ class Board:
     def _built(self) -> dashboard.Dashboard:
         made = builders.Dashboard(self.title).uid(self.uid).description(self.what).tags([TAG])
         made = made.refresh("30s").time("now-6h", "now").tooltip(dashboard.DashboardCursorSync.CROSSHAIR)
-        made = made.link(_others()).annotation(self._alerts())
+        made = made.link(_others())
+        for mark in (self._alerts(), *self.marks):
+            made = made.annotation(mark.built())
         made = made.with_variable(
             builders.DatasourceVariable("datasource").label("Prometheus").type("prometheus")
         )
@@ -69,15 +92,12 @@ class Board:
                 made = made.with_panel(panel)
         return made.build()
 
-    def _alerts(self) -> builders.AnnotationQuery:
+    def _alerts(self) -> Mark:
         """Where an alert of Headway's fires. Those of no job or namespace are shown everywhere."""
-        source = common.DataSourceRef(type_val="prometheus", uid=DATASOURCE)
         named = {variable.build().name for variable in self.variables}
         chosen = [f'{label}=~"${label}|"' for label in ("namespace", "job_name") if label in named]
         expr = f"ALERTS{{{', '.join([FIRING, *chosen])}}}"
-        made = builders.AnnotationQuery().name("Alerts").datasource(source).enable(True).icon_color("red")
-        made = made.expr(expr).step("60s").title_format("{{alertname}}")
-        return made.text_format("{{namespace}} {{job_name}}").tag_keys("severity")
+        return Mark("Alerts", expr, "red", "{{alertname}}", "severity")
 
 
 def namespace() -> builders.QueryVariable:

@@ -17,6 +17,8 @@ STEP_SECONDS: Final = 1.0
 """Between two points of a curve."""
 MOST_NAMED: Final = 5
 """Curves that a legend names."""
+CELL_GAP: Final = 3
+"""Letters between two columns of a table."""
 COLORS: Final = {
     "green": "#56a64b",
     "yellow": "#e0b400",
@@ -196,9 +198,11 @@ def _table(axes: Axes, panel: Json, told: list[list[Curve]]) -> None:
                 colors[len(cells) + 1, column] = color
         cells.append(line)
     share = min(0.84, 0.72 * (len(cells) + 1) / panel["gridPos"]["h"])
+    titles = [heads.get(name, name) for name in columns]
     drawn = axes.table(
         cells or [["" for _ in columns]],
-        colLabels=[heads.get(name, name) for name in columns],
+        colLabels=titles,
+        colWidths=[max(map(len, column)) + CELL_GAP for column in zip(titles, *cells, strict=True)],
         bbox=(0.01, 0.87 - share, 0.98, share),
         cellLoc="left",
         colLoc="left",

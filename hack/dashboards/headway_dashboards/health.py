@@ -4,20 +4,33 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from headway_analysis.signals.catalogue import SIGNALS
+from headway_analysis.signals.judges import conduct
+from headway_api.signals import SignalName
+from headway_dashboards import remedies
 from headway_dashboards.fleet import SIGNAL_STATES
 from headway_dashboards.panels import PER_MINUTE, YELLOW, Limit, Query, curves, figures, states, table
 from headway_dashboards.promql import BY_JOB, JOB, named, narrowed, of, per_second, total, value
 
-CUT: Final = 0.05
-EXHAUSTED: Final = 0.10
-LOST: Final = 0.01
-"""Where docs/operations.md says that something is to be changed."""
+TRUNCATED: Final = {
+    SignalName.TURNS_TRUNCATED: conduct.MOST_CUT,
+    SignalName.CONTEXT_FULL: conduct.MOST_FULL,
+    SignalName.EPISODES_TIMED_OUT: conduct.MOST_LATE,
+    SignalName.TURNS_EXHAUSTED: conduct.MOST_EXHAUSTED,
+}
+"""Signal -> from which share of the episodes on it is over."""
 CONDITIONS: Final = {"1": ("True", "blue"), "0": ("False", "orange"), "-1": ("Unknown", "text")}
 
 
 def panels() -> list[Any]:
     """Of the job's board."""
-    return [*_signals(), *_endings(), *_conduct(), *_age()]
+    return [*_signals(), *remedies.panels(), *_endings(), *_conduct(), *_age()]
+
+
+def _first(name: SignalName, most: float) -> str:
+    """What to change first beyond a share."""
+    (signal,) = (each for each in SIGNALS if each.name == name)
+    return f"{name} (over {most:.0%}): {signal.advice}"
 
 
 def _signals() -> list[Any]:
@@ -65,22 +78,28 @@ def _endings() -> list[Any]:
         curves(
             "How episodes end",
             "Share of the batch's episodes with each outcome. "
-            f"Over {LOST:.0%} InfraError is a fault of the environment or its pods.",
+            "InfraError is a fault of the environment or its pods. "
+            f"{_first(SignalName.PERMANENT_FAILURES, conduct.MOST_FAILED)}",
             [Query(named("episodes/outcome_{name}_rate", "outcome"), "{{job_name}} {{outcome}}")],
             unit="percentunit",
-            limits=[Limit(LOST, YELLOW)],
+            limits=[Limit(conduct.MOST_FAILED, YELLOW)],
         ),
         figures(
             "Truncation by kind",
-            f"Over {CUT:.0%} cut at maxTokens: raise rollout.sampling.maxTokens. "
-            f"Over {EXHAUSTED:.0%} at maxTurns: raise agent.builtin.maxTurns.",
+            "\n".join(
+                [
+                    "Share of the batch's episodes that a limit cut, and what to change first:",
+                    "",
+                    *(f"- {_first(name, most)}" for name, most in TRUNCATED.items()),
+                ]
+            ),
             {
                 "turns": "episodes/turn_limit_rate",
                 "tokens": "episodes/max_tokens_rate",
                 "context": "episodes/context_limit_rate",
                 "time": "episodes/time_limit_rate",
             },
-            limits=[Limit(CUT, YELLOW), Limit(EXHAUSTED)],
+            limits=[Limit(most, YELLOW) for most in sorted({*TRUNCATED.values()})],
         ),
         figures(
             "Tool calls that fail",

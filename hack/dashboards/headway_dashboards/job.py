@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headway_dashboards import board, cost, evaluation, health, learning, speed
+from headway_dashboards import board, cost, evaluation, health, learning, remedies, speed
 from headway_dashboards.board import Board, Section
 from headway_dashboards.panels import Limit, Query, number
 from headway_dashboards.promql import BY_JOB, growth, value
@@ -25,6 +25,7 @@ def made() -> Board:
             Section("Cost", cost.panels()),
             Section("Evaluation", evaluation.panels(), folded=True),
         ],
+        [remedies.mark()],
     )
 
 

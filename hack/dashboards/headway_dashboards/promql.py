@@ -15,6 +15,8 @@ FLEET: Final = 'namespace=~"$namespace", kind=~"$kind"'
 JOB: Final = f'{FLEET}, job_name=~"$job_name"'
 SERVER: Final = f'{JOB}, purpose=~"$purpose", server=~"$server"'
 BY_JOB: Final = "namespace, kind, job_name"
+RATE: Final = "$__rate_interval"
+"""The shortest time over which growth can be seen."""
 
 
 def narrowed(where: str, **labels: str) -> str:
@@ -39,16 +41,17 @@ def _pattern(metric: str) -> str:
 
 def value(name: str, where: str = JOB) -> str:
     """A gauge of each job, as one series also when the pod that tells it is replaced by another."""
-    return _largest(of(name, where), *family(name).labels)
+    return largest(of(name, where), *family(name).labels)
 
 
 def named(name: str, label: str, where: str = JOB) -> str:
     """The same of a family with a placeholder: what it stands for is in `label`."""
     wanted = re.sub(r"\{[a-z]+\}", "(.+)", prometheus_name(name))
-    return _largest(f'label_replace({of(name, where)}, "{label}", "$1", "__name__", "{wanted}")', label)
+    return largest(f'label_replace({of(name, where)}, "{label}", "$1", "__name__", "{wanted}")', label)
 
 
-def _largest(series: str, *labels: str) -> str:
+def largest(series: str, *labels: str) -> str:
+    """Largest over the series of a job; over those that share these labels."""
     by = dict.fromkeys((*BY_JOB.split(", "), *labels))
     return f"max by ({', '.join(by)}) ({series})"
 
@@ -60,7 +63,7 @@ def vllm(name: str, where: str = SERVER) -> str:
 
 def per_second(series: str) -> str:
     """Growth of counters."""
-    return f"rate({series}[$__rate_interval])"
+    return f"rate({series}[{RATE}])"
 
 
 def total(series: str, *more: str) -> str:
@@ -99,5 +102,5 @@ def vllm_quantile(share: float, name: str) -> str:
 
 def growth(name: str, where: str = JOB, seconds: int = 3600) -> str:
     """What a gauge that never falls gains in so many seconds, at the pace it has now."""
-    pace = _largest(f"deriv({of(name, where)}[$__rate_interval])")
+    pace = largest(f"deriv({of(name, where)}[{RATE}])")
     return f"clamp_min({seconds} * {pace}, 0)"

@@ -18,7 +18,8 @@ from monitored_job import SCRAPE_SECONDS, Monitored, monitored_job
 from prometheus_server import Prometheus
 from whole_job import JOB, NAMESPACE
 
-from headway_dashboards.asking import Question, questions, sent, variables
+from headway_api.signals import SignalName
+from headway_dashboards.asking import Question, panels, questions, sent, variables
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(FIRST_BUILD_S)]
 Json = dict[str, Any]
@@ -100,6 +101,46 @@ def test_variables_have_values(watched: tuple[Monitored, Answers], board: Json) 
         found = job.prometheus.ask(f"label/{label}/values", **{"match[]": series})
         assert label == name
         assert found != [], query
+
+
+@pytest.mark.parametrize(
+    "series",
+    [
+        f'headway_signal_state{{job_name="{JOB}", signal="{SignalName.GRADIENT_SPIKING}"}} == 2',
+        f'headway_job_signal{{job_name="{JOB}", signal="{SignalName.GRADIENT_SPIKING}"}} == 2',
+        f'headway_remedy_changes{{job_name="{JOB}", state="Watching"}} == 1',
+    ],
+)
+def test_the_job_was_judged_and_changed_by_its_coordinator(
+    watched: tuple[Monitored, Answers], series: str
+) -> None:
+    job, _ = watched
+    assert len(job.prometheus.series(f"max_over_time(({series})[10m:1s])")) == 1
+
+
+def test_lines_are_drawn_where_the_jobs_signals_are_over(watched: tuple[Monitored, Answers]) -> None:
+    job, _ = watched
+    known = job.prometheus.series("headway_signal_threshold")
+    most = {labels["signal"]: value for labels, value in known}
+    (board,) = (each for each in BOARDS if each["uid"] == "headway-job")
+    steps = {
+        panel["title"]: panel["fieldConfig"]["defaults"].get("thresholds", {}).get("steps", [])
+        for panel in panels(board)
+    }
+    drawn = {
+        title: {step["value"] for step in found} - {None}
+        for title, found in steps.items()
+        if len(found) > 1 and title != "Signals raised"
+    }
+    assert drawn == {
+        "How episodes end": {most[SignalName.PERMANENT_FAILURES]},
+        "Truncation by kind": {
+            most[SignalName.TURNS_TRUNCATED],
+            most[SignalName.CONTEXT_FULL],
+            most[SignalName.EPISODES_TIMED_OUT],
+            most[SignalName.TURNS_EXHAUSTED],
+        },
+    }
 
 
 def test_the_rules_are_sound_where_the_dashboards_are(watched: tuple[Monitored, Answers]) -> None:

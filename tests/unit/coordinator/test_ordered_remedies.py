@@ -21,6 +21,7 @@ from headway_api.store import FileStore
 from headway_coordinator import status as status_writer
 from headway_coordinator.coordinator import Coordinator
 from headway_coordinator.engines.router import Endpoint
+from headway_coordinator.spool import Replay
 from headway_coordinator.status import Heard
 
 TOKEN = "secret"
@@ -142,3 +143,29 @@ async def test_a_person_has_a_running_job_changed(tmp_path: Path, monkeypatch: p
     assert [change["remedy"] for change in report["remedies"]] == ["OnPolicy", "SmallerGroups"]
     assert report["algorithm"]["groupSize"] == 2
     assert RLTrainingJobStatus.model_validate(last).reward is not None
+
+
+async def test_changes_are_not_counted_before_those_of_a_predecessor_are_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted, recall, said = (
+        'headway_remedy_changes{job_name="job",namespace="ns",state=',
+        Coordinator._recall,
+        [],
+    )
+
+    def recalling(coordinator: Coordinator, replay: Replay) -> Any:
+        said.append(coordinator._exporter.text().decode())
+        return recall(coordinator, replay)
+
+    monkeypatch.setattr(status_writer, "HEAR_SECONDS", 0.05)
+    monkeypatch.setattr(Coordinator, "_recall", recalling)
+    rig = Rig(tmp_path)
+    rig.order = "OnPolicy"
+    async with rig.coordinator() as (_, learner, _):
+        await rig.until("Waiting")
+        await learner.run(steps=2)
+    async with rig.coordinator() as (coordinator, _, _):
+        assert len(said) == 2, "each has read what its predecessor left"
+        assert counted not in said[1]
+        assert f'{counted}"Watching"}} 1.0' in coordinator._exporter.text().decode()

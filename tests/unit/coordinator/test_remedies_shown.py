@@ -12,6 +12,7 @@ from stories import Story, a_small_spec, a_spec, acting
 from headway_analysis.remedies.policy import decide, obey
 from headway_api import status as st
 from headway_api.decisions import Measured
+from headway_api.in_force import Directive
 from headway_api.remedies import applied
 from headway_api.signals import SignalName as S
 from headway_coordinator import view
@@ -121,16 +122,22 @@ def test_the_algorithm_is_shown_as_it_runs() -> None:
 async def test_an_order_is_answered_whatever_becomes_of_it(tmp_path: Path, refuses: bool) -> None:
     job = Job(tmp_path, a_small_spec(steps=12))
     async with job.coordinator() as (training, learner, running):
-        learner.refuses = lambda directive: refuses
+        between = []
 
         def said() -> st.RemedyOrder | None:
             return shown.order(training.remedies)
 
+        def told(directive: Directive) -> bool:
+            between.append(said())
+            return refuses
+
+        learner.refuses = told
         await learner.run(steps=2)
         assert said() is None
         training.remedies.order = "OnPolicy"
         assert said() == st.RemedyOrder(order="OnPolicy", state="Waiting")
         await learner.run(steps=1)
+        assert between == [st.RemedyOrder(order="OnPolicy", state="Waiting")], "until the learner has done it"
         if refuses:
             why = "NotApplicable: it was told to refuse"
             assert said() == st.RemedyOrder(order="OnPolicy", state="Refused", step=3, message=why)

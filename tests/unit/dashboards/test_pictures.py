@@ -17,6 +17,7 @@ from headway_dashboards.pictures import PARTS, Asker, picture, save
 
 Json = dict[str, Any]
 LABELS = {"namespace": "team", "kind": "RLTrainingJob", "job_name": "refunds", "state": "Training"}
+LABELS |= {"signal": "TooFewEffectiveSamples"}
 
 
 class Canned:
@@ -58,6 +59,18 @@ def test_the_newest_value_stands_in_the_legend() -> None:
     said = {text.get_text() for legend in legends for text in legend.get_texts()}
     assert "refunds waiting   3" in said
     assert "b waiting   -" in said
+
+
+def test_no_word_of_a_table_stands_in_the_next_column() -> None:
+    figure = drawn("job", ("Health",))
+    figure.canvas.draw()  # cells have no place before
+    renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]
+    tables = [table for axes in figure.axes for table in axes.tables]
+    assert len(tables) == 2
+    for table in tables:
+        for cell in table.get_celld().values():
+            text = cell.get_text().get_window_extent(renderer)
+            assert text.x1 <= cell.get_window_extent(renderer).x1, cell.get_text().get_text()
 
 
 def test_a_picture_is_a_small_file(tmp_path: Path) -> None:

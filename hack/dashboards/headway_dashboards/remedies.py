@@ -1,0 +1,51 @@
+"""What was changed in a running job, and what is in force now."""
+
+from __future__ import annotations
+
+from typing import Any, Final, get_args
+
+from headway_api.status import RemedyState
+from headway_dashboards.board import Mark
+from headway_dashboards.panels import Query, curves, table
+from headway_dashboards.promql import JOB, RATE, largest, of, total, value
+
+WITHOUT_EFFECT: Final = ("Undone", "Refused")
+STANDS: Final = "|".join(state for state in get_args(RemedyState) if state not in WITHOUT_EFFECT)
+"""States of a change that is in force."""
+
+
+def panels() -> list[Any]:
+    """Of the section on a job's health."""
+    standing = value("remedy/changes", f'{JOB}, state=~"{STANDS}"')
+    return [
+        curves(
+            "Changes by remedies",
+            "How many have come to each state; docs/remedies.md says what these mean. "
+            "Blue marks stand where one is taken, or its state changes.",
+            [Query(value("remedy/changes"), "{{job_name}} {{state}}")],
+            span=12,
+            lowest=0,
+        ),
+        table(
+            "In force now",
+            "Of the last batch that was trained, and how many changes stand. "
+            "All that is in force is in status.algorithm.",
+            [
+                Query(of("job/info"), ""),
+                Query(of("training/learning_rate"), "learning rate"),
+                Query(of("training/num_groups"), "groups of a batch"),
+                Query(of("training/num_trajectories"), "episodes of a batch"),
+                Query(total(standing), "changes that stand"),
+            ],
+            keys=["job_name"],
+            more=["loss"],
+            span=12,
+            height=8,
+        ),
+    ]
+
+
+def mark() -> Mark:
+    """Over the curves, where more changes than before are in a state."""
+    more = largest(f"delta({of('remedy/changes')}[{RATE}])", "state")
+    return Mark("Remedies", f"{more} > 0", "blue", "Remedy: {{state}}")
