@@ -543,8 +543,8 @@ class Training:
             max_retries=self._spec.rollout.max_retries,
         )
         own, group = group, await self._store(self._put, group)
-        if group is not own and self._too_old(group):
-            group = await self._store(self._give_up, group, TOO_OLD)
+        if group is not own and (why := self._untrainable(group)) is not None:
+            group = await self._store(self._give_up, group, why)
         await self._store(self._ledger.group, group)
         self.state.discarded += discarded_tokens(group)
         return group
@@ -562,16 +562,20 @@ class Training:
         self._spool.refuse_superseded(self._incarnation)
         return self._spool.decided.write(record)
 
-    def _too_old(self, group: GroupRecord) -> bool:
-        """Whether it is a predecessor's that stands for one run here, of older tokens than its slot allows.
+    def _untrainable(self, group: GroupRecord) -> Abandoned | None:
+        """Why a predecessor's that stands for one run here is given up; None where it may be trained.
 
-        Such a one is given up even where it might be trained yet: the bound derives from when groups begin.
+        One of older tokens than its slot allows is given up even where it might be trained yet: the bound
+        derives from when groups begin. By age alone, one that was sampled before the job went back would do:
+        no step ages anybody that trains nothing.
         """
         oldest, position = oldest_step(group), position_of(group.group_id)
         if group.purpose is not Purpose.TRAIN or group.abandoned is not None or oldest is None:
-            return False
+            return None
+        if oldest < self.state.went_back:
+            return ROLLED_BACK
         slot = self.sampler.active.get(position)  # none where it was given up meanwhile
-        return slot is not None and as_of(oldest, self.state.idle) < slot.since
+        return TOO_OLD if slot is not None and as_of(oldest, self.state.idle) < slot.since else None
 
     async def _counted(self, task: Task) -> EpisodeRecord:
         counts = self.state
