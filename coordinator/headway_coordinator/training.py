@@ -168,6 +168,16 @@ class Training:
         return self.sampler.total
 
     @property
+    def done(self) -> bool:
+        """Whether no step follows: no batch can be cut, and no remedy stands for the next step.
+
+        The learner may be in the middle of one while the last groups are given up, or may have to take it
+        anew once it has used the data up.
+        """
+        left = self.remedies.due(self.state.step + 1) is not None
+        return self.sampler.done and not (left and self.state.step < self._spec.schedule.max_steps)
+
+    @property
     def epochs_done(self) -> int:
         """Passes over the training rows completed; rows whose groups were given up count."""
         return len(self.sampler.settled) // len(self._data.train)
@@ -256,7 +266,7 @@ class Training:
                 seen = self.state.step
                 if self._unvalidated() and self._beside is None:
                     await self.validations.run()
-                elif self.sampler.done:
+                elif self.done:
                     break
                 else:
                     await self._fleet.ready()
@@ -284,7 +294,7 @@ class Training:
         if step != self.state.step + 1 or self.state.step < 0:
             raise Conflict(f"step {step} was asked for, but step {self.state.step} is the last one reported")
         held, change = self._held() or self.remedies.busy, self.remedies.due(step)
-        if change is not None and not held and not self.sampler.done:
+        if change is not None and not held and not self.done:
             return self.remedies.batch(
                 change, epoch=self.epochs_done, validating=list(self.validations.unfinished)
             )
@@ -455,7 +465,7 @@ class Training:
     def _news(self, seen: int) -> bool:
         """Whether there is something to do that there was not at step `seen`, when all slots were taken."""
         startable = self._may_start and self.sampler.free > 0 and not self.sampler.exhausted
-        return self.state.step != seen or self.sampler.done or startable
+        return self.state.step != seen or self.done or startable
 
     @property
     def _may_start(self) -> bool:
@@ -464,7 +474,7 @@ class Training:
 
     def _unvalidated(self) -> list[int]:
         """Steps whose validations are due and not complete."""
-        return self.validations.look(self.state.step, last=self.sampler.done)
+        return self.validations.look(self.state.step, last=self.done)
 
     def _held(self) -> bool:
         """Whether the learner gets no batch: the job is paused, or a validation is to be complete before."""

@@ -23,10 +23,12 @@ from headway_analysis.signals.history import History
 from headway_api.decisions import Decision
 from headway_api.exits import JobError
 from headway_api.in_force import Directive, InForce
-from headway_api.records import Batch, GroupRecord, StepReport
+from headway_api.records import Batch, EpisodeRecord, GroupRecord, Purpose, StepReport
 from headway_api.signals import SignalName as S
+from headway_api.spec.training import RLTrainingJobSpec
 from headway_coordinator.bounds import oldest_step
 from headway_coordinator.dataset import position_of
+from headway_coordinator.episode import Task
 from headway_coordinator.ledger.segments import Ledger, total
 from headway_coordinator.sampler.choice import CHOICES, Order
 from headway_coordinator.spool import decode
@@ -222,6 +224,60 @@ async def test_a_job_whose_data_ends_counts_the_steps_that_are_left(tmp_path: Pa
     assert training.state.finished == "MaxEpochs"
     assert [len(batch.groups) for batch in learner.batches] == [2, 2, 2, 0, 4, 4, 4]
     held(job)
+
+
+def one_epoch() -> RLTrainingJobSpec:
+    of = a_small_spec(steps=40, batchSize=1)
+    return of.model_copy(update={"schedule": of.schedule.model_copy(update={"max_epochs": 1})})
+
+
+async def test_a_job_whose_last_groups_fail_while_the_learner_is_at_it_waits_for_the_change(
+    tmp_path: Path,
+) -> None:
+    """It would end otherwise, and judge and export weights that are not its last."""
+    job, plain, lost = Job(tmp_path, one_epoch(), rows=6), Job.episode, asyncio.Event()
+
+    async def episode(task: Task) -> EpisodeRecord:
+        if task.purpose is Purpose.TRAIN and position_of(task.group_id) >= 4:
+            await lost.wait()
+        return await plain(job, task)
+
+    job.episode = episode  # type: ignore[method-assign]
+    job.fails = lambda task: lost.is_set() and task.purpose is Purpose.TRAIN
+    async with job.coordinator() as (training, learner, running), aiohttp.ClientSession() as http:
+        await learner.run(steps=4)
+        training.remedies.order = "RollBack"
+        found = await learner.take(http, 5)
+        assert isinstance(found, Batch)
+        lost.set()
+        async with asyncio.timeout(5):
+            while not training.sampler.done:
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        assert training.state.finished is None
+        await learner.announce(http, learner.commit(5, [], **learner.does(found)))
+        await asyncio.gather(learner.run(), running)
+    assert (training.state.step, training.state.finished) == (5, "MaxEpochs")
+    assert 5 in training.state.evaluations, "what it went back to is judged"
+    held(job)
+
+
+async def test_a_change_that_used_the_data_up_is_taken_anew_by_a_learner_that_resumes_before_it(
+    tmp_path: Path,
+) -> None:
+    job = Job(tmp_path, one_epoch(), rows=6)
+    async with job.coordinator() as (training, learner, _):
+        await learner.run(steps=3)
+        training.remedies.order = "RollBack"
+        await learner.run(steps=1)
+        assert training.sampler.left == 0, "what waited is given up"
+    rolled_back(job, to=2)
+    async with job.coordinator() as (training, learner, running):
+        learner._publish = lambda step: manifest(step, incarnation=1)
+        await asyncio.gather(learner.run(), running)
+    assert (training.state.step, training.state.finished) == (4, "MaxEpochs")
+    assert [entry.step for entry in training.remedies.course.entries] == [4]
+    assert total(job.ledger.days) == job.recounted()
 
 
 async def test_what_the_learner_refuses_changes_nothing_and_is_not_tried_again(tmp_path: Path) -> None:
