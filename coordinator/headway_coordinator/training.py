@@ -212,7 +212,7 @@ class Training:
     async def restore(self, replay: Replay) -> None:
         """Take up what a predecessor left: nothing spooled is sampled again."""
         self.state.reports = list(replay.reports)
-        self.remedies.restore(replay.known)
+        self.remedies.restore(replay.known, replay.undone)
         self.sampler.batch_size = self.remedies.now.algorithm.batch_size
         self.sampler.max_lag = self.remedies.now.algorithm.max_steps_off_policy
         kept = {position_of(g.group_id): g for g in replay.waiting if g.abandoned is None}

@@ -517,6 +517,31 @@ async def test_a_decision_for_a_step_that_was_trained_has_no_effect(tmp_path: Pa
     held(job)
 
 
+async def test_a_decision_that_had_no_effect_has_none_where_its_step_is_taken_anew(tmp_path: Path) -> None:
+    """The step gets the groups it had; they are trained, and billed, as that step's."""
+    job = Job(tmp_path, a_small_spec(steps=9), rows=40)
+    await begun(job)
+    late = Decision.model_validate(
+        {
+            "number": 1,
+            "step": 3,
+            "directive": {"remedy": "OnPolicy"},
+            "in_force": {"number": 1, "max_steps_off_policy": 0},
+            "why": "because",
+        }
+    )
+    job.store.put(job.layout.remedy(1), late.model_dump_json().encode())
+    before = {report.step: report.groups for report in reports_of(job)}
+    rolled_back(job, to=2)
+    async with job.coordinator() as (training, learner, running):
+        learner._publish = lambda step: manifest(step, incarnation=1)
+        await asyncio.gather(learner.run(), running)
+    assert [report.step for report in reports_of(job) if report.directive] == []
+    assert {report.step: report.groups for report in reports_of(job)}[3] == before[3]
+    assert training.state.finished == "MaxSteps"
+    assert total(job.ledger.days) == job.recounted()
+
+
 @settings(max_examples=12)
 @given(seed=st.integers(0, 10_000), beside=st.booleans(), sampler=st.sampled_from(list(CHOICES)))
 def test_a_job_that_is_changed_again_and_again_survives_any_death(
