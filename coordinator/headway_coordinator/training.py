@@ -222,11 +222,15 @@ class Training:
         sampled = {position: oldest_step(group) for position, group in kept.items()}
         # A predecessor that went back may have ended before all of these were given up.
         left = {p: ROLLED_BACK for p, step in sampled.items() if step is not None and step < back}
+        # One without a token is as old as it may be in the step that is made of it again.
+        anew = {position_of(group): report.step - 1 for report in replay.undone for group in report.groups}
         late = self.sampler.restore(
             at,
             settled | left.keys(),
             finished={
-                p: at if step is None else as_of(step, idle) for p, step in sampled.items() if p not in left
+                p: anew.get(p, at) if step is None else as_of(step, idle)
+                for p, step in sampled.items()
+                if p not in left
             },
             undone={r.step: [*map(position_of, r.groups)] for r in replay.undone if r.directive is None},
             used=len(replay.taken),

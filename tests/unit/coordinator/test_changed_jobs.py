@@ -458,6 +458,31 @@ async def test_a_learner_that_resumes_before_the_change_makes_it_again(
     assert total(job.ledger.days) == job.recounted()
 
 
+async def test_a_group_without_tokens_is_in_the_step_that_it_was_in(tmp_path: Path) -> None:
+    """It has no age of its own by which it could be told from those of before the job went back."""
+    job, plain = Job(tmp_path, a_small_spec(steps=9, sampler="in_order"), rows=40), Job.episode
+
+    async def episode(task: Task) -> EpisodeRecord:
+        record = await plain(job, task)
+        mute = task.purpose is Purpose.TRAIN and training.state.went_back
+        return record.model_copy(update={"rows": [], "turns": []}) if mute and task.group_id < end else record
+
+    job.episode, end = episode, "t0-000013"  # type: ignore[method-assign]
+    async with job.coordinator() as (training, learner, _):
+        await learner.run(steps=3)
+        training.remedies.order = "RollBack"
+        await learner.run(steps=3)
+    before = {report.step: report.groups for report in reports_of(job)}
+    assert min(before[5]) < end
+    rolled_back(job, to=3)
+    async with job.coordinator() as (training, learner, running):
+        learner._publish = lambda step: manifest(step, incarnation=1)
+        await asyncio.gather(learner.run(), running)
+    after = {report.step: report.groups for report in reports_of(job)}
+    assert [after[step] for step in (5, 6)] == [before[step] for step in (5, 6)]
+    assert total(job.ledger.days) == job.recounted()
+
+
 def rolled_back(job: Job, to: int) -> None:
     """The learner resumed at an older step: its report is on record anew, in a newer incarnation."""
     import json
