@@ -78,8 +78,13 @@ class Remedies:
 
     @property
     def goes_back(self) -> bool:
-        """Whether the next step goes back to older weights: what is sampled now, nobody would train."""
-        return any(decision.directive.restore for decision in self.course.pending[:1])
+        """Whether the next step goes back to older weights, or the next for which anything is to be sampled:
+        what is sampled now, nobody would train."""
+        first = next((decision for decision in self.course.pending if decision.directive.restore), None)
+        if first is None:
+            return False
+        between = range(self._state.step + 1, first.step)
+        return all(step in self._sampler.undone or self.due(step) is not None for step in between)
 
     def restore(self, known: Known, undone: Sequence[StepReport] = ()) -> None:
         """Take up what predecessors decided. The reports that stand are in the state."""

@@ -542,6 +542,30 @@ async def test_a_decision_for_a_step_that_was_trained_has_no_effect(tmp_path: Pa
     held(job)
 
 
+async def test_a_decision_to_go_back_later_does_not_keep_the_steps_before_it_from_their_groups(
+    tmp_path: Path,
+) -> None:
+    """An older coordinator was ahead when it wrote its decision."""
+    job = Job(tmp_path, a_small_spec(steps=9), rows=40)
+    await begun(job)
+    late = Decision.model_validate(
+        {
+            "number": 1,
+            "step": 7,
+            "directive": {"remedy": "RollBack", "restore": [0]},
+            "in_force": {"number": 1},
+            "why": "because",
+        }
+    )
+    job.store.put(job.layout.remedy(1), late.model_dump_json().encode())
+    job.patience = 20
+    async with job.coordinator() as (training, learner, running):
+        await asyncio.gather(learner.run(), running)
+    assert [report.step for report in reports_of(job) if report.directive] == [7]
+    assert training.state.finished == "MaxSteps"
+    held(job)
+
+
 async def test_a_decision_that_had_no_effect_has_none_where_its_step_is_taken_anew(tmp_path: Path) -> None:
     """The step gets the groups it had; they are trained, and billed, as that step's."""
     job = Job(tmp_path, a_small_spec(steps=9), rows=40)
