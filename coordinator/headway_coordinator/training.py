@@ -168,6 +168,16 @@ class Training:
         return self.sampler.total
 
     @property
+    def done(self) -> bool:
+        """Whether no step follows: no batch can be cut, and no remedy stands for the next step.
+
+        The learner may be in the middle of one while the last groups are given up, or may have to take it
+        anew once it has used the data up.
+        """
+        left = self.remedies.due(self.state.step + 1) is not None
+        return self.sampler.done and not (left and self.state.step < self._spec.schedule.max_steps)
+
+    @property
     def epochs_done(self) -> int:
         """Passes over the training rows completed; rows whose groups were given up count."""
         return len(self.sampler.settled) // len(self._data.train)
@@ -202,7 +212,7 @@ class Training:
     async def restore(self, replay: Replay) -> None:
         """Take up what a predecessor left: nothing spooled is sampled again."""
         self.state.reports = list(replay.reports)
-        self.remedies.restore(replay.known)
+        self.remedies.restore(replay.known, replay.undone)
         self.sampler.batch_size = self.remedies.now.algorithm.batch_size
         self.sampler.max_lag = self.remedies.now.algorithm.max_steps_off_policy
         kept = {position_of(g.group_id): g for g in replay.waiting if g.abandoned is None}
@@ -212,11 +222,15 @@ class Training:
         sampled = {position: oldest_step(group) for position, group in kept.items()}
         # A predecessor that went back may have ended before all of these were given up.
         left = {p: ROLLED_BACK for p, step in sampled.items() if step is not None and step < back}
+        # One without a token is as old as it may be in the step that is made of it again.
+        anew = {position_of(group): report.step - 1 for report in replay.undone for group in report.groups}
         late = self.sampler.restore(
             at,
             settled | left.keys(),
             finished={
-                p: at if step is None else as_of(step, idle) for p, step in sampled.items() if p not in left
+                p: anew.get(p, at) if step is None else as_of(step, idle)
+                for p, step in sampled.items()
+                if p not in left
             },
             undone={r.step: [*map(position_of, r.groups)] for r in replay.undone if r.directive is None},
             used=len(replay.taken),
@@ -256,7 +270,7 @@ class Training:
                 seen = self.state.step
                 if self._unvalidated() and self._beside is None:
                     await self.validations.run()
-                elif self.sampler.done:
+                elif self.done:
                     break
                 else:
                     await self._fleet.ready()
@@ -284,7 +298,7 @@ class Training:
         if step != self.state.step + 1 or self.state.step < 0:
             raise Conflict(f"step {step} was asked for, but step {self.state.step} is the last one reported")
         held, change = self._held() or self.remedies.busy, self.remedies.due(step)
-        if change is not None and not held and not self.sampler.done:
+        if change is not None and not held and not self.done:
             return self.remedies.batch(
                 change, epoch=self.epochs_done, validating=list(self.validations.unfinished)
             )
@@ -455,7 +469,7 @@ class Training:
     def _news(self, seen: int) -> bool:
         """Whether there is something to do that there was not at step `seen`, when all slots were taken."""
         startable = self._may_start and self.sampler.free > 0 and not self.sampler.exhausted
-        return self.state.step != seen or self.sampler.done or startable
+        return self.state.step != seen or self.done or startable
 
     @property
     def _may_start(self) -> bool:
@@ -464,7 +478,7 @@ class Training:
 
     def _unvalidated(self) -> list[int]:
         """Steps whose validations are due and not complete."""
-        return self.validations.look(self.state.step, last=self.sampler.done)
+        return self.validations.look(self.state.step, last=self.done)
 
     def _held(self) -> bool:
         """Whether the learner gets no batch: the job is paused, or a validation is to be complete before."""
@@ -543,8 +557,8 @@ class Training:
             max_retries=self._spec.rollout.max_retries,
         )
         own, group = group, await self._store(self._put, group)
-        if group is not own and self._too_old(group):
-            group = await self._store(self._give_up, group, TOO_OLD)
+        if group is not own and (why := self._untrainable(group)) is not None:
+            group = await self._store(self._give_up, group, why)
         await self._store(self._ledger.group, group)
         self.state.discarded += discarded_tokens(group)
         return group
@@ -562,16 +576,20 @@ class Training:
         self._spool.refuse_superseded(self._incarnation)
         return self._spool.decided.write(record)
 
-    def _too_old(self, group: GroupRecord) -> bool:
-        """Whether it is a predecessor's that stands for one run here, of older tokens than its slot allows.
+    def _untrainable(self, group: GroupRecord) -> Abandoned | None:
+        """Why a predecessor's that stands for one run here is given up; None where it may be trained.
 
-        Such a one is given up even where it might be trained yet: the bound derives from when groups begin.
+        One of older tokens than its slot allows is given up even where it might be trained yet: the bound
+        derives from when groups begin. By age alone, one that was sampled before the job went back would do:
+        no step ages anybody that trains nothing.
         """
         oldest, position = oldest_step(group), position_of(group.group_id)
         if group.purpose is not Purpose.TRAIN or group.abandoned is not None or oldest is None:
-            return False
+            return None
+        if oldest < self.state.went_back:
+            return ROLLED_BACK
         slot = self.sampler.active.get(position)  # none where it was given up meanwhile
-        return slot is not None and as_of(oldest, self.state.idle) < slot.since
+        return TOO_OLD if slot is not None and as_of(oldest, self.state.idle) < slot.since else None
 
     async def _counted(self, task: Task) -> EpisodeRecord:
         counts = self.state

@@ -91,21 +91,26 @@ class Course:
 
 
 def course(
-    decisions: Collection[Decision], kept: Mapping[int, Kept], reports: Sequence[StepReport]
+    decisions: Collection[Decision],
+    kept: Mapping[int, Kept],
+    reports: Sequence[StepReport],
+    anew: Collection[int] = (),
 ) -> Course:
     """What these records come to.
 
     A decision whose step was taken with groups has had no effect: a coordinator wrote it that another one
-    had already taken the place of.
+    had already taken the place of. It has none where the step is taken anew, either.
 
     Args:
         kept: by number of the decision.
         reports: those that stand, oldest first.
+        anew: steps beyond them that were taken with groups, and are to be made of the same ones.
     """
     taken = {report.step: report for report in reports}
     newest = max(taken, default=-1)
     entries: dict[int, Entry] = {}
-    pending = sorted((each for each in decisions if each.step > newest), key=lambda each: each.step)
+    ahead = (each for each in decisions if each.step > newest and each.step not in anew)
+    pending = sorted(ahead, key=lambda each: each.step)
     decided = [*pending]
     for decision in sorted(decisions, key=lambda each: each.number):
         report = taken.get(decision.step)

@@ -70,20 +70,22 @@ def held_out(now: Validated, before: Validated) -> Shift | None:
 
 
 def trained_since(situation: Situation, step: int) -> Shift | None:
-    """How far the reward of the last steps is above that of the steps around `step`."""
+    """How far the reward of the last steps, of those since the job last went back, is above that of the steps
+    around `step`."""
     rewards = situation.rewards
     around = [rewards[each] for each in rewards if step - AROUND < each <= step + AROUND]
-    recent = up_to(rewards, situation.step, AROUND, after=step + AROUND)
+    recent = up_to(rewards, situation.step, AROUND, after=max(step + AROUND, situation.went_back))
     return shift(around, recent)
 
 
 def steps_back(situation: Situation) -> list[int]:
     """Validated steps that surely were better than the job is now, the best first.
 
-    Better is a validation whose rows scored surely higher than those of a later validation, or a step around
-    which episodes surely earned more than they do now.
+    Better is a validation whose rows scored surely higher than those of the newest one, or a step around
+    which episodes surely earned more than they do now. What was seen before the job last went back does not
+    tell how it is now.
     """
-    newest = latest(situation.validations, situation.step)
+    newest = latest(situation.validations, situation.step, after=situation.went_back - 1)
     return [each.step for each in situation.validations if _was_better(situation, each, newest)]
 
 

@@ -62,6 +62,12 @@ class Situation:
         return self.reports[-1].step
 
     @property
+    def went_back(self) -> int:
+        """The newest step that went back to older weights: those of the steps before it are gone. 0 before
+        any."""
+        return next((report.step for report in reversed(self.reports) if report.restored is not None), 0)
+
+    @property
     def in_force(self) -> InForce:
         """What the next step is trained under, if nothing is changed."""
         return self.reports[-1].in_force

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from headway_analysis.remedies.course import Course, course
@@ -61,6 +61,8 @@ class Remedies:
         self._signals = signals
         self._write = write
         self._known = Known()
+        self._anew: frozenset[int] = frozenset()
+        """Steps that a learner's rollback undid and that are made again of the groups they had."""
         self._lock = asyncio.Lock()
         self.course = Course()
         """What was changed so far."""
@@ -76,12 +78,18 @@ class Remedies:
 
     @property
     def goes_back(self) -> bool:
-        """Whether the next step goes back to older weights: what is sampled now, nobody would train."""
-        return any(decision.directive.restore for decision in self.course.pending[:1])
+        """Whether the next step goes back to older weights, or the next for which anything is to be sampled:
+        what is sampled now, nobody would train."""
+        first = next((decision for decision in self.course.pending if decision.directive.restore), None)
+        if first is None:
+            return False
+        between = range(self._state.step + 1, first.step)
+        return all(step in self._sampler.undone or self.due(step) is not None for step in between)
 
-    def restore(self, known: Known) -> None:
+    def restore(self, known: Known, undone: Sequence[StepReport] = ()) -> None:
         """Take up what predecessors decided. The reports that stand are in the state."""
         self._known = known
+        self._anew = frozenset(report.step for report in undone if report.directive is None)
         for report in self._state.reports:
             self._tell(report)
         self._look()
@@ -175,7 +183,7 @@ class Remedies:
 
     def _look(self) -> None:
         known, state = self._known, self._state
-        self.course = course(known.decisions.values(), known.kept, state.reports)
+        self.course = course(known.decisions.values(), known.kept, state.reports, self._anew)
         self.now = applied(self._spec, state.in_force)
 
     def _tell(self, report: StepReport) -> None:

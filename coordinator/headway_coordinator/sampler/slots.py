@@ -232,11 +232,8 @@ class Sampler:
         self._finished = len(finished)
         self.cursor = 0
         self.cut = None
-        self.undone = {
-            number: sorted(positions)
-            for number, positions in (undone or {}).items()
-            if finished.keys() >= set(positions)
-        }
+        self.undone = {number: sorted(positions) for number, positions in (undone or {}).items()}
+        self._remake(number for number, of in self.undone.items() if not finished.keys() >= set(of))
         late = self._give_up({} if changes else self._late())
         self._advance()
         return late
@@ -264,12 +261,17 @@ class Sampler:
         return late
 
     def _give_up(self, late: dict[int, Late]) -> dict[int, Late]:
-        """These leave the order. A step that was to be made of them again is made of others."""
+        """These leave the order. A step that was to be made of them again is made of others, and so is each
+        one after it, whose groups those may be."""
         for position in late:
             running = self.active.pop(position).ended is None
             (self.leaving if running else self.settled).add(position)
-        self.undone = {step: of for step, of in self.undone.items() if not late.keys() & set(of)}
+        self._remake(step for step, of in self.undone.items() if late.keys() & set(of))
         return late
+
+    def _remake(self, steps: Iterable[int]) -> None:
+        first = min(steps, default=self.steps + 1)
+        self.undone = {step: of for step, of in self.undone.items() if step < first}
 
     def _queue(self) -> list[int]:
         """Who is trained after whom, where nobody is lost."""

@@ -362,6 +362,26 @@ def test_once_going_back_was_kept_the_next_collapse_goes_back_too() -> None:
     assert (found.directive.remedy, found.directive.restore) == ("OnPolicy", [20])
 
 
+def test_no_step_is_better_than_now_by_what_was_before_the_job_went_back() -> None:
+    """Neither its last validation nor its last rewards tell of weights that are there any more."""
+    story = Story().train(20, 0.6).validate(0.8).train(40, 0.6).train(10, 0.02).validate(0.1)
+    story.raise_(S.REWARD_COLLAPSED)
+    story.carry_out(decide(story.now())).train(WATCH, 0.6).calm()
+    story.carry_out(decide(story.now())).raise_(S.GROUPS_UNIFORM)
+    found = taken(decide(story.now()))
+    assert (found.directive.remedy, found.directive.restore) == ("SmallerGroups", [])
+    assert taken(decide(story.validate(0.1).now())).directive.restore == [20], "one made since tells"
+
+
+def test_an_undoing_that_went_back_is_not_followed_by_going_back_for_rewards_of_before_it() -> None:
+    story = Story(acting(a_spec(), remedies=("WiderAdapter", "RollBack"))).train(20, 0.6).validate(0.8)
+    story.train(10, 0.6).raise_(S.GROUPS_UNIFORM)
+    story.carry_out(decide(story.now())).train(WATCH, 0.1)
+    undo = taken(decide(story.now()))
+    assert undo.directive.restore[0] == 20
+    assert decide(story.carry_out(undo).now()) is None, "it is there already"
+
+
 def test_going_back_that_did_not_help_by_the_end_is_followed_by_the_next() -> None:
     story = collapsed()
     story.carry_out(decide(story.now())).train(WATCH, 0.02)

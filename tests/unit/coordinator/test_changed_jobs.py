@@ -23,10 +23,12 @@ from headway_analysis.signals.history import History
 from headway_api.decisions import Decision
 from headway_api.exits import JobError
 from headway_api.in_force import Directive, InForce
-from headway_api.records import Batch, GroupRecord, StepReport
+from headway_api.records import Batch, EpisodeRecord, GroupRecord, Purpose, StepReport
 from headway_api.signals import SignalName as S
+from headway_api.spec.training import RLTrainingJobSpec
 from headway_coordinator.bounds import oldest_step
 from headway_coordinator.dataset import position_of
+from headway_coordinator.episode import Task
 from headway_coordinator.ledger.segments import Ledger, total
 from headway_coordinator.sampler.choice import CHOICES, Order
 from headway_coordinator.spool import decode
@@ -224,6 +226,60 @@ async def test_a_job_whose_data_ends_counts_the_steps_that_are_left(tmp_path: Pa
     held(job)
 
 
+def one_epoch() -> RLTrainingJobSpec:
+    of = a_small_spec(steps=40, batchSize=1)
+    return of.model_copy(update={"schedule": of.schedule.model_copy(update={"max_epochs": 1})})
+
+
+async def test_a_job_whose_last_groups_fail_while_the_learner_is_at_it_waits_for_the_change(
+    tmp_path: Path,
+) -> None:
+    """It would end otherwise, and judge and export weights that are not its last."""
+    job, plain, lost = Job(tmp_path, one_epoch(), rows=6), Job.episode, asyncio.Event()
+
+    async def episode(task: Task) -> EpisodeRecord:
+        if task.purpose is Purpose.TRAIN and position_of(task.group_id) >= 4:
+            await lost.wait()
+        return await plain(job, task)
+
+    job.episode = episode  # type: ignore[method-assign]
+    job.fails = lambda task: lost.is_set() and task.purpose is Purpose.TRAIN
+    async with job.coordinator() as (training, learner, running), aiohttp.ClientSession() as http:
+        await learner.run(steps=4)
+        training.remedies.order = "RollBack"
+        found = await learner.take(http, 5)
+        assert isinstance(found, Batch)
+        lost.set()
+        async with asyncio.timeout(5):
+            while not training.sampler.done:
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        assert training.state.finished is None
+        await learner.announce(http, learner.commit(5, [], **learner.does(found)))
+        await asyncio.gather(learner.run(), running)
+    assert (training.state.step, training.state.finished) == (5, "MaxEpochs")
+    assert 5 in training.state.evaluations, "what it went back to is judged"
+    held(job)
+
+
+async def test_a_change_that_used_the_data_up_is_taken_anew_by_a_learner_that_resumes_before_it(
+    tmp_path: Path,
+) -> None:
+    job = Job(tmp_path, one_epoch(), rows=6)
+    async with job.coordinator() as (training, learner, _):
+        await learner.run(steps=3)
+        training.remedies.order = "RollBack"
+        await learner.run(steps=1)
+        assert training.sampler.left == 0, "what waited is given up"
+    rolled_back(job, to=2)
+    async with job.coordinator() as (training, learner, running):
+        learner._publish = lambda step: manifest(step, incarnation=1)
+        await asyncio.gather(learner.run(), running)
+    assert (training.state.step, training.state.finished) == (4, "MaxEpochs")
+    assert [entry.step for entry in training.remedies.course.entries] == [4]
+    assert total(job.ledger.days) == job.recounted()
+
+
 async def test_what_the_learner_refuses_changes_nothing_and_is_not_tried_again(tmp_path: Path) -> None:
     job = Job(tmp_path, a_small_spec())
 
@@ -402,6 +458,31 @@ async def test_a_learner_that_resumes_before_the_change_makes_it_again(
     assert total(job.ledger.days) == job.recounted()
 
 
+async def test_a_group_without_tokens_is_in_the_step_that_it_was_in(tmp_path: Path) -> None:
+    """It has no age of its own by which it could be told from those of before the job went back."""
+    job, plain = Job(tmp_path, a_small_spec(steps=9, sampler="in_order"), rows=40), Job.episode
+
+    async def episode(task: Task) -> EpisodeRecord:
+        record = await plain(job, task)
+        mute = task.purpose is Purpose.TRAIN and training.state.went_back
+        return record.model_copy(update={"rows": [], "turns": []}) if mute and task.group_id < end else record
+
+    job.episode, end = episode, "t0-000013"  # type: ignore[method-assign]
+    async with job.coordinator() as (training, learner, _):
+        await learner.run(steps=3)
+        training.remedies.order = "RollBack"
+        await learner.run(steps=3)
+    before = {report.step: report.groups for report in reports_of(job)}
+    assert min(before[5]) < end
+    rolled_back(job, to=3)
+    async with job.coordinator() as (training, learner, running):
+        learner._publish = lambda step: manifest(step, incarnation=1)
+        await asyncio.gather(learner.run(), running)
+    after = {report.step: report.groups for report in reports_of(job)}
+    assert [after[step] for step in (5, 6)] == [before[step] for step in (5, 6)]
+    assert total(job.ledger.days) == job.recounted()
+
+
 def rolled_back(job: Job, to: int) -> None:
     """The learner resumed at an older step: its report is on record anew, in a newer incarnation."""
     import json
@@ -459,6 +540,55 @@ async def test_a_decision_for_a_step_that_was_trained_has_no_effect(tmp_path: Pa
         await asyncio.gather(learner.run(), running)
     assert training.state.in_force == InForce(number=2, group_size=2)
     held(job)
+
+
+async def test_a_decision_to_go_back_later_does_not_keep_the_steps_before_it_from_their_groups(
+    tmp_path: Path,
+) -> None:
+    """An older coordinator was ahead when it wrote its decision."""
+    job = Job(tmp_path, a_small_spec(steps=9), rows=40)
+    await begun(job)
+    late = Decision.model_validate(
+        {
+            "number": 1,
+            "step": 7,
+            "directive": {"remedy": "RollBack", "restore": [0]},
+            "in_force": {"number": 1},
+            "why": "because",
+        }
+    )
+    job.store.put(job.layout.remedy(1), late.model_dump_json().encode())
+    job.patience = 20
+    async with job.coordinator() as (training, learner, running):
+        await asyncio.gather(learner.run(), running)
+    assert [report.step for report in reports_of(job) if report.directive] == [7]
+    assert training.state.finished == "MaxSteps"
+    held(job)
+
+
+async def test_a_decision_that_had_no_effect_has_none_where_its_step_is_taken_anew(tmp_path: Path) -> None:
+    """The step gets the groups it had; they are trained, and billed, as that step's."""
+    job = Job(tmp_path, a_small_spec(steps=9), rows=40)
+    await begun(job)
+    late = Decision.model_validate(
+        {
+            "number": 1,
+            "step": 3,
+            "directive": {"remedy": "OnPolicy"},
+            "in_force": {"number": 1, "max_steps_off_policy": 0},
+            "why": "because",
+        }
+    )
+    job.store.put(job.layout.remedy(1), late.model_dump_json().encode())
+    before = {report.step: report.groups for report in reports_of(job)}
+    rolled_back(job, to=2)
+    async with job.coordinator() as (training, learner, running):
+        learner._publish = lambda step: manifest(step, incarnation=1)
+        await asyncio.gather(learner.run(), running)
+    assert [report.step for report in reports_of(job) if report.directive] == []
+    assert {report.step: report.groups for report in reports_of(job)}[3] == before[3]
+    assert training.state.finished == "MaxSteps"
+    assert total(job.ledger.days) == job.recounted()
 
 
 @settings(max_examples=12)

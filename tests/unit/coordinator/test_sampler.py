@@ -417,3 +417,19 @@ def test_whatever_a_predecessor_left_what_is_kept_of_it_is_trained_in_time(
         assert batch is not None
         assert max(sampler.step - since[position] for position in batch) <= lag
         sampler.trained(sampler.step + 1, batch)
+
+
+@pytest.mark.parametrize("order", CHOICES)
+def test_a_step_that_is_made_of_others_leaves_none_after_it_as_it_was(order: Order) -> None:
+    """The others may be groups of those."""
+    sampler = Sampler(batch_size=1, max_lag=1, steps=10, positions=20, order=order)
+    sampler.restore(2, {0, 1}, {2: 2, 3: 3}, {4: [2], 5: [3]}, used=2, changes=True)
+    assert sampler.passed(3, 1, 1, rolled_back=True) == {2: "RolledBack"}
+    assert sampler.take() == [3]
+    sampler.trained(4, [3])
+    assert sampler.batch() is None
+    assert sampler.start() == 4
+    sampler.finished(4)
+    assert sampler.take() == [4]
+    sampler.restore(3, {0, 1, 2}, {4: 3}, {4: [3], 5: [4]}, used=2)
+    assert sampler.undone == {}, "as well where one of its groups is not there any more"

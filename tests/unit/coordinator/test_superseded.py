@@ -13,9 +13,9 @@ from episodes import a_group
 from faulty_servers import broker, fail, serving
 
 from headway_api.exits import JobError
-from headway_api.records import EpisodeRecord, GroupRecord
+from headway_api.records import EpisodeRecord, GroupRecord, Purpose
 from headway_api.sandbox_api import NOT_OWNER
-from headway_coordinator.bounds import TOO_OLD, superseded
+from headway_coordinator.bounds import ROLLED_BACK, TOO_OLD, superseded
 from headway_coordinator.dataset import position_of
 from headway_coordinator.episode import Task
 from headway_coordinator.ledger.segments import Ledger, total
@@ -140,6 +140,34 @@ async def test_a_group_that_a_predecessor_wrote_late_is_trained_unless_its_token
     assert group.abandoned == (TOO_OLD if given_up else None)
     assert training.state.abandoned == ({"TooOld": 1} if given_up else {})
     assert bool(training.state.discarded["TooOld"]) == given_up
+    assert total(job.ledger.days) == job.recounted()
+
+
+@pytest.mark.parametrize("billed", [False, True])
+async def test_a_group_of_weights_that_the_job_went_back_from_is_not_trained_however_late_it_is_written(
+    tmp_path: Path, billed: bool
+) -> None:
+    """Nobody ages by the step that goes back: by age alone it would be young enough."""
+    of = quick(maxStepsOffPolicy=1)
+    at_start = of.evaluation.model_copy(update={"at_start": True})
+    job = Job(tmp_path, of.model_copy(update={"evaluation": at_start}), rows=40)
+    plain, late = Job.episode, ""
+
+    async def episode(task: Task) -> EpisodeRecord:
+        nonlocal late
+        if not late and task.purpose is Purpose.TRAIN and training.state.went_back:
+            late = task.group_id
+            write(job, a_group(late, [1.0, 0.0], step=training.state.went_back - 1), billed=billed)
+        return await plain(job, task)
+
+    job.episode = episode  # type: ignore[method-assign]
+    async with job.coordinator() as (training, learner, running):
+        await learner.run(steps=3)
+        training.remedies.order = "RollBack"
+        await asyncio.gather(learner.run(), running)
+    assert training.state.finished == "MaxSteps"
+    assert decode(job.store.get(job.layout.train_group(late))).abandoned == ROLLED_BACK
+    assert late not in [group.group_id for batch in learner.batches for group in batch.groups]
     assert total(job.ledger.days) == job.recounted()
 
 
