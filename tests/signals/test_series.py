@@ -13,7 +13,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.signals import describe, read, record, rules, series
+from tests.signals import describe, labels, read, record, rules, series, shown
 from tests.signals.series import Expected, Known, Series, Step
 
 from headway_api.metrics import family
@@ -113,6 +113,19 @@ def test_a_symptom_begins_within_its_run_with_ten_steps_to_be_seen_in() -> None:
         for each in s.expected:
             assert 1 <= each.begin <= s.steps[-1].step, s.name
             assert s.steps[-1].step >= each.begin + 5, (s.name, each)
+
+
+def test_a_provoked_symptom_shows_in_the_raw_figures() -> None:
+    unseen = [(s.name, e.signal) for s in read.provoking() for e in s.expected if not shown.shows(s, e)]
+    assert unseen == []
+
+
+def test_most_clean_runs_show_no_symptom() -> None:
+    runs = read.clean()
+    for signal in SignalName:
+        begins = Expected(signal, 12, "nothing begins there")
+        found = [s.name for s in runs if signal not in labels.present(s) and shown.shows(s, begins)]
+        assert len(found) <= len(runs) / 4, (signal, found)
 
 
 def test_every_step_is_there_once_and_in_order() -> None:
