@@ -1,11 +1,10 @@
-"""Which recorded runs are clean, and what a clean one shows all the same. Rules over raw figures alone.
+"""What a clean run shows all the same. Rules over raw figures alone; `describe.unclean` says which are clean.
 
 No threshold of a signal is known here, but for those that the practice guide gives.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from statistics import fmean
 from typing import Final
 
@@ -13,9 +12,6 @@ from tests.signals.series import Series
 
 from headway_api.signals import SignalName
 
-HELD_OUT: Final = "val/external_score/mean"
-FALL: Final = 0.25
-"""How far below its best so far the held-out score of a clean run may be at a validation."""
 RISE: Final = 0.1
 """How far the held-out reward rises where something is learnt, as a share of its range."""
 SLOW: Final = 25
@@ -30,11 +26,6 @@ RATES: Final = {
     SignalName.TURNS_EXHAUSTED: ("episodes/turn_limit_rate", 0.10),
 }
 """The guide's limits."""
-
-
-def is_clean(series: Series) -> bool:
-    """Whether a run that was to be clean is: it learns, and never loses much of what it has learnt."""
-    return series.clean and _largest_fall(_held_out(series)) <= FALL
 
 
 def present(series: Series) -> set[SignalName]:
@@ -66,14 +57,6 @@ def stays_flat(series: Series) -> bool:
     held_out = [value for step, value in series.curve("val/reward/mean") if step <= SLOW]
     risen = max(held_out) - held_out[0] >= RISE * (high - low)
     return not risen and held_out[0] < low + BEST * (high - low)
-
-
-def _held_out(series: Series) -> list[float]:
-    return [value for _, value in series.curve(HELD_OUT)]
-
-
-def _largest_fall(scores: Sequence[float]) -> float:
-    return max(max(scores[: at + 1]) - score for at, score in enumerate(scores))
 
 
 def _is_over(series: Series, figure: str, most: float) -> bool:
