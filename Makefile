@@ -63,7 +63,7 @@ dashboard-pictures: venv ## draw docs/dashboards/*.png from a job that is run fo
 signals: venv ## write docs/signals.md, the runbooks of signals and the chart's list of them from their definitions
 	$(PY) -m headway_analysis.signals.page
 test-signals: venv ## when each symptom of the recorded runs is raised, and how often nothing is wrong: bench/results/signals.md (a minute)
-	PYTHONPATH=. $(PY) -m tests.signals.detection --page
+	PYTHONPATH=. $(PY) -m tests.signals.page --write
 
 .PHONY: test test-unit test-oracles test-integration test-e2e test-long test-chaos
 test: export CHAOS_KILLS ?= 1

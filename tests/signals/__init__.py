@@ -1,11 +1,21 @@
 """Recorded series of figures on which the collapse signals' thresholds are chosen and tested.
 
     circumstances.py   what a run is: its spec, what goes on around it, what changes at which step
-    provocations.py    runs that provoke a symptom, and at which step it begins
+    provocations/      runs that provoke a symptom
+    rules.py           at which step a symptom begins that comes of itself
     clean.py           runs that go as they should
     rig.py             runs one: the product's own episodes, learner and figures, on the demo's tiny model
+    describe.py        what is to be expected of its figures
     record.py          runs what is not recorded yet (`make record-signals`)
-    read.py            the recorded series as typed objects
+    series.py read.py  the recorded series as files and as typed objects
+    shown.py           whether a provoked symptom shows in the raw figures
+    labels.py          what a clean run shows all the same
+    detection.py       what the signals make of the runs
+    known.py           what they miss and why, and which runs were replaced
+    page.py            all of it as bench/results/signals.md (`make test-signals`)
 
-Only `read.py` and `series/` are needed to test signals. Recording needs torch, DeepSpeed and minutes.
+The series of the split `chosen_on` were recorded before any threshold was chosen; those of `held_out` have
+other seeds and settings, and no threshold is chosen on them. Every figure is as it was measured.
+
+Only `read.py` and `series/` are needed to test signals. Recording needs torch, DeepSpeed and an hour.
 """

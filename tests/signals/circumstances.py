@@ -39,12 +39,6 @@ class World:
     """How those of held-out rows are; None: as the others."""
     down: str | None = None
     """A tool that fails whatever it is asked."""
-    rows: int | None = None
-    """Training rows; None: all of them."""
-    only: str | None = None
-    """Train on the rows of this task alone: `credit` or `stock`."""
-    rare: str | None = None
-    """Of the rows of this task, every sixth is trained on."""
     lags: tuple[int, ...] = (0,)
     """How many steps old the weights are that sample a batch's groups: the groups take them in turn."""
     lost: float = 0.0
@@ -59,8 +53,6 @@ class World:
     """Error of the embeddings of a tenth of the words, relative to their size; the servers' alone."""
     heat: float = 1.0
     """The servers sample at so many times the temperature that the learner knows of."""
-    top_p: float = 1.0
-    """The servers draw from this share of the probability, which the learner does not know."""
 
 
 @dataclass(frozen=True)
@@ -116,3 +108,8 @@ class Circumstances:
     def at(self, step: int) -> tuple[RLTrainingJobSpec, World]:
         """Spec and world as they are at a step."""
         return self._from[max(begun for begun in self._from if begun <= step)]
+
+    @property
+    def longest_lag(self) -> int:
+        """How many steps old the oldest weights are that sample anything."""
+        return max(lag for _, world in self._from.values() for lag in world.lags)

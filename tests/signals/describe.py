@@ -14,6 +14,8 @@ from headway_api.spec.training import RLTrainingJobSpec
 HELD_OUT: Final = "val/external_score/mean"
 MARGIN: Final = 0.1
 """How far below its best a clean run's held-out score may end."""
+FALL: Final = 0.25
+"""How far it may fall on the way: a run that collapses and recovers has been ill."""
 
 
 class NeverBegins(Exception):
@@ -51,14 +53,20 @@ def described(circumstances: Circumstances, steps: Sequence[Step]) -> Series:
 def unclean(steps: Sequence[Step]) -> str:
     """Why a run is none that goes as it should; empty where it is one.
 
-    It goes as it should where its held-out external score ends at most `MARGIN` below its best, and not below
-    where it began.
+    It goes as it should where its held-out external score ends at most `MARGIN` below its best, not below
+    where it began, and was never more than `FALL` below the best before.
     """
-    scores = [step.validation[HELD_OUT] for step in steps if step.validation]
-    if scores[-1] < max(scores) - MARGIN:
-        return f"the held-out external score ends at {scores[-1]:.2f}, its best was {max(scores):.2f}"
-    if scores[-1] < scores[0]:
-        return f"the held-out external score ends at {scores[-1]:.2f} and began at {scores[0]:.2f}"
+    scores = [(step.step, step.validation[HELD_OUT]) for step in steps if step.validation]
+    (_, start), (_, end), best = scores[0], scores[-1], max(score for _, score in scores)
+    if end < best - MARGIN:
+        return f"the held-out external score ends at {end:.2f}, its best was {best:.2f}"
+    if end < start:
+        return f"the held-out external score ends at {end:.2f} and began at {start:.2f}"
+    best = start
+    for step, score in scores:
+        if score < best - FALL:
+            return f"the held-out external score is {score:.2f} at step {step}, and was {best:.2f} before"
+        best = max(best, score)
     return ""
 
 

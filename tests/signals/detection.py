@@ -1,19 +1,12 @@
-"""What the signals make of the recorded runs: when each symptom is raised, and how often nothing is wrong.
-
-    python -m tests.signals.detection [--split held_out] [--page]
-
-`--page` writes bench/results/signals.md.
-"""
+"""What the signals make of the recorded runs: when each symptom is raised, and how often nothing is wrong."""
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Final, get_args
+from typing import Final
 
-from tests.signals import labels, read
+from tests.signals import labels
 from tests.signals.read import Series, Split
 
 from headway_analysis.signals.history import Job
@@ -22,7 +15,6 @@ from headway_api.signals import SignalName
 
 WITHIN: Final = 10
 """Steps within which a symptom is to be raised."""
-PAGE: Final = Path("bench/results/signals.md")
 
 
 @dataclass(frozen=True)
@@ -124,78 +116,6 @@ def false_alarms(series: Series) -> list[Alarm]:
     return [alarm for alarm in alarms(series) if alarm.signal not in shown]
 
 
-def clean_runs(split: Split) -> list[Series]:
-    """Runs in which nothing goes wrong."""
-    return [series for series in read.clean(split) if labels.is_clean(series)]
-
-
 def steps_of(runs: Iterable[Series]) -> int:
     """Training steps in all."""
     return sum(bool(step.step) for series in runs for step in series.steps)
-
-
-def page(splits: Sequence[Split]) -> str:
-    """bench/results/signals.md."""
-    lines = [
-        "# How the signals do on recorded runs",
-        "",
-        "Made by `make test-signals`. The runs are those of tests/signals: the demo's tiny model, trained by "
-        "the real learner. Two thirds were recorded before any threshold was chosen (`chosen_on`).",
-        "",
-        "## Symptoms",
-        "",
-        f"A symptom counts as found where its signal is raised within {WITHIN} steps of its first one.",
-        "",
-        "| signal | split | runs | found | steps to the alarm |",
-        "|---|---|---|---|---|",
-    ]
-    all_found = {
-        split: [d for series in read.provoking(split) for d in detections(series)] for split in splits
-    }
-    for name in SignalName:
-        for split in splits:
-            found = [each for each in all_found[split] if each.signal is name]
-            if found:
-                delays = ", ".join("never" if d.delay is None else str(d.delay) for d in found)
-                hits = sum(d.in_time for d in found)
-                lines.append(f"| {name} | {split} | {len(found)} | {hits} | {delays} |")
-    lines += [
-        "",
-        "## False alarms",
-        "",
-        "| split | clean runs | steps | alarms | per 1,000 steps |",
-        "|---|---|---|---|---|",
-    ]
-    for split in splits:
-        runs = clean_runs(split)
-        count, steps = sum(len(false_alarms(series)) for series in runs), steps_of(runs)
-        rate = 1000 * count / steps if steps else 0.0
-        lines.append(f"| {split} | {len(runs)} | {steps} | {count} | {rate:.2f} |")
-    return "\n".join([*lines, ""])
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--split", choices=get_args(Split))
-    parser.add_argument("--page", action="store_true", help=f"write {PAGE}")
-    options = parser.parse_args()
-    recorded = [split for split in get_args(Split) if read.all_series(split)]
-    splits: Sequence[Split] = (options.split,) if options.split else recorded
-    text = page(splits)
-    print(text)
-    for split in splits:
-        for series in read.provoking(split):
-            for found in detections(series):
-                if not found.in_time or found.early:
-                    print("missed" if not found.in_time else "early", found)
-        for series in clean_runs(split):
-            for alarm in false_alarms(series):
-                print("false", series.name, alarm)
-    if options.page:
-        PAGE.write_text(text)
-
-
-if __name__ == "__main__":
-    main()

@@ -22,7 +22,6 @@ from headway_sandbox.tools import Tool
 Judge = Callable[[Any, Transcript], Reward]
 """The desk and what happened -> the reward."""
 JUDGES: Final[dict[str, Judge]] = {}
-TAG: Final = "<final_output>"
 
 
 @cache

@@ -1,11 +1,10 @@
-"""Which recorded runs are clean, and what a clean one shows all the same. Rules over raw figures alone.
+"""What a clean run shows all the same. Rules over raw figures alone; `describe.unclean` says which are clean.
 
 No threshold of a signal is known here, but for those that the practice guide gives.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from statistics import fmean
 from typing import Final
 
@@ -13,9 +12,6 @@ from tests.signals.series import Series
 
 from headway_api.signals import SignalName
 
-HELD_OUT: Final = "val/external_score/mean"
-FALL: Final = 0.25
-"""How far below its best so far the held-out score of a clean run may be at a validation."""
 RISE: Final = 0.1
 """How far the held-out reward rises where something is learnt, as a share of its range."""
 SLOW: Final = 25
@@ -32,35 +28,35 @@ RATES: Final = {
 """The guide's limits."""
 
 
-def is_clean(series: Series) -> bool:
-    """Whether a run that was to be clean is: it learns, and never loses much of what it has learnt."""
-    return series.clean and _largest_fall(_held_out(series)) <= FALL
-
-
 def present(series: Series) -> set[SignalName]:
     """The symptoms that a clean run shows: a signal that says so is right."""
     found = {name for name, (figure, most) in RATES.items() if _is_over(series, figure, most)}
-    valid = [value for _, value in series.curve("analysis/batch_valid_ratio")]
-    rewards = [value for _, value in series.curve("rollout/reward/mean")]
-    low, high = series.known.reward_range
-    unsolved = [value < low + BEST * (high - low) for value in rewards]
-    idle = [share == 0 and open_ for share, open_ in zip(valid, unsolved, strict=True)]
-    if any(all(idle[at : at + 3]) for at in range(len(idle) - 2)):
+    if idles(series):
         found.add(SignalName.NOTHING_TO_TRAIN)
-    if fmean(valid) < 0.5:
+    if fmean(value for _, value in series.curve("analysis/batch_valid_ratio")) < 0.5:
         found.add(SignalName.GROUPS_UNIFORM)
-    held_out = [value for step, value in series.curve("val/reward/mean") if step <= SLOW]
-    if max(held_out) - held_out[0] < RISE * (high - low) and held_out[0] < low + BEST * (high - low):
+    if stays_flat(series):
         found.add(SignalName.REWARD_FLAT)
     return found
 
 
-def _held_out(series: Series) -> list[float]:
-    return [value for _, value in series.curve(HELD_OUT)]
+def idles(series: Series, first: int = 1, last: int | None = None) -> bool:
+    """Whether no group of three batches in a row has an advantage, and they are not solved."""
+    low, high = series.known.reward_range
+    idle = [
+        step.figures["analysis/batch_valid_ratio"] == 0
+        and step.figures["rollout/reward/mean"] < low + BEST * (high - low)
+        for step in series.steps[first : None if last is None else last + 1]
+    ]
+    return any(all(idle[at : at + 3]) for at in range(len(idle) - 2))
 
 
-def _largest_fall(scores: Sequence[float]) -> float:
-    return max(max(scores[: at + 1]) - score for at, score in enumerate(scores))
+def stays_flat(series: Series) -> bool:
+    """Whether nothing is learnt within the steps that the guide gives, and the task is not solved already."""
+    low, high = series.known.reward_range
+    held_out = [value for step, value in series.curve("val/reward/mean") if step <= SLOW]
+    risen = max(held_out) - held_out[0] >= RISE * (high - low)
+    return not risen and held_out[0] < low + BEST * (high - low)
 
 
 def _is_over(series: Series, figure: str, most: float) -> bool:

@@ -73,7 +73,7 @@ class Learner:
 
     def _follow(self, spec: RLTrainingJobSpec) -> None:
         """What a spec fixes for a whole job a run here may change at a step, to provoke a symptom."""
-        self._engine._optimizer = spec.optimizer
+        self._engine.optimizer = spec.optimizer
         self._policy._temperature = spec.rollout.sampling.temperature
 
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from tests.signals.circumstances import Circumstances, World
+from tests.signals.circumstances import Circumstances
 from tests.signals.demo import Settings, quickstart
 from tests.signals.describe import described
 from tests.signals.learner import Learner
 from tests.signals.series import Series, Step, kept, rounded
 from tests.signals.servers import Servers
-from tests.signals.stage import Row, Stage, rows_of
+from tests.signals.stage import Stage, rows_of
 
 from headway_analysis.measures import figures, tasks
 from headway_api.records import Batch
@@ -36,10 +36,10 @@ def run(circumstances: Circumstances) -> Series:
 class _Run:
     def __init__(self, circumstances: Circumstances) -> None:
         self._circumstances = circumstances
-        spec, world = circumstances.at(0)
+        spec, _ = circumstances.at(0)
         folder = quickstart.inputs(Settings.from_environ(os.environ).cache, SEED)
         base = folder / "model"
-        self._rows = _chosen(rows_of(folder, "train"), world)
+        self._rows = rows_of(folder, "train")
         self._held_out = rows_of(folder, "validation")[: spec.evaluation.max_rows]
         self._learner = Learner(spec, base)
         room = max(len(self._held_out), spec.algorithm.batch_size * spec.algorithm.group_size)
@@ -62,8 +62,8 @@ class _Run:
     def _publish(self, step: int) -> None:
         spec, _ = self._circumstances.at(step)
         assert spec.model.effective_lora is not None
-        most = max(max(self._circumstances.at(later)[1].lags) for later in (step, step + 1))
-        self._servers.hold(step, self._learner.adapter, spec.model.effective_lora, step - most - 1)
+        oldest = step - self._circumstances.longest_lag
+        self._servers.hold(step, self._learner.adapter, spec.model.effective_lora, oldest)
 
     async def _step(self, step: int) -> dict[str, float]:
         spec, world = self._circumstances.at(step)
@@ -88,10 +88,3 @@ class _Run:
 
 def _rounded(found: Mapping[str, float]) -> dict[str, float]:
     return {name: rounded(value) for name, value in kept(found).items()}
-
-
-def _chosen(rows: Sequence[Row], world: World) -> list[Row]:
-    chosen = [row for row in rows if world.only in (None, row["task"])]
-    rare = itertools.count()
-    kept = [row for row in chosen if row["task"] != world.rare or next(rare) % 6 == 0]
-    return kept[: world.rows]

@@ -98,11 +98,7 @@ class Servers:
     def _served(self, request: Request) -> Request:
         if not self._heated:
             return request
-        return replace(
-            request,
-            temperature=request.temperature * self._world.heat,
-            top_p=request.top_p * self._world.top_p,
-        )
+        return replace(request, temperature=request.temperature * self._world.heat)
 
     def _sampler(self, step: int) -> Sampler:
         if step not in self._samplers:

@@ -11,28 +11,15 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.signals import labels, read
-from tests.signals.detection import (
-    WITHIN,
-    Detection,
-    clean_runs,
-    detections,
-    false_alarms,
-    raised_at,
-    steps_of,
-)
+from tests.signals import read
+from tests.signals.detection import WITHIN, Detection, detections, false_alarms, raised_at, steps_of
+from tests.signals.known import MISSED
 from tests.signals.read import Split
 
 from headway_api.signals import SignalName
 
 MOST_FALSE = 1 / 1000
 """Alarms a step of clean runs."""
-MISSED = {
-    ("late-some", SignalName.EPISODES_TIMED_OUT): "7 % of 320 episodes are not surely over 5 %",
-}
-"""Symptoms that are not found, and why."""
-
-
 PROVOKING = {series.name: series for series in read.provoking()}
 SYMPTOMS = [(name, expected.signal) for name, series in PROVOKING.items() for expected in series.expected]
 
@@ -67,14 +54,14 @@ def test_every_signal_is_found_in_two_runs() -> None:
 @pytest.mark.parametrize("split", ["chosen_on", "held_out"])
 def test_clean_runs_raise_hardly_anything(split: Split) -> None:
     skip_unless_recorded(split)
-    runs = clean_runs(split)
+    runs = read.clean(split)
     false = [(series.name, alarm) for series in runs for alarm in false_alarms(series)]
     assert len(false) <= MOST_FALSE * steps_of(runs), false
 
 
 def test_there_are_fifty_clean_runs() -> None:
     skip_unless_recorded("held_out")
-    assert len([series for series in read.clean() if labels.is_clean(series)]) >= 50
+    assert len(read.clean()) >= 50
 
 
 def test_a_run_judged_again_comes_to_the_same() -> None:

@@ -11,7 +11,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.signals import read, rig, series
-from tests.signals.circumstances import Circumstances, World
+from tests.signals.circumstances import Change, Circumstances, World
 from tests.signals.demo import Settings, quickstart
 from tests.signals.sampler import Kept, Sampler, Shape, drawn, forward
 
@@ -110,6 +110,15 @@ def test_the_figures_of_two_steps_are_those_of_what_was_done_to_them(two_steps: 
     assert two.figures["staleness/lag_mean"] == pytest.approx(0.5, abs=0.3)
     assert one.figures["training/mismatch_kl"] < 1e-9  # the weights are the learner's own, in the same format
     assert two.figures["rollout/tool_calls/malformed_share"] > 0.2
+
+
+def test_learner_and_servers_follow_a_change_of_the_spec() -> None:
+    sampling = {"sampling": {"temperature": 0.5}}
+    change = Change({"optimizer": {"learningRate": 5e-3, "gradientClip": 2.0}, "rollout": sampling})
+    later = {2: Change({"optimizer": {"warmupSteps": 1}}), 3: change}
+    found = rig.run(Circumstances("changed", "chosen_on", "another spec", steps=3, spec=FEW, later=later))
+    assert [step.figures["training/learning_rate"] for step in found.steps[1:]] == [2e-4, 1e-3, 5e-3]
+    assert found.steps[3].figures["training/mismatch_kl"] < 1e-9  # both go by the new temperature
 
 
 def test_a_series_is_kept_as_the_rig_gives_it(two_steps: series.Series, tmp_path: Path) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.signals import read, rules, series
+from tests.signals import describe, labels, read, record, rules, series, shown
 from tests.signals.series import Expected, Known, Series, Step
 
 from headway_api.metrics import family
@@ -103,6 +105,7 @@ def test_a_clean_run_ends_about_as_good_as_it_has_been() -> None:
         scores = [value for _, value in s.curve(SCORE)]
         assert scores[-1] >= max(scores) - 0.1, s.name
         assert scores[-1] >= scores[0], s.name
+        assert all(score >= max(scores[: n + 1]) - 0.25 for n, score in enumerate(scores)), s.name
 
 
 def test_a_symptom_begins_within_its_run_with_ten_steps_to_be_seen_in() -> None:
@@ -112,11 +115,32 @@ def test_a_symptom_begins_within_its_run_with_ten_steps_to_be_seen_in() -> None:
             assert s.steps[-1].step >= each.begin + 5, (s.name, each)
 
 
+def test_a_provoked_symptom_shows_in_the_raw_figures() -> None:
+    unseen = [(s.name, e.signal) for s in read.provoking() for e in s.expected if not shown.shows(s, e)]
+    assert unseen == []
+
+
+def test_most_clean_runs_show_no_symptom() -> None:
+    runs = read.clean()
+    for signal in SignalName:
+        begins = Expected(signal, 12, "nothing begins there")
+        found = [s.name for s in runs if signal not in labels.present(s) and shown.shows(s, begins)]
+        assert len(found) <= len(runs) / 4, (signal, found)
+
+
 def test_every_step_is_there_once_and_in_order() -> None:
     for s in read.all_series():
         assert [step for step, _, _ in s.steps] == list(range(s.known.steps + 1)), s.name
         assert s.steps[0].validation, s.name
         assert s.steps[-1].validation, s.name
+
+
+def test_what_is_said_of_the_recorded_runs_is_what_makes_them() -> None:
+    made = {run.name: run for run in record.every_run()}
+    for s in read.all_series():
+        said = describe.described(made[s.name], s.steps)
+        assert json.loads(json.dumps(asdict(said))) == json.loads(json.dumps(asdict(s))), s.name
+        assert said.split == s.split
 
 
 def test_every_recorded_figure_is_a_metric() -> None:

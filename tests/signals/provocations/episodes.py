@@ -130,7 +130,7 @@ RUNS: Final = (
     run(
         "repetitive-again", "held_out", "the same with another seed and at a lower temperature",
         grown(S.REPETITION, AGAIN),
-        spec=job(rate(4e-3), at(1.2), room(64, 4, 640)), world=World("per_letter"), seed=94, steps=32,
+        spec=job(rate(4e-3), at(1.2), room(64, 4, 640)), world=World("per_letter"), seed=194, steps=32,
         step=11, then=at(0.15),
     ),
     run(

@@ -32,7 +32,7 @@ RUNS: Final = (
         "entropy-bonus-again", "held_out",
         "a bonus for entropy that outweighs the reward, with cispo",
         multiplied(S.ENTROPY_RISING, ENTROPY, 10),
-        spec=job(loss="cispo"), seed=62, step=9, then=job(loss="cispo", entropy={"coefficient": 0.5}),
+        spec=job(loss="cispo"), seed=162, step=9, then=job(loss="cispo", entropy={"coefficient": 0.5}),
     ),
     run(
         "spike-scale", "chosen_on",

@@ -1,0 +1,158 @@
+"""Whether a symptom that a run provokes shows in its raw figures. Rules over raw figures alone.
+
+A run whose symptom does not show provokes nothing, and is made anew with another seed or setting. Whether its
+signal was raised plays no part in that. A rule asks for no more than its signal does, so that no run is
+dropped for which the signal is merely too coarse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from statistics import fmean
+from typing import Final
+
+from tests.signals.labels import BEST, RATES, RISE, idles, stays_flat
+from tests.signals.rules import NORMAL
+from tests.signals.series import Expected, Series
+
+from headway_api.signals import SignalName as S
+
+WINDOW: Final = 10
+"""Steps from a symptom's first one in which it must show, that one besides."""
+REWARD: Final = "rollout/reward/mean"
+SCORE: Final = "rollout/external_score/mean"
+EXPLAINED: Final = "rollout/reward_explained/"
+TASK: Final = "rollout/task_reward/"
+CLIPPED_BY_GSPO: Final = 0.15
+"""Share of tokens that gspo clips in its paper (arXiv 2507.18071)."""
+Shown = Callable[[Series, int], bool]
+"""A run and the step at which its symptom begins -> whether it shows."""
+
+
+def shows(series: Series, expected: Expected) -> bool:
+    """Whether the figures of a run show the symptom where it is said to begin."""
+    return RULES[expected.signal](series, expected.begin)
+
+
+def _before(series: Series, name: str, begin: int) -> float | None:
+    """What is normal in the run: the mean of its first steps."""
+    values = [value for step, value in series.curve(name) if step < min(begin, NORMAL + 1)]
+    return fmean(values) if values else None
+
+
+def _from(series: Series, name: str, begin: int) -> float:
+    """The mean of the steps in which the symptom must show."""
+    return fmean(value for step, value in series.curve(name) if begin <= step <= begin + WINDOW)
+
+
+def _share(series: Series, value: float) -> float:
+    """A reward as a share of the range that the spec gives it."""
+    low, high = series.known.reward_range
+    return (value - low) / (high - low)
+
+
+def _unsolved(series: Series, begin: int) -> bool:
+    return _share(series, _from(series, REWARD, begin)) < BEST
+
+
+def _grows(name: str, factor: float, least: float, series: Series, begin: int) -> bool:
+    """So many times the normal, and at least so much."""
+    return _from(series, name, begin) >= max(factor * (_before(series, name, begin) or 0.0), least)
+
+
+def _clips(series: Series, begin: int) -> bool:
+    least = CLIPPED_BY_GSPO if series.known.loss == "gspo" else 0.02
+    return _grows("training/clip_fraction", 3, least, series, begin)
+
+
+def _wastes(series: Series, begin: int) -> bool:
+    """A tenth of the tokens' weight is lost, and three times what is normal."""
+    name = "training/effective_sample_share"
+    lost = 1 - _from(series, name, begin)
+    before = _before(series, name, begin)
+    return lost >= max(0.1, 0.0 if before is None else 3 * (1 - before))
+
+
+def _sharpens(series: Series, begin: int) -> bool:
+    """A quarter of the normal entropy is left, and the task is not solved."""
+    before = _before(series, "training/entropy", begin)
+    left = _from(series, "training/entropy", begin)
+    return before is not None and left <= before / 4 and _unsolved(series, begin)
+
+
+def _collapses(series: Series, begin: int) -> bool:
+    """Less than half of the best five steps before is left on average."""
+    rewards = [_share(series, value) for step, value in series.curve(REWARD) if step < begin]
+    best = max(fmean(rewards[max(0, end - 5) : end]) for end in range(1, len(rewards) + 1))
+    return _share(series, _from(series, REWARD, begin)) < best / 2
+
+
+def _parts(other: str, series: Series, begin: int) -> bool:
+    """The reward rises from its first five steps to its best five, and the other one not half as much."""
+    rewards = [_share(series, value) for _, value in series.curve(REWARD)]
+    means = [fmean(rewards[at : at + 5]) for at in range(len(rewards) - 4)]
+    held = [_share(series, value) for _, value in series.curve(other)]
+    ends = max(1, len(held) // 6)
+    rise = max(means) - means[0]
+    return rise >= RISE and fmean(held[-ends:]) - fmean(held[:ends]) < rise / 2
+
+
+def _diverges(series: Series, begin: int) -> bool:
+    """The tasks' rewards move apart by a fifth of the range, and one of them falls."""
+    moves = []
+    for name in {name for step in series.steps for name in step.figures if name.startswith(TASK)}:
+        before = _before(series, name, begin)
+        assert before is not None
+        moves.append(_share(series, _from(series, name, begin)) - _share(series, before))
+    return len(moves) > 1 and max(moves) - min(moves) >= 0.2 and min(moves) < 0
+
+
+def _one_sided(series: Series, begin: int) -> bool:
+    """One number explains nine tenths of the reward, and none did before."""
+    largest = [
+        (step.step, max(value for name, value in step.figures.items() if name.startswith(EXPLAINED)))
+        for step in series.steps
+        if any(name.startswith(EXPLAINED) for name in step.figures)
+    ]
+    before = [value for step, value in largest if step < begin]
+    after = [value for step, value in largest if begin <= step <= begin + WINDOW]
+    return fmean(before) < 0.9 <= fmean(after)
+
+
+def _stale(series: Series, begin: int) -> bool:
+    lags = [value for step, value in series.curve("staleness/lag_mean") if begin <= step <= begin + WINDOW]
+    return min(lags) >= series.known.max_steps_off_policy > 0
+
+
+def _over(figure: str, most: float, series: Series, begin: int) -> bool:
+    return _from(series, figure, begin) > most
+
+
+RULES: Final[Mapping[S, Shown]] = {
+    **{name: partial(_over, figure, most) for name, (figure, most) in RATES.items()},
+    S.REWARD_COLLAPSED: _collapses,
+    S.NOTHING_TO_TRAIN: lambda series, begin: idles(series, begin, begin + WINDOW),
+    S.VALIDATION_PARTED: partial(_parts, "val/reward/mean"),
+    S.SCORE_PARTED: partial(_parts, SCORE),
+    S.ENTROPY_FALLING: _sharpens,
+    S.ENTROPY_RISING: partial(_grows, "training/entropy", 3, 0.0),
+    S.GRADIENT_SPIKING: partial(_grows, "training/grad_norm", 3, 0.0),
+    S.POLICY_MISMATCH: partial(_grows, "training/mismatch_kl", 3, 0.001),
+    S.MISMATCH_TAIL: partial(_grows, "training/mismatch_far_share", 3, 0.001),
+    S.TOO_FEW_EFFECTIVE_SAMPLES: _wastes,
+    S.RATIOS_CLIPPED: _clips,
+    S.TOKENS_MASKED: partial(_grows, "training/masked_fraction", 3, 0.02),
+    S.REWARD_FLAT: lambda series, begin: stays_flat(series),
+    S.GROUPS_UNIFORM: lambda series, begin: (
+        _from(series, "analysis/batch_valid_ratio", begin) < 0.5 and _unsolved(series, begin)
+    ),
+    S.LENGTH_EXPLODING: partial(_grows, "rollout/tokens/response_mean", 1.5, 0.0),
+    S.TOOL_CALLS_MALFORMED: partial(_grows, "episodes/malformed_tool_call_rate", 2, 0.1),
+    S.TOOL_CALLS_INFLATING: partial(_grows, "rollout/tool_calls/mean", 1.25, 0.0),
+    S.REPETITION: partial(_grows, "rollout/repetition/mean", 3, 0.05),
+    S.TASKS_DIVERGING: _diverges,
+    S.REWARD_ONE_SIDED: _one_sided,
+    S.STALENESS_AT_BOUND: _stale,
+}
+"""By signal: what must be there to be seen. Those of the guide's limits are over them on average."""
