@@ -91,6 +91,8 @@ async def run(
     inputs: Path,
     *,
     catalogue: Sequence[Signal] = SIGNALS,
+    order: Callable[[int], str | None] = lambda step: None,
+    until: int | None = None,
     heard: Callable[[int, Curve], None] = lambda step, curve: None,
 ) -> Curve:
     """Run a job to its end.
@@ -98,23 +100,32 @@ async def run(
     Args:
         folder: where its store is, and the learner's log.
         catalogue: signals that steps are judged by.
+        order: what a person has ordered once a step was taken.
+        until: step after which the job is left alone; None: its last.
         heard: told of each step that has trained.
 
     Raises:
-        RuntimeError: the learner has ended before the job, or has failed.
+        RuntimeError: the learner has ended before the job.
     """
-    job = _Job(config, inputs, catalogue, heard)
+    job = _Job(config, inputs, catalogue, order, heard, until)
     try:
         async with job.serving() as url, learner_rig.learner(config, folder, url) as learner:
-            ends = asyncio.create_task(learner.exit(1e9))
-            async with asyncio.TaskGroup() as tasks:
-                training = tasks.create_task(job.training.run())
-                await asyncio.wait([training, ends], return_when=asyncio.FIRST_COMPLETED)
-                if not training.done():
-                    training.cancel()
+            parts = [
+                training := asyncio.create_task(job.training.run()),
+                left := asyncio.create_task(job.left.wait()),
+                ended := asyncio.create_task(learner.exit(1e9)),
+            ]
+            try:
+                await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+                if training.done():
+                    await training
+                    await ended
+                elif not left.done():
                     raise RuntimeError(f"the learner has ended:\n{learner.log.read_text()[-4000:]}")
-            if (code := await ends) != 0:
-                raise RuntimeError(f"the learner has failed, {code}:\n{learner.log.read_text()[-4000:]}")
+            finally:
+                for part in parts:
+                    part.cancel()
+                await asyncio.gather(*parts, return_exceptions=True)
     finally:
         job.servers.close()
     return job.ended()
@@ -126,7 +137,9 @@ class _Job:
         config: JobConfig,
         inputs: Path,
         catalogue: Sequence[Signal],
+        order: Callable[[int], str | None],
         heard: Callable[[int, Curve], None],
+        until: int | None,
     ) -> None:
         spec, store = config.spec, FileStore()
         layout = Layout(spec.output.uri, config.namespace, config.name, config.uid)
@@ -135,7 +148,10 @@ class _Job:
         held_out = rows_of(inputs, "validation")[: spec.evaluation.max_rows]
         data = Data(train=rows_of(inputs, "train"), validation=held_out)
         self._spec = spec
+        self._order = order
         self._heard = heard
+        self._until = until
+        self.left = asyncio.Event()
         self._curve = Curve()
         self._signals = Signals(spec, catalogue=catalogue)
         self._figures = StepFigures(spec, self._signals)
@@ -178,6 +194,10 @@ class _Job:
         return self._curve
 
     def _moved(self) -> None:
+        step = self.training.state.step
+        self.training.remedies.order = self._order(step)
+        if self._until is not None and step >= self._until:
+            self.left.set()
         report = self.training.state.trained
         found = self._figures.batch(self.training.state, again=False)
         if report is None or found is None:
