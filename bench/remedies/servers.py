@@ -110,7 +110,8 @@ class Cast:
         self._sampler = sampler
         self._version = version
         self._thread = thread
-        self._boxes: Any = Boxes(World(), spec.seed)
+        boxes: Any = Boxes(World(), spec.seed)
+        self._boxes = boxes
         gateway = Gateway(renderer, self, spec.model.context_length, NEVER)
         rules = Rules(NEVER, NEVER, (spec.reward.range[0], spec.reward.range[1]))
         agent = Builtin(gateway, spec.agent.turn_limit)
@@ -175,7 +176,5 @@ class Cast:
         for (session, (_, future)), turn in zip(asked, said, strict=True):
             spans = [VersionSpan(start=0, end=len(turn.tokens), version=self._version)]
             if not future.done():  # its episode was given up meanwhile
-                future.set_result(
-                    Sampled(turn.tokens, turn.logprobs, spans, turn.finish_reason, turn.cached)
-                )
+                future.set_result(Sampled(turn.tokens, turn.logprobs, spans, turn.finish_reason, turn.cached))
             self._waiting.pop(session, None)

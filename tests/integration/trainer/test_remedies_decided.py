@@ -53,7 +53,8 @@ UNTIL = 23
 
 @pytest.fixture(scope="module")
 def inputs() -> Path:
-    return quickstart.inputs(Settings.from_environ(os.environ).cache, SEED)
+    folder: Path = quickstart.inputs(Settings.from_environ(os.environ).cache, SEED)
+    return folder
 
 
 async def test_each_decision_is_done_by_the_learner_as_it_was_meant(inputs: Path, tmp_path: Path) -> None:
