@@ -27,6 +27,7 @@ from headway_analysis.signals.catalogue import SIGNALS
 from headway_analysis.signals.definition import Signal
 from headway_api.artifacts import Layout
 from headway_api.config import JobConfig
+from headway_api.exits import JobError
 from headway_api.records import StepReport
 from headway_api.store import FileStore
 from headway_coordinator.dataset import Data
@@ -48,6 +49,8 @@ DRAWN = (
 )
 """Figures of a step that are kept."""
 SCORE = "val/external_score/mean"
+FOREVER = 1e9
+"""Seconds."""
 
 
 @dataclass
@@ -95,40 +98,61 @@ async def run(
     until: int | None = None,
     heard: Callable[[int, Curve], None] = lambda step, curve: None,
 ) -> Curve:
-    """Run a job to its end.
+    """Run a job to its end, from where an earlier run has left it.
 
     Args:
         folder: where its store is, and the learner's log.
         catalogue: signals that steps are judged by.
         order: what a person has ordered once a step was taken.
-        until: step after which the job is left alone; None: its last.
+        until: step after which both processes are killed, if they come so far; None: none.
         heard: told of each step that has trained.
 
     Raises:
         RuntimeError: the learner has ended before the job.
     """
-    job = _Job(config, inputs, catalogue, order, heard, until)
+    port, found = learner_rig.free_port(), None
+    async with learner_rig.learner(config, folder, f"http://127.0.0.1:{port}") as learner:
+        ended = asyncio.create_task(learner.exit(FOREVER))
+        try:
+            while found is None:
+                found = await _life(_Job(config, inputs, catalogue, order, heard, until), port, ended)
+        finally:
+            ended.cancel()
+            await asyncio.gather(ended, return_exceptions=True)
+    return found
+
+
+async def _life(job: _Job, port: int, ended: asyncio.Task[int]) -> Curve | None:
+    """One coordinator's life; None where the learner has gone back, and another one is to take over.
+
+    Args:
+        ended: the end of the learner's process.
+    """
+    left = asyncio.create_task(job.left.wait())
+    parts: list[asyncio.Task[Any]] = [left]
     try:
-        async with job.serving() as url, learner_rig.learner(config, folder, url) as learner:
-            parts = [
-                training := asyncio.create_task(job.training.run()),
-                left := asyncio.create_task(job.left.wait()),
-                ended := asyncio.create_task(learner.exit(1e9)),
-            ]
-            try:
-                await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
-                if training.done():
-                    await training
-                    await ended
-                elif not left.done():
-                    raise RuntimeError(f"the learner has ended:\n{learner.log.read_text()[-4000:]}")
-            finally:
-                for part in parts:
-                    part.cancel()
-                await asyncio.gather(*parts, return_exceptions=True)
+        async with job.serving(port):
+            parts.append(training := asyncio.create_task(job.training.run()))
+            await asyncio.wait([*parts, ended], return_when=asyncio.FIRST_COMPLETED)
+            if training.done():
+                await training
+                await ended
+            elif not left.done():
+                raise RuntimeError(f"the learner has ended, {await ended}; learner.log says why")
+    except ExceptionGroup as faults:
+        if faults.split(_went_back)[1] is not None:
+            raise
+        return None
     finally:
+        for part in parts:
+            part.cancel()
+        await asyncio.gather(*parts, return_exceptions=True)
         job.servers.close()
     return job.ended()
+
+
+def _went_back(error: BaseException) -> bool:
+    return isinstance(error, JobError) and error.termination.reason == "LearnerRolledBack"
 
 
 class _Job:
@@ -170,19 +194,22 @@ class _Job:
             on_validation=self._validated,
             signals=self._signals,
         )
-        self._replay = spool.replay()
+        self._replay = replay = spool.replay()
+        for report in replay.reports[1:]:
+            if report.groups:
+                self._figures.recall(report, self._figures.of(spool.batch_of(report), report))
 
     @contextlib.asynccontextmanager
-    async def serving(self) -> AsyncIterator[str]:
-        """Base URL of the learner API while it is served."""
+    async def serving(self, port: int) -> AsyncIterator[None]:
+        """The learner API."""
         await self.training.restore(self._replay)
         api = LearnerApi(learner_rig.TOKEN, lambda: b"")
         api.training = self.training
         runner = web.AppRunner(api.app(), shutdown_timeout=0.1)
         await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        await web.TCPSite(runner, "127.0.0.1", port, reuse_address=True).start()
         try:
-            yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+            yield
         finally:
             await runner.cleanup()
 

@@ -80,17 +80,17 @@ def digest(files: Sequence[Any]) -> str:
     return hashlib.sha256(repr(files).encode()).hexdigest()
 
 
-def alert(curve: Curve) -> int:
-    """Step after which the first sign was raised that a job may be changed for; the last step without one."""
+def alert(curve: Curve) -> int | None:
+    """Step after which the first sign was raised that a job may be changed for; None where none was."""
     acted = {name.value for name in ACTED_UPON}
-    steps = (step for step, names in sorted(curve.raised.items()) if acted & set(names))
-    return next(steps, curve.reports[-1].step)
+    return next((step for step, names in sorted(curve.raised.items()) if acted & set(names)), None)
 
 
 def row(policy: str, curve: Curve, seconds: float) -> Row:
     """What a job came to."""
     told, last = alert(curve), max(curve.scores)
-    before = {step: score for step, score in curve.scores.items() if step <= told}
+    before = {step: score for step, score in curve.scores.items() if told is None or step <= told}
+    since = [score for step, score in curve.scores.items() if step not in before]
     best = max(before, key=lambda step: (before[step], -step))
     tail = [score for _, score in sorted(curve.scores.items())[-LAST:]]
     acted = {name.value for name in ACTED_UPON}
@@ -102,7 +102,7 @@ def row(policy: str, curve: Curve, seconds: float) -> Row:
         "at step": best,
         "end": sum(tail) / len(tail),
         "last": curve.scores[last],
-        "lowest since": min(score for step, score in curve.scores.items() if step > told),
+        "lowest since": min(since, default=None),
         "raised": "; ".join(raised),
         "remedies": "; ".join(
             f"{entry['step']}: {entry['remedy']} ({entry['action']}): {entry['state']}"

@@ -16,6 +16,7 @@ from raised import over_from, signal
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from bench.remedies import job
+from bench.remedies.job import Curve
 from tests.signals.demo import Settings, quickstart
 from tests.signals.rig import SEED
 
@@ -23,7 +24,7 @@ from headway_api.in_force import AdapterSize, InForce
 from headway_api.records import StepReport
 from headway_api.spec.algorithm import Kl
 
-pytestmark = [pytest.mark.ci, pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 SMALL: dict[str, Any] = {
     "model": {"lora": {"rank": 4, "alpha": 8}},
@@ -57,21 +58,24 @@ def inputs() -> Path:
     return folder
 
 
-async def test_each_decision_is_done_by_the_learner_as_it_was_meant(inputs: Path, tmp_path: Path) -> None:
-    config = job.configured(tmp_path, inputs, SMALL)
-    raised = signal(judge=over_from(3))
-    found = await job.run(
-        config,
-        tmp_path,
+async def played(folder: Path, inputs: Path, until: int) -> Curve:
+    """The job in a folder, until so many steps are taken."""
+    return await job.run(
+        job.configured(folder, inputs, SMALL),
+        folder,
         inputs,
-        catalogue=[raised],
+        catalogue=[signal(judge=over_from(3))],
         order=lambda step: ORDERS.get(step),
-        until=UNTIL,
+        until=until,
     )
+
+
+def done_as_it_was_meant(found: Curve) -> None:
+    """The signal's remedy and each order were taken by the learner, and steps were trained under them."""
     said = {report.step: report for report in found.reports}
     assert [entry["state"] for entry in found.remedies if entry["state"] == "Refused"] == []
     first, *ordered = found.remedies
-    assert (first["signal"], first["remedy"], first["step"]) == (raised.name, "SmallerGroups", 4)
+    assert (first["signal"], first["remedy"], first["step"]) == (signal().name, "SmallerGroups", 4)
     assert [entry["order"] for entry in ordered] == [o for o in ORDERS.values() if not o.startswith("Undo")]
     done = {report.step: report.in_force for report in found.reports if report.directive is not None}
     assert list(done) == [4, *(step + 1 for step in ORDERS)]
@@ -94,8 +98,22 @@ async def test_each_decision_is_done_by_the_learner_as_it_was_meant(inputs: Path
     assert said[22].restored < 14, "an adapter is never made narrower"
     rates = trained(said)
     assert rates[max(rates)] == pytest.approx(3.3e-4)
-    rank = {step: 8 if 14 <= step < 22 else 4 for step in said}
-    assert found.ranks == [rank[step] for step in sorted(said)], "what the servers took"
+
+
+@pytest.mark.ci
+async def test_each_decision_is_done_by_the_learner_as_it_was_meant(inputs: Path, tmp_path: Path) -> None:
+    found = await played(tmp_path, inputs, UNTIL)
+    done_as_it_was_meant(found)
+    rank = {report.step: 8 if 14 <= report.step < 22 else 4 for report in found.reports}
+    assert found.ranks == [rank[step] for step in sorted(rank)], "what the servers took"
+
+
+@pytest.mark.long
+async def test_killed_together_they_come_to_the_same_decisions(inputs: Path, tmp_path: Path) -> None:
+    """Once a remedy was reported; before one that widens the adapter; once it went back, and once more."""
+    for step in (4, 13, 18, 20):
+        await played(tmp_path, inputs, step)
+    done_as_it_was_meant(await played(tmp_path, inputs, UNTIL))
 
 
 def trained(said: dict[int, StepReport]) -> dict[int, float]:
