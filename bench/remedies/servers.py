@@ -60,8 +60,9 @@ class Servers:
         assert not lora.get("use_rslora")
         self._weights = manifest.version, merged(self._base, adapter, lora["lora_alpha"] / lora["r"])
         self.ranks.append(lora["r"])
-        self._casts = {key: cast for key, cast in self._casts.items() if cast.live}
         self._cast_of = {group: cast for group, cast in self._cast_of.items() if cast.live}
+        for key in [key for key, cast in self._casts.items() if not cast.live]:
+            self._casts.pop(key).close()
 
     async def ready(self) -> None:
         """They hold what is wanted as soon as it is."""
@@ -87,7 +88,7 @@ class Servers:
             assert spec.model.context_length is not None
             # After going back all groups that may be under way begin at once, and a batch may have grown.
             active = (spec.algorithm.max_steps_off_policy + 1) * spec.algorithm.batch_size
-            rows = max(4 * active * spec.algorithm.group_size, spec.evaluation.max_rows or 0)
+            rows = max(2 * active * spec.algorithm.group_size, spec.evaluation.max_rows or 0)
             sampler = Sampler(self._shape, weights, rows, 2 * spec.model.context_length)
             reader: Any = Reader(self._renderer, 0.0, self._closing)
             self._casts[version, purpose] = Cast(spec, reader, sampler, version, self._thread)
@@ -120,6 +121,10 @@ class Cast:
         """Episodes under way."""
         self._waiting: dict[str, tuple[Request, asyncio.Future[Sampled]]] = {}
         self._answering: asyncio.Task[None] | None = None
+
+    def close(self) -> None:
+        """Nobody is under way, nor will be: let go of what was computed, which Python would do much later."""
+        del self._sampler, self._episodes
 
     async def run(self, task: Task) -> EpisodeRecord:
         """Play one of them."""
