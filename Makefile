@@ -84,7 +84,7 @@ test-chaos: export CHAOS_KILLS ?= 20
 test-chaos: venv ## coordinator, servers, agents, sandboxes and learners killed at random, CHAOS_KILLS times each (20: over an hour)
 	$(TOGETHER) -m chaos tests/integration
 
-.PHONY: bench-rollout bench-learner bench-learning bench-eval
+.PHONY: bench-rollout bench-learner bench-learning bench-eval bench-remedies
 bench-rollout: venv ## what the gateway, asynchrony and weight updates cost and gain: bench/results/rollout.md (half an hour; ONLY=gateway: a section)
 	PYTHONPATH=.:tests/support $(PY) -m bench.rollout $(if $(ONLY),--only $(ONLY))
 bench-learner: oracles venv ## an optimizer step against TRL's and bare PyTorch, one row against one a turn, memory, deltas: bench/results/learner.md (a quarter of an hour; ONLY=memory: a section)
@@ -94,6 +94,8 @@ bench-learning: venv ## the demo's job with three losses and three seeds each: b
 bench-eval: export SYSTEM_PYTHON := $(SYSTEM_PYTHON)
 bench-eval: venv ## an evaluation's episodes a second against vLLM's own limit and against Inspect AI: bench/results/evaluation.md (8 minutes; ONLY=speed: a section, ONLY=page: the page again)
 	PYTHONPATH=.:tests/support $(PY) -m bench.evaluation $(if $(ONLY),--only $(ONLY))
+bench-remedies: venv ## a job whose loss collapses, as it is and with remedies, three seeds: bench/results/remedies.md (half an hour on quiet cores; ONLY=seed-0: one seed, ONLY=page: the page again)
+	PYTHONPATH=.:tests/support $(PY) -m bench.remedies $(if $(ONLY),--only $(ONLY))
 
 .PHONY: record-signals
 record-signals: venv ## record the series that collapse signals are tested on, those that are missing (over an hour for all; SPLIT=held_out, ONLY="clean-*": some)

@@ -39,6 +39,12 @@ class Section:
     goals: list[Goal] = field(default_factory=list)
     measured: dict[str, Any] = field(default_factory=dict)
     """When, where and of what code; and how long it took."""
+    files: dict[str, str] = field(default_factory=dict)
+    """Text of files that lie beside the page, by name; the page's figures do not hold them."""
+
+    def figures(self) -> dict[str, Any]:
+        """What the page is made of."""
+        return {name: value for name, value in asdict(self).items() if name != "files"}
 
 
 def prose(text: str) -> list[str]:
@@ -49,7 +55,7 @@ def prose(text: str) -> list[str]:
 def merge(path: Path, found: Mapping[str, Section], order: Sequence[str]) -> dict[str, Any]:
     """Results of this run, and of earlier ones for the sections that were not run."""
     old = json.loads(path.read_text()) if path.exists() else {}
-    new = old | {name: asdict(section) for name, section in found.items()}
+    new = old | {name: section.figures() for name, section in found.items()}
     return {name: new[name] for name in order if name in new}
 
 

@@ -9,7 +9,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,9 @@ class Benchmark:
     def write(self, folder: Path, found: dict[str, Section]) -> None:
         """The page and its figures: of `found`, and of the sections on record that were not run."""
         folder.mkdir(parents=True, exist_ok=True)
+        for section in found.values():
+            for name, text in section.files.items():
+                (folder / name).write_text(text)
         results = merge(folder / f"{self.name}.json", found, list(self.sections))
         for name in results.keys() & self.told.keys() - found.keys():
             results[name] = retold(self.told[name], results[name])
@@ -77,4 +80,4 @@ def retold(tell: Callable[[list[Row]], Section], recorded: Mapping[str, Any]) ->
     [table] = recorded["tables"]
     section = tell(table["rows"])
     section.measured = recorded["measured"]
-    return asdict(section)
+    return section.figures()

@@ -1,0 +1,1 @@
+"""Whether remedies save a collapsing job: `make bench-remedies`."""

@@ -1,0 +1,42 @@
+"""Measure, and write `bench/results/remedies.md` and `.json`, and curves beside them.
+
+    python -m bench.remedies [--only seed-0,...|page] [--out FOLDER]
+
+A section that is not run keeps the figures it has, and is told in today's words; `page` runs none.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from bench.remedies import seeds
+from bench.support.report import prose
+from bench.support.sections import Benchmark
+
+BENCHMARK = Benchmark(
+    name="remedies",
+    title="A collapse, with and without remedies",
+    intro=prose(f"""
+        Made by `make bench-remedies` (one seed: `make bench-remedies ONLY=seed-0`). Each seed has two jobs.
+        They differ in `spec.collapse.policy` alone: `Alert` tells of a sign of collapse, and `Remediate` also
+        changes the job ([remedies](../../docs/remedies.md)). The model is the demo's, of
+        `examples/sop-quickstart`.
+
+        The jobs are set so that CISPO collapses by itself: learning rate {seeds.RATE:g}, and groups whose
+        weights are {seeds.LAG} steps old when they are trained (`maxStepsOffPolicy: {seeds.LAG}`).
+        Environment, reward and spec stay as they are throughout. Thresholds, order of remedies and
+        `maxRemedies` are the defaults.
+
+        Coordinator's loop, signals, remedies, learner process, their API, checkpoints and published weights
+        are the product's. So are agent, gateway, environment and reward. There are no pods: the servers are a
+        sampler of exact weights in the coordinator's process. They sample a group to its end by the
+        weights that were newest when it began. Training waits for each validation. So nothing
+        depends on a clock, and the two jobs of a seed are the same, bit for bit, until the first remedy. On
+        another machine sums round otherwise, and the curves are others.
+    """),
+    sections={f"seed-{seed}": partial(seeds.measure, seed) for seed in seeds.SEEDS},
+    told={f"seed-{seed}": partial(seeds.section, seed) for seed in seeds.SEEDS},
+)
+
+if __name__ == "__main__":
+    BENCHMARK.main()

@@ -1,0 +1,246 @@
+"""One training job, run for its curve: the product's coordinator loop and learner process, without a cluster.
+
+The coordinator's loop, its signals and its remedies are the product's, as are the learner's process, the API
+between the two, checkpoints and published weights. Played here: pods, and the servers' process.
+
+Training waits for each validation, as it does with full weights: which validations are known when something
+is decided then depends on no clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import learner_rig
+from aiohttp import web
+from tests.signals.demo import quickstart
+from tests.signals.stage import rows_of
+
+from bench.remedies.servers import Servers
+from headway_analysis.measures.figures import Figures
+from headway_analysis.signals.catalogue import SIGNALS
+from headway_analysis.signals.definition import Signal
+from headway_api.artifacts import Layout
+from headway_api.config import JobConfig
+from headway_api.exits import JobError
+from headway_api.records import StepReport
+from headway_api.store import FileStore
+from headway_coordinator.dataset import Data
+from headway_coordinator.learner_api import LearnerApi
+from headway_coordinator.ledger.segments import Ledger
+from headway_coordinator.metrics.steps import StepFigures
+from headway_coordinator.remedies import shown
+from headway_coordinator.room import Room
+from headway_coordinator.signals import Signals
+from headway_coordinator.spool import Spool
+from headway_coordinator.training import Training
+
+NAME, NAMESPACE, UID = "cispo", "bench", "11111111-2222-3333-4444-555555555555"
+DRAWN = (
+    "rollout/reward/mean",
+    "training/entropy",
+    "training/grad_norm",
+    "training/mismatch_kl",
+)
+"""Figures of a step that are kept."""
+SCORE = "val/external_score/mean"
+FOREVER = 1e9
+"""Seconds."""
+
+
+@dataclass
+class Curve:
+    """What a job was like, step by step."""
+
+    steps: dict[int, Mapping[str, float]] = field(default_factory=dict)
+    """Figures of each step that has trained."""
+    scores: dict[int, float] = field(default_factory=dict)
+    """Held-out external score of each validated step."""
+    raised: dict[int, list[str]] = field(default_factory=dict)
+    """Signals that became raised, by the step after which they were."""
+    remedies: list[dict[str, Any]] = field(default_factory=list)
+    """As `report.json` has them."""
+    reports: list[StepReport] = field(default_factory=list)
+    """The learner's word on each step."""
+    ranks: list[int] = field(default_factory=list)
+    """Rank of each adapter that the servers took."""
+
+
+def configured(folder: Path, inputs: Path, changes: Mapping[str, Any]) -> JobConfig:
+    """The demo's job over local folders.
+
+    Args:
+        folder: of the store.
+        inputs: base model and rows.
+        changes: laid over the demo's spec.
+    """
+    document = quickstart.merged(quickstart.job("desk")["spec"], changes)
+    document["model"]["base"] = f"file://{inputs}/model"
+    for split in ("train", "validation"):
+        document["data"][split]["uri"] = f"file://{inputs}/{split}.jsonl"
+    document["output"] = {"uri": f"file://{folder}/store"}
+    del document["tracking"]
+    return JobConfig.model_validate({"name": NAME, "namespace": NAMESPACE, "uid": UID, "spec": document})
+
+
+async def run(
+    config: JobConfig,
+    folder: Path,
+    inputs: Path,
+    *,
+    catalogue: Sequence[Signal] = SIGNALS,
+    order: Callable[[int], str | None] = lambda step: None,
+    until: int | None = None,
+    heard: Callable[[int, Curve], None] = lambda step, curve: None,
+) -> Curve:
+    """Run a job to its end, from where an earlier run has left it.
+
+    Args:
+        folder: where its store is, and the learner's log.
+        catalogue: signals that steps are judged by.
+        order: what a person has ordered once a step was taken.
+        until: step after which both processes are killed, if they come so far; None: none.
+        heard: told of each step that has trained.
+
+    Raises:
+        RuntimeError: the learner has ended before the job.
+    """
+    port, found = learner_rig.free_port(), None
+    async with learner_rig.learner(config, folder, f"http://127.0.0.1:{port}") as learner:
+        ended = asyncio.create_task(learner.exit(FOREVER))
+        try:
+            while found is None:
+                found = await _life(_Job(config, inputs, catalogue, order, heard, until), port, ended)
+        finally:
+            ended.cancel()
+            await asyncio.gather(ended, return_exceptions=True)
+    return found
+
+
+async def _life(job: _Job, port: int, ended: asyncio.Task[int]) -> Curve | None:
+    """One coordinator's life; None where the learner has gone back, and another one is to take over.
+
+    Args:
+        ended: the end of the learner's process.
+    """
+    left = asyncio.create_task(job.left.wait())
+    parts: list[asyncio.Task[Any]] = [left]
+    try:
+        async with job.serving(port):
+            parts.append(training := asyncio.create_task(job.training.run()))
+            await asyncio.wait([*parts, ended], return_when=asyncio.FIRST_COMPLETED)
+            if training.done():
+                await training
+                await ended
+            elif not left.done():
+                raise RuntimeError(f"the learner has ended, {await ended}; learner.log says why")
+    except ExceptionGroup as faults:
+        if faults.split(_went_back)[1] is not None:
+            raise
+        return None
+    finally:
+        for part in parts:
+            part.cancel()
+        await asyncio.gather(*parts, return_exceptions=True)
+        job.servers.close()
+    return job.ended()
+
+
+def _went_back(error: BaseException) -> bool:
+    return isinstance(error, JobError) and error.termination.reason == "LearnerRolledBack"
+
+
+class _Job:
+    def __init__(
+        self,
+        config: JobConfig,
+        inputs: Path,
+        catalogue: Sequence[Signal],
+        order: Callable[[int], str | None],
+        heard: Callable[[int, Curve], None],
+        until: int | None,
+    ) -> None:
+        spec, store = config.spec, FileStore()
+        layout = Layout(spec.output.uri, config.namespace, config.name, config.uid)
+        spool, ledger = Spool(store, layout), Ledger(store, layout)
+        ledger.load()
+        held_out = rows_of(inputs, "validation")[: spec.evaluation.max_rows]
+        data = Data(train=rows_of(inputs, "train"), validation=held_out)
+        self._spec = spec
+        self._order = order
+        self._heard = heard
+        self._until = until
+        self.left = asyncio.Event()
+        self._curve = Curve()
+        self._signals = Signals(spec, catalogue=catalogue)
+        self._figures = StepFigures(spec, self._signals)
+        self._raised: set[str] = set()
+        self.servers = Servers(spec, inputs / "model")
+        self.training = Training(
+            spec,
+            data,
+            self.servers,  # type: ignore[arg-type]
+            spool,
+            ledger,
+            self.servers.episode,
+            spool.incarnation(),
+            Room(spec.rollout.max_concurrency),
+            on_change=self._moved,
+            on_validation=self._validated,
+            signals=self._signals,
+        )
+        self._replay = replay = spool.replay()
+        for report in replay.reports[1:]:
+            if report.groups:
+                self._figures.recall(report, self._figures.of(spool.batch_of(report), report))
+
+    @contextlib.asynccontextmanager
+    async def serving(self, port: int) -> AsyncIterator[None]:
+        """The learner API."""
+        await self.training.restore(self._replay)
+        api = LearnerApi(learner_rig.TOKEN, lambda: b"")
+        api.training = self.training
+        runner = web.AppRunner(api.app(), shutdown_timeout=0.1)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", port, reuse_address=True).start()
+        try:
+            yield
+        finally:
+            await runner.cleanup()
+
+    def ended(self) -> Curve:
+        """The whole curve."""
+        self._curve.remedies = shown.report(self.training.remedies.course, self._spec)
+        self._curve.reports = list(self.training.state.reports)
+        self._curve.ranks = self.servers.ranks
+        return self._curve
+
+    def _moved(self) -> None:
+        step = self.training.state.step
+        self.training.remedies.order = self._order(step)
+        if self._until is not None and step >= self._until:
+            self.left.set()
+        report = self.training.state.trained
+        found = self._figures.batch(self.training.state, again=False)
+        if report is None or found is None:
+            return
+        figures = report.metrics | found.figures
+        self._curve.steps[report.step] = {name: figures[name] for name in DRAWN if name in figures}
+        self._note(report.step)
+        self._heard(report.step, self._curve)
+
+    def _validated(self, step: int, figures: Figures) -> None:
+        self._figures.validation(step, figures, again=False)
+        self._curve.scores[step] = figures[SCORE]
+        self._note(step)
+
+    def _note(self, step: int) -> None:
+        now = {verdict.signal.name.value for verdict in self._signals.raised}
+        if fresh := sorted(now - self._raised):
+            self._curve.raised.setdefault(step, []).extend(fresh)
+        self._raised = now

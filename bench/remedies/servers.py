@@ -1,0 +1,185 @@
+"""The rollout servers of a job that is run in one process: they hold what the learner has published.
+
+An episode is sampled to its end by the weights that the servers held when its group began. So the groups of
+a batch are as old as `maxStepsOffPolicy` allows, and which weights sampled a token depends on no clock.
+
+Turns of one step's episodes are answered together, once all of these episodes wait. So a turn's batch depends
+on no clock either, and the same job samples the same bits again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file
+from tests.signals.circumstances import World
+from tests.signals.sampler import Sampler, Shape, Weights
+from tests.signals.servers import QUIET, merged
+from tests.signals.stage import NEVER, Boxes, Reader
+
+from headway_api.records import EpisodeRecord, PolicyVersion, Purpose, VersionSpan, WeightsManifest
+from headway_api.spec.training import RLTrainingJobSpec
+from headway_coordinator.agents.builtin import Builtin
+from headway_coordinator.engines.router import Router
+from headway_coordinator.engines.vllm import Request, Sampled
+from headway_coordinator.episode import Episodes, Rules, Task
+from headway_coordinator.gateway.core import Gateway
+from headway_coordinator.trajectory import render
+
+CONFIGURATION = "adapter_config.json"
+ADAPTER = "adapter_model.safetensors"
+
+
+class Servers:
+    """What `Training` takes for its fleet, and what plays its episodes."""
+
+    def __init__(self, spec: RLTrainingJobSpec, base: Path) -> None:
+        self._spec = spec
+        self._base = load_file(base / "model.safetensors")
+        self._shape = Shape.of(base)
+        self._renderer, tokenizer = render.load(base)
+        self._closing = tokenizer.convert_tokens_to_ids("</tool_call>")
+        self._thread = ThreadPoolExecutor(1)
+        self._weights: tuple[PolicyVersion, Weights] | None = None
+        self._casts: dict[tuple[PolicyVersion, Purpose], Cast] = {}
+        self._cast_of: dict[str, Cast] = {}
+        """By group."""
+        self.ranks: list[int] = []
+        """Rank of each adapter that was taken."""
+        self.router = Router()
+
+    async def want(self, manifest: WeightsManifest, reported: float | None = None) -> None:
+        """Take the adapter that a manifest names."""
+        folder = Path(manifest.uri.removeprefix("file://"))
+        adapter = load_file(folder / ADAPTER)
+        lora: dict[str, Any] = json.loads((folder / CONFIGURATION).read_text())
+        assert not lora.get("use_rslora")
+        self._weights = manifest.version, merged(self._base, adapter, lora["lora_alpha"] / lora["r"])
+        self.ranks.append(lora["r"])
+        self._cast_of = {group: cast for group, cast in self._cast_of.items() if cast.live}
+        for key in [key for key, cast in self._casts.items() if not cast.live]:
+            self._casts.pop(key).close()
+
+    async def ready(self) -> None:
+        """They hold what is wanted as soon as it is."""
+
+    async def release(self) -> None:
+        """There is no second slot."""
+
+    async def episode(self, task: Task) -> EpisodeRecord:
+        """Play one to its end."""
+        if task.group_id not in self._cast_of:
+            self._cast_of[task.group_id] = self._newest(task.purpose)
+        return await self._cast_of[task.group_id].run(task)
+
+    def close(self) -> None:
+        """Let go of the thread that samples."""
+        self._thread.shutdown(cancel_futures=True)
+
+    def _newest(self, purpose: Purpose) -> Cast:
+        assert self._weights is not None
+        version, weights = self._weights
+        if (version, purpose) not in self._casts:
+            spec = self._spec
+            assert spec.model.context_length is not None
+            # After going back all groups that may be under way begin at once, and a batch may have grown.
+            active = (spec.algorithm.max_steps_off_policy + 1) * spec.algorithm.batch_size
+            rows = max(2 * active * spec.algorithm.group_size, spec.evaluation.max_rows or 0)
+            sampler = Sampler(self._shape, weights, rows, 2 * spec.model.context_length)
+            reader: Any = Reader(self._renderer, 0.0, self._closing)
+            self._casts[version, purpose] = Cast(spec, reader, sampler, version, self._thread)
+        return self._casts[version, purpose]
+
+
+class Cast:
+    """The episodes that one step's weights sample for one purpose."""
+
+    def __init__(
+        self,
+        spec: RLTrainingJobSpec,
+        renderer: Any,
+        sampler: Sampler,
+        version: PolicyVersion,
+        thread: ThreadPoolExecutor,
+    ) -> None:
+        assert spec.model.context_length is not None
+        assert spec.agent.turn_limit is not None
+        self._sampler = sampler
+        self._version = version
+        self._thread = thread
+        boxes: Any = Boxes(World(), spec.seed)
+        self._boxes = boxes
+        gateway = Gateway(renderer, self, spec.model.context_length, NEVER)
+        rules = Rules(NEVER, NEVER, (spec.reward.range[0], spec.reward.range[1]))
+        agent = Builtin(gateway, spec.agent.turn_limit)
+        self._episodes = Episodes(rules, agent, self._boxes, self._boxes)
+        self.live = 0
+        """Episodes under way."""
+        self._waiting: dict[str, tuple[Request, asyncio.Future[Sampled]]] = {}
+        self._answering: asyncio.Task[None] | None = None
+
+    def close(self) -> None:
+        """Nobody is under way, nor will be: let go of what was computed, which Python would do much later."""
+        del self._sampler, self._episodes
+
+    async def run(self, task: Task) -> EpisodeRecord:
+        """Play one of them."""
+        self.live += 1
+        self._boxes.tasks[task.episode_id] = task
+        try:
+            return await self._episodes.run(task)
+        finally:
+            self.live -= 1
+            self._look()
+
+    async def generate(self, session: str, request: Request, timeout: float) -> Sampled:
+        """Answer with the others, once all of them wait."""
+        future: asyncio.Future[Sampled] = asyncio.get_running_loop().create_future()
+        self._waiting[session] = request, future
+        self._look()
+        try:
+            return await future
+        finally:
+            self._waiting.pop(session, None)
+
+    def _look(self) -> None:
+        if self._answering is None and self._waiting:
+            self._answering = asyncio.create_task(self._answer())
+
+    async def _answer(self) -> None:
+        """Answer until not all of those under way wait; whoever comes next looks again."""
+        try:
+            while await self._settled():
+                await self._tell()
+        finally:
+            self._answering = None
+
+    async def _settled(self) -> bool:
+        """Whether all wait, once nobody has come or gone for some turns of the event loop."""
+        quiet, seen = 0, (0, 0)
+        while quiet < QUIET:
+            await asyncio.sleep(0)
+            now = self.live, len(self._waiting)
+            quiet, seen = (quiet + 1 if now == seen else 0), now
+        return 0 < len(self._waiting) == self.live
+
+    async def _tell(self) -> None:
+        asked = sorted(self._waiting.items())
+        requests = [(session, request) for session, (request, _) in asked]
+        loop = asyncio.get_running_loop()
+        try:
+            said = await loop.run_in_executor(self._thread, self._sampler.sample, requests)
+        except Exception as error:
+            for _, (_, future) in asked:
+                if not future.done():
+                    future.set_exception(error)
+            return
+        for (session, (_, future)), turn in zip(asked, said, strict=True):
+            spans = [VersionSpan(start=0, end=len(turn.tokens), version=self._version)]
+            if not future.done():  # its episode was given up meanwhile
+                future.set_result(Sampled(turn.tokens, turn.logprobs, spans, turn.finish_reason, turn.cached))
+            self._waiting.pop(session, None)

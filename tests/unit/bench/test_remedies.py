@@ -1,0 +1,76 @@
+"""What the benchmark of remedies says of its curves is what they are."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from a_job import manifest, report
+
+sys.path.insert(0, str(Path(__file__).parents[3]))
+
+from bench.remedies import curves, seeds
+from bench.remedies.__main__ import BENCHMARK
+from bench.remedies.job import Curve
+from bench.support.report import Section, merge
+
+SCORES = {0: 0.5, 5: 0.7, 10: 0.7, 15: 0.75, 20: 0.0, 25: 0.8, 30: 0.9, 35: 0.7}
+REMEDY: dict[str, Any] = {"step": 13, "remedy": "RollBack", "action": "goes back", "state": "Kept"}
+
+
+def a_curve(**said: Any) -> Curve:
+    """A job whose second signal is one that a job may be changed for."""
+    found = Curve(
+        steps={step: {"rollout/reward/mean": 0.5} for step in range(1, 36)},
+        scores=SCORES,
+        raised={8: ["StalenessAtBound"], 12: ["EntropyRising"]},
+        reports=[report(step) for step in range(36)],
+    )
+    return replace(found, **said)
+
+
+def test_a_job_is_held_against_its_best_before_the_first_sign_that_is_acted_upon() -> None:
+    found = seeds.row("Remediate", a_curve(remedies=[REMEDY]), 7.4)
+    assert (found["alerted after step"], found["best before"], found["at step"]) == (12, 0.7, 5)
+    assert (found["end"], found["last"], found["lowest since"]) == (pytest.approx(0.8), 0.7, 0.0)
+    assert found["raised"] == "12: EntropyRising"
+    assert found["remedies"] == "13: RollBack (goes back): Kept"
+
+
+def test_a_job_of_which_nothing_was_raised_is_told_too() -> None:
+    found = seeds.row("Alert", a_curve(raised={8: ["StalenessAtBound"]}), 7.4)
+    assert (found["alerted after step"], found["best before"], found["lowest since"]) == (None, 0.9, None)
+
+
+@pytest.mark.parametrize(("changed", "left", "met"), [(0.71, 0.69, [True, True]), (0.7, 0.7, [False, False])])
+def test_the_changed_one_is_to_end_above_and_the_other_one_below(
+    changed: float, left: float, met: list[bool]
+) -> None:
+    ends = {"Alert": left, "Remediate": changed}
+    rows = [{"policy": policy, "best before": 0.7, "end": end} for policy, end in ends.items()]
+    assert [goal.met for goal in seeds.section(0, rows).goals] == met
+
+
+def test_two_jobs_are_alike_until_their_weights_differ() -> None:
+    one, other = a_curve(), a_curve()
+    assert seeds.agree(one, other) == 35
+    changed = manifest(20).model_copy(update={"files": [{"name": "adapter", "size": 1, "sha256": "f" * 64}]})
+    other.reports[20] = other.reports[20].model_copy(update={"weights": changed})
+    assert seeds.agree(one, other) == 19
+
+
+def test_curves_are_files_of_their_own_beside_the_page(tmp_path: Path) -> None:
+    found = {"Alert": a_curve(), "Remediate": a_curve(remedies=[REMEDY])}
+    drawn = curves.drawn(found, "two jobs")
+    assert drawn == curves.drawn(found, "two jobs"), "the same figures make the same file"
+    assert "policy: Remediate" in drawn
+    assert "RollBack" in drawn
+    made = Section("Seed 0", [], files={"a.svg": drawn, "a.json": json.dumps(curves.recorded(found))})
+    BENCHMARK.write(tmp_path, {"seed-0": made})
+    assert (tmp_path / "a.svg").read_text() == drawn
+    assert json.loads((tmp_path / "a.json").read_text())["Alert"]["scores"]["15"] == 0.75
+    assert "files" not in merge(tmp_path / "remedies.json", {}, ["seed-0"])["seed-0"]
