@@ -1,7 +1,7 @@
 """Runs that are to go as they should, over losses, advantages, sampling, sizes, staleness and learning rates.
 
 The settings of each are drawn by its number from what a sane job may have. Whether a run did go well is
-judged by its held-out score (`rig.unclean`): one that did not is kept on record, and counts for nothing.
+judged by its held-out score (`describe.unclean`): one that did not is kept on record, and counts for nothing.
 """
 
 from __future__ import annotations

@@ -8,7 +8,9 @@
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, get_args
 
@@ -37,79 +39,138 @@ learner.
 
 Runs of `chosen_on` were recorded before any threshold was chosen, but for {later}. \
 Runs of `held_out` have other seeds and settings. They were recorded when every threshold, window and \
-formula was fixed, and none was changed since. So its figures are what to expect of another job like these; \
+formula was fixed, and none was changed since. So these figures are what to expect of another job like them; \
 those of `chosen_on` flatter.
 """
 
 
 def page(splits: Sequence[Split]) -> str:
     """The page on these splits; with both of them on them together, too."""
-    found = {split: _found(split) for split in splits}
-    false = {split: _false(split) for split in splits}
-    groups: list[tuple[str, tuple[Split, ...]]] = [(split, (split,)) for split in splits]
+    runs = {split: [_judged(series) for series in read.all_series(split)] for split in splits}
+    everything = [run for split in splits for run in runs[split]]
+    groups: list[tuple[str, Sequence[_Judged]]] = list(runs.items())
     if len(splits) > 1:
-        groups.append(("together", tuple(splits)))
+        groups.append(("together", everything))
+    unseen = [run for run in everything if run.series.split == "held_out" or run.series.name in known.LATER]
     parts = [
         INTRODUCTION.format(later=" and ".join(known.LATER)),
+        _table(("goal", "found", "met"), _goals(everything)),
         "## In all\n",
         f"A symptom counts as found where its signal is raised within {WITHIN} steps of its first one. "
         "A clean run is one that goes as it should: a signal that it raises is a false alarm, unless the raw "
         "figures show its symptom (tests/signals/labels.py). The interval supposes that false alarms come "
         "independently (Garwood 1936).\n",
         _table(
-            ("split", "symptoms", "found", "clean runs", "clean steps", "false alarms",
-             "per 1,000 steps", "95 % interval"),
-            [_in_all(name, members, found, false) for name, members in groups],
+            (
+                "runs",
+                "symptoms",
+                "found",
+                "clean runs",
+                "clean steps",
+                "false alarms",
+                "per 1,000 steps",
+                "95 % interval",
+            ),
+            [_in_all(*group) for group in [*groups, ("recorded after thresholds were chosen", unseen)]],
         ),
         "## Symptoms\n",
         "Found of all, and the steps from the symptom's first one to the alarm. A `*` marks an alarm that "
         "was there before the step at which the rule has the symptom begin.\n",
         _table(
             ("signal", *(name for name, _ in groups), *(f"steps to the alarm, {split}" for split in splits)),
-            [_of_signal(signal, groups, found) for signal in SignalName],
+            [_of_signal(signal, groups, len(splits)) for signal in SignalName],
         ),
         "## Symptoms that are not found in time\n",
-        _missed(found),
+        _table(
+            ("run", "split", "signal", "begins at", "raised at", "why"),
+            [_missed(each) for each in _found(everything) if not each.in_time],
+        ),
         "## False alarms\n",
         _table(
             ("run", "split", "signal", "step", "what it saw", "why"),
-            [_false_alarm(*each) for split in splits for each in false[split]],
+            [_false_alarm(*each) for each in _false(everything)],
         ),
         "## Runs that do not count\n",
         "These were to go as they should and did not, by the held-out external score alone.\n",
-        _table(("run", "split", "why"), _unclean(splits)),
+        _table(
+            ("run", "split", "why"),
+            [
+                (run.series.name, run.series.split, run.series.unclean)
+                for run in everything
+                if run.series.unclean
+            ],
+        ),
         "These were to provoke a symptom that their raw figures do not show (tests/signals/shown.py). Each "
         "was replaced before any signal was looked at.\n",
-        _table(("run", "what it was", "what was seen", "what it is now"),
-               [(name, *said) for name, said in known.REPLACED.items()]),
-    ]  # fmt: skip
+        _table(
+            ("run", "what it was", "what was seen", "what it is now"),
+            [(name, *said) for name, said in known.REPLACED.items()],
+        ),
+    ]
     return "\n".join(parts)
 
 
-def _found(split: Split) -> list[Detection]:
-    return [each for series in read.provoking(split) for each in detections(series)]
+@dataclass(frozen=True)
+class _Judged:
+    """A run and what the signals made of it."""
+
+    series: Series
+    symptoms: Sequence[Detection]
+    false: Sequence[Alarm]
 
 
-def _false(split: Split) -> list[tuple[Series, Alarm]]:
-    return [(series, alarm) for series in read.clean(split) for alarm in false_alarms(series)]
+def _judged(series: Series) -> _Judged:
+    return _Judged(series, detections(series), false_alarms(series) if series.clean else ())
 
 
-def _in_all(
-    name: str,
-    splits: Iterable[Split],
-    found: dict[Split, list[Detection]],
-    false: dict[Split, list[tuple[Series, Alarm]]],
-) -> tuple[object, ...]:
-    symptoms = [each for split in splits for each in found[split]]
-    runs = [series for split in splits for series in read.clean(split)]
-    count, steps = sum(len(false[split]) for split in splits), steps_of(runs)
+def _found(runs: Iterable[_Judged]) -> list[Detection]:
+    return [each for run in runs for each in run.symptoms]
+
+
+def _clean(runs: Iterable[_Judged]) -> list[Series]:
+    return [run.series for run in runs if run.series.clean]
+
+
+def _false(runs: Iterable[_Judged]) -> list[tuple[Series, Alarm]]:
+    return [(run.series, alarm) for run in runs for alarm in run.false]
+
+
+def _goals(runs: Sequence[_Judged]) -> list[tuple[object, ...]]:
+    found = _found(runs)
+    late = sum(not each.in_time for each in found)
+    often = Counter(each.signal for each in found if each.in_time)
+    rare = [name for name in SignalName if often[name] < 2]
+    rate = 1000 * len(_false(runs)) / steps_of(_clean(runs))
+    return [
+        (
+            f"every symptom is raised within {WITHIN} steps",
+            f"{len(found) - late} of {len(found)}",
+            _met(not late),
+        ),
+        (
+            "every signal is found in two runs at least",
+            f"all but {', '.join(rare)}" if rare else "all",
+            _met(not rare),
+        ),
+        ("50 clean runs", len(_clean(runs)), _met(len(_clean(runs)) >= 50)),
+        ("at most 1 false alarm in 1,000 clean steps", f"{rate:.2f}", _met(rate <= 1)),
+    ]
+
+
+def _met(met: bool) -> str:
+    return "yes" if met else "no"
+
+
+def _in_all(name: str, runs: Sequence[_Judged]) -> tuple[object, ...]:
+    symptoms, clean = _found(runs), _clean(runs)
+    count, steps = len(_false(runs)), steps_of(clean)
     low, high = _interval(count)
     in_time = sum(each.in_time for each in symptoms)
     return (
         name,
         len(symptoms),
-        f"{in_time} ({in_time / len(symptoms):.1%})",
-        len(runs),
+        f"{in_time} ({in_time / len(symptoms):.1%})" if symptoms else 0,
+        len(clean),
         f"{steps:,}",
         count,
         f"{1000 * count / steps:.2f}",
@@ -124,17 +185,11 @@ def _interval(count: int) -> tuple[float, float]:
 
 
 def _of_signal(
-    signal: SignalName,
-    groups: Sequence[tuple[str, tuple[Split, ...]]],
-    found: dict[Split, list[Detection]],
+    signal: SignalName, groups: Sequence[tuple[str, Sequence[_Judged]]], splits: int
 ) -> tuple[object, ...]:
-    shares, delays = [], []
-    for _, splits in groups:
-        mine = [each for split in splits for each in found[split] if each.signal is signal]
-        shares.append(f"{sum(each.in_time for each in mine)} of {len(mine)}")
-        if len(splits) == 1:
-            delays.append(", ".join(map(_delay, mine)))
-    return (signal, *shares, *delays)
+    found = [[each for each in _found(runs) if each.signal is signal] for _, runs in groups]
+    shares = [f"{sum(each.in_time for each in mine)} of {len(mine)}" for mine in found]
+    return (signal, *shares, *(", ".join(map(_delay, mine)) for mine in found[:splits]))
 
 
 def _delay(found: Detection) -> str:
@@ -146,30 +201,10 @@ def _false_alarm(series: Series, alarm: Alarm) -> tuple[object, ...]:
     return (series.name, series.split, alarm.signal, alarm.step, alarm.saw, why)
 
 
-def _missed(found: dict[Split, list[Detection]]) -> str:
-    rows = [
-        (
-            each.run,
-            each.split,
-            each.signal,
-            each.begin,
-            "never" if each.raised is None else each.raised,
-            known.MISSED.get((each.run, each.signal), "not known"),
-        )
-        for split in found
-        for each in found[split]
-        if not each.in_time
-    ]
-    return _table(("run", "split", "signal", "begins at", "raised at", "why"), rows)
-
-
-def _unclean(splits: Sequence[Split]) -> list[tuple[object, ...]]:
-    return [
-        (series.name, series.split, series.unclean)
-        for split in splits
-        for series in read.all_series(split)
-        if series.unclean
-    ]
+def _missed(found: Detection) -> tuple[object, ...]:
+    raised = "never" if found.raised is None else found.raised
+    why = known.MISSED.get((found.run, found.signal), "not known")
+    return (found.run, found.split, found.signal, found.begin, raised, why)
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

@@ -35,12 +35,6 @@ KNOWN = Known(
 REWARD, SCORE = "rollout/reward/mean", "val/external_score/mean"
 
 
-def skip_unless_recorded(split: series.Split) -> None:
-    """The runs that thresholds were chosen on must be there."""
-    if split == "held_out" and not read.all_series(split):
-        pytest.skip("no held-out run is recorded; `make record-signals SPLIT=held_out` records them")
-
-
 def a_run(steps: tuple[Step, ...], **given: object) -> Series:
     return Series(name="a", split="held_out", description="of thin air", known=KNOWN, steps=steps, **given)  # type: ignore[arg-type]
 
@@ -88,7 +82,6 @@ def test_what_is_kept_are_figures_of_health_and_numbers() -> None:
 
 @pytest.mark.parametrize("split", ["chosen_on", "held_out"])
 def test_every_signal_was_provoked(split: series.Split) -> None:
-    skip_unless_recorded(split)
     least = {"chosen_on": 2, "held_out": 1}[split]
     found = Counter(signal for s in read.provoking(split) for signal in {e.signal for e in s.expected})
     assert {signal.value: found[signal] for signal in SignalName if found[signal] < least} == {}
@@ -96,7 +89,6 @@ def test_every_signal_was_provoked(split: series.Split) -> None:
 
 @pytest.mark.parametrize(("split", "least"), [("chosen_on", 34), ("held_out", 16)])
 def test_there_are_clean_runs_enough(split: series.Split, least: int) -> None:
-    skip_unless_recorded(split)
     assert len(read.clean(split)) >= least
 
 
