@@ -12,6 +12,9 @@ from xdist.scheduler import LoadScopeScheduling
 
 # Torch asks the DNS who is at the other end of each connection. An answer that was lost costs 5 s otherwise.
 os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:2")
+# The tests' models are tiny, and `make test` has more processes than cores: several threads of one operation
+# would spend their time waiting for each other. Before anything imports numpy or torch.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 # How long an example takes says how busy the machine is.
