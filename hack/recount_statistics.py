@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from math import atan, exp, fsum, isclose, lgamma, log, log1p, pi, sin, sqrt
 from typing import Any, NamedTuple
 
@@ -65,10 +66,13 @@ def bisected(
     """Where a growing function has a value."""
     for _ in range(halvings):
         middle = (low + high) / 2
+        if middle in (low, high):  # no number lies between them
+            break
         low, high = (middle, high) if function(middle) < wanted else (low, middle)
     return (low + high) / 2
 
 
+@cache
 def student(df: float, p: float) -> float:
     """Quantile p > 0.5 of Student's distribution."""
     x = bisected(lambda x: -beta_cdf(df / 2, 0.5, x), -2 * (1 - p), 1.0, 0.0)
@@ -136,6 +140,7 @@ def dot(a: Sequence[float], b: Sequence[float]) -> float:
     return fsum(x * y for x, y in zip(a, b, strict=True))
 
 
+@cache
 def wilson(share: float, n: float, z: float) -> tuple[float, float, float]:
     """Wilson's ends, and Clopper and Pearson's lower one."""
     middle = (share + z * z / (2 * n)) / (1 + z * z / n)
