@@ -6,6 +6,7 @@ import copy
 import json
 import math
 from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,8 @@ TERMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 GATHERED = {
     name: {"zeroStage": 3, "tokens": SMALL, "chunk": FEW, **settings} for name, (settings, _) in TERMS.items()
 }
+Trained = tuple[dict[str, Tensor], list[float], list[float]]
+"""Final weights, loss and gradient norm of each optimizer step."""
 RANKS = (1, 2)
 SHORT_RANKS = (1, pytest.param(2, marks=pytest.mark.ci))
 """Two processes are left to `.ci/run`."""
@@ -114,7 +117,7 @@ def reference(
     divergence: float = 0.0,
     entropy: float = 0.0,
     decoupled: bool = False,
-) -> tuple[dict[str, Tensor], list[float], list[float]]:
+) -> Trained:
     """Plain PyTorch, one row at a time: final weights, loss and gradient norm of each optimizer step.
 
     The product loads the model and makes the adapter's first weights; nothing else is its own.
@@ -141,16 +144,16 @@ def reference(
                 log_LV = logprobs(model, row)
                 with torch.no_grad():
                     old_LV, untrained_LV = logprobs(before, row), logprobs(untrained, row)
-                for t in range(1, len(row.tokens)):
-                    if row.mask[t]:
-                        at = (t - 1, row.tokens[t])
-                        old = float(old_LV[at]) if decoupled else row.logprobs[t]
-                        ratio = torch.exp(log_LV[at] - old)
-                        surrogate = torch.min(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage)
-                        apart = untrained_LV[at] - log_LV[at]
-                        uncertain = -(log_LV[t - 1].exp() * log_LV[t - 1]).sum()
-                        share = divergence * (apart.exp() - 1 - apart) - entropy * uncertain
-                        loss = loss + (share - math.exp(old - row.logprobs[t]) * surrogate) / tokens
+                places = [t for t in range(1, len(row.tokens)) if row.mask[t]]
+                at = [t - 1 for t in places], [row.tokens[t] for t in places]
+                sampler_T = torch.tensor([row.logprobs[t] for t in places])
+                old_T = old_LV[at] if decoupled else sampler_T
+                ratio_T = torch.exp(log_LV[at] - old_T)
+                surrogate_T = torch.min(ratio_T * advantage, ratio_T.clamp(0.8, 1.2) * advantage)
+                apart_T = untrained_LV[at] - log_LV[at]
+                uncertain_T = -(log_LV[at[0]].exp() * log_LV[at[0]]).sum(-1)
+                share_T = divergence * (apart_T.exp() - 1 - apart_T) - entropy * uncertain_T
+                loss = loss + (share_T - torch.exp(old_T - sampler_T) * surrogate_T).sum() / tokens
             adam.zero_grad()
             loss.backward()
             norms.append(float(torch.nn.utils.clip_grad_norm_(trained.values(), CLIP)))
@@ -198,8 +201,9 @@ def ran(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int,
 
 
 @pytest.fixture(scope="module")
-def plain(model: Path) -> tuple[dict[str, Tensor], list[float], list[float]]:
-    return reference(model)
+def plain(model: Path) -> Callable[..., Trained]:
+    """What plain PyTorch makes of the same steps; each variant is computed once."""
+    return cache(partial(reference, model))
 
 
 def agree(found: Steps, weights: dict[str, Tensor], losses: list[float], norms: list[float]) -> None:
@@ -212,10 +216,10 @@ def agree(found: Steps, weights: dict[str, Tensor], losses: list[float], norms: 
 @pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize("name", FULL)
 def test_no_setting_changes_a_step(
-    ran: Callable[[int, str], Steps], plain: Any, model: Path, ranks: int, name: str
+    ran: Callable[[int, str], Steps], plain: Callable[..., Trained], model: Path, ranks: int, name: str
 ) -> None:
     """Stages, ranks, packing, chunks, recomputed activations and offload against plain PyTorch."""
-    found, (weights, losses, norms) = ran(ranks, name), plain
+    found, (weights, losses, norms) = ran(ranks, name), plain()
     agree(found, weights, losses, norms)
     assert distance(found.weights, weights, load_file(model / "model.safetensors")) < 1e-3
     assert max(norms) > CLIP, "the clip was never reached: the test proves less than it says"
@@ -248,14 +252,14 @@ def test_the_frozen_copy_is_the_same_under_every_setting(
 @pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize("name", TERMS)
 def test_every_term_is_plain_pytorchs_where_weights_are_gathered(
-    ran: Callable[[int, str], Steps], model: Path, ranks: int, name: str
+    ran: Callable[[int, str], Steps], plain: Callable[..., Trained], ranks: int, name: str
 ) -> None:
     """The adapter switched off, the old policy's pass, the entropy's gradient, in small micro-batches."""
     options = TERMS[name][1]
-    found, (weights, losses, norms) = ran(ranks, name), reference(model, **options)
+    found, (weights, losses, norms) = ran(ranks, name), plain(**options)
     agree(found, weights, losses, norms)
     kept = {option: value for option, value in options.items() if option in ("lora", "updates")}
-    _, _, free = reference(model, **kept)
+    _, _, free = plain(**kept)
     assert not np.allclose(norms, free, rtol=1e-3), "the term made no difference: the test proves nothing"
 
 
