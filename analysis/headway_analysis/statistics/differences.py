@@ -8,7 +8,6 @@ from enum import StrEnum
 
 import numpy as np
 from scipy.special import stdtrit
-from scipy.stats import permutation_test
 
 from headway_analysis.statistics.clusters import Codes, Floats, Spread, clustered, settled, sums, within
 from headway_analysis.statistics.estimates import Sample
@@ -216,6 +215,8 @@ def sign_flip(shares: Floats) -> float:
         return 1.0
     if 2 ** len(differ) > RESAMPLES:
         return _drawn(differ)
+    from scipy.stats import permutation_test  # takes most of a second, which no training job needs
+
     found = permutation_test((differ,), np.sum, permutation_type="samples", n_resamples=RESAMPLES)
     return float(found.pvalue)
 
