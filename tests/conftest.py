@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 from pathlib import PurePath
 from typing import Any
 
@@ -67,11 +68,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             raise pytest.UsageError(
                 f"{file(item.nodeid)} uses the cluster: add it to ON_CLUSTER in tests/conftest.py"
             )
-    items.sort(key=lambda item: next(n for n, path in enumerate(ORDER) if below(item.nodeid, path)))
+    items.sort(key=lambda item: place(file(item.nodeid)))
     for name in CLUSTER_FIXTURES:
         first = next((item for item in items if name in getattr(item, "fixturenames", ())), None)
         if first is not None:
             first.add_marker(pytest.mark.timeout(FIRST_BUILD_S), append=False)
+
+
+@cache
+def place(path: str) -> int:
+    """Of a file in `ORDER`."""
+    return next(n for n, folder in enumerate(ORDER) if below(path, folder))
 
 
 def below(nodeid: str, *paths: str) -> bool:

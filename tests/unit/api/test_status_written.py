@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Literal, get_args, get_origin
 
@@ -30,6 +31,7 @@ def trees(*folders: str) -> Iterator[ast.Module]:
             yield ast.parse(path.read_text())
 
 
+@cache
 def written() -> set[tuple[str, str]]:
     """(model, field) that is given where the model is made, or put there afterwards (model unknown: "")."""
     found: set[tuple[str, str]] = set()
@@ -51,15 +53,12 @@ def updated(call: ast.Call) -> Iterator[str]:
             yield from (str(key.value) for key in keyword.value.keys if isinstance(key, ast.Constant))
 
 
-WRITTEN = written()
-
-
 def fields(model: type[BaseModel], path: str = "") -> Iterator[tuple[str, bool, bool]]:
     """Each field's path, whether it is written and whether it says that it is not; none below such a one."""
     for name, field in model.model_fields.items():
         if get_origin(field.annotation) is Literal and len(get_args(field.annotation)) == 1:
             continue  # a constant writes itself
-        is_written = bool({(model.__name__, name), ("", name)} & WRITTEN)
+        is_written = bool({(model.__name__, name), ("", name)} & written())
         yield f"{path}{name}", is_written, str(field.description).endswith("Not written yet.")
         if is_written:
             for child in models_in(field.annotation):
