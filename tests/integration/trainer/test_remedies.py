@@ -219,6 +219,7 @@ def test_a_wider_adapter_computes_and_trains_alike_at_every_stage(more: Tell, na
         close(more(name).adapter(4), more("stage0").adapter(4))
 
 
+@pytest.mark.ci
 def test_ranks_widen_as_one_does(together: Tell, few: Tell) -> None:
     """Each has a part of the optimizer, of other parameters afterwards than before."""
     case, alone = together("stage2"), few("back-and-wide")
@@ -229,6 +230,7 @@ def test_ranks_widen_as_one_does(together: Tell, few: Tell) -> None:
     close(case.adapter(6), few("plain").adapter(3))
 
 
+@pytest.mark.ci
 def test_one_rank_without_room_is_reason_enough(together: Tell) -> None:
     case = together("short")
     assert case[2].refused is not None
