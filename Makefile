@@ -1,6 +1,9 @@
 # The verbs of this repository. `make` lists them; each does its own set-up and may be run again.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
+# Without bytecode each process that shares the tests reads and rewrites all their sources at every run, and each
+# process that a test starts compiles Headway again.
+unexport PYTHONDONTWRITEBYTECODE
 
 # Debian's interpreter: the same one, at the same path, as in the base image.
 SYSTEM_PYTHON ?= /usr/bin/python3
