@@ -199,7 +199,7 @@ class Sampler:
         for group in self.active.values():
             group.since += group.since < step
         self.step, self.batch_size, self.max_lag = step, batch_size, max_lag
-        self._remake(self._too_late())
+        self._remake(self._unfit())
         return gone | self._give_up(self._late())
 
     def restore(
@@ -270,12 +270,13 @@ class Sampler:
         self._remake(step for step, of in self.undone.items() if late.keys() & set(of))
         return late
 
-    def _too_late(self) -> Iterator[int]:
-        """Undone steps that would be too late for their groups, up to the next step without groups, which may
-        bring another bound. There are some where a remedy was refused, and is taken now."""
+    def _unfit(self) -> Iterator[int]:
+        """Undone steps that are not of P groups, or too late for theirs, up to the next step without groups,
+        which may bring another P and S. There are some where a remedy was refused, and is taken now."""
         number = self.step + 1
-        while number in self.undone:
-            if any(self.active[p].since + self.max_lag < number - 1 for p in self.undone[number]):
+        while (positions := self.undone.get(number)) is not None:
+            late = any(self.active[p].since + self.max_lag < number - 1 for p in positions)
+            if late or len(positions) != self.batch_size:
                 yield number
             number += 1
 

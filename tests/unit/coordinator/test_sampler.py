@@ -444,3 +444,14 @@ def test_a_bound_that_was_refused_and_is_taken_anew_holds_for_undone_steps_too(o
     sampler.trained(4, [2])
     assert sampler.batch() is None
     assert sampler.start() == 4
+
+
+@pytest.mark.parametrize("order", ["windowed", "ready_first"])
+def test_a_batch_that_was_refused_and_is_larger_anew_is_so_for_undone_steps_too(order: Order) -> None:
+    """One of fewer would leave more groups than the batches after it can take in time."""
+    sampler = Sampler(batch_size=1, max_lag=1, steps=10, positions=20, order=order)
+    sampler.restore(2, {0, 1}, {2: 2, 3: 2}, {4: [2], 5: [3]}, used=2, changes=True)
+    assert sampler.passed(3, 2, 1) == {}
+    while (position := sampler.start()) is not None:
+        sampler.finished(position)
+    assert sampler.take() == [2, 3]
