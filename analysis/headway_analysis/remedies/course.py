@@ -94,22 +94,22 @@ def course(
     decisions: Collection[Decision],
     kept: Mapping[int, Kept],
     reports: Sequence[StepReport],
-    anew: Collection[int] = (),
+    void: Collection[int] = (),
 ) -> Course:
     """What these records come to.
 
     A decision whose step was taken with groups has had no effect: a coordinator wrote it that another one
-    had already taken the place of. It has none where the step is taken anew, either.
+    had already taken the place of. It has none where the learner resumes before that step, either.
 
     Args:
         kept: by number of the decision.
         reports: those that stand, oldest first.
-        anew: steps beyond them that were taken with groups, and are to be made of the same ones.
+        void: numbers of decisions whose steps were taken with groups, and are to be taken anew.
     """
     taken = {report.step: report for report in reports}
     newest = max(taken, default=-1)
     entries: dict[int, Entry] = {}
-    ahead = (each for each in decisions if each.step > newest and each.step not in anew)
+    ahead = (each for each in decisions if each.step > newest and each.number not in void)
     pending = sorted(ahead, key=lambda each: each.step)
     decided = [*pending]
     for decision in sorted(decisions, key=lambda each: each.number):

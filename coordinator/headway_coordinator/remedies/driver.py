@@ -61,8 +61,8 @@ class Remedies:
         self._signals = signals
         self._write = write
         self._known = Known()
-        self._anew: frozenset[int] = frozenset()
-        """Steps that a learner's rollback undid and that are made again of the groups they had."""
+        self._void: frozenset[int] = frozenset()
+        """Numbers of decisions whose steps were taken with groups, before the learner was rolled back."""
         self._lock = asyncio.Lock()
         self.course = Course()
         """What was changed so far."""
@@ -89,7 +89,8 @@ class Remedies:
     def restore(self, known: Known, undone: Sequence[StepReport] = ()) -> None:
         """Take up what predecessors decided. The reports that stand are in the state."""
         self._known = known
-        self._anew = frozenset(report.step for report in undone if report.directive is None)
+        trained = {report.step for report in undone if report.directive is None}
+        self._void = frozenset(each.number for each in known.decisions.values() if each.step in trained)
         for report in self._state.reports:
             self._tell(report)
         self._look()
@@ -183,7 +184,7 @@ class Remedies:
 
     def _look(self) -> None:
         known, state = self._known, self._state
-        self.course = course(known.decisions.values(), known.kept, state.reports, self._anew)
+        self.course = course(known.decisions.values(), known.kept, state.reports, self._void)
         self.now = applied(self._spec, state.in_force)
 
     def _tell(self, report: StepReport) -> None:

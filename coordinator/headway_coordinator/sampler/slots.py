@@ -19,7 +19,7 @@ rewards are uniform keeps its place in its batch, where it has no gradient, and 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -199,6 +199,7 @@ class Sampler:
         for group in self.active.values():
             group.since += group.since < step
         self.step, self.batch_size, self.max_lag = step, batch_size, max_lag
+        self._remake(self._unfit())
         return gone | self._give_up(self._late())
 
     def restore(
@@ -268,6 +269,16 @@ class Sampler:
             (self.leaving if running else self.settled).add(position)
         self._remake(step for step, of in self.undone.items() if late.keys() & set(of))
         return late
+
+    def _unfit(self) -> Iterator[int]:
+        """Undone steps that are not of P groups, or too late for theirs, up to the next step without groups,
+        which may bring another P and S. There are some where a remedy was refused, and is taken now."""
+        number = self.step + 1
+        while (positions := self.undone.get(number)) is not None:
+            late = any(self.active[p].since + self.max_lag < number - 1 for p in positions)
+            if late or len(positions) != self.batch_size:
+                yield number
+            number += 1
 
     def _remake(self, steps: Iterable[int]) -> None:
         first = min(steps, default=self.steps + 1)

@@ -433,3 +433,25 @@ def test_a_step_that_is_made_of_others_leaves_none_after_it_as_it_was(order: Ord
     assert sampler.take() == [4]
     sampler.restore(3, {0, 1, 2}, {4: 3}, {4: [3], 5: [4]}, used=2)
     assert sampler.undone == {}, "as well where one of its groups is not there any more"
+
+
+@pytest.mark.parametrize("order", CHOICES)
+def test_a_bound_that_was_refused_and_is_taken_anew_holds_for_undone_steps_too(order: Order) -> None:
+    sampler = Sampler(batch_size=1, max_lag=2, steps=10, positions=20, order=order)
+    sampler.restore(2, {0, 1}, {2: 2, 3: 2}, {4: [2], 5: [3]}, used=2, changes=True)
+    assert sampler.passed(3, 1, 0) == {3: "TooOld"}
+    assert sampler.take() == [2]
+    sampler.trained(4, [2])
+    assert sampler.batch() is None
+    assert sampler.start() == 4
+
+
+@pytest.mark.parametrize("order", ["windowed", "ready_first"])
+def test_a_batch_that_was_refused_and_is_larger_anew_is_so_for_undone_steps_too(order: Order) -> None:
+    """One of fewer would leave more groups than the batches after it can take in time."""
+    sampler = Sampler(batch_size=1, max_lag=1, steps=10, positions=20, order=order)
+    sampler.restore(2, {0, 1}, {2: 2, 3: 2}, {4: [2], 5: [3]}, used=2, changes=True)
+    assert sampler.passed(3, 2, 1) == {}
+    while (position := sampler.start()) is not None:
+        sampler.finished(position)
+    assert sampler.take() == [2, 3]
