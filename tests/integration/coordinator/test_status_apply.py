@@ -12,7 +12,15 @@ from headway_api import names
 from headway_api.conditions import Condition, ConditionType, Reason, condition
 from headway_api.config import JobConfig
 from headway_api.crd import definitions
-from headway_api.status import Progress, RLTrainingJobStatus, Usage
+from headway_api.status import (
+    Progress,
+    Remediation,
+    RemedyFigures,
+    RemedyOrder,
+    RLTrainingJobStatus,
+    Usage,
+)
+from headway_coordinator import view
 from headway_coordinator.status import kubernetes_sink, told
 
 if TYPE_CHECKING:
@@ -154,3 +162,35 @@ def test_a_successor_reads_what_was_said_with_the_right_to_patch_alone(
         "get", "rltj", job.name, "-n", job.namespace, "-o", "jsonpath={.metadata.resourceVersion}"
     )
     assert after == before, "reading changes nothing"
+
+
+def test_an_order_by_annotation_is_heard_and_what_became_of_it_is_read_by_a_successor(
+    cluster: Cluster, job: JobConfig
+) -> None:
+    server = api(cluster)
+    sink = kubernetes_sink(job, server)
+    assert sink(RLTrainingJobStatus().as_object()).remedy is None  # type: ignore[union-attr]
+    order = f"{names.ANNOTATION_REMEDY}=OnPolicy@2"
+    cluster.kubectl("annotate", "rltj", job.name, "-n", job.namespace, order)
+    taken = RLTrainingJobStatus(
+        algorithm=view.algorithm(job.spec),
+        remediations=[
+            Remediation(
+                number=1,
+                step=3,
+                remedy="OnPolicy",
+                order="OnPolicy@2",
+                action="maxStepsOffPolicy 3 -> 0",
+                state="Watching",
+                before=RemedyFigures(reward="0.03 (0.02 to 0.04)", steps=10),
+            )
+        ],
+        remedy_order=RemedyOrder(order="OnPolicy@2", state="Taken", step=3),
+    )
+    heard = sink(taken.as_object())
+    assert heard is not None
+    assert heard.remedy == "OnPolicy@2"
+    known = told(job, server)
+    assert known == taken
+    status = found(cluster, job)
+    assert (status["remedyOrder"]["state"], status["remediations"][0]["remedy"]) == ("Taken", "OnPolicy")
