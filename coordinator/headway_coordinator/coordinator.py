@@ -235,6 +235,7 @@ class Coordinator(Process):
         keep. Blocking."""
         kept, lost = self._spool.figures(), []
         newest = {report.step for report in replay.reports[-READ_AGAIN:]}
+        idle = [report.step for report in replay.reports if report.directive is not None]
         for report in replay.reports[1:]:
             if report.directive is not None:
                 continue  # nothing was trained, so there is nothing to judge
@@ -242,7 +243,7 @@ class Coordinator(Process):
             if found is not None and found.groups != report.groups:
                 found = None
             if found is None and report.step in newest:
-                figures = self._figures.of(self._spool.batch_of(report), report)
+                figures = self._figures.of(self._spool.batch_of(report), report, idle)
                 found = BatchFigures(step=report.step, groups=report.groups, figures=figures)
                 lost.append(found)
             self._figures.recall(report, found.figures if found else {})

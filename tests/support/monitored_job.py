@@ -23,12 +23,7 @@ from headway_coordinator.metrics.prometheus import Exporter
 
 Json = dict[str, Any]
 HOME = "headway-system"
-SCRAPE_SECONDS = 1.0
-VALUES: Json = {
-    "watchNamespaces": [NAMESPACE],
-    "prometheusRule": {"enabled": True},
-    "podMonitor": {"enabled": True, "interval": "1s", "scrapeTimeout": "900ms"},
-}
+SCRAPE_SECONDS = 1
 
 
 @dataclass(frozen=True)
@@ -40,23 +35,36 @@ class Monitored:
 
 
 @contextmanager
-def monitored_job(folder: Path, *, steps: int, pace: float) -> Iterator[Monitored]:
-    """A job under watch, as long as the block lasts."""
+def monitored_job(
+    folder: Path, *, steps: int, pace: float, scrape_seconds: int = SCRAPE_SECONDS
+) -> Iterator[Monitored]:
+    """A job under watch, as long as the block lasts. A scrape may take as long as there is between two."""
+    values = _values(scrape_seconds)
     with ExitStack() as stack:
         job = stack.enter_context(whole_job(folder, steps=steps, pace=pace))
-        pods = list(_pods(stack, job))
+        pods = list(_pods(stack, job, values))
         configs = [
             config
-            for monitor in render("podmonitor.yaml", VALUES, namespace=HOME)
+            for monitor in render("podmonitor.yaml", values, namespace=HOME)
             for config in scrape_configs(monitor, pods)
         ]
         (home := folder / "prometheus").mkdir()
-        yield Monitored(job, stack.enter_context(prometheus_server(home, configs, _rules())))
+        yield Monitored(job, stack.enter_context(prometheus_server(home, configs, _rules(values))))
 
 
-def _rules() -> Json:
+def _values(scrape_seconds: int) -> Json:
+    """Of the chart."""
+    often = f"{scrape_seconds}s"
+    return {
+        "watchNamespaces": [NAMESPACE],
+        "prometheusRule": {"enabled": True},
+        "podMonitor": {"enabled": True, "interval": often, "scrapeTimeout": often},
+    }
+
+
+def _rules(values: Json) -> Json:
     """The chart's, but that an alert fires at once: the job lives for seconds."""
-    (made,) = render("prometheusrule.yaml", VALUES, namespace=HOME)
+    (made,) = render("prometheusrule.yaml", values, namespace=HOME)
     rules = copy.deepcopy(made["spec"])
     for group in rules["groups"]:
         for rule in group["rules"]:
@@ -64,13 +72,13 @@ def _rules() -> Json:
     return rules
 
 
-def _pods(stack: ExitStack, job: Shown) -> Iterator[Pod]:
+def _pods(stack: ExitStack, job: Shown, values: Json) -> Iterator[Pod]:
     templates = job.fleet.templates()
     yield Pod(NAMESPACE, f"{JOB}-coordinator-0", templates[f"{JOB}-coordinator"], job.coordinator)
     yield Pod(NAMESPACE, f"{JOB}-broker-0", templates[f"{JOB}-broker"], job.broker)
     for number in range(SERVERS):
         yield Pod(NAMESPACE, f"{JOB}-rollout-{number}", templates[f"{JOB}-rollout"], job.servers[number])
-    (deployment,) = render("deployment.yaml", VALUES, namespace=HOME)
+    (deployment,) = render("deployment.yaml", values, namespace=HOME)
     at = stack.enter_context(exposing(job.fleet.text))
     yield Pod(HOME, "operator-0", deployment["spec"]["template"], at)
     measuring = evaluating().objects["Job", f"{JOB}-eval-coordinator"]["spec"]["template"]

@@ -42,13 +42,18 @@ OTHER_TOOLS = "other"
 
 
 def batch(
-    groups: Sequence[GroupRecord], step: int, *, trained: Collection[str], max_turns: int | None
+    groups: Sequence[GroupRecord],
+    step: int,
+    *,
+    trained: Collection[str],
+    max_turns: int | None,
+    idle: Collection[int] = (),
 ) -> Figures:
     """What is reported of the batch that made `step`, besides what the learner itself reports.
 
     `trained` are the ids of the groups with an advantage, by the learner's word: rewards do not tell, as a
     method may take nothing from rewards that differ, and something from rewards that are equal. `max_turns`
-    is None for an agent with a loop of its own.
+    is None for an agent with a loop of its own. `idle` are steps without groups, by which nobody ages.
     """
     episodes = scored(groups)
     return {
@@ -63,7 +68,7 @@ def batch(
         **_tools("rollout", episodes),
         **_rates("episodes", groups, max_turns),
         **_analysis(groups, trained),
-        **_staleness(groups, step),
+        **_staleness(groups, step, idle),
     }
 
 
@@ -176,9 +181,12 @@ def _analysis(groups: Sequence[GroupRecord], trained: Collection[str]) -> Figure
     }
 
 
-def _staleness(groups: Sequence[GroupRecord], step: int) -> Figures:
+def _staleness(groups: Sequence[GroupRecord], step: int, idle: Collection[int]) -> Figures:
     lags = [
-        (step - 1 - span.version.step, span.end - span.start)
+        (
+            step - 1 - span.version.step - sum(span.version.step < other < step for other in idle),
+            span.end - span.start,
+        )
         for episode in scored(groups)
         for row in episode.rows
         for span in row.versions

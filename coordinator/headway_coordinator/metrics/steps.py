@@ -44,10 +44,10 @@ class StepFigures:
         found = {name: value for figures in self._latest.values() for name, value in figures.items()}
         return {name: value for name, value in found.items() if is_metric(name)}
 
-    def of(self, groups: Sequence[GroupRecord], report: StepReport) -> Figures:
-        """What the batch of a step came to, without the learner's own figures."""
+    def of(self, groups: Sequence[GroupRecord], report: StepReport, idle: Sequence[int]) -> Figures:
+        """What the batch of a step came to, without the learner's figures. `idle`: steps without groups."""
         limit = self._spec.agent.turn_limit
-        found = figures.batch(groups, report.step, trained=report.trained, max_turns=limit)
+        found = figures.batch(groups, report.step, trained=report.trained, max_turns=limit, idle=idle)
         return found if self.tasks is None else found | tasks.batch(groups, self.tasks)
 
     def recall(self, report: StepReport, found: Figures) -> None:
@@ -60,7 +60,7 @@ class StepFigures:
         report = state.trained
         if report is None or not state.last_batch or report.step in self._batches:
             return None
-        found = self.of(state.last_batch, report)
+        found = self.of(state.last_batch, report, state.idle)
         self._batches.add(report.step)
         self._latest |= {"learner": self._latest.get("learner", {}) | report.metrics, "batch": found}
         self.signals.step(report.step, report.metrics | found)

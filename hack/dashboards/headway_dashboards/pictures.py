@@ -32,6 +32,8 @@ from headway_dashboards.drawing import STEP_SECONDS, WIDTH_INCHES, Box, Curve
 FILES: Final = Path("charts/headway/files/dashboards")
 STEPS: Final = 48
 PACE: Final = 0.8
+SCRAPE_SECONDS: Final = 2
+"""A scrape that takes longer leaves a gap in what is drawn."""
 RATE_SECONDS: Final = 10.0
 """Over so long a rate is taken: what Grafana would take of a data source scraped every 2.5 s."""
 CAPTION: Final = (
@@ -123,7 +125,7 @@ def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with (
         tempfile.TemporaryDirectory() as place,
-        monitored_job(Path(place), steps=STEPS, pace=PACE) as watched,
+        monitored_job(Path(place), steps=STEPS, pace=PACE, scrape_seconds=SCRAPE_SECONDS) as watched,
     ):
         while not watched.prometheus.series("headway_training_loss"):
             time.sleep(0.2)

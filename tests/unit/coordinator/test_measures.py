@@ -12,16 +12,20 @@ import pytest
 from episodes import a_group, sealed
 from hypothesis import given
 from hypothesis import strategies as st
+from stories import a_small_spec
 
 from headway_analysis.measures import figures
 from headway_analysis.measures.episodes import pass_at_k, pass_k, pass_power_k, spread, summarize
 from headway_analysis.measures.figures import TOOLS_MOST
+from headway_api.in_force import Directive
 from headway_api.metrics import family
 from headway_api.records import Batch, EpisodeRecord, GroupRecord, Outcome, Purpose
 from headway_api.spec.algorithm import ADVANTAGES, Advantage, AlgorithmSpec
 from headway_api.status import decimal
 from headway_coordinator import view
 from headway_coordinator.evaluation.driver import due
+from headway_coordinator.metrics.steps import StepFigures
+from headway_coordinator.signals import Signals
 from headway_coordinator.state import State
 from headway_trainer.batch import training_batch
 from headway_trainer.objective.presets import Objective
@@ -250,6 +254,26 @@ def test_completion_is_an_answer_that_was_emitted(
 def test_numbers_of_the_environment_are_reported_of_validations_too() -> None:
     found = figures.validation([a_group("v0-0", [1.0, 0.0])], [1], 1.0)
     assert found["val/reward_metrics/accuracy"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("idle", "oldest", "mean"),
+    [((), 4, 2.0), ((3,), 3, 1.5), ((3, 4), 2, 1.0), ((1, 6), 4, 2.0), ((5,), 3, 1.5)],
+)
+def test_nobody_ages_by_a_step_without_groups(idle: tuple[int, ...], oldest: int, mean: float) -> None:
+    groups = [a_group("t0-000000", [1.0], step=1), a_group("t0-000001", [0.0], step=5)]
+    found = figures.batch(groups, 6, trained=(), max_turns=2, idle=idle)
+    assert (found["staleness/lag_max"], found["staleness/lag_mean"]) == (oldest, mean)
+
+
+def test_a_step_is_shown_with_its_age_in_steps_that_trained() -> None:
+    spec = a_small_spec()
+    shown = StepFigures(spec, Signals(spec))
+    changed = a_job.report(2).model_copy(update={"directive": Directive(remedy="OnPolicy")})
+    groups = [a_group("t0-000000", [1.0, 0.0], step=0)]
+    state = State(reports=[a_job.report(0), a_job.report(1), changed, a_job.report(3)], last_batch=groups)
+    shown.batch(state, again=False)
+    assert shown.shown()["staleness/lag_max"] == 1
 
 
 TRAINED = {
