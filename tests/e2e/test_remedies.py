@@ -1,6 +1,6 @@
 """Each remedy is ordered of a running job by its annotation, and a process dies in the middle of it.
 
-`make test-remedies` runs it, in a quarter of an hour. There is one job, which may be changed by itself: so its
+`make test-remedies` runs it, in a quarter of an hour. It has one job, which may change itself: so its
 servers have room for a wider adapter. But it acts upon a sign that it cannot show: its rows have no tasks.
 """
 
@@ -86,7 +86,16 @@ def test_a_running_job_takes_it_whoever_dies_meanwhile(
     )
     # It is on record, and the learner is at it, or has just done it.
     [pod, *_] = pods(bench.kube, NAME, victim)
-    bench.kube.run("delete", "pod", pod["metadata"]["name"], "-n", NAMESPACE, "--grace-period=0", "--force")
+    bench.kube.run(
+        "delete",
+        "pod",
+        pod["metadata"]["name"],
+        "-n",
+        NAMESPACE,
+        "--grace-period=0",
+        "--force",
+        "--wait=false",
+    )
     decided = status(bench)["remedyOrder"]["step"]
     bench.kube.wait(
         f"two steps after {remedy}",
