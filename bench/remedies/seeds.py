@@ -22,7 +22,7 @@ from headway_api.signals import ACTED_UPON
 SEEDS: Final = (0, 1, 2)
 POLICIES: Final = ("Alert", "Remediate")
 RATE: Final = 2e-3
-LAG: Final = 3
+LAG: Final = 4
 STEPS: Final = 150
 EVERY: Final = 5
 """Steps between validations, and between checkpoints."""
