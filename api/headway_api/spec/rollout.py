@@ -1,11 +1,12 @@
 """How episodes are sampled: the servers, the knobs of sampling, deadlines and retries."""
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, Final
 
 from pydantic import Field
 
 from headway_api.base import SpecModel
-from headway_api.rules import Rule, not_yet
+from headway_api.rules import Rule, cel_literal, not_yet
 from headway_api.spec.types import Argument, PodTemplate, Resources, sampled_as_asked
 
 
@@ -39,13 +40,58 @@ class Sampling(SpecModel):
     """Most tokens of one turn. Raise it when more than one response in twenty ends here."""
 
 
+OWN_FLAGS: Final = (
+    "--config",
+    "--dtype",
+    "--enable-lora",
+    "--host",
+    "--logprobs-mode",
+    "--max-lora-rank",
+    "--max-loras",
+    "--max-model-len",
+    "--model",
+    "--port",
+    "--seed",
+    "--served-model-name",
+    "--tensor-parallel-size",
+    "--weight-transfer-config",
+    "--worker-extension-cls",
+)
+"""Flags of vLLM that follow from the rest of the spec. With others the learner would train on the wrong
+probabilities (`--logprobs-mode raw_logprobs`: 0.2 nats off at temperature 0.7), or find no server."""
+SHORTEST: Final = 5
+"""Characters from which on vLLM may take the beginning of a flag for the flag."""
+
+
+def _is_free(argument: str) -> bool:
+    """Whether an argument sets none of the platform's own flags, in any way in which vLLM reads one."""
+    name = argument.partition("=")[0].replace("_", "-")
+    return len(name) < SHORTEST or not any(flag.startswith(name) for flag in OWN_FLAGS)
+
+
+def _are_free(arguments: Sequence[str]) -> bool:
+    return all(map(_is_free, arguments))
+
+
 class Engine(SpecModel):
     """How a rollout server runs the model."""
 
     tensor_parallel_size: Annotated[int, Field(ge=1, le=16)] = 1
     """Accelerators one server spreads the model over."""
-    extra_args: Annotated[tuple[Argument, ...], Field(max_length=64)] = ()
-    """Arguments added to vLLM's command line, after the platform's own."""
+    extra_args: Annotated[
+        tuple[Argument, ...],
+        Field(max_length=64),
+        Rule(
+            f"self.all(argument, size(argument.split('=')[0]) < {SHORTEST} || "
+            f"![{', '.join(map(cel_literal, OWN_FLAGS))}].exists(flag, "
+            "flag.startsWith(argument.split('=')[0].replace('_', '-'))))",
+            "spec.rollout.engine.extraArgs may not set what follows from the rest of the spec: remove "
+            f"{', '.join(OWN_FLAGS)}",
+            _are_free,
+        ),
+    ] = ()
+    """Arguments added to vLLM's command line, after the platform's own. Those that follow from the rest of
+    the spec are refused."""
 
 
 class ServersSpec(SpecModel):

@@ -156,11 +156,11 @@ def test_what_a_cpu_needs_is_not_asked_of_a_gpu() -> None:
 def test_the_users_arguments_come_last_and_so_win() -> None:
     rollout = {
         "sampling": {"maxTokens": 16},
-        "engine": {"extraArgs": ["--dtype", "float16", "--block-size", "64"]},
+        "engine": {"extraArgs": ["--max-num-seqs", "8", "--block-size", "64"]},
     }
     argv = started(rollout=rollout).argv
-    assert argv[-4:] == ("--dtype", "float16", "--block-size", "64")
-    assert flags(argv)["--dtype"] == "float16"
+    assert argv[-4:] == ("--max-num-seqs", "8", "--block-size", "64")
+    assert flags(argv)["--block-size"] == "64"
 
 
 def test_every_worker_is_prepared_before_its_first_step() -> None:
