@@ -245,6 +245,8 @@ class Batch(Record):
     """Validated steps, the best first: whose checkpoints are worth keeping."""
     validating: list[int] = Field(default_factory=list)
     """Steps whose validations run or wait: their checkpoints are kept until it is known how good they are."""
+    idle: list[int] = Field(default_factory=list)
+    """Earlier steps without groups, by which no token ages."""
 
     @model_validator(mode="after")
     def _trains_or_changes(self) -> Self:

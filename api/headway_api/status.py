@@ -332,6 +332,7 @@ class Pause(StatusModel):
 
 
 RemedyState = Literal["Watching", "Kept", "Undone", "Replaced", "Refused"]
+"""What became of a remedy; `Remediation.state` explains each."""
 
 
 class RemedyFigures(StatusModel):

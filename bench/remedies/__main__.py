@@ -33,6 +33,9 @@ BENCHMARK = Benchmark(
         weights that were newest when it began. Training waits for each validation. So nothing
         depends on a clock, and the two jobs of a seed are the same, bit for bit, until the first remedy. On
         another machine sums round otherwise, and the curves are others.
+
+        Rate, lag and length were chosen by looking at what such jobs came to, seeds 0 to 2 among them. A
+        validation of 64 rows has a standard error of about 0.05: no gain over the best before is significant.
     """),
     sections={f"seed-{seed}": partial(seeds.measure, seed) for seed in seeds.SEEDS},
     told={f"seed-{seed}": partial(seeds.section, seed) for seed in seeds.SEEDS},

@@ -195,9 +195,7 @@ class _Job:
             signals=self._signals,
         )
         self._replay = replay = spool.replay()
-        for report in replay.reports[1:]:
-            if report.groups:
-                self._figures.recall(report, self._figures.of(spool.batch_of(report), report))
+        self._figures.restore(spool, replay)
 
     @contextlib.asynccontextmanager
     async def serving(self, port: int) -> AsyncIterator[None]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 from headway_api.exits import JobError
 from headway_api.records import Abandoned, Batch, GroupRecord, PolicyVersion, StepReport
+from headway_api.staleness import lag
 
 MIN_SCORED = 2
 """A training group with fewer scored episodes has nothing to compare: it is abandoned."""
@@ -85,16 +85,10 @@ def oldest_step(group: GroupRecord) -> int | None:
     return min((span.version.step for row in rows for span in row.versions), default=None)
 
 
-def as_of(step: int, idle: Sequence[int]) -> int:
-    """A step, with those without groups after it added: what is between it and now are steps that trained."""
-    return step + sum(step < other for other in idle)
-
-
-def check_lag(batch: Batch, max_lag: int, idle: Sequence[int] = (), went_back: int = 0) -> None:
+def check_lag(batch: Batch, max_lag: int, went_back: int = 0) -> None:
     """The staleness bound, held against the tokens themselves.
 
     Args:
-        idle: steps without groups, which nobody ages by.
         went_back: the newest step that went back to older weights.
 
     Raises:
@@ -105,7 +99,7 @@ def check_lag(batch: Batch, max_lag: int, idle: Sequence[int] = (), went_back: i
         oldest = oldest_step(group)
         if oldest is None:
             continue
-        if as_of(oldest, idle) < batch.step - 1 - max_lag or oldest < went_back:
+        if lag(oldest, batch.step, batch.idle) > max_lag or oldest < went_back:
             raise JobError(
                 "StaleBatch",
                 f"group {group.group_id} has tokens of step {oldest} in the batch of step {batch.step}: "

@@ -53,7 +53,6 @@ from headway_coordinator.remedies.driver import Remedies
 from headway_coordinator.room import Room
 from headway_coordinator.sandboxes import Broker
 from headway_coordinator.signals import Signals
-from headway_coordinator.spool import Replay
 from headway_coordinator.stall import Watch, training_watch
 from headway_coordinator.training import Training
 from headway_coordinator.validations import Beside
@@ -64,8 +63,6 @@ LAST_CHECKPOINT_SECONDS = 3600.0
 """Longest it waits for the last step to become durable; then it ends as it is, and status says what is."""
 EXPORT_POLL_SECONDS = 1.0
 NOT_VALIDATING = "no validation is under way"
-READ_AGAIN = 16
-"""Newest steps whose batches are read again where what they came to was not kept."""
 
 _log = logging.getLogger(__name__)
 
@@ -146,7 +143,7 @@ class Coordinator(Process):
         replay = await self._blocking(self._spool.replay)
         self._track(stack)
         training = await self._assemble(stack, http, broker, ready, incarnation)
-        for lost in await self._blocking(self._recall, replay):
+        for lost in await self._blocking(self._figures.restore, self._spool, replay):
             self._unkept.put_nowait(lost)
         await training.restore(replay)
         self._moved()
@@ -229,25 +226,6 @@ class Coordinator(Process):
             training, fleet.router, broker.pool, self._status.changed, rollout.timeout_seconds
         )
         return training
-
-    def _recall(self, replay: Replay) -> list[BatchFigures]:
-        """Judge again what predecessors saw, so that a signal stands as it stood; returns what they could not
-        keep. Blocking."""
-        kept, lost = self._spool.figures(), []
-        newest = {report.step for report in replay.reports[-READ_AGAIN:]}
-        idle = [report.step for report in replay.reports if report.directive is not None]
-        for report in replay.reports[1:]:
-            if report.directive is not None:
-                continue  # nothing was trained, so there is nothing to judge
-            found = kept.get(report.step)
-            if found is not None and found.groups != report.groups:
-                found = None
-            if found is None and report.step in newest:
-                figures = self._figures.of(self._spool.batch_of(report), report, idle)
-                found = BatchFigures(step=report.step, groups=report.groups, figures=figures)
-                lost.append(found)
-            self._figures.recall(report, found.figures if found else {})
-        return lost
 
     async def _keep_figures(self) -> None:
         """Keep what each batch came to, until cancelled. What is lost with this process is read again."""

@@ -13,6 +13,7 @@ from headway_analysis.comparison import Comparison
 from headway_analysis.measures.episodes import Evaluation, ranked
 from headway_api.in_force import InForce
 from headway_api.records import GroupRecord, StepReport, WeightsManifest
+from headway_api.staleness import idle_steps, newest_return
 
 
 @dataclass(frozen=True)
@@ -91,13 +92,13 @@ class State:
     @property
     def idle(self) -> list[int]:
         """Steps without groups."""
-        return [report.step for report in self.reports if report.directive is not None]
+        return idle_steps(self.reports)
 
     @property
     def went_back(self) -> int:
         """The newest step that went back to older weights: what was sampled before is of a policy that is
         gone. 0 before any."""
-        return next((r.step for r in reversed(self.reports) if r.restored is not None), 0)
+        return newest_return(self.reports)
 
     @property
     def step(self) -> int:

@@ -27,6 +27,7 @@ from headway_api import logs
 from headway_api.exits import JobError
 from headway_api.records import Abandoned, Batch, EpisodeRecord, Finished, GroupRecord, Purpose, StepReport
 from headway_api.spec.training import RLTrainingJobSpec
+from headway_api.staleness import as_of
 from headway_coordinator import group as groups
 from headway_coordinator.bounds import (
     GIVEN_UP,
@@ -34,7 +35,6 @@ from headway_coordinator.bounds import (
     NO_STEP_LEFT,
     ROLLED_BACK,
     TOO_OLD,
-    as_of,
     check_lag,
     lost,
     oldest_step,
@@ -313,9 +313,10 @@ class Training:
             in_force=self.state.in_force,
             validated=self.state.validated,
             validating=list(self.validations.unfinished),
+            idle=self.state.idle,
         )
         bound = self.remedies.now.algorithm.max_steps_off_policy
-        check_lag(batch, bound, self.state.idle, self.state.went_back)
+        check_lag(batch, bound, self.state.went_back)
         return batch
 
     async def wait_for_batch(self, step: int, timeout: float) -> Batch | Finished | None:

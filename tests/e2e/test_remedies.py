@@ -51,6 +51,11 @@ def job(bench: Any) -> Iterator[str]:
     }
     bench.kube.apply(bench.job(NAME, spec))
     bench.wait_step(NAME, 3)
+    bench.kube.wait(
+        "a validation after training began",
+        lambda: status(bench).get("validation", {}).get("step", 0) > 0,
+        deadline_s=120,
+    )
     yield NAME
     bench.delete(NAME)
 

@@ -8,10 +8,10 @@
     describe.py        what is to be expected of its figures
     record.py          runs what is not recorded yet (`make record-signals`)
     series.py read.py  the recorded series as files and as typed objects
-    shown.py           whether a provoked symptom shows in the raw figures
+    symptoms.py        whether a provoked symptom shows in the raw figures
     labels.py          what a clean run shows all the same
     detection.py       what the signals make of the runs
-    known.py           what they miss and why, and which runs were replaced
+    known_misses.py    what they miss and why, and which runs were replaced
     page.py            all of it as bench/results/signals.md (`make test-signals`)
 
 The series of the split `chosen_on` were recorded before any threshold was chosen; those of `held_out` have

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, get_args
 
 from scipy.special import gammaincinv
-from tests.signals import known, read
+from tests.signals import known_misses, read
 from tests.signals.detection import (
     WITHIN,
     Alarm,
@@ -51,9 +51,11 @@ def page(splits: Sequence[Split]) -> str:
     groups: list[tuple[str, Sequence[_Judged]]] = list(runs.items())
     if len(splits) > 1:
         groups.append(("together", everything))
-    unseen = [run for run in everything if run.series.split == "held_out" or run.series.name in known.LATER]
+    unseen = [
+        run for run in everything if run.series.split == "held_out" or run.series.name in known_misses.LATER
+    ]
     parts = [
-        INTRODUCTION.format(later=" and ".join(known.LATER)),
+        INTRODUCTION.format(later=" and ".join(known_misses.LATER)),
         _table(("goal", "found", "met"), _goals(everything)),
         "## In all\n",
         f"A symptom counts as found where its signal is raised within {WITHIN} steps of its first one. "
@@ -100,11 +102,11 @@ def page(splits: Sequence[Split]) -> str:
                 if run.series.unclean
             ],
         ),
-        "These were to provoke a symptom that their raw figures do not show (tests/signals/shown.py). Each "
-        "was replaced before any signal was looked at.\n",
+        "These were to provoke a symptom that their raw figures do not show (tests/signals/symptoms.py). "
+        "Each was replaced before any signal was looked at.\n",
         _table(
             ("run", "what it was", "what was seen", "what it is now"),
-            [(name, *said) for name, said in known.REPLACED.items()],
+            [(name, *said) for name, said in known_misses.REPLACED.items()],
         ),
     ]
     return "\n".join(parts)
@@ -197,13 +199,13 @@ def _delay(found: Detection) -> str:
 
 
 def _false_alarm(series: Series, alarm: Alarm) -> tuple[object, ...]:
-    why = known.FALSE.get((series.name, alarm.signal), "not known")
+    why = known_misses.FALSE.get((series.name, alarm.signal), "not known")
     return (series.name, series.split, alarm.signal, alarm.step, alarm.saw, why)
 
 
 def _missed(found: Detection) -> tuple[object, ...]:
     raised = "never" if found.raised is None else found.raised
-    why = known.MISSED.get((found.run, found.signal), "not known")
+    why = known_misses.MISSED.get((found.run, found.signal), "not known")
     return (found.run, found.split, found.signal, found.begin, raised, why)
 
 

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.signals import read
 from tests.signals.detection import WITHIN, Detection, detections, false_alarms, raised_at
-from tests.signals.known import FALSE, FOUND_ONCE, MISSED
+from tests.signals.known_misses import FALSE, FOUND_ONCE, MISSED
 
 from headway_api.signals import SignalName
 

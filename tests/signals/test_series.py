@@ -13,7 +13,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.signals import describe, labels, read, record, rules, series, shown
+from tests.signals import describe, labels, read, record, rules, series, symptoms
 from tests.signals.series import Expected, Known, Series, Step
 
 from headway_api.metrics import family
@@ -108,7 +108,7 @@ def test_a_symptom_begins_within_its_run_with_ten_steps_to_be_seen_in() -> None:
 
 
 def test_a_provoked_symptom_shows_in_the_raw_figures() -> None:
-    unseen = [(s.name, e.signal) for s in read.provoking() for e in s.expected if not shown.shows(s, e)]
+    unseen = [(s.name, e.signal) for s in read.provoking() for e in s.expected if not symptoms.shows(s, e)]
     assert unseen == []
 
 
@@ -116,7 +116,7 @@ def test_most_clean_runs_show_no_symptom() -> None:
     runs = read.clean()
     for signal in SignalName:
         begins = Expected(signal, 12, "nothing begins there")
-        found = [s.name for s in runs if signal not in labels.present(s) and shown.shows(s, begins)]
+        found = [s.name for s in runs if signal not in labels.present(s) and symptoms.shows(s, begins)]
         assert len(found) <= len(runs) / 4, (signal, found)
 
 

@@ -186,10 +186,7 @@ class Job:
             signals=self.signals,
         )
         replay = spool.replay()
-        idle = [taken.step for taken in replay.reports if taken.directive is not None]
-        for taken in replay.reports[1:]:
-            if taken.groups:
-                figures.recall(taken, figures.of(spool.batch_of(taken), taken, idle))
+        figures.restore(spool, replay)
         await training.restore(replay)
         api = LearnerApi(TOKEN, lambda: b"")
         api.training = training

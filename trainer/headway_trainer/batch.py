@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from headway_api import staleness
 from headway_api.exits import JobError
 from headway_api.in_force import InForce
 from headway_api.objective import uniform
@@ -130,7 +131,7 @@ def training_batch(batch: Batch, objective: Objective) -> TrainingBatch:
         advantages=np.array([turns.mean() for found in advantages for turns in found], dtype=np.float64),
         episodes=sum(len(group.episodes) for group in batch.groups),
         rows_seen=sum(len(episode.rows) for episode in scored),
-        lag=lag([span for e in scored for row in e.rows for span in row.versions], batch.step),
+        lag=lag([span for e in scored for row in e.rows for span in row.versions], batch.step, batch.idle),
         in_force=batch.in_force,
     )
 
@@ -171,10 +172,12 @@ def _spans(row: Row) -> list[TurnSpan]:
     return [TurnSpan(start=a, end=b, turn=0) for a, b in zip(edges[::2], edges[1::2], strict=True)]
 
 
-def lag(spans: Sequence[VersionSpan], step: int) -> Lag:
-    """Steps between the weights that sampled a token and the weights the batch is trained on (step - 1)."""
+def lag(spans: Sequence[VersionSpan], step: int, idle: Sequence[int] = ()) -> Lag:
+    """Steps that trained between the weights that sampled a token and those the batch is trained on
+    (step - 1). `idle`: steps without groups."""
     tokens = np.array([span.end - span.start for span in spans], dtype=np.int64)
-    behind = np.array([max(0, step - 1 - span.version.step) for span in spans], dtype=np.int64)
+    ages = [staleness.lag(span.version.step, step, idle) for span in spans]
+    behind = np.array([max(0, age) for age in ages], dtype=np.int64)
     if not tokens.sum():
         return Lag(mean=0.0, maximum=0)
     return Lag(mean=float((tokens * behind).sum() / tokens.sum()), maximum=int(behind.max()))

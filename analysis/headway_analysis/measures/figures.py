@@ -33,6 +33,7 @@ from headway_analysis.measures.tries import (
     tool_calls,
 )
 from headway_api.records import EpisodeRecord, GroupRecord, Outcome
+from headway_api.staleness import lag
 
 Figures = dict[str, float]
 
@@ -183,10 +184,7 @@ def _analysis(groups: Sequence[GroupRecord], trained: Collection[str]) -> Figure
 
 def _staleness(groups: Sequence[GroupRecord], step: int, idle: Collection[int]) -> Figures:
     lags = [
-        (
-            step - 1 - span.version.step - sum(span.version.step < other < step for other in idle),
-            span.end - span.start,
-        )
+        (lag(span.version.step, step, idle), span.end - span.start)
         for episode in scored(groups)
         for row in episode.rows
         for span in row.versions

@@ -4,20 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from headway_api.decisions import Decision, Kept, Measured
 from headway_api.in_force import InForce
 from headway_api.records import StepReport
 from headway_api.spec.trust import RemedyName
-
-State = Literal["Watching", "Kept", "Undone", "Replaced", "Refused"]
-"""What became of a remedy.
-
-Watching: it is in force, and it is not known yet whether it helps.
-Kept: it stays. Undone: it was taken back. Refused: the learner could not do it, and nothing was changed.
-Replaced: another one was taken before its watch was over. What it changed stays in force.
-"""
+from headway_api.status import RemedyState
 
 
 @dataclass(frozen=True)
@@ -27,7 +19,7 @@ class Entry:
     decision: Decision
     was: InForce
     """What was in force before it."""
-    state: State
+    state: RemedyState
     restored: int | None = None
     """The step whose weights it went back to."""
     why: str = ""

@@ -52,8 +52,7 @@ def obey(order: str, situation: Situation) -> Decision | RefusedOrder:
     """What a person's order comes to, at a moment when a remedy could be taken."""
     try:
         name = read(order)
-        if situation.step + 1 >= situation.steps:
-            raise NotNow("no step is left that would be trained with it")
+        _needs_a_later_step(situation)
         return _undone_by_hand(order, situation) if name == UNDO else _by_hand(order, name, situation)
     except (NotAnOrder, NotNow) as why:
         return RefusedOrder(order=order, step=situation.step, why=str(why))
@@ -87,9 +86,10 @@ def _against(
 
 
 def _tried_to_go_back(situation: Situation) -> bool:
-    """Whether going back is allowed, and was tried by itself."""
+    """Whether going back is allowed, and the job has tried it by itself: an order by hand does not count."""
     allowed = "RollBack" in situation.spec.collapse.remedies
-    return allowed and any(e.remedy == "RollBack" and e.stands for e in situation.course.entries)
+    own = [entry for entry in situation.course.entries if entry.decision.signal is not None]
+    return allowed and any(entry.remedy == "RollBack" and entry.stands for entry in own)
 
 
 def _decision(
@@ -151,8 +151,9 @@ def _taken_back(entry: Entry, situation: Situation, why: str) -> Decision:
     """A directive that brings back what was in force before a remedy.
 
     Raises:
-        NotNow: it narrows an adapter, and there is no step from before to go back to.
+        NotNow: it narrows an adapter, and there is no step from before to go back to; or no step is left.
     """
+    _needs_a_later_step(situation)
     number = situation.course.numbered + 1
     in_force = reverted(situation.in_force, entry.was, entry.decision.in_force, number)
     narrows = situation.rank(situation.step) > situation.rank(entry.step - 1)
@@ -171,6 +172,16 @@ def _taken_back(entry: Entry, situation: Situation, why: str) -> Decision:
     )
 
 
+def _needs_a_later_step(situation: Situation) -> None:
+    """Refuse a change that nothing would be trained under.
+
+    Raises:
+        NotNow: the next step is the last one.
+    """
+    if situation.step + 1 >= situation.steps:
+        raise NotNow("no step is left that would be trained with it")
+
+
 def _from_before(entry: Entry, situation: Situation) -> list[int]:
     """Steps from before a remedy whose checkpoints may be kept: validated ones, and the last ones."""
     validated = [each.step for each in situation.validations if each.step < entry.step]
@@ -183,7 +194,8 @@ def _by_hand(order: str, name: RemedyName, situation: Situation) -> Decision:
         raise NotNow("no validation is complete that would tell where to go back to")
     if name == "RollBack" and steps[0] == situation.step:
         raise NotNow("the newest step is the best validated one")
-    found = _decision(name, situation, steps, goes_back=name == "RollBack", least_batches=1)
+    others = [step for step in steps if step != situation.step]
+    found = _decision(name, situation, others, goes_back=name == "RollBack", least_batches=1)
     return found.model_copy(update={"order": order, "why": "a person ordered it"})
 
 

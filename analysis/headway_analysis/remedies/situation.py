@@ -14,6 +14,7 @@ from headway_api.records import StepReport
 from headway_api.remedies import applied
 from headway_api.signals import SignalName
 from headway_api.spec.training import RLTrainingJobSpec
+from headway_api.staleness import newest_return
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class Situation:
     def went_back(self) -> int:
         """The newest step that went back to older weights: those of the steps before it are gone. 0 before
         any."""
-        return next((report.step for report in reversed(self.reports) if report.restored is not None), 0)
+        return newest_return(self.reports)
 
     @property
     def in_force(self) -> InForce:

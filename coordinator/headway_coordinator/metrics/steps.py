@@ -10,11 +10,16 @@ from headway_analysis.measures import figures, tasks
 from headway_analysis.measures.figures import Figures
 from headway_api.records import BatchFigures, GroupRecord, StepReport
 from headway_api.spec.training import RLTrainingJobSpec
+from headway_api.staleness import idle_steps
 from headway_api.status import MlflowRun
 from headway_coordinator.metrics.mlflow import Mlflow
 from headway_coordinator.metrics.prometheus import is_metric
 from headway_coordinator.signals import Signals
+from headway_coordinator.spool import Replay, Spool
 from headway_coordinator.state import State
+
+READ_AGAIN = 16
+"""Newest steps whose batches are read again where what they came to was not kept."""
 
 
 class StepFigures:
@@ -50,9 +55,23 @@ class StepFigures:
         found = figures.batch(groups, report.step, trained=report.trained, max_turns=limit, idle=idle)
         return found if self.tasks is None else found | tasks.batch(groups, self.tasks)
 
-    def recall(self, report: StepReport, found: Figures) -> None:
-        """A predecessor saw a step's batch come to `found`. It is judged again, and not logged."""
-        self.signals.recall(report.step, report.metrics | found)
+    def restore(self, spool: Spool, replay: Replay) -> list[BatchFigures]:
+        """Judge again what predecessors saw, so that a signal stands as it stood; it is not logged. Returns
+        what they could not keep. Blocking."""
+        kept, lost, idle = spool.figures(), list[BatchFigures](), idle_steps(replay.reports)
+        newest = {report.step for report in replay.reports[-READ_AGAIN:]}
+        for report in replay.reports[1:]:
+            if report.directive is not None:
+                continue  # nothing was trained, so there is nothing to judge
+            found = kept.get(report.step)
+            if found is not None and found.groups != report.groups:
+                found = None
+            if found is None and report.step in newest:
+                again = self.of(spool.batch_of(report), report, idle)
+                found = BatchFigures(step=report.step, groups=report.groups, figures=again)
+                lost.append(found)
+            self.signals.recall(report.step, report.metrics | (found.figures if found else {}))
+        return lost
 
     def batch(self, state: State, *, again: bool) -> BatchFigures | None:
         """The last batch of `state`, if there is one, has been trained; returns what that says of it. Saying

@@ -9,7 +9,7 @@ import json
 import math
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -39,6 +39,14 @@ PATIENCE_S = 60
 STEP_S = 0.5
 
 
+def until(holds: Callable[[], bool]) -> bool:
+    """Ask a job that goes on, for as long as patience lasts."""
+    ends = time.monotonic() + PATIENCE_S
+    while not (held := holds()) and time.monotonic() < ends:
+        time.sleep(STEP_S)
+    return held
+
+
 class Answers:
     """What each question was answered, asked again until it was."""
 
@@ -49,12 +57,13 @@ class Answers:
 
     def gather(self) -> None:
         """Ask until nothing is left to ask, or patience ends."""
-        ends = time.monotonic() + PATIENCE_S
-        while (left := [each for each in ASKED if each not in self.found]) and time.monotonic() < ends:
-            for question in left:
-                if labels := self._ask(question):
-                    self.found[question] = labels
-            time.sleep(0.5)
+        until(self._all_answered)
+
+    def _all_answered(self) -> bool:
+        for question in [each for each in ASKED if each not in self.found]:
+            if labels := self._ask(question):
+                self.found[question] = labels
+        return len(self.found) == len(ASKED)
 
     def _ask(self, question: Question) -> list[Json]:
         expr = sent(question.expr, CHOSEN, scrape_seconds=SCRAPE_SECONDS, step_seconds=STEP_S)
@@ -115,11 +124,7 @@ def test_the_job_was_judged_and_changed_by_its_coordinator(
     watched: tuple[Monitored, Answers], series: str
 ) -> None:
     job, _ = watched  # which goes on: its first raise may be too short for a status, its second one is not
-    ends = time.monotonic() + PATIENCE_S
-    while not (found := job.prometheus.series(f"max_over_time(({series})[10m:1s])")):
-        assert time.monotonic() < ends, "the job's second raise was not seen either"
-        time.sleep(0.5)
-    assert len(found) == 1
+    assert until(lambda: len(job.prometheus.series(f"max_over_time(({series})[10m:1s])")) == 1)
 
 
 def test_lines_are_drawn_where_the_jobs_signals_are_over(watched: tuple[Monitored, Answers]) -> None:

@@ -164,9 +164,7 @@ def test_a_successor_reads_what_was_said_with_the_right_to_patch_alone(
     assert after == before, "reading changes nothing"
 
 
-def test_an_order_by_annotation_is_heard_and_what_became_of_it_is_read_by_a_successor(
-    cluster: Cluster, job: JobConfig
-) -> None:
+def test_an_order_is_heard_and_a_successor_reads_its_answer(cluster: Cluster, job: JobConfig) -> None:
     server = api(cluster)
     sink = kubernetes_sink(job, server)
     assert sink(RLTrainingJobStatus().as_object()).remedy is None  # type: ignore[union-attr]

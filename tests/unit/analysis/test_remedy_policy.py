@@ -77,7 +77,7 @@ def test_there_is_no_going_back_where_no_step_surely_was_better() -> None:
     assert taken(decide(story.now())).directive.restore == [20], "held-out rows tell as well"
 
 
-def test_best_steps_come_first_and_those_that_were_not_better_do_not_come_at_all() -> None:
+def test_steps_that_were_better_come_in_order_and_no_others() -> None:
     story = Story().train(5, 0.1).validate(0.1).train(5, 0.1)
     story.train(20, 0.6).validate(0.7).train(30, 0.6).validate(0.9)
     story.train(20, 0.1).raise_(S.REWARD_COLLAPSED)
@@ -130,7 +130,7 @@ def test_nothing_is_changed_for_what_a_person_must_mend(signal: S) -> None:
     assert decide(Story().train(40).raise_(signal).now()) is None
 
 
-def test_the_next_sign_counts_where_there_is_nothing_against_the_gravest() -> None:
+def test_a_lesser_sign_counts_where_the_gravest_has_no_remedy() -> None:
     story = Story().train(40).raise_(S.REWARD_FLAT, S.GROUPS_UNIFORM)
     found = taken(decide(story.now()))
     assert (found.directive.remedy, found.signal) == ("SmallerGroups", S.GROUPS_UNIFORM)
@@ -177,7 +177,7 @@ def test_what_does_not_apply_is_left_out(name: str, algorithm: dict[str, Any]) -
     assert decide(story.now()) is None
 
 
-def test_a_batch_grows_only_where_the_data_fills_it_for_as_long_as_it_is_watched() -> None:
+def test_a_batch_grows_only_where_the_data_lasts_for_its_watch() -> None:
     story = uniform(remedies=("LargerBatch",))
     story.groups_left = 4 * WATCH
     assert remedy(decide(story.now())) == "LargerBatch"
@@ -463,6 +463,30 @@ def test_a_person_may_order_a_remedy_under_any_policy(order: str) -> None:
     found = taken(obey(order, story.now()))
     assert (found.order, found.signal, found.step) == (order, None, 4)
     assert found.in_force == InForce(number=1, max_steps_off_policy=0)
+
+
+def test_an_order_to_go_back_names_other_steps_than_the_newest() -> None:
+    story = Story().train(5).validate(0.8).train(5).validate(0.4)
+    assert taken(obey("RollBack", story.now())).directive.restore == [5]
+
+
+def test_going_back_by_hand_does_not_have_later_remedies_go_back() -> None:
+    story = Story(acting(a_spec(), remedies=("OnPolicy", "RollBack"))).train(20, 0.6).validate(0.8)
+    story.train(5, 0.02)
+    story.carry_out(obey("RollBack", story.now())).train(WATCH, 0.6)
+    story.carry_out(decide(story.now())).train(10, 0.02).raise_(S.POLICY_MISMATCH)
+    found = taken(decide(story.now()))
+    assert (found.directive.remedy, found.directive.restore) == ("OnPolicy", [])
+
+
+def test_nothing_is_taken_back_in_the_last_step() -> None:
+    """Nothing would be trained without it."""
+    story = Story(acting(a_spec(), remedies=("LowerLearningRate",))).train(10).raise_(S.REWARD_COLLAPSED)
+    story.carry_out(decide(story.now())).train(WATCH, 0.02)
+    assert taken(decide(story.now())).directive.undo
+    found = decide(story.now(steps=story.step + 1))
+    assert isinstance(found, Kept)
+    assert "it could not be taken back: no step is left" in found.why
 
 
 def test_an_order_for_the_last_step_is_refused() -> None:

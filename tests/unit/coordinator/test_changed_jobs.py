@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from headway_api.in_force import Directive, InForce
 from headway_api.records import Batch, EpisodeRecord, GroupRecord, Purpose, StepReport
 from headway_api.signals import SignalName as S
 from headway_api.spec.training import RLTrainingJobSpec
+from headway_api.spec.trust import RemedyName
 from headway_coordinator.bounds import oldest_step
 from headway_coordinator.dataset import position_of
 from headway_coordinator.episode import Task
@@ -49,6 +50,21 @@ def decisions_of(job: Job) -> list[Decision]:
         u for u in sorted(job.store.list(job.layout.remedies)) if u.count("-kept") + u.count("orders") == 0
     ]
     return [Decision.model_validate_json(job.store.get(uri)) for uri in uris]
+
+
+def decided_elsewhere(
+    job: Job, step: int, remedy: RemedyName, restore: Sequence[int] = (), **in_force: int
+) -> Decision:
+    """The first decision about a job, written by another coordinator."""
+    found = Decision(
+        number=1,
+        step=step,
+        directive=Directive(remedy=remedy, restore=[*restore]),
+        in_force=InForce.model_validate({"number": 1, **in_force}),
+        why="because",
+    )
+    job.store.put(job.layout.remedy(1), found.model_dump_json().encode())
+    return found
 
 
 def held(job: Job) -> None:
@@ -501,16 +517,7 @@ async def test_two_coordinators_decide_one_thing(tmp_path: Path) -> None:
     await begun(job)
     async with job.coordinator() as (newer, learner, running), aiohttp.ClientSession() as http:
         newer.remedies.order = "SmallerGroups"
-        theirs = Decision.model_validate(
-            {
-                "number": 1,
-                "step": 4,
-                "directive": {"remedy": "OnPolicy"},
-                "in_force": {"number": 1, "max_steps_off_policy": 0},
-                "why": "because",
-            }
-        )
-        job.store.put(job.layout.remedy(1), theirs.model_dump_json().encode())
+        theirs = decided_elsewhere(job, 4, "OnPolicy", max_steps_off_policy=0)
         found = await learner.take(http, 4)
         assert isinstance(found, Batch)
         assert found.directive == theirs.directive, "what stands is done"
@@ -525,16 +532,7 @@ async def test_two_coordinators_decide_one_thing(tmp_path: Path) -> None:
 async def test_a_decision_for_a_step_that_was_trained_has_no_effect(tmp_path: Path) -> None:
     job = Job(tmp_path, a_small_spec())
     await begun(job)
-    late = Decision.model_validate(
-        {
-            "number": 1,
-            "step": 2,
-            "directive": {"remedy": "OnPolicy"},
-            "in_force": {"number": 1, "max_steps_off_policy": 0},
-            "why": "because",
-        }
-    )
-    job.store.put(job.layout.remedy(1), late.model_dump_json().encode())
+    decided_elsewhere(job, 2, "OnPolicy", max_steps_off_policy=0)
     async with job.coordinator() as (training, learner, running):
         training.remedies.order = "SmallerGroups"
         await asyncio.gather(learner.run(), running)
@@ -548,16 +546,7 @@ async def test_a_decision_to_go_back_later_does_not_keep_the_steps_before_it_fro
     """An older coordinator was ahead when it wrote its decision."""
     job = Job(tmp_path, a_small_spec(steps=9), rows=40)
     await begun(job)
-    late = Decision.model_validate(
-        {
-            "number": 1,
-            "step": 7,
-            "directive": {"remedy": "RollBack", "restore": [0]},
-            "in_force": {"number": 1},
-            "why": "because",
-        }
-    )
-    job.store.put(job.layout.remedy(1), late.model_dump_json().encode())
+    decided_elsewhere(job, 7, "RollBack", restore=[0])
     job.patience = 20
     async with job.coordinator() as (training, learner, running):
         await asyncio.gather(learner.run(), running)
@@ -570,16 +559,7 @@ async def test_a_decision_that_had_no_effect_has_none_where_its_step_is_taken_an
     """The step gets the groups it had; they are trained, and billed, as that step's."""
     job = Job(tmp_path, a_small_spec(steps=9), rows=40)
     await begun(job)
-    late = Decision.model_validate(
-        {
-            "number": 1,
-            "step": 3,
-            "directive": {"remedy": "OnPolicy"},
-            "in_force": {"number": 1, "max_steps_off_policy": 0},
-            "why": "because",
-        }
-    )
-    job.store.put(job.layout.remedy(1), late.model_dump_json().encode())
+    decided_elsewhere(job, 3, "OnPolicy", max_steps_off_policy=0)
     before = {report.step: report.groups for report in reports_of(job)}
     rolled_back(job, to=2)
     async with job.coordinator() as (training, learner, running):

@@ -21,7 +21,8 @@ from headway_api.store import FileStore
 from headway_coordinator import status as status_writer
 from headway_coordinator.coordinator import Coordinator
 from headway_coordinator.engines.router import Endpoint
-from headway_coordinator.spool import Replay
+from headway_coordinator.metrics.steps import StepFigures
+from headway_coordinator.spool import Replay, Spool
 from headway_coordinator.status import Heard
 
 TOKEN = "secret"
@@ -81,6 +82,7 @@ class Rig:
                 discover=discover,
                 port=port,
             )
+            self.newest = coordinator
             publish = publishing(self.store, coordinator.layout)
             url = f"http://127.0.0.1:{port}"
             learner = ScriptedLearner(url, TOKEN, self.store, coordinator.layout, publish)
@@ -150,16 +152,16 @@ async def test_changes_are_not_counted_before_those_of_a_predecessor_are_known(
 ) -> None:
     counted, recall, said = (
         'headway_remedy_changes{job_name="job",namespace="ns",state=',
-        Coordinator._recall,
+        StepFigures.restore,
         [],
     )
 
-    def recalling(coordinator: Coordinator, replay: Replay) -> Any:
-        said.append(coordinator._exporter.text().decode())
-        return recall(coordinator, replay)
+    def recalling(figures: StepFigures, spool: Spool, replay: Replay) -> Any:
+        said.append(rig.newest._exporter.text().decode())
+        return recall(figures, spool, replay)
 
     monkeypatch.setattr(status_writer, "HEAR_SECONDS", 0.05)
-    monkeypatch.setattr(Coordinator, "_recall", recalling)
+    monkeypatch.setattr(StepFigures, "restore", recalling)
     rig = Rig(tmp_path)
     rig.order = "OnPolicy"
     async with rig.coordinator() as (_, learner, _):

@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 from headway_api.exits import JobError
 from headway_api.records import Abandoned, Batch, EpisodeRecord, StepReport, UsageClass
 from headway_api.sandbox_api import PoolState, Problem
+from headway_api.staleness import as_of
 from headway_coordinator import stall
 from headway_coordinator import training as training_module
-from headway_coordinator.bounds import NO_STEP_LEFT, as_of, check_lag
+from headway_coordinator.bounds import NO_STEP_LEFT, check_lag
 from headway_coordinator.engines.router import Endpoint, Router
 from headway_coordinator.episode import Task
 from headway_coordinator.ledger.segments import Ledger, total
@@ -232,7 +233,7 @@ async def test_the_api_refuses_strangers_and_nonsense(tmp_path: Path) -> None:
 async def test_a_stale_batch_ends_the_coordinator_in_its_own_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stale(batch: Batch, max_lag: int, idle: list[int], went_back: int) -> None:
+    def stale(batch: Batch, max_lag: int, went_back: int) -> None:
         raise JobError("StaleBatch", "too old")
 
     monkeypatch.setattr(training_module, "check_lag", stale)
@@ -255,17 +256,17 @@ def test_a_stale_batch_is_never_handed_out() -> None:
 
 def test_steps_without_groups_age_nobody() -> None:
     assert [as_of(step, [4, 5, 8]) for step in (3, 4, 5, 8)] == [6, 6, 6, 8]
-    batch = Batch(step=6, epoch=0, groups=[a_group("t0-000000", [0.0, 1.0], step=3)])
-    check_lag(batch, max_lag=0, idle=[4, 5])
+    batch = Batch(step=6, epoch=0, groups=[a_group("t0-000000", [0.0, 1.0], step=3)], idle=[4, 5])
+    check_lag(batch, max_lag=0)
     with pytest.raises(JobError, match="is a fault of Headway"):
-        check_lag(batch, max_lag=0, idle=[4])
+        check_lag(batch.model_copy(update={"idle": [4]}), max_lag=0)
 
 
 def test_what_the_job_went_back_from_is_never_handed_out() -> None:
-    batch = Batch(step=6, epoch=0, groups=[a_group("t0-000000", [0.0, 1.0], step=4)])
-    check_lag(batch, max_lag=3, idle=[5], went_back=4)
+    batch = Batch(step=6, epoch=0, groups=[a_group("t0-000000", [0.0, 1.0], step=4)], idle=[5])
+    check_lag(batch, max_lag=3, went_back=4)
     with pytest.raises(JobError, match="is a fault of Headway"):
-        check_lag(batch, max_lag=3, idle=[5], went_back=5)
+        check_lag(batch, max_lag=3, went_back=5)
 
 
 @pytest.mark.parametrize(("rows", "steps"), [(5, 4), (1, 2), (0, 0)])

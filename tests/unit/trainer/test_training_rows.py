@@ -94,6 +94,16 @@ def test_lag_counts_from_the_weights_that_are_trained() -> None:
     assert lag([], step=10).maximum == 0
 
 
+def test_no_token_ages_by_a_step_that_trains_nothing() -> None:
+    old = VersionSpan(start=1, end=11, version=PolicyVersion(incarnation=0, step=5))
+    assert [lag([old], step=10, idle=idle).maximum for idle in ([], [7], [5, 7, 8])] == [4, 3, 2]
+    group = rig.group("a", [1.0, 0.0])
+    batch = Batch(step=4, epoch=0, groups=[group])
+    younger = batch.model_copy(update={"idle": [2]})
+    maximum = [training_batch(of, OBJECTIVE).lag.maximum for of in (batch, younger)]
+    assert maximum[1] == maximum[0] - 1
+
+
 def test_a_sampled_first_token_is_refused() -> None:
     group = rig.group("a", [1.0, 0.0])
     span = VersionSpan(start=0, end=2, version=PolicyVersion(incarnation=0, step=0))
