@@ -47,7 +47,7 @@ LOOK: Final[dict[str, Any]] = {
 }
 """How a bucket is first asked for: quickly, so that a wrong endpoint is told while somebody watches."""
 WORK: Final[dict[str, Any]] = {
-    "retries": {"mode": "standard", "max_attempts": 5},
+    "retries": {"mode": "standard", "total_max_attempts": 6},
     "connect_timeout": 5,
     "read_timeout": 30,
 }

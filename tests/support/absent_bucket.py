@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -18,8 +19,11 @@ class AbsentBucket:
         self.objects: dict[str, bytes] = {}
         self.asked = 0
         """Requests that came, answered or not."""
+        self.asked_by: Counter[str] = Counter()
+        """The same by method."""
         self._server: ThreadingHTTPServer | None = None
         self._answer: int | str = "well"
+        self._leaves_at: tuple[str, int] | None = None
         self._port = 0
         self._open()
 
@@ -38,6 +42,10 @@ class AbsentBucket:
             back = threading.Timer(seconds, self._recover)
         back.daemon = True
         back.start()
+
+    def leave_once_asked(self, words: str, status: int) -> None:
+        """Answer `status` from the first request on whose target has these words."""
+        self._leaves_at = (words, status)
 
     def close(self) -> None:
         """Listen no more."""
@@ -58,8 +66,14 @@ class AbsentBucket:
             protocol_version = "HTTP/1.0"
 
             def _answered(self) -> None:
+                if self.headers.get("Expect") == "100-continue":  # or boto3 waits a second for it
+                    self.handle_expect_100()
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 bucket.asked += 1
+                bucket.asked_by[self.command] += 1
+                if bucket._leaves_at is not None and bucket._leaves_at[0] in self.path:
+                    bucket.leave(bucket._leaves_at[1])
+                    bucket._leaves_at = None
                 if isinstance(bucket._answer, int):
                     self._say(bucket._answer, b"<Error><Code>x</Code><Message>away</Message></Error>")
                     return
