@@ -1,0 +1,114 @@
+"""How large, deep, long and great a value from outside may be, and how it is read within these bounds.
+
+A value is from outside wherever another user, program or machine wrote it: a custom resource, a request or an
+answer, a dataset row, an object in the store, a termination message. Every reader takes its bounds from here
+and reads JSON by `json_within`, so that a bad value ends with one `OutOfBounds`, and harms nobody else.
+
+The standard library alone: sandboxes import this before an episode. Decompression, timeouts and
+authentication come before it, at the reader.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Any, Final, NoReturn
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+
+DEPTH: Final = 32
+"""Levels of lists and objects in one JSON value; Kubernetes' own deepest objects have about 20."""
+VALUES: Final = 1_000_000
+"""Lists, objects, and the values in them, of one JSON value."""
+MAGNITUDE: Final = 1e12
+"""Of a metric: greater numbers overflow when they are squared and added up."""
+SCORE: Final = 1e6
+"""Of a reward or an external score, whatever `spec.reward.range` allows."""
+
+_STRINGS: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+_REST: Final = bytes(set(range(256)) - set(b"{}[],"))
+
+
+class OutOfBounds(ValueError):
+    """A value from outside is malformed, or larger, deeper or greater than its reader takes. Says which."""
+
+
+def json_within(data: bytes | str, most: int, *, depth: int = DEPTH, values: int = VALUES) -> Any:
+    """Parse one JSON value whose text has at most `most` bytes.
+
+    Size, depth and count are known before anything is built, so a refusal costs memory in proportion to
+    `most` alone. NaN and infinities are refused, and so is text that no UTF-8 can hold.
+
+    Raises:
+        OutOfBounds: any of this does not hold, or it is not JSON.
+    """
+    # Characters are at most bytes: a text that is too long is not encoded first.
+    if len(data) > most:
+        raise OutOfBounds(f"more than {most} bytes")
+    try:
+        raw = data.encode() if isinstance(data, str) else data
+    except UnicodeEncodeError as error:
+        raise OutOfBounds("half of a surrogate pair is no text") from error
+    if len(raw) > most:
+        raise OutOfBounds(f"more than {most} bytes")
+    _check_structure(raw, depth, values)
+    try:
+        found = json.loads(raw.decode(), parse_constant=_not_finite, parse_float=_finite)
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, OutOfBounds):
+            raise
+        raise OutOfBounds(f"not JSON: {error}") from error
+    if b"\\u" in raw:
+        _check_text(found)
+    return found
+
+
+def _check_structure(raw: bytes, most_depth: int, most_values: int) -> None:
+    """Count levels and values without parsing; what is not JSON is counted as it comes."""
+    structure = _STRINGS.sub(b"", raw).translate(None, _REST)
+    opened = structure.count(b"[") + structure.count(b"{")
+    if opened + structure.count(b",") > most_values:
+        raise OutOfBounds(f"more than {most_values} values")
+    if opened <= most_depth:
+        return
+    depth = 0
+    for byte in structure.translate(None, b","):
+        depth += 1 if byte in b"[{" else -1
+        if depth > most_depth:
+            raise OutOfBounds(f"nested more than {most_depth} levels deep")
+
+
+def _check_text(value: Any) -> None:
+    """Half of a surrogate pair is valid JSON and no text: nothing that holds it could be stored."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise OutOfBounds("half of a surrogate pair is no text") from error
+
+
+def _finite(text: str) -> float:
+    """As JSON writes it; 1e999 is valid JSON and infinite."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise OutOfBounds(f"{text[:32]} is no finite number")
+    return number
+
+
+def _not_finite(name: str) -> NoReturn:
+    raise OutOfBounds(f"{name} is no finite number")
+
+
+def within(number: float, most: float) -> bool:
+    """Whether a number is finite and at most `most` from 0; an integer of any length may be asked about."""
+    try:
+        return abs(number) <= most
+    except OverflowError:
+        return False
+
+
+def shortened(text: str, most: int) -> str:
+    """Text from outside as a message or a log line shows it: `most` characters, no control characters."""
+    cut = text if len(text) <= most else text[: most - 1] + "\N{HORIZONTAL ELLIPSIS}"
+    return "".join(character if character.isprintable() else " " for character in cut)

@@ -1,0 +1,100 @@
+"""Values from outside: what is read, and what is refused before it costs anything."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import tracemalloc
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headway_api.bounds import MIB, OutOfBounds, json_within, shortened, within
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]))
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(JSON)
+def test_what_is_within_bounds_is_read_as_it_is(value: Any) -> None:
+    for text in (json.dumps(value), json.dumps(value, ensure_ascii=False)):
+        assert json_within(text, MIB) == json_within(text.encode(), MIB) == value
+
+
+def depth_of(value: Any) -> int:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return 0 if inner is None else 1 + max(map(depth_of, inner), default=0)
+
+
+@given(JSON, st.integers(0, 6))
+def test_depth_is_counted_outside_strings(value: Any, most: int) -> None:
+    text = json.dumps(value)
+    if depth_of(value) <= most:
+        assert json_within(text, MIB, depth=most) == value
+    else:
+        with pytest.raises(OutOfBounds, match="nested more than"):
+            json_within(text, MIB, depth=most)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[" * 5000 + "]" * 5000, "nested more than 32 levels"),
+        ('{"a":' * 5000 + "1" + "}" * 5000, "nested more than 32 levels"),
+        ("[" * 5000, "nested more than 32 levels"),
+        ("[" + "0," * 1_000_001 + "0]", "more than 1000000 values"),
+        ("x" * (4 * MIB + 1), "more than 4194304 bytes"),
+        ("é" * (2 * MIB + 1), "more than 4194304 bytes"),
+        ("NaN", "NaN is no finite number"),
+        ('{"a": -Infinity}', "-Infinity is no finite number"),
+        ("1e999", "1e999 is no finite number"),
+        ("9" * 10_000, "not JSON: Exceeds the limit"),
+        ('"\\ud800"', "half of a surrogate pair"),
+        ('"\ud800"', "half of a surrogate pair"),
+        ("", "not JSON"),
+        ("{", "not JSON"),
+        (b"\xff\xfe", "not JSON"),
+        ('{"a": 1}'.encode("utf-16"), "not JSON"),
+        ('"unended', "not JSON"),
+    ],
+    ids=lambda value: repr(value[:20]),
+)
+def test_what_is_out_of_bounds_is_refused(text: str | bytes, said: str) -> None:
+    with pytest.raises(OutOfBounds, match=said):
+        json_within(text, 4 * MIB)
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_raise_anything_else(data: bytes) -> None:
+    with contextlib.suppress(OutOfBounds):
+        json_within(data, 100)
+
+
+def test_a_refusal_costs_memory_in_proportion_to_the_text() -> None:
+    text = b"[" + b"[]," * (4 * MIB // 3 - 1) + b"[]]"
+    tracemalloc.start()
+    with pytest.raises(OutOfBounds, match="values"):
+        json_within(text, 4 * MIB)
+    assert tracemalloc.get_traced_memory()[1] < 16 * MIB
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize("number", [1e200, -1e200, float("inf"), float("nan"), 10**400, -(10**400)])
+def test_numbers_beyond_a_bound(number: float) -> None:
+    assert not within(number, 1e12)
+
+
+def test_numbers_within_a_bound() -> None:
+    assert within(-1e12, 1e12)
+    assert within(10**12, 1e12)
+
+
+def test_text_for_a_message_is_short_and_printable() -> None:
+    assert shortened("a\x1b[31m\nb", 20) == "a [31m b"
+    assert shortened("x" * 50, 10) == "x" * 9 + "…"
