@@ -4,6 +4,11 @@ Imports the environment named by `HEADWAY_ENTRYPOINT`, constructs it with `HEADW
 serves one episode (the sandbox part of `headway_api.sandbox_api`). An environment that does not import or
 refuses its configuration ends the process with exit code 42 and a termination message for the job's status.
 It runs as PID 1, where signals have no default action: SIGTERM ends it at once, so that a pod is gone fast.
+
+Before anything of the image is imported, the server makes itself unreadable and takes its variables away: a
+program that a tool starts is of the same user, and could otherwise read the lease's token and the state of
+the episode out of /proc. What runs code on the model's behalf belongs into the container `runner`, which is
+awaited here where the pod has one.
 """
 
 from __future__ import annotations
@@ -13,13 +18,14 @@ import os
 import signal
 import sys
 
+from headway_sandbox import process
 from headway_sandbox.environment import Environment
 from headway_sandbox.http import Refusal, listen, serve
 from headway_sandbox.session import ENTRYPOINT_FIELD, Session
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, MutableMapping
     from typing import Any, NoReturn
 
     from headway_sandbox.http import Handler, Reply
@@ -97,16 +103,26 @@ def leave(error: NotImportable) -> NoReturn:
     sys.exit(PERMANENT)
 
 
-def main(environ: Mapping[str, str] = os.environ) -> None:
+def main(environ: MutableMapping[str, str] = os.environ) -> None:
     """Serve until the pod is deleted or its lease runs out."""
+    process.hide()
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     signal.signal(signal.SIGINT, lambda *_: os._exit(0))
-    config = json.loads(environ.get("HEADWAY_ENVIRONMENT_CONFIG") or "{}")
+    config = json.loads(environ.pop("HEADWAY_ENVIRONMENT_CONFIG", "") or "{}")
+    entrypoint, port = environ.pop("HEADWAY_ENTRYPOINT"), int(environ.pop("HEADWAY_SANDBOX_PORT", PORT))
+    where = environ.pop("HEADWAY_RUNNER", "")
     try:
-        session = Session(lambda: load(environ["HEADWAY_ENTRYPOINT"], config))
+        if not where:
+            session = Session(lambda: load(entrypoint, config))
+        else:
+            from headway_sandbox import runner  # other pods start without what it imports
+
+            arrived = runner.awaited(where)
+            session = Session(lambda: load(entrypoint, config), runner.sweep)
+            arrived()
     except NotImportable as error:
         leave(error)
-    serve(listen(int(environ.get("HEADWAY_SANDBOX_PORT", PORT))), routes(session))
+    serve(listen(port), routes(session))
 
 
 if __name__ == "__main__":

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 ENTRYPOINT_FIELD = "spec.environment.entrypoint"
 MAX_AGENT_WAIT = 60
 """Equal to `headway_api.sandbox_api.MAX_AGENT_WAIT`."""
+END_SECONDS = 5.0
+"""How long an agent that was killed may take to be told ended."""
 TURN_REWARDS_TOLERANCE = 1e-6
 """Distance of their sum to the reward; equal to `headway_api.sandbox_api.TURN_REWARDS_TOLERANCE`."""
 
@@ -36,8 +38,10 @@ TURN_REWARDS_TOLERANCE = 1e-6
 class Session:
     """State of one episode. Tools and judgements run one at a time; `health` never waits for them."""
 
-    def __init__(self, create: Callable[[], Environment]) -> None:
+    def __init__(self, create: Callable[[], Environment], sweep: Callable[[], None] = lambda: None) -> None:
+        """`sweep` ends all that was run on the model's behalf; it raises where something is left."""
         self._environment = create()
+        self._sweep = sweep
         self._busy = _thread.allocate_lock()
         self._lease: str | None = None
         self._token: str | None = None
@@ -150,8 +154,12 @@ class Session:
             if not self._begun:
                 raise Refusal(409, "NotReset", "reset comes first")
             self._finished = True
+            try:
+                self._sweep()
+            except Exception as error:
+                raise Refusal(500, "RunnerLost", str(error)) from error
             if self._agent is not None:
-                self._agent.end()
+                self._agent.wait(END_SECONDS)
             transcript = Transcript(messages, tuple(self._calls), truncated, reported, parts, turns)
             try:
                 judged = self._environment.reward(transcript)
