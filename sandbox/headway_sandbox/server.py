@@ -76,6 +76,8 @@ def routes(session: Session) -> Handler:
         if (method, path) == ("POST", "/lease"):
             session.bind(body)
             return 204, None
+        if (method, path) == ("POST", "/proof"):
+            return 200, session.prove(body)
         steps = {
             "/reset": session.reset,
             "/tool": session.call,

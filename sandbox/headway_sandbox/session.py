@@ -12,7 +12,7 @@ import faulthandler
 import math
 import sys
 import time
-from hmac import compare_digest
+from hmac import compare_digest, digest
 
 from headway_sandbox.environment import Call, Reward, ToolError, Transcript
 from headway_sandbox.http import Refusal
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from headway_sandbox.tools import Tool
 
 ENTRYPOINT_FIELD = "spec.environment.entrypoint"
+PROOF_PREFIX = "headway-lease:"
+"""Equal to `headway_api.sandbox_api.PROOF_PREFIX`."""
+CHALLENGE = 64
+"""Characters of a challenge."""
 MAX_AGENT_WAIT = 60
 """Equal to `headway_api.sandbox_api.MAX_AGENT_WAIT`."""
 END_SECONDS = 5.0
@@ -68,6 +72,15 @@ class Session:
                 faulthandler.dump_traceback_later(max(deadline - time.time(), 0.001), exit=True)
             elif not (self._lease == lease and self.knows(token)):
                 raise Refusal(409, "LeaseMismatch", f"this sandbox belongs to {self._lease}")
+
+    def prove(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Show a broker that has forgotten it that this pod's lease is one of the job's."""
+        challenge, token = text_in(body, "challenge"), self._token
+        if len(challenge) != CHALLENGE or challenge.strip("0123456789abcdef"):
+            raise Refusal(400, "MalformedRequest", f"challenge must be {CHALLENGE} hexadecimal digits")
+        if token is None:
+            raise Refusal(409, "NotLeased", "this sandbox belongs to nobody")
+        return {"proof": digest(token.encode(), f"{PROOF_PREFIX}{challenge}".encode(), "sha256").hex()}
 
     def knows(self, token: str) -> bool:
         """Whether `token` is that of the lease."""
