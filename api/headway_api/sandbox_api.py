@@ -7,8 +7,10 @@ Broker (`/v1`, the job's token):
     GET    /pool              PoolState
 Sandbox (the lease's own token, bound by the first `POST /lease`):
     GET    /healthz           200 Health
-    POST   /lease             {"lease": str, "token": str, "deadline": float} -> 204 | 409 if bound to another
-    POST   /proof             Challenge -> Proof | 409 if bound to nobody; asks for no token, and shows it is had
+    POST   /lease             {"lease": str, "token": str, "deadline": float, "seconds": float} -> 204 | 409
+                              if bound to another; after 95 % of `seconds` (may be left out) an environment
+                              that has not returned is a Problem `EnvironmentHangs`, with file and line
+    POST   /proof             Challenge -> Proof | 409 if bound to nobody; asked without the token
     POST   /reset             ResetRequest -> ResetReply
     POST   /tool              ToolCall -> ToolReply
     POST   /agent             AgentRequest -> AgentState | 409 before the reset or after the finish; starts

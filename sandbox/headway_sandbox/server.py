@@ -20,15 +20,16 @@ import sys
 
 from headway_sandbox import process
 from headway_sandbox.environment import Environment
-from headway_sandbox.http import Refusal, listen, serve
-from headway_sandbox.session import ENTRYPOINT_FIELD, Session
+from headway_sandbox.faults import ENTRYPOINT_FIELD, described
+from headway_sandbox.http import Refusal, Served, listen
+from headway_sandbox.session import Session
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, MutableMapping
+    from collections.abc import Callable, Mapping, MutableMapping
     from typing import Any, NoReturn
 
-    from headway_sandbox.http import Handler, Reply
+    from headway_sandbox.http import Admit, Handler, Reply
 
 PORT = 8080
 TERMINATION_FILE = "/dev/termination-log"
@@ -50,46 +51,62 @@ def load(entrypoint: str, config: Mapping[str, Any]) -> Environment:
     try:
         module = __import__(module_name, fromlist=[class_name])
         cls = getattr(module, class_name)
-    except Exception as error:
+    except BaseException as error:  # SystemExit too: an environment never ends its server
         raise NotImportable(f"{entrypoint} cannot be imported: {described(error)}") from error
     if not (isinstance(cls, type) and issubclass(cls, Environment)):
         raise NotImportable(f"{entrypoint} is not a subclass of headway_sandbox.environment.Environment")
     try:
         environment = cls(config)
         environment.tools()
-    except Exception as error:
+    except BaseException as error:
         raise NotImportable(f"{entrypoint} refused spec.environment.config: {described(error)}") from error
     return environment
 
 
-def described(error: Exception) -> str:
-    """An exception in one line."""
-    return f"{type(error).__name__}: {error}"
+OPEN_TO_ALL = {("GET", "/healthz"), ("POST", "/lease"), ("POST", "/proof")}
+"""What is asked without a lease's token."""
 
 
-def routes(session: Session) -> Handler:
-    """The sandbox API over one session."""
+def steps(session: Session) -> dict[str, Callable[[dict[str, Any]], dict[str, Any]]]:
+    """What the holder of the lease may ask for, by path."""
+    return {
+        "/reset": session.reset,
+        "/tool": session.call,
+        "/agent": session.start_agent,
+        "/agent/wait": session.wait_for_agent,
+        "/finish": session.finish,
+    }
 
-    def handle(method: str, path: str, token: str, body: dict[str, Any]) -> Reply:
-        if (method, path) == ("GET", "/healthz"):
-            return 200, session.health()
-        if (method, path) == ("POST", "/lease"):
-            session.bind(body)
-            return 204, None
-        if (method, path) == ("POST", "/proof"):
-            return 200, session.prove(body)
-        steps = {
-            "/reset": session.reset,
-            "/tool": session.call,
-            "/agent": session.start_agent,
-            "/agent/wait": session.wait_for_agent,
-            "/finish": session.finish,
-        }
-        if method != "POST" or path not in steps:
+
+def admission(session: Session) -> Admit:
+    """Who is heard: decided by a request's head, before its body is read."""
+    known = steps(session).keys()
+
+    def admit(method: str, path: str, token: str) -> bool:
+        if (method, path) in OPEN_TO_ALL:
+            return session.knows(token)
+        if method != "POST" or path not in known:
             raise Refusal(404, "NotFound", f"there is no {method} {path}")
         if not session.knows(token):
             raise Refusal(401, "LeaseMismatch", "the token is not that of this sandbox's lease")
-        return 200, steps[path](body)
+        return True
+
+    return admit
+
+
+def routes(session: Session) -> Handler:
+    """The sandbox API over one session, for those who are admitted."""
+    known = steps(session)
+
+    def handle(method: str, path: str, token: str, body: dict[str, Any]) -> Reply:
+        if path == "/healthz":
+            return 200, session.health()
+        if path == "/lease":
+            session.bind(body)
+            return 204, None
+        if path == "/proof":
+            return 200, session.prove(body)
+        return 200, known[path](body)
 
     return handle
 
@@ -124,7 +141,9 @@ def main(environ: MutableMapping[str, str] = os.environ) -> None:
             arrived()
     except NotImportable as error:
         leave(error)
-    serve(listen(port), routes(session))
+    served = Served(routes(session), admission(session))
+    session.answer_for = served.answer_for
+    served.serve(listen(port))
 
 
 if __name__ == "__main__":

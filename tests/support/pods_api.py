@@ -1,6 +1,6 @@
-"""An API server of pods alone, over plain HTTP: lists, watches, makes and deletes them, each at an address here.
+"""An API server of pods alone, over plain HTTP: it lists, watches, makes and deletes them.
 
-Each pod it makes "runs" at the next loopback address, where a test has something listen on the sandbox's port.
+Each pod "runs" at the next loopback address, where a test has something listen on the sandbox's port.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ class PodsApi:
     pods: dict[str, dict[str, Any]] = field(default_factory=dict)
     deleted: list[str] = field(default_factory=list)
     """Addresses of pods that were deleted, in order."""
+    first: bytes = b""
+    """What the first watch is sent, once."""
     version: int = 1
     watches: list[asyncio.Queue[dict[str, Any]]] = field(default_factory=list)
 
@@ -60,6 +62,9 @@ class PodsApi:
         await response.prepare(request)
         queue: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self.watches.append(queue)
+        odd, self.first = self.first, b""
+        if odd:
+            await response.write(odd)
         while True:
             await response.write(json.dumps(await queue.get()).encode() + b"\n")
 

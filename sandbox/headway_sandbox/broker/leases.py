@@ -122,11 +122,20 @@ class Leases:
         raise Refused(503, problem, 1.0)
 
     async def _bind(self, lease: str, held: Held) -> bool:
-        body = {"lease": lease, "token": self._token(lease, held.pod), "deadline": held.deadline}
+        body = {
+            "lease": lease,
+            "token": self._token(lease, held.pod),
+            "deadline": held.deadline,
+            "seconds": self._pool.episode_seconds,
+        }
         limit = aiohttp.ClientTimeout(total=BIND_SECONDS)
         try:
             async with self._http.post(
-                f"{held.pod.url}/lease", json=body, timeout=limit, allow_redirects=False, auto_decompress=False
+                f"{held.pod.url}/lease",
+                json=body,
+                timeout=limit,
+                allow_redirects=False,
+                auto_decompress=False,
             ) as response:
                 return response.status == 204
         except (aiohttp.ClientError, TimeoutError) as error:

@@ -227,6 +227,12 @@ def _restricted(container: Json) -> Json:
     return {**container, "securityContext": context}
 
 
+def is_ours(pod: Json, kind: Kind) -> bool:
+    """Whether the job made a pod: its controller is the job, and labels alone say nothing."""
+    owners = pod.get("metadata", {}).get("ownerReferences") or []
+    return any(owner.get("controller") and owner.get("uid") == kind.config.uid for owner in owners)
+
+
 def address(pod: Json) -> str | None:
     """The pod's address once its container runs."""
     status = pod.get("status", {})

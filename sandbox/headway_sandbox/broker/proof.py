@@ -1,7 +1,7 @@
 """How a broker that remembers nothing knows a lease that the job has given from one that a sandbox makes up.
 
-The token of a lease is a function of the job's secret, the pod and the lease. The pod was told it once, when it
-was bound. It shows that it has it by what it answers to a challenge; the token itself is not sent again.
+The token of a lease is a function of the job's secret, the pod and the lease. The pod was told it once, when
+it was bound. It shows that it has it by what it answers to a challenge; the token is not sent again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a sandbox's server answers, read within bounds: its image is the user's, and code of the model's runs in it.
+"""What a sandbox's server answers, read within bounds: its image is the user's, its guest the model's code.
 
 Nothing is decompressed, no redirect is followed, and no more is read than the answer may hold.
 """

@@ -94,7 +94,7 @@ class WarmPool:
         """When the API server was last heard of."""
 
     def subscribe(self, found: OnFound, lost: Callable[[Pod], None], token: TokenOf) -> None:
-        """Who to tell of a pod found leased, and of a leased pod that is no more; who knows leases' tokens."""
+        """Who to tell of a pod found leased, and of a leased one that is no more; who knows the tokens."""
         self._found, self._lost, self._token = found, lost, token
 
     async def run(self) -> None:
@@ -105,6 +105,11 @@ class WarmPool:
             group.create_task(self._maintain())
 
     # what there is
+
+    @property
+    def episode_seconds(self) -> float:
+        """How long an episode may take, from its lease."""
+        return float(self._kind.config.spec.rollout.timeout_seconds)
 
     def counts(self) -> pool.Counts:
         """Pods by state, and who waits."""
@@ -264,8 +269,9 @@ class WarmPool:
                 pause = min(30.0, 2 * pause)
 
     async def _list(self) -> str:
-        items, version = await self._api.list(pods.selector(self._kind))
+        listed, version = await self._api.list(pods.selector(self._kind))
         self.last_contact = time.monotonic()
+        items = [item for item in listed if pods.is_ours(item, self._kind)]
         present = {item["metadata"]["name"] for item in items}
         self._leaving &= present
         for pod in list(self._pods.values()):
@@ -285,6 +291,8 @@ class WarmPool:
             async for kind, item in self._api.watch(selector, version):
                 self.last_contact = time.monotonic()
                 version = item["metadata"]["resourceVersion"]
+                if kind != "BOOKMARK" and not pods.is_ours(item, self._kind):
+                    continue
                 if kind == "DELETED":
                     if pod := self._pods.get(item["metadata"]["name"]):
                         self._gone(pod)

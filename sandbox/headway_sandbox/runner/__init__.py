@@ -10,11 +10,11 @@
 
 `spec.environment.sandbox.runsCode: true` puts a second container beside the server's, from the same image.
 It runs as another user, in a PID namespace and on files of its own (docs/adr/0028). What a command does
-there cannot touch the server's memory, variables, descriptors or files. What it says is the model's word: hold it
-against what the environment knows itself.
+there cannot touch the server's memory, variables, descriptors or files. What it says is the model's word:
+hold it against what the environment knows itself.
 
-`put` and `get` move files to and from the one folder that commands may write to. They pass through the runner,
-so that no link a command has made leads to a file of the server.
+`put` and `get` move files to and from the one folder that commands may write to. They pass through the
+runner, so that no link a command has made leads to a file of the server.
 """
 
 from __future__ import annotations

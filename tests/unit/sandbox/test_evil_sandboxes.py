@@ -21,10 +21,11 @@ from sandbox_broker import SMALL, TOKEN, job_config
 
 from headway_api.sandbox_api import PROOF_PREFIX, Lease, LeaseRequest
 from headway_sandbox import session
-from headway_sandbox.broker import pods, pool, proof
+from headway_sandbox.broker import pods, pool, proof, service
 from headway_sandbox.broker.kube import Credentials, Pods
 from headway_sandbox.broker.leases import Leases
 from headway_sandbox.broker.metrics import Metrics
+from headway_sandbox.broker.service import Service
 from headway_sandbox.broker.warm import WarmPool
 
 EVIL, GOOD = "127.77.0.1", "127.77.0.2"
@@ -219,6 +220,86 @@ async def test_of_two_pods_with_one_lease_one_is_kept() -> None:
         gone = {"first": EVIL, "second": GOOD}
         del gone[kept.pod]
         assert api.deleted == list(gone.values())
+
+
+STRANGERS = [None, {"uid": "u-2", "controller": True}, {"uid": "u-1", "controller": False}]
+
+
+@pytest.mark.parametrize("owner", STRANGERS)
+async def test_labels_alone_make_no_pod_one_of_the_jobs(owner: dict[str, Any] | None) -> None:
+    """It would be shown the rows with their answers; and it is somebody else's, so it is left alone."""
+    api = pods_api.PodsApi([EVIL, GOOD])
+    stranger = found("stranger")
+    stranger["metadata"]["ownerReferences"] = [] if owner is None else [owner]
+    api.add(stranger)
+    async with (
+        pods_api.served(sandbox("any"), EVIL, pods_api.SANDBOX_PORT),
+        pods_api.served(sandbox("any"), GOOD, pods_api.SANDBOX_PORT),
+        broker(api, 1) as (warm, leases),
+    ):
+        lease = await leased(leases, "e")
+        assert lease.pod != "stranger"
+        assert (warm.counts().alive, api.deleted) == (1, [])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"[]", b"{}", b"fine", b"[" * 50_000, b'{"type": "ADDED", "object": []}', b" " * (5 * 2**20)],
+    ids=["a list", "no type", "not JSON", "deep", "no object", "no end"],
+)
+async def test_an_odd_event_of_the_api_server_is_asked_about_again(line: bytes) -> None:
+    api = pods_api.PodsApi([GOOD], first=line + b"\n" * (len(line) < 2**20))
+    async with (
+        pods_api.served(sandbox("any"), GOOD, pods_api.SANDBOX_PORT),
+        broker(api) as (_, leases),
+    ):
+        assert (await leased(leases, "e")).url == f"http://{GOOD}:{pods_api.SANDBOX_PORT}"
+        assert api.first == b"", "it was sent"
+
+
+async def asked(leases: Leases, warm: WarmPool, path: str, token: str, data: Any) -> tuple[int, str]:
+    """What the broker's own HTTP answers."""
+    config = job_config("team", "image", "u-1")
+    app = Service(warm, leases, Metrics(config), TOKEN).app()
+    async with pods_api.served(app, "127.0.0.1", 0) as url, aiohttp.ClientSession() as http:
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        async with http.post(url + path, data=data, headers=headers) as response:
+            return response.status, (await response.json())["reason"]
+
+
+DEEP = b'{"lease": ' + b"[" * 5_000 + b"]" * 5_000 + b"}"
+LONG = json.dumps({"lease": "e", "owner": "o" * 201, "deadline_seconds": 1}).encode()
+LATE = json.dumps({"lease": "e", "owner": "o", "deadline_seconds": 1e300}).encode()
+
+
+@pytest.mark.parametrize(
+    ("path", "token", "data", "status", "reason"),
+    [
+        ("/v1/leases", "another", b"[" * 2**20, 401, "Unauthorized"),
+        ("/v1/leases", TOKEN, b" " * 2**20, 413, "MalformedRequest"),
+        ("/v1/leases", TOKEN, DEEP, 400, "MalformedRequest"),
+        ("/v1/leases", TOKEN, LATE, 400, "MalformedRequest"),
+        ("/v1/owners", "another", b"[" * 2**20, 401, "Unauthorized"),
+        ("/v1/owners", TOKEN, b" " * 2**20, 413, "MalformedRequest"),
+        ("/v1/owners", TOKEN, LONG, 400, "MalformedRequest"),
+    ],
+)
+async def test_a_request_to_the_broker_has_bounds(
+    path: str, token: str, data: bytes, status: int, reason: str
+) -> None:
+    async with broker(pods_api.PodsApi([])) as (warm, leases):
+        assert await asked(leases, warm, path, token, data) == (status, reason)
+
+
+async def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "BODY_SECONDS", 0.2)
+
+    async def slow() -> AsyncIterator[bytes]:
+        yield b"{"
+        await asyncio.sleep(60)
+
+    async with broker(pods_api.PodsApi([])) as (warm, leases):
+        assert await asked(leases, warm, "/v1/owners", TOKEN, slow()) == (408, "MalformedRequest")
 
 
 def test_both_sides_sign_for_the_same_purpose() -> None:
