@@ -29,7 +29,8 @@ def prctl(option: int, value: int) -> None:
     """
     import _ctypes
 
-    function = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")
+    program = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]  # as dlopen(3): the program itself
+    function = _ctypes.dlsym(program, "prctl")
     if _ctypes.call_cdeclfunction(function, (option, value, 0, 0, 0)) != 0:
         raise OSError(f"prctl({option}, {value}) was refused")
 

@@ -121,10 +121,11 @@ class Session:
             with self._judging("ResetFailed", "reset", self._environment.reset):
                 observation = self._environment.reset(row, seed)
                 offered = self._environment.tools() if observation.tools is None else observation.tools
-                answer = {"messages": observation.messages, "tools": [tool.spec for tool in offered]}
-                if len(answer["messages"]) > bounds.MESSAGES or len(answer["tools"]) > bounds.TOOLS:
+                messages, tools = observation.messages, [tool.spec for tool in offered]
+                if len(messages) > bounds.MESSAGES or len(tools) > bounds.TOOLS:
                     text = f"at most {bounds.MESSAGES} messages and {bounds.TOOLS} tools"
                     raise bounds.NotGiven(f"more than is read: {text}")
+                answer = {"messages": messages, "tools": tools}
                 if (size := len(bounds.written(answer))) > bounds.ANSWER:
                     raise bounds.NotGiven(f"{size} bytes, and the most is {bounds.ANSWER}")
             self._tools = {tool.name: tool for tool in offered}
