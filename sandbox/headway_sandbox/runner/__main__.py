@@ -85,10 +85,9 @@ class Daemon:
         theirs, ours = [pipes[0][0], pipes[1][1], pipes[2][1]], [pipes[0][1], pipes[1][0], pipes[2][0]]
         try:
             try:
-                pid = self._spawn(channel, request, theirs)
+                pid = self._spawn(channel, request, theirs, ours)
             finally:
                 close(theirs)
-            socket.send_fds(channel, [json.dumps({"started": pid}).encode()], ours)
         except (OSError, ValueError) as error:  # the latter for what no argument or variable may hold
             answer(channel, said(error))
             return
@@ -100,8 +99,11 @@ class Daemon:
         finally:
             self._kill(pid)
 
-    def _spawn(self, channel: socket.socket, request: Mapping[str, Any], pipes: list[int]) -> int:
-        with self._lock:  # the reaper does not look for it before it is known
+    def _spawn(
+        self, channel: socket.socket, request: Mapping[str, Any], pipes: list[int], ours: list[int]
+    ) -> int:
+        # The reaper does not look for it before it is known, nor tell its end before its start is told.
+        with self._lock:
             started = subprocess.Popen(
                 request["command"],
                 stdin=pipes[0],
@@ -112,13 +114,18 @@ class Daemon:
                 start_new_session=True,
             )
             started.returncode = 0  # it is the reaper that waits for it
+            self._started.set()
             for name, most in request["limits"].items():
                 if most is not None:
                     _, hard = resource.prlimit(started.pid, LIMITS[name])
                     bound = most if hard == resource.RLIM_INFINITY else min(most, hard)
                     resource.prlimit(started.pid, LIMITS[name], (bound, bound))
+            try:
+                socket.send_fds(channel, [json.dumps({"started": started.pid}).encode()], ours)
+            except OSError:
+                process.kill(started.pid, group=True)
+                raise
             self._commands[started.pid] = channel
-            self._started.set()
         return started.pid
 
     def _variables(self, given: Mapping[str, str]) -> dict[str, str]:
