@@ -76,6 +76,8 @@ class Server:
     ) -> None:
         (folder / "counter.py").write_text(ENVIRONMENT)
         self.folder = folder
+        self.beside: subprocess.Popen[bytes] | None = None
+        """Its runner, where that is no child of its own."""
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]

@@ -17,6 +17,7 @@ from pathlib import Path
 from sandbox_server import ROOT, Server
 
 from headway_api.names import ENV_EPISODE_FILE, ENV_RUNNER
+from headway_sandbox import process
 from headway_sandbox.broker.pods import RUNNER_USER, USER
 
 PYTHON = os.path.realpath(sys.executable)
@@ -30,14 +31,22 @@ def scope() -> str:
 
 def as_user(user: int, *command: str, namespace: bool = False) -> list[str]:
     """A command line that runs as `user`, with no rights; `namespace`: as the first process of a new one."""
-    apart = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"] if namespace else []
+    apart = ["unshare", "--pid", "--fork", "--mount-proc"] if namespace else []
     rights = ["--clear-groups", "--no-new-privs", "--bounding-set=-all", "--inh-caps=-all"]
     return [*apart, "setpriv", f"--reuid={user}", f"--regid={user}", *rights, *command]
 
 
+def kill_runner(server: Server) -> None:
+    """End it from outside, as the kernel does where memory is out."""
+    assert server.beside is not None
+    for pid in process.living(server.beside.pid):
+        process.kill(pid)
+    server.beside.wait(timeout=10)
+
+
 @contextmanager
 def walled(environment: str, entrypoint: str) -> Iterator[Server]:
-    """A server with its runner; `environment` is the source of the module `walled`."""
+    """A server with its runner, not awaited; `environment` is the source of the module `walled`."""
     folder = Path(tempfile.mkdtemp())
     shared, work = folder / "shared", folder / "work"
     try:
@@ -55,12 +64,11 @@ def walled(environment: str, entrypoint: str) -> Iterator[Server]:
         }
         command = as_user(RUNNER_USER, PYTHON, "-S", "-m", "headway_sandbox.runner", namespace=True)
         with (folder / "runner.log").open("wb") as log:
-            runner = subprocess.Popen(command, env=variables, stderr=log)
+            server.beside = subprocess.Popen(command, env=variables, stderr=log)
         try:
-            yield server.start()
+            yield server
         finally:
             server.close()
-            runner.kill()
-            runner.wait(timeout=10)
+            kill_runner(server)
     finally:
         shutil.rmtree(folder)

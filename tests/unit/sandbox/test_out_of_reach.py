@@ -16,6 +16,7 @@ import walled_runner
 from hostile_code import CAREFUL, HOSTILE, STAYS, WALLED
 from sandbox_server import Server
 
+from headway_api.exits import PERMANENT
 from headway_api.sandbox_api import AgentRequest
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes processes of two other users")
@@ -67,7 +68,7 @@ def beside() -> Iterator[Server]:
 def apart() -> Iterator[Server]:
     """A server and a runner as a pod has them."""
     with walled_runner.walled(WALLED, "walled:Walled") as server:
-        yield server
+        yield server.start()
 
 
 def test_code_of_the_servers_own_user_cannot_read_it(beside: Server) -> None:
@@ -153,3 +154,36 @@ def test_no_process_of_an_agent_outlives_it(apart: Server) -> None:
         assert time.monotonic() < ends
     assert (state["exit_code"], state["output"]) == (0, "left\ndone\n")
     assert judged(apart, "42") == 1.0
+
+
+@AS_ROOT
+def test_an_agent_whose_runner_is_lost_is_a_fault_and_not_judged(apart: Server) -> None:
+    begun(apart)
+    request = AgentRequest(command=["sleep", "600"], episode={})
+    assert apart.post("/agent", request.model_dump(), token=SECRET)[0] == 200
+    walled_runner.kill_runner(apart)
+    ends = time.monotonic() + 30
+    while (answer := apart.post("/agent/wait", {"seconds": 5}, token=SECRET))[0] == 200:
+        assert time.monotonic() < ends
+    assert (answer[0], answer[1]["reason"]) == (500, "RunnerLost")
+    judgement = apart.post("/finish", {"messages": [], "truncated": False}, token=SECRET)
+    assert (judgement[0], judgement[1]["reason"]) == (500, "RunnerLost")
+
+
+@AS_ROOT
+def test_a_runner_ends_with_a_server_that_cannot_start() -> None:
+    """A pod has failed once all its containers have ended."""
+    with walled_runner.walled(WALLED, "walled:Missing") as server:
+        assert server.beside is not None
+        assert server.process.wait(timeout=30) == PERMANENT
+        server.beside.wait(timeout=60)
+
+
+@AS_ROOT
+def test_a_runner_ends_with_its_server_and_all_that_it_runs(apart: Server) -> None:
+    begun(apart)
+    request = AgentRequest(command=["python3", "-S", "-c", f"{STAYS}; time.sleep(600)"], episode={})
+    assert apart.post("/agent", request.model_dump(), token=SECRET)[0] == 200
+    apart.process.kill()
+    assert apart.beside is not None
+    apart.beside.wait(timeout=60)

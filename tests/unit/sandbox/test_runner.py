@@ -40,7 +40,7 @@ def test_a_command_is_fed_heard_and_waited_for() -> None:
     code = "import sys; data = sys.stdin.read(); print(len(data)); print('no', file=sys.stderr); sys.exit(3)"
     done = python(code, stdin="x" * 3_000_000)
     assert (done.code, done.stdout, done.stderr) == (3, "3000000\n", "no\n")
-    assert not (done.timed_out or done.truncated)
+    assert (done.timed_out, done.truncated) == (False, False)
     assert runner.run(["cat"], stdin=b"\xff").stdout == "\N{REPLACEMENT CHARACTER}"
 
 
@@ -134,14 +134,14 @@ def test_no_link_and_no_pipe_leads_elsewhere(work: Path) -> None:
 
 def test_without_a_runner_the_field_is_named() -> None:
     runner.close()
-    with pytest.raises(NoRunner, match="set spec.environment.sandbox.runsCode: true"):
+    with pytest.raises(NoRunner, match=r"set spec\.environment\.sandbox\.runsCode: true"):
         runner.run(["true"])
 
 
 def test_a_runner_that_has_ended_is_said_to_have() -> None:
     with pytest.raises(Lost, match="has ended"):
         python("import os; os.kill(os.getppid(), 9)")
-    with pytest.raises(Lost, match="spec.environment.sandbox.resources"):
+    with pytest.raises(Lost, match=r"spec\.environment\.sandbox\.resources"):
         runner.run(["true"])
 
 
@@ -163,5 +163,5 @@ def test_a_runner_of_the_servers_own_user_is_refused(tmp_path: Path) -> None:
 
 def test_a_runner_that_does_not_come_is_not_awaited_for_ever(tmp_path: Path) -> None:
     path = str(tmp_path / "socket")
-    with pytest.raises(Lost, match="has not connected within 0.1 s"):
+    with pytest.raises(Lost, match=r"has not connected within 0\.1 s"):
         client.accept(client.listen(path), path, 0.1)
