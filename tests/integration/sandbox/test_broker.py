@@ -47,7 +47,9 @@ def namespace(cluster: Any) -> Iterator[str]:
         cluster.kubectl(
             "apply", "--server-side", "-f", str(ROOT / "crds" / "rltrainingjobs.headway.dev.yaml")
         )
-        cluster.kubectl("wait", "--for=condition=Established", "crd/rltrainingjobs.headway.dev")
+        established = ("wait", "--for=condition=Established", "crd/rltrainingjobs.headway.dev")
+        # For a moment it has no conditions at all, and kubectl does not wait for any.
+        cluster.wait_until("the kind", lambda: cluster.attempt(*established).returncode == 0)
     yield name
     cluster.kubectl("delete", "namespace", name, "--wait=false")
 
@@ -250,3 +252,30 @@ async def test_code_of_the_models_reaches_nothing_of_its_judge(
             *("grep", "-E", "^(Uid|CapEff|CapBnd|NoNewPrivs|Seccomp):", "/proc/1/status"),
         )
         assert [line.split()[1] for line in rights.splitlines()] == ["65533", "0" * 16, "0" * 16, "1", "2"]
+
+
+EVIL = """
+import http.server
+
+class Evil(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("Content-Length", "2")
+        self.end_headers()
+        self.wfile.write(b"[]")
+
+http.server.ThreadingHTTPServer(("", 8080), Evil).serve_forever()
+"""
+
+
+async def test_a_pod_that_answers_otherwise_ends_itself_alone(
+    cluster: Any, namespace: str, image: str, job: Any
+) -> None:
+    held, template = with_module("evil", EVIL)
+    cluster.apply({**held, "metadata": {"name": "evil", "namespace": namespace}})
+    sandbox = {"podTemplate": template, "warmPool": {"min": 1, "max": 1}}
+    async with rig.running(cluster.kubeconfig, job(image, entrypoint="evil:Evil", sandbox=sandbox)) as broker:
+        state = await broker.until(lambda state: state.problem is not None, 120)
+        assert state.problem is not None
+        assert (state.problem.reason, state.problem.field) == ("SandboxUnfit", "spec.environment.image")
+        assert (await broker.call("GET", "/healthz"))[0] == 200
