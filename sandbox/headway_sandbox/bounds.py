@@ -101,8 +101,11 @@ def deeper(value: object) -> bool:
 
 
 def within(number: float, most: float) -> bool:
-    """Whether a number is finite and at most `most` from 0."""
-    return math.isfinite(number) and abs(number) <= most
+    """Whether a number is finite, as a float too, and at most `most` from 0."""
+    try:
+        return math.isfinite(number) and abs(number) <= most
+    except OverflowError:
+        return False
 
 
 def text(value: str) -> str:

@@ -63,7 +63,7 @@ class Session:
         """`sweep` ends all that was run on the model's behalf; it raises where something is left."""
         self._environment = create()
         self._sweep = sweep
-        self._busy = _thread.allocate_lock()
+        self._busy, self._binding = _thread.allocate_lock(), _thread.allocate_lock()
         self._lease: str | None = None
         self._token: str | None = None
         self._deadline: float | None = None
@@ -87,7 +87,7 @@ class Session:
         """
         lease, token, deadline = text_in(body, "lease"), text_in(body, "token"), number_in(body, "deadline")
         seconds = number_in(body, "seconds") if "seconds" in body else math.inf
-        with self._busy:
+        with self._binding:  # and not `_busy`: nobody who asks waits for a tool
             if self._lease is None:
                 self._lease, self._token, self._deadline = lease, token, deadline
                 faulthandler.dump_traceback_later(max(deadline - time.time(), 0.001), exit=True)
@@ -309,6 +309,6 @@ def is_list_of(value: object, *kinds: type) -> bool:
 def number_in(body: Mapping[str, Any], name: str) -> float:
     """A number member of a request."""
     value = body.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not bounds.within(value, math.inf):
         raise Refusal(400, "MalformedRequest", f"{name} must be a number")
     return float(value)

@@ -133,6 +133,43 @@ def test_code_in_the_runner_cannot_reach_the_servers_files(apart: Server) -> Non
         assert (status, says in body["content"]) == (200, True), body
 
 
+PORT = """
+import socket, sys
+places = [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET, "")]
+for family, address in [*places, (socket.AF_INET6, "::1"), (socket.AF_INET6, "")]:
+    with socket.socket(family) as thief:
+        for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
+            thief.setsockopt(socket.SOL_SOCKET, option, 1)
+        try:
+            thief.bind((address, int(sys.argv[1])))
+            thief.listen()
+            print("taken", address)
+        except OSError as error:
+            print(type(error).__name__)
+"""
+
+
+@AS_ROOT
+def test_code_in_the_runner_cannot_take_the_servers_port(apart: Server) -> None:
+    """They share the pod's network: who listened there would be told the lease's token, and judge."""
+    begun(apart)
+    assert "taken" not in python(apart, PORT, str(apart.port))["out"]
+
+
+@AS_ROOT
+def test_code_in_the_runner_is_told_nothing_at_the_servers_port(apart: Server) -> None:
+    begun(apart)
+    code = f"""
+import http.client, json
+for path in ("/finish", "/tool", "/reset", "/agent", "/lease"):
+    server = http.client.HTTPConnection("127.0.0.1", {apart.port}, timeout=20)
+    body = {{"lease": "mine", "token": "mine", "deadline": 4e9}}
+    server.request("POST", path, json.dumps(body), {{"Authorization": "Bearer guess"}})
+    print(server.getresponse().status)
+"""
+    assert python(apart, code)["out"].split() == ["401", "401", "401", "401", "409"]
+
+
 @AS_ROOT
 def test_the_judgement_finds_no_process_that_left_its_session(apart: Server) -> None:
     begun(apart)
