@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from headway_api.records import Record
 
@@ -99,13 +99,7 @@ class Health(Record):
 
     lease: str | None = Field(min_length=1, max_length=MAX_LEASE_NAME)
     deadline: float | None = Field(gt=0, allow_inf_nan=False)
-    """Unix time."""
-
-    @model_validator(mode="after")
-    def _both_or_neither(self) -> Health:
-        if (self.lease is None) != (self.deadline is None):
-            raise ValueError("a lease and its deadline come together")
-        return self
+    """Unix time; None where the lease is."""
 
 
 class Challenge(Record):

@@ -38,8 +38,10 @@ async def health(http: aiohttp.ClientSession, url: str, token_of: Callable[[str]
     if status != 200:
         raise aiohttp.ClientError(f"/healthz answers {status}")
     said = Health.model_validate(document)
-    if said.lease is None or said.deadline is None:
+    if said.lease is None and said.deadline is None:
         return said
+    if said.lease is None or said.deadline is None:
+        raise ValueError("a lease and its deadline come together")
     if said.deadline > time.time() + MAX_LEASE_SECONDS + CLOCKS_APART_SECONDS:
         raise ValueError(f"the deadline {said.deadline:g} is later than that of any lease")
     challenge = Challenge(challenge=proof.challenge())
