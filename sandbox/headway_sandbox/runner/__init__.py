@@ -9,7 +9,7 @@
         return done.stdout + done.stderr
 
 `spec.environment.sandbox.runsCode: true` puts a second container beside the server's, from the same image.
-It runs as another user, in a PID namespace and on files of its own (docs/adr/0028). What a command does
+It runs as another user, in a PID namespace and on files of its own (docs/adr/0030). What a command does
 there cannot touch the server's memory, variables, descriptors or files. What it says is the model's word:
 hold it against what the environment knows itself.
 
