@@ -56,6 +56,10 @@ class Limits:
         file_bytes: int | None = None,
         output_bytes: int = OUTPUT_BYTES,
     ) -> None:
+        """Raises ValueError for a limit that is not above 0."""
+        given = (memory_bytes, cpu_seconds, file_bytes, output_bytes)
+        if any(most is not None and most <= 0 for most in given):
+            raise ValueError("a limit must be above 0; leave it out for none")
         self.memory_bytes = memory_bytes
         """Address space of each of its processes. None: the container's memory limit alone."""
         self.cpu_seconds = cpu_seconds

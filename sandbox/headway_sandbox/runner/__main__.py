@@ -115,14 +115,10 @@ class Daemon:
             )
             started.returncode = 0  # it is the reaper that waits for it
             self._started.set()
-            for name, most in request["limits"].items():
-                if most is not None:
-                    _, hard = resource.prlimit(started.pid, LIMITS[name])
-                    bound = most if hard == resource.RLIM_INFINITY else min(most, hard)
-                    resource.prlimit(started.pid, LIMITS[name], (bound, bound))
             try:
+                bound(started.pid, request["limits"])
                 socket.send_fds(channel, [json.dumps({"started": started.pid}).encode()], ours)
-            except OSError:
+            except (OSError, ValueError):
                 process.kill(started.pid, group=True)
                 raise
             self._commands[started.pid] = channel
@@ -200,6 +196,15 @@ class Daemon:
 
     def _sweep(self, channel: socket.socket, _: Mapping[str, Any]) -> None:
         answer(channel, {"left": process.sweep(everything=os.getpid() == 1)})
+
+
+def bound(pid: int, limits: Mapping[str, int | None]) -> None:
+    """Limit a process that has just started; a hard limit of the container's stays where it is lower."""
+    for name, most in limits.items():
+        if most is not None:
+            _, hard = resource.prlimit(pid, LIMITS[name])
+            lower = most if hard == resource.RLIM_INFINITY else min(most, hard)
+            resource.prlimit(pid, LIMITS[name], (lower, lower))
 
 
 def regular(path: str, most: int) -> bytes:

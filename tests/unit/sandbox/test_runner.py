@@ -92,6 +92,14 @@ def test_a_command_has_its_limits(work: Path) -> None:
     assert (work / "big").stat().st_size == 1000
 
 
+@pytest.mark.parametrize("name", ["memory_bytes", "cpu_seconds", "file_bytes", "output_bytes"])
+def test_a_limit_is_above_nothing(name: str) -> None:
+    """-1 would be none at all."""
+    for most in (0, -1):
+        with pytest.raises(ValueError, match="above 0"):
+            Limits(**{name: most})
+
+
 @pytest.mark.parametrize(
     ("command", "folder", "says"),
     [
