@@ -12,6 +12,7 @@ from headway_api import lora_targets
 from headway_api.exits import JobError
 from headway_api.spec.model import Lora, ModelSpec
 from headway_api.spec.training import RLTrainingJobSpec
+from headway_trainer import rope
 from headway_trainer.imports import lean
 
 DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -26,7 +27,8 @@ def load(folder: Path, spec: ModelSpec, seed: int) -> nn.Module:
 
     Raises:
         JobError: `ModelNotLoadable`, when the folder holds no causal language model that loads;
-            `LoraTargetsUnusable`, when a name among spec.model.lora.targets is of no linear module.
+            `LoraTargetsUnusable`, when a name among spec.model.lora.targets is of no linear module;
+            `RopeDependsOnLength`, when a row's log-probabilities would depend on other rows.
     """
     with lean():
         from transformers import AutoConfig, AutoModelForCausalLM
@@ -47,6 +49,7 @@ def load(folder: Path, spec: ModelSpec, seed: int) -> nn.Module:
             field="spec.model.base",
         ) from error
     model.config.use_cache = False
+    rope.fix(model, spec.context_length)
     lora = spec.effective_lora
     trained: nn.Module = model if lora is None else _with_adapter(model, lora, seed)
     return trained
