@@ -194,6 +194,12 @@ GUARD_RAILS: Final = (
         _clips_rows,
     ),
     GuardRail(
+        f"!{BY_ROW} || {ALGORITHM}.correction != 'bypass'",
+        "spec.algorithm.correction: bypass takes the servers' log-probabilities as old, and their rounding alone "
+        "puts most rows beyond bounds as narrow as GSPO's; set spec.algorithm.correction: none, or tis",
+        lambda spec: not _by_row(spec) or spec.algorithm.correction != "bypass",
+    ),
+    GuardRail(
         f"{ALGORITHM}.updatesPerBatch * (1 + {ALGORITHM}.maxStepsOffPolicy) <= {UPDATES}",
         "spec.algorithm.updatesPerBatch x (1 + maxStepsOffPolicy) is how many updates may come between a "
         f"token and its training; published runs stay within {UPDATES}: lower one of them",

@@ -69,7 +69,7 @@ def curve(state: State) -> list[Evaluation]:
 
 
 def best(evaluations: list[Evaluation]) -> Evaluation | None:
-    """The validation with the highest external score; the earlier one of equals."""
+    """The validation with the highest external score of those that lost few episodes; see `ranked`."""
     return next(iter(ranked(evaluations)), None)
 
 
