@@ -57,7 +57,9 @@ class Comparison:
         scores = {name: found for name in self.estimates if (found := self.estimate(name, HEADLINE))}
         lost = [self.estimate(name, "infra_error") for name in scores]
         fit = comparable([0.0 if share is None else share.value for share in lost])
-        return max(zip(fit, scores, strict=True), key=lambda e: (e[0], scores[e[1]].value), default=(True, None))[1]
+        return max(
+            zip(fit, scores, strict=True), key=lambda e: (e[0], scores[e[1]].value), default=(True, None)
+        )[1]
 
 
 def compare_all(

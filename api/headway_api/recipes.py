@@ -195,8 +195,8 @@ GUARD_RAILS: Final = (
     ),
     GuardRail(
         f"!{BY_ROW} || {ALGORITHM}.correction != 'bypass'",
-        "spec.algorithm.correction: bypass takes the servers' log-probabilities as old, and their rounding alone "
-        "puts most rows beyond bounds as narrow as GSPO's; set spec.algorithm.correction: none, or tis",
+        "spec.algorithm.correction: bypass takes the servers' log-probabilities as old, and their rounding "
+        "alone puts most rows beyond bounds as narrow as GSPO's; set spec.algorithm.correction: none, or tis",
         lambda spec: not _by_row(spec) or spec.algorithm.correction != "bypass",
     ),
     GuardRail(

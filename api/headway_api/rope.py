@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 LONG: Final = frozenset({"longrope", "su"})
-"""Kinds with one set of factors up to the length of pretraining and another beyond it; "su" is an old name."""
+"""Kinds with other factors beyond the length of pretraining than up to it; "su" is an old name."""
 
 
 def scalings(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

@@ -11,7 +11,9 @@ import gc
 import logging
 import math
 import os
+import runpy
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import _lru_cache_wrapper
 from pathlib import Path
@@ -37,6 +39,8 @@ PRECISION: Final[Mapping[torch.dtype, Mapping[str, Any]]] = {
 """What DeepSpeed is told of a model's number format. In bfloat16 sums of gradients, over micro-batches and
 over ranks, are float32: what is some 250 times smaller than the sum would be lost. Without ZeRO it cannot."""
 TAG: Final = "state"
+DATA_ALONE: Final = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+"""Torch's own switch, which overrules `weights_only=False` of a caller."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +171,10 @@ class Engine:
 
         The same number of ranks and the same ZeRO stage are needed; then training goes on bit for bit.
         """
-        path, state = self._engine.load_checkpoint(str(folder), tag=TAG, load_module_strict=not self._partial)
+        with data_alone():
+            path, state = self._engine.load_checkpoint(
+                str(folder), tag=TAG, load_module_strict=not self._partial
+            )
         if path is None:
             raise FileNotFoundError(f"no DeepSpeed checkpoint in {folder}")
         self.updates = int(state["updates"])
@@ -185,7 +192,8 @@ class Engine:
         config = self._engine._config
         config.load_universal_checkpoint = True
         try:
-            self._engine.load_checkpoint(str(folder), tag=tag, load_module_strict=not self._partial)
+            with data_alone():
+                self._engine.load_checkpoint(str(folder), tag=tag, load_module_strict=not self._partial)
         finally:
             config.load_universal_checkpoint = False
         self.updates = updates
@@ -262,6 +270,33 @@ class Engine:
             else:
                 whole = parameter.detach().to("cpu", copy=True)
             yield name, whole.contiguous()
+
+
+@contextmanager
+def data_alone() -> Iterator[None]:
+    """While it lasts, `torch.load` makes tensors, plain values and DeepSpeed's own records of them, and runs
+    nothing, though DeepSpeed asks it for any object."""
+    _import()
+    from deepspeed.runtime.fp16.loss_scaler import LossScaler
+    from deepspeed.runtime.zero.config import ZeroStageEnum
+    from deepspeed.utils.tensor_fragment import fragment_address
+
+    before = os.environ.get(DATA_ALONE)
+    os.environ[DATA_ALONE] = "1"
+    try:
+        with torch.serialization.safe_globals([fragment_address, LossScaler, ZeroStageEnum]):
+            yield
+    finally:
+        if before is None:
+            del os.environ[DATA_ALONE]
+        else:
+            os.environ[DATA_ALONE] = before
+
+
+def convert() -> None:
+    """Run DeepSpeed's conversion to its universal format on the arguments of this process."""
+    with data_alone():
+        runpy.run_module("deepspeed.checkpoint.ds_to_universal", run_name="__main__", alter_sys=True)
 
 
 def _put(piece: _Piece, tensor: Tensor, whole: Tensor) -> None:

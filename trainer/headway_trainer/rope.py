@@ -1,4 +1,4 @@
-"""Rotary embeddings whose factors depend on length: fixed when the model is loaded, as rollout servers fix them.
+"""Rotary embeddings whose factors depend on length: fixed when the model is loaded, as servers fix them.
 
 transformers chooses such factors anew for each micro-batch, by its longest row, so a row's log-probabilities
 would depend on its neighbours. vLLM chooses them once, by the context length that it starts with: longrope
@@ -93,8 +93,8 @@ def _fix(module: Any, layer_type: str | None, kind: str, context_length: int | N
         raise _refused(
             module,
             "servers read dynamic NTK otherwise than the learner beyond "
-            f"{boundary} tokens, or with {' or '.join(sorted(OF_OTHERS))}; set {FIELD} to at most {boundary}, "
-            "and use a base model whose config.json has neither parameter",
+            f"{boundary} tokens, or with {' or '.join(sorted(OF_OTHERS))}; set {FIELD} to at most "
+            f"{boundary}, and use a base model whose config.json has neither parameter",
         )
     with lean():
         from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
@@ -136,7 +136,10 @@ def _apart(module: Any, layer_type: str | None, frequencies: Tensor, scale: floa
         with torch.no_grad():
             kinds = {} if layer_type is None else {"layer_type": layer_type}
             cos, sin = module(torch.zeros(1, 1), positions[None], **kinds)
-        found += [(cos[0, :5] - expected.cos()[:5] * scale)[:4], (sin[0, :5] - expected.sin()[:5] * scale)[:4]]
+        found += [
+            (cos[0, :5] - expected.cos()[:5] * scale)[:4],
+            (sin[0, :5] - expected.sin()[:5] * scale)[:4],
+        ]
     return max(float(difference.abs().max()) for difference in found)
 
 

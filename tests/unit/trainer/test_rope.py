@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_layout import COMMON, CPU, made, rows_of
+from random_models import COMMON, CPU, made, rows_of
 
 from headway_api.exits import JobError
 from headway_api.rope import own_length
@@ -25,13 +25,13 @@ MIXED = (31, 9, 9)
 """Lengths of rows, some beyond the original length and some below."""
 
 
-def longrope(**settings: Any) -> Any:
-    """A Phi-3 of random weights, pretrained on 16 tokens and stretched to 64."""
+def longrope(original: int = ORIGINAL, **settings: Any) -> Any:
+    """A Phi-3 of random weights, pretrained on so many tokens and stretched to 64."""
     scaling = {"rope_type": "longrope", "rope_theta": THETA, "short_factor": SHORT, "long_factor": LONG}
     return made(
         "Phi3",
         max_position_embeddings=LONGEST,
-        original_max_position_embeddings=ORIGINAL,
+        original_max_position_embeddings=original,
         rope_parameters=scaling | settings,
     )
 
@@ -42,7 +42,7 @@ def dynamic(**settings: Any) -> Any:
 
 
 def by_formula(factors: list[float] | None, scale: float, kind: str = "Phi3") -> Any:
-    """The same weights with plain rotations: of pair i by position / (factor_i theta^(2i/d)), times `scale`."""
+    """The same weights; pair i turns by position / (factor_i theta^(2i/d)), and is multiplied by `scale`."""
     plain = {"rope_type": "default", "rope_theta": THETA}
     model = made(kind, max_position_embeddings=LONGEST, rope_parameters=plain)
     pairs = np.arange(HEAD // 2)
@@ -138,8 +138,9 @@ def test_the_proof_has_a_row_beyond_the_original_length() -> None:
 
 
 def test_the_proof_sees_factors_that_change_with_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = longrope()
-    monkeypatch.setattr(rope, "proof_length", lambda model, most: ORIGINAL + 15)
+    """A row of 23 tokens beside one that is longer than the original length."""
+    model = longrope(original=30)
+    monkeypatch.setattr(rope, "proof_length", lambda model, most: 31)
     choice = choose(Policy(model, model, temperature=1.0), CPU, quadratic=0.0)
     assert choice.why.endswith("packed rows differ from each alone")
 
