@@ -322,8 +322,11 @@ def _import() -> Any:
     with lean():
         import deepspeed
         import deepspeed.ops
+        from deepspeed.runtime.zero.config import ZeroStageEnum
         from deepspeed.utils import logger
 
+    # Python 3.11 pickles an enum as a call of getattr, which whoever reads data alone must not make.
+    ZeroStageEnum.__reduce_ex__ = lambda self, protocol: (type(self), (self.value,))
     logger.setLevel(logging.WARNING)
     # Its shared-memory collectives are compiled at first use (27 s and a compiler); gloo does as well here.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
