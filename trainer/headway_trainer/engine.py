@@ -73,9 +73,23 @@ def configuration(spec: DeepSpeed, optimizer: OptimizerSpec, dtype: torch.dtype)
     }
 
 
-def learning_rate(optimizer: OptimizerSpec, update: int) -> float:
-    """Step size of the `update`-th optimizer step (from 0): a line up to `warmupSteps`, then constant."""
-    return optimizer.learning_rate * min(1.0, (update + 1) / max(1, optimizer.warmup_steps))
+def learning_rate(optimizer: OptimizerSpec, update: int, horizon: int) -> float:
+    """Step size of the `update`-th optimizer step (from 0): a line up to `warmupSteps`, then as `schedule`
+    says.
+
+    It is a function of these alone, so one that resumes, or goes back, has the rates that it would have had;
+    and it is in proportion to `learningRate`, which a remedy may lower.
+
+    Args:
+        horizon: optimizer steps, warm-up included, at which a schedule ends that does not say so itself.
+    """
+    warmup, schedule = optimizer.warmup_steps, optimizer.schedule
+    if update < warmup or schedule.decay == "constant":
+        return optimizer.learning_rate * min(1.0, (update + 1) / max(1, warmup))
+    length = max(1, (schedule.decay_steps or horizon) - warmup)
+    done, final = min(1.0, (update - warmup) / length), schedule.final_share or 0.0
+    left = 1 - done if schedule.decay == "linear" else (1 + math.cos(math.pi * done)) / 2
+    return optimizer.learning_rate * (final + (1 - final) * left)
 
 
 @dataclass(frozen=True)
@@ -98,8 +112,10 @@ class _Piece:
 class Engine:
     """A model with its optimizer, spread over the ranks."""
 
-    def __init__(self, model: nn.Module, spec: DeepSpeed, optimizer: OptimizerSpec, ranks: Ranks) -> None:
-        """Collective: every rank calls it with the same model."""
+    def __init__(
+        self, model: nn.Module, spec: DeepSpeed, optimizer: OptimizerSpec, ranks: Ranks, horizon: int = 0
+    ) -> None:
+        """Collective: every rank calls it with the same model. `horizon` is as for `learning_rate`."""
         deepspeed = _import()
         deepspeed.init_distributed(verbose=False)
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -123,6 +139,7 @@ class Engine:
         self._stage = spec.zero_stage
         self.optimizer = optimizer
         """Its learning rate may be set to another one between two steps; the rest is fixed."""
+        self._horizon = horizon
         self._ranks = ranks
         self.model = model
         self.updates = 0
@@ -138,7 +155,7 @@ class Engine:
 
     def step(self) -> Update:
         """Clip, step and clear the gradient; collective."""
-        rate = learning_rate(self.optimizer, self.updates)
+        rate = learning_rate(self.optimizer, self.updates, self._horizon)
         for group in self._engine.optimizer.param_groups:
             group["lr"] = rate
         self._engine.step()

@@ -134,6 +134,7 @@ class Learner:
                     rows,
                     ranks=self._ranks,
                     max_tokens=parts.max_tokens,
+                    seed=self._spec.seed,
                 )
                 for rows in rows_of_steps
             ]

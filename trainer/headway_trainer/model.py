@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +26,8 @@ def load(folder: Path, spec: ModelSpec, seed: int) -> nn.Module:
     """The model to train, on the CPU; frozen but for the adapter where there is one.
 
     Dropout is switched off: the sampler has none, and a log-probability taken with dropout is not that of
-    the policy that sampled. The adapter's initial weights are a function of `seed`.
+    the policy that sampled. That of an adapter acts in `dropping` alone.
+    The adapter's initial weights are a function of `seed`.
 
     Raises:
         JobError: `ModelNotLoadable`, when the folder holds no causal language model that loads;
@@ -82,6 +86,34 @@ def save_memory(model: nn.Module) -> None:
             module.training = True
 
 
+@contextmanager
+def dropping(model: nn.Module, *draw: int) -> Iterator[None]:
+    """While it lasts, the adapter's dropout acts, where it has any: for a forward pass with gradients.
+
+    Args:
+        draw: what the dropped inputs are a function of. Without dropout nothing is drawn.
+    """
+    modules = _dropouts(model)
+    if modules:
+        torch.manual_seed(int.from_bytes(sha256(repr(draw).encode()).digest()[:8], "big", signed=True))
+    try:
+        for module in modules:
+            module.training = True
+        yield
+    finally:
+        for module in modules:
+            module.training = False
+
+
+def _dropouts(model: nn.Module) -> list[nn.Dropout]:
+    """Those of an adapter."""
+    return [
+        module
+        for path, module in model.named_modules()
+        if isinstance(module, nn.Dropout) and ".lora_dropout." in path
+    ]
+
+
 def vocabulary(model: nn.Module) -> int:
     """Number of token ids the model knows."""
     config: Any = model.config
@@ -130,12 +162,13 @@ def _with_adapter(model: nn.Module, lora: Lora, seed: int) -> nn.Module:
         lora_alpha=lora.alpha,
         # By their paths: PEFT takes names that experts have for the experts, and "all-linear" for them too.
         target_modules=sorted(lora_targets.matched(lora.targets, [*modules, *head]) or modules),
-        lora_dropout=0.0,
+        lora_dropout=lora.dropout,
+        use_rslora=lora.rs_lora,
         bias="none",
         task_type="CAUSAL_LM",
     )
     try:
-        return get_peft_model(model, config, adapter_name=ADAPTER, autocast_adapter_dtype=False)
+        adapted: nn.Module = get_peft_model(model, config, adapter_name=ADAPTER, autocast_adapter_dtype=False)
     except ValueError as error:
         raise JobError(
             "LoraTargetsUnusable",
@@ -143,3 +176,6 @@ def _with_adapter(model: nn.Module, lora: Lora, seed: int) -> nn.Module:
             f"others of {lora_targets.ends(modules)}",
             field=lora_targets.FIELD,
         ) from error
+    for module in _dropouts(adapted):
+        module.training = False  # see `dropping`
+    return adapted

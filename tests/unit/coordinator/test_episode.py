@@ -280,9 +280,7 @@ async def test_an_episode_that_was_slow_by_itself_is_truncated_and_judged(
     assert began <= answered[0]
 
 
-@pytest.mark.parametrize(
-    ("where", "texts"), [("POST /reset", [CALL]), ("POST /finish", [ANSWER]), ("", [])]
-)
+@pytest.mark.parametrize(("where", "texts"), [("POST /reset", [CALL]), ("POST /finish", [ANSWER]), ("", [])])
 async def test_what_hangs_outside_the_agents_turns_is_an_infra_error(
     tok: Any, monkeypatch: pytest.MonkeyPatch, where: str, texts: list[str]
 ) -> None:
