@@ -174,7 +174,7 @@ GUARD_RAILS: Final = (
         f"1 + {ALGORITHM}.maxStepsOffPolicy) <= {UNBOUNDED_UPDATES}",
         "spec.algorithm.maxStepsOffPolicy: importance_sampling does not bound the ratio, which grows with "
         "every update between a token and its training; keep updatesPerBatch x (1 + maxStepsOffPolicy) "
-        f"within {UNBOUNDED_UPDATES} (updatesPerBatch with {' and '.join(CAPPED)}), or use ppo",
+        f"within {UNBOUNDED_UPDATES} (updatesPerBatch with a capped correction), or use ppo",
         _bounded_or_fresh,
     ),
     GuardRail(

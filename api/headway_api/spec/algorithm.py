@@ -228,7 +228,7 @@ class AlgorithmSpec(SpecModel):
         Rule(
             f"!has(self.correctionCap) || self.correction in {_listed(CAPPED)} || "
             f"!(self.correction in {_listed(CORRECTIONS)})",
-            f"spec.algorithm.correctionCap is heeded by {' and '.join(CAPPED)} alone; remove it",
+            f"spec.algorithm.correctionCap is heeded by {', '.join(CAPPED)} alone; remove it",
             lambda self: (
                 self.correction_cap is None or self.correction in CAPPED or self.correction not in CORRECTIONS
             ),
