@@ -114,13 +114,17 @@ def test_another_adapter_is_refused(place: Place, changes: dict[str, Any], words
     assert words in place.adapter(**changes).refusal(**LORA)
 
 
-def test_an_adapter_with_rslora_goes_with_a_job_that_has_it(place: Place) -> None:
-    scaled = {"lora": {"rank": 4, "alpha": 8, "rsLora": True}}
-    assert place.adapter(use_rslora=True).described().fetch(**scaled).adapter
-    assert "was trained without rsLoRA; set spec.model.lora.rsLora: false" in place.adapter().refusal(
-        **scaled
-    )
-    assert place.adapter(use_rslora=True).described().fetch(**FULL).adapter  # merged by its own scale
+SCALED = {"lora": {"rank": 4, "alpha": 8, "rsLora": True}}
+
+
+@pytest.mark.parametrize("training", [SCALED, FULL], ids=["trained on", "merged"])
+def test_an_adapter_with_rslora_goes_with_a_job_that_has_it(place: Place, training: dict[str, Any]) -> None:
+    assert place.adapter(use_rslora=True).described().fetch(**training).adapter
+
+
+def test_an_adapter_without_rslora_is_refused_by_a_job_that_has_it(place: Place) -> None:
+    said = place.adapter().refusal(**SCALED)
+    assert "was trained without rsLoRA; set spec.model.lora.rsLora: false" in said
 
 
 def test_an_adapter_of_the_hub_is_known_by_the_hubs_name(place: Place) -> None:
