@@ -127,7 +127,7 @@ def write_model(folder: Path, *, seed: int = 0, tied: bool = True, scale: float 
     return folder
 
 
-def write_stretched_model(folder: Path, *, original: int = 40, longest: int = 128) -> Path:
+def write_stretched_model(folder: Path, *, original: int = 64, longest: int = 256) -> Path:
     """The same of Phi-3's shape, pretrained on `original` tokens and stretched to `longest` by longrope."""
     import torch
     from transformers import Phi3Config, Phi3ForCausalLM, PreTrainedTokenizerFast

@@ -40,7 +40,6 @@ def sampled_group(
     group_id: str,
     temperature: float,
     prompt_tokens: int = 20,
-    length: int = LENGTH,
 ) -> GroupRecord:
     """Episodes of two turns, sampled by vLLM; the reward is the share of even token ids."""
     rng = random.Random(group_id)
@@ -53,7 +52,7 @@ def sampled_group(
                 model,
                 tokens,
                 temperature=temperature,
-                max_tokens=length,
+                max_tokens=LENGTH,
                 ignore_eos=True,
                 seed=rng.randrange(2**31),
             )
@@ -74,7 +73,7 @@ def sampled_group(
                 index=index,
                 attempt=100,
                 outcome=Outcome.COMPLETED,
-                reward=even / (TURNS * length) + index * 1e-3,
+                reward=even / (TURNS * LENGTH) + index * 1e-3,
                 messages=[],
                 turns=[],
                 rows=[Row(tokens=tokens, mask=mask, logprobs=logprobs, versions=spans)],
@@ -107,13 +106,13 @@ async def test_on_policy_every_ratio_is_one(
     await on_policy(tmp_path, model, training, temperature)
 
 
-@pytest.mark.parametrize("context", [128, 40], ids=["long factors", "short factors"])
+@pytest.mark.parametrize("context", [256, 64], ids=["long factors", "short factors"])
 async def test_of_a_stretched_model_every_ratio_is_one(
     tmp_path: Path, stretched_model: Path, context: int
 ) -> None:
-    """Longrope takes other factors beyond 40 tokens; rows have 49, or 28 where there is room for 40."""
+    """Longrope takes other factors beyond 64 tokens; rows have 69, or 49 where there is room for 64."""
     training = {"full": {}, "contextLength": context}
-    await on_policy(tmp_path, stretched_model, training, 1.0, prompt=20 if context > 49 else 5)
+    await on_policy(tmp_path, stretched_model, training, 1.0, prompt=40 if context > 64 else 20)
 
 
 async def on_policy(
@@ -153,7 +152,6 @@ async def on_policy(
                         f"t000-{n:06d}",
                         temperature,
                         prompt,
-                        LENGTH if prompt == 20 else 9,
                     )
                     for n in range(step * GROUPS, (step + 1) * GROUPS)
                 ]
