@@ -241,6 +241,16 @@ def test_a_model_that_makes_up_tools_does_not_make_up_measures_without_end() -> 
     assert len(named) == TOOLS_NAMED
 
 
+def test_a_tool_with_a_name_without_end_does_not_make_a_measure_with_one() -> None:
+    calls = [{"id": str(i), "function": {"name": name}} for i, name in enumerate(["x" * 9000, "x" * 64, ""])]
+    record = sealed("v0-0", turns=1).model_copy(
+        update={"messages": [{"role": "assistant", "content": "", "tool_calls": calls}]}
+    )
+    tries = as_tries([(0, record)])
+    named = {name: m.sample(tries).mean for name, m in catalogue(tries, [1]).items() if "tool_calls_" in name}
+    assert named == {f"tool_calls_{'x' * 64}": 2.0, "tool_calls__": 1.0}
+
+
 def test_the_gate_judges_any_measure_by_its_name() -> None:
     named = {"tuned": samples(as_tries(FOUND), MEASURES), "base": samples(as_tries(records(2)), MEASURES)}
     for metric in recount(FOUND).keys() - {"cost_total"}:
