@@ -6,6 +6,7 @@ import re
 from datetime import date
 from decimal import Decimal
 from itertools import combinations
+from pathlib import Path
 from statistics import fmean
 
 import numpy as np
@@ -273,3 +274,11 @@ def test_a_gate_takes_the_measures_there_are() -> None:
         for stem in ("pass_at", "pass_power")
         for suffix in ("", "_by_reward")
     }
+
+
+def test_the_documentation_defines_every_measure() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "evaluation.md").read_text()
+    for measure in (*MEASURES, "cost_total"):
+        name = re.sub(r"^(metric|tool_calls)_.*", r"\1_{NAME}", re.sub(r"_\d+(?=$|_by)", "_{k}", measure))
+        written = name.replace("metric_{NAME}", "metric_{field}").replace("{NAME}", "{tool}")
+        assert re.search(rf"^\|.*`{re.escape(written)}`.* \| ", page, re.MULTILINE), written
