@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from a_job import manifest as published
 from a_job import report
 from an_evaluation import spec
+from toy_tokenizer import tokenizer
 
 from headway_api.artifacts import Layout
 from headway_api.sandbox_api import ResetReply
@@ -84,3 +86,33 @@ def test_a_fault_of_a_model_names_a_field_that_the_spec_has(tmp_path: Path, name
     with pytest.raises(CandidateFault) as raised:
         readable(resolved, of, first, FileStore(), tmp_path / "cache")
     assert (raised.value.reason, raised.value.field) == ("TokenizerUnusable", field)
+
+
+@pytest.mark.parametrize("family", ["", "qwen3"])
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ raise_exception('System role not supported') }}",
+        "{% for message in %}",
+        "{{ messages[0].nothing.at_all }}",
+        "{{ 1 / 0 }}",
+    ],
+)
+def test_a_template_that_takes_no_such_prompt_names_the_field(
+    tmp_path: Path, template: str, family: str
+) -> None:
+    """Templates raise what their authors like; the other candidates go on."""
+    base = tmp_path / "model"
+    tokenizer(base, template).save_pretrained(base)
+    (base / "config.json").write_text(
+        json.dumps({"max_position_embeddings": 512} | ({"model_type": family} if family else {}))
+    )
+    of = spec(candidates=[{"name": "plain", "model": {"base": f"file://{base}"}}])
+    resolved = ResolvedCandidate.model_validate(
+        {"name": "plain", "kind": "Model", "base": f"file://{base}", "dtype": "float32", "serverSet": 0}
+    )
+    first = ResetReply(messages=[{"role": "system", "content": "Be brief."}], tools=[])
+    with pytest.raises(CandidateFault, match="chat template does not take how an episode begins") as raised:
+        readable(resolved, of, first, FileStore(), tmp_path / "cache")
+    assert raised.value.reason == "ChatTemplateUnusable"
+    assert raised.value.field == "spec.candidates[plain].model.base"

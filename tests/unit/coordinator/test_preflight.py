@@ -114,6 +114,7 @@ def test_a_context_longer_than_the_models_is_refused(folder: Path) -> None:
         (b'{"max_position_embeddings": 51', "ModelNotLoadable"),
         (b"\xff\xfe\x00", "ModelNotLoadable"),
         (b"[]", "ModelNotLoadable"),
+        (b'{"max_position_embeddings": 1e999}', "ModelNotLoadable"),
         (b'{"max_position_embeddings": "many"}', "ModelNotLoadable"),
     ],
 )
