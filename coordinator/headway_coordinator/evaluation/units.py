@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import logging
 import os
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 import aiohttp
 
+from headway_api import logs
 from headway_api.config import EvalConfig
+from headway_api.exits import JobError
 from headway_api.records import EpisodeRecord, Purpose, WeightsManifest
 from headway_api.sandbox_api import ResetReply
 from headway_api.spec.evaluation import Candidate, RLEvalJobSpec
@@ -39,6 +44,10 @@ from headway_coordinator.gateway.turns import Backend, Places
 from headway_coordinator.room import Room
 from headway_coordinator.sandboxes import Broker
 from headway_coordinator.seeds import seed
+
+AGAIN_SECONDS: Final = 15.0
+"""Between two tries to fetch a model that could not be had."""
+_log = logging.getLogger(__name__)
 
 
 async def _once_ready(chat: EndpointChat, play: groups.Run, task: Task) -> EpisodeRecord:
@@ -128,7 +137,7 @@ class Units:
         for candidate in members:
             if self._is_wanted(candidate.name):
                 with self._fault_of(candidate.name):
-                    ready[candidate.name] = await asyncio.to_thread(self._prepare, candidate)
+                    ready[candidate.name] = await self._prepared(candidate)
         if not ready:
             yield {}
             return
@@ -142,6 +151,26 @@ class Units:
             finally:
                 for name in found:
                     del self.fleets[name]
+
+    async def _prepared(self, candidate: ResolvedCandidate) -> tuple[Readable, WeightsManifest]:
+        """What a candidate needs. A hub that does not answer is asked again: the other candidates go on.
+
+        Raises:
+            CandidateFault: it cannot be had, or not within `spec.pendingDeadlineSeconds`.
+        """
+        ends = time.monotonic() + self._spec.pending_deadline_seconds
+        while True:
+            try:
+                return await asyncio.to_thread(self._prepare, candidate)
+            except JobError as error:
+                said = error.termination
+                logs.event(
+                    _log, "model-not-had", level=logging.WARNING, candidate=candidate.name, error=said.message
+                )
+                if time.monotonic() > ends or not self._is_wanted(candidate.name):
+                    field = candidates.model_fields(candidate.name, self._spec)[0]
+                    raise CandidateFault(said.reason, said.message, said.field or field) from error
+            await asyncio.sleep(AGAIN_SECONDS)
 
     def _prepare(self, candidate: ResolvedCandidate) -> tuple[Readable, WeightsManifest]:
         manifest = candidates.manifest(candidate, self.store)

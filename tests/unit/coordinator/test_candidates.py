@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any, cast
 
+import huggingface_hub
 import pytest
 from a_job import manifest as published
 from a_job import report
-from an_evaluation import spec
+from an_evaluation import EvalJob, spec
+from huggingface_hub.errors import LocalEntryNotFoundError
 from toy_tokenizer import tokenizer
 
 from headway_api.artifacts import Layout
+from headway_api.config import EvalConfig
 from headway_api.sandbox_api import ResetReply
 from headway_api.status import ResolvedCandidate
 from headway_api.store import FileStore
+from headway_coordinator.evaluation import units
 from headway_coordinator.evaluation.candidates import manifest, readable
 from headway_coordinator.faults import CandidateFault
 
@@ -116,3 +121,30 @@ def test_a_template_that_takes_no_such_prompt_names_the_field(
         readable(resolved, of, first, FileStore(), tmp_path / "cache")
     assert raised.value.reason == "ChatTemplateUnusable"
     assert raised.value.field == "spec.candidates[plain].model.base"
+
+
+async def test_a_model_that_the_hub_does_not_give_ends_its_candidate_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: Any, **__: Any) -> None:
+        raise LocalEntryNotFoundError("Connection refused")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", away)
+    monkeypatch.setattr(units, "AGAIN_SECONDS", 0.01)
+    asked = [
+        {"name": "far", "model": {"base": "hf://acme/open"}},
+        {"name": "other", "model": {"base": "s3://b/m"}},
+    ]
+    job = EvalJob(tmp_path, spec(candidates=asked, pendingDeadlineSeconds=1))
+    evaluation, no = await job.coordinator(), cast(Any, None)
+    far = ResolvedCandidate.model_validate(
+        {"name": "far", "kind": "Model", "base": "hf://acme/open", "dtype": "float32", "serverSet": 0}
+    )
+    of = EvalConfig(name="job", namespace="ns", uid="uid", spec=job.spec, candidates=(far,))
+    made = units.Units(of, evaluation.state, no, "token", job.store, tmp_path, no, no, no, no, no)
+    await evaluation.run([*made.all(), job.unit("other")])
+    stages = {name: (each.stage, each.reason) for name, each in evaluation.state.candidates.items()}
+    assert stages == {"far": ("Failed", "ModelNotFetched"), "other": ("Complete", None)}
+    message = evaluation.state.candidates["far"].message
+    assert message is not None
+    assert message.startswith("spec.candidates[far].model.base: acme/open could not be fetched")
