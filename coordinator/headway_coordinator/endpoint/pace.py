@@ -98,9 +98,11 @@ def _number(value: str | None) -> float | None:
 def _date(value: str | None) -> float | None:
     try:
         found = None if value is None else parsedate_to_datetime(value)
-        return None if found is None else (found if found.tzinfo else _utc(found)).timestamp()
-    except (ValueError, OverflowError):
+    except (ValueError, OverflowError, TypeError):  # a year of twenty digits
         return None
+    if found is None:
+        return None
+    return (found if found.tzinfo else _utc(found)).timestamp()
 
 
 def _utc(found: datetime) -> datetime:
