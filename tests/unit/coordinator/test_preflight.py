@@ -228,6 +228,15 @@ async def test_an_environment_that_does_not_import_fails_for_good_in_its_own_wor
     assert bench.failed[0][0] == "Environment"
 
 
+async def test_a_reason_that_no_condition_takes_is_not_passed_on(folder: Path) -> None:
+    bench = Bench(spec(folder))
+    async with sandboxes() as (leases, box):
+        box.faults["POST /reset"] = fail(409, "bad reason: x", permanent=True)
+        with pytest.raises(JobError, match="bad reason: x") as caught:
+            await bench.environment(folder, leases)
+    assert caught.value.termination.reason == "SandboxUnavailable"
+
+
 @pytest.mark.parametrize("where", ["lease", "reset"])
 async def test_a_platform_that_fails_is_no_fault_of_the_job(folder: Path, where: str) -> None:
     bench = Bench(spec(folder, pendingDeadlineSeconds=2 if where == "lease" else 20))

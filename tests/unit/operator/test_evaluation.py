@@ -233,6 +233,16 @@ class TestStatus:
         world.carry_out()
         assert world.told("GatePassed")["status"] == "False", "the coordinator's word stands"
 
+    @pytest.mark.parametrize("reason", ["bad reason: x", "", "lower", "X" * 65, "Line\n"])
+    def test_it_fails_whatever_is_given_as_the_reason(self, reason: str) -> None:
+        """A sandbox may have made it up; no condition takes it, and the job would never end."""
+        world = evaluating()
+        world.gave_up("coordinator", reason, "the environment said so")
+        assert world.carry_out().ending
+        failed = world.told("Failed")
+        assert failed["reason"] == "ProcessFailed"
+        assert "the environment said so" in failed["message"]
+
     def test_it_is_complete_when_its_coordinator_is(self) -> None:
         world = evaluating()
         results = [{"name": "base", "state": "Complete"}, {"name": "other", "state": "Failed"}]
