@@ -242,7 +242,7 @@ def test_a_model_that_makes_up_tools_does_not_make_up_measures_without_end() -> 
     assert len(named) == TOOLS_NAMED
 
 
-def test_a_tool_with_a_name_without_end_does_not_make_a_measure_with_one() -> None:
+def test_a_tools_name_without_end_is_cut_in_measures() -> None:
     calls = [{"id": str(i), "function": {"name": name}} for i, name in enumerate(["x" * 9000, "x" * 64, ""])]
     record = sealed("v0-0", turns=1).model_copy(
         update={"messages": [{"role": "assistant", "content": "", "tool_calls": calls}]}

@@ -123,7 +123,7 @@ def test_a_template_that_takes_no_such_prompt_names_the_field(
     assert raised.value.field == "spec.candidates[plain].model.base"
 
 
-async def test_a_model_that_the_hub_does_not_give_ends_its_candidate_alone(
+async def test_a_hub_that_does_not_answer_ends_its_candidate_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(*_: Any, **__: Any) -> None:
