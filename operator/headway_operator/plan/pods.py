@@ -137,11 +137,12 @@ def _volumes(context: Context, process: Process) -> tuple[list[Json], list[Json]
         {"name": "tmp", "mountPath": "/tmp"},
         {"name": "cache", "mountPath": names.CACHE_DIR},
     ]
-    for number, (folder, (name, key)) in enumerate(process.files_from_secret.items()):
+    for folder, (secret_name, key) in process.files_from_secret.items():
+        name = f"{folder.rpartition('/')[2]}-secret"
         items = [{"key": key, "path": key}]
-        may_come = {"secretName": name, "items": items, "defaultMode": 0o440, "optional": True}
-        volumes.append({"name": f"secret-{number}", "secret": may_come})
-        mounts.append({"name": f"secret-{number}", "mountPath": folder, "readOnly": True})
+        may_come = {"secretName": secret_name, "items": items, "defaultMode": 0o440, "optional": True}
+        volumes.append({"name": name, "secret": may_come})
+        mounts.append({"name": name, "mountPath": folder, "readOnly": True})
     if process.shm:
         memory = {"medium": "Memory", "sizeLimit": context.platform.shm_size_limit}
         volumes.append({"name": "shm", "emptyDir": memory})
