@@ -173,7 +173,7 @@ def _lagging(history: History, then: int) -> Reading | None:
     rows = dict(history.validated(VALIDATED_ROWS))
     now = history.now
     trained = shift(history.recent(REWARD, WINDOW, until=then), history.recent(REWARD, WINDOW))
-    if trained is None or not {then, now} <= spreads.keys() & rows.keys() or not rows[then] * rows[now]:
+    if trained is None or not {then, now} <= spreads.keys() & rows.keys() or min(rows[then], rows[now]) <= 0:
         return None
     span = history.job.reward_span
     change = values[now] - values[then]
