@@ -162,7 +162,9 @@ class Recount:
         if self.report["gate"] is not None:
             gate = self.report["gate"]["spec"]
             failed = {each["name"] for each in self.report["candidates"] if each["state"] == "Failed"}
-            self.same("gate", self.report["gate"]["verdict"], verdict(gate, self.sample, failed))
+            rewards = self.report["job"]["rewardRange"]
+            found = verdict(gate, self.sample, failed, rewards, self.report["suites"].keys())
+            self.same("gate", self.report["gate"]["verdict"], found)
 
     def judgments(self, line: Line) -> None:
         """Success, by score and by reward, and the try's cost."""
