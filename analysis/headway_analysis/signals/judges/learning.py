@@ -237,7 +237,7 @@ def reward_one_sided(history: History) -> Reading | None:
     top = max(shares, key=lambda name: shares[name])
     share, name = shares[top], top.removeprefix(EXPLAINED)
     saw = f"{name} explains {share:.0%} of how a group's rewards differ"
-    rival = max(early.keys() - {top}, key=lambda name: early[name], default=None)
+    rival = max(sorted(early.keys() - {top}), key=lambda name: early[name], default=None)
     left = None if rival is None else level(history.recent(rival, WINDOW), 2)
     if rival is None or left is None:
         return Reading(Level.CLEAR, share, ONE_SIDED, f"{saw}, and no other number that did differs now")
