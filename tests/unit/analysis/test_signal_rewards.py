@@ -86,7 +86,7 @@ def one_sided(top: tuple[float, float], rival: tuple[float, float | None]) -> Le
         ((0.7, 0.98), (0.4, 0.3), Level.CLEAR),
         ((0.7, 0.98), (0.4, None), Level.CLEAR),
         ((0.9, 0.98), (0.4, 0.1), Level.CLEAR),
-        ((0.1, 0.92), (0.7, 0.1), Level.CLEAR),
+        ((0.1, 0.88), (0.7, 0.1), Level.CLEAR),
     ],
     ids=["another", "the-first-alone", "rival-holds", "rival-is-learnt", "always-was", "not-all"],
 )

@@ -63,8 +63,8 @@ STABILITY: Final = (
         f"{stability.SPIKE_OVER:g}.",
         reason="One spike is clipped and passes, and does not move a median; several push the policy away. "
         "Below the clip the norm jumps as far in runs that go well: in 8 of the first 52 clean ones. A jump "
-        "moves Adam's weights further there too (its step is the gradient over the root of its running mean "
-        "square), and did no harm in them.",
+        "moves weights further there too, as Adam divides by a running root mean square of the gradient. It "
+        "did no harm in them.",
         source="Takase et al. 2023 (arXiv 2312.16903) on loss spikes; Kingma and Ba 2015 (arXiv 1412.6980) "
         f"on Adam's step; {SERIES}.",
         advice="Lower spec.optimizer.learningRate, and look at the batch of the first spike.",
