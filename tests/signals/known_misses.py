@@ -24,7 +24,24 @@ MISSED: Final[Mapping[tuple[str, SignalName], str]] = {
 """Symptoms that are not raised in time, and why."""
 FOUND_ONCE: Final[Mapping[SignalName, str]] = {}
 """Signals that are not found in two runs, and why."""
-FALSE: Final[Mapping[tuple[str, SignalName], str]] = {}
+FALSE: Final[Mapping[tuple[str, SignalName], str]] = {
+    ("clean-203", SignalName.NOTHING_TO_TRAIN): (
+        "no group has an advantage in steps 11 to 15, with a reward of 0.86 to 0.98. The label wants three "
+        "in a row below 0.95 each, and step 13 is above. grpo_passk gives few groups an advantage"
+    ),
+    ("clean-204", SignalName.VALIDATION_PARTED): (
+        "chance: the reward of steps 16 to 20 is low by luck, and the score of the 32 held-out rows of step "
+        "20 is high; both are compared with step 30"
+    ),
+    ("clean-220", SignalName.TOOL_CALLS_MALFORMED): (
+        "it is so in steps 15 to 25, where the reward falls from 0.7 to 0.4. Validations are "
+        "greedy and do not show it, so that the run counts as clean"
+    ),
+    ("clean-226", SignalName.GRADIENT_SPIKING): (
+        "the norm is 10 to 60 times as large for three steps, and above gradientClip in two. The run goes on "
+        "as if nothing had been"
+    ),
+}
 """Alarms of clean runs, and why."""
 LATER: Final = ("clean-039", "clean-040")
 """Runs of the split `chosen_on` that were recorded after thresholds had been chosen."""
