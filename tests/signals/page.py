@@ -46,9 +46,10 @@ But what they showed was looked at, and two signals and a label were then define
 So both splits flatter now. {before}
 
 Runs of `fresh` have other seeds and settings again. The definitions were committed before the first of \
-these runs was recorded, and none was changed since. So was the list of the runs, but for clean-225 to clean-244: \
-they were added before any signal was looked at. So the figures are what to expect of another job like them. \
-Their provocations are of signals that few others provoke, at rates and scales that are clearly too much.
+these runs was recorded, and none was changed since. So was the list of the runs, but for clean-225 to \
+clean-244: they were added before any signal was looked at. So the figures are what to expect of another job \
+like them. Their provocations are of signals that few others provoke, at rates and scales that are clearly \
+too much.
 """
 
 
