@@ -6,6 +6,7 @@ termination message, and exits with `PERMANENT` (the user must change something)
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +22,8 @@ RETRIABLE: Final = 43
 ANEW: Final = 44
 """Exit code: nothing failed, and a fresh start is what is needed; no restart is counted for it."""
 
+CONDITION_REASON: Final = r"^[A-Z][A-Za-z0-9]*$"
+"""What a reason has to look like to be that of a condition."""
 TERMINATION_FILE: Final = Path("/dev/termination-log")
 MAX_BYTES: Final = 4096
 """Kubernetes cuts a termination message at this length."""
@@ -90,9 +93,11 @@ def parse(message: str | None) -> Termination | None:
     if not message:
         return None
     try:
-        return Termination.model_validate_json(message)
+        found = Termination.model_validate_json(message)
     except ValidationError:
         return None
+    # A sandbox's reason may come this far, and the API takes none of another form.
+    return found if re.fullmatch(CONDITION_REASON, found.reason) and len(found.reason) <= 64 else None
 
 
 def leave(error: JobError, file: Path = TERMINATION_FILE) -> NoReturn:
