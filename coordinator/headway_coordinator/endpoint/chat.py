@@ -293,6 +293,7 @@ def _recorded(session: Session, ask: Ask, number: int, reply: Reply) -> Completi
     )
     node = len(session.nodes)
     session.turns.append(turn)
+    session.answered_at.append(time.monotonic())
     session.nodes.append(node)
     called = "tool_calls" in message and reply.finish_reason == "stop"
     finish = "tool_calls" if called else reply.finish_reason

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from headway_analysis.measures.candidate import ALL
-from headway_api import lora_targets
+from headway_api import lora_targets, rope
 from headway_api.exits import JobError
 from headway_api.families import recipe
 from headway_api.sandbox_api import FinishReply, ResetReply
@@ -91,7 +91,7 @@ def context_length(
         JobError: `ContextLengthUnknown`, or `ContextLengthTooLong` where the model's limit is lower;
             `ModelIncomplete` or `ModelNotLoadable` where there is no config.json, or none that says it.
     """
-    limit = _model_limit(folder)
+    limit, own = _model_limits(folder)
     if asked is None and limit is None:
         raise JobError(
             "ContextLengthUnknown",
@@ -106,10 +106,11 @@ def context_length(
             f"{asked} is more than the model's own limit of {most}; lower it",
             field=field,
         )
-    return asked or limit or 0
+    return asked or own or 0
 
 
-def _model_limit(folder: Path) -> int | None:
+def _model_limits(folder: Path) -> tuple[int | None, int | None]:
+    """The most tokens that config.json allows, and those that a server holds which is told nothing."""
     path = folder / "config.json"
     if not path.exists():
         raise JobError(
@@ -120,7 +121,7 @@ def _model_limit(folder: Path) -> int | None:
     try:
         config = json.loads(path.read_text())
         limit = (config.get("text_config") or config).get("max_position_embeddings")
-        return int(limit) if limit else None
+        return (int(limit), rope.own_length(config, int(limit))) if limit else (None, None)
     except (ValueError, TypeError, AttributeError, OverflowError) as error:
         raise JobError(
             "ModelNotLoadable",

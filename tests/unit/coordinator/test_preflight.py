@@ -18,6 +18,7 @@ from refusing_bucket import refusing_store
 from headway_api.exits import JobError
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.store import Denied, FileStore
+from headway_coordinator.preflight import checks
 
 UNVALIDATED = {"everySteps": 0, "atStart": False}
 
@@ -105,6 +106,15 @@ def test_a_context_longer_than_the_models_is_refused(folder: Path) -> None:
     model = {"base": f"file://{folder}/model", "contextLength": 1024}
     with pytest.raises(JobError, match="own limit of 512"):
         Bench(spec(folder, model=model)).basics(folder)
+
+
+@pytest.mark.parametrize(("asked", "held"), [(None, 4096), (8192, 8192)])
+def test_a_longrope_model_holds_what_its_servers_hold(tmp_path: Path, asked: int | None, held: int) -> None:
+    """vLLM serves one that it is told nothing of up to the length of pretraining."""
+    config = {"max_position_embeddings": 131072, "original_max_position_embeddings": 4096}
+    scaling = {"rope_scaling": {"type": "longrope", "short_factor": [1.0], "long_factor": [2.0]}}
+    (tmp_path / "config.json").write_text(json.dumps(config | scaling))
+    assert checks.context_length(tmp_path, "s3://b/phi", asked) == held
 
 
 @pytest.mark.parametrize(
