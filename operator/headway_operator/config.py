@@ -116,4 +116,11 @@ def load(environ: Mapping[str, str]) -> OperatorConfig:
         pydantic.ValidationError: it does not hold what the model asks for.
     """
     text = Path(environ.get(ENV_FILE, DEFAULT_FILE)).read_text()
-    return OperatorConfig.model_validate(yaml.safe_load(text))
+    return OperatorConfig.model_validate(_without_null(yaml.safe_load(text)))
+
+
+def _without_null(value: Any) -> Any:
+    """A setting that is null is one that is not given: so Helm has it, where a default is taken away."""
+    if isinstance(value, dict):
+        return {key: _without_null(item) for key, item in value.items() if item is not None}
+    return [_without_null(item) for item in value] if isinstance(value, list) else value

@@ -6,7 +6,7 @@ job's labels. An object that is out of bounds is known by its identity alone, an
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from headway_api import names
@@ -65,11 +65,20 @@ def sighting(raw: bytes) -> Json:
     """
     metadata = json_members(json_members(raw, OBJECT_BYTES).get("metadata", b"{}"), OBJECT_BYTES)
     found = {key: _word(metadata[key]) for key in IDENTITY if key in metadata}
-    if not (found.get("name") and found.get("uid") and str(found.get("resourceVersion", "")).isdigit()):
-        raise OutOfBounds("an object without name, uid or resourceVersion")
     if "deletionTimestamp" in metadata:
         found["deletionTimestamp"] = _word(metadata["deletionTimestamp"])
-    return {"metadata": found}
+    return _identified({"metadata": found})
+
+
+def _identified(body: Any) -> Json:
+    """The object, if it is one that can be told from others."""
+    metadata = body.get("metadata") if isinstance(body, dict) else None
+    known = metadata if isinstance(metadata, dict) else {}
+    texts = [known.get(key) for key in ("name", "uid", "resourceVersion")]
+    if not all(isinstance(text, str) and text for text in texts) or not str(texts[-1]).isdigit():
+        raise OutOfBounds("an object without name, uid or resourceVersion")
+    found: Json = body
+    return found
 
 
 def _word(raw: bytes) -> str:
@@ -86,9 +95,10 @@ def some_object(raw: bytes) -> Json:
         OutOfBounds: not even that can be read.
     """
     try:
-        return document(raw)
+        found = document(raw)
     except OutOfBounds as error:
         return sighting(raw) | {UNREAD: str(error)}
+    return _identified(found)
 
 
 def event(line: bytes, *, identity: bool = False) -> Json:
@@ -117,7 +127,7 @@ def page(raw: bytes, *, identity: bool = False) -> tuple[Iterator[Json], Json]:
     if not identity and len(raw) <= WHOLE_BYTES:
         try:
             whole = json_within(raw, WHOLE_BYTES, depth=DEPTH, values=VALUES)
-            return iter(whole["items"] or []), whole["metadata"]
+            return _each(whole["items"] or [], _identified), whole["metadata"]
         except (OutOfBounds, KeyError, TypeError):
             pass
     parts = json_members(raw, PAGE_BYTES)
@@ -126,10 +136,10 @@ def page(raw: bytes, *, identity: bool = False) -> tuple[Iterator[Json], Json]:
     return _each(texts, sighting if identity else some_object), metadata
 
 
-def _each(texts: list[bytes], read: Any) -> Iterator[Json]:
-    for text in texts:
+def _each(items: list[Any], read: Callable[[Any], Json]) -> Iterator[Json]:
+    for item in items:
         try:
-            yield read(text)
+            yield read(item)
         except OutOfBounds:
             continue
 

@@ -60,6 +60,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 - apiGroups: [apps]
   resources: [deployments]
   verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [apps]
+  resources: [replicasets]
+  verbs: [get, list, watch]
 - apiGroups: [batch]
   resources: [jobs]
   verbs: [get, list, watch, create, patch, delete]
@@ -74,16 +77,16 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- define "headway.config" -}}
 images: {{- toYaml .Values.images | nindent 2 }}
 imagePullPolicy: {{ .Values.imagePullPolicy }}
-imagePullSecrets: {{ toJson .Values.imagePullSecrets }}
+imagePullSecrets: {{ .Values.imagePullSecrets | default list | toJson }}
 accelerator: {{ .Values.accelerator | quote }}
 resources: {{- toYaml .Values.resources | nindent 2 }}
 roleTemplates: {{- toYaml .Values.roleTemplates | nindent 2 }}
 caps: {{- toYaml .Values.caps | nindent 2 }}
 cacheSizeLimit: {{ .Values.cacheSizeLimit | quote }}
 shmSizeLimit: {{ .Values.shmSizeLimit | quote }}
-metricsFrom: {{- toYaml .Values.metricsFrom | nindent 2 }}
+metricsFrom: {{- .Values.metricsFrom | default list | toYaml | nindent 2 }}
 manager: {{ .Values.manager }}
-watchNamespaces: {{ toJson .Values.watchNamespaces }}
+watchNamespaces: {{ .Values.watchNamespaces | default list | toJson }}
 resyncSeconds: {{ .Values.resyncSeconds }}
 workers: {{ .Values.workers }}
 stalledAfterSeconds: {{ .Values.stalledAfterSeconds }}
