@@ -32,6 +32,15 @@ class Images(Model):
     rollout: str
 
 
+class JobRoles(Model):
+    """The roles that the accounts of a job are bound to. The chart makes them; the operator may make none."""
+
+    kind: Literal["ClusterRole", "Role"] = "ClusterRole"
+    """Role: one of each in every namespace that is watched."""
+    prefix: str = "headway"
+    """What their names begin with."""
+
+
 class Caps(Model):
     """Upper limits on what one job may ask for; a spec above them is not accepted."""
 
@@ -85,6 +94,7 @@ class OperatorConfig(Model):
     manager: str = DEFAULT_MANAGER
     """Which jobs are this operator's: those whose spec.managedBy is this; one that names nobody is the
     default's. So another version can run beside the first, on jobs of its own."""
+    job_roles: JobRoles = JobRoles()
     watch_namespaces: tuple[str, ...] = ()
     """Empty: all namespaces."""
     resync_seconds: Annotated[float, Field(gt=0)] = 300
