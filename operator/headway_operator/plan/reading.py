@@ -39,6 +39,11 @@ def parse(model: type[RLTrainingJob] | type[RLEvalJob], raw: Json) -> Job | Refu
     """The job as the API server holds it, or what is wrong with it."""
     try:
         return model.model_validate(raw)
+    except ValidationError:
+        pass
+    try:
+        readable = _readable(_part(model, "status"), raw.get("status") or {})
+        return model.model_validate({**raw, "status": readable})
     except ValidationError as invalid:
         return Refusal(tuple(_sentence(error) for error in invalid.errors()))
 

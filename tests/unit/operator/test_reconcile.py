@@ -17,6 +17,7 @@ from headway_operator.kube import Api, ApiError, Kind
 from headway_operator.plan import utc_now
 from headway_operator.reconcile import Reconciler
 from headway_operator.telemetry import Telemetry
+from headway_operator.wire import UNREAD
 
 Json = dict[str, Any]
 KEY = ("RLTrainingJob", "team", "refunds")
@@ -375,6 +376,25 @@ def test_a_job_is_told_of_and_reconciled_though_no_event_can_be_recorded(desk: D
     desk.server.before = lambda verb, kind: None
     desk.reconcile()
     assert [event["reason"] for event in events_of(desk)] == ["Accepted"]
+
+
+def test_an_unread_job_whose_status_stays_unwritten_has_an_event() -> None:
+    desk = Desk()
+    assert desk.server.job is not None
+    body = copy.deepcopy(desk.server.job) | {UNREAD: "spec.environment.config: nested too deep"}
+    body["metadata"]["resourceVersion"] = "9999"
+    del body["spec"]["environment"]
+    desk.cache.put(body)
+
+    def refuse(verb: str, kind: str) -> None:
+        if kind.endswith("/status"):
+            raise ApiError(422, "Invalid", "spec.environment.config: too deep")
+
+    desk.server.before = refuse
+    desk.reconcile()
+    (event,) = [event for event in events_of(desk) if event["reason"] == "InvalidSpec"]
+    assert event["message"] == "spec.environment.config: nested too deep"
+    assert event["involvedObject"]["uid"] == body["metadata"]["uid"]
 
 
 HOT = {"optimizer": {"learningRate": 0.01}}
