@@ -123,11 +123,15 @@ def test_a_broker_makes_sandboxes_of_its_own_job_alone(rig: Rig) -> None:
 
 
 def test_a_job_is_run_under_the_policies(rig: Rig) -> None:
+    restricted = "pod-security.kubernetes.io/enforce=restricted"
+    rig.cluster.kubectl("label", "namespace", rig.namespace, restricted)
     rig.start()
     rig.run("guarded")
+    assert tried(rig, "guarded-broker", sandbox(rig, "guarded")) == ""
     rig.patch("guarded", {"rollout": {"replicas": 2}})
     wait("two servers", lambda: len(rig.pods("guarded", "rollout")) == 2, explain=rig.log)
     rig.delete("guarded")
+    rig.cluster.kubectl("label", "namespace", rig.namespace, restricted.replace("=restricted", "-"))
     assert not rig.children("guarded")
 
 
