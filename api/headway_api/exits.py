@@ -99,8 +99,8 @@ def not_final(done_before: bool = True) -> Iterator[None]:
 def parse(message: str | None) -> Termination | None:
     """Read a container's termination message; None where it is not one of ours.
 
-    Whatever runs in the pod may write it, so it is held to bounds: what is no reason becomes `UNTOLD`, what is
-    no path is left out, and the message is cut and printable.
+    Whatever runs in the pod may write it, so it is held to bounds: what is no reason becomes `UNTOLD`, what
+    is no path is left out, and the message is cut and printable.
     """
     if not message:
         return None

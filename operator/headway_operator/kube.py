@@ -130,9 +130,7 @@ class Api:
         while True:
             found, metadata = wire.page(self._page(kind.path(namespace), query, accept), identity=jobs)
             # Items of a list do not say what they are.
-            items += [
-                wire.slim(item | {"apiVersion": kind.api_version, "kind": kind.kind}) for item in found
-            ]
+            items += [wire.slim(item | {"apiVersion": kind.api_version, "kind": kind.kind}) for item in found]
             following = metadata.get("continue")
             if not following or (kind == EVENT and len(items) >= EVENTS):
                 return items, str(metadata["resourceVersion"])

@@ -1,7 +1,7 @@
 """What the API server sends, read within bounds. Pure.
 
-Whoever may write an object decides how large and how deep it is: a custom resource, or anything that carries a
-job's labels. An object that is out of bounds is known by its identity alone, and no other is harmed.
+Whoever may write an object decides how large and how deep it is: a custom resource, or anything that carries
+a job's labels. An object that is out of bounds is known by its identity alone, and no other is harmed.
 """
 
 from __future__ import annotations

@@ -22,7 +22,8 @@ RAW: Final = (
 """JSON that is put in as it stands."""
 ODD: Final = (
     None, True, 0, -1, 2**31, 2**63, 1.5, "", " ", "a" * 300, "x" * 20_000, "é☃\u202e", "../..", "s3://", "http://[::",
-    "1" * 40, "0x10", "NaN", "9e99", "-5Gi", "null", "{{ .x }}", "$(A)", [], [None], [[]], {}, {"a": None}, {"": ""},
+    "1" * 40, "0x10", "NaN", "9e99", "-5Gi", "null", "{{ .x }}", "$(A)", [], [None], [[]], {}, {"a": None},
+    {"": ""},
 )  # fmt: skip
 
 
@@ -63,7 +64,9 @@ def _remove(chance: random.Random, body: Json, raw: dict[str, str], number: int)
 def _add(chance: random.Random, body: Json, raw: dict[str, str], number: int) -> None:
     parent, _ = chance.choice(_places(body))
     if isinstance(parent, dict):
-        parent[chance.choice(["podTemplate", "x", "config", "spec", "", "a.b", "__proto__"])] = chance.choice(ODD)
+        parent[chance.choice(["podTemplate", "x", "config", "spec", "", "a.b", "__proto__"])] = chance.choice(
+            ODD
+        )
     else:
         parent.append(copy.deepcopy(chance.choice(ODD)))
 

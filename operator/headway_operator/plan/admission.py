@@ -76,7 +76,10 @@ SYSTEM_PRIORITY: Final = "system-"
 """Beginning of the priority classes that are the cluster's own."""
 CONTROL_PLANE: Final = "node-role.kubernetes.io/"
 """Beginning of the taints that keep pods off the nodes of the control plane."""
-PROFILES: Final = ("container.apparmor.security.beta.kubernetes.io/", "container.seccomp.security.alpha.kubernetes.io/")
+PROFILES: Final = (
+    "container.apparmor.security.beta.kubernetes.io/",
+    "container.seccomp.security.alpha.kubernetes.io/",
+)
 """Beginnings of annotations that choose a profile of a container."""
 
 
@@ -205,7 +208,7 @@ def _keys(metadata: Json, path: str) -> Iterator[str]:
 def _placement(spec: Json, path: str) -> Iterator[str]:
     """What would push the cluster's own pods aside, or go where only they may."""
     if str(spec.get("priorityClassName", "")).startswith(SYSTEM_PRIORITY):
-        yield f"{path}.priorityClassName: classes of {SYSTEM_PRIORITY} are the cluster's own; name another one"
+        yield f"{path}.priorityClassName: {SYSTEM_PRIORITY} classes are the cluster's own; name another one"
     for where, toleration in _entries(spec, path, "tolerations"):
         key = toleration.get("key")
         if not key:

@@ -1,4 +1,4 @@
-"""Whose an object is: a job's, if it is in its namespace and its chain of controllers ends at the job's uid. Pure.
+"""Whose an object is: a job's, if it is in its namespace and its controllers lead to the job's uid. Pure.
 
 Labels say where to look, and prove nothing: whoever may create an object may write them.
 """

@@ -1,4 +1,4 @@
-"""What a container of a job's podTemplate may hold: listed fields, and nothing that acts outside its pod. Pure."""
+"""What a container of a job's podTemplate may hold: listed fields, nothing that acts outside its pod. Pure."""
 
 from __future__ import annotations
 
@@ -44,11 +44,13 @@ SECURITY: Final = frozenset(
         "seccompProfile",
     }
 )
-"""Fields of a container's securityContext that may be written; the restricted ones win over what is in them."""
+"""Fields of a container's securityContext that may be written; the restricted values win."""
 PROBES: Final = ("livenessProbe", "readinessProbe", "startupProbe")
 HOOKS: Final = ("postStart", "preStop")
 REQUESTS: Final = ("httpGet", "tcpSocket")
-OWN_ADDRESS: Final = "may not be set in a job: the kubelet asks from the node; leave it out, for the pod itself"
+OWN_ADDRESS: Final = (
+    "may not be set in a job: the kubelet asks from the node; leave it out, for the pod itself"
+)
 
 
 def refusals(container: Json, path: str) -> Iterator[str]:

@@ -24,7 +24,11 @@ def objects(context: Context, roles: tuple[str, ...]) -> list[Wanted]:
         for name in sorted(own)
     ]
     coordinators = f"coordinator-{names.PLURALS[context.kind]}"
-    return [*accounts, _bound(context, names.COORDINATOR, coordinators), _bound(context, names.BROKER, "broker")]
+    return [
+        *accounts,
+        _bound(context, names.COORDINATOR, coordinators),
+        _bound(context, names.BROKER, "broker"),
+    ]
 
 
 def _bound(context: Context, role: str, rights: str) -> Wanted:

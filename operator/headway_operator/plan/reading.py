@@ -14,8 +14,8 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from headway_api.spec.evaluation import RLEvalJob
 from headway_api.spec.metadata import Metadata
 from headway_api.spec.training import RLTrainingJob
-from headway_operator.config import DEFAULT_MANAGER
 from headway_api.status import RLEvalJobStatus, RLTrainingJobStatus
+from headway_operator.config import DEFAULT_MANAGER
 from headway_operator.plan.context import Job, JobStatus, Json
 
 IDENTITY: Final = ("name", "namespace", "uid", "generation", "creationTimestamp")

@@ -177,7 +177,9 @@ def test_a_coordinator_writes_the_status_of_its_own_job_alone(rig: Rig) -> None:
     options = ("--server-side", "--subresource=status", "--field-manager=headway-coordinator")
     for name, said in (("mine", ""), ("other", "the job's own coordinator alone may write it")):
         job = rig.job(name)
-        body = {key: job[key] for key in ("apiVersion", "kind", "metadata")} | {"status": {"progress": {"step": 1}}}
+        body = {key: job[key] for key in ("apiVersion", "kind", "metadata")} | {
+            "status": {"progress": {"step": 1}}
+        }
         answer = tried(rig, "mine-coordinator", body, verb="apply", options=options)
         assert said in answer
         assert bool(answer) is bool(said)
@@ -191,7 +193,9 @@ def nested(levels: int) -> Any:
 
 
 FREE = {
-    "spec.environment.config": lambda value: {"environment": {"image": "i", "entrypoint": "a:B", "config": value}},
+    "spec.environment.config": lambda value: {
+        "environment": {"image": "i", "entrypoint": "a:B", "config": value}
+    },
     "spec.learner.podTemplate": lambda value: {"learner": {"podTemplate": {"spec": {"affinity": value}}}},
     "spec.rollout.podTemplate": lambda value: {"rollout": {"podTemplate": {"spec": {"affinity": value}}}},
     "spec.environment.sandbox.podTemplate": lambda value: {

@@ -51,20 +51,31 @@ class Writer:
         path = f"/{API_GROUP}/namespaces/{self._rig.namespace}/{resource}/{name}".rstrip("/")
         content = "application/merge-patch+json" if method == "PATCH" else "application/json"
         answer = self._client.rest_client.pool_manager.request(
-            method, self._client.configuration.host + path, body=text, headers={"Content-Type": content}, timeout=30
+            method,
+            self._client.configuration.host + path,
+            body=text,
+            headers={"Content-Type": content},
+            timeout=30,
         )
         return answer.status, json.loads(answer.data) if answer.status >= 400 else {}
 
 
 def manifests(rig: Rig) -> list[Json]:
     """Valid jobs of both kinds. They are suspended: what is tried is the operator, not the node."""
-    template = {"metadata": {"labels": {"a": "b"}}, "spec": {"tolerations": [{"key": "gpu", "operator": "Exists"}]}}
+    template = {
+        "metadata": {"labels": {"a": "b"}},
+        "spec": {"tolerations": [{"key": "gpu", "operator": "Exists"}]},
+    }
     more: Json = {
         "suspend": True,
         "agent": {"builtin": {"maxTurns": 4}},
         "reward": {"range": [0, 1]},
         "activeDeadlineSeconds": 3600,
-        "rollout": {"replicas": 1, "podTemplate": template, "resources": {"limits": {"memory": "1Gi", "cpu": 1}}},
+        "rollout": {
+            "replicas": 1,
+            "podTemplate": template,
+            "resources": {"limits": {"memory": "1Gi", "cpu": 1}},
+        },
     }
     training = rig.job("x", **more, learner={"nodes": 1, "podTemplate": template}, schedule={"maxSteps": 3})
     evaluation = rig.evaluations.job("x", **more)
@@ -149,7 +160,9 @@ def test_no_mutation_harms_the_operator_or_a_neighbour(neighbour: Rig) -> None:
             _remove(neighbour, writer, taken)
             taken = []
     late = sum(seconds > LATE_SECONDS for seconds in waits)
-    print(f"{refused} refused, {accepted} taken; a neighbour waited {max(waits):.1f} s at most, {late} times > 5 s")
+    print(
+        f"{refused} refused, {accepted} taken; a neighbour waited {max(waits):.1f} s at most, {late} times over 5"
+    )
     assert refused
     assert accepted
 
@@ -157,7 +170,9 @@ def test_no_mutation_harms_the_operator_or_a_neighbour(neighbour: Rig) -> None:
 def _assert_well(rig: Rig, process: subprocess.Popen[bytes]) -> None:
     where = f"HOSTILE_SEED={SEED}"
     assert process.poll() is None, f"{where}: the operator died: {rig.log()[-3000:]}"
-    assert rig.metric('headway_operator_reconcile_errors_total{reason="Bug"}') == 0, f"{where}: {rig.log()[-3000:]}"
+    assert rig.metric('headway_operator_reconcile_errors_total{reason="Bug"}') == 0, (
+        f"{where}: {rig.log()[-3000:]}"
+    )
 
 
 def _remove(rig: Rig, writer: Writer, bodies: list[Json]) -> None:

@@ -50,7 +50,17 @@ def test_a_message_is_cut_and_printable() -> None:
 
 @pytest.mark.parametrize(
     "message",
-    ["[" * 4000, '{"reason":' * 600, "x" * 9000, '"text"', "[]", "null", words(more=1), words(reason=7), "\ud800"],
+    [
+        "[" * 4000,
+        '{"reason":' * 600,
+        "x" * 9000,
+        '"text"',
+        "[]",
+        "null",
+        words(more=1),
+        words(reason=7),
+        "\ud800",
+    ],
 )
 def test_what_is_none_of_ours_is_none(message: str) -> None:
     assert exits.parse(message) is None

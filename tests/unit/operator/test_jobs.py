@@ -30,7 +30,9 @@ class Server(Api):
         known = {key: body["metadata"][key] for key in ("name", "namespace", "uid", "resourceVersion")}
         return {"kind": body["kind"], "metadata": known}
 
-    def get(self, kind: Kind, namespace: str | None, name: str, *, metadata_only: bool = False) -> Json | None:
+    def get(
+        self, kind: Kind, namespace: str | None, name: str, *, metadata_only: bool = False
+    ) -> Json | None:
         self.fetched += 1
         return copy.deepcopy(self.stored.get((kind.kind, str(namespace), name)))
 

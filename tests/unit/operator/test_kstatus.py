@@ -106,7 +106,8 @@ def test_what_is_waited_for_can_still_come(kind: str, stage: str) -> None:
     verdict = kstatus.verdict(world.body)
     if verdict != "InProgress" or stage in UNSEEN:
         return
-    assert world.is_true("Reconciling") and not world.is_true("Stalled")
+    assert world.is_true("Reconciling")
+    assert not world.is_true("Stalled")
     held = world.body["status"]["state"] in ("Queued", "Training", "Evaluating", "Suspending")
     waits = world.told("Ready")["reason"] == "WaitingForWeights"
     world.carry_out()  # what has just been made is seen
@@ -133,7 +134,10 @@ def test_every_state_of_a_job_has_a_stage() -> None:
         kind: {make().body["status"].get("state") for make in makes.values()} - {None}
         for kind, makes in STAGES.items()
     }
-    never = {"RLTrainingJob": {"Evaluating", "Preflight"}, "RLEvalJob": {"Training", "Restarting", "Preflight"}}
+    never = {
+        "RLTrainingJob": {"Evaluating", "Preflight"},
+        "RLEvalJob": {"Training", "Restarting", "Preflight"},
+    }
     for kind, states in shown.items():
         assert set(get_args(State)) - states == never[kind], kind
 

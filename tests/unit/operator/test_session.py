@@ -85,7 +85,9 @@ async def test_a_line_without_identity_is_left_out() -> None:
 
 
 async def test_a_line_beyond_all_bounds_is_left_out() -> None:
-    found, _ = await watched(line("ADDED", body("odd", '"' + "x" * 5_000_000 + '"')) + line("ADDED", body("b")))
+    found, _ = await watched(
+        line("ADDED", body("odd", '"' + "x" * 5_000_000 + '"')) + line("ADDED", body("b"))
+    )
     assert [event["object"]["metadata"]["name"] for event in found] == ["b"]
 
 

@@ -1,4 +1,4 @@
-"""What the API server sends: one object that is out of bounds harms no other, and says what is wrong with it."""
+"""What the API server sends: an object that is out of bounds harms no other, and says what is wrong."""
 
 from __future__ import annotations
 
@@ -117,7 +117,14 @@ def test_a_bookmark_and_an_error_are_read() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    [b"", b"{", b"[]", b"{}", b'{"type":7,"object":{}}', b'{"type":"ADDED","object":{"metadata":{"name":1}}}'],
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"{}",
+        b'{"type":7,"object":{}}',
+        b'{"type":"ADDED","object":{"metadata":{"name":1}}}',
+    ],
 )
 def test_what_is_no_event_is_one_refusal(text: bytes) -> None:
     with pytest.raises(OutOfBounds):
