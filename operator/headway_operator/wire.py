@@ -64,7 +64,7 @@ def sighting(raw: bytes) -> Json:
         OutOfBounds: it has none that can be read.
     """
     metadata = json_members(json_members(raw, OBJECT_BYTES).get("metadata", b"{}"), OBJECT_BYTES)
-    found = {key: _word(metadata[key]) for key in IDENTITY if key in metadata}
+    found: Json = {key: _word(metadata[key]) for key in IDENTITY if key in metadata}
     if "deletionTimestamp" in metadata:
         found["deletionTimestamp"] = _word(metadata["deletionTimestamp"])
     return _identified({"metadata": found})

@@ -1,4 +1,4 @@
-"""What a container of a job's podTemplate may hold: listed fields, nothing that acts outside its pod. Pure."""
+"""What a container of a job's podTemplate may hold: listed fields, none that acts outside its pod. Pure."""
 
 from __future__ import annotations
 
