@@ -16,8 +16,9 @@ BETWEEN: Final = ("Job", "Deployment", "ReplicaSet")
 """Kinds that may stand between a job and its pods."""
 LEVELS: Final = 3
 """Deployment, ReplicaSet, pod."""
-LONGEST_GRACE: Final = timedelta(hours=1)
-"""For so long at most a pod is waited for whose controller is gone, whatever grace period it claims."""
+LONGEST_GRACE: Final = timedelta(hours=2)
+"""For so long at most a pod is waited for whose controller is gone, whatever grace period it claims: the
+longest that a learner may have."""
 
 
 def controller(body: Json) -> Json:
@@ -35,7 +36,8 @@ def of(raw: Json, labelled: Iterable[Json]) -> tuple[tuple[Json, ...], tuple[Jso
     """
     namespace = raw["metadata"]["namespace"]
     known = [body for body in labelled if body["metadata"]["namespace"] == namespace]
-    owners, owned = {raw["metadata"]["uid"]}, {}
+    owners = {raw["metadata"]["uid"]}
+    owned: dict[int, Json] = {}
     for _ in range(LEVELS):
         found = [body for body in known if controller(body).get("uid") in owners]
         owned |= {id(body): body for body in found}

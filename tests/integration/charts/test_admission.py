@@ -31,7 +31,7 @@ def test_every_policy_refuses_and_is_bound() -> None:
             assert rule["message"].partition(":")[0], "a message begins with the field"
 
 
-def test_they_act_where_the_release_watches_and_know_its_operator() -> None:
+def test_they_act_where_the_release_watches() -> None:
     made = chart.render("admission.yaml", TEAMS, release="two", namespace="ops")
     for binding in named(made, "ValidatingAdmissionPolicyBinding").values():
         (where,) = binding["spec"]["matchResources"]["namespaceSelector"]["matchExpressions"]

@@ -193,7 +193,7 @@ def test_the_token_is_no_part_of_the_plan() -> None:
     assert not secret.body.keys() & {"data", "stringData"}
 
 
-def test_the_operator_makes_no_roles_and_binds_those_of_the_chart() -> None:
+def test_the_operator_makes_no_roles_and_binds_fixed_ones() -> None:
     assert not [item for item in everything() if item.ref[0] in ("Role", "ClusterRole")]
     bound = {item.ref[2]: item.body["roleRef"] for item in everything() if item.ref[0] == "RoleBinding"}
     group = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole"}
