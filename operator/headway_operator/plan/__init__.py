@@ -141,8 +141,14 @@ def _sooner(one: float | None, other: float) -> float:
 
 
 def sources(raw: Json) -> tuple[str, ...]:
-    """Names of the training jobs, in the same namespace, that a job as stored waits for."""
-    return subject_of(raw).sources(raw)
+    """Names of the training jobs, in the same namespace, that a job as stored waits for.
+
+    None, where its spec is of another shape: every job that changes asks this of all the others.
+    """
+    try:
+        return subject_of(raw).sources(raw)
+    except (AttributeError, KeyError, TypeError):
+        return ()
 
 
 def _refused(subject: Subject, context: Context, observed: Observed, messages: Sequence[str]) -> Plan:

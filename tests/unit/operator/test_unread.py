@@ -89,6 +89,12 @@ def test_a_status_that_cannot_be_read_is_read_in_part() -> None:
     assert world.is_true("Accepted")
 
 
+@pytest.mark.parametrize("spec", [{}, {"candidates": [7]}, {"candidates": 7}, {"model": []}, {"model": None}])
+def test_a_spec_of_another_shape_waits_for_nobody(spec: Json) -> None:
+    for make in (job, eval_job):
+        assert plan.sources(make() | {"spec": spec}) == ()
+
+
 def test_its_labels_do_not_have_to_be_read() -> None:
     body = unread(job(), "environment")
     body["metadata"]["labels"] = {names.LABEL_JOB_NAME: 7}
