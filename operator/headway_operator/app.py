@@ -51,7 +51,7 @@ def registry(controller: Controller) -> kopf.OperatorRegistry:
         settings.watching.inactivity_timeout = 70
 
     @kopf.on.login(registry=handlers)
-    def login(**arguments: Any) -> kopf.AiohttpSession | None:
+    async def login(**arguments: Any) -> kopf.AiohttpSession | None:
         return _session(kopf.login_via_client(**arguments))
 
     for kind in kube.JOBS:

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
+import kopf
 import pytest
 from aiohttp import web
 from kopf._cogs.clients.api import iter_jsonlines
+from kubernetes import client
+from observed_cluster import PLATFORM
 
-from headway_operator.session import session
+from headway_operator.app import _session, registry
+from headway_operator.controller import Controller
+from headway_operator.kube import Api
+from headway_operator.session import Answer, session
+from headway_operator.telemetry import Telemetry
 
 JOBS = "/apis/headway.dev/v1alpha1/rltrainingjobs"
 DEEP = '{"a":' * 9000 + "1" + "}" * 9000
@@ -47,16 +55,16 @@ async def served(answer: bytes) -> AsyncIterator[tuple[aiohttp.ClientSession, st
     runner = web.AppRunner(app)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
-    async with session(aiohttp.TCPConnector(), {}) as client:
-        yield client, f"http://127.0.0.1:{runner.addresses[0][1]}", asked
+    async with session(aiohttp.TCPConnector(), {}) as caller:
+        yield caller, f"http://127.0.0.1:{runner.addresses[0][1]}", asked
     await runner.cleanup()
 
 
 async def watched(answer: bytes) -> tuple[list[dict[str, Any]], list[str]]:
     """What kopf's own reader of lines makes of a watch."""
     async with (
-        served(answer) as (client, url, asked),
-        await client.request("get", f"{url}{JOBS}", params={"watch": "true"}) as response,
+        served(answer) as (caller, url, asked),
+        await caller.request("get", f"{url}{JOBS}", params={"watch": "true"}) as response,
     ):
         found = [json.loads(text) async for text in iter_jsonlines(response.content)]
     return found, asked
@@ -101,8 +109,8 @@ async def test_a_list_shows_identities() -> None:
     items = ",".join([body("a", DEEP), "{}", body("b")])
     text = f'{{"metadata":{{"resourceVersion":"9","continue":"c"}},"items":[{items}]}}'
     async with (
-        served(text.encode()) as (client, url, asked),
-        await client.request("get", f"{url}{JOBS}") as response,
+        served(text.encode()) as (caller, url, asked),
+        await caller.request("get", f"{url}{JOBS}") as response,
     ):
         found = await response.json()
     assert found["metadata"] == {"resourceVersion": "9", "continue": "c"}
@@ -112,8 +120,24 @@ async def test_a_list_shows_identities() -> None:
 
 async def test_anything_else_is_as_it_is() -> None:
     async with (
-        served(b'{"groups":[{"name":"headway.dev"}]}') as (client, url, asked),
-        await client.request("get", f"{url}/apis") as response,
+        served(b'{"groups":[{"name":"headway.dev"}]}') as (caller, url, asked),
+        await caller.request("get", f"{url}/apis") as response,
     ):
         assert await response.json() == {"groups": [{"name": "headway.dev"}]}
     assert asked == ["*/*"]
+
+
+async def test_kopf_connects_by_this_session() -> None:
+    found = _session(kopf.ConnectionInfo(server="https://api.test:6443", insecure=True, token="t"))
+    assert found is not None
+    assert found.server == "https://api.test:6443"
+    assert found.aiohttp_session.headers["Authorization"] == "Bearer t"
+    assert found.aiohttp_session._response_class is Answer
+    await found.aiohttp_session.close()
+
+
+def test_kopf_logs_in_where_its_loop_runs() -> None:
+    """In a thread of its own, as kopf calls plain functions, no session can be made."""
+    handlers = registry(Controller(Api(client.Configuration()), PLATFORM, Telemetry()))
+    (login,) = [handler for handler in handlers._activities._handlers if handler.id.endswith("login")]
+    assert inspect.iscoroutinefunction(login.fn)
