@@ -42,6 +42,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 - apiGroups: [headway.dev]
   resources: [rltrainingjobs/finalizers, rlevaljobs/finalizers]
   verbs: [update]
+# No such resource exists: who may create it may label what it makes as Headway's, by the admission policies.
+- apiGroups: [headway.dev]
+  resources: [sandboxes]
+  verbs: [create]
 - apiGroups: [""]
   resources: [configmaps, serviceaccounts, services]
   verbs: [get, list, watch, create, patch, delete]
@@ -91,7 +95,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   - apiGroups: [""]
     resources: [pods]
     verbs: [create, delete, get, list, watch]
-  # No such resource exists: who may create it is held to sandboxes by the admission policies.
+  # No such resource exists: it tells the admission policies who is a broker.
   - apiGroups: [headway.dev]
     resources: [sandboxes]
     verbs: [create]
