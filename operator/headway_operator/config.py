@@ -129,8 +129,17 @@ def load(environ: Mapping[str, str]) -> OperatorConfig:
     return OperatorConfig.model_validate(_without_null(yaml.safe_load(text)))
 
 
-def _without_null(value: Any) -> Any:
-    """A setting that is null is one that is not given: so Helm has it, where a default is taken away."""
-    if isinstance(value, dict):
-        return {key: _without_null(item) for key, item in value.items() if item is not None}
-    return [_without_null(item) for item in value] if isinstance(value, list) else value
+def _without_null(settings: Any) -> Any:
+    """A setting that is null is one that is not given: so Helm has it, where a default is taken away.
+
+    In a template of a role a null takes something away, and stays.
+    """
+    if not isinstance(settings, dict):
+        return settings
+    given = {key: value for key, value in settings.items() if value is not None}
+    return {
+        key: {name: item for name, item in value.items() if item is not None}
+        if isinstance(value, dict)
+        else value
+        for key, value in given.items()
+    }
