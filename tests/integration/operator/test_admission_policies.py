@@ -106,7 +106,8 @@ TAKEN_OVER = [
     ("metadata.ownerReferences", [], "metadata.ownerReferences"),
     ("metadata.ownerReferences.0.name", "other", "metadata.ownerReferences"),
     ("metadata.ownerReferences.0.uid", "someone-elses", "metadata.ownerReferences"),
-    ("metadata.labels", {}, "metadata.labels"),
+    ("metadata.labels", {}, "metadata.ownerReferences"),
+    ("metadata.labels", {"headway.dev/job-uid": "UID"}, "metadata.labels"),
 ]
 
 
@@ -117,6 +118,8 @@ def test_a_broker_makes_sandboxes_of_its_own_job_alone(rig: Rig) -> None:
     own = sandbox(rig, "meek")
     assert tried(rig, "meek-broker", own) == ""
     for path, value, said in TAKEN_OVER:
+        if value == {"headway.dev/job-uid": "UID"}:
+            value = {"headway.dev/job-uid": rig.get("meek")["metadata"]["uid"]}
         answer = tried(rig, "meek-broker", changed(own, path, value))
         assert said in answer, f"{path}={value}: {answer or 'accepted'}"
     assert "sandbox" in tried(rig, "meek-broker", plain(rig, "any", {}))
@@ -188,7 +191,7 @@ def test_a_coordinator_writes_the_status_of_its_own_job_alone(rig: Rig) -> None:
 def nested(levels: int) -> Any:
     value: Any = 1
     for level in range(levels):
-        value = [value] if level % 2 else {"a": value}
+        value = {"a": value} if (levels - level) % 2 else [value]
     return value
 
 
