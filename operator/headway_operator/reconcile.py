@@ -45,6 +45,8 @@ class Reconciler:
         self._platform = platform
         self._applier = Applier(api, cache, applied)
         self._recorder = Recorder(api)
+        self._proved: dict[Ref, tuple[str, frozenset[str]]] = {}
+        """uid of each job, and those of the objects that were seen to be its own."""
 
     def forget(self) -> None:
         """Hold every object of every job against its plan again, at their next turn."""
@@ -60,6 +62,7 @@ class Reconciler:
         raw = self._latest(key)
         if raw is None:
             self._recorder.forget(key)
+            self._proved.pop(key, None)
             return None
         made = self._plan(raw)
         if made.ending:
@@ -94,7 +97,11 @@ class Reconciler:
         named = {name: self._latest((TRAINING_KIND, namespace, name)) for name in plan.sources(raw)}
         sources = {name: job for name, job in named.items() if job is not None}
         family = self._cache.of_job(raw["metadata"]["uid"], namespace)
-        owned, leaving = children.of(raw, family)
+        known = self._proved.get(ref_of(raw), ("", frozenset()))
+        proved = known[1] if known[0] == raw["metadata"]["uid"] else frozenset()
+        owned, leaving = children.of(raw, family, proved)
+        uids = frozenset(body["metadata"]["uid"] for body in owned)
+        self._proved[ref_of(raw)] = raw["metadata"]["uid"], uids
         seen = Observed(plan.utc_now(), owned, sources=sources, leaving=leaving)
         if seen.learner_ends() and not is_ending(raw):
             seen = replace(seen, namespace_ends=self._namespace_ends(namespace))

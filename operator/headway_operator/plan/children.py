@@ -5,7 +5,7 @@ Labels say where to look, and prove nothing: whoever may create an object may wr
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import timedelta
 from typing import Final
 
@@ -27,10 +27,14 @@ def controller(body: Json) -> Json:
     return next((owner for owner in owners if owner.get("controller")), {})
 
 
-def of(raw: Json, labelled: Iterable[Json]) -> tuple[tuple[Json, ...], tuple[Json, ...]]:
+def of(
+    raw: Json, labelled: Iterable[Json], proved: Collection[str] = ()
+) -> tuple[tuple[Json, ...], tuple[Json, ...]]:
     """Of the objects that a job's labels are on, those that are the job's; and pods on their way out that
     were, as far as can still be told.
 
+    `proved` are uids of objects that have been the job's before: who deletes a job with --cascade=orphan
+    takes their owner away, and a controller may be gone before its pods.
     A pod outlives its Job or its ReplicaSet while it uses its grace period. It is told by their names, which
     nobody else could give while the job holds them; it is only waited for.
     """
@@ -39,7 +43,11 @@ def of(raw: Json, labelled: Iterable[Json]) -> tuple[tuple[Json, ...], tuple[Jso
     owners = {raw["metadata"]["uid"]}
     owned: dict[int, Json] = {}
     for _ in range(LEVELS):
-        found = [body for body in known if controller(body).get("uid") in owners]
+        found = [
+            body
+            for body in known
+            if controller(body).get("uid") in owners or body["metadata"]["uid"] in proved
+        ]
         owned |= {id(body): body for body in found}
         owners |= {body["metadata"]["uid"] for body in found if body["kind"] in BETWEEN}
     mine = tuple(body for body in known if id(body) in owned and body["kind"] != "ReplicaSet")

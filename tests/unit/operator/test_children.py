@@ -81,6 +81,19 @@ def test_owners_of_another_namespace_prove_nothing() -> None:
     assert owned(*stolen) == set()
 
 
+def test_what_was_the_jobs_stays_so_without_its_owner() -> None:
+    """`kubectl delete --cascade=orphan` takes owners away, and the garbage collector takes controllers."""
+    orphans = [copy.deepcopy(body) for body in chain()]
+    proved = {body["metadata"]["uid"] for body in orphans}
+    for body in orphans:
+        body["metadata"].pop("ownerReferences")
+    stranger = child("Pod", "foreign", None)
+    mine, _ = children.of(job(), [*orphans, stranger], proved)
+    assert {body["metadata"]["name"] for body in mine} == owned(*chain())
+    elsewhere = child("Pod", "coordinator-pod", None, **ELSEWHERE)
+    assert children.of(job(), [elsewhere], proved) == ((), ())
+
+
 class TestVictim:
     """What a foreign pod does to a job that runs: nothing."""
 

@@ -152,6 +152,22 @@ def test_the_job_is_held_before_its_first_object_is_made(desk: Desk) -> None:
     assert desk.server.requests.count("merge RLTrainingJob") == 1
 
 
+def test_a_job_whose_objects_lost_their_owner_is_taken_down(desk: Desk) -> None:
+    """As by `kubectl delete --cascade=orphan`."""
+    desk.reconcile()
+    desk.reconcile()
+    for ref, body in list(desk.server.objects.items()):
+        if ref[0] not in ("RLTrainingJob", "Event"):
+            metadata = {key: value for key, value in body["metadata"].items() if key != "ownerReferences"}
+            desk.cache.put(desk.server.put(body | {"metadata": metadata}))
+    desk.server.change_job(deletionTimestamp="2026-11-01T12:00:00Z")
+    desk.see()
+    while desk.reconcile() is not None:
+        pass
+    assert desk.server.job is None
+    assert desk.children() == []
+
+
 def test_looking_again_writes_nothing(desk: Desk) -> None:
     desk.reconcile()
     desk.server.requests.clear()
