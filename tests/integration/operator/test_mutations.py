@@ -20,6 +20,7 @@ from mutations import mutated
 from operator_rig import API_GROUP, Rig, wait
 
 from headway_api import names
+from headway_operator import wire
 
 COUNT = int(os.environ.get("HOSTILE_COUNT", "60"))
 SEED = int(os.environ.get("HOSTILE_SEED", str(time.time_ns() % 2**32)))
@@ -60,6 +61,21 @@ class Writer:
             timeout=30,
         )
         return answer.status, json.loads(answer.data) if answer.status >= 400 else {}
+
+    def told(self, resource: str, name: str) -> Json:
+        """What the operator says first of a job, which Python's own reader may not be able to read."""
+        path = f"/{API_GROUP}/namespaces/{self._rig.namespace}/{resource}/{name}"
+        answer = self._client.rest_client.pool_manager.request("GET", self._client.configuration.host + path)
+        body = wire.job(answer.data)
+        found = {item["type"]: item for item in body.get("status", {}).get("conditions", [])}
+        return found.get("Accepted") or found.get("CandidatesResolved") or {}
+
+    def held(self, resource: str, name: str) -> bool:
+        """Whether the operator holds a job; others may."""
+        path = f"/{API_GROUP}/namespaces/{self._rig.namespace}/{resource}/{name}"
+        answer = self._client.rest_client.pool_manager.request("GET", self._client.configuration.host + path)
+        finalizers = wire.job(answer.data)["metadata"].get("finalizers", []) if answer.status == 200 else []
+        return names.FINALIZER_TEARDOWN in finalizers
 
 
 def manifests(rig: Rig) -> list[Json]:
@@ -118,15 +134,10 @@ def explains(said: Json) -> bool:
     return bool(text) and (named or "json" in text.lower() or "decod" in text or "too large" in text)
 
 
-def judged(rig: Rig, body: Json) -> str:
+def judged(rig: Rig, writer: Writer, body: Json) -> str:
     """What is wrong with how the operator took a job that the API server has; nothing if all is well."""
-    jobs = rig if body["kind"] == names.TRAINING_KIND else rig.evaluations
-    name = body["metadata"]["name"]
-    told = wait(
-        f"the operator to judge {name}",
-        lambda: jobs.condition(name, "Accepted") or jobs.condition(name, "CandidatesResolved"),
-        explain=rig.log,
-    )
+    resource, name = names.PLURALS[body["kind"]], body["metadata"]["name"]
+    told = wait(f"the operator to judge {name}", lambda: writer.told(resource, name), explain=rig.log)
     if told["status"] == "True" or told["type"] != "Accepted":
         return ""
     message = told["message"]
@@ -156,7 +167,7 @@ def test_no_mutation_harms_the_operator_or_a_neighbour(neighbour: Rig) -> None:
         if number % TOGETHER == TOGETHER - 1 or number == COUNT - 1:
             waits.append(seen_after(neighbour, number // TOGETHER))
             for body in taken:
-                wrong = judged(neighbour, body)
+                wrong = judged(neighbour, writer, body)
                 assert not wrong, f"HOSTILE_SEED={SEED}, {body['metadata']['name']}: {wrong}"
             _assert_well(neighbour, process)
             _remove(neighbour, writer, taken)
@@ -179,11 +190,5 @@ def _remove(rig: Rig, writer: Writer, bodies: list[Json]) -> None:
     for body in bodies:
         resource, name = names.PLURALS[body["kind"]], body["metadata"]["name"]
         writer.send("DELETE", resource, name)
-        jobs = rig if body["kind"] == names.TRAINING_KIND else rig.evaluations
-        wait(f"{name} to be let go", lambda j=jobs, n=name: _is_let_go(j, n), explain=rig.log)
+        wait(f"{name} to be let go", lambda r=resource, n=name: not writer.held(r, n), explain=rig.log)
         writer.send("PATCH", resource, name, '{"metadata":{"finalizers":null}}')
-
-
-def _is_let_go(rig: Rig, name: str) -> bool:
-    """Whether the operator holds a deleted job no more; others may."""
-    return not rig.exists(name) or names.FINALIZER_TEARDOWN not in rig.finalizers(name)
