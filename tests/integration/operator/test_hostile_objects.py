@@ -11,7 +11,6 @@ from operator_rig import IMAGE, SMALL, Rig, wait
 
 from headway_api import names
 from headway_api.exits import PERMANENT
-from headway_operator import wire
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -32,9 +31,9 @@ def deep(levels: int) -> str:
 
 def accepted(rig: Rig, name: str) -> Json:
     """The condition of a job that Python's own reader may not be able to read."""
-    text = rig.cluster.kubectl("get", rig.resource, name, "-n", rig.namespace, "-o", "json")
-    conditions = wire.job(text.encode())["status"].get("conditions", [])
-    return next((item for item in conditions if item["type"] == "Accepted"), {})
+    path = "jsonpath={.status.conditions}"
+    text = rig.cluster.kubectl("get", rig.resource, name, "-n", rig.namespace, "-o", path)
+    return next((item for item in json.loads(text or "[]") if item["type"] == "Accepted"), {})
 
 
 def resident(process: subprocess.Popen[bytes]) -> float:
