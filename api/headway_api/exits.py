@@ -24,16 +24,16 @@ RETRIABLE: Final = 43
 ANEW: Final = 44
 """Exit code: nothing failed, and a fresh start is what is needed; no restart is counted for it."""
 
+CONDITION_REASON: Final = r"^[A-Z][A-Za-z0-9]*$"
+"""What a reason has to look like to be that of a condition."""
 TERMINATION_FILE: Final = Path("/dev/termination-log")
 MAX_BYTES: Final = 4096
 """Kubernetes cuts a termination message at this length."""
-
-
 MESSAGE_CHARACTERS: Final = 2000
 FIELD_CHARACTERS: Final = 256
 UNTOLD: Final = "ProcessFailed"
 """The reason of a process that gives none, or one that is no reason."""
-REASON: Final = re.compile(r"[A-Z][A-Za-z0-9]{0,63}")
+REASON: Final = re.compile(r"(?=.{1,64}\Z)" + CONDITION_REASON)
 FIELD: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.\[\]=, -]*")
 
 

@@ -114,6 +114,7 @@ def test_a_context_longer_than_the_models_is_refused(folder: Path) -> None:
         (b'{"max_position_embeddings": 51', "ModelNotLoadable"),
         (b"\xff\xfe\x00", "ModelNotLoadable"),
         (b"[]", "ModelNotLoadable"),
+        (b'{"max_position_embeddings": 1e999}', "ModelNotLoadable"),
         (b'{"max_position_embeddings": "many"}', "ModelNotLoadable"),
     ],
 )
@@ -225,6 +226,15 @@ async def test_an_environment_that_does_not_import_fails_for_good_in_its_own_wor
     assert caught.value.permanent
     assert caught.value.termination.reason == "EnvironmentNotImportable"
     assert bench.failed[0][0] == "Environment"
+
+
+async def test_a_reason_that_no_condition_takes_is_not_passed_on(folder: Path) -> None:
+    bench = Bench(spec(folder))
+    async with sandboxes() as (leases, box):
+        box.faults["POST /reset"] = fail(409, "bad reason: x", permanent=True)
+        with pytest.raises(JobError, match="bad reason: x") as caught:
+            await bench.environment(folder, leases)
+    assert caught.value.termination.reason == "SandboxUnavailable"
 
 
 @pytest.mark.parametrize("where", ["lease", "reset"])
