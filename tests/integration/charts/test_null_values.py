@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,8 @@ from headway_operator.config import OperatorConfig, load
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(chart.FIRST_BUILD_S)]
 
 DEFAULTS: dict[str, Any] = yaml.safe_load((chart.ROOT / "charts" / "headway" / "values.yaml").read_text())
-NEEDED = {"image", "images"} | {
-    name for name, value in DEFAULTS.items() if isinstance(value, dict) and any(value.values())
-} - {"caps"}
+SCHEMA = json.loads((chart.ROOT / "charts" / "headway" / "values.schema.json").read_text())
+NEEDED = frozenset(SCHEMA["required"])
 """Values without which there is nothing to install. Helm refuses them, by the chart's schema."""
 SETTINGS = [*DEFAULTS, *(f"caps.{key}" for key in DEFAULTS["caps"]), "images.broker"]
 
