@@ -85,6 +85,7 @@ class Reason(StrEnum):
     RUNNING = "Running"
 
     PENDING = "Pending"
+    QUEUED = "Queued"
     WAITING_FOR_WEIGHTS = "WaitingForWeights"
     STARTING = "Starting"
     PODS_READY = "PodsReady"

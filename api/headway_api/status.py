@@ -463,7 +463,8 @@ class RLTrainingJobStatus(StatusModel):
     observed_generation: Generation | None = None
     """metadata.generation of the spec this status is true of; -1 until the operator has seen the job."""
     state: State | None = None
-    """The conditions in one word, for the printer column; judge by the conditions. Queued is not used yet."""
+    """The conditions in one word, for the printer column; judge by the conditions. Queued: somebody else,
+    such as Kueue, has suspended one of its Jobs."""
     reason: Word | None = None
     """Reason of the condition that state comes from."""
     conditions: Annotated[

@@ -54,9 +54,9 @@ class TestObjects:
         assert ("ServiceAccount", "refunds-eval-learner") not in world.objects
         assert ("NetworkPolicy", "refunds-eval-learner") not in world.objects
 
-    def test_the_coordinator_may_write_the_status_of_this_job_alone(self) -> None:
-        (rule,) = chosen().objects["Role", "refunds-eval-coordinator"]["rules"]
-        assert (rule["resources"], rule["resourceNames"]) == (["rlevaljobs/status"], ["refunds"])
+    def test_the_coordinator_may_write_the_status_of_evaluations(self) -> None:
+        binding = chosen().objects["RoleBinding", "refunds-eval-coordinator-rights"]
+        assert binding["roleRef"]["name"] == "headway-coordinator-rlevaljobs"
 
     def test_nobody_but_scrapers_reaches_the_coordinator(self) -> None:
         policy = chosen().objects["NetworkPolicy", "refunds-eval-coordinator"]["spec"]
