@@ -23,10 +23,11 @@ JSON without these models; `tests/unit/sandbox` holds the two against each other
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from pydantic import Field
 
+from headway_api.exits import CONDITION_REASON
 from headway_api.records import Record
 
 MAX_LEASE_NAME: Final = 200
@@ -44,7 +45,7 @@ TURN_REWARDS_TOLERANCE: Final = 1e-6
 class Problem(Record):
     """Body of every answer that is not a success."""
 
-    reason: str
+    reason: Annotated[str, Field(pattern=CONDITION_REASON, max_length=64)]
     """CamelCase and stable, e.g. `EnvironmentNotImportable`, `PoolEmpty`, `LeaseMismatch`, `ToolFailed`."""
     message: str
     field: str | None = None

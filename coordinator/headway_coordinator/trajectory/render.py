@@ -321,8 +321,10 @@ def choose(tokenizer: Any, family: str, tool_call_parser: str = "auto") -> Rende
             found = typed(name, tokenizer)
             if agrees(found, tokenizer):
                 return found
-        except (AssertionError, ValueError, KeyError):
-            continue  # the tokenizer lacks the family's special tokens: its template decides
+        except Exception:
+            # The tokenizer lacks the family's special tokens, or its template does not take the probes, and
+            # raises what its author likes: the template decides.
+            continue
     style = wish or next((style for style in TOKENS if _has(tokenizer, style)), None)
     return Template(tokenizer, style, _reader(style, tokenizer))
 
