@@ -65,7 +65,7 @@ signals: venv ## write docs/signals.md, the runbooks of signals and the chart's 
 test-signals: venv ## when each symptom of the recorded runs is raised, and how often nothing is wrong: bench/results/signals.md (a minute)
 	PYTHONPATH=. $(PY) -m tests.signals.page --write
 
-.PHONY: test test-unit test-oracles test-integration test-e2e test-long test-chaos test-remedies
+.PHONY: test test-unit test-oracles test-integration test-e2e test-long test-chaos test-hostile test-remedies
 test: export CHAOS_KILLS ?= 1
 test: venv ## unit, integration, end to end; the cluster is stopped again if it was started here (LONG=ci: those that .ci/run adds too, LONG=all: all)
 	$(TOGETHER) -m "$(MARKS_$(LONG))" tests
@@ -83,6 +83,9 @@ test-long: venv ## the rest: processes killed in a job, full weights in vLLM, le
 test-chaos: export CHAOS_KILLS ?= 20
 test-chaos: venv ## coordinator, servers, agents, sandboxes and learners killed at random, CHAOS_KILLS times each (20: over an hour)
 	$(TOGETHER) -m chaos tests/integration
+test-hostile: export HOSTILE_COUNT ?= 10000
+test-hostile: venv ## what strangers send: HOSTILE_COUNT mutated custom resources and requests (HOSTILE_SEED: again)
+	$(TOGETHER) -m hostile tests
 test-remedies: venv ## each remedy ordered of a running job on a cluster, and a process killed in the middle of it (a quarter of an hour)
 	$(PYTEST) tests/e2e/test_remedies.py
 
