@@ -27,6 +27,39 @@ MAGNITUDE: Final = 1e12
 SCORE: Final = 1e6
 """Of a reward or an external score, whatever `spec.reward.range` allows."""
 
+
+CALL: Final = 64 * KIB
+"""Bytes of one call of the agents' protocol, and of what a refusal says."""
+ARGUMENTS: Final = MIB
+"""Bytes of one tool call's arguments."""
+CONVERSATION: Final = 16 * MIB
+"""Bytes of one request for a turn: the whole conversation and the tools."""
+CONVERSATION_DEPTH: Final = 64
+CONVERSATION_VALUES: Final = 200_000
+MESSAGES: Final = 10_000
+"""Messages of one conversation, and parts of one message."""
+TOOLS: Final = 512
+"""Tools of one conversation, and calls of one message."""
+ANSWER: Final = 8 * MIB
+"""Bytes of one answer of a sandbox, an agent, a broker or a weight agent."""
+ANSWER_VALUES: Final = 100_000
+REPORT: Final = 8 * MIB
+"""Bytes of a learner's report, or of a manifest of weights."""
+METRICS: Final = 1_000
+"""Named numbers of one episode."""
+NAME: Final = 200
+"""Characters of a name that somebody else chose."""
+PART: Final = 255
+"""Bytes of one part of a path."""
+ROW: Final = MIB
+"""Bytes of one row of a dataset, as JSON."""
+ROWS: Final = 5_000_000
+"""Rows of one dataset."""
+DATASET: Final = 1024 * MIB
+"""Bytes of one dataset, as its file and as the rows in it."""
+WAIT_SECONDS: Final = 60.0
+"""Longest pause that another process may ask for."""
+
 _STRINGS: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _REST: Final = bytes(set(range(256)) - set(b"{}[],"))
 
@@ -112,3 +145,18 @@ def shortened(text: str, most: int) -> str:
     """Text from outside as a message or a log line shows it: `most` characters, no control characters."""
     cut = text if len(text) <= most else text[: most - 1] + "\N{HORIZONTAL ELLIPSIS}"
     return "".join(character if character.isprintable() else " " for character in cut)
+
+
+def few(value: object, most: int) -> bool:
+    """Whether a list or an object has at most `most` entries; anything else is for its reader to refuse."""
+    return not isinstance(value, list | dict) or len(value) <= most
+
+
+def is_below(name: str) -> bool:
+    """Whether a name from outside, joined to a folder, stays below it: parts between slashes, none of them
+    empty, `.`, `..` or longer than a file's name may be, and without NUL or a backslash."""
+    if "\0" in name or "\\" in name:
+        return False
+    return all(
+        part not in ("", ".", "..") and len(part.encode(errors="replace")) <= PART for part in name.split("/")
+    )

@@ -15,10 +15,11 @@ from __future__ import annotations
 
 from enum import StrEnum
 from functools import total_ordering
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
+from headway_api.bounds import is_below
 from headway_api.in_force import Directive, InForce, Refusal
 from headway_api.record import Record as Record
 
@@ -263,10 +264,17 @@ class Finished(Record):
     """As `Batch.validated`."""
 
 
+def _name_below(name: str) -> str:
+    if not is_below(name):
+        raise ValueError("is no name of a file below a folder: write it without .., and without a / in front")
+    return name
+
+
 class FileDigest(Record):
     """One file of a weights or checkpoint directory."""
 
-    name: str
+    name: Annotated[str, AfterValidator(_name_below)]
+    """Below the directory: `a/b`, and never `../a` or `/a`."""
     size: int = Field(ge=0)
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
 
