@@ -68,11 +68,14 @@ class OutOfBounds(ValueError):
     """A value from outside is malformed, or larger, deeper or greater than its reader takes. Says which."""
 
 
-def json_within(data: bytes | str, most: int, *, depth: int = DEPTH, values: int = VALUES) -> Any:
+def json_within(
+    data: bytes | str, most: int, *, depth: int = DEPTH, values: int = VALUES, halves: bool = False
+) -> Any:
     """Parse one JSON value whose text has at most `most` bytes.
 
     Size, depth and count are known before anything is built, so a refusal costs memory in proportion to
-    `most` alone. NaN and infinities are refused, and so is text that no UTF-8 can hold.
+    `most` alone. NaN and infinities are refused. So is text that no UTF-8 can hold, unless `halves`: then
+    the reader replaces it.
 
     Raises:
         OutOfBounds: any of this does not hold, or it is not JSON.
@@ -93,7 +96,7 @@ def json_within(data: bytes | str, most: int, *, depth: int = DEPTH, values: int
         if isinstance(error, OutOfBounds):
             raise
         raise OutOfBounds(f"not JSON: {error}") from error
-    if b"\\u" in raw:
+    if not halves and b"\\u" in raw:
         _check_text(found)
     return found
 

@@ -38,7 +38,7 @@ from headway_coordinator.gateway.core import Gateway
 from headway_coordinator.gateway.server import GatewayServer
 from headway_coordinator.gateway.turns import Backend, Places
 from headway_coordinator.group import Run
-from headway_coordinator.http import listen
+from headway_coordinator.serving import listen
 from headway_coordinator.learner_api import LearnerApi
 from headway_coordinator.ledger.usage import usage
 from headway_coordinator.metrics import mlflow

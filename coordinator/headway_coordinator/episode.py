@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from pydantic import ValidationError
 
-from headway_api import logs
+from headway_api import bounds, logs
 from headway_api.exits import JobError
 from headway_api.records import EpisodeRecord, Outcome, Purpose, Turn
 from headway_api.sandbox_api import TURN_REWARDS_TOLERANCE, FinishReply
@@ -29,9 +29,6 @@ from headway_coordinator.trajectory.linearize import linearize
 
 ERROR_LENGTH = 2000
 """Characters of an error that are kept."""
-MOST_SCORE, MOST_METRIC = 1e6, 1e12
-"""Largest size of a score, as of a reward, and of a metric. The square of a far larger number is none: one
-value would take the figures of the whole job with it."""
 
 _log = logging.getLogger(__name__)
 
@@ -239,7 +236,7 @@ def by_index(rewards: Sequence[float], turns: Sequence[Turn]) -> list[float]:
     return [next(earned) if turn.delivered else 0.0 for turn in turns]
 
 
-def check_reward(reply: FinishReply, bounds: tuple[float, float], turns: int) -> None:
+def check_reward(reply: FinishReply, within: tuple[float, float], turns: int) -> None:
     """Refuse a judgement that must not reach the learner.
 
     Raises:
@@ -252,7 +249,7 @@ def check_reward(reply: FinishReply, bounds: tuple[float, float], turns: int) ->
         raise InfraFault(
             f"the environment's rewards of turns add up to {sum(given):g}, and its reward is {reply.reward:g}"
         )
-    low, high = bounds
+    low, high = within
     if not low <= reply.reward <= high:
         raise InfraFault(
             f"the environment's reward is {reply.reward}, outside spec.reward.range [{low:g}, {high:g}]"
@@ -263,12 +260,15 @@ def check_sizes(reply: FinishReply) -> None:
     """Refuse a judgement whose numbers no figure could be made of.
 
     Raises:
-        InfraFault: the score or a metric is too large.
+        InfraFault: the reward, one of a turn, the score or a metric is too large.
     """
-    sizes = {"score": (reply.score, MOST_SCORE)}
-    sizes |= {f"metric {name}": (value, MOST_METRIC) for name, value in reply.metrics.items()}
-    for name, (value, most) in sizes.items():
-        if not abs(value) <= most:
+    sizes = [("reward", reply.reward, bounds.SCORE), ("score", reply.score, bounds.SCORE)]
+    sizes += [
+        (f"reward of turn {turn}", value, bounds.SCORE) for turn, value in enumerate(reply.turn_rewards or ())
+    ]
+    sizes += [(f"metric {name}", value, bounds.MAGNITUDE) for name, value in reply.metrics.items()]
+    for name, value, most in sizes:
+        if not bounds.within(value, most):
             raise InfraFault(
                 f"the environment's {name} is {value}, beyond {most:g}: have the code of "
                 "spec.environment.entrypoint return it in a larger unit, or leave it out"

@@ -87,7 +87,7 @@ def _number(value: str | None) -> float | None:
 def _date(value: str | None) -> float | None:
     try:
         found = None if value is None else parsedate_to_datetime(value)
-    except ValueError:
+    except (ValueError, OverflowError, TypeError):  # a year of twenty digits
         return None
     if found is None:
         return None

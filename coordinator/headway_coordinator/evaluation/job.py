@@ -32,7 +32,7 @@ from headway_coordinator.evaluation.run import Evaluation, Unit
 from headway_coordinator.evaluation.stall import culprit, idle
 from headway_coordinator.evaluation.units import Units
 from headway_coordinator.gateway.server import GatewayServer
-from headway_coordinator.http import listen
+from headway_coordinator.serving import listen
 from headway_coordinator.learner_api import Probes
 from headway_coordinator.ledger.usage import usage
 from headway_coordinator.metrics.prometheus import Sample

@@ -107,6 +107,8 @@ class Turns:
 
     backend: Backend
     rollout: Rollout
+    big: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held by the request whose body is large: one at a time."""
     _by_request: defaultdict[str, list[Turn]] = field(default_factory=lambda: defaultdict(list))
 
     @asynccontextmanager
