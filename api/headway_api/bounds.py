@@ -69,13 +69,19 @@ class OutOfBounds(ValueError):
 
 
 def json_within(
-    data: bytes | str, most: int, *, depth: int = DEPTH, values: int = VALUES, halves: bool = False
+    data: bytes | str,
+    most: int,
+    *,
+    depth: int = DEPTH,
+    values: int = VALUES,
+    halves: bool = False,
+    finite: bool = True,
 ) -> Any:
     """Parse one JSON value whose text has at most `most` bytes.
 
     Size, depth and count are known before anything is built, so a refusal costs memory in proportion to
-    `most` alone. NaN and infinities are refused. So is text that no UTF-8 can hold, unless `halves`: then
-    the reader replaces it.
+    `most` alone. Refused as well are NaN and infinities (unless not `finite`) and text that no UTF-8 can hold
+    (unless `halves`): a reader that lets them in replaces them.
 
     Raises:
         OutOfBounds: any of this does not hold, or it is not JSON.
@@ -91,7 +97,8 @@ def json_within(
         raise OutOfBounds(f"more than {most} bytes")
     _check_structure(raw, depth, values)
     try:
-        found = json.loads(raw.decode(), parse_constant=_not_finite, parse_float=_finite)
+        strict: dict[str, Any] = {"parse_constant": _not_finite, "parse_float": _finite} if finite else {}
+        found = json.loads(raw.decode(), **strict)
     except (ValueError, RecursionError) as error:
         if isinstance(error, OutOfBounds):
             raise

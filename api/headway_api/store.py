@@ -105,7 +105,7 @@ class FileStore:
     def get_start(self, uri: str, size: int) -> bytes:
         try:
             with self._path(uri).open("rb") as stream:
-                return stream.read(size)
+                return stream.read(min(size, os.fstat(stream.fileno()).st_size))
         except FileNotFoundError:
             raise NotFound(uri) from None
 
