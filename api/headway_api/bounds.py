@@ -60,6 +60,7 @@ DATASET: Final = 1024 * MIB
 WAIT_SECONDS: Final = 60.0
 """Longest pause that another process may ask for."""
 
+_HALF: Final = "not JSON that UTF-8 can hold: half of a surrogate pair is no text"
 _STRINGS: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _REST: Final = bytes(set(range(256)) - set(b"{}[],"))
 
@@ -92,7 +93,7 @@ def json_within(
     try:
         raw = data.encode() if isinstance(data, str) else data
     except UnicodeEncodeError as error:
-        raise OutOfBounds("half of a surrogate pair is no text") from error
+        raise OutOfBounds(_HALF) from error
     if len(raw) > most:
         raise OutOfBounds(f"more than {most} bytes")
     _check_structure(raw, depth, values)
@@ -128,7 +129,7 @@ def _check_text(value: Any) -> None:
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
-        raise OutOfBounds("half of a surrogate pair is no text") from error
+        raise OutOfBounds(_HALF) from error
 
 
 def _finite(text: str) -> float:

@@ -325,7 +325,7 @@ def upload_folder(store: Store, folder: Path, uri: str) -> list[FileDigest]:
 
 
 class Corrupt(Exception):
-    """A downloaded file is not the one its manifest describes, or its name leaves the folder it belongs to."""
+    """A downloaded file is not the one its manifest describes, or its name leaves its folder."""
 
 
 def below(folder: Path, name: str) -> Path:

@@ -146,7 +146,7 @@ def _lines(data: bytes) -> Iterator[Any]:
         try:
             yield json_within(line.strip(), bounds.ROW, halves=True, finite=False)
         except OutOfBounds as error:
-            raise ValueError(f"row {number} is {error}; mend or remove it") from error
+            raise ValueError(f"row {number} cannot be read: {error}; mend or remove it") from error
         number += 1
 
 
@@ -179,9 +179,7 @@ def _size(number: int, row: Row) -> int:
         try:
             size = len(json.dumps(to_jsonable_python(value), ensure_ascii=False).encode())
         except (ValueError, RecursionError) as error:
-            raise ValueError(
-                f"column {name!r} of row {number} cannot be written as JSON: {error}"
-            ) from error
+            raise ValueError(f"column {name!r} of row {number} cannot be written as JSON: {error}") from error
         total += size + len(name) + len('"": , ')
         if total > bounds.ROW:
             raise ValueError(

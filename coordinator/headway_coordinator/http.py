@@ -69,7 +69,7 @@ class Unreachable(Exception):
     def __init__(self, message: str, *, answered: bool = False) -> None:
         super().__init__(message)
         self.answered = answered
-        """The request was taken: only the answer is no JSON, or larger, deeper or greater than answers are."""
+        """The request was taken: only the answer is no JSON, or beyond its bounds."""
 
 
 async def call(
@@ -116,7 +116,7 @@ async def call(
         words = shortened(str(error), SHOWN)
         raise Unreachable(f"{method} {url}: {type(error).__name__}: {words}") from error
     except OutOfBounds as error:
-        raise Unreachable(f"{method} {url}: the answer is {error}", answered=True) from error
+        raise Unreachable(f"{method} {url}: the answer cannot be read: {error}", answered=True) from error
 
 
 async def _json(response: aiohttp.ClientResponse, within: Within) -> Any:
@@ -129,9 +129,7 @@ async def _json(response: aiohttp.ClientResponse, within: Within) -> Any:
     data = await content(response, within.size)
     if len(data) <= INLINE_BYTES:
         return json_within(data, within.size, depth=within.depth, values=within.values)
-    return await asyncio.to_thread(
-        json_within, data, within.size, depth=within.depth, values=within.values
-    )
+    return await asyncio.to_thread(json_within, data, within.size, depth=within.depth, values=within.values)
 
 
 async def content(response: aiohttp.ClientResponse, most: int) -> bytes:
@@ -157,7 +155,7 @@ async def _refusal(response: aiohttp.ClientResponse) -> Problem:
     try:
         data = await content(response, bounds.CALL)
     except OutOfBounds as error:
-        return Problem(reason="UnexpectedAnswer", message=f"the answer is {error}")
+        return Problem(reason="UnexpectedAnswer", message=f"the answer cannot be read: {error}")
     return problem_in(data)
 
 

@@ -121,17 +121,18 @@ class LearnerApi:
             return web.json_response(text=found.model_dump_json(), status=410)
         # Megabytes of tokens: episodes go on meanwhile.
         packed = await asyncio.to_thread(_packed, found)
-        return web.Response(body=packed, content_type="application/json", headers={"Content-Encoding": "gzip"})
+        headers = {"Content-Encoding": "gzip"}
+        return web.Response(body=packed, content_type="application/json", headers=headers)
 
     async def _steps(self, request: web.Request) -> web.StreamResponse:
         try:
             report = await _report(request)
         except TooLarge as error:
-            return problem(413, "BodyTooLarge", f"the report is {error}")
+            return problem(413, "BodyTooLarge", f"the report has {error}")
         except TooSlow as error:
             return problem(408, "BodyTooSlow", str(error))
         except (OutOfBounds, web.RequestPayloadError) as error:
-            return problem(400, "BadRequest", f"the report is {shortened(str(error), 500)}")
+            return problem(400, "BadRequest", f"the report cannot be read: {shortened(str(error), 500)}")
         except ValidationError as error:
             return problem(400, "BadRequest", f"not a StepReport: {explained(error)}")
         if self.training is None:

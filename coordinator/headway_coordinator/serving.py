@@ -36,7 +36,7 @@ class TooSlow(Exception):
 
 
 class _Malformed(logging.Filter):
-    """What is no HTTP is its sender's affair: it is answered 400, and a traceback for each would fill logs."""
+    """What is no HTTP is its sender's affair: it is answered 400, and tracebacks would fill the logs."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None

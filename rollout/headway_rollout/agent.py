@@ -61,7 +61,8 @@ def application(server: Server, token: str) -> web.Application:
         except TimeoutError:
             return _problem(408, "BodyTooSlow", "the manifest did not come in time; send it at once")
         except (OutOfBounds, ValidationError, web.RequestPayloadError) as error:
-            return _problem(400, "InvalidManifest", f"the manifest is {error}"[:SHOWN_CHARACTERS])
+            said = f"the manifest cannot be read: {error}"
+            return _problem(400, "InvalidManifest", said[:SHOWN_CHARACTERS])
         try:
             state = await server.take(_slot(request), manifest)
         except SlotRefused as error:

@@ -200,7 +200,7 @@ class Engine:
                     raise _refusal(response.status, text)(f"POST {path}: {response.status}: {_message(text)}")
             return json_within(data, bounds.ANSWER) if data.startswith(b"{") else None
         except OutOfBounds as error:
-            raise EngineRefused(f"POST {path}: the answer is {error}") from error
+            raise EngineRefused(f"POST {path}: the answer cannot be read: {error}") from error
         except (aiohttp.ClientError, TimeoutError) as error:
             raise EngineRefused(f"POST {path}: {type(error).__name__}: {error}") from error
 

@@ -205,7 +205,7 @@ def threads(model: ServedModel, host: Host) -> int:
     quantity = (limits or {}).get("cpu")
     if quantity is None:
         return host.cores
-    return max(1, int(min(amount(quantity), host.cores)))
+    return max(1, int(min(amount(quantity), Decimal(host.cores))))
 
 
 def amount(quantity: str) -> Decimal:

@@ -104,9 +104,7 @@ async def generate(
 
 def largest(tokens: int) -> Within:
     """How large an answer of at most so many tokens may be."""
-    return Within(
-        size=bounds.MIB + TOKEN_BYTES * tokens, values=bounds.ANSWER_VALUES + TOKEN_VALUES * tokens
-    )
+    return Within(size=bounds.MIB + TOKEN_BYTES * tokens, values=bounds.ANSWER_VALUES + TOKEN_VALUES * tokens)
 
 
 def _body(model: str, salt: str, request: Request) -> dict[str, Any]:

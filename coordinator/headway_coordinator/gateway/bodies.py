@@ -1,4 +1,4 @@
-"""What agents send, read within bounds: first who asks, then at most so many bytes, then JSON of a bounded shape."""
+"""What agents send, read within bounds: so many bytes, in so many seconds, as JSON of a bounded shape."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ async def call(request: web.Request, most: int) -> dict[str, Any]:
         TooLarge: it has more than `most` bytes.
     """
     raw = await _received(request, most, CALL_SECONDS)
-    found = document(raw, most, depth=CALL_DEPTH, values=CALL_VALUES)
+    # A number that is none is refused with a code of its own.
+    found = document(raw, most, CALL_DEPTH, CALL_VALUES, finite=False)
     if not isinstance(found, dict):
         raise bad("body", "must be a JSON object")
     return found
@@ -73,16 +74,23 @@ def _chat(raw: bytes, most: int) -> openai.ChatRequest:
     return openai.read(document(raw, most, depth=depth, values=values))
 
 
-def document(raw: bytes, most: int, depth: int = bounds.DEPTH, values: int = bounds.ANSWER_VALUES) -> Any:
+def document(
+    raw: bytes,
+    most: int,
+    depth: int = bounds.DEPTH,
+    values: int = bounds.ANSWER_VALUES,
+    *,
+    finite: bool = True,
+) -> Any:
     """A body's JSON, all of which can be written down again.
 
     Raises:
         Refusal: 400, saying which bound it does not keep.
     """
     try:
-        return json_within(raw, most, depth=depth, values=values)
+        return json_within(raw, most, depth=depth, values=values, finite=finite)
     except OutOfBounds as error:
-        raise bad("body", f"is {error}") from error
+        raise bad("body", f"cannot be read: {error}") from error
 
 
 async def _received(request: web.Request, most: int, seconds: float) -> bytes:

@@ -305,7 +305,10 @@ def _force(asked: _Body, tools: list[Tool]) -> Force | None:
     if not isinstance(choice, _Named):
         return Force(names[0] if len(names) == 1 else None)
     if choice.function.name not in names:
-        raise bad("tool_choice", f"there is no tool {choice.function.name[:100]!r}; there are: {', '.join(names)[:500]}")
+        raise bad(
+            "tool_choice",
+            f"there is no tool {choice.function.name[:100]!r}; there are: {', '.join(names)[:500]}",
+        )
     return Force(choice.function.name)
 
 
@@ -341,7 +344,7 @@ def _call(call: _Call, at: str) -> dict[str, Any]:
         try:
             arguments = json_within(arguments or "{}", bounds.ARGUMENTS)
         except OutOfBounds as error:
-            raise bad(f"{at}.function.arguments", f"is {error}") from error
+            raise bad(f"{at}.function.arguments", f"cannot be read: {error}") from error
         if not isinstance(arguments, dict):
             raise bad(f"{at}.function.arguments", "is not the JSON of an object")
     text = json.dumps(arguments, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""The numbers that an agent reports of itself: finite, of a bounded size, as many as there are turns. Pure."""
+"""The numbers that an agent reports: finite, of a bounded size, as many as there are turns. Pure."""
 
 from __future__ import annotations
 

@@ -123,8 +123,8 @@ class Rollout:
                 raise Refusal(
                     403,
                     "trajectory_mismatch",
-                    f"{name} is {shortened(repr(given), 100)}, but this address and token belong to {own!r}; send what the "
-                    "platform's metadata said, to the endpoint that came with it",
+                    f"{name} is {shortened(repr(given), 100)}, but this address and token belong to {own!r}; "
+                    "send what the platform's metadata said, to the endpoint that came with it",
                     param=name,
                 )
 

@@ -315,7 +315,7 @@ async def _answer_refusals(request: web.Request, handler: Handler) -> web.Stream
             answer.force_close()
         return answer
     except TooLarge as error:
-        message = f"the body is {error}, the most that is taken here"
+        message = f"the body has {error}, the most that is taken here"
         answer = web.json_response(Refusal(413, "request_too_large", message).body, status=413)
         answer.force_close()
         return answer

@@ -20,12 +20,15 @@ from headway_coordinator.gateway.core import Ask, Chat, Completion
 from headway_coordinator.gateway.refusals import Refusal
 from headway_coordinator.gateway.rollouts import Rollout
 from headway_coordinator.room import Room
+from headway_coordinator.trajectory.lengths import size
 
 AT_ONCE = 16
 """Turns of one episode that may run at the same time."""
 QUEUE_SECONDS = 30.0
 """Longest a turn waits for its place before its agent is told to come back."""
 RETRY_AFTER_SECONDS = 5
+INLINE_BYTES = 1024 * 1024
+"""Of a conversation that is told apart from others at once, in some 5 ms."""
 
 
 class Places:
@@ -121,8 +124,8 @@ class Turns:
             ask: what is asked for.
             retry: the client says that it sends this again.
         """
-        asked = [ask.messages, ask.tools, ask.may_call, ask.max_tokens, repr(ask.force)]
-        request = sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+        large = size(ask.messages, ask.tools) > INLINE_BYTES
+        request = await asyncio.to_thread(_digest, ask) if large else _digest(ask)
         turn = _same(self._by_request[request], retry)
         if turn is None:
             placed = asyncio.Event()
@@ -178,6 +181,12 @@ class Turns:
             found = await self.backend.chat.chat(self.rollout.session, ask)
             self.rollout.session.unseen.add(found.node)
             return found
+
+
+def _digest(ask: Ask) -> str:
+    """Equal for equal requests."""
+    asked = [ask.messages, ask.tools, ask.may_call, ask.max_tokens, repr(ask.force)]
+    return sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 
 
 def _same(turns: Sequence[Turn], retry: bool) -> Turn | None:

@@ -106,6 +106,10 @@ class Renderer(Protocol):
     def longest_token(self) -> Extent | None:
         """The most that one token holds; None: any amount."""
 
+    def exceeds(self, messages: Sequence[Message], tools: Sequence[Tool], most: int) -> bool:
+        """Whether a conversation is certain to come to more than `most` tokens, found without rendering all
+        of it."""
+
     def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
         """Ids of the whole conversation, up to where the model begins its next turn."""
 
@@ -321,8 +325,8 @@ def choose(tokenizer: Any, family: str, tool_call_parser: str = "auto") -> Rende
             found = typed(name, tokenizer)
             if agrees(found, tokenizer):
                 return found
-        except (AssertionError, ValueError, KeyError):
-            continue  # the tokenizer lacks the family's special tokens: its template decides
+        except Exception:  # the tokenizer lacks the family's tokens, or its template raises what it likes
+            continue
     style = wish or next((style for style in TOKENS if _has(tokenizer, style)), None)
     return Template(tokenizer, style, _reader(style, tokenizer))
 

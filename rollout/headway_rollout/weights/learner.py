@@ -81,7 +81,7 @@ class Learner:
         except TimeoutError as error:
             raise NoAnswer(f"{method} {url}: no answer within {ASK_SECONDS:.0f} s") from error
         except OutOfBounds as error:
-            raise NoAnswer(f"{method} {url}: the answer is {error}") from error
+            raise NoAnswer(f"{method} {url}: the answer cannot be read: {error}") from error
         except aiohttp.ClientError as error:
             raise NoAnswer(f"{method} {url}: {type(error).__name__}: {error}") from error
 
