@@ -13,7 +13,7 @@ import asyncio
 import resource
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 ENOUGH: Final = 65_536
 """Descriptors that a process asks for, where its hard limit has so many."""
@@ -109,8 +109,7 @@ class Guard(asyncio.Protocol):
         self._admitted = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, transport)
         name: Any = transport.get_extra_info("peername")
         self.peer = str(name[0]) if isinstance(name, tuple) and name else ""
         self._admitted = self._connections.admit(self)

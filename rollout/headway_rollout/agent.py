@@ -16,7 +16,7 @@ from headway_api.model_names import POLICY, is_slot
 from headway_api.records import WeightsManifest, WeightsState
 from headway_api.sandbox_api import Problem
 from headway_rollout.weights.slots import SlotRefused
-from headway_rollout.wire import body
+from headway_rollout.wire import body, known
 
 RETRY_SECONDS: Final = 5
 SHOWN_CHARACTERS: Final = 2000
@@ -108,6 +108,8 @@ def _authorize(token: str) -> Middleware:
         given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
         if request.path not in OPEN_PATHS and not hmac.compare_digest(given, expected):
             return _problem(401, "Unauthorized", "send the job's token as a bearer token")
+        if request.path not in OPEN_PATHS:
+            known(request)
         return await handler(request)
 
     return middleware
