@@ -32,8 +32,8 @@ CALL: Final = 64 * KIB
 """Bytes of one call of the agents' protocol, and of what a refusal says."""
 ARGUMENTS: Final = MIB
 """Bytes of one tool call's arguments."""
-CONVERSATION: Final = 16 * MIB
-"""Bytes of one request for a turn: the whole conversation and the tools."""
+CONVERSATION: Final = 8 * MIB
+"""Bytes of one request for a turn: the whole conversation and the tools. A million tokens have some 4 MiB."""
 CONVERSATION_DEPTH: Final = 64
 CONVERSATION_VALUES: Final = 200_000
 MESSAGES: Final = 10_000

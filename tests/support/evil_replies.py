@@ -104,7 +104,9 @@ def everywhere() -> list[Evil]:
         whole("a refusal that is too much", json.dumps(problem).encode(), "409 Conflict"),
         whole("a refusal for ever", b"{}", "503 Busy", "Retry-After: 1e300"),
         whole("a refusal until never", b"{}", "429 Busy", "Retry-After: nan"),
-        whole("a date of many digits", b"{}", "503 Busy", f"Retry-After: Mon, 01 Jan {'9' * 20} 00:00:00 GMT"),
+        whole(
+            "a date of many digits", b"{}", "503 Busy", f"Retry-After: Mon, 01 Jan {'9' * 20} 00:00:00 GMT"
+        ),
         whole("a redirect", b"", "307 There", "Location: http://127.0.0.1:1/" + "a" * 5000),
         whole("a redirect to nowhere", b"", "302 There", "Location: \x7f://"),
         whole("a status that is none", b"{}", "999 What"),

@@ -1,4 +1,4 @@
-"""Every client of the coordinator against answers that no honest server gives: typed faults, in bounded memory.
+"""The coordinator's clients against answers that no honest server gives: typed faults, in bounded memory.
 
 A failure names the seed: HEADWAY_SEED=n repeats it, HEADWAY_CASES=n grows more answers.
 """
@@ -14,7 +14,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from evil_replies import Evil, Server, evil_server, everywhere, grown
+from evil_replies import Evil, Server, everywhere, evil_server, grown
 from memory import flat
 from pydantic import ValidationError
 
