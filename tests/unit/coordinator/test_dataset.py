@@ -172,6 +172,7 @@ def test_a_digest_says_whether_rows_are_the_same() -> None:
 
 DEEP = json.dumps({"prompt": "a", "x": json.loads("[" * 40 + "]" * 40)})
 GOOD = json.dumps({"prompt": "a"})
+WIDE = json.dumps({"prompt": "a" * 1_100_000})
 
 
 @pytest.mark.parametrize(
@@ -181,12 +182,12 @@ GOOD = json.dumps({"prompt": "a"})
         ("jsonl", f"{GOOD}\n" + "[" * 2000, "row 1 cannot be read: nested more than 32"),
         (
             "jsonl",
-            f'{GOOD}\n{{"prompt": "{"a" * 1_100_000}"}}\n',
+            f"{GOOD}\n{WIDE}\n",
             "row 1 cannot be read: more than 1048576 bytes",
         ),
         (
             "json",
-            f'[{GOOD}, {{"prompt": "{"a" * 1_100_000}"}}]',
+            f"[{GOOD}, {WIDE}]",
             "row 1 is more than 1048576 bytes with column 'prompt'",
         ),
         ("json", f"[{GOOD}, {DEEP}]", "nested more than 33 levels"),
@@ -218,12 +219,12 @@ def test_a_row_out_of_bounds_is_named_with_what_to_do(
 
 
 def test_a_dataset_has_a_most_of_rows_and_of_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "data.jsonl"
-    path.write_text(f"{GOOD}\n" * 10)
+    path = tmp_path / "data.csv"
+    path.write_text("prompt\n" + "a\n" * 10)
     for name, most, says in (
         ("ROWS", 9, "more than 9 rows; split it"),
-        ("DATASET", 100, "has more than 100 bytes; split it"),
-        ("DATASET", 180, "its rows up to"),
+        ("DATASET", 20, "has more than 20 bytes; split it"),
+        ("DATASET", 100, "its rows up to 6 are more than 100 bytes"),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(bounds, name, most)

@@ -337,12 +337,7 @@ def test_a_model_without_template_or_tokenizer_says_what_to_add(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    "template",
-    [
-        "{{ raise_exception('no such role') }}",
-        "{{ messages[0].content + 7 }}",
-        "{% if tools %}{{ messages[3].tool_calls[0].function.arguments.missing.more }}{% endif %}x",
-    ],
+    "template", ["{{ raise_exception('no such role') }}", "{{ messages[0].content + 7 }}"]
 )
 def test_a_template_that_raises_leaves_the_model_its_own_template(template: str, tmp_path: Path) -> None:
     assert isinstance(choose(tokenizer(tmp_path, template), "qwen3"), Template)
