@@ -336,8 +336,9 @@ def test_a_model_without_template_or_tokenizer_says_what_to_add(tmp_path: Path) 
         render.load(folder)
 
 
-@pytest.mark.parametrize(
-    "template", ["{{ raise_exception('no such role') }}", "{{ messages[0].content + 7 }}"]
-)
+RAISES = ("{{ raise_exception('no such role') }}", "{{ messages[0].content + 7 }}")
+
+
+@pytest.mark.parametrize("template", RAISES)
 def test_a_template_that_raises_leaves_the_model_its_own_template(template: str, tmp_path: Path) -> None:
     assert isinstance(choose(tokenizer(tmp_path, template), "qwen3"), Template)
