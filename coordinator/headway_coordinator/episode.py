@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from headway_api import bounds, logs
 from headway_api.exits import JobError
+from headway_api.record import explained
 from headway_api.records import EpisodeRecord, Outcome, Purpose, Turn
 from headway_api.sandbox_api import TURN_REWARDS_TOLERANCE, FinishReply
 from headway_coordinator.agents.agent import Agent, Played, Stage
@@ -139,7 +140,8 @@ class Episodes:
             text = f"{fault}; the agent: {progress.why}" if progress.why else str(fault)
             ending = _Ending(Outcome.INFRA_ERROR, text)
         except ValidationError as error:
-            ending = _Ending(Outcome.INFRA_ERROR, f"{progress.stage} answered what it must not: {error}")
+            text = f"{progress.stage} answered what it must not: {explained(error)}"
+            ending = _Ending(Outcome.INFRA_ERROR, text)
         except (JobError, CandidateFault):  # of the whole process, or of the whole candidate
             raise
         except Exception as error:  # a bug costs its group a retry, not the job

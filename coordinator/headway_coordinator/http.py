@@ -159,13 +159,6 @@ async def _refusal(response: aiohttp.ClientResponse) -> Problem:
     return problem_in(data)
 
 
-def explained(error: ValidationError) -> str:
-    """What is wrong with an answer, by its first field that is: pydantic says the same of each."""
-    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    field = ".".join(shortened(str(part), 60) for part in first["loc"][:6])
-    return f"{field or 'it'}: {shortened(first['msg'], 200)}"
-
-
 def problem_in(data: bytes) -> Problem:
     """The problem that an answer's content is, cut to what a message shows."""
     try:

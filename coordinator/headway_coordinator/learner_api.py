@@ -18,9 +18,9 @@ from pydantic import ValidationError
 from headway_api import bounds, names
 from headway_api.bounds import OutOfBounds, json_within, shortened
 from headway_api.exits import JobError
+from headway_api.record import explained
 from headway_api.records import Batch, Finished, StepReport
 from headway_api.sandbox_api import Problem
-from headway_coordinator.http import explained
 from headway_coordinator.serving import TooLarge, TooSlow, body, known
 from headway_coordinator.training import Conflict, Training
 

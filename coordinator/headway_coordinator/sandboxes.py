@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from headway_api import logs
 from headway_api.exits import JobError
-from headway_api.records import Record
+from headway_api.record import Record, explained
 from headway_api.sandbox_api import (
     NOT_OWNER,
     AgentRequest,
@@ -34,7 +34,7 @@ from headway_api.sandbox_api import (
 )
 from headway_coordinator.bounds import superseded
 from headway_coordinator.faults import InfraFault
-from headway_coordinator.http import Refused, Unreachable, call, explained
+from headway_coordinator.http import Refused, Unreachable, call
 
 RELEASE_SECONDS = 10.0
 ASK_SECONDS = 30.0

@@ -92,14 +92,15 @@ def known(request: web.Request) -> None:
         held.hold(request.transport)
 
 
-async def body(request: web.Request, most: int, seconds: float = BODY_SECONDS) -> bytes:
+async def body(request: web.Request, most: int, seconds: float | None = None) -> bytes:
     """A request's body, decompressed.
 
     Raises:
         TooLarge: it has more than `most` bytes.
-        TooSlow: it did not come within `seconds`.
+        TooSlow: it did not come within `seconds`, `BODY_SECONDS` where none are given.
         web.RequestPayloadError: it is not what its headers say.
     """
+    seconds = BODY_SECONDS if seconds is None else seconds
     if (request.content_length or 0) > most:
         raise TooLarge(f"more than {most} bytes")
     data = bytearray()

@@ -11,15 +11,16 @@ from aiohttp.typedefs import Handler, Middleware
 from pydantic import ValidationError
 
 from headway_api import bounds
-from headway_api.bounds import OutOfBounds, json_within
+from headway_api.bounds import OutOfBounds, json_within, shortened
 from headway_api.model_names import POLICY, is_slot
+from headway_api.record import explained
 from headway_api.records import WeightsManifest, WeightsState
 from headway_api.sandbox_api import Problem
 from headway_rollout.weights.slots import SlotRefused
 from headway_rollout.wire import body, known
 
 RETRY_SECONDS: Final = 5
-SHOWN_CHARACTERS: Final = 2000
+SHOWN_CHARACTERS: Final = 500
 """Most characters of what is wrong with a manifest that an answer says."""
 OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})
 
@@ -60,9 +61,11 @@ def application(server: Server, token: str) -> web.Application:
             manifest = WeightsManifest.model_validate(found)
         except TimeoutError:
             return _problem(408, "BodyTooSlow", "the manifest did not come in time; send it at once")
-        except (OutOfBounds, ValidationError, web.RequestPayloadError) as error:
-            said = f"the manifest cannot be read: {error}"
-            return _problem(400, "InvalidManifest", said[:SHOWN_CHARACTERS])
+        except ValidationError as error:
+            return _problem(400, "InvalidManifest", f"this is no manifest: {explained(error)}")
+        except (OutOfBounds, web.RequestPayloadError) as error:
+            said = shortened(str(error), SHOWN_CHARACTERS)
+            return _problem(400, "InvalidManifest", f"the manifest cannot be read: {said}")
         try:
             state = await server.take(_slot(request), manifest)
         except SlotRefused as error:

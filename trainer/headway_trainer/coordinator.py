@@ -25,6 +25,7 @@ from headway_api import bounds
 from headway_api.bounds import OutOfBounds, shortened
 from headway_api.exits import JobError
 from headway_api.names import STARTING
+from headway_api.record import explained
 from headway_api.records import Batch, Finished, StepReport
 from headway_api.sandbox_api import Problem
 from headway_trainer.logs import log
@@ -132,7 +133,7 @@ class Coordinator:
         try:
             return record.model_validate_json(_plain(answer.body))
         except (ValidationError, OutOfBounds, OSError, EOFError, zlib.error) as error:
-            said = shortened(str(error), SHOWN)
+            said = explained(error) if isinstance(error, ValidationError) else shortened(str(error), SHOWN)
             raise JobError("ContractMismatch", f"the coordinator's answer cannot be read: {said}") from error
 
     def _exchange(self, method: str, path: str, body: bytes | None = None, *, wait: float = 0.0) -> _Answer:

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from headway_api import bounds
 from headway_api.bounds import OutOfBounds, json_within, shortened
+from headway_api.record import explained
 from headway_api.records import DirectSource
 from headway_api.weights_direct import DirectHeader, DirectJoin, DirectPlace, header_path, join_path
 from headway_rollout.engine import Engine, NotJoined
@@ -58,7 +59,9 @@ class Learner:
             place = DirectPlace.model_validate(
                 await self._call("POST", where + join_path(source.header), body)
             )
-        except (NoAnswer, ValidationError) as error:
+        except ValidationError as error:
+            raise NotJoined(f"the learner hands over nothing that is read: {explained(error)}") from error
+        except NoAnswer as error:
             raise NotJoined(f"the learner hands over nothing: {error}") from error
         await engine.join(source.host, place)
         # By the header a folder is known to be one whose learner was joined.

@@ -24,7 +24,7 @@ SEED = int(os.environ.get("HEADWAY_SEED", random.SystemRandom().randrange(2**32)
 CASES = int(os.environ.get("HEADWAY_CASES", "40"))
 HANGS = 30.0
 TRUSTED = ("a slow head", "early hints for ever", "wide")
-"""What the learner would take of the one server that it trusts: a head has no deadline of its own, and a batch
+"""What the learner takes of the one server that it trusts: a head has no deadline of its own, and a batch
 may have as many values as fit in its bytes."""
 
 
