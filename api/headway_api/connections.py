@@ -116,7 +116,7 @@ class Guard(asyncio.Protocol):
         if self._admitted:
             self._inner.connection_made(transport)
         else:
-            transport.abort()
+            self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
         if self._admitted:

@@ -32,7 +32,7 @@ class _Malformed(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
-        return not isinstance(error, HttpProcessingError)
+        return not isinstance(error, HttpProcessingError | web.RequestPayloadError)
 
 
 _log.addFilter(_Malformed())

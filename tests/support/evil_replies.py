@@ -134,14 +134,14 @@ def grown(good: Any, seed: int, count: int) -> Iterator[Evil]:
     for number in range(count):
         found = copy.deepcopy(good)
         for _ in range(chance.randint(1, 3)):
-            found = _changed(found, chance)
+            found = changed(found, chance)
         body = json.dumps(found).encode()
         if chance.random() < 0.1:
             body = body[: chance.randrange(len(body) + 1)]
         yield whole(f"{number} of seed {seed}: {body[:120]!r}", body)
 
 
-def _changed(value: Any, chance: random.Random) -> Any:
+def changed(value: Any, chance: random.Random) -> Any:
     """`value` with one place in it replaced, removed, added to or said twice."""
     if isinstance(value, dict) and value and chance.random() < 0.85:
         key = chance.choice(list(value))
@@ -149,12 +149,12 @@ def _changed(value: Any, chance: random.Random) -> Any:
             return {name: one for name, one in value.items() if name != key}
         if way < 0.2:
             return value | {"surplus": chance.choice(VALUES)}
-        return value | {key: _changed(value[key], chance)}
+        return value | {key: changed(value[key], chance)}
     if isinstance(value, list) and value and chance.random() < 0.85:
         place = chance.randrange(len(value))
         if chance.random() < 0.15:
             return value * 2
-        return [*value[:place], _changed(value[place], chance), *value[place + 1 :]]
+        return [*value[:place], changed(value[place], chance), *value[place + 1 :]]
     return chance.choice(VALUES)
 
 
