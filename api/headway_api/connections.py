@@ -57,6 +57,13 @@ class Connections:
         """A request on this connection is somebody's who may ask: it makes no room for others."""
         if transport is not None and (guard := self._open.get(transport)) is not None:
             self._waiting.pop(guard, None)
+            guard.on_reset = None
+
+    def on_reset(self, transport: asyncio.BaseTransport | None, call: Callable[[], None]) -> None:
+        """Call once if the other side resets this connection before its next request: it closed it with
+        bytes unread. One that had read them all ends it in order."""
+        if transport is not None and (guard := self._open.get(transport)) is not None:
+            guard.on_reset = call
 
     def rest(self, transport: asyncio.BaseTransport | None) -> None:
         """The request on this connection is answered."""
@@ -107,6 +114,7 @@ class Guard(asyncio.Protocol):
         self._inner = inner
         self._connections = connections
         self._admitted = False
+        self.on_reset: Callable[[], None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -137,3 +145,5 @@ class Guard(asyncio.Protocol):
         self._connections.forget(self)
         if self._admitted:
             self._inner.connection_lost(exc)
+        if exc is not None and self.on_reset is not None:
+            self.on_reset()

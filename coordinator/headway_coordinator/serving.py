@@ -92,6 +92,13 @@ def known(request: web.Request) -> None:
         held.hold(request.transport)
 
 
+def on_reset(request: web.Request, call: Callable[[], None]) -> None:
+    """Call if the client closes the connection without having read the answer, before it asks again."""
+    held = request.config_dict.get(HELD)
+    if held is not None:
+        held.on_reset(request.transport, call)
+
+
 async def body(request: web.Request, most: int, seconds: float | None = None) -> bytes:
     """A request's body, decompressed.
 

@@ -106,6 +106,12 @@ class Session:
         pairs = zip(self.turns, self.nodes, strict=True)
         return [turn.model_copy(update={"delivered": node not in self.unseen}) for turn, node in pairs]
 
+    def read(self, said: Said | None) -> None:
+        """A client goes on from a recorded turn: it has read that, and all that this goes on from."""
+        while said is not None:
+            self.unseen.discard(said.node)
+            said = said.before
+
     @property
     def taken(self) -> int:
         """Turns that reached the agent."""
@@ -169,6 +175,7 @@ class Gateway:
         await self._require_room(ask)
         meanings = [meaning(message) for message in ask.messages]
         before = continued(session.said, ask.messages, meanings, ask.tools, session.unseen)
+        session.read(before)
         forced = self._forced(ask.force)
         number, session.begun = session.begun, session.begun + 1
         prompt = await self._prompt(session, ask, before) + forced

@@ -21,6 +21,7 @@ import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any
 
 from aiohttp import web
@@ -33,7 +34,7 @@ from headway_coordinator.gateway.core import Ask, CannotForce, CannotRender, Com
 from headway_coordinator.gateway.refusals import Refusal, bad
 from headway_coordinator.gateway.rollouts import Rollout, Rollouts, token_in
 from headway_coordinator.gateway.turns import Backend, Client, Turn, Turns
-from headway_coordinator.serving import TooLarge, known
+from headway_coordinator.serving import TooLarge, known, on_reset
 
 MAX_BODY = bounds.CONVERSATION
 """Bytes of a request: reading more would hold the other episodes up."""
@@ -127,6 +128,7 @@ class GatewayServer:
                 found = await _outcome(rollout, asked.ask, client.turn)
                 answer = web.json_response(openai.completion(asked, found, rollout.trajectory_id))
                 turns.deliver(client, asked.ask)
+                on_reset(request, partial(turns.reset, client))
                 await answer.prepare(request)
                 await answer.write_eof()
                 return answer

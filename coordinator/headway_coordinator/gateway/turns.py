@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -27,6 +28,8 @@ AT_ONCE = 16
 QUEUE_SECONDS = 30.0
 """Longest a turn waits for its place before its agent is told to come back."""
 RETRY_AFTER_SECONDS = 5
+GIVEN_UP_SECONDS = 10.0
+"""How long after an answer was written a reset connection says that it was not read."""
 INLINE_BYTES = 1024 * 1024
 """Of a conversation that is told apart from others at once, in some 5 ms."""
 
@@ -102,6 +105,8 @@ class Client:
 
     turn: Turn
     has_it: bool = False
+    since: float = 0.0
+    """Monotonic: when its answer began to be written."""
 
 
 @dataclass
@@ -149,10 +154,18 @@ class Turns:
             Refusal: the agent has said meanwhile that it is done.
         """
         self.rollout.require_open("a turn")
-        turn, client.has_it = client.turn, True
+        turn, client.has_it, client.since = client.turn, True, time.monotonic()
         found = turn.task.result()
         turn.deliveries += 1
         self.rollout.answered(turn.request, found.node, [*ask.messages, found.message])
+
+    def reset(self, client: Client) -> None:
+        """The client closed its connection with some of the answer unread: it gave up while that was written.
+
+        Much later it has read it, and what ends the connection is something between the two.
+        """
+        if client.has_it and self.rollout.is_open and time.monotonic() - client.since < GIVEN_UP_SECONDS:
+            self._lose(client)
 
     def _lose(self, client: Client) -> None:
         """The client left: what it asked for waits for it to come back."""
@@ -161,6 +174,7 @@ class Turns:
         turn.deliveries -= client.has_it
         if client.has_it and not turn.deliveries:
             self.rollout.unanswered(turn.task.result().node)
+        client.has_it = False
 
     async def close(self) -> None:
         """End what still runs."""

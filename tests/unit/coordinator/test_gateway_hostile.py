@@ -9,6 +9,8 @@ import logging
 import os
 import re
 import resource
+import select
+import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -18,7 +20,7 @@ from typing import Any
 import aiohttp
 import pytest
 from memory import flat
-from open_rollout import USER, Rig, a_rollout, rig
+from open_rollout import USER, Rig, a_rollout, rig, until
 from speaker import ANSWER, Speaker
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
@@ -350,3 +352,42 @@ async def test_an_edit_that_the_tools_follow_is_counted_too(tok: Any) -> None:
         await r.chat(USER, first["choices"][0]["message"], OTHER)
         await r.chat(USER, first["choices"][0]["message"], OTHER, tools=PROBE_TOOLS)
         assert r.rollout.session.forks == 1
+
+
+async def test_an_answer_that_a_client_gives_up_unread_was_not_delivered(tok: Any) -> None:
+    """It asks again, without a word on retries, and gets the same sample."""
+    async with listening(tok) as r:
+        session = r.rollout.session
+        sent = socket.create_connection(("127.0.0.1", int(r.url.rpartition(":")[2])))
+        body = json.dumps({"messages": [USER]}).encode()
+        head = f"POST /e/{r.rollout.token}/v1/chat/completions HTTP/1.1\r\nContent-Length: {len(body)}"
+        await asyncio.to_thread(sent.sendall, head.encode() + b"\r\nHost: g\r\n\r\n" + body)
+        await until(lambda: session.taken == 1 and r.rollout.calls == 0)
+        await asyncio.to_thread(select.select, [sent], [], [], 20)  # the answer lies there, unread
+        sent.close()
+        await until(lambda: session.taken == 0)
+        assert linearize(session.graph, session.unseen) == []
+        status, _ = await r.chat()
+        assert (status, session.taken, len(session.turns)) == (200, 1, 1)
+        assert len(r.speaker.requests) == 1
+
+
+async def test_an_answer_that_was_read_stays_delivered(tok: Any) -> None:
+    async with listening(tok) as r:
+        session = r.rollout.session
+        asked = {"messages": [USER]}
+        async with aiohttp.ClientSession() as http, http.post(r.base + PATHS[0], json=asked) as answer:
+            await answer.read()
+        await asyncio.sleep(0.1)
+        await r.chat(OTHER)
+        assert (session.taken, len(session.turns)) == (2, 2)
+
+
+async def test_a_turn_that_a_client_goes_on_from_was_read_after_all(tok: Any) -> None:
+    async with rig(tok, ANSWER) as r:
+        _, first = await r.chat(USER)
+        session = r.rollout.session
+        r.rollout.unanswered(session.nodes[0])
+        assert session.taken == 0
+        await r.chat(USER, first["choices"][0]["message"], OTHER)
+        assert session.taken == 2
