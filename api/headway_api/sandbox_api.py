@@ -36,6 +36,8 @@ TURN_REWARDS_TOLERANCE: Final = 1e-6
 def _few(metrics: object) -> object:
     if not bounds.few(metrics, bounds.METRICS):
         raise ValueError(f"more than {bounds.METRICS} numbers")
+    if isinstance(metrics, dict) and any(len(str(name)) > bounds.NAME for name in metrics):
+        raise ValueError(f"a name has more than {bounds.NAME} characters")
     return metrics
 
 

@@ -33,7 +33,7 @@ from headway_api.sandbox_api import (
     ToolReply,
 )
 from headway_coordinator.bounds import superseded
-from headway_coordinator.faults import InfraFault
+from headway_coordinator.faults import AnswerFault, InfraFault
 from headway_coordinator.http import Refused, Unreachable, call
 
 RELEASE_SECONDS = 10.0
@@ -119,11 +119,12 @@ class Sandbox:
             return kind.model_validate(answer)
         except ValidationError as error:
             said = f"sandbox {self.lease.pod} answered /{path} with what it must not: {explained(error)}"
-            raise InfraFault(said) from error
+            raise AnswerFault(said) from error
         except Refused as error:
             raise error.fault() from error
         except Unreachable as error:
-            raise InfraFault(f"sandbox {self.lease.pod}: {error}") from error
+            fault = AnswerFault if error.answered else InfraFault
+            raise fault(f"sandbox {self.lease.pod}: {error}") from error
 
 
 async def pool_of(brokers: Sequence[Broker]) -> PoolState:

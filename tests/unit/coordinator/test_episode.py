@@ -174,11 +174,12 @@ async def test_whatever_a_model_writes_can_be_stored(tok: Any) -> None:
     "answer",
     [
         {"reward": 0.5, "score": 0.5, "metrics": {str(n): 1.0 for n in range(1001)}},
+        {"reward": 0.5, "score": 0.5, "metrics": {"x" * 201: 1.0}},
         {"reward": 0.5, "score": 0.5, "turn_rewards": [0.0] * 10_001},
         {"reward": 0.5, "score": 0.5, "turn_rewards": ["x"] * 9_000},
         {"reward": [], "score": 0.5},
     ],
-    ids=["metrics", "turns", "texts", "list"],
+    ids=["metrics", "names", "turns", "texts", "list"],
 )
 async def test_a_judgement_of_another_shape_is_told_by_its_first_fault(tok: Any, answer: Any) -> None:
     async with rig(tok, ANSWER) as r:
