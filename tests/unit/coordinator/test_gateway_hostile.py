@@ -354,7 +354,7 @@ async def test_an_edit_that_the_tools_follow_is_counted_too(tok: Any) -> None:
         assert r.rollout.session.forks == 1
 
 
-async def test_an_answer_that_a_client_gives_up_unread_was_not_delivered(tok: Any) -> None:
+async def test_an_answer_that_is_left_unread_was_not_delivered(tok: Any) -> None:
     """It asks again, without a word on retries, and gets the same sample."""
     async with listening(tok) as r:
         session = r.rollout.session

@@ -340,5 +340,5 @@ RAISES = ("{{ raise_exception('no such role') }}", "{{ messages[0].content + 7 }
 
 
 @pytest.mark.parametrize("template", RAISES)
-def test_a_template_that_raises_leaves_the_model_its_own_template(template: str, tmp_path: Path) -> None:
+def test_a_template_that_raises_is_rendered_by_itself(template: str, tmp_path: Path) -> None:
     assert isinstance(choose(tokenizer(tmp_path, template), "qwen3"), Template)
