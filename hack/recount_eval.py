@@ -48,6 +48,11 @@ def word(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_]", "_", name)
 
 
+def tool(name: str) -> str:
+    """A tool's name in a measure's name."""
+    return word(name)[:64] or "_"
+
+
 def apart(name: str) -> str:
     """A metric of the environment in a measure's name: with a hash, if the name has to be changed."""
     short = word(name)[:64]
@@ -72,7 +77,7 @@ def part(line: Line, name: str, cost: float) -> tuple[float, float] | None:
         below = sum(calls.values()) + (line[name] if name.startswith("malformed") else 0)
         return (line[name], below) if below else None
     if name.startswith("tool_calls_"):
-        return sum(n for tool, n in calls.items() if word(tool) == name[len("tool_calls_") :]), 1.0
+        return sum(n for called, n in calls.items() if tool(called) == name[len("tool_calls_") :]), 1.0
     if name.startswith("metric_"):
         found = [v for key, v in line["metrics"] if apart(key) == name[len("metric_") :]]
         return (found[0], 1.0) if found else None
@@ -157,7 +162,9 @@ class Recount:
         if self.report["gate"] is not None:
             gate = self.report["gate"]["spec"]
             failed = {each["name"] for each in self.report["candidates"] if each["state"] == "Failed"}
-            self.same("gate", self.report["gate"]["verdict"], verdict(gate, self.sample, failed))
+            rewards = self.report["job"]["rewardRange"]
+            found = verdict(gate, self.sample, failed, rewards, self.report["suites"].keys())
+            self.same("gate", self.report["gate"]["verdict"], found)
 
     def judgments(self, line: Line) -> None:
         """Success, by score and by reward, and the try's cost."""
@@ -215,10 +222,10 @@ class Recount:
         metrics = {apart(name) for line in self.lines for name, _ in line["metrics"]}
         calls = Counter[str]()
         for line in self.lines:
-            for tool, count in line["tool_calls_by_tool"]:
-                calls[word(tool)] += count
+            for called, count in line["tool_calls_by_tool"]:
+                calls[tool(called)] += count
         found += [f"metric_{name}" for name in metrics - {"completion", "format"}]
-        return found + [f"tool_calls_{tool}" for tool, _ in calls.most_common(TOOLS)]
+        return found + [f"tool_calls_{name}" for name, _ in calls.most_common(TOOLS)]
 
     def differences(self, wanted: Json, task: str) -> None:
         """Every paired difference from the baseline, in a suite or over all other tasks."""

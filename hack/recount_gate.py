@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from math import fsum
 from typing import Any
 
@@ -14,7 +14,7 @@ from recount_statistics import (
     estimate,
     is_share,
     least_gain,
-    least_share,
+    least_value,
 )
 
 Json = Any
@@ -25,20 +25,35 @@ BEST_HIGH = SCORES | {"success", "success_by_reward"}
 OF_CALLS = ("failed_tool_calls", "malformed_tool_calls")
 
 
-def verdict(gate: Json, samples: Samples, failed: Collection[str] = ()) -> str:
-    """Passed, TooFewRows, Refused or Error."""
-    return max(conditions(gate, samples, failed), key=RANK.index, default="Error")
+def verdict(
+    gate: Json,
+    samples: Samples,
+    failed: Collection[str] = (),
+    rewards: Sequence[float] = (0.0, 1.0),
+    suites: Collection[str] = (),
+) -> str:
+    """Passed, TooFewRows, Refused or Error; `rewards` are the ends of their range but in `suites`."""
+    return max(conditions(gate, samples, failed, rewards, suites), key=RANK.index, default="Error")
 
 
-def conditions(gate: Json, samples: Samples, failed: Collection[str]) -> Iterator[str]:
+def conditions(
+    gate: Json, samples: Samples, failed: Collection[str], rewards: Sequence[float], suites: Collection[str]
+) -> Iterator[str]:
     """The verdict of each condition."""
+
+    def ends(name: str, task: str, *of: Values | None) -> Sequence[float] | None:
+        if name == "reward" and task not in suites:
+            return rewards
+        return (0.0, 1.0) if all(each and is_share(name, each.values()) for each in of) else None
+
     metric, judged = gate.get("metric", "external_score"), gate.get("task", "all")
     both = [gate[who] for who in ("candidate", "mustBeat") if gate.get(who) is not None]
     yield from ("Error" for name in both if name in failed)
     tasks = {judged, *(each.get("task", judged) for each in gate.get("noWorse", []))}
     yield from (lost(gate, samples(name, "infra_error", task)) for task in tasks for name in both)
     if gate.get("minimum") is not None:
-        yield minimum(gate, metric, samples(gate["candidate"], metric, judged))
+        mine = samples(gate["candidate"], metric, judged)
+        yield minimum(gate, metric, mine, ends(metric, judged, mine))
     if gate.get("mustBeat") is None:
         return
     wanted = [(metric, judged, float(gate.get("margin", 0)))]
@@ -51,7 +66,7 @@ def conditions(gate: Json, samples: Samples, failed: Collection[str]) -> Iterato
             tried = samples(both[0], below, task) and samples(both[1], below, task)
             yield without(name, ours is not None) if tried else "Error"
         else:
-            yield beats(name, ours, theirs, least)
+            yield beats(name, ours, theirs, least, ends(name, task, ours, theirs))
 
 
 def lost(gate: Json, found: Values | None) -> str:
@@ -67,7 +82,7 @@ def without(name: str, candidate_has_it: bool) -> str:
     return "TooFewRows" if name in OF_CALLS else "Error"
 
 
-def minimum(gate: Json, name: str, found: Values | None) -> str:
+def minimum(gate: Json, name: str, found: Values | None, ends: Sequence[float] | None) -> str:
     """Whether the metric reaches the minimum."""
     known = estimate(name, found) if found is not None and better_high(name) else None
     wanted = float(gate["minimum"])
@@ -79,18 +94,18 @@ def minimum(gate: Json, name: str, found: Values | None) -> str:
         return "Passed"
     if known["floor"] is None or known["clusters"] < ENOUGH:
         return "TooFewRows"
-    floor = min(known["floor"], least_share(found)) if is_share(name, found.values()) else known["floor"]
+    floor = known["floor"] if ends is None else min(known["floor"], least_value(found, ends[0]))
     return "Passed" if floor >= wanted else "TooFewRows"
 
 
-def beats(name: str, ours: Values, theirs: Values, least: float) -> str:
+def beats(name: str, ours: Values, theirs: Values, least: float, ends: Sequence[float] | None) -> str:
     """Whether the difference, in the better direction, is shown to be above `least`."""
     found, sign = difference(name, ours, theirs), 1 if better_high(name) else -1
     if found is None or found["low"] is None:
         return "TooFewRows"
     low, value = (found["low"], found["value"]) if sign > 0 else (-found["high"], -found["value"])
-    if is_share(name, ours.values()) and is_share(name, theirs.values()):
-        low = min(low, least_gain(ours, theirs, sign))
+    if ends is not None:
+        low = min(low, least_gain(ours, theirs, sign, ends[0] - ends[1]))
     return "Passed" if low > least else "Refused" if value <= least else "TooFewRows"
 
 

@@ -67,6 +67,13 @@ def usable(name: str) -> str:
     return name if short == name else f"{short[:111]}_{digest}"
 
 
+def plain(measure: str) -> str:
+    """A measure in a metric's name: with a hash, if it ends as the end of an interval does."""
+    if not re.fullmatch(r".*_(low|high|p_holm)", measure):
+        return measure
+    return f"{measure[:55]}_{sha256(measure.encode()).hexdigest()[:8]}"
+
+
 def expected(name: str, candidate: Json, report: Json) -> Iterator[tuple[str, float]]:
     """What the run of a candidate has to show."""
     for task, measures in candidate["measures"].items():
@@ -74,14 +81,14 @@ def expected(name: str, candidate: Json, report: Json) -> Iterator[tuple[str, fl
         for measure, figure in measures.items():
             for end, key in ENDS:
                 if figure[key] is not None:
-                    yield f"eval/{measure}{end}{behind}", figure[key]
+                    yield f"eval/{plain(measure)}{end}{behind}", figure[key]
     parts = [("", report["differences"])]
     parts += [(f"/{usable(suite)}", each["differences"]) for suite, each in report.get("suites", {}).items()]
     for behind, differences in parts:
         for measure, by_candidate in differences.items():
             for end, key in DIFFERENCE_ENDS:
                 if (value := by_candidate.get(name, {}).get(key)) is not None:
-                    yield f"eval/difference/{measure}{end}{behind}", value
+                    yield f"eval/difference/{plain(measure)}{end}{behind}", value
 
 
 def compare(report: Json, shown: Mapping[str, Mapping[str, float]]) -> tuple[int, list[str]]:

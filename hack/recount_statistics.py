@@ -242,17 +242,18 @@ def negative(terms: Sequence[tuple[float, int]]) -> float:
     return 0.5 - step * found / pi
 
 
-def least_share(found: Values) -> float:
-    """Of one candidate's share, by cluster."""
+def least_value(found: Values, worst: float = 0.0) -> float:
+    """Of one candidate's values, by cluster; none could be below `worst`."""
     each = list(found.values())
     names = [value.cluster for value in each]
     tops, weights = (by_cluster(names, [getattr(v, of) for v in each]) for of in ("top", "bottom"))
     known = [(t / w, w) for t, w in zip(tops, weights, strict=True) if w > 0]
-    return least([mean for mean, _ in known], [weight for _, weight in known], 0.0)
+    means = [mean for mean, _ in known]
+    return least(means, [weight for _, weight in known], min(worst, *means))
 
 
-def least_gain(ours: Values, theirs: Values, sign: int) -> float:
-    """Of a paired difference of two shares, by cluster; about the two means where they are ratios."""
+def least_gain(ours: Values, theirs: Values, sign: int, worst: float = -1.0) -> float:
+    """Of a paired difference, by cluster; about the two means where they are ratios."""
     units = sorted(ours.keys() & theirs.keys())
     names = [ours[u].cluster for u in units]
     total = [fsum(side[u].bottom for u in units) for side in (ours, theirs)]
@@ -263,7 +264,7 @@ def least_gain(ours: Values, theirs: Values, sign: int) -> float:
     )
     shifts = by_cluster(names, own)
     gains = [sign * (mean[0] - mean[1] + r / w) for r, w in zip(shifts, weights, strict=True) if w > 0]
-    return least([round(g, 12) for g in gains], [w for w in weights if w > 0], min(-1.0, *gains))
+    return least([round(g, 12) for g in gains], [w for w in weights if w > 0], min(worst, *gains))
 
 
 # Paired differences.

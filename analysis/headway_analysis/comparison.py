@@ -19,6 +19,7 @@ from headway_analysis.measures.candidate import (
     suites_of,
 )
 from headway_analysis.measures.catalogue import Measure, Price, catalogue
+from headway_analysis.measures.episodes import comparable
 from headway_analysis.measures.tries import Try
 from headway_analysis.statistics.differences import Difference
 from headway_analysis.statistics.estimates import Estimate
@@ -48,9 +49,17 @@ class Comparison:
         return self.differences.get(measure, {}).get(candidate)
 
     def best(self) -> str | None:
-        """The candidate with the best external score; of equals the first."""
+        """The candidate with the best external score; of equals the first.
+
+        One that lost too many more tries than another to be ranked (`comparable`) comes after those that did
+        not.
+        """
         scores = {name: found for name in self.estimates if (found := self.estimate(name, HEADLINE))}
-        return max(scores, key=lambda name: scores[name].value, default=None)
+        lost = [self.estimate(name, "infra_error") for name in scores]
+        fit = comparable([0.0 if share is None else share.value for share in lost])
+        return max(
+            zip(fit, scores, strict=True), key=lambda e: (e[0], scores[e[1]].value), default=(True, None)
+        )[1]
 
 
 def compare_all(

@@ -15,7 +15,7 @@ from typing import Literal
 
 from headway_analysis.statistics.differences import ENOUGH, Difference, compare, least_gain
 from headway_analysis.statistics.estimates import Estimate, Sample, estimate
-from headway_analysis.statistics.floors import least_share
+from headway_analysis.statistics.floors import SHARE, least_value
 
 Samples = Mapping[str, Mapping[str, Sample]]
 """Candidate -> metric -> values, over the rows that are judged."""
@@ -58,6 +58,11 @@ class GateSpec:
     max_lost: float = 0.05
     """Largest share of a candidate's tries that may be lost (`InfraError`): no figure counts them, and they
     may well be the hard ones."""
+
+    reward_range: tuple[float, float] = (0.0, 1.0)
+    """Lowest and highest reward that there could be, in all tasks but `suites`."""
+    suites: Collection[str] = ()
+    """Tasks that are suites."""
 
     @property
     def tasks(self) -> set[str]:
@@ -103,6 +108,7 @@ class Judgment:
 LOST = "infra_error"
 """Measure of the tries that have no value."""
 PER_SUCCESS = "cost_per_success"
+REWARD = "reward"
 RANK = (Verdict.PASSED, Verdict.TOO_FEW_ROWS, Verdict.REFUSED, Verdict.ERROR)
 """From the best to the worst."""
 
@@ -238,11 +244,23 @@ def _minimum(spec: GateSpec, minimum: float, rows: _Rows, less_is_better: Collec
     found = estimate(samples[spec.candidate][metric])
     if found is None:
         return Check(Verdict.ERROR, f"{metric} of {spec.candidate} has no value")
-    least = least_share(samples[spec.candidate][metric]) if spec.minimum_of == "LowerBound" else None
+    sample = samples[spec.candidate][metric]
+    ends = _ends(spec, metric, rows.task, sample)
+    least = least_value(sample, ends) if spec.minimum_of == "LowerBound" else None
     verdict, why = _reaches(found, minimum, spec.minimum_of, least)
     return Check(
         verdict, f"{metric} of {spec.candidate} is {shown(found)}; minimum {_number(minimum)}: {why}"
     )
+
+
+def _ends(spec: GateSpec, metric: str, task: str, *of: Sample) -> tuple[float, float] | None:
+    """Lowest and highest value that there could be; None of what nothing bounds.
+
+    The spec bounds rewards. One below 0 may be possible, though no row shows it.
+    """
+    if metric == REWARD and task not in spec.suites:
+        return spec.reward_range
+    return SHARE if all(each.share for each in of) else None
 
 
 def _reaches(found: Estimate, minimum: float, of: str, least: float | None) -> tuple[Verdict, str]:
@@ -289,7 +307,8 @@ def _against(
             f"{metric}{where}: {ours} and {baseline} have no try in common; asked: {asked}",
         )
     least = bound.margin if beat else -bound.margin
-    gain = least_gain(samples[ours][metric], samples[baseline][metric], sign)
+    both = samples[ours][metric], samples[baseline][metric]
+    gain = least_gain(*both, sign, _ends(spec, metric, rows.task, *both))
     verdict, why = _differs(found, least, sign, gain)
     return Check(
         verdict, f"{metric}{where} of {ours} against {baseline}: {told(found)}; asked: {asked}: {why}"

@@ -35,6 +35,7 @@ def fetch(model: Source, store: Store, cache: Path, *, weights: bool = True, fie
 
     Raises:
         JobError: `ModelUnavailable`, when there is nothing at that address or it may not be read.
+            `ModelNotFetched`, retriable, when the hub does not answer.
     """
     if model.base.startswith(HUB):
         return _from_hub(model, cache, weights, field)
@@ -87,6 +88,15 @@ def _from_hub(model: Source, cache: Path, weights: bool, field: str) -> Path:
             f"{name} at revision {model.revision or 'main'} cannot be read ({error}); correct the name or "
             "the revision, or put an HF_TOKEN that may read it into the Secret of spec.output.secretRef",
             field=field,
+        ) from error
+    except OSError as error:  # all that huggingface_hub raises where the hub does not answer
+        said = str(error).partition("\n")[0]
+        raise JobError(
+            "ModelNotFetched",
+            f"{name} could not be fetched from the hub ({type(error).__name__}: {said}); let the pods reach "
+            "it, or copy the model's folder to s3:// and name it here",
+            field=field,
+            permanent=False,
         ) from error
 
 

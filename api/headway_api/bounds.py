@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Iterator
 from typing import Any, Final, NoReturn
 
 KIB: Final = 1024
@@ -63,6 +64,14 @@ WAIT_SECONDS: Final = 60.0
 _HALF: Final = "not JSON that UTF-8 can hold: half of a surrogate pair is no text"
 _STRINGS: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _REST: Final = bytes(set(range(256)) - set(b"{}[],"))
+_STRING: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+_KEY: Final = re.compile(rb"\s*+(" + _STRING + rb")\s*+:\s*+", re.DOTALL)
+_SCALAR: Final = re.compile(_STRING + rb"|[^\s,{}\[\]\"]++", re.DOTALL)
+_BRACKETS: Final = re.compile(_STRING + rb"|[{\[]++|[}\]]++", re.DOTALL)
+_BETWEEN: Final = re.compile(rb"\s*+([,}\]])\s*+")
+_BLANK: Final = re.compile(rb"\s*+")
+MEMBERS: Final = 10_000
+"""Members of one object, or elements of one list, whose texts are told apart."""
 
 
 class OutOfBounds(ValueError):
@@ -107,6 +116,101 @@ def json_within(
     if not halves and b"\\u" in raw:
         _check_text(found)
     return found
+
+
+def json_members(raw: bytes, most: int) -> dict[str, bytes]:
+    """Name and text of each member of one JSON object. No member's value is parsed, however deep it is.
+
+    So an object of which one part is out of bounds can be read without that part.
+
+    Raises:
+        OutOfBounds: more than `most` bytes or `MEMBERS` members, or no object.
+    """
+    found: dict[str, bytes] = {}
+    for key, value in _parts(raw, most, b"{"):
+        name = json_within(key, len(key))
+        found[str(name)] = value
+    return found
+
+
+def json_elements(raw: bytes, most: int) -> list[bytes]:
+    """The same of one JSON list: the text of each element."""
+    return [value for _, value in _parts(raw, most, b"[")]
+
+
+def _parts(raw: bytes, most: int, opens: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Name (of an object's member alone) and text of each part."""
+    if len(raw) > most:
+        raise OutOfBounds(f"more than {most} bytes")
+    place = _blank(raw, 0)
+    if raw[place : place + 1] != opens:
+        raise OutOfBounds(f"not JSON that begins with {opens.decode()}")
+    place = _blank(raw, place + 1)
+    closes = b"}" if opens == b"{" else b"]"
+    if raw[place : place + 1] == closes:
+        return
+    for _ in range(MEMBERS):
+        key = b""
+        if opens == b"{":
+            named = _KEY.match(raw, place)
+            if named is None:
+                raise OutOfBounds("not JSON: a member has no name")
+            key, place = named.group(1), named.end()
+        end = _end_of(raw, place)
+        yield key, raw[place:end]
+        following = _BETWEEN.match(raw, end)
+        if following is None or following.group(1) not in (b",", closes):
+            raise OutOfBounds("not JSON: neither a comma nor an end follows a value")
+        if following.group(1) == closes:
+            return
+        place = following.end()
+    raise OutOfBounds(f"more than {MEMBERS} values")
+
+
+def _blank(raw: bytes, place: int) -> int:
+    found = _BLANK.match(raw, place)
+    return found.end() if found else place
+
+
+def _end_of(raw: bytes, place: int) -> int:
+    """Where the value that begins at `place` ends."""
+    if raw[place : place + 1] not in (b"{", b"["):
+        scalar = _SCALAR.match(raw, place)
+        if scalar is None:
+            raise OutOfBounds("not JSON: a value is missing")
+        return scalar.end()
+    depth = 0
+    for token in _BRACKETS.finditer(raw, place):
+        text = token.group()
+        if text[:1] in b"{[":
+            depth += len(text)
+        elif text[:1] in b"}]":
+            if len(text) >= depth:
+                return token.start() + depth
+            depth -= len(text)
+    raise OutOfBounds("not JSON: a list or an object does not end")
+
+
+def nesting(value: Any, most_depth: int, most_values: int) -> None:
+    """Hold a value that is parsed already to a depth and a count, without recursion.
+
+    Raises:
+        OutOfBounds: it is deeper, or holds more.
+    """
+    level, count = [value], 0
+    for _ in range(most_depth):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, dict | list | tuple)
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+        count += len(level)
+        if count > most_values:
+            raise OutOfBounds(f"more than {most_values} values")
+        if not any(isinstance(inner, dict | list | tuple) for inner in level):
+            return
+    raise OutOfBounds(f"nested more than {most_depth} levels deep")
 
 
 def _check_structure(raw: bytes, most_depth: int, most_values: int) -> None:

@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from headway_api.base import StatusModel
+from headway_api.exits import CONDITION_REASON
 
 ConditionStatus = Literal["True", "False", "Unknown"]
 MESSAGE_LIMIT = 32768
@@ -84,6 +85,7 @@ class Reason(StrEnum):
     RUNNING = "Running"
 
     PENDING = "Pending"
+    QUEUED = "Queued"
     WAITING_FOR_WEIGHTS = "WaitingForWeights"
     STARTING = "Starting"
     PODS_READY = "PodsReady"
@@ -148,7 +150,7 @@ class Condition(StatusModel):
     """What the condition is about."""
     status: ConditionStatus
     """Whether it is so."""
-    reason: Annotated[str, Field(pattern=r"^[A-Z][A-Za-z0-9]*$", max_length=64)]
+    reason: Annotated[str, Field(pattern=CONDITION_REASON, max_length=64)]
     """Why, in one word that scripts may match on."""
     message: Annotated[str, Field(max_length=MESSAGE_LIMIT)] = ""
     """Why, for people: what is wrong and what to change."""

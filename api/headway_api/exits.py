@@ -6,6 +6,7 @@ termination message, and exits with `PERMANENT` (the user must change something)
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,8 @@ from typing import Final, NoReturn
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from headway_api.bounds import OutOfBounds, json_within, shortened
+
 PERMANENT: Final = 42
 """Exit code: starting again without a change cannot help."""
 RETRIABLE: Final = 43
@@ -21,9 +24,17 @@ RETRIABLE: Final = 43
 ANEW: Final = 44
 """Exit code: nothing failed, and a fresh start is what is needed; no restart is counted for it."""
 
+CONDITION_REASON: Final = r"^[A-Z][A-Za-z0-9]*$"
+"""What a reason has to look like to be that of a condition."""
 TERMINATION_FILE: Final = Path("/dev/termination-log")
 MAX_BYTES: Final = 4096
 """Kubernetes cuts a termination message at this length."""
+MESSAGE_CHARACTERS: Final = 2000
+FIELD_CHARACTERS: Final = 256
+UNTOLD: Final = "ProcessFailed"
+"""The reason of a process that gives none, or one that is no reason."""
+REASON: Final = re.compile(r"(?=.{1,64}\Z)" + CONDITION_REASON)
+FIELD: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.\[\]=, -]*")
 
 
 class Termination(BaseModel):
@@ -86,19 +97,38 @@ def not_final(done_before: bool = True) -> Iterator[None]:
 
 
 def parse(message: str | None) -> Termination | None:
-    """Read a container's termination message; None where it is not one of ours."""
+    """Read a container's termination message; None where it is not one of ours.
+
+    Whatever runs in the pod may write it, so it is held to bounds: what is no reason becomes `UNTOLD`, what
+    is no path is left out, and the message is cut and printable.
+    """
     if not message:
         return None
     try:
-        return Termination.model_validate_json(message)
-    except ValidationError:
+        found = Termination.model_validate(json_within(message, 2 * MAX_BYTES, depth=2, values=16))
+    except (OutOfBounds, ValidationError):
         return None
+    path = found.field if found.field and len(found.field) <= FIELD_CHARACTERS else None
+    return Termination(
+        reason=found.reason if REASON.fullmatch(found.reason) else UNTOLD,
+        field=path if path and FIELD.fullmatch(path) else None,
+        message=shortened(found.message, MESSAGE_CHARACTERS),
+    )
 
 
 def leave(error: JobError, file: Path = TERMINATION_FILE) -> NoReturn:
     """End this process for `error`: message to the termination file and standard error, then exit."""
     print(f"{error.termination.reason}: {error.termination.sentence}", file=sys.stderr, flush=True)
-    text = error.termination.model_copy(update={"message": error.termination.message[: MAX_BYTES // 2]})
     if file.exists():
-        file.write_text(text.model_dump_json())
+        file.write_text(_within_bytes(error.termination))
     sys.exit(error.code)
+
+
+def _within_bytes(found: Termination) -> str:
+    """As JSON that Kubernetes does not cut: half of it could not be read."""
+    short = found.model_copy(update={"field": found.field[:FIELD_CHARACTERS] if found.field else None})
+    for most in (MESSAGE_CHARACTERS, MESSAGE_CHARACTERS // 2, MESSAGE_CHARACTERS // 8):
+        text = short.model_copy(update={"message": found.message[:most]}).model_dump_json()
+        if len(text.encode()) <= MAX_BYTES:
+            break
+    return text

@@ -144,7 +144,7 @@ def conduct(prefix: str, rates: str, when: str) -> tuple[Family, ...]:
         ),
         Family(
             f"{rates}/time_limit_rate",
-            f"Share of all episodes {when} that were lost at rollout.timeoutSeconds.",
+            f"Share of all episodes {when} that had not ended at rollout.timeoutSeconds.",
             "ratio",
         ),
         Family(

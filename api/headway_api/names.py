@@ -83,6 +83,9 @@ CONFIG_FILE: Final = f"{CONFIG_DIR}/job.json"
 TOKEN_FILE: Final = "/etc/headway-token/token"
 """Shared secret of one job's own processes; sent as `Authorization: Bearer`."""
 TOKEN_KEY: Final = "token"
+ENDPOINTS_DIR: Final = "/etc/headway-endpoints"
+"""In the coordinator's pod: a folder for each endpoint candidate with a Secret, and in it the Secret's key
+TOKEN_KEY as a file. Without that Secret, or that key, the folder is empty until there is one."""
 EPISODE_DIR: Final = "/run/headway"
 """The one folder a sandboxed agent may write to: a volume of its pod, whose root file system is read-only."""
 EPISODE_FILE: Final = f"{EPISODE_DIR}/episode.json"
@@ -148,11 +151,6 @@ def server_set(stem: str, which: int | str) -> str:
 def suite_broker(stem: str, number: int) -> str:
     """Name of the Deployment and the Service of one suite's broker; the suites are numbered from 1."""
     return f"{child(stem, BROKER)}-{number}"
-
-
-def endpoint_token(candidate: str) -> str:
-    """Variable of the coordinator that holds the token of an endpoint candidate."""
-    return "HEADWAY_ENDPOINT_TOKEN_" + candidate.upper().replace("-", "_")
 
 
 def config_map(stem: str) -> str:

@@ -6,6 +6,7 @@ One pure function serves the learner, which runs the result, and the coordinator
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -13,9 +14,12 @@ from typing import Final
 from headway_api.spec.algorithm import (
     ADVANTAGES,
     CAPPED,
+    CAPS,
     CORRECTIONS,
     DEFAULT_CAP,
+    DEFAULT_FLOOR,
     DISCOUNTING,
+    FLOORED,
     NORMALIZING,
     AlgorithmSpec,
 )
@@ -27,6 +31,9 @@ LENGTHLESS: Final = ("token_mean", "sequence_mean", "prompt_mean")
 """Reductions that heed no planned length."""
 SAME: Final = 1e-9
 """How far apart two rewards may be that are the same but for rounding: a share of the larger one, or of 1."""
+SAME_SINGLE: Final = 2.0**-20
+"""The same of rewards that are float32 numbers: eight times what float32 rounds by. An environment that adds
+up in float32 has other sums in another order."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +53,12 @@ class Preset:
     clip_dual: float | None
     correction: str
     correction_cap: float | None
+    correction_floor: float | None
     reduction: str
     episode_tokens: int | None
     """Most tokens that the job plans to sample in an episode, for the reduction."""
+    denominator: str
+    """`trained` or `all`: which groups the reduction divides by."""
     kl_coefficient: float
     kl_estimator: str | None
     entropy_coefficient: float
@@ -56,7 +66,7 @@ class Preset:
 
 
 def uniform(values: Iterable[float]) -> bool:
-    """Whether all values are the same but for rounding (`SAME`), as one alone is.
+    """Whether all values are the same but for rounding (`SAME`, `SAME_SINGLE`), as one alone is.
 
     A reward that is a sum depends on the order of its parts: 0.1 + 0.2 is not 0.3, and a group that scored
     one and the other has nothing to learn from.
@@ -65,7 +75,16 @@ def uniform(values: Iterable[float]) -> bool:
     if len(found) < 2:
         return True
     least, most = min(found), max(found)
-    return bool(most - least <= SAME * max(1.0, abs(least), abs(most)))
+    same = SAME_SINGLE if all(map(_is_single, found)) else SAME
+    return bool(most - least <= same * max(1.0, abs(least), abs(most)))
+
+
+def _is_single(value: float) -> bool:
+    """Whether float32 holds it exactly."""
+    try:
+        return bool(struct.unpack("f", struct.pack("f", value))[0] == value)
+    except OverflowError:
+        return False
 
 
 def episode_tokens(spec: RLTrainingJobSpec) -> int:
@@ -82,6 +101,8 @@ def expand(algorithm: AlgorithmSpec, episode_tokens: int) -> Preset:
     dual = algorithm.clip.dual if algorithm.clip else None
     discounts = advantage.method in DISCOUNTING or advantage.method not in ADVANTAGES
     normalizes = advantage.method in NORMALIZING or advantage.method not in ADVANTAGES
+    floored = algorithm.correction in FLOORED or algorithm.correction not in CORRECTIONS
+    floor = DEFAULT_FLOOR if algorithm.correction_floor is None else algorithm.correction_floor
     capped = algorithm.correction in CAPPED or algorithm.correction not in CORRECTIONS
     return Preset(
         loss=algorithm.loss,
@@ -94,9 +115,13 @@ def expand(algorithm: AlgorithmSpec, episode_tokens: int) -> Preset:
         clip_high=clip.high if clip else None,
         clip_dual=dual,
         correction=algorithm.correction,
-        correction_cap=(algorithm.correction_cap or DEFAULT_CAP) if capped else None,
+        correction_cap=algorithm.correction_cap or CAPS.get(algorithm.correction, DEFAULT_CAP)
+        if capped
+        else None,
+        correction_floor=floor if floored else None,
         reduction=algorithm.reduction,
         episode_tokens=None if algorithm.reduction in LENGTHLESS else episode_tokens,
+        denominator="all" if algorithm.counts_all else "trained",
         kl_coefficient=algorithm.kl.coefficient,
         kl_estimator=algorithm.kl.estimator if algorithm.kl.coefficient else None,
         entropy_coefficient=algorithm.entropy.coefficient,

@@ -174,7 +174,7 @@ GUARD_RAILS: Final = (
         f"1 + {ALGORITHM}.maxStepsOffPolicy) <= {UNBOUNDED_UPDATES}",
         "spec.algorithm.maxStepsOffPolicy: importance_sampling does not bound the ratio, which grows with "
         "every update between a token and its training; keep updatesPerBatch x (1 + maxStepsOffPolicy) "
-        f"within {UNBOUNDED_UPDATES} (updatesPerBatch with {' and '.join(CAPPED)}), or use ppo",
+        f"within {UNBOUNDED_UPDATES} (updatesPerBatch with a capped correction), or use ppo",
         _bounded_or_fresh,
     ),
     GuardRail(
@@ -192,6 +192,12 @@ GUARD_RAILS: Final = (
         f"that of a token: outside {ROW_LOW} to {ROW_HIGH} next to nothing is clipped; GSPO's bounds are "
         "low: 0.9997 and high: 1.0004",
         _clips_rows,
+    ),
+    GuardRail(
+        f"!{BY_ROW} || {ALGORITHM}.correction != 'bypass'",
+        "spec.algorithm.correction: bypass takes the servers' log-probabilities as old, and their rounding "
+        "alone puts most rows beyond bounds as narrow as GSPO's; set spec.algorithm.correction: none, or tis",
+        lambda spec: not _by_row(spec) or spec.algorithm.correction != "bypass",
     ),
     GuardRail(
         f"{ALGORITHM}.updatesPerBatch * (1 + {ALGORITHM}.maxStepsOffPolicy) <= {UPDATES}",

@@ -145,7 +145,7 @@ class EpisodeRecord(Record):
     error: str | None = None
     """For a person: what failed, in the failing part's own words."""
     timed_out: bool = False
-    """Whether it was lost since it had not ended within rollout.timeoutSeconds."""
+    """Whether it had not ended within rollout.timeoutSeconds: lost for it, or Truncated and judged."""
     reward: float | None = None
     """What the model is trained on; None exactly when outcome is InfraError."""
     turn_rewards: list[float] | None = None

@@ -64,8 +64,8 @@ def _algorithm(algorithm: dict[str, Any], in_force: InForce) -> dict[str, Any]:
 
 
 def wider(adapter: Lora | AdapterSize) -> AdapterSize | None:
-    """What the remedy WiderAdapter makes of an adapter: twice the rank, by the same scale. None where that is
-    beyond what spec.model.lora may say."""
+    """What the remedy WiderAdapter makes of an adapter: twice the rank, by the same alpha / rank. None where
+    that is beyond what spec.model.lora may say."""
     try:
         return AdapterSize(rank=WIDENED * adapter.rank, alpha=WIDENED * adapter.alpha)
     except ValidationError:

@@ -1,7 +1,7 @@
 """A rule on a user's input, written once and held in two places.
 
 The API server evaluates a rule's CEL expression at `kubectl apply`; the pydantic model evaluates its
-Python twin offline (`headway estimate`, tests, editors). Both answer with the same message. The two
+Python twin offline (the operator, tests, editors). Both answer with the same message. The two
 forms are kept equal by a table of inputs that the tests send to both; nothing here proves it.
 """
 

@@ -25,6 +25,7 @@ from typing import Annotated, Any, Final
 from pydantic import BeforeValidator, Field
 
 from headway_api import bounds
+from headway_api.exits import CONDITION_REASON
 from headway_api.records import Record
 
 MAX_AGENT_WAIT: Final = 60
@@ -51,7 +52,7 @@ TurnRewards = Annotated[list[float], Field(max_length=bounds.MESSAGES, fail_fast
 class Problem(Record):
     """Body of every answer that is not a success."""
 
-    reason: str
+    reason: Annotated[str, Field(pattern=CONDITION_REASON, max_length=64)]
     """CamelCase and stable, e.g. `EnvironmentNotImportable`, `PoolEmpty`, `LeaseMismatch`, `ToolFailed`."""
     message: str
     field: str | None = None

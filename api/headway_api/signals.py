@@ -51,7 +51,7 @@ class SignalName(StrEnum):
     CONTEXT_FULL = "ContextFull"
     """Episodes end since the context has no room for another turn."""
     EPISODES_TIMED_OUT = "EpisodesTimedOut"
-    """Episodes are lost at rollout.timeoutSeconds."""
+    """Episodes do not end within rollout.timeoutSeconds."""
     TURNS_EXHAUSTED = "TurnsExhausted"
     """Episodes use up maxTurns."""
     LENGTH_EXPLODING = "LengthExploding"

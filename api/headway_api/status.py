@@ -185,10 +185,14 @@ class Algorithm(StatusModel):
     """Treatment of the gap between sampling and training probabilities."""
     correction_cap: Decimal | None = None
     """Its cap. Absent where it has none."""
+    correction_floor: Decimal | None = None
+    """Its floor. Absent where it has none."""
     reduction: Word | None = None
     """How token losses become one."""
     episode_tokens: Count | None = None
     """Tokens that an episode is planned to have, by which constant divides. Absent with other reductions."""
+    denominator: Word | None = None
+    """Groups that the reduction divides by: trained, or all."""
     kl_coefficient: Decimal | None = None
     """Weight of the divergence from the base model in the loss; 0 is none."""
     kl_estimator: Word | None = None
@@ -206,7 +210,9 @@ class Algorithm(StatusModel):
     group_size: Count | None = None
     """Episodes tried on each of them."""
     learning_rate: Decimal | None = None
-    """Step size after warm-up."""
+    """Largest step size, reached after warm-up."""
+    decay: Word | None = None
+    """How the step size changes after that."""
     lora_rank: Count | None = None
     """Rank of the adapter. Absent where every weight is trained."""
     lora_alpha: Count | None = None
@@ -457,7 +463,8 @@ class RLTrainingJobStatus(StatusModel):
     observed_generation: Generation | None = None
     """metadata.generation of the spec this status is true of; -1 until the operator has seen the job."""
     state: State | None = None
-    """The conditions in one word, for the printer column; judge by the conditions. Queued is not used yet."""
+    """The conditions in one word, for the printer column; judge by the conditions. Queued: somebody else,
+    such as Kueue, has suspended one of its Jobs."""
     reason: Word | None = None
     """Reason of the condition that state comes from."""
     conditions: Annotated[

@@ -39,7 +39,6 @@ SHAPE: Final = (
 """What two configurations of one architecture and size have in common."""
 VARIANTS: Final = (
     "use_dora",
-    "use_rslora",
     "rank_pattern",
     "alpha_pattern",
     "modules_to_save",
@@ -129,7 +128,12 @@ def _judge_adapter(found: dict[str, Any], model: ModelSpec, modules: Sequence[st
 
 
 def _judge_size(found: dict[str, Any], lora: Lora) -> None:
-    rank, alpha = found.get("r"), found.get("lora_alpha")
+    rank, alpha, scaled = found.get("r"), found.get("lora_alpha"), bool(found.get("use_rslora"))
+    if scaled != lora.rs_lora:
+        raise _unusable(
+            f"the adapter was trained {'with' if scaled else 'without'} rsLoRA; set spec.model.lora.rsLora: "
+            f"{str(scaled).lower()}, or merge it into its base model"
+        )
     if (rank, alpha) != (lora.rank, lora.alpha):
         raise _unusable(
             f"the adapter has rank {rank} and alpha {alpha}, not {lora.rank} and {lora.alpha}; set "

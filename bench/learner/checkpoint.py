@@ -22,6 +22,7 @@ from headway_api.store import FileStore
 from headway_trainer.checkpoint.journal import Journal
 from headway_trainer.checkpoint.keeper import Keeper
 from headway_trainer.checkpoint.manifest import CheckpointManifest
+from headway_trainer.checkpoint.signer import Signer
 
 VOCABULARY = 4096
 EPISODES = 8
@@ -230,7 +231,7 @@ class _Pointer(Journal):
     """Notes when a step became durable."""
 
     def __init__(self, store: FileStore, layout: Layout) -> None:
-        super().__init__(store, layout)
+        super().__init__(store, layout, Signer.of("bench", layout))
         self.at: dict[int, float] = {}
 
     def seal(self, report: StepReport, state: CheckpointManifest) -> None:

@@ -1,7 +1,9 @@
 """One episode's life: lease, reset, turns, finish, release; sealed as an `EpisodeRecord`.
 
-Two deadlines of `rollout.timeoutSeconds` bound it: one to get a sandbox, one for everything after. Whatever
-fails becomes an outcome here and nowhere else; nothing escapes `run` but cancellation and the process's end.
+Two deadlines of `rollout.timeoutSeconds` bound it: one to get a sandbox, one for everything after. Where the
+second comes while the policy acts at the pace at which it has acted so far, the episode is Truncated and
+judged: to leave out what is slow would hide it. Whatever fails becomes an outcome here and nowhere else;
+nothing escapes `run` but cancellation and the process's end.
 """
 
 from __future__ import annotations
@@ -11,7 +13,8 @@ import logging
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any, Protocol
 
 from pydantic import ValidationError
@@ -30,6 +33,13 @@ from headway_coordinator.trajectory.linearize import linearize
 
 ERROR_LENGTH = 2000
 """Characters of an error that are kept."""
+
+JUDGEMENT_SECONDS = 60.0
+"""Longest that the environment may take to judge an episode whose time is up; its sandbox may end earlier."""
+PACE = 2.0
+"""A wait is like those before it up to so many times the longest of them. One that is longer is taken for a
+part of the platform that hangs."""
+AGENT = "the agent"
 
 _log = logging.getLogger(__name__)
 
@@ -84,6 +94,8 @@ class _Progress:
     why: str | None = None
     """What cut the agent short."""
     messages: list[dict[str, Any]] = field(default_factory=list)
+    acting_since: float = 0.0
+    """When the agent began, monotonic."""
     sandbox_seconds: float = 0.0
 
 
@@ -157,30 +169,48 @@ class Episodes:
         return record
 
     async def _live(self, task: Task, progress: _Progress) -> _Ending:
-        async with self._sandbox(task, progress) as sandbox, _within(self._rules.timeout_seconds):
-            progress.stage = "the environment's reset"
-            first = await sandbox.reset(task.row, task.environment_seed)
-            progress.stage = "the agent"
-            stage = Stage(
-                session=progress.session,
-                sandbox=sandbox,
-                purpose=task.purpose,
-                row=task.row,
-                first=first.messages,
-                tools=first.tools,
-                messages=progress.messages,
-            )
-            outcome, played = await self._act(stage)
-            if not progress.session.taken and outcome is not Outcome.TRUNCATED:
-                raise InfraFault(f"the agent ended without a single turn: {played.why or 'it said nothing'}")
-            progress.stage, progress.why = "the environment's judgement", played.why
-            unfinished = outcome is not Outcome.COMPLETED
-            reply = await sandbox.finish(
-                progress.messages, unfinished, played.reported, played.metrics, progress.session.taken
-            )
-            check_reward(reply, self._rules.reward_range, progress.session.taken)
-            check_sizes(reply)
-            return _Ending(outcome, played.why, reply)
+        limit = self._rules.timeout_seconds
+        async with self._sandbox(task, progress) as sandbox:
+            stage: Stage | None = None
+            try:
+                async with _within(limit):
+                    progress.stage = "the environment's reset"
+                    first = await sandbox.reset(task.row, task.environment_seed)
+                    progress.stage, progress.acting_since = AGENT, time.monotonic()
+                    stage = Stage(
+                        session=progress.session,
+                        sandbox=sandbox,
+                        purpose=task.purpose,
+                        row=task.row,
+                        first=first.messages,
+                        tools=first.tools,
+                        messages=progress.messages,
+                    )
+                    outcome, played = await self._act(stage)
+                    if not progress.session.taken and outcome is not Outcome.TRUNCATED:
+                        why = played.why or "it said nothing"
+                        raise InfraFault(f"the agent ended without a single turn: {why}")
+                    return await self._judged(sandbox, progress, outcome, played)
+            except TimeoutError:
+                if stage is None or not _slow_by_itself(stage, progress):
+                    raise
+            async with _within(min(limit, JUDGEMENT_SECONDS)):
+                late = Played(
+                    truncated=True, why=f"no end within {limit:g} s, by turns that each took their time"
+                )
+                ending = await self._judged(sandbox, progress, Outcome.TRUNCATED, late)
+                return replace(ending, timed_out=True)
+
+    async def _judged(
+        self, sandbox: Sandbox, progress: _Progress, outcome: Outcome, played: Played
+    ) -> _Ending:
+        """What the environment makes of an episode whose agent has ended."""
+        progress.stage, progress.why = "the environment's judgement", played.why
+        unfinished, taken = outcome is not Outcome.COMPLETED, progress.session.taken
+        reply = await sandbox.finish(progress.messages, unfinished, played.reported, played.metrics, taken)
+        check_reward(reply, self._rules.reward_range, taken)
+        check_sizes(reply)
+        return _Ending(outcome, played.why, reply)
 
     async def _act(self, stage: Stage) -> tuple[Outcome, Played]:
         try:
@@ -224,6 +254,25 @@ class Episodes:
             started_at=progress.started_at,
             finished_at=time.time(),
         )
+
+
+def _slow_by_itself(stage: Stage, progress: _Progress) -> bool:
+    """Whether an episode whose time is up was slow of its own accord, and did not wait for something that
+    hangs."""
+    if progress.stage != AGENT or not stage.session.taken or stage.fault() is not None:
+        return False
+    return keeps_pace(progress.acting_since, stage.session.answered_at, time.monotonic())
+
+
+def keeps_pace(began: float, answered: Sequence[float], now: float) -> bool:
+    """Whether what an agent waits for now has taken no more than `PACE` times the longest wait before it.
+
+    Args:
+        began: when it began, in seconds.
+        answered: when each of its turns was answered.
+    """
+    waits = [after - before for before, after in pairwise([began, *answered])]
+    return bool(waits) and now - answered[-1] <= PACE * max(waits)
 
 
 def _storable(text: str | None) -> str | None:

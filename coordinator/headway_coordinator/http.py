@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import re
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -25,7 +24,6 @@ SHOWN: Final = 2000
 """Characters of another process's words in an error."""
 INLINE_BYTES: Final = 256 * bounds.KIB
 """Longer answers are read in a thread: episodes go on meanwhile."""
-_REASON: Final = re.compile(r"[A-Za-z][A-Za-z0-9]{0,99}")
 
 
 @dataclass(frozen=True)
@@ -165,9 +163,8 @@ def problem_in(data: bytes) -> Problem:
         found = Problem.model_validate(json_within(data, bounds.CALL))
     except (OutOfBounds, ValidationError):
         return Problem(reason="UnexpectedAnswer", message=shortened(data.decode(errors="replace"), 500))
-    reason = found.reason if _REASON.fullmatch(found.reason) else "UnexpectedAnswer"
     field = None if found.field is None else shortened(found.field, bounds.NAME)
-    return found.model_copy(update={"reason": reason, "message": _lines(found.message), "field": field})
+    return found.model_copy(update={"message": _lines(found.message), "field": field})
 
 
 def _lines(text: str) -> str:

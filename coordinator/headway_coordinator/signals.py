@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, Literal
 
 from headway_analysis.measures.figures import Figures
 from headway_analysis.signals.catalogue import SIGNALS
@@ -50,7 +50,8 @@ class Signals:
         told: Sequence[Condition] = (),
         catalogue: Sequence[Signal] = SIGNALS,
     ) -> None:
-        self._watch = Watch(job_of(spec), catalogue)
+        self._job = job_of(spec)
+        self._watch = Watch(self._job, catalogue)
         self._told = [known for known in told if known.type == ConditionType.HEALTHY]
         self._states = self._by_name()
 
@@ -108,9 +109,16 @@ class Signals:
             yield Sample("signal/value", standing.reading.value, which)
             yield Sample("signal/threshold", standing.reading.threshold, which)
 
-    def figures(self) -> Figures:
-        """The states as MLflow gets them, by `signal/state/<name>`."""
-        return {f"signal/state/{name}": STATE_VALUES[state] for name, state in self._by_name().items()}
+    def figures(self, clock: Literal["step", "validation"]) -> Figures:
+        """The states as MLflow gets them, by `signal/state/<name>`, of signals that are judged by `clock`.
+
+        What the last validation says has no later step to be logged with.
+        """
+        return {
+            f"signal/state/{verdict.signal.name.value}": STATE_VALUES[verdict.standing.state]
+            for verdict in self._watch.verdicts()
+            if verdict.standing.state != "Unknown" and verdict.signal.judged_at(self._job) == clock
+        }
 
     def _by_name(self) -> dict[str, SignalState]:
         return {

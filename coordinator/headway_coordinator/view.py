@@ -69,7 +69,7 @@ def curve(state: State) -> list[Evaluation]:
 
 
 def best(evaluations: list[Evaluation]) -> Evaluation | None:
-    """The validation with the highest external score; the earlier one of equals."""
+    """The validation with the highest external score of those that lost few episodes; see `ranked`."""
     return next(iter(ranked(evaluations)), None)
 
 
@@ -182,8 +182,10 @@ def algorithm(spec: RLTrainingJobSpec) -> st.Algorithm:
         clip_dual=_number(preset.clip_dual),
         correction=preset.correction,
         correction_cap=_number(preset.correction_cap),
+        correction_floor=_number(preset.correction_floor),
         reduction=preset.reduction,
         episode_tokens=preset.episode_tokens,
+        denominator=preset.denominator,
         kl_coefficient=_number(preset.kl_coefficient),
         kl_estimator=preset.kl_estimator,
         entropy_coefficient=_number(preset.entropy_coefficient),
@@ -193,6 +195,7 @@ def algorithm(spec: RLTrainingJobSpec) -> st.Algorithm:
         batch_size=spec.algorithm.batch_size,
         group_size=spec.algorithm.group_size,
         learning_rate=_number(spec.optimizer.learning_rate),
+        decay=spec.optimizer.schedule.decay,
         lora_rank=None if lora is None else lora.rank,
         lora_alpha=None if lora is None else lora.alpha,
     )

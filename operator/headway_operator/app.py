@@ -1,7 +1,8 @@
 """The process, and the only module that knows kopf: an event arrives, a key goes into the queue.
 
 kopf watches the custom resources and nothing else: no handler with state (those write annotations), no
-index, no pods. It has no leader election, so it runs inside the Lease.
+index, no pods. It has no leader election, so it runs inside the Lease. Of a job it sees the identity alone
+(`session`): what else is in it, a worker reads within bounds.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ import sys
 import threading
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
 
+import aiohttp
 import kopf
 from pydantic import ValidationError
 
@@ -25,9 +27,14 @@ from headway_operator.cache import particulars
 from headway_operator.config import OperatorConfig, load
 from headway_operator.controller import Controller
 from headway_operator.lease import Leadership
+from headway_operator.session import session
 from headway_operator.telemetry import Telemetry, serve
+from headway_operator.wire import IDENTITY
 
 log = logging.getLogger(__name__)
+
+LISTED_TOGETHER: Final = 8
+"""Jobs of one page of a list: metadata alone can come to over 1 MiB of one job."""
 
 
 def registry(controller: Controller) -> kopf.OperatorRegistry:
@@ -38,22 +45,38 @@ def registry(controller: Controller) -> kopf.OperatorRegistry:
     def configure(settings: kopf.OperatorSettings, **_: Any) -> None:
         settings.scanning.disabled = True
         settings.posting.enabled = False
+        settings.watching.chunk_size = LISTED_TOGETHER
         settings.watching.server_timeout = 300
         settings.watching.client_timeout = 330
         settings.watching.inactivity_timeout = 70
 
     @kopf.on.login(registry=handlers)
-    def login(**arguments: Any) -> kopf.ConnectionInfo | None:
-        return kopf.login_via_client(**arguments)
+    async def login(**arguments: Any) -> kopf.AiohttpSession | None:
+        return _session(kopf.login_via_client(**arguments))
 
     for kind in kube.JOBS:
         kopf.on.event(names.GROUP, names.VERSION, kind.plural, registry=handlers)(_told(controller, kind))
     return handlers
 
 
+def _session(found: kopf.ConnectionInfo | None) -> kopf.AiohttpSession | None:
+    """The same connection, by a session that shows kopf the identities of jobs alone."""
+    if found is None:
+        return None
+    connector = aiohttp.TCPConnector(limit=0, ssl=found.as_ssl_context())
+    return kopf.AiohttpSession(
+        server=found.server,
+        default_namespace=found.default_namespace,
+        priority=found.priority,
+        aiohttp_session=session(connector, found.as_http_headers(), trust_env=found.trust_env),
+    )
+
+
 def _told(controller: Controller, kind: kube.Kind) -> Callable[..., None]:
     def job(*, type: str | None, body: kopf.Body, **_: Any) -> None:
-        document = {"apiVersion": kind.api_version, "kind": kind.kind, **body}
+        known = body["metadata"]
+        identity = {key: known[key] for key in (*IDENTITY, "deletionTimestamp") if key in known}
+        document = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": identity}
         if type == "DELETED":
             controller.job_deleted(document)
         else:

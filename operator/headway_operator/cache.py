@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from headway_api import names
-from headway_operator.kube import Json
+from headway_operator.wire import Json, slim
 
 Ref = tuple[str, str, str]
 """Kind, namespace and name of an object."""
@@ -58,7 +58,7 @@ class Cache:
         known = self._objects.get(ref)
         if known is not None and _version(known) >= _version(body):
             return False
-        body["metadata"].pop("managedFields", None)
+        slim(body)
         self._drop(ref)
         self._objects[ref] = body
         self._by_kind[ref[0]].add(ref)
@@ -117,10 +117,10 @@ class Cache:
         with self._lock:
             return self._objects.get((kind, namespace, name))
 
-    def of_job(self, uid: str) -> list[Json]:
-        """Every object labelled with a job's uid."""
+    def of_job(self, uid: str, namespace: str) -> list[Json]:
+        """Every object of a namespace that is labelled with a job's uid. Whose it is, its owner says."""
         with self._lock:
-            return [self._objects[ref] for ref in sorted(self._by_job.get(uid, ()))]
+            return [self._objects[ref] for ref in sorted(self._by_job.get(uid, ())) if ref[1] == namespace]
 
     def of_kind(self, kind: str) -> list[Json]:
         """Every object of a kind."""
@@ -129,5 +129,5 @@ class Cache:
 
 
 def _job_uid(body: Json) -> str | None:
-    uid: str | None = body["metadata"].get("labels", {}).get(names.LABEL_JOB_UID)
+    uid: str | None = (body["metadata"].get("labels") or {}).get(names.LABEL_JOB_UID)
     return uid

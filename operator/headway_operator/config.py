@@ -32,6 +32,15 @@ class Images(Model):
     rollout: str
 
 
+class JobRoles(Model):
+    """The roles that the accounts of a job are bound to. The chart makes them; the operator may make none."""
+
+    kind: Literal["ClusterRole", "Role"] = "ClusterRole"
+    """Role: one of each in every namespace that is watched."""
+    prefix: str = "headway"
+    """What their names begin with."""
+
+
 class Caps(Model):
     """Upper limits on what one job may ask for; a spec above them is not accepted."""
 
@@ -85,6 +94,7 @@ class OperatorConfig(Model):
     manager: str = DEFAULT_MANAGER
     """Which jobs are this operator's: those whose spec.managedBy is this; one that names nobody is the
     default's. So another version can run beside the first, on jobs of its own."""
+    job_roles: JobRoles = JobRoles()
     watch_namespaces: tuple[str, ...] = ()
     """Empty: all namespaces."""
     resync_seconds: Annotated[float, Field(gt=0)] = 300
@@ -116,4 +126,20 @@ def load(environ: Mapping[str, str]) -> OperatorConfig:
         pydantic.ValidationError: it does not hold what the model asks for.
     """
     text = Path(environ.get(ENV_FILE, DEFAULT_FILE)).read_text()
-    return OperatorConfig.model_validate(yaml.safe_load(text))
+    return OperatorConfig.model_validate(_without_null(yaml.safe_load(text)))
+
+
+def _without_null(settings: Any) -> Any:
+    """A setting that is null is one that is not given: so Helm has it, where a default is taken away.
+
+    In a template of a role a null takes something away, and stays.
+    """
+    if not isinstance(settings, dict):
+        return settings
+    given = {key: value for key, value in settings.items() if value is not None}
+    return {
+        key: {name: item for name, item in value.items() if item is not None}
+        if isinstance(value, dict)
+        else value
+        for key, value in given.items()
+    }

@@ -12,25 +12,32 @@ import urllib3
 from headway_api import logs, names
 from headway_operator import plan
 from headway_operator.apply import Blocked
-from headway_operator.cache import Cache, particulars, ref_of
+from headway_operator.cache import Cache, Ref, particulars, ref_of
 from headway_operator.config import OperatorConfig
 from headway_operator.informer import Informer, sources
+from headway_operator.jobs import Jobs
 from headway_operator.kube import JOBS, Api, ApiError, Json
 from headway_operator.queue import Closed, KeyedQueue
 from headway_operator.reconcile import Key, Reconciler
 from headway_operator.telemetry import SUCCESS, Telemetry
+from headway_operator.wire import UNREAD
 
 log = logging.getLogger(__name__)
 
 SANDBOX_PAUSE: Final = 2.0
 """Sandboxes come and go by the second; a job is looked at this often for their sake."""
+UNREAD_PAUSE: Final = 5.0
+"""A job that could not be read costs time to read: it is read again this often at most."""
 SYNC_SECONDS: Final = 120.0
+UNREADABLE: Final = "Unreadable"
+"""How the reconcile of a job ends that cannot be read whole: it is told so, and not tried again."""
 WEDGED_SECONDS: Final = 300.0
 """A key that is due for so long means that no worker works."""
 
 
 class Controller:
-    """Runs from `start` to `stop`. Job events come from outside, by `job_changed` and `job_deleted`."""
+    """Runs from `start` to `stop`. Job events come from outside, by `job_changed` and `job_deleted`, and tell
+    no more than which job it is: a worker fetches it."""
 
     def __init__(self, api: Api, platform: OperatorConfig, telemetry: Telemetry) -> None:
         self._api = api
@@ -40,7 +47,8 @@ class Controller:
         self._threads: list[threading.Thread] = []
         self.cache = Cache()
         self.queue: KeyedQueue[Key] = KeyedQueue()
-        self._reconciler = Reconciler(api, self.cache, platform, telemetry.applied)
+        self._jobs = Jobs(api, self.cache)
+        self._reconciler = Reconciler(api, self.cache, platform, telemetry.applied, self._jobs.latest)
         self._informers = [
             Informer(api, self.cache, source, self._child_changed)
             for source in sources(platform.watch_namespaces)
@@ -78,21 +86,22 @@ class Controller:
         for thread in self._threads:
             thread.join(timeout=20)
 
-    def job_changed(self, body: Json) -> None:
-        """A job was seen as `body`."""
-        self.cache.put(body)
-        self.queue.add(ref_of(body))
-        self._wake(body)
+    def job_changed(self, identity: Json) -> None:
+        """A job was seen."""
+        ref = self._jobs.told(identity)
+        known = self.cache.get(*ref)
+        pause = UNREAD_PAUSE if known is not None and UNREAD in known else 0.0
+        self.queue.add(ref, pause)
+        self._wake(ref)
 
-    def job_deleted(self, body: Json) -> None:
+    def job_deleted(self, identity: Json) -> None:
         """A job is gone; what it owned is the garbage collector's."""
-        self.cache.remove(body)
-        self.queue.add(ref_of(body))
+        self.queue.add(self._jobs.gone(identity))
 
-    def _wake(self, body: Json) -> None:
+    def _wake(self, ref: Ref) -> None:
         """Look again at the jobs that wait for the weights of this one."""
-        _, namespace, name = ref_of(body)
-        if body["kind"] != names.TRAINING_KIND:
+        kind, namespace, name = ref
+        if kind != names.TRAINING_KIND:
             return
         for waiting in (job for kind in JOBS for job in self.cache.of_kind(kind.kind)):
             if waiting["metadata"]["namespace"] == namespace and name in plan.sources(waiting):
@@ -130,7 +139,7 @@ class Controller:
         started = time.monotonic()
         again, result = self._try(key)
         self._telemetry.reconciled(time.monotonic() - started, result)
-        if result != SUCCESS:
+        if result not in (SUCCESS, UNREADABLE):
             self.queue.retry(key)
             return
         self.queue.done(key)
@@ -140,7 +149,9 @@ class Controller:
     def _try(self, key: Key) -> tuple[float | None, str]:
         """One reconcile: when to come back, and how it ended."""
         try:
-            return self._reconciler.reconcile(key), SUCCESS
+            again = self._reconciler.reconcile(key)
+            known = self.cache.get(*key)
+            return again, UNREADABLE if known is not None and UNREAD in known else SUCCESS
         except Blocked as blocked:
             reason, words = blocked.trouble.reason, str(blocked)
             logs.event(
@@ -166,9 +177,5 @@ class Controller:
 
     def _list_jobs(self) -> None:
         """See every job, whether or not an event told of it."""
-        for kind in JOBS:
-            for namespace in self._platform.watch_namespaces or (None,):
-                items, version = self._api.list(kind, namespace)
-                self.cache.replace(kind.kind, namespace, items, int(version))
-            for body in self.cache.of_kind(kind.kind):
-                self.queue.add(ref_of(body))
+        for ref in self._jobs.list(self._platform.watch_namespaces or (None,)):
+            self.queue.add(ref)

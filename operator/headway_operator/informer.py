@@ -18,12 +18,21 @@ import urllib3
 from headway_api import logs, names
 from headway_operator.cache import Cache
 from headway_operator.kube import KINDS, Api, ApiError, Json, Kind
+from headway_operator.wire import UNREAD
 
 log = logging.getLogger(__name__)
 
 SELECTOR: Final = f"{names.LABEL_JOB_UID},{names.LABEL_MANAGED_BY}={names.FIELD_MANAGER_OPERATOR}"
 FULL: Final = ("Pod", "Job", "Deployment")
-METADATA: Final = ("ServiceAccount", "Role", "RoleBinding", "ConfigMap", "NetworkPolicy", "Service")
+METADATA: Final = (
+    "ReplicaSet",
+    "ServiceAccount",
+    "Role",
+    "RoleBinding",
+    "ConfigMap",
+    "NetworkPolicy",
+    "Service",
+)
 RETRY_SECONDS: Final = 2.0
 
 
@@ -83,6 +92,11 @@ class Informer:
             except urllib3.exceptions.HTTPError as error:
                 self._report("watch-lost", error)
                 self._stop.wait(RETRY_SECONDS)
+            except (ValueError, KeyError, TypeError) as error:
+                # An answer of another shape: the next list tells what was missed.
+                self._report("watch-unread", error)
+                version = ""
+                self._stop.wait(RETRY_SECONDS)
 
     def _report(self, what: str, error: Exception, **more: int) -> None:
         of = self._source.kind.plural
@@ -93,6 +107,7 @@ class Informer:
         items, version = self._api.list(
             kind, namespace, selector=SELECTOR, metadata_only=self._source.metadata_only
         )
+        items = [body for body in items if UNREAD not in body]
         self.last_heard = time.monotonic()
         for body in self._cache.replace(kind.kind, namespace, items, int(version)):
             self._changed(body)
@@ -100,9 +115,8 @@ class Informer:
         return version
 
     def _watch(self, version: str) -> str:
-        kind = self._source.kind
         events = self._api.watch(
-            kind,
+            self._source.kind,
             self._source.namespace,
             version,
             selector=SELECTOR,
@@ -110,12 +124,25 @@ class Informer:
         )
         for event in events:
             self.last_heard = time.monotonic()
-            body = event["object"]
-            version = body["metadata"]["resourceVersion"]
+            version = event["object"]["metadata"]["resourceVersion"]
             if event["type"] != "BOOKMARK":
-                body.update(apiVersion=kind.api_version, kind=kind.kind)
-                if self._cache.remove(body) if event["type"] == "DELETED" else self._cache.put(body):
-                    self._changed(body)
+                self._take(event["type"], event["object"])
             if self._stop.is_set():
                 break
         return version
+
+    def _take(self, what: str, body: Json) -> None:
+        """One object's event. Of what cannot be read, nothing is kept but that it is gone."""
+        kind = self._source.kind
+        body |= {"apiVersion": kind.api_version, "kind": kind.kind}
+        if UNREAD in body:
+            where = f"{body['metadata'].get('namespace')}/{body['metadata']['name']}"
+            logs.event(
+                log, "object-unread", logging.WARNING, resource=kind.plural, object=where, error=body[UNREAD]
+            )
+        if what == "DELETED":
+            changed = self._cache.remove(body)
+        else:
+            changed = UNREAD not in body and self._cache.put(body)
+        if changed:
+            self._changed(body)

@@ -1,7 +1,7 @@
 """The Kubernetes API as the operator uses it: plain JSON objects over the official client's connection.
 
 Typed clients drop fields they do not know and cost a model per kind; the operator sends and compares
-documents, so it speaks JSON. Every request has a deadline.
+documents, so it speaks JSON. Every request has a deadline, and every answer bounds (`wire`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import urllib3
 from kubernetes import client, config
 
 from headway_api import names
+from headway_api.bounds import KIB, OutOfBounds, json_within
+from headway_operator import wire
 
 Json = dict[str, Any]
 
@@ -24,7 +26,11 @@ WATCH_SECONDS: Final = 290
 """The server ends a watch after this long."""
 SILENCE_SECONDS: Final = 150
 """The server sends a bookmark about every minute: a connection that is silent for longer is dead."""
-PAGE: Final = 500
+PAGE: Final = 100
+EVENTS: Final = 1000
+"""Whoever may make events may make any number of them; a job's own are far fewer."""
+REFUSAL_BYTES: Final = 64 * KIB
+"""Of what the API server says when it refuses."""
 METADATA_ONLY: Final = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1"
 
 
@@ -59,6 +65,7 @@ KINDS: Final = {
         Kind("v1", "Service", "services"),
         Kind("batch/v1", "Job", "jobs"),
         Kind("apps/v1", "Deployment", "deployments"),
+        Kind("apps/v1", "ReplicaSet", "replicasets"),
         Kind("v1", "Pod", "pods"),
         *JOBS,
     )
@@ -77,9 +84,9 @@ class ApiError(Exception):
     def of(cls, status: int, body: bytes) -> ApiError:
         """From a `Status` document, or from whatever a proxy said instead."""
         try:
-            document = json.loads(body)
+            document = json_within(body, REFUSAL_BYTES)
             return cls(status, str(document.get("reason", "")), str(document.get("message", "")))
-        except (ValueError, AttributeError):
+        except (OutOfBounds, AttributeError):
             return cls(status, "", body.decode(errors="replace")[:500])
 
 
@@ -94,10 +101,10 @@ class Api:
     def get(
         self, kind: Kind, namespace: str | None, name: str, *, metadata_only: bool = False
     ) -> Json | None:
-        """An object, or None where there is none."""
+        """An object, or None where there is none. Of a job, what can be read of it (`wire.job`)."""
         accept = _accept("", metadata_only)
         try:
-            return self._json("GET", kind.path(namespace, name), accept=accept)
+            return self._object(kind, "GET", kind.path(namespace, name), accept=accept)
         except ApiError as error:
             if error.status == 404:
                 return None
@@ -112,19 +119,32 @@ class Api:
         fields: str = "",
         metadata_only: bool = False,
     ) -> tuple[list[Json], str]:
-        """All objects of a kind, in pages, and the resource version to watch from."""
+        """All objects of a kind, of events the first `EVENTS`, and the resource version to watch from.
+
+        Of jobs the identity alone (`wire.sighting`). Of an object that is out of bounds too, with why.
+        """
         items: list[Json] = []
         query = {"limit": str(PAGE), "labelSelector": selector, "fieldSelector": fields}
+        jobs = kind.kind in names.PLURALS
+        accept = _accept("List", metadata_only or jobs)
         while True:
-            page = self._json("GET", kind.path(namespace), query=query, accept=_accept("List", metadata_only))
-            # Items of a list do not say what they are, and an empty list of metadata is null.
-            items += [
-                item | {"apiVersion": kind.api_version, "kind": kind.kind} for item in page["items"] or []
-            ]
-            following = page["metadata"].get("continue")
-            if not following:
-                return items, str(page["metadata"]["resourceVersion"])
+            found, metadata = wire.page(self._page(kind.path(namespace), query, accept), identity=jobs)
+            # Items of a list do not say what they are.
+            items += [wire.slim(item | {"apiVersion": kind.api_version, "kind": kind.kind}) for item in found]
+            following = metadata.get("continue")
+            if not following or (kind == EVENT and len(items) >= EVENTS):
+                return items, str(metadata["resourceVersion"])
             query["continue"] = following
+
+    def _page(self, path: str, query: dict[str, str], accept: str) -> bytes:
+        """One page, with as few objects as it takes to be within bounds."""
+        while True:
+            try:
+                return self._read("GET", path, query=query, accept=accept, most=wire.PAGE_BYTES)
+            except OutOfBounds:
+                if query["limit"] == "1":
+                    raise
+                query["limit"] = str(max(1, int(query["limit"]) // 8))
 
     def watch(
         self,
@@ -136,6 +156,8 @@ class Api:
         metadata_only: bool = False,
     ) -> Iterator[Json]:
         """Events after `version`, bookmarks included, until the server ends the watch.
+
+        An event that cannot be read is left out.
 
         Raises:
             ApiError: 410 where `version` is too old, or any other refusal.
@@ -155,11 +177,13 @@ class Api:
             query=query,
             accept=_accept("", metadata_only),
             timeout=timeout,
-            stream=True,
         )
         try:
             for line in _lines(response):
-                event = json.loads(line)
+                try:
+                    event = wire.event(line)
+                except OutOfBounds:
+                    continue
                 if event["type"] == "ERROR":
                     status = event["object"]
                     raise ApiError(
@@ -173,20 +197,22 @@ class Api:
     def create(self, kind: Kind, namespace: str, body: Json) -> Json:
         """Create an object; ApiError 409 where it exists."""
         query = {"fieldManager": names.FIELD_MANAGER_OPERATOR}
-        return self._json("POST", kind.path(namespace), body=body, query=query)
+        return self._object(kind, "POST", kind.path(namespace), body=body, query=query)
 
     def apply(self, body: Json, *, subresource: str = "") -> Json:
         """Server-side apply with the operator's field manager, taking over fields that others changed."""
         kind = KINDS[body["kind"]]
         path = kind.path(body["metadata"]["namespace"], body["metadata"]["name"]) + subresource
         query = {"fieldManager": names.FIELD_MANAGER_OPERATOR, "force": "true"}
-        return self._json("PATCH", path, body=body, query=query, content="application/apply-patch+yaml")
+        content = "application/apply-patch+yaml"
+        return self._object(kind, "PATCH", path, body=body, query=query, content=content)
 
     def merge(self, kind: Kind, namespace: str, name: str, body: Json, *, subresource: str = "") -> Json:
         """JSON merge patch."""
         path = kind.path(namespace, name) + subresource
         query = {"fieldManager": names.FIELD_MANAGER_OPERATOR}
-        return self._json("PATCH", path, body=body, query=query, content="application/merge-patch+json")
+        content = "application/merge-patch+json"
+        return self._object(kind, "PATCH", path, body=body, query=query, content=content)
 
     def delete(self, kind: Kind, namespace: str, name: str, uid: str | None = None) -> Json | None:
         """Delete an object and, in the background, what it owns; None where it is gone already.
@@ -197,28 +223,32 @@ class Api:
         if uid:
             body["preconditions"] = {"uid": uid}
         try:
-            return self._json("DELETE", kind.path(namespace, name), body=body)
+            return self._object(kind, "DELETE", kind.path(namespace, name), body=body)
         except ApiError as error:
             if error.status in (404, 409):
                 return None
             raise
 
-    def _json(
-        self,
-        method: str,
-        path: str,
-        *,
-        body: Json | None = None,
-        query: Mapping[str, str] | None = None,
-        accept: str = "application/json",
-        content: str = "application/json",
-    ) -> Json:
+    def _object(self, kind: Kind, method: str, path: str, **request: Any) -> Json:
+        """The object that an answer holds."""
+        raw = self._read(method, path, most=wire.OBJECT_BYTES, **request)
+        try:
+            return wire.job(raw) if kind.kind in names.PLURALS else wire.document(raw)
+        except OutOfBounds as error:
+            raise ApiError(0, "OutOfBounds", f"{kind.kind} {path.rpartition('/')[2]}: {error}") from error
+
+    def _read(self, method: str, path: str, *, most: int, **request: Any) -> bytes:
+        """An answer's text.
+
+        Raises:
+            OutOfBounds: it has more than `most` bytes.
+        """
         timeout = urllib3.Timeout(total=REQUEST_SECONDS)
-        response = self._send(
-            method, path, body=body, query=query, accept=accept, content=content, timeout=timeout
-        )
-        document: Json = json.loads(response.data)
-        return document
+        response = self._send(method, path, timeout=timeout, **request)
+        try:
+            return _within(response, most)
+        finally:
+            response.release_conn()
 
     def _send(
         self,
@@ -230,7 +260,6 @@ class Api:
         query: Mapping[str, str] | None = None,
         accept: str = "application/json",
         content: str = "application/json",
-        stream: bool = False,
     ) -> urllib3.BaseHTTPResponse:
         headers = {"Accept": accept, "User-Agent": "headway-operator"}
         if body is not None:
@@ -245,10 +274,16 @@ class Api:
             headers=headers,
             timeout=timeout,
             retries=False,
-            preload_content=not stream,
+            preload_content=False,
         )
         if response.status >= 400:
-            raise ApiError.of(response.status, response.data)
+            try:
+                said = _within(response, REFUSAL_BYTES)
+            except OutOfBounds as error:
+                said = str(error).encode()
+            finally:
+                response.release_conn()
+            raise ApiError.of(response.status, said)
         return response
 
 
@@ -256,11 +291,28 @@ def _accept(suffix: str, metadata_only: bool) -> str:
     return METADATA_ONLY.format(suffix) if metadata_only else "application/json"
 
 
+def _within(response: urllib3.BaseHTTPResponse, most: int) -> bytes:
+    """All of a response, unless it has more than `most` bytes: then the connection is given up."""
+    found = bytearray()
+    while chunk := response.read(most + 1 - len(found), decode_content=True):
+        found += chunk
+        if len(found) > most:
+            response.close()
+            raise OutOfBounds(f"more than {most} bytes")
+    return bytes(found)
+
+
 def _lines(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
-    rest = b""
+    """The lines of a watch; one that is out of bounds is empty."""
+    rest, beyond = bytearray(), False
     for chunk in response.stream(None, decode_content=True):
-        *lines, rest = (rest + chunk).split(b"\n")
-        yield from (line for line in lines if line)
+        rest += chunk
+        if b"\n" in chunk:
+            *lines, last = bytes(rest).split(b"\n")
+            yield from (b"" if beyond and not n else line for n, line in enumerate(lines) if line)
+            rest, beyond = bytearray(last), False
+        if len(rest) > wire.OBJECT_BYTES:
+            rest, beyond = bytearray(b" "), True
 
 
 def connect() -> Api:

@@ -13,11 +13,13 @@ from headway_operator.apply import Applier, Blocked, Outdated
 from headway_operator.cache import Cache, Ref, particulars, ref_of
 from headway_operator.config import OperatorConfig
 from headway_operator.kube import EVENT, KINDS, NAMESPACE, Api, ApiError, Json
+from headway_operator.plan import children
 from headway_operator.plan.context import JobStatus
 from headway_operator.plan.observed import Observed, is_ending
 from headway_operator.plan.reading import parse_status
 from headway_operator.plan.subjects import subject_of
 from headway_operator.recorder import Recorder
+from headway_operator.wire import UNREAD
 
 log = logging.getLogger(__name__)
 
@@ -29,13 +31,22 @@ class Reconciler:
     """Brings jobs nearer to what their specs ask for."""
 
     def __init__(
-        self, api: Api, cache: Cache, platform: OperatorConfig, applied: Callable[[str, str], None]
+        self,
+        api: Api,
+        cache: Cache,
+        platform: OperatorConfig,
+        applied: Callable[[str, str], None],
+        latest: Callable[[Ref], Json | None] | None = None,
     ) -> None:
+        """`latest` gives a job as new as was told; without it, as the cache has it."""
         self._api = api
         self._cache = cache
+        self._latest = latest or (lambda ref: cache.get(*ref))
         self._platform = platform
         self._applier = Applier(api, cache, applied)
         self._recorder = Recorder(api)
+        self._proved: dict[Ref, tuple[str, frozenset[str]]] = {}
+        """uid of each job, and those of the objects that were seen to be its own."""
 
     def forget(self) -> None:
         """Hold every object of every job against its plan again, at their next turn."""
@@ -48,9 +59,10 @@ class Reconciler:
             Blocked: the plan could not be carried out; the job's status says why.
             ApiError: the API server refused something that no status can explain.
         """
-        raw = self._cache.get(*key)
+        raw = self._latest(key)
         if raw is None:
             self._recorder.forget(key)
+            self._proved.pop(key, None)
             return None
         made = self._plan(raw)
         if made.ending:
@@ -82,10 +94,15 @@ class Reconciler:
 
     def _observed(self, raw: Json) -> Observed:
         namespace = raw["metadata"]["namespace"]
-        named = {name: self._cache.get(TRAINING_KIND, namespace, name) for name in plan.sources(raw)}
+        named = {name: self._latest((TRAINING_KIND, namespace, name)) for name in plan.sources(raw)}
         sources = {name: job for name, job in named.items() if job is not None}
-        children = tuple(self._cache.of_job(raw["metadata"]["uid"]))
-        seen = Observed(plan.utc_now(), children, sources=sources)
+        family = self._cache.of_job(raw["metadata"]["uid"], namespace)
+        known = self._proved.get(ref_of(raw), ("", frozenset()))
+        proved = known[1] if known[0] == raw["metadata"]["uid"] else frozenset()
+        owned, leaving = children.of(raw, family, proved)
+        uids = frozenset(body["metadata"]["uid"] for body in owned)
+        self._proved[ref_of(raw)] = raw["metadata"]["uid"], uids
+        seen = Observed(plan.utc_now(), owned, sources=sources, leaving=leaving)
         if seen.learner_ends() and not is_ending(raw):
             seen = replace(seen, namespace_ends=self._namespace_ends(namespace))
         if not (childless := seen.childless()):
@@ -144,7 +161,11 @@ class Reconciler:
             if error.status in (404, 409):
                 # Deleted meanwhile, or replaced by another job of its name, whose event is on its way.
                 return
-            raise
+            if UNREAD not in raw:
+                raise
+            # Its status cannot be written either: an event says it, and the counter of failed reconciles.
+            self._recorder.tell(raw, told)
+            return
         self._cache.put(answer)
         _log_changes(raw, told)
         self._recorder.tell(answer, parse_status(subject.model, answer))

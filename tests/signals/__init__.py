@@ -15,7 +15,9 @@
     page.py            all of it as bench/results/signals.md (`make test-signals`)
 
 The series of the split `chosen_on` were recorded before any threshold was chosen; those of `held_out` have
-other seeds and settings, and no threshold is chosen on them. Every figure is as it was measured.
+other seeds and settings, and no threshold was chosen on them. What they showed was looked at, and ScoreParted
+and RewardOneSided were then defined anew. Those of `fresh` were listed and recorded after that. Every figure
+is as it was measured.
 
 Only `read.py` and `series/` are needed to test signals. Recording needs torch, DeepSpeed and an hour.
 """

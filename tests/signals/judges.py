@@ -157,6 +157,13 @@ def in_twenties(desk: Any, transcript: Transcript) -> Reward:
 
 
 @judge
+def in_hundreds(desk: Any, transcript: Transcript) -> Reward:
+    """The demo's on another scale: a hundred times as much."""
+    found = desk.own(transcript)
+    return Reward(100 * found.value, found.metrics)
+
+
+@judge
 def hasty(desk: Any, transcript: Transcript) -> Reward:
     """Pays for an answer, and more for one with fewer calls before it."""
     found = desk.own(transcript)

@@ -5,9 +5,10 @@ No threshold of a signal is known here, but for those that the practice guide gi
 
 from __future__ import annotations
 
-from statistics import fmean
+from statistics import fmean, median
 from typing import Final
 
+from tests.signals.rules import NORMAL
 from tests.signals.series import Series
 
 from headway_api.signals import SignalName
@@ -18,6 +19,8 @@ SLOW: Final = 25
 """Steps that the guide gives a change at least."""
 BEST: Final = 0.95
 """Share of the reward's range from which a batch counts as solved."""
+NOISE: Final = 10
+"""Multiple of its normal by which entropy is provoked to rise (provocations/)."""
 RATES: Final = {
     SignalName.PERMANENT_FAILURES: ("episodes/outcome_InfraError_rate", 0.01),
     SignalName.TURNS_TRUNCATED: ("episodes/max_tokens_rate", 0.05),
@@ -37,6 +40,8 @@ def present(series: Series) -> set[SignalName]:
         found.add(SignalName.GROUPS_UNIFORM)
     if stays_flat(series):
         found.add(SignalName.REWARD_FLAT)
+    if becomes_noise(series):
+        found.add(SignalName.ENTROPY_RISING)
     return found
 
 
@@ -57,6 +62,28 @@ def stays_flat(series: Series) -> bool:
     held_out = [value for step, value in series.curve("val/reward/mean") if step <= SLOW]
     risen = max(held_out) - held_out[0] >= RISE * (high - low)
     return not risen and held_out[0] < low + BEST * (high - low)
+
+
+def becomes_noise(series: Series) -> bool:
+    """Whether the entropy is at `NOISE` times its normal for three steps, and the reward falls with it.
+
+    A run that falls and recovers has been ill (`describe.FALL`). Validations see that of every fifth step
+    alone. The normal is the median of the first steps, as in `rules.grows`; the fall is from the five steps
+    before.
+    """
+    low, high = series.known.reward_range
+    entropy, reward = dict(series.curve("training/entropy")), dict(series.curve("rollout/reward/mean"))
+    first = [value for step, value in entropy.items() if step <= NORMAL]
+    for step in sorted(reward):
+        three = range(step, step + 3)
+        if step <= NORMAL or not first or not entropy.keys() >= {*three}:
+            continue
+        before = fmean(value for at, value in reward.items() if step - 5 <= at < step)
+        fall = before - fmean(reward[at] for at in three)
+        most = NOISE * median(first)
+        if all(entropy[at] >= most for at in three) and fall >= RISE * (high - low):
+            return True
+    return False
 
 
 def _is_over(series: Series, figure: str, most: float) -> bool:

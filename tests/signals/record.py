@@ -14,9 +14,10 @@ import fnmatch
 import logging
 import time
 from collections.abc import Sequence
+from typing import get_args
 
 from tests.signals import clean, provocations, series
-from tests.signals.circumstances import Circumstances
+from tests.signals.circumstances import Circumstances, Split
 from tests.signals.describe import NeverBegins, described
 
 
@@ -59,7 +60,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--split", choices=("chosen_on", "held_out"))
+    parser.add_argument("--split", choices=get_args(Split))
     parser.add_argument("--only", nargs="+", default=[], help="names, or patterns such as clean-*")
     parser.add_argument("--again", action="store_true", help="those on record too")
     parser.add_argument("--describe", action="store_true", help="run nothing")

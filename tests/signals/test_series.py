@@ -87,7 +87,7 @@ def test_every_signal_was_provoked(split: series.Split) -> None:
     assert {signal.value: found[signal] for signal in SignalName if found[signal] < least} == {}
 
 
-@pytest.mark.parametrize(("split", "least"), [("chosen_on", 34), ("held_out", 16)])
+@pytest.mark.parametrize(("split", "least"), [("chosen_on", 34), ("held_out", 16), ("fresh", 16)])
 def test_there_are_clean_runs_enough(split: series.Split, least: int) -> None:
     assert len(read.clean(split)) >= least
 
@@ -163,6 +163,26 @@ def test_growth_is_told_by_the_runs_own_first_steps() -> None:
     steps = [{"a": 1.0}] * 8 + [{"a": 2.9}, {"a": 3.0}]
     assert rules.grows("a", 3)(steps) == 10
     assert rules.shrinks("a", 2)([{"a": 1.0}] * 8 + [{"a": 0.5}] * 3) == 9
+
+
+@pytest.mark.parametrize(
+    ("entropy", "reward", "noise"),
+    [
+        ([1.0] * 12 + [10.0] * 3, [0.8] * 12 + [0.7] * 3, True),
+        ([1.0] * 12 + [10.0] * 2 + [9.0], [0.8] * 12 + [0.7] * 3, False),
+        ([1.0] * 12 + [10.0] * 3, [0.8] * 12 + [0.71] * 3, False),
+        ([1.0] * 6 + [10.0] * 9, [0.8] * 6 + [0.7] * 9, False),
+    ],
+    ids=["both", "entropy-once-too-low", "reward-holds", "in-the-first-steps"],
+)
+def test_noise_is_a_high_entropy_with_a_reward_that_falls(
+    entropy: list[float], reward: list[float], noise: bool
+) -> None:
+    steps = tuple(
+        Step(number, {"training/entropy": each, REWARD: earned}, None)
+        for number, (each, earned) in enumerate(zip(entropy, reward, strict=True), 1)
+    )
+    assert labels.becomes_noise(a_run(steps)) == noise
 
 
 def test_half_a_rise_is_told_over_five_steps() -> None:

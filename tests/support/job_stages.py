@@ -20,6 +20,7 @@ from headway_api.config import Identity
 from headway_api.exits import PERMANENT
 from headway_api.spec.evaluation import RLEvalJobSpec
 from headway_coordinator.evaluation import view
+from headway_operator.wire import UNREAD
 
 Json = dict[str, Any]
 Make = Callable[..., World]
@@ -100,6 +101,20 @@ def suspended(world: World) -> World:
     """No pod is left."""
     suspending(world).gone(*ROLES).carry_out()
     return world
+
+
+def queued(world: World) -> World:
+    """A queue, such as Kueue, holds the Job of its coordinator."""
+    world.gone("coordinator")
+    world.objects["Job", f"{world.stem}-coordinator"]["spec"]["suspend"] = True
+    world.carry_out()
+    return world
+
+
+def unread(body: Json) -> World:
+    """A part of it is out of bounds, so that the operator reads it without that part."""
+    body["spec"].pop("environment")
+    return seen(body | {UNREAD: "spec.environment.config: nested more than 32 levels deep"})
 
 
 def resumed(world: World) -> World:
@@ -217,6 +232,8 @@ def _of_both(make: Make, plain: Callable[..., Json]) -> dict[str, Callable[[], W
         "suspended, `Running`": lambda: suspended(make(readinessPolicy="Running")),
         "suspended, `Succeeded`": lambda: suspended(make(readinessPolicy="Succeeded")),
         "resumed": lambda: resumed(make(readinessPolicy="Running")),
+        "held by a queue": lambda: queued(make(readinessPolicy="Running")),
+        "cannot be read whole": lambda: unread(plain()),
         "nothing goes forward": lambda: stalled(make()),
         "spec refused": lambda: seen(plain(rollout={"replicas": 65})),
         "refused and suspended": lambda: suspended(seen(plain(rollout={"replicas": 65}))),

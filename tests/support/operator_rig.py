@@ -148,6 +148,7 @@ class Rig:
             "images": dict.fromkeys(roles, IMAGE),
             "accelerator": "",
             "manager": MANAGER,
+            "jobRoles": {"kind": "Role", "prefix": "headway"},
             "watchNamespaces": [self.namespace],
             "port": self.port,
             "resources": dict.fromkeys(roles, SMALL),

@@ -127,6 +127,40 @@ def write_model(folder: Path, *, seed: int = 0, tied: bool = True, scale: float 
     return folder
 
 
+def write_stretched_model(folder: Path, *, original: int = 64, longest: int = 256) -> Path:
+    """The same of Phi-3's shape, pretrained on `original` tokens and stretched to `longest` by longrope."""
+    import torch
+    from transformers import Phi3Config, Phi3ForCausalLM, PreTrainedTokenizerFast
+
+    folder.mkdir(parents=True, exist_ok=True)
+    write_tokenizer(folder)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
+    factors = {"short_factor": [1.0 + n / 40 for n in range(16)], "long_factor": [1.5 + n for n in range(16)]}
+    config = Phi3Config(
+        vocab_size=VOCABULARY,
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=longest,
+        original_max_position_embeddings=original,
+        rope_parameters={"rope_type": "longrope", "rope_theta": 10000.0, **factors},
+        tie_word_embeddings=False,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        dtype="float32",
+    )
+    torch.manual_seed(0)
+    model = Phi3ForCausalLM(config)
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            parameter.data.normal_(0, 0.1)
+    model.save_pretrained(folder)
+    return folder
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter

@@ -77,7 +77,8 @@ class Assembly:
         if spec.learner.recomputes_activations(accelerated=ranks.device.type == "cuda"):
             models.save_memory(model)
         quadratic = layout.quadratic_share(model)
-        self.engine = Engine(model, spec.learner.deepspeed, spec.optimizer, ranks)
+        horizon = spec.schedule.max_steps * spec.algorithm.updates_per_batch
+        self.engine = Engine(model, spec.learner.deepspeed, spec.optimizer, ranks, horizon)
         if state is not None:
             self.engine.adopt(state)
         self.policy = Policy(

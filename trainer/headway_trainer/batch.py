@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway_api import staleness
+from headway_api.bounds import SCORE
 from headway_api.exits import JobError
 from headway_api.in_force import InForce
 from headway_api.objective import uniform
@@ -100,6 +101,8 @@ class TrainingBatch:
     lag: Lag
     in_force: InForce = field(default_factory=InForce)
     """What it is to be trained under."""
+    idle: dict[str, tuple[RowShape, ...]] = field(default_factory=dict)
+    """Rows of the groups that have no gradient, for denominators that count them too."""
 
     @property
     def train_tokens(self) -> dict[str, int]:
@@ -112,16 +115,18 @@ def training_batch(batch: Batch, objective: Objective) -> TrainingBatch:
     """Rows and advantages of a batch.
 
     Raises:
-        MalformedRow: an action token without context, or an empty row.
+        MalformedRow: an action token without context, an empty row, or a reward that no sum could be made of.
     """
     groups: list[GroupRows] = []
+    idle: dict[str, tuple[RowShape, ...]] = {}
     advantages = objective.advantages([scored_episodes(group) for group in batch.groups])
     for group, found in zip(batch.groups, advantages, strict=True):
-        if not uniform([0.0, *(value for turns in found for value in turns)]):
-            rows = tuple(_rows(group, found))
+        rows = tuple(_rows(group, found))
+        if uniform([0.0, *(value for turns in found for value in turns)]):
+            idle[group.group_id] = tuple(map(_shape, rows))
+        elif rows:
             episodes = sum(any(row.action_tokens for row in episode.rows) for episode in group.scored)
-            if rows:
-                groups.append(GroupRows(group.group_id, rows, episodes))
+            groups.append(GroupRows(group.group_id, rows, episodes))
     scored = [episode for group in batch.groups for episode in group.scored]
     return TrainingBatch(
         step=batch.step,
@@ -133,6 +138,7 @@ def training_batch(batch: Batch, objective: Objective) -> TrainingBatch:
         rows_seen=sum(len(episode.rows) for episode in scored),
         lag=lag([span for e in scored for row in e.rows for span in row.versions], batch.step, batch.idle),
         in_force=batch.in_force,
+        idle=idle,
     )
 
 
@@ -148,6 +154,11 @@ def _scored(group_id: str, episode: EpisodeRecord) -> Scored:
     rewards = episode.turn_rewards
     if rewards is not None and tokens and max(tokens) >= len(rewards):
         raise MalformedRow(group_id, f"turn {max(tokens)} has no reward, though turns have rewards")
+    for earned in (episode.reward, *(rewards or ())):
+        if not abs(earned) <= SCORE:  # its square would take the whole batch with it
+            raise MalformedRow(
+                group_id, f"episode {episode.index} has a reward of {earned}, beyond {SCORE:g}"
+            )
     return Scored(
         reward=episode.reward,
         turn_tokens=tuple(tokens[turn] for turn in sorted(tokens)) or (0,),
@@ -185,16 +196,29 @@ def lag(spans: Sequence[VersionSpan], step: int, idle: Sequence[int] = ()) -> La
 
 def mini_batches(batch: TrainingBatch, updates: int, objective: Objective) -> list[list[TrainingRow]]:
     """The rows of each optimizer step, weighted: groups stay whole, in order, in at most `updates` near-equal
-    parts."""
-    parts = np.array_split(np.arange(len(batch.groups)), max(1, min(updates, len(batch.groups))))
-    chosen = [[row for index in part for row in batch.groups[index].rows] for part in parts]
-    return [weighted(rows, objective) for rows in chosen if rows]
+    parts. Where denominators count groups without a gradient too, these are divided up with the others."""
+    trained = {group.group_id: group.rows for group in batch.groups}
+    counted = [name for name in batch.group_ids if name in trained or objective.counts_all]
+    found = []
+    for part in np.array_split(np.arange(len(counted)), max(1, min(updates, len(counted)))):
+        names = [counted[index] for index in part]
+        rows = [row for name in names for row in trained.get(name, ())]
+        if rows:
+            found.append(weighted(rows, objective, [s for name in names for s in batch.idle.get(name, ())]))
+    return found
 
 
-def weighted(rows: Sequence[TrainingRow], objective: Objective) -> list[TrainingRow]:
-    """The rows of one optimizer step, each with the weight of its tokens."""
-    shapes = [RowShape(row.group_id, row.episode, row.action_tokens) for row in rows]
-    return [replace(row, weight=w) for row, w in zip(rows, objective.weights(shapes), strict=True)]
+def weighted(
+    rows: Sequence[TrainingRow], objective: Objective, idle: Sequence[RowShape] = ()
+) -> list[TrainingRow]:
+    """The rows of one optimizer step, each with the weight of its tokens; `idle` rows are in denominators
+    alone."""
+    weights = objective.weights([*map(_shape, rows), *idle])
+    return [replace(row, weight=w) for row, w in zip(rows, weights, strict=False)]
+
+
+def _shape(row: TrainingRow) -> RowShape:
+    return RowShape(row.group_id, row.episode, row.action_tokens)
 
 
 def _rows(group: GroupRecord, advantages: Sequence[Numbers]) -> list[TrainingRow]:

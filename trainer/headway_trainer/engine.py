@@ -11,7 +11,9 @@ import gc
 import logging
 import math
 import os
+import runpy
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import _lru_cache_wrapper
 from pathlib import Path
@@ -37,6 +39,8 @@ PRECISION: Final[Mapping[torch.dtype, Mapping[str, Any]]] = {
 """What DeepSpeed is told of a model's number format. In bfloat16 sums of gradients, over micro-batches and
 over ranks, are float32: what is some 250 times smaller than the sum would be lost. Without ZeRO it cannot."""
 TAG: Final = "state"
+DATA_ALONE: Final = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+"""Torch's own switch, which overrules `weights_only=False` of a caller."""
 
 
 @dataclass(frozen=True)
@@ -69,9 +73,23 @@ def configuration(spec: DeepSpeed, optimizer: OptimizerSpec, dtype: torch.dtype)
     }
 
 
-def learning_rate(optimizer: OptimizerSpec, update: int) -> float:
-    """Step size of the `update`-th optimizer step (from 0): a line up to `warmupSteps`, then constant."""
-    return optimizer.learning_rate * min(1.0, (update + 1) / max(1, optimizer.warmup_steps))
+def learning_rate(optimizer: OptimizerSpec, update: int, horizon: int) -> float:
+    """Step size of the `update`-th optimizer step (from 0): a line up to `warmupSteps`, then as `schedule`
+    says.
+
+    It is a function of these alone, so one that resumes, or goes back, has the rates that it would have had;
+    and it is in proportion to `learningRate`, which a remedy may lower.
+
+    Args:
+        horizon: optimizer steps, warm-up included, at which a schedule ends that does not say so itself.
+    """
+    warmup, schedule = optimizer.warmup_steps, optimizer.schedule
+    if update < warmup or schedule.decay == "constant":
+        return optimizer.learning_rate * min(1.0, (update + 1) / max(1, warmup))
+    length = max(1, (schedule.decay_steps or horizon) - warmup)
+    done, final = min(1.0, (update - warmup) / length), schedule.final_share or 0.0
+    left = 1 - done if schedule.decay == "linear" else (1 + math.cos(math.pi * done)) / 2
+    return optimizer.learning_rate * (final + (1 - final) * left)
 
 
 @dataclass(frozen=True)
@@ -94,8 +112,10 @@ class _Piece:
 class Engine:
     """A model with its optimizer, spread over the ranks."""
 
-    def __init__(self, model: nn.Module, spec: DeepSpeed, optimizer: OptimizerSpec, ranks: Ranks) -> None:
-        """Collective: every rank calls it with the same model."""
+    def __init__(
+        self, model: nn.Module, spec: DeepSpeed, optimizer: OptimizerSpec, ranks: Ranks, horizon: int = 0
+    ) -> None:
+        """Collective: every rank calls it with the same model. `horizon` is as for `learning_rate`."""
         deepspeed = _import()
         deepspeed.init_distributed(verbose=False)
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -119,6 +139,7 @@ class Engine:
         self._stage = spec.zero_stage
         self.optimizer = optimizer
         """Its learning rate may be set to another one between two steps; the rest is fixed."""
+        self._horizon = horizon
         self._ranks = ranks
         self.model = model
         self.updates = 0
@@ -134,7 +155,7 @@ class Engine:
 
     def step(self) -> Update:
         """Clip, step and clear the gradient; collective."""
-        rate = learning_rate(self.optimizer, self.updates)
+        rate = learning_rate(self.optimizer, self.updates, self._horizon)
         for group in self._engine.optimizer.param_groups:
             group["lr"] = rate
         self._engine.step()
@@ -167,7 +188,10 @@ class Engine:
 
         The same number of ranks and the same ZeRO stage are needed; then training goes on bit for bit.
         """
-        path, state = self._engine.load_checkpoint(str(folder), tag=TAG, load_module_strict=not self._partial)
+        with data_alone():
+            path, state = self._engine.load_checkpoint(
+                str(folder), tag=TAG, load_module_strict=not self._partial
+            )
         if path is None:
             raise FileNotFoundError(f"no DeepSpeed checkpoint in {folder}")
         self.updates = int(state["updates"])
@@ -185,7 +209,8 @@ class Engine:
         config = self._engine._config
         config.load_universal_checkpoint = True
         try:
-            self._engine.load_checkpoint(str(folder), tag=tag, load_module_strict=not self._partial)
+            with data_alone():
+                self._engine.load_checkpoint(str(folder), tag=tag, load_module_strict=not self._partial)
         finally:
             config.load_universal_checkpoint = False
         self.updates = updates
@@ -264,6 +289,33 @@ class Engine:
             yield name, whole.contiguous()
 
 
+@contextmanager
+def data_alone() -> Iterator[None]:
+    """While it lasts, `torch.load` makes tensors, plain values and DeepSpeed's own records of them, and runs
+    nothing, though DeepSpeed asks it for any object."""
+    _import()
+    from deepspeed.runtime.fp16.loss_scaler import LossScaler
+    from deepspeed.runtime.zero.config import ZeroStageEnum
+    from deepspeed.utils.tensor_fragment import fragment_address
+
+    before = os.environ.get(DATA_ALONE)
+    os.environ[DATA_ALONE] = "1"
+    try:
+        with torch.serialization.safe_globals([fragment_address, LossScaler, ZeroStageEnum]):
+            yield
+    finally:
+        if before is None:
+            del os.environ[DATA_ALONE]
+        else:
+            os.environ[DATA_ALONE] = before
+
+
+def convert() -> None:
+    """Run DeepSpeed's conversion to its universal format on the arguments of this process."""
+    with data_alone():
+        runpy.run_module("deepspeed.checkpoint.ds_to_universal", run_name="__main__", alter_sys=True)
+
+
 def _put(piece: _Piece, tensor: Tensor, whole: Tensor) -> None:
     piece.of(tensor).copy_(whole.view(-1)[piece.place : piece.place + piece.size])
 
@@ -287,8 +339,11 @@ def _import() -> Any:
     with lean():
         import deepspeed
         import deepspeed.ops
+        from deepspeed.runtime.zero.config import ZeroStageEnum
         from deepspeed.utils import logger
 
+    # Python 3.11 pickles an enum as a call of getattr, which whoever reads data alone must not make.
+    ZeroStageEnum.__reduce_ex__ = lambda self, protocol: (type(self), (self.value,))
     logger.setLevel(logging.WARNING)
     # Its shared-memory collectives are compiled at first use (27 s and a compiler); gloo does as well here.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headway_trainer import attention
+from headway_trainer import attention, rope
 from headway_trainer.batch import TrainingRow
 from headway_trainer.head import finish, without_adapter
 from headway_trainer.packing import Layout
@@ -24,6 +24,10 @@ LAYERS: Final = frozenset({"full_attention", "sliding_attention"})
 LENGTHS: Final = (23, 17)
 LONGEST_PROOF: Final = 512
 """Rows of the proof are longer than a sliding window up to this."""
+LONGEST_ROPE: Final = 8192
+"""One row of each pair is longer than what the factors of a rotary embedding depend on, up to this."""
+ACTIONS: Final = 64
+"""Most action tokens of a row of the proof, its last ones: all logits at once are taken of them."""
 SEED: Final = 20_240_301
 AGREEMENT: Final = {torch.float32: 2e-4, torch.bfloat16: 0.2}
 """Mean absolute difference, in nats, that two kernels of one dtype may show (see `publish.canary`)."""
@@ -154,6 +158,7 @@ class _Proof:
         window = getattr(config, "sliding_window", None) or 0
         longer = window + 5 if window <= LONGEST_PROOF else 0
         lengths = [max(longer, length) for length in LENGTHS]
+        lengths[1] = max(lengths[1], rope.proof_length(policy.model, LONGEST_ROPE))
         draw = np.random.default_rng(SEED)
         a, b, c, d = (_row(draw.integers(0, config.vocab_size, n)) for n in lengths * 2)
         alone = tuple(policy(micro_batch([row], device)).logprob_T for row in (a, b))
@@ -194,7 +199,7 @@ def _row(tokens: np.ndarray[Any, np.dtype[np.int64]]) -> TrainingRow:
     return TrainingRow(
         group_id="",
         tokens=tokens,
-        mask=np.arange(len(tokens)) > 0,
+        mask=np.arange(len(tokens)) >= max(1, len(tokens) - ACTIONS),
         logprobs=nothing,
         advantages=nothing,
         episode=0,

@@ -33,6 +33,7 @@ from headway_trainer.checkpoint.journal import Journal
 from headway_trainer.checkpoint.keeper import Keeper
 from headway_trainer.checkpoint.manifest import Checkpoint
 from headway_trainer.checkpoint.retention import due, expired_weights
+from headway_trainer.checkpoint.signer import Signer
 from headway_trainer.coordinator import Coordinator
 from headway_trainer.directives import Directives
 from headway_trainer.logs import log
@@ -50,15 +51,23 @@ class Learner:
     """Weights and optimizer of one job, and the artifacts they leave; every method is collective."""
 
     def __init__(
-        self, config: JobConfig, store: Store, base: Path, cache: Path, ranks: Ranks, sender: Sender | None
+        self,
+        config: JobConfig,
+        token: str,
+        store: Store,
+        base: Path,
+        cache: Path,
+        ranks: Ranks,
+        sender: Sender | None,
     ) -> None:
-        """`base` holds the base model's files; `cache` is scratch that the ranks of a node share."""
+        """`token` is the job's; `base` holds the base model's files; `cache` is scratch that the ranks of a
+        node share."""
         spec = config.spec
         self._spec = spec
         self._store = store
         self._ranks = ranks
         self._layout = Layout(spec.output.uri, config.namespace, config.name, config.uid)
-        self._journal = Journal(store, self._layout)
+        self._journal = Journal(store, self._layout, Signer.of(token, self._layout))
         # Before the model is loaded: what was in force then says which one it is.
         self._latest: Checkpoint | None = ranks.share(self._journal.begin() if ranks.first else None)
         scratch = cache / "learner"
@@ -125,6 +134,7 @@ class Learner:
                     rows,
                     ranks=self._ranks,
                     max_tokens=parts.max_tokens,
+                    seed=self._spec.seed,
                 )
                 for rows in rows_of_steps
             ]
@@ -284,7 +294,7 @@ def run(environ: Mapping[str, str]) -> None:
     base = folders[ranks.rank - ranks.local_rank]
     assert base is not None
     sender = sender_of(config, token, environ, ranks)
-    learner = Learner(config, store, base, cache, ranks, sender)
+    learner = Learner(config, token, store, base, cache, ranks, sender)
     log("loaded", seconds=round(time.monotonic() - started, 1), processes=ranks.world)
     probes = (
         Probes(int(environ.get(names.ENV_PROBE_PORT, names.PORT_LEARNER))) if ranks.local_rank == 0 else None

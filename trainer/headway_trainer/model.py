@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,6 +15,7 @@ from headway_api import lora_targets
 from headway_api.exits import JobError
 from headway_api.spec.model import Lora, ModelSpec
 from headway_api.spec.training import RLTrainingJobSpec
+from headway_trainer import rope
 from headway_trainer.imports import lean
 
 DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -22,11 +26,13 @@ def load(folder: Path, spec: ModelSpec, seed: int) -> nn.Module:
     """The model to train, on the CPU; frozen but for the adapter where there is one.
 
     Dropout is switched off: the sampler has none, and a log-probability taken with dropout is not that of
-    the policy that sampled. The adapter's initial weights are a function of `seed`.
+    the policy that sampled. That of an adapter acts in `dropping` alone.
+    The adapter's initial weights are a function of `seed`.
 
     Raises:
         JobError: `ModelNotLoadable`, when the folder holds no causal language model that loads;
-            `LoraTargetsUnusable`, when a name among spec.model.lora.targets is of no linear module.
+            `LoraTargetsUnusable`, when a name among spec.model.lora.targets is of no linear module;
+            `RopeDependsOnLength`, when a row's log-probabilities would depend on other rows.
     """
     with lean():
         from transformers import AutoConfig, AutoModelForCausalLM
@@ -47,6 +53,7 @@ def load(folder: Path, spec: ModelSpec, seed: int) -> nn.Module:
             field="spec.model.base",
         ) from error
     model.config.use_cache = False
+    rope.fix(model, spec.context_length)
     lora = spec.effective_lora
     trained: nn.Module = model if lora is None else _with_adapter(model, lora, seed)
     return trained
@@ -77,6 +84,34 @@ def save_memory(model: nn.Module) -> None:
         # the layers that are recomputed are put in that mode, and nothing that is within them.
         if vars(module).get("gradient_checkpointing"):
             module.training = True
+
+
+@contextmanager
+def dropping(model: nn.Module, *draw: int) -> Iterator[None]:
+    """While it lasts, the adapter's dropout acts, where it has any: for a forward pass with gradients.
+
+    Args:
+        draw: what the dropped inputs are a function of. Without dropout nothing is drawn.
+    """
+    modules = _dropouts(model)
+    if modules:
+        torch.manual_seed(int.from_bytes(sha256(repr(draw).encode()).digest()[:8], "big", signed=True))
+    try:
+        for module in modules:
+            module.training = True
+        yield
+    finally:
+        for module in modules:
+            module.training = False
+
+
+def _dropouts(model: nn.Module) -> list[nn.Dropout]:
+    """Those of an adapter."""
+    return [
+        module
+        for path, module in model.named_modules()
+        if isinstance(module, nn.Dropout) and ".lora_dropout." in path
+    ]
 
 
 def vocabulary(model: nn.Module) -> int:
@@ -127,12 +162,13 @@ def _with_adapter(model: nn.Module, lora: Lora, seed: int) -> nn.Module:
         lora_alpha=lora.alpha,
         # By their paths: PEFT takes names that experts have for the experts, and "all-linear" for them too.
         target_modules=sorted(lora_targets.matched(lora.targets, [*modules, *head]) or modules),
-        lora_dropout=0.0,
+        lora_dropout=lora.dropout,
+        use_rslora=lora.rs_lora,
         bias="none",
         task_type="CAUSAL_LM",
     )
     try:
-        return get_peft_model(model, config, adapter_name=ADAPTER, autocast_adapter_dtype=False)
+        adapted: nn.Module = get_peft_model(model, config, adapter_name=ADAPTER, autocast_adapter_dtype=False)
     except ValueError as error:
         raise JobError(
             "LoraTargetsUnusable",
@@ -140,3 +176,6 @@ def _with_adapter(model: nn.Module, lora: Lora, seed: int) -> nn.Module:
             f"others of {lora_targets.ends(modules)}",
             field=lora_targets.FIELD,
         ) from error
+    for module in _dropouts(adapted):
+        module.training = False  # see `dropping`
+    return adapted

@@ -15,6 +15,7 @@ from torch import Tensor
 from headway_api.exits import JobError
 from headway_trainer.batch import TrainingRow
 from headway_trainer.engine import Engine, Update
+from headway_trainer.model import dropping
 from headway_trainer.objective.presets import Objective, TokenStatistics
 from headway_trainer.objective.registry import PLUGINS_FIELD
 from headway_trainer.packing import plan
@@ -35,14 +36,49 @@ SUMS: Final = (
     "weight_squared",
     "far",
 )
+RATE: Final = "spec.optimizer.learningRate"
+FIELDS: Final = {"servers": "spec.rollout.engine", "batch": "spec.reward", "loss": "spec.algorithm.loss"}
+"""Fields that a cause of a broken loss names, other than `RATE`."""
 FAR: Final = math.log(2)
 """Distance of two log-probabilities from which a token counts as far: one is twice the other."""
 MAXIMA: Final = ("ratio_max", "negative_ratio_min", "gap_max")
 
 
+@dataclass(frozen=True)
+class Broken:
+    """The first token, in the order of a rank's micro-batches, whose loss is no finite number."""
+
+    group_id: str
+    episode: int
+    """Index of its episode in the group."""
+    position: int
+    """Which of its row's action tokens it is, from 0."""
+    cause: str
+    """Key of `ADVICE`."""
+    seen: str
+    """The numbers that its loss was made of."""
+
+    @property
+    def sentence(self) -> str:
+        """Where it stands, and what it was made of."""
+        return f"group {self.group_id}, episode {self.episode}, action token {self.position}: {self.seen}"
+
+
+ADVICE: Final = {
+    "policy": "the trained weights give no number there: lower the learning rate",
+    "servers": "the rollout servers sent that log-probability: see that their dtype is the job's",
+    "batch": "its advantage or its weight is no number: see that rewards are finite and not far beyond 1",
+    "loss": "each of these numbers is finite, and the loss made of them is not: lower the learning rate, or "
+    "use a loss that bounds the ratio",
+}
+"""What to do about a loss that is no number, by what it comes of."""
+
+
 @dataclass
 class Tally:
     """Sums and maxima over action tokens, added up over micro-batches, then over ranks."""
+
+    broken: Broken | None = None
 
     sums: Tensor = field(default_factory=lambda: torch.zeros(len(SUMS), dtype=torch.float64))
     maxima: Tensor = field(
@@ -88,6 +124,13 @@ class Tally:
             "gap_max": maxima["gap_max"],
         }
 
+    def broken_over(self, ranks: Ranks, loss: float) -> Broken | None:
+        """The first broken token of any rank, where there is one; collective where `loss`, which all ranks
+        have, is no finite number."""
+        if math.isfinite(loss):
+            return None
+        return next(filter(None, ranks.gather(self.broken)), None)
+
 
 @dataclass(frozen=True)
 class StepResult:
@@ -99,6 +142,8 @@ class StepResult:
     action_tokens: int
     micro_batches: int
     """On each rank."""
+    broken: Broken | None = None
+    """Where the loss is no finite number: the token that made it so, if it was one."""
 
 
 def with_old(
@@ -147,22 +192,28 @@ def optimizer_step(
     *,
     ranks: Ranks,
     max_tokens: int,
+    seed: int = 0,
 ) -> StepResult:
     """Train `rows` as one optimizer step; collective, every rank passes the same rows.
 
     Args:
         rows: with their weights, and from `with_old`.
         max_tokens: tokens of one micro-batch, padding included.
+        seed: of an adapter's dropout, which is a function of it, of the optimizer steps taken and of the
+            micro-batch.
     """
     mine = plan([row.length for row in rows], max_tokens, ranks.world, policy.layout)[ranks.rank]
     tally = Tally()
-    for chosen in mine:
+    for number, chosen in enumerate(mine):
         here = [rows[index] for index in chosen]
         batch = micro_batch(here, ranks.device, packed=policy.layout.packed)
-        engine.backward(_loss(policy, objective, here, batch, tally))
+        draw = (seed, engine.updates, ranks.rank, number)
+        engine.backward(_loss(policy, objective, here, batch, tally, draw))
+    update, tokens = engine.step(), tally.over(ranks)
     return StepResult(
-        update=engine.step(),
-        tokens=tally.over(ranks),
+        update=update,
+        tokens=tokens,
+        broken=tally.broken_over(ranks, tokens["loss"]),
         action_tokens=sum(row.action_tokens for row in rows),
         micro_batches=len(mine),
     )
@@ -183,21 +234,30 @@ def refuse_broken(updates: Sequence[StepResult], step: int, own: Mapping[str, st
     ):
         # DeepSpeed says -1 of a norm that is no number, where it says it at all.
         if not all(math.isfinite(value) and (what == "loss" or value >= 0) for value in values):
+            broken = next(filter(None, (update.broken for update in updates)), None)
             named = ", ".join(f"{field} {name!r}" for field, name in own.items())
             look = f"see that {named} and its gradient are finite for every ratio, or " if own else ""
+            where = f" ({broken.sentence})" if broken else ""
+            advice = ADVICE[broken.cause] if broken else "lower the learning rate"
             raise JobError(
                 reason,
-                f"the {what} of step {step} is {values}; {look}lower the learning rate; a new job may "
-                "start from the newest whole weights of this one (spec.model.warmStart.job)",
-                field=PLUGINS_FIELD if own else "spec.optimizer.learningRate",
+                f"the {what} of step {step} is {values}{where}; {look}{advice}; a new job may start from the "
+                "newest whole weights of this one (spec.model.warmStart.job)",
+                field=PLUGINS_FIELD if own else FIELDS.get(broken.cause if broken else "", RATE),
             )
 
 
 def _loss(
-    policy: Policy, objective: Objective, rows: Sequence[TrainingRow], batch: MicroBatch, tally: Tally
+    policy: Policy,
+    objective: Objective,
+    rows: Sequence[TrainingRow],
+    batch: MicroBatch,
+    tally: Tally,
+    draw: Sequence[int],
 ) -> Tensor:
     reference_T = policy.reference(batch) if objective.penalizes_divergence else None
-    prediction = policy(batch, entropy_gradient=objective.rewards_entropy)
+    with dropping(policy.model, *draw):
+        prediction = policy(batch, entropy_gradient=objective.rewards_entropy)
     if batch.empty:
         return (prediction.logprob_T.sum() + prediction.entropy_T.sum()) * 0.0
     loss, tokens = objective.token_loss(
@@ -211,7 +271,32 @@ def _loss(
         entropy_T=prediction.entropy_T,
     )
     tally.add(tokens, prediction.entropy_T, batch.weight_T)
+    if tally.broken is None and not bool(loss.isfinite()):
+        tally.broken = _broken(rows, batch, prediction.logprob_T, tokens.loss_T)
     return loss
+
+
+def _broken(rows: Sequence[TrainingRow], batch: MicroBatch, new_T: Tensor, loss_T: Tensor) -> Broken | None:
+    """The first token of a micro-batch whose loss is no finite number; None where only their sum is none."""
+    found = (~(loss_T * batch.weight_T).isfinite()).nonzero()
+    if not len(found):
+        return None
+    token = int(found[0])
+    index = int(batch.row_T[token])
+    made_of = {
+        "log-probability": (new_T[token], "policy"),
+        "the servers'": (batch.sampler_T[token], "servers"),
+        "advantage": (batch.advantage_T[token], "batch"),
+        "weight": (batch.weight_T[token], "batch"),
+    }
+    causes = [cause for value, cause in made_of.values() if not bool(value.isfinite())]
+    return Broken(
+        group_id=rows[index].group_id,
+        episode=rows[index].episode,
+        position=token - int((batch.row_T == index).nonzero()[0]),
+        cause=causes[0] if causes else "loss",
+        seen=", ".join(f"{name} {float(value):g}" for name, (value, _) in made_of.items()),
+    )
 
 
 def _old(rows: Sequence[TrainingRow], device: torch.device) -> Tensor:

@@ -21,7 +21,7 @@ from headway_api.store import Store
 from headway_api.warm_start import FIELD, Start, fetch
 from headway_api.weights_format import DIGESTS_FILE, MODEL_FILE
 from headway_trainer import model as models
-from headway_trainer.checkpoint.journal import Journal
+from headway_trainer.checkpoint.journal import latest_step
 from headway_trainer.imports import lean
 from headway_trainer.logs import log
 from headway_trainer.model import ADAPTER
@@ -118,7 +118,7 @@ def _hold_against_digests(folder: Path) -> None:
 
 def _has_begun(config: JobConfig, store: Store) -> bool:
     layout = Layout(config.spec.output.uri, config.namespace, config.name, config.uid)
-    return Journal(store, layout).step is not None
+    return latest_step(store, layout) is not None
 
 
 def _tensors(folder: Path) -> dict[str, Tensor]:

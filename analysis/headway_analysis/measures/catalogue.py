@@ -14,7 +14,7 @@ from typing import Final, Literal
 import numpy as np
 
 from headway_analysis.measures.episodes import pass_at_k, pass_power_k
-from headway_analysis.measures.names import apart, word
+from headway_analysis.measures.names import apart, tool
 from headway_analysis.measures.tries import COMPLETION, FORMAT, Try
 from headway_analysis.statistics.estimates import Sample, Unit
 from headway_api.records import Outcome
@@ -155,7 +155,9 @@ def _metric(name: str) -> Callable[[Try], float | None]:
 
 def _calls_of(name: str) -> Callable[[Try], float]:
     """Calls of every tool whose name becomes this word."""
-    return lambda each: sum(count for tool, count in each.tool_calls.by_tool.items() if word(tool) == name)
+    return lambda each: sum(
+        count for called, count in each.tool_calls.by_tool.items() if tool(called) == name
+    )
 
 
 def _efforts() -> Iterator[Measure]:
@@ -187,7 +189,7 @@ def _tools(tries: Sequence[Try]) -> Iterator[Measure]:
     called: Counter[str] = Counter()
     for each in tries:
         for name, count in each.tool_calls.by_tool.items():
-            called[word(name)] += count
+            called[tool(name)] += count
     for name, _ in sorted(called.most_common(TOOLS_NAMED)):
         yield _mean(f"tool_calls_{name}", "amount", _calls_of(name), less_is_better=True)
 

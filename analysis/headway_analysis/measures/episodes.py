@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from math import comb, fsum, sqrt
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from headway_api.records import EpisodeRecord, GroupRecord
 
@@ -88,9 +88,34 @@ class Evaluation(NamedTuple):
     """Task -> its reward, external_score, success and rows; None where no column names tasks."""
 
 
+LOST_MORE: Final = 0.05
+"""Share of episodes by which two samples may differ in what they lost, for their means to be ranked: lost
+episodes are often the hard ones. A gate's `maxLost` is the same unless given."""
+
+
+def comparable(lost: Sequence[float]) -> list[bool]:
+    """Which of some samples lost so few episodes that the means of the others may be ranked: at most
+    `LOST_MORE` more than the one that lost the fewest.
+
+    Args:
+        lost: share of each sample's episodes that stayed InfraError.
+    """
+    least = min(lost, default=0.0)
+    return [share <= least + LOST_MORE + 1e-9 for share in lost]
+
+
 def ranked(evaluations: Iterable[Evaluation]) -> list[Evaluation]:
-    """The best first: by external score, then reward; of equals the earlier one."""
-    return sorted(evaluations, key=lambda e: (-e.external_score, -e.reward, e.step))
+    """The best first: by external score, then reward; of equals the earlier one.
+
+    One that is not `comparable` comes after all that are, whatever its score: 12 episodes of 100 may score
+    well because the others were lost.
+    """
+    found = list(evaluations)
+    fit = comparable([e.failed / max(1, e.episodes + e.failed) for e in found])
+    order = sorted(
+        zip(fit, found, strict=True), key=lambda e: (not e[0], -e[1].external_score, -e[1].reward, e[1].step)
+    )
+    return [evaluation for _, evaluation in order]
 
 
 def summarize(step: int, groups: Sequence[GroupRecord], threshold: float) -> Evaluation:

@@ -21,7 +21,7 @@ from headway_analysis.measures.episodes import (
     success,
 )
 from headway_analysis.measures.explained import explained
-from headway_analysis.measures.names import NAME_LENGTH, apart, word
+from headway_analysis.measures.names import apart, tool
 from headway_analysis.measures.repetition import repetition
 from headway_analysis.measures.tries import (
     COMPLETION,
@@ -252,7 +252,7 @@ def _by_tool(made: Iterable[Mapping[str, int]]) -> Counter[str]:
     """Calls of each tool; of too many tools, of those called most."""
     counts: Counter[str] = Counter()
     for name, calls in ((name, calls) for by_tool in made for name, calls in by_tool.items()):
-        counts[word(name)[:NAME_LENGTH] or "_"] += calls
+        counts[tool(name)] += calls
     ordered = sorted(counts, key=lambda name: (-counts[name], name))
     found: Counter[str] = Counter({name: counts[name] for name in ordered[:TOOLS_MOST]})
     for name in ordered[TOOLS_MOST:]:

@@ -16,6 +16,11 @@ def word(name: str) -> str:
     return _NO_WORD.sub("_", name)
 
 
+def tool(name: str) -> str:
+    """A tool's name, which a model may make up of any length. Tools whose names become one count as one."""
+    return word(name)[:NAME_LENGTH] or "_"
+
+
 def apart(name: str) -> str:
     """The same, and no two become one: a name that has to be changed or cut gets a short hash of itself.
 

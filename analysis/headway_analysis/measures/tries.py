@@ -293,7 +293,7 @@ def at_max_tokens(episode: EpisodeRecord) -> bool:
 
 def at_context_limit(episode: EpisodeRecord, max_turns: int | None) -> bool:
     """Whether it was truncated since the context had no room for another turn."""
-    other = at_turn_limit(episode, max_turns) or at_max_tokens(episode)
+    other = at_turn_limit(episode, max_turns) or at_max_tokens(episode) or episode.timed_out
     return episode.outcome is Outcome.TRUNCATED and not other
 
 

@@ -100,6 +100,7 @@ def _job(run: Finished) -> dict[str, Any]:
             for suite in spec.suites
         },
         "evaluation": spec.evaluation.as_object(),
+        "rewardRange": [*spec.reward.range],
         "maxTokens": spec.max_tokens,
         "maxTurns": spec.agent.turn_limit,
     }

@@ -11,7 +11,7 @@ from scipy.special import stdtrit
 
 from headway_analysis.statistics.clusters import Codes, Floats, Spread, clustered, settled, sums, within
 from headway_analysis.statistics.estimates import Sample
-from headway_analysis.statistics.floors import least_mean
+from headway_analysis.statistics.floors import SHARE, least_mean
 
 ALPHA = 0.05
 POWER = 0.8
@@ -107,23 +107,26 @@ def compare(candidate: Sample, baseline: Sample) -> Difference | None:
     )
 
 
-def least_gain(candidate: Sample, baseline: Sample, sign: int = 1) -> float | None:
+def least_gain(
+    candidate: Sample, baseline: Sample, sign: int = 1, ends: tuple[float, float] | None = SHARE
+) -> float | None:
     """How far the candidate is ahead at the least, whatever clusters the sample lacks: see `floors`.
 
     Args:
         sign: 1 where more is better, -1 where less is.
+        ends: lowest and highest value that there could be; None of what nothing bounds.
 
     Returns:
         None where nothing bounds the values, or no unit has a value in both.
     """
     common = sorted(set(candidate.units) & set(baseline.units))
     ours, theirs = candidate.of(common), baseline.of(common)
-    if not (ours.share and theirs.share and common and min(ours.bottoms.sum(), theirs.bottoms.sum()) > 0):
+    if ends is None or not common or not min(ours.bottoms.sum(), theirs.bottoms.sum()) > 0:
         return None
     pairs = _pairs(ours, theirs, ours.codes)
     some = pairs.weights > 0
     gains = sign * (pairs.value + pairs.residuals[some] / pairs.weights[some])
-    return least_mean(gains, pairs.weights[some], min(-1.0, float(gains.min())))
+    return least_mean(gains, pairs.weights[some], min(ends[0] - ends[1], float(gains.min())))
 
 
 def _pairs(ours: Sample, theirs: Sample, codes: Codes) -> _Pairs:

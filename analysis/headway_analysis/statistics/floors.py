@@ -23,6 +23,8 @@ FAR = 6.5
 """Standard deviations from the mean, beyond which less than TAIL lies (Cantelli's inequality)."""
 EXACT = 1e-7
 """How exact the bound is, beside the distance of the best value from the worst."""
+SHARE = (0.0, 1.0)
+"""Lowest and highest value of a share."""
 STEPS = 2048
 """Of more different values than that, each is taken a step lower: no bound rises, and none takes long."""
 
@@ -54,13 +56,18 @@ def least_mean(values: Floats, weights: Floats, worst: float) -> float:
     return float(brentq(short, worst + 1e-9 * span, highest - 1e-9 * span, xtol=EXACT * span))
 
 
-def least_share(sample: Sample) -> float | None:
-    """The same of a share, by cluster; None of what nothing bounds."""
-    if not sample.share:
+def least_value(sample: Sample, ends: tuple[float, float] | None = SHARE) -> float | None:
+    """The same of a sample, by cluster; None of what nothing bounds.
+
+    Args:
+        ends: lowest and highest value that there could be.
+    """
+    if ends is None:
         return None
     weights = sums(sample.codes, sample.bottoms)
     some = weights > 0
-    return least_mean(sums(sample.codes, sample.tops)[some] / weights[some], weights[some], 0.0)
+    means = sums(sample.codes, sample.tops)[some] / weights[some]
+    return least_mean(means, weights[some], min(ends[0], float(means.min())))
 
 
 def _below_zero(coefficients: Floats, counts: Floats) -> float:

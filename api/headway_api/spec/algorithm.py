@@ -21,13 +21,15 @@ ADVANTAGES: Final = (
 )
 RATIOS: Final = ("token", "sequence")
 REDUCTIONS: Final = ("token_mean", "sequence_mean", "constant", "prompt_mean")
-CORRECTIONS: Final = ("none", "tis", "sequence_mask", "bypass", "decoupled")
+CORRECTIONS: Final = ("none", "tis", "sequence_mask", "bypass", "decoupled", "icepop", "sequence_tis")
 DISCOUNTING: Final = ("group_based_per_turn", "reinforce_pp", "monte_carlo")
 """Advantage methods that discount by gamma."""
 NORMALIZING: Final = ("group_based", "group_based_per_turn", "grpo_passk")
 """Advantage methods that heed normalize."""
-CAPPED: Final = ("tis", "sequence_mask")
+CAPPED: Final = ("tis", "sequence_mask", "icepop", "sequence_tis")
 """Corrections that have a cap."""
+FLOORED: Final = ("icepop",)
+"""Corrections that have a floor too."""
 
 Method = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=64)]
 """Name of a built-in function, or of one that a plugin registers."""
@@ -102,6 +104,9 @@ DEFAULT_BOUNDS: Final = {
     "cispo": Bounds(0.0, 6.0),
 }
 DEFAULT_CAP: Final = 2.0
+CAPS: Final = {"icepop": 5.0}
+"""Caps of corrections whose papers have another one than `DEFAULT_CAP`."""
+DEFAULT_FLOOR: Final = 0.5
 
 
 class Advantage(SpecModel):
@@ -223,11 +228,22 @@ class AlgorithmSpec(SpecModel):
         Rule(
             f"!has(self.correctionCap) || self.correction in {_listed(CAPPED)} || "
             f"!(self.correction in {_listed(CORRECTIONS)})",
-            f"spec.algorithm.correctionCap is heeded by {' and '.join(CAPPED)} alone; remove it",
+            f"spec.algorithm.correctionCap is heeded by {', '.join(CAPPED)} alone; remove it",
             lambda self: (
                 self.correction_cap is None or self.correction in CAPPED or self.correction not in CORRECTIONS
             ),
             "correctionCap",
+        ),
+        Rule(
+            f"!has(self.correctionFloor) || self.correction in {_listed(FLOORED)} || "
+            f"!(self.correction in {_listed(CORRECTIONS)})",
+            f"spec.algorithm.correctionFloor is heeded by {' and '.join(FLOORED)} alone; remove it",
+            lambda self: (
+                self.correction_floor is None
+                or self.correction in FLOORED
+                or self.correction not in CORRECTIONS
+            ),
+            "correctionFloor",
         ),
         Rule(
             "self.updatesPerBatch <= self.batchSize",
@@ -259,10 +275,19 @@ class AlgorithmSpec(SpecModel):
     the servers' as those of the old policy, which saves a forward pass. The others ask the learner for those
     of the old policy before the batch's first optimizer step: none ignores the gap; tis weighs each token by
     the learner's over the servers', at most correctionCap; decoupled without a bound; sequence_mask drops
-    rows whose mean gap is beyond correctionCap. Or a name that a plugin registers."""
+    rows whose mean gap is beyond correctionCap; icepop weighs each token as decoupled does, and drops those
+    whose weight is beyond correctionFloor or correctionCap; sequence_tis weighs each row by the product over
+    its tokens, at most correctionCap. Or a name that a plugin registers."""
     correction_cap: Annotated[float, Field(ge=1, le=100)] | None = None
-    """With tis the largest weight of a token; with sequence_mask the largest geometric mean of a row's
-    weights, and its inverse the smallest. Absent: 2."""
+    """With tis and icepop the largest weight of a token, with sequence_tis that of a row; with sequence_mask
+    the largest geometric mean of a row's weights, and its inverse the smallest. Absent: 2, and 5 with
+    icepop."""
+    correction_floor: Annotated[float, Field(ge=0, le=1)] | None = None
+    """With icepop the smallest weight of a token that takes part. Absent: 0.5."""
+    denominator: Literal["trained", "all"] | None = None
+    """Which groups reduction divides by. trained: those that have an advantage. all: those too that have none
+    and make no gradient, as in the papers of Dr. GRPO and GPG: a batch with little to learn from takes a
+    smaller step. Absent: all with gpg, whose factor makes up for them, else trained."""
     plugins: Annotated[tuple[Module, ...], Field(max_length=16)] = ()
     """Python modules that the learner imports before it starts. They register functions of your own, which
     loss, ratio, advantage.method, reduction and correction may then name. docs/algorithms.md shows how they
@@ -295,6 +320,11 @@ class AlgorithmSpec(SpecModel):
             return DEFAULT_BOUNDS.get(self.loss)
         low = 0.0 if self.loss == "cispo" or self.clip.low is None else self.clip.low
         return Bounds(low, self.clip.high)
+
+    @property
+    def counts_all(self) -> bool:
+        """Whether groups without an advantage are in the denominators of the reduction."""
+        return (self.denominator or ("all" if self.advantage.method == "gpg" else "trained")) == "all"
 
     @property
     def episodes_per_step(self) -> int:

@@ -72,17 +72,53 @@ class LearnerSpec(SpecModel):
         return accelerated if self.activation_checkpointing is None else self.activation_checkpointing
 
 
+class RateSchedule(SpecModel):
+    """How the step size changes after warm-up, by optimizer steps."""
+
+    validations = (
+        Rule(
+            "self.decay != 'constant' || (!has(self.decaySteps) && !has(self.finalShare))",
+            "spec.optimizer.schedule: decaySteps and finalShare have no effect with decay: constant; remove "
+            "them, or use linear or cosine",
+            lambda self: self.decay != "constant" or (self.decay_steps is None and self.final_share is None),
+            "decay",
+        ),
+    )
+
+    decay: Literal["constant", "linear", "cosine"] = "constant"
+    """constant keeps learningRate. linear goes down in a line, cosine along half a cosine, to finalShare of
+    learningRate."""
+    decay_steps: Annotated[int, Field(ge=1, le=1000000)] | None = None
+    """Optimizer steps, warm-up included, after which the step size stays at finalShare. Absent:
+    spec.schedule.maxSteps x spec.algorithm.updatesPerBatch; it then moves when maxSteps is raised."""
+    final_share: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Share of learningRate that is left at the end. Absent: 0."""
+
+
 class OptimizerSpec(SpecModel):
     """AdamW."""
+
+    validations = (
+        Rule(
+            "!has(self.schedule.decaySteps) || self.schedule.decaySteps > self.warmupSteps",
+            "spec.optimizer.schedule.decaySteps must be above warmupSteps, which it includes; raise it, or "
+            "lower warmupSteps",
+            lambda self: self.schedule.decay_steps is None or self.schedule.decay_steps > self.warmup_steps,
+            "schedule",
+        ),
+    )
 
     learning_rate: Annotated[
         float,
         Field(ge=0, le=0.01),
         Rule("self > 0.0", "spec.optimizer.learningRate must be above 0", lambda value: value > 0),
     ] = 4e-5
-    """Step size after warm-up. Some models want less (1e-5); full weights want a tenth of what LoRA does."""
+    """Largest step size, reached after warm-up. Some models want less (1e-5); full weights want a tenth of
+    what LoRA does."""
     warmup_steps: Annotated[int, Field(ge=0, le=1000)] = 5
     """Optimizer steps over which the step size grows from 0."""
+    schedule: RateSchedule = RateSchedule()
+    """How the step size changes after warm-up."""
     betas: Annotated[tuple[Beta, ...], Field(min_length=2, max_length=2)] = (0.9, 0.95)
     """Decay of the running mean and of the running square of the gradient."""
     eps: Annotated[float, Field(ge=1e-12, le=0.001)] = 1e-8

@@ -17,6 +17,12 @@ class Lora(SpecModel):
     """Rank of the adapter. Double it (with alpha) when a healthy run reaches a plateau."""
     alpha: Annotated[int, Field(ge=1, le=1024)] = 64
     """Scale of the adapter: its output is multiplied by alpha / rank. Usually twice the rank."""
+    rs_lora: bool = False
+    """true multiplies the adapter's output by alpha / sqrt(rank) instead (rsLoRA), so that a large rank
+    learns as fast as a small one. Rollout servers do the same."""
+    dropout: Annotated[float, Field(ge=0, le=0.9)] = 0.0
+    """Share of the adapter's inputs that are set to 0 while gradients are computed. Nothing else has dropout:
+    not sampling, and no log-probability that is compared with the servers'. 0 is none, and is usual."""
     targets: Annotated[
         tuple[Annotated[str, Field(min_length=1, max_length=128)], ...], Field(max_length=32)
     ] = ()

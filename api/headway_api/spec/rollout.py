@@ -104,8 +104,9 @@ class ServersSpec(SpecModel):
     max_concurrency: Annotated[int, Field(ge=1, le=4096)] = 96
     """Most episodes in flight at once, over all servers; fewer while the servers' KV caches are full."""
     timeout_seconds: Annotated[int, Field(ge=10, le=86400)] = 600
-    """Longest an episode may take, in seconds, before it is ended and counted as an InfraError; at most
-    spec.environment.sandbox.deadlineSeconds."""
+    """Longest an episode may take, in seconds, before it is ended: Truncated and judged where its own turns
+    took the time, an InfraError where it waits for something that hangs. At most
+    spec.environment.sandbox.deadlineSeconds; 60 less leave time for the judgement."""
     max_retries: Annotated[int, Field(ge=0, le=10)] = 3
     """How often an episode that ended as an InfraError is tried again before its group goes on
     without it."""

@@ -175,9 +175,9 @@ class RLTrainingJobSpec(SpecModel):
     failure_policy: FailurePolicySpec = FailurePolicySpec()
     """How failures are met."""
     readiness_policy: Literal["Accepted", "Running", "Succeeded"] = "Running"
-    """When the Ready condition is true, for what waits on it (Flux, Argo CD, helm --wait): once the spec
-    is accepted, once every role runs, or once the job has succeeded. A job that is suspended is ready too,
-    unless this is Succeeded; one that paused itself is not."""
+    """When the Ready condition is true, for what waits on it (Flux, Helm 4, and Argo CD with the health check
+    of docs/gitops.md): once the spec is accepted, once every role runs, or once the job has succeeded. A job
+    that is suspended is ready too, unless this is Succeeded; one that paused itself is not."""
     active_deadline_seconds: Deadline | None = None
     """Longest the job may take, in seconds, suspended time left out; it then fails. Absent: no limit.
     May be changed while the job runs."""

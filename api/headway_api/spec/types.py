@@ -1,10 +1,12 @@
 """Small types that several blocks of `spec` and `status` share."""
 
+import json
 from typing import Annotated, Any, Final
 
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from headway_api.base import SpecModel
+from headway_api.bounds import KIB, OutOfBounds, nesting
 from headway_api.rules import Rule
 
 QUANTITY_PATTERN = r"^(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE][+-]?[0-9]+))?$"
@@ -42,8 +44,32 @@ Label = Annotated[str, Field(pattern=LABEL_PATTERN, min_length=1, max_length=63)
 Subdomain = Annotated[str, Field(pattern=SUBDOMAIN_PATTERN, min_length=1, max_length=253)]
 Uri = Annotated[str, Field(min_length=1, max_length=1024)]
 Argument = Annotated[str, Field(max_length=1024)]
-FreeForm = Annotated[dict[str, Any], Field(json_schema_extra=PRESERVE)]
-PodTemplate = Annotated[dict[str, Any], Field(json_schema_extra=PRESERVE)]
+FREE_DEPTH: Final = 16
+"""Levels of lists and objects in a field that no schema holds."""
+FREE_VALUES: Final = 4000
+FREE_BYTES: Final = 64 * KIB
+"""As JSON. An environment's config becomes a variable of its pods, of which Linux takes 128 KiB."""
+FREE_KEYS: Final = 256
+"""Of the outermost object, so that the API server can hold it to that."""
+
+
+def _held(value: dict[str, Any]) -> dict[str, Any]:
+    """A free-form value within bounds; ValueError with what to write instead."""
+    try:
+        nesting(value, FREE_DEPTH, FREE_VALUES)
+    except OutOfBounds as error:
+        raise ValueError(f"{error}; write it smaller and flatter") from error
+    if len(json.dumps(value)) > FREE_BYTES:
+        raise ValueError(f"more than {FREE_BYTES} bytes as JSON; write it smaller")
+    return value
+
+
+FreeForm = Annotated[
+    dict[str, Any], Field(max_length=FREE_KEYS, json_schema_extra=PRESERVE), AfterValidator(_held)
+]
+PodTemplate = Annotated[
+    dict[str, Any], Field(max_length=FREE_KEYS, json_schema_extra=PRESERVE), AfterValidator(_held)
+]
 
 
 def uri_scheme(field: str, *schemes: str) -> Rule:

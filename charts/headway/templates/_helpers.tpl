@@ -31,7 +31,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
-{{/* What the operator does, and what it grants: it cannot grant what it does not hold. */}}
+{{/* What the operator does. */}}
 {{- define "headway.rules" -}}
 - apiGroups: [headway.dev]
   resources: [rltrainingjobs, rlevaljobs]
@@ -42,6 +42,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 - apiGroups: [headway.dev]
   resources: [rltrainingjobs/finalizers, rlevaljobs/finalizers]
   verbs: [update]
+# No such resource exists: who may create it may label what it makes as Headway's, by the admission policies.
+- apiGroups: [headway.dev]
+  resources: [sandboxes]
+  verbs: [create]
 - apiGroups: [""]
   resources: [configmaps, serviceaccounts, services]
   verbs: [get, list, watch, create, patch, delete]
@@ -50,7 +54,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   verbs: [create, delete]
 - apiGroups: [""]
   resources: [pods]
-  verbs: [get, list, watch, create, delete]
+  verbs: [get, list, watch, delete]
 - apiGroups: [""]
   resources: [namespaces]
   verbs: [get]
@@ -60,6 +64,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 - apiGroups: [apps]
   resources: [deployments]
   verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [apps]
+  resources: [replicasets]
+  verbs: [get, list, watch]
 - apiGroups: [batch]
   resources: [jobs]
   verbs: [get, list, watch, create, patch, delete]
@@ -67,23 +74,57 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   resources: [networkpolicies]
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [rbac.authorization.k8s.io]
-  resources: [roles, rolebindings]
+  resources: [rolebindings]
   verbs: [get, list, watch, create, patch, delete]
+# Roles of jobs that an older operator made.
+- apiGroups: [rbac.authorization.k8s.io]
+  resources: [roles]
+  verbs: [get, list, watch, delete]
+- apiGroups: [rbac.authorization.k8s.io]
+  resources: [{{ .Values.watchNamespaces | empty | ternary "clusterroles" "roles" }}]
+  resourceNames:
+    {{- range $name, $_ := include "headway.jobRoles" . | fromYaml }}
+    - {{ $name }}
+    {{- end }}
+  verbs: [bind]
+{{- end -}}
+
+{{/* What the accounts of a job are bound to: fixed roles, for the operator may make none. By name, their rules. */}}
+{{- define "headway.jobRoles" -}}
+{{ include "headway.fullname" . }}-broker:
+  - apiGroups: [""]
+    resources: [pods]
+    verbs: [create, delete, get, list, watch]
+  # No such resource exists: it tells the admission policies who is a broker.
+  - apiGroups: [headway.dev]
+    resources: [sandboxes]
+    verbs: [create]
+{{ include "headway.fullname" . }}-coordinator-rltrainingjobs:
+  - apiGroups: [headway.dev]
+    resources: [rltrainingjobs/status]
+    verbs: [patch]
+{{ include "headway.fullname" . }}-coordinator-rlevaljobs:
+  - apiGroups: [headway.dev]
+    resources: [rlevaljobs/status]
+    verbs: [patch]
 {{- end -}}
 
 {{- define "headway.config" -}}
 images: {{- toYaml .Values.images | nindent 2 }}
 imagePullPolicy: {{ .Values.imagePullPolicy }}
-imagePullSecrets: {{ toJson .Values.imagePullSecrets }}
+imagePullSecrets: {{ .Values.imagePullSecrets | default list | toJson }}
 accelerator: {{ .Values.accelerator | quote }}
 resources: {{- toYaml .Values.resources | nindent 2 }}
 roleTemplates: {{- toYaml .Values.roleTemplates | nindent 2 }}
 caps: {{- toYaml .Values.caps | nindent 2 }}
 cacheSizeLimit: {{ .Values.cacheSizeLimit | quote }}
 shmSizeLimit: {{ .Values.shmSizeLimit | quote }}
-metricsFrom: {{- toYaml .Values.metricsFrom | nindent 2 }}
+metricsFrom: {{- .Values.metricsFrom | default list | toYaml | nindent 2 }}
 manager: {{ .Values.manager }}
-watchNamespaces: {{ toJson .Values.watchNamespaces }}
+jobRoles:
+  kind: {{ .Values.watchNamespaces | empty | ternary "ClusterRole" "Role" }}
+  prefix: {{ include "headway.fullname" . }}
+watchNamespaces: {{ .Values.watchNamespaces | default list | toJson }}
 resyncSeconds: {{ .Values.resyncSeconds }}
 workers: {{ .Values.workers }}
 stalledAfterSeconds: {{ .Values.stalledAfterSeconds }}

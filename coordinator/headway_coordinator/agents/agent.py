@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -26,6 +26,8 @@ class Stage:
     tools: Sequence[Tool]
     messages: list[Message] = field(default_factory=list)
     """The conversation, written as it happens, so that a failure leaves what was said so far."""
+    fault: Callable[[], str | None] = lambda: None
+    """A fault of the platform that the agent was told of, and that nothing has made good since."""
 
 
 @dataclass(frozen=True)

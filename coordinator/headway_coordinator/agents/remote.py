@@ -46,6 +46,7 @@ class Desk:
             takes_reward=takes_reward,
             expires_at=time.monotonic() + self.seconds,
         )
+        stage.fault = lambda: rollout.fault
         return self.server.open(rollout, self.backend)
 
     def endpoint(self, rollout: Rollout) -> str:

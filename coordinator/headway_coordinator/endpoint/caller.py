@@ -10,6 +10,7 @@ from urllib.parse import quote
 import aiohttp
 from yarl import URL
 
+from headway_api.bounds import shortened
 from headway_api.spec.evaluation import CandidateEndpoint
 from headway_coordinator.endpoint.refused import Kind, Verdict, judge
 from headway_coordinator.endpoint.reply import MAX_BYTES, Failed, Reply, Unreadable, document, read
@@ -97,7 +98,9 @@ class Caller:
         return verdict
 
     def _words(self, error: Exception) -> str:
-        return self._hide(f"{type(error).__name__}: {error}")[:CHARACTERS]
+        # aiohttp's own words on a bad answer hold the URL, and so what is secret in its query.
+        said = error.message if isinstance(error, aiohttp.ClientResponseError) else str(error)
+        return shortened(self._hide(f"{type(error).__name__}: {said}"), CHARACTERS)
 
     def _hide(self, text: str) -> str:
         """Somebody else's words, without the token: services quote what they were sent."""

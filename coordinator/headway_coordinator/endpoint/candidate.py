@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
 
 import aiohttp
 
@@ -14,25 +18,24 @@ from headway_coordinator.endpoint.chat import EndpointChat
 from headway_coordinator.faults import CandidateFault
 from headway_coordinator.http import connector
 
+LOOK_SECONDS: Final = 2.0
+"""Between two looks for a token that is not there yet."""
 TURNS = 8
 """Turns that an episode is taken to have where the agent is not the built-in one."""
 
 
 @asynccontextmanager
 async def connected(
-    job: EvalConfig, candidate: Candidate, environ: Mapping[str, str], *, answered: bool = False
+    job: EvalConfig, candidate: Candidate, token: str | None, *, answered: bool = False
 ) -> AsyncIterator[EndpointChat]:
     """Whoever answers an endpoint candidate's turns, with connections of its own.
 
     Args:
+        token: bearer token; None where the spec names no Secret.
         answered: whether an earlier process had answers of it.
-
-    Raises:
-        CandidateFault: its token is missing, or none that can be sent.
     """
     spec = candidate.endpoint
     assert spec is not None
-    token = token_of(candidate.name, spec, environ)
     timeout = float(job.spec.rollout.timeout_seconds)
     async with aiohttp.ClientSession(connector=connector(), cookie_jar=aiohttp.DummyCookieJar()) as http:
         yield EndpointChat(
@@ -46,15 +49,21 @@ async def connected(
         )
 
 
-def token_of(candidate: str, spec: CandidateEndpoint, environ: Mapping[str, str]) -> str | None:
+def token_of(candidate: str, spec: CandidateEndpoint, folder: Path) -> str | None:
     """The bearer token; None where the spec names no Secret.
+
+    Args:
+        folder: where each candidate's token lies, as `names.ENDPOINTS_DIR`.
 
     Raises:
         CandidateFault: it is missing, empty, or holds what no header can.
     """
     if spec.secret_ref is None:
         return None
-    token = environ.get(names.endpoint_token(candidate), "").strip()
+    try:
+        token = (folder / candidate / names.TOKEN_KEY).read_text(errors="replace").strip()
+    except FileNotFoundError:
+        token = ""
     if token and token.isascii() and token.isprintable():
         return token
     field = f"spec.candidates[{candidate}].endpoint.secretRef"
@@ -65,6 +74,28 @@ def token_of(candidate: str, spec: CandidateEndpoint, environ: Mapping[str, str]
         f"endpoint's token there, or another Secret in {field}",
         field,
     )
+
+
+async def token_in_time(
+    candidate: str, spec: CandidateEndpoint, folder: Path, seconds: float, still: Callable[[str], bool]
+) -> str | None:
+    """The same, waited for: a Secret may be made after the job, and its file follows within two minutes.
+
+    Args:
+        seconds: longest wait.
+        still: told at each look why there is no token yet; whether to go on.
+
+    Raises:
+        CandidateFault: as `token_of`, after that time.
+    """
+    ends = time.monotonic() + seconds
+    while True:
+        try:
+            return token_of(candidate, spec, folder)
+        except CandidateFault as fault:
+            if time.monotonic() > ends or not still(fault.sentence):
+                raise
+        await asyncio.sleep(LOOK_SECONDS)
 
 
 def patience(job: EvalConfig) -> float:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -29,7 +28,7 @@ from headway_api import logs
 from headway_api.records import PolicyVersion, Turn
 from headway_api.spec.evaluation import CandidateEndpoint
 from headway_coordinator.endpoint.caller import Caller
-from headway_coordinator.endpoint.pace import Pace, backoff
+from headway_coordinator.endpoint.pace import Pace, backoff, pause
 from headway_coordinator.endpoint.refused import Kind, Verdict
 from headway_coordinator.endpoint.reply import Reply
 from headway_coordinator.endpoint.wire import Dialect
@@ -223,9 +222,7 @@ class EndpointChat:
 
     def _pause(self, verdict: Verdict, tries: int) -> None:
         """Have every request wait: never for less than asked, and not all of them for the same time."""
-        wait = backoff(tries)
-        if verdict.wait is not None:
-            wait = verdict.wait + random.random() * min(1.0, verdict.wait / 4.0)
+        wait = pause(verdict.wait, tries)
         self.notes.busy += 1
         self._failed(verdict, wait)
         self._pace.pause(wait)
@@ -296,6 +293,7 @@ def _recorded(session: Session, ask: Ask, number: int, reply: Reply) -> Completi
     )
     node = len(session.nodes)
     session.turns.append(turn)
+    session.answered_at.append(time.monotonic())
     session.nodes.append(node)
     called = "tool_calls" in message and reply.finish_reason == "stop"
     finish = "tool_calls" if called else reply.finish_reason

@@ -61,6 +61,17 @@ def backoff(tries: int, chance: Callable[[], float] = random.random) -> float:
     return whole * (1.0 + chance()) / 2.0
 
 
+def pause(asked: float | None, tries: int, chance: Callable[[], float] = random.random) -> float:
+    """Seconds that every request waits after the `tries`-th refusal of one: never less than was asked for.
+
+    An endpoint that asks for no time at all, and goes on refusing, is asked about once a second.
+    """
+    if asked is None:
+        return backoff(tries, chance)
+    wait = asked + chance() * min(1.0, asked / 4.0)
+    return wait if tries == 1 else max(wait, backoff(1, chance))
+
+
 def asked_for(headers: Mapping[str, str], now: Callable[[], float] = time.time) -> float | None:
     """Seconds that an answer asks to wait; None where it names none that can be read.
 

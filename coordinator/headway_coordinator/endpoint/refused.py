@@ -9,11 +9,13 @@ from enum import StrEnum
 from typing import Any
 
 from headway_api import bounds
-from headway_api.bounds import OutOfBounds, json_within
+from headway_api.bounds import OutOfBounds, json_within, shortened
 from headway_coordinator.endpoint.pace import asked_for
 
 SHOWN = 400
 """Characters of an endpoint's own words that a message holds."""
+READ = 4096
+"""Characters of them that are searched for what they mean: searching takes the square of their number."""
 BUSY = frozenset({429, 503, 529})
 AWAY = frozenset({502, 504})
 """Statuses of a proxy whose model is not there."""
@@ -72,8 +74,8 @@ class Verdict:
 def judge(status: int, headers: Mapping[str, str], text: str, sent: Sequence[str]) -> Verdict:
     """What an answer outside 2xx means; `sent` names the parameters that the request could do without."""
     words, code, param = _words(text)
-    said = f"{status} {words}"[:SHOWN]
-    everything = f"{code} {words}"
+    said = shortened(f"{status} {words}", SHOWN)
+    everything = f"{code} {words}"[:READ]
     if status in (401, 402, 403) or (status == 429 and NO_QUOTA.search(everything)):
         return Verdict(Kind.FAULT, said, "secretRef", "EndpointDenied")
     if status in BUSY:
@@ -135,5 +137,9 @@ def _details(detail: Any) -> tuple[str, str, str]:
     if not isinstance(detail, list):
         return str(detail), "", ""
     places = [part for part in detail if isinstance(part, dict)]
-    said = [(".".join(map(str, part.get("loc") or ())), str(part.get("msg", ""))) for part in places]
+    said = [(_place(part.get("loc")), str(part.get("msg", ""))) for part in places]
     return "; ".join(f"{place}: {message}" for place, message in said), "", said[0][0] if said else ""
+
+
+def _place(loc: Any) -> str:
+    return ".".join(map(str, loc)) if isinstance(loc, list) else str(loc or "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,18 +35,18 @@ def stored(name: str, asked: CandidateRescore, store: Store) -> Stored:
     folder = f"{root}/trajectories/{what}"
     try:
         groups = [spool.decode(data) for data in get_each(store, store.list(folder))]
-        unanswered = [*_unanswered(root, asked, store)]
+        # The last one of a row stands: an answered group, where there is one.
+        found = dict(_episodes([*_unanswered(root, asked, store), *groups]))
     except Denied as error:
         text = f"{error}; let the credentials of spec.output read it"
         raise CandidateFault("RunUnreadable", text, where) from error
-    except (NotFound, ValidationError, OSError, ValueError) as error:
+    except (NotFound, ValidationError, OSError, ValueError, EOFError, zlib.error) as error:
         text = f"{folder} holds no episodes that can be read: {error}"
         raise CandidateFault("RunUnreadable", text, where) from error
     if not groups:
         text = f"no episodes lie at {folder}; name the folder of a run, and a candidate or step that it has"
         raise CandidateFault("RunMissing", text, where)
-    # The last one of a row stands: an answered group, where there is one.
-    return dict(_episodes([group for group in [*unanswered, *groups] if group.suite is None]))
+    return found
 
 
 def _unanswered(root: str, asked: CandidateRescore, store: Store) -> Iterator[GroupRecord]:
@@ -60,9 +61,11 @@ def _unanswered(root: str, asked: CandidateRescore, store: Store) -> Iterator[Gr
 
 
 def _episodes(groups: Sequence[GroupRecord]) -> Iterator[tuple[tuple[int, int], EpisodeRecord]]:
+    """Those of the run's own rows: suites are not scored again."""
     for group in groups:
-        for episode in group.episodes:
-            yield (position_of(group.group_id), episode.index), episode
+        if group.suite is None:
+            for episode in group.episodes:
+                yield (position_of(group.group_id), episode.index), episode
 
 
 @dataclass(frozen=True)

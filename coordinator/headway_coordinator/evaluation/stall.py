@@ -32,6 +32,9 @@ def culprit(
     if pool.problem is not None:
         return Culprit(f"sandboxes: {pool.problem.reason}: {pool.problem.message}", AFTER_SECONDS)
     running = sum(evaluation.state.in_flight.values())
+    waiting = (each for each in evaluation.state.live() if each.stage == "Pending" and each.message)
+    if not running and (first := next(waiting, None)) is not None:
+        return Culprit(f"candidate {first.name} waits: {first.message}", AFTER_SECONDS)
     words = f"{running} episodes are running and none has ended; {pool.leased} sandboxes are leased"
     return Culprit(words, AFTER_SECONDS + (episode_seconds if pool.leased else 0.0))
 

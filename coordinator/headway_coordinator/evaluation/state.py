@@ -46,7 +46,12 @@ class CandidateState:
     def fail(self, reason: str, message: str) -> None:
         """It cannot be measured any further; what was measured stays. The first reason stands."""
         if self.stage != "Failed":
-            self.stage, self.reason, self.message = "Failed", reason, message
+            # Messages quote what others wrote; status, report and log hold UTF-8 alone.
+            self.stage, self.reason, self.message = (
+                "Failed",
+                reason,
+                message.encode(errors="replace").decode(),
+            )
 
     def lose(self, reason: str, message: str) -> None:
         """What samples for it is gone for good."""

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import os
+import logging
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 import aiohttp
 
+from headway_api import logs, names
 from headway_api.config import EvalConfig
+from headway_api.exits import JobError
 from headway_api.records import EpisodeRecord, Purpose, WeightsManifest
 from headway_api.sandbox_api import ResetReply
 from headway_api.spec.evaluation import Candidate, RLEvalJobSpec
@@ -23,7 +27,7 @@ from headway_api.store import Store
 from headway_coordinator import group as groups
 from headway_coordinator.agents.choice import Where, agent_of, suite_agent
 from headway_coordinator.dataset import position_of
-from headway_coordinator.endpoint.candidate import connected, episodes_at_once
+from headway_coordinator.endpoint.candidate import connected, episodes_at_once, token_in_time
 from headway_coordinator.endpoint.chat import EndpointChat
 from headway_coordinator.engines.discovery import Discover
 from headway_coordinator.engines.fleet import Fleet
@@ -39,6 +43,10 @@ from headway_coordinator.gateway.turns import Backend, Places
 from headway_coordinator.room import Room
 from headway_coordinator.sandboxes import Broker
 from headway_coordinator.seeds import seed
+
+AGAIN_SECONDS: Final = 15.0
+"""Between two tries to fetch a model that could not be had."""
+_log = logging.getLogger(__name__)
 
 
 async def _once_ready(chat: EndpointChat, play: groups.Run, task: Task) -> EpisodeRecord:
@@ -74,6 +82,8 @@ class Units:
     changed: Callable[[], None] = lambda: None
     suites: Mapping[str, Broker] = field(default_factory=dict)
     """Of each suite, who hands out its sandboxes."""
+    endpoints: Path = Path(names.ENDPOINTS_DIR)
+    """Where the tokens of endpoints lie."""
     fleets: dict[str, Fleet] = field(default_factory=dict)
     """Of each candidate that has servers now."""
 
@@ -128,7 +138,7 @@ class Units:
         for candidate in members:
             if self._is_wanted(candidate.name):
                 with self._fault_of(candidate.name):
-                    ready[candidate.name] = await asyncio.to_thread(self._prepare, candidate)
+                    ready[candidate.name] = await self._prepared(candidate)
         if not ready:
             yield {}
             return
@@ -142,6 +152,26 @@ class Units:
             finally:
                 for name in found:
                     del self.fleets[name]
+
+    async def _prepared(self, candidate: ResolvedCandidate) -> tuple[Readable, WeightsManifest]:
+        """What a candidate needs. A hub that does not answer is asked again: the other candidates go on.
+
+        Raises:
+            CandidateFault: it cannot be had, or not within `spec.pendingDeadlineSeconds`.
+        """
+        ends = time.monotonic() + self._spec.pending_deadline_seconds
+        while True:
+            try:
+                return await asyncio.to_thread(self._prepare, candidate)
+            except JobError as error:
+                said = error.termination
+                logs.event(
+                    _log, "model-not-had", level=logging.WARNING, candidate=candidate.name, error=said.message
+                )
+                if time.monotonic() > ends or not self._is_wanted(candidate.name):
+                    field = candidates.model_fields(candidate.name, self._spec)[0]
+                    raise CandidateFault(said.reason, said.message, said.field or field) from error
+            await asyncio.sleep(AGAIN_SECONDS)
 
     def _prepare(self, candidate: ResolvedCandidate) -> tuple[Readable, WeightsManifest]:
         manifest = candidates.manifest(candidate, self.store)
@@ -165,7 +195,7 @@ class Units:
             chat: EndpointChat | None = None
             with self._fault_of(asked.name):
                 before = self.state.candidates[asked.name].answered
-                opened = connected(self.job, asked, os.environ, answered=before)
+                opened = connected(self.job, asked, await self._token(asked), answered=before)
                 chat = await stack.enter_async_context(opened)
                 await chat.probe()
             if chat is None or not self._is_wanted(asked.name):
@@ -174,6 +204,22 @@ class Units:
             self.state.candidates[asked.name].notes = chat.notes
             play = self._player(Backend(chat, Places(room.follower())), chat)
             yield {asked.name: partial(_once_ready, chat, play)}
+
+    async def _token(self, asked: Candidate) -> str | None:
+        """An endpoint's token, once its Secret is there. Until then the candidate says what it waits for."""
+        assert asked.endpoint is not None
+        state, longest = self.state.candidates[asked.name], self._spec.pending_deadline_seconds
+
+        def waits(why: str) -> bool:
+            if state.message != why:
+                state.message = why
+                logs.event(_log, "token-missing", level=logging.WARNING, candidate=asked.name, error=why)
+                self.changed()
+            return self._is_wanted(asked.name)
+
+        token = await token_in_time(asked.name, asked.endpoint, self.endpoints, longest, waits)
+        state.message = None
+        return token
 
     @asynccontextmanager
     async def _again(self, asked: Candidate, lost: set[str]) -> AsyncIterator[Players]:

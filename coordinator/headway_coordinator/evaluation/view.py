@@ -44,6 +44,8 @@ def gate_of(spec: RLEvalJobSpec) -> GateSpec | None:
         margin=float(gate.margin),
         no_worse=[Bound(each.metric, float(each.margin), each.task) for each in gate.no_worse],
         max_lost=float(gate.max_lost),
+        reward_range=(spec.reward.range[0], spec.reward.range[1]),
+        suites=[suite.name for suite in spec.suites],
     )
 
 

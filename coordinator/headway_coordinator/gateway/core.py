@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -99,6 +100,8 @@ class Session:
     """Sampled nodes of the graph that never reached the agent: they had no part in its reward."""
     said: list[Said] = field(default_factory=list)
     """The recorded turns, in the order in which they were answered."""
+    answered_at: list[float] = field(default_factory=list)
+    """When each turn was recorded, monotonic."""
 
     @property
     def record(self) -> list[Turn]:
@@ -284,6 +287,7 @@ class Gateway:
         new, said = [*ask.messages[known:], message], [*meanings[known:], meaning(message)]
         session.said.append(Said(session.graph, node, before, new, said, ask.tools))
         session.turns.append(turn)
+        session.answered_at.append(time.monotonic())
         session.nodes.append(node)
         called = "tool_calls" in message and sampled.finish_reason == "stop"
         finish = "tool_calls" if called else sampled.finish_reason

@@ -46,6 +46,8 @@ TAKEN: Final = re.compile(
     r"|rollouts_per_prompt|zero_frac|\w+_(rate|share)|pass_\w+_\d+"
 )
 """What stands behind a figure's name in `Content.figures`, as in `eval/reward/mean`."""
+ENDS: Final = re.compile(r".*_(low|high|p_holm)")
+"""How the names of an interval's ends, and of a p value, end."""
 _UNUSABLE = re.compile(r"[^A-Za-z0-9_.\- /]")
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -218,7 +220,8 @@ def metrics(candidate: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str
     found: dict[str, float | None] = {}
     for task, of in candidate["measures"].items():
         behind = "" if task == ALL else f"/{shown_task(task)}"
-        for measure, each in of.items():
+        for name, each in of.items():
+            measure = shown_measure(name)
             found[f"eval/{measure}{behind}"] = each["value"]
             found |= {f"eval/{measure}_{end}{behind}": each[end] for end in ("low", "high")}
     found |= _differences(candidate["name"], report["differences"], "")
@@ -229,7 +232,8 @@ def metrics(candidate: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str
 
 def _differences(candidate: str, differences: Mapping[str, Any], behind: str) -> dict[str, float | None]:
     found: dict[str, float | None] = {}
-    for measure, by_candidate in differences.items():
+    for name, by_candidate in differences.items():
+        measure = shown_measure(name)
         if (each := by_candidate.get(candidate)) is not None:
             found[f"eval/difference/{measure}{behind}"] = each["value"]
             for end in ("low", "high", "p_holm"):
@@ -265,6 +269,11 @@ def usable(name: str) -> str:
 def shown_task(task: str) -> str:
     """A task in a metric's name. One that is called as a part of a training job's figures gets a hash too."""
     return hashed(task, task) if TAKEN.fullmatch(task) else usable(task)
+
+
+def shown_measure(measure: str) -> str:
+    """A measure in a metric's name. One that is called as another one's end of an interval gets a hash."""
+    return hashed(measure, measure) if ENDS.fullmatch(measure) else measure
 
 
 def as_table(lines: Sequence[Mapping[str, Any]]) -> str:

@@ -83,7 +83,7 @@ class StepFigures:
         self._batches.add(report.step)
         self._latest |= {"learner": self._latest.get("learner", {}) | report.metrics, "batch": found}
         self.signals.step(report.step, report.metrics | found)
-        self._log(report.step, report.metrics | found | self.signals.figures(), again)
+        self._log(report.step, report.metrics | found | self.signals.figures("step"), again)
         return BatchFigures(step=report.step, groups=report.groups, figures=found)
 
     def validation(self, step: int, found: Figures, *, again: bool) -> None:
@@ -91,7 +91,7 @@ class StepFigures:
         if step >= self._validated:
             self._validated, self._latest["validation"] = step, found
         self.signals.validation(step, found)
-        self._log(step, found, again)
+        self._log(step, {**found, **self.signals.figures("validation")}, again)
 
     def test(self, step: int, found: Figures, *, again: bool) -> None:
         """The test split was judged."""

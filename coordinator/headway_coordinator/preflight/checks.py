@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from headway_analysis.measures.candidate import ALL
-from headway_api import lora_targets
+from headway_api import lora_targets, rope
 from headway_api.exits import JobError
 from headway_api.families import recipe
 from headway_api.sandbox_api import FinishReply, ResetReply
@@ -19,6 +19,7 @@ from headway_coordinator.agents.builtin import opening
 from headway_coordinator.dataset import Row, check_column, tasks_of
 from headway_coordinator.episode import check_reward, check_sizes
 from headway_coordinator.faults import InfraFault
+from headway_coordinator.trajectory.calls import Message, Tool
 from headway_coordinator.trajectory.render import Renderer
 
 
@@ -90,7 +91,7 @@ def context_length(
         JobError: `ContextLengthUnknown`, or `ContextLengthTooLong` where the model's limit is lower;
             `ModelIncomplete` or `ModelNotLoadable` where there is no config.json, or none that says it.
     """
-    limit = _model_limit(folder)
+    limit, own = _model_limits(folder)
     if asked is None and limit is None:
         raise JobError(
             "ContextLengthUnknown",
@@ -105,10 +106,11 @@ def context_length(
             f"{asked} is more than the model's own limit of {most}; lower it",
             field=field,
         )
-    return asked or limit or 0
+    return asked or own or 0
 
 
-def _model_limit(folder: Path) -> int | None:
+def _model_limits(folder: Path) -> tuple[int | None, int | None]:
+    """The most tokens that config.json allows, and those that a server holds which is told nothing."""
     path = folder / "config.json"
     if not path.exists():
         raise JobError(
@@ -119,8 +121,8 @@ def _model_limit(folder: Path) -> int | None:
     try:
         config = json.loads(path.read_text())
         limit = (config.get("text_config") or config).get("max_position_embeddings")
-        return int(limit) if limit else None
-    except (ValueError, TypeError, AttributeError) as error:
+        return (int(limit), rope.own_length(config, int(limit))) if limit else (None, None)
+    except (ValueError, TypeError, AttributeError, OverflowError) as error:
         raise JobError(
             "ModelNotLoadable",
             f"the base model's config.json is no model's configuration ({error}); upload the whole Hugging "
@@ -189,15 +191,28 @@ def context(first: ResetReply, chosen: Renderer, length: int, spec: RLTrainingJo
     return fits(first, chosen, length, spec.agent, most, field)
 
 
+def _tokens(chosen: Renderer, messages: Sequence[Message], tools: Sequence[Tool]) -> int:
+    """Tokens of an episode's prompt."""
+    try:
+        return len(chosen.render(messages, tools))
+    except Exception as error:  # a template is a program of the model's author, and raises what it likes
+        raise JobError(
+            "ChatTemplateUnusable",
+            f"the base model's chat template does not take how an episode begins ({type(error).__name__}: "
+            f"{error}); correct chat_template.jinja, or have environment and spec.agent begin as it asks",
+            field="spec.model.base",
+        ) from error
+
+
 def fits(first: ResetReply, chosen: Renderer, length: int, agent: AgentSpec, most: int, field: str) -> str:
     """The same, for turns of at most `most` tokens, which `field` of the spec says.
 
     Raises:
-        JobError: `ContextTooShort`.
+        JobError: `ContextTooShort`, or `ChatTemplateUnusable` where the template takes no such prompt.
     """
     turns = agent.planned_turns
     messages = opening(first.messages, agent.effective_builtin.system_prompt)
-    prompt = len(chosen.render(messages, first.tools)) if messages else 0
+    prompt = _tokens(chosen, messages, first.tools) if messages else 0
     need = prompt + turns * most
     sums = f"{prompt} prompt and tool tokens + {turns} turns x {most} tokens = {need}"
     if need > length:

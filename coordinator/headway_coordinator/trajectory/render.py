@@ -330,7 +330,9 @@ def choose(tokenizer: Any, family: str, tool_call_parser: str = "auto") -> Rende
             found = typed(name, tokenizer)
             if agrees(found, tokenizer):
                 return found
-        except Exception as error:  # the tokenizer lacks the family's tokens, or its template raises
+        except Exception as error:
+            # The tokenizer lacks the family's special tokens, or its template does not take the probes, and
+            # raises what its author likes: the template decides.
             said = shortened(f"{type(error).__name__}: {error}", 300)
             logs.event(_log, "renderer-passed-over", renderer=name, error=said)
     style = wish or next((style for style in TOKENS if _has(tokenizer, style)), None)

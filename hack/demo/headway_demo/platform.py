@@ -134,12 +134,19 @@ def _services(kube: Kube, refs: Mapping[str, str], settings: Settings) -> str:
     for name in ("objects", "mlflow"):
         values[f"{name}_mounts"] = json.dumps(scratch_mounts + mounts)
         values[f"{name}_volumes"] = json.dumps(scratch + volumes)
-    kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+    # The folders of this machine that its pods are lent are no volumes of `restricted`.
+    kube.apply(namespace(NAMESPACE, restricted=settings.current_cluster))
     for name in ("objects", "mlflow"):
         text = Template((MANIFESTS / f"{name}.yaml").read_text()).substitute(values)
         kube.apply(*yaml.safe_load_all(text))
     kube.wait_available(NAMESPACE, "objects")
     return secret_key
+
+
+def namespace(name: str, *, restricted: bool) -> dict[str, Any]:
+    """A namespace, held to the Pod Security standard `restricted` or not."""
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"} if restricted else {}
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
 
 
 def _secret_key(kube: Kube) -> str:
@@ -152,6 +159,7 @@ def _secret_key(kube: Kube) -> str:
 
 def _install(kube: Kube, refs: Mapping[str, str], settings: Settings) -> None:
     """`helm upgrade --install` with this machine's images; waits for the operator."""
+    kube.apply(namespace(SYSTEM_NAMESPACE, restricted=True))
     values = json.dumps(images.chart_values(refs, settings))
     command = [
         _helm(settings), "upgrade", "--install", RELEASE, str(ROOT / "charts" / "headway"),

@@ -36,6 +36,8 @@ PACKAGES = (*(f"{room}/headway_{room}" for room in ROOMS), "images/copy.sh")
 
 
 INSTALL = "images/install.sh"
+COMPILERS = {"rollout-gpu": ("EXTRA_PACKAGES=gcc libc6-dev python3-dev",)}
+"""Lock of the rollout image -> what it wants beside: vLLM's GPU build compiles kernels at run time."""
 
 
 def locks_of(lock: str) -> tuple[str, ...]:
@@ -61,7 +63,7 @@ def catalogue(rollout_lock: str) -> dict[str, Image]:
         *python_image("operator", "operator"),
         *python_image("coordinator", "coordinator"),
         *python_image("trainer", "trainer"),
-        *python_image("rollout", rollout_lock, f"LOCK={rollout_lock}"),
+        *python_image("rollout", rollout_lock, f"LOCK={rollout_lock}", *COMPILERS.get(rollout_lock, ())),
     )
     return {image.name: image for image in images}
 

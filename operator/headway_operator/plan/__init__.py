@@ -55,6 +55,7 @@ from headway_operator.plan.reading import Refusal, manager_of, parse, parse_stat
 from headway_operator.plan.situation import Situation, stalls_at
 from headway_operator.plan.subject import Settled, Subject
 from headway_operator.plan.subjects import subject_of
+from headway_operator.wire import UNREAD
 
 LOOK_SECONDS: Final = 30.0
 """A job that waits for another's weights, or is refused because of it, is looked at this often."""
@@ -93,6 +94,8 @@ def make(raw: Json, platform: OperatorConfig, observed: Observed, obstacle: Trou
         return Plan(delete_job=True)
     if is_finished(before.conditions):
         return _ended(subject, raw, before, observed)
+    if (why := raw.get(UNREAD)) is not None:
+        return _refused(subject, Context(salvage(subject.model, raw), platform), observed, (why,))
     job = parse(subject.model, raw)
     if isinstance(job, Refusal):
         return _refused(subject, Context(salvage(subject.model, raw), platform), observed, job.messages)
@@ -138,8 +141,14 @@ def _sooner(one: float | None, other: float) -> float:
 
 
 def sources(raw: Json) -> tuple[str, ...]:
-    """Names of the training jobs, in the same namespace, that a job as stored waits for."""
-    return subject_of(raw).sources(raw)
+    """Names of the training jobs, in the same namespace, that a job as stored waits for.
+
+    None, where its spec is of another shape: every job that changes asks this of all the others.
+    """
+    try:
+        return subject_of(raw).sources(raw)
+    except (AttributeError, KeyError, TypeError):
+        return ()
 
 
 def _refused(subject: Subject, context: Context, observed: Observed, messages: Sequence[str]) -> Plan:
@@ -270,7 +279,7 @@ def _suspending(
     obstacle: Trouble | None,
     refusal: str | None,
 ) -> Plan:
-    gone = not observed.pods() and not observed.of_kinds("Job", "Deployment")
+    gone = not (observed.pods() or observed.leaves() or observed.of_kinds("Job", "Deployment"))
     situation = Situation(now=observed.now, suspended=gone, obstacle=obstacle, refusal=refusal)
     told = status.of(subject, context, situation)
     doomed = (*teardown.stopping(observed), *observed.of_kinds("Service"))
@@ -280,7 +289,7 @@ def _suspending(
 
 
 def _deleted(subject: Subject, raw: Json, before: JobStatus, observed: Observed) -> Plan:
-    if not observed.objects:
+    if not observed.objects and not observed.leaves():
         return Plan(held=False)
     told = None
     if text := teardown.late(raw, observed):
@@ -290,7 +299,7 @@ def _deleted(subject: Subject, raw: Json, before: JobStatus, observed: Observed)
 
 
 def _ended(subject: Subject, raw: Json, before: JobStatus, observed: Observed) -> Plan:
-    if observed.objects:
+    if observed.objects or observed.leaves():
         return Plan(doomed=teardown.doomed(raw, observed), again_seconds=teardown.LOOK_SECONDS)
     return _after_the_end(subject, raw, before, observed.now)
 

@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from headway_api import names
+from headway_operator.plan import containers
+from headway_operator.plan.containers import ROLE_TEMPLATES
 from headway_operator.plan.context import OWN_ACCOUNT, Context, Json
 
 POD_FIELDS: Final = frozenset(
@@ -69,7 +72,15 @@ SANDBOX_VOLUMES: Final = frozenset({"configMap", "downwardAPI", "emptyDir", "ima
 """Not ephemeral: a claim for each episode, which may be a copy of another volume."""
 SANDBOX_VARIABLES: Final = frozenset({"configMapKeyRef", "fieldRef", "resourceFieldRef"})
 NO_CREDENTIALS: Final = "may not be used in a sandbox, which holds no credentials"
-ROLE_TEMPLATES: Final = "ask for it in the operator's roleTemplates"
+SYSTEM_PRIORITY: Final = "system-"
+"""Beginning of the priority classes that are the cluster's own."""
+CONTROL_PLANE: Final = "node-role.kubernetes.io/"
+"""Beginning of the taints that keep pods off the nodes of the control plane."""
+PROFILES: Final = (
+    "container.apparmor.security.beta.kubernetes.io/",
+    "container.seccomp.security.alpha.kubernetes.io/",
+)
+"""Beginnings of annotations that choose a profile of a container."""
 
 
 def of_training(context: Context) -> list[str]:
@@ -161,8 +172,10 @@ def _template(
     spec, path = _mapping(fragment.get("spec")), f"{field}.spec"
     found += _pod_fields(spec, path, instead)
     found += _volumes(spec, path, sandbox=sandbox)
+    found += _placement(spec, path)
     for kind in ("containers", "initContainers"):
         for where, container in _entries(spec, path, kind):
+            found += containers.refusals(container, where)
             found += _host_ports(container, where)
             found += _variables(container, where) if sandbox else []
     found += [
@@ -179,6 +192,29 @@ def _metadata(metadata: Json, path: str) -> Iterator[str]:
             yield f"{path}.{key}: only labels and annotations may be given"
         elif not isinstance(value, dict | None):
             yield f"{path}.{key}: must be an object"
+        else:
+            yield from _keys(value or {}, f"{path}.{key}")
+
+
+def _keys(metadata: Json, path: str) -> Iterator[str]:
+    """Labels and annotations."""
+    for key in metadata:
+        if key.partition("/")[0] == names.GROUP and "/" in key:
+            yield f"{path}: {key} may not be set in a job: what begins with {names.GROUP}/ is the operator's"
+        elif key.startswith(PROFILES):
+            yield f"{path}: {key} may not be set in a job; {ROLE_TEMPLATES}"
+
+
+def _placement(spec: Json, path: str) -> Iterator[str]:
+    """What would push the cluster's own pods aside, or go where only they may."""
+    if str(spec.get("priorityClassName", "")).startswith(SYSTEM_PRIORITY):
+        yield f"{path}.priorityClassName: {SYSTEM_PRIORITY} classes are the cluster's own; name another one"
+    for where, toleration in _entries(spec, path, "tolerations"):
+        key = toleration.get("key")
+        if not key:
+            yield f"{where}: tolerates every taint; write the key of the taint that is meant"
+        elif str(key).startswith(CONTROL_PLANE):
+            yield f"{where}.key: {key} may not be tolerated in a job; {ROLE_TEMPLATES}"
 
 
 def _pod_fields(spec: Json, path: str, instead: Mapping[str, str]) -> Iterator[str]:

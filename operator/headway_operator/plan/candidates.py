@@ -30,6 +30,7 @@ from headway_api.status import ResolvedCandidate, RLTrainingJobStatus, Weights
 from headway_operator.plan.context import Context, Json
 from headway_operator.plan.health import Trouble, set_failure
 from headway_operator.plan.observed import Observed
+from headway_operator.plan.reading import training_status
 
 MISSING = (Reason.CANDIDATE_MISSING, Reason.CHECKPOINT_MISSING)
 """Reasons of CandidatesResolved where it is False."""
@@ -250,7 +251,7 @@ def _model(candidate: str, job: str, jobs: Mapping[str, Json]) -> ModelSpec | Mi
         text = f"{field}: there is no RLTrainingJob {job} in this namespace; create it, or name another job"
         return Missing(Reason.CANDIDATE_MISSING, text)
     try:
-        return ModelSpec.model_validate(jobs[job]["spec"]["model"])
+        return ModelSpec.model_validate(jobs[job]["spec"].get("model", {}))
     except ValidationError as invalid:
         return _unreadable(field, job, "model", invalid)
 
@@ -271,7 +272,7 @@ def _unreadable(field: str, job: str, block: str, invalid: ValidationError) -> M
 
 
 def _weights(name: str, wanted: CandidateCheckpoint, job: Json) -> Weights | Missing:
-    status = RLTrainingJobStatus.model_validate(job.get("status", {}))
+    status = training_status(job)
     field, ended = f"spec.candidates[{name}].checkpoint", is_finished(status.conditions)
     newest = status.checkpoints.adapter if status.checkpoints else None
     if wanted.step is not None:
@@ -301,7 +302,7 @@ def _kept(newest: Weights, status: RLTrainingJobStatus, spec: Json) -> Weights:
     folder, checkpoints = newest.uri.rpartition("/")[0], status.checkpoints
     best = checkpoints.best.step if checkpoints and checkpoints.best else 0
     step = max(best, status.validation.step if status.validation else 0)
-    if step == 0 and "full" not in spec["model"]:
+    if step == 0 and "full" not in spec.get("model", {}):
         step = checkpoints.latest.step if checkpoints and checkpoints.latest else 0
     return Weights(step=step, uri=f"{folder}/{step:06d}") if 0 < step < newest.step else newest
 

@@ -63,7 +63,7 @@ def _process(context: Context) -> pods.Process:
             "readinessProbe": pods.http_probe("/readyz", "http", period=2, failures=3),
             "livenessProbe": pods.http_probe("/healthz", "http", period=10, failures=18, timeout=10),
         },
-        env_from_secret=_endpoint_tokens(context),
+        files_from_secret=_endpoint_tokens(context),
         api_token=True,
         store=True,
         costly_to_move=True,
@@ -72,12 +72,13 @@ def _process(context: Context) -> pods.Process:
 
 
 def _endpoint_tokens(context: Context) -> dict[str, tuple[str, str]]:
-    """Variables with the tokens of the endpoints that are measured."""
+    """Folders with the tokens of the endpoints that are measured. A Secret that is missing keeps no other
+    candidate waiting."""
     spec = context.spec
     if not isinstance(spec, RLEvalJobSpec):
         return {}
     return {
-        names.endpoint_token(candidate.name): (candidate.endpoint.secret_ref.name, names.TOKEN_KEY)
+        f"{names.ENDPOINTS_DIR}/{candidate.name}": (candidate.endpoint.secret_ref.name, names.TOKEN_KEY)
         for candidate in spec.candidates
         if candidate.endpoint is not None and candidate.endpoint.secret_ref is not None
     }

@@ -62,19 +62,28 @@ def facts(status: JobStatus) -> list[Fact]:
 
 
 def over(told: Collection[str], status: JobStatus) -> Iterator[Fact]:
-    """Of what was told as beginning, what has ended since. What a job's own end cut short is not told."""
+    """Of what was told as beginning, what has ended since. What a job's own end cut short is not told.
+
+    Whoever may write events can write one in the operator's name: a key without a time tells nothing.
+    """
     if is_finished(status.conditions):
         return
     for key in sorted(told):
         what, _, when = key.rpartition(".")
-        if what == "stalled" and (known := _in_state(status, ConditionType.STALLED, "False")):
-            text = f"the job had been stalled since {_clock(when)}, and is not any more"
-            yield Fact(f"nolongerstalled.{when}", "NoLongerStalled", text, at=known.last_transition_time)
-        if what == "weightsoutofsync" and (known := _in_state(status, ConditionType.WEIGHTS_IN_SYNC, "True")):
-            text = f"{known.message}; they had been out of sync since {_clock(when)}"
-            yield Fact(f"weightsinsync.{when}", "WeightsInSync", text, at=known.last_transition_time)
+        if what in ("stalled", "weightsoutofsync") and (since := _clock(when)):
+            yield from _mended(what, when, since, status)
         if what.startswith("signalraised.") and isinstance(status, RLTrainingJobStatus):
             yield from _cleared(what.partition(".")[2], when, status)
+
+
+def _mended(what: str, when: str, since: str, status: JobStatus) -> Iterator[Fact]:
+    """That a condition which was bad is good again."""
+    if what == "stalled" and (known := _in_state(status, ConditionType.STALLED, "False")):
+        text = f"the job had been stalled since {since}, and is not any more"
+        yield Fact(f"nolongerstalled.{when}", "NoLongerStalled", text, at=known.last_transition_time)
+    if what == "weightsoutofsync" and (known := _in_state(status, ConditionType.WEIGHTS_IN_SYNC, "True")):
+        text = f"{known.message}; they had been out of sync since {since}"
+        yield Fact(f"weightsinsync.{when}", "WeightsInSync", text, at=known.last_transition_time)
 
 
 def has_begun(status: JobStatus) -> bool:
@@ -285,5 +294,9 @@ def _in_state(status: JobStatus, kind: ConditionType, state: str) -> Condition |
     return known if known is not None and known.status == state else None
 
 
-def _clock(stamp: str) -> str:
-    return datetime.fromtimestamp(int(stamp), UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+def _clock(stamp: str) -> str | None:
+    """The time that a key ends with, for people; None of a key that ends with none."""
+    try:
+        return datetime.fromtimestamp(int(stamp), UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (ValueError, OverflowError, OSError):
+        return None

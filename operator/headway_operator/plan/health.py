@@ -139,9 +139,11 @@ def role_health(observed: Observed, role: str, desired: int, restarts_before: in
     waiting = [pod for pod in pods if not is_ready(pod)]
     troubles = [trouble for pod in waiting if (trouble := pod_trouble(pod))]
     workload = observed.workload(role)
-    trouble = next(iter(troubles), None) or _workload_trouble(observed, workload)
+    queued = _queued(workload)
+    trouble = queued or next(iter(troubles), None) or _workload_trouble(observed, workload)
     needed = 1 if role == names.ROLLOUT else desired
-    pending_since, culprit = (None, "") if ready >= needed else _pending(waiting, workload)
+    enough = ready >= needed or queued is not None
+    pending_since, culprit = (None, "") if enough else _pending(waiting, workload)
     return RoleHealth(
         role=role,
         desired=desired,
@@ -152,6 +154,20 @@ def role_health(observed: Observed, role: str, desired: int, restarts_before: in
         at_work=ready + sum(map(runs_on, waiting)) >= needed,
         culprit=culprit,
     )
+
+
+def _queued(workload: Json | None) -> Trouble | None:
+    """Why a Job has no pods although nothing is wrong: somebody else suspended it, as queues do.
+
+    No deadline counts meanwhile. The operator itself deletes Jobs, and never suspends one.
+    """
+    if workload is None or workload["kind"] != "Job":
+        return None
+    if not workload.get("spec", {}).get("suspend") and holds(workload, "Suspended") is None:
+        return None
+    name = workload["metadata"]["name"]
+    words = f"Job {name} is suspended from outside, as by a queue; it starts when spec.suspend of it is false"
+    return Trouble(Reason.QUEUED, words)
 
 
 def together(sets: list[RoleHealth]) -> RoleHealth:

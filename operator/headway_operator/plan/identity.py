@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from headway_api import names
-from headway_operator.plan.context import Context, Json, Wanted
+from headway_operator.plan.context import Context, Wanted
 
-RBAC = "rbac.authorization.k8s.io/v1"
+GROUP = "rbac.authorization.k8s.io"
 
 
 def objects(context: Context, roles: tuple[str, ...]) -> list[Wanted]:
-    """Service accounts of `roles`, and roles and bindings of those who speak to the API server.
+    """Service accounts of `roles`, and bindings of those who speak to the API server.
 
-    Only the coordinator and the broker speak to the API server: the coordinator may write its own job's
-    status and nothing else, the broker may manage pods. Learner and rollout servers get no token; they
+    Only the coordinator and the broker speak to the API server: the coordinator may write the status of jobs
+    of its kind, the broker may manage pods. The chart's admission policies hold the one to its own job, the
+    other to its own sandboxes. Learner and rollout servers get no token; they
     have accounts of their own so that a cloud identity (IRSA, Pod Identity) can be given to them. Sandboxes
     have one so that none can: webhooks would give them what the namespace's default account is given.
     """
@@ -22,38 +23,27 @@ def objects(context: Context, roles: tuple[str, ...]) -> list[Wanted]:
         Wanted(context.object("v1", "ServiceAccount", name, automountServiceAccountToken=False))
         for name in sorted(own)
     ]
+    coordinators = f"coordinator-{names.PLURALS[context.kind]}"
     return [
         *accounts,
-        *_grant(context, names.COORDINATOR, [_own_status(context)]),
-        *_grant(context, names.BROKER, [MANAGE_PODS]),
+        _bound(context, names.COORDINATOR, coordinators),
+        _bound(context, names.BROKER, "broker"),
     ]
 
 
-MANAGE_PODS: Json = {
-    "apiGroups": [""],
-    "resources": ["pods"],
-    "verbs": ["create", "delete", "get", "list", "watch"],
-}
+def _bound(context: Context, role: str, rights: str) -> Wanted:
+    """What a role's account may do: a role of the chart, in this namespace alone.
 
-
-def _own_status(context: Context) -> Json:
-    return {
-        "apiGroups": [names.GROUP],
-        "resources": [f"{names.PLURALS[context.kind]}/status"],
-        "resourceNames": [context.name],
-        "verbs": ["patch"],
-    }
-
-
-def _grant(context: Context, role: str, rules: list[Json]) -> list[Wanted]:
-    name = context.child(role)
+    The binding is not named like the role's other objects: so it was when operators made roles of their own,
+    and what a binding refers to cannot be changed.
+    """
+    fixed = context.platform.job_roles
     account = {
         "kind": "ServiceAccount",
         "name": context.service_account(role),
         "namespace": context.namespace,
     }
-    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name}
-    return [
-        Wanted(context.object(RBAC, "Role", name, role, rules=rules)),
-        Wanted(context.object(RBAC, "RoleBinding", name, role, roleRef=reference, subjects=[account])),
-    ]
+    reference = {"apiGroup": GROUP, "kind": fixed.kind, "name": f"{fixed.prefix}-{rights}"}
+    name = f"{context.child(role)}-rights"
+    binding = context.object(f"{GROUP}/v1", "RoleBinding", name, role, roleRef=reference, subjects=[account])
+    return Wanted(binding)

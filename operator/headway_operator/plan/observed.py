@@ -28,18 +28,24 @@ class Observed:
 
     now: datetime
     objects: tuple[Json, ...] = ()
-    """Everything labelled with the job's uid; kinds whose content nobody reads by their metadata alone."""
+    """Everything that is the job's (`children.of`); kinds whose content nobody reads by metadata alone."""
     refusals: Mapping[str, str] = field(default_factory=dict)
     """Uid of a Job without pods -> why none could be created, as its latest event says."""
     sources: Mapping[str, Json] = field(default_factory=dict)
     """Name -> RLTrainingJob of this namespace, of those whose weights the job waits for and that exist."""
     namespace_ends: bool = False
     """Whether the namespace has been deleted; looked at only while `learner_ends`."""
+    leaving: tuple[Json, ...] = ()
+    """Pods on their way out whose controller is gone already: only to be waited for."""
 
     def pods(self, role: str | None = None) -> list[Json]:
         """Pods of a role, or all of them, oldest first."""
         found = [o for o in self.objects if o["kind"] == "Pod" and role in (None, role_of(o))]
         return sorted(found, key=lambda pod: (pod["metadata"]["creationTimestamp"], pod["metadata"]["name"]))
+
+    def leaves(self) -> bool:
+        """Whether a pod without its controller still uses its grace period."""
+        return any(moment(pod["metadata"]["deletionTimestamp"]) > self.now for pod in self.leaving)
 
     def of_kinds(self, *kinds: str) -> tuple[Json, ...]:
         """Objects of any of the kinds."""

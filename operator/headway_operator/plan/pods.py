@@ -33,8 +33,8 @@ class Process:
     env: dict[str, str] = field(default_factory=dict)
     env_from_pod: dict[str, str] = field(default_factory=dict)
     """Variable -> path of a field of the pod."""
-    env_from_secret: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """Variable -> name and key of a Secret, without which the pod does not start."""
+    files_from_secret: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Folder -> name and key of a Secret, which may come later: the key is a file there once there is one."""
     labels: dict[str, str] = field(default_factory=dict)
     """Further labels of the pod."""
     probes: Json = field(default_factory=dict)
@@ -117,8 +117,6 @@ def _env(process: Process) -> list[Json]:
         **process.env_from_pod,
     }
     sources: dict[str, Json] = {name: {"fieldRef": {"fieldPath": path}} for name, path in from_pod.items()}
-    for name, (secret, key) in process.env_from_secret.items():
-        sources[name] = {"secretKeyRef": {"name": secret, "key": key, "optional": False}}
     return [{"name": name, "value": value} for name, value in fixed.items()] + [
         {"name": name, "valueFrom": source} for name, source in sources.items()
     ]
@@ -139,6 +137,12 @@ def _volumes(context: Context, process: Process) -> tuple[list[Json], list[Json]
         {"name": "tmp", "mountPath": "/tmp"},
         {"name": "cache", "mountPath": names.CACHE_DIR},
     ]
+    for folder, (secret_name, key) in process.files_from_secret.items():
+        name = f"{folder.rpartition('/')[2]}-secret"
+        items = [{"key": key, "path": key}]
+        may_come = {"secretName": secret_name, "items": items, "defaultMode": 0o440, "optional": True}
+        volumes.append({"name": name, "secret": may_come})
+        mounts.append({"name": name, "mountPath": folder, "readOnly": True})
     if process.shm:
         memory = {"medium": "Memory", "sizeLimit": context.platform.shm_size_limit}
         volumes.append({"name": "shm", "emptyDir": memory})

@@ -7,21 +7,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from headway_api.spec.evaluation import RLEvalJob
 from headway_api.spec.metadata import Metadata
 from headway_api.spec.training import RLTrainingJob
+from headway_api.status import RLEvalJobStatus, RLTrainingJobStatus
 from headway_operator.config import DEFAULT_MANAGER
 from headway_operator.plan.context import Job, JobStatus, Json
+
+IDENTITY: Final = ("name", "namespace", "uid", "generation", "creationTimestamp")
+"""Of metadata: what a job cannot be without."""
 
 
 def manager_of(raw: Json) -> str:
     """Whose job this is, as it is stored."""
-    manager: str = raw["spec"].get("managedBy", DEFAULT_MANAGER)
-    return manager
+    manager = raw["spec"].get("managedBy", DEFAULT_MANAGER)
+    return manager if isinstance(manager, str) else DEFAULT_MANAGER
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,11 @@ def parse(model: type[RLTrainingJob] | type[RLEvalJob], raw: Json) -> Job | Refu
     """The job as the API server holds it, or what is wrong with it."""
     try:
         return model.model_validate(raw)
+    except ValidationError:
+        pass
+    try:
+        readable = _readable(_part(model, "status"), raw.get("status") or {})
+        return model.model_validate({**raw, "status": readable})
     except ValidationError as invalid:
         return Refusal(tuple(_sentence(error) for error in invalid.errors()))
 
@@ -47,10 +56,33 @@ def _sentence(error: object) -> str:
 
 
 def parse_status(model: type[RLTrainingJob] | type[RLEvalJob], raw: Json) -> JobStatus:
-    """The status as the API server holds it."""
-    status = _part(model, "status").model_validate(raw.get("status", {}))
-    assert isinstance(status, JobStatus)
+    """The status as the API server holds it, without the blocks that this version cannot read."""
+    kind, stored = _part(model, "status"), raw.get("status") or {}
+    try:
+        status = kind.model_validate(stored)
+    except ValidationError:
+        status = kind.model_validate(_readable(kind, stored))
+    assert isinstance(status, RLTrainingJobStatus | RLEvalJobStatus)
     return status
+
+
+def training_status(raw: Json) -> RLTrainingJobStatus:
+    """The status of another job of the namespace, which trains."""
+    status = parse_status(RLTrainingJob, raw)
+    assert isinstance(status, RLTrainingJobStatus)
+    return status
+
+
+def _readable(kind: type[BaseModel], stored: Json) -> Json:
+    """The blocks of a status that can be read, each by itself."""
+    found = {}
+    for key, value in stored.items():
+        try:
+            kind.model_validate({key: value})
+        except ValidationError:
+            continue
+        found[key] = value
+    return found
 
 
 def _part(model: type[RLTrainingJob] | type[RLEvalJob], name: str) -> type[BaseModel]:
@@ -73,11 +105,19 @@ def salvage(model: type[RLTrainingJob] | type[RLEvalJob], raw: Json) -> Job:
         except (KeyError, ValidationError):
             continue
     parts: Json = {
-        "metadata": Metadata.model_validate(raw["metadata"]),
+        "metadata": _metadata(raw["metadata"]),
         "spec": spec.model_construct(**blocks),
         "status": parse_status(model, raw),
     }
     return model.model_construct(**parts)
+
+
+def _metadata(stored: Json) -> Metadata:
+    """All of it, or what tells the job from others."""
+    try:
+        return Metadata.model_validate(stored)
+    except ValidationError:
+        return Metadata.model_validate({key: stored[key] for key in IDENTITY if key in stored})
 
 
 @cache

@@ -163,6 +163,8 @@ def _state(
     if is_true(known, ConditionType.STALLED):
         return "Stalled", _reason(known, ConditionType.STALLED)
     progressing = _reason(known, ConditionType.PROGRESSING)
+    if any(health.trouble and health.trouble.reason == Reason.QUEUED for health in situation.roles):
+        return "Queued", str(Reason.QUEUED)
     if situation.at_work:
         return subject.at_work(context)[0], progressing
     if state := subject.coming_up(context, situation):

@@ -12,7 +12,7 @@ from typing import Final
 
 from headway_api import names
 from headway_operator.plan.context import Json
-from headway_operator.plan.observed import Observed, is_ending, is_over, moment
+from headway_operator.plan.observed import Observed, is_ending, is_over, moment, role_of
 
 LOOK_SECONDS: Final = 0.5
 """A teardown goes on this often without being called: of what the operator deleted itself no event tells."""
@@ -29,6 +29,7 @@ def stopping(observed: Observed) -> tuple[Json, ...]:
     if workloads := observed.of_kinds("Job", "Deployment"):
         return workloads
     brokers = [*observed.pods(names.BROKER), *observed.pods(names.SUITE_BROKER)]
+    brokers += [pod for pod in observed.leaving if role_of(pod) in (names.BROKER, names.SUITE_BROKER)]
     if any(_may_act(pod, observed.now) for pod in brokers):
         return ()
     return tuple(observed.pods(names.SANDBOX))
@@ -44,7 +45,7 @@ def doomed(raw: Json, observed: Observed) -> tuple[Json, ...]:
     """What is to be deleted now so that nothing is left; empty while pods are ending."""
     if pods := stopping(observed):
         return pods
-    if observed.pods():
+    if observed.pods() or observed.leaves():
         return ()
     # The Secret first: nobody sees it, so that what comes after it must tell whether this was done.
     return (_secret(raw), *observed.objects)

@@ -18,6 +18,7 @@ from headway_api.spec.model import WarmStart
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.status import RLTrainingJobStatus, StartingWeights, Weights
 from headway_operator.plan.context import Context, Json
+from headway_operator.plan.reading import training_status
 
 FIELD: Final = "spec.model.warmStart.job"
 INSTEAD: Final = "name another job, or give the uri of weights"
@@ -39,14 +40,16 @@ def refusals(context: Context, other: Json | None, now: datetime) -> list[str]:
         return [f"{FIELD}: a job cannot start from itself; {INSTEAD}"]
     if other is None:
         return _not_come(context, name, now)
-    status = RLTrainingJobStatus.model_validate(other.get("status", {}))
+    status = training_status(other)
     if not is_finished(status.conditions):
         if source(other) == context.name:
             itself = f"{name} itself waits for {context.name}, so neither starts"
             return [f"{FIELD}: {itself}; have one of the two {INSTEAD}"]
     elif _exported(status) is None:
         return [f"{FIELD}: {name} ended without weights; {INSTEAD}"]
-    model, theirs = context.training.spec.model, other["spec"]["model"]
+    model, theirs = context.training.spec.model, other["spec"].get("model", {})
+    if "base" not in theirs:
+        return [f"{FIELD}: spec.model of {name} cannot be read; {INSTEAD}"]
     if (model.base, model.revision) != (theirs["base"], theirs.get("revision")):
         return [
             f"{FIELD}: {name} trained {_named(theirs['base'], theirs.get('revision'))}, not "
@@ -65,7 +68,7 @@ def waits_for(context: Context, other: Json | None) -> str | None:
             f"{FIELD}: there is no RLTrainingJob {name} in this namespace yet; this job starts when there is "
             f"one and it has ended; {SOONER}"
         )
-    if is_finished(RLTrainingJobStatus.model_validate(other.get("status", {})).conditions):
+    if is_finished(training_status(other).conditions):
         return None
     return f"{FIELD}: this job starts when {name} has ended; {SOONER}"
 
@@ -74,7 +77,7 @@ def settled(context: Context, other: Json | None) -> Context:
     """The job with its first weights: those in the status, else the best of `other`, else its last."""
     name, chosen = _wanted(context), context.training.status.warm_start
     if name is not None and other is not None:
-        weights = _exported(RLTrainingJobStatus.model_validate(other.get("status", {})))
+        weights = _exported(training_status(other))
         chosen = StartingWeights(job=name, step=weights.step, uri=weights.uri) if weights else None
     return replace(context, warm_start=chosen)
 

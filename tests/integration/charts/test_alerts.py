@@ -208,7 +208,9 @@ def reasons() -> set[str]:
     """Every value of the label `reason` of a failed reconcile: what an object's writer blocks a job with, and
     what a worker says of other errors."""
     blocked = re.findall(r"\bReason\.([A-Z_]+)", (OPERATOR_CODE / "apply.py").read_text())
-    others = re.findall(r'return None, "(\w+)"', (OPERATOR_CODE / "controller.py").read_text())
+    controller = (OPERATOR_CODE / "controller.py").read_text()
+    others = re.findall(r'return None, "(\w+)"', controller)
+    others += re.findall(r'^UNREADABLE: Final = "(\w+)"', controller, re.MULTILINE)
     assert blocked, "no reason found: see where the operator makes them"
     assert others, "no reason found: see where the operator makes them"
     return {Reason[name].value for name in blocked} | set(others)

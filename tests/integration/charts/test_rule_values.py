@@ -105,6 +105,24 @@ def test_missing_scrapes_are_told_only_where_the_chart_asks_for_them(without: Js
     assert set(plain) >= OF_THE_MONITOR
 
 
+THRESHOLDS = [
+    *("reconcileErrorRate", "operatorSilentSeconds", "endedSeconds", "infraErrorShare", "infraErrorEpisodes"),
+    *("storeBusySeconds", "sandboxWaitingShare"),
+]
+
+
+@pytest.mark.parametrize("emptied", [*THRESHOLDS, "thresholds", "runbookUrl"])
+def test_a_setting_that_rules_are_made_of_cannot_be_taken_away(emptied: str) -> None:
+    settings: Json = {"thresholds": {emptied: None}} if emptied in THRESHOLDS else {emptied: None}
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        alerts(**settings)
+    assert emptied in refused.value.stderr
+
+
+def test_no_threshold_of_cost_is_as_good_as_none_at_all() -> None:
+    assert "HeadwayCostRate" not in alerts(thresholds={"costPerHour": None})
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

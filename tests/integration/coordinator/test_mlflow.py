@@ -28,13 +28,14 @@ from stories import Story, a_spec, acting
 from headway_analysis.remedies.policy import decide
 from headway_api.artifacts import Layout
 from headway_api.remedies import applied
-from headway_api.signals import SignalName
+from headway_api.signals import STATE_VALUES, SignalName
 from headway_api.store import FileStore
 from headway_coordinator.coordinator import Coordinator
 from headway_coordinator.engines.router import Endpoint
 from headway_coordinator.metrics.mlflow import About, connect
 from headway_coordinator.metrics.parameters import parameters
 from headway_coordinator.remedies import shown
+from headway_coordinator.status import Heard
 
 TOKEN = "secret"
 BROKEN = "<tool_call>\nlook_up x\n</tool_call><|im_end|>"
@@ -54,8 +55,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 class Rig:
     """One job over scripted servers, of which coordinators live one after another."""
 
-    def __init__(self, folder: Path, tracking: str) -> None:
+    def __init__(self, folder: Path, tracking: str, order: str | None = None) -> None:
         self.folder = folder
+        self.order = order
         self.store = FileStore()
         self.config = job(
             folder,
@@ -67,7 +69,7 @@ class Rig:
                 "successThreshold": THRESHOLD,
                 "everySteps": 1,
             },
-            tracking={"mlflow": {"uri": tracking}},
+            tracking={"mlflow": {"uri": tracking} | ({"experiment": order} if order else {})},
         )
         self.status: list[dict[str, Any]] = []
         spoken = itertools.cycle([(CALL, "stop"), (ANSWER, "stop"), (BROKEN, "stop"), (CALL, "stop")])
@@ -81,6 +83,11 @@ class Rig:
             "POST /tool": lambda _: {"content": next(contents), "done": False},
             "POST /finish": lambda _: verdict(*next(judged)),
         }
+
+    def sink(self, status: dict[str, Any]) -> Heard:
+        """The API server: it keeps the status, and has a person's order on the job."""
+        self.status.append(status)
+        return Heard(remedy=self.order)
 
     async def live(self, steps: int | None) -> None:
         """One coordinator's life: until the job's end, or until the learner took so many steps."""
@@ -99,7 +106,7 @@ class Rig:
                 TOKEN,
                 self.store,
                 self.folder / "cache",
-                self.status.append,
+                self.sink,
                 broker_url=leases.url,
                 discover=discover,
                 port=port,
@@ -197,6 +204,24 @@ def test_each_change_of_the_running_job_is_a_tag_of_the_run(tmp_path: Path, serv
         "headway.dev/now/spec.optimizer.learningRate": "1.3e-05",
     }
     assert run.data.params["learning_rate"] == "4e-05", "what the job was given stays"
+
+
+def test_a_running_job_tells_its_run_of_signals_and_of_a_change(tmp_path: Path, server: str) -> None:
+    rig = Rig(tmp_path, server, order="LowerLearningRate")
+    asyncio.run(rig.live(steps=None))
+    client = MlflowClient(tracking_uri=server)
+    experiment = client.get_experiment_by_name("LowerLearningRate")
+    assert experiment is not None
+    [run] = client.search_runs([experiment.experiment_id])
+    assert run.data.tags["headway.dev/remedy/000001"] == (
+        "step 1: LowerLearningRate (ordered: LowerLearningRate): learningRate 4e-05 -> 1.3e-05: Watching"
+    )
+    assert run.data.tags["headway.dev/now/learning_rate"] == "1.3e-05"
+    known = {each["name"]: each["state"] for each in rig.status[-1]["signals"] if each["state"] != "Unknown"}
+    assert "NothingToTrain" in known
+    logged = history(client, run)[2]
+    states = {name: value for name, value in logged.items() if name.startswith("signal/state/")}
+    assert states == {f"signal/state/{name}": STATE_VALUES[state] for name, state in known.items()}
 
 
 def test_the_status_leads_to_the_run(done: Rig, server: str) -> None:

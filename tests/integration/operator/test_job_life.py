@@ -25,7 +25,7 @@ def test_pods_come_in_two_stages_and_the_status_follows(rig: Rig) -> None:
     rig.first_pods("stages")
     assert not rig.pods("stages", "learner")
     kinds = {key.split("/")[0] for key in rig.children("stages")}
-    assert kinds >= {"ServiceAccount", "Role", "RoleBinding", "ConfigMap", "Secret", "NetworkPolicy"}
+    assert kinds >= {"ServiceAccount", "RoleBinding", "ConfigMap", "Secret", "NetworkPolicy"}
 
     rig.tell("stages", preflight=PASSED)
     wait("the other pods", lambda: rig.pods("stages", "learner") and rig.pods("stages", "rollout"))
@@ -68,7 +68,7 @@ def test_looking_again_writes_nothing(rig: Rig) -> None:
     rig.cluster.kubectl("annotate", "rltrainingjob", "still", "-n", rig.namespace, "touched=yes")
     wait("another", lambda: rig.metric("headway_operator_reconcile_seconds_count") >= 2)
     assert versions(rig, "still") == before
-    assert rig.metric('headway_operator_applies_total{kind="Role",result="changed"}') == 0
+    assert rig.metric('headway_operator_applies_total{kind="RoleBinding",result="changed"}') == 0
 
 
 def versions(rig: Rig, name: str) -> dict[str, str]:
@@ -174,9 +174,11 @@ def test_servers_are_scaled_while_the_job_runs(rig: Rig) -> None:
 def test_what_is_deleted_by_hand_comes_back(rig: Rig) -> None:
     rig.start()
     rig.run("healed")
-    for kind in ("networkpolicy", "service", "rolebinding", "deployment"):
+    for kind in ("networkpolicy", "service", "deployment"):
         rig.cluster.kubectl("delete", kind, "healed-broker", "-n", rig.namespace)
-    wanted = {f"{kind}/healed-broker" for kind in ("NetworkPolicy", "Service", "RoleBinding", "Deployment")}
+    rig.cluster.kubectl("delete", "rolebinding", "healed-broker-rights", "-n", rig.namespace)
+    wanted = {f"{kind}/healed-broker" for kind in ("NetworkPolicy", "Service", "Deployment")}
+    wanted.add("RoleBinding/healed-broker-rights")
     wait("all of it", lambda: wanted <= set(rig.children("healed")), explain=rig.log)
 
 
@@ -313,7 +315,7 @@ def test_each_role_may_do_what_it_must_and_no_more(rig: Rig) -> None:
     rig.first_pods("meek")
     status = {"group": names.GROUP, "resource": "rltrainingjobs", "subresource": "status"}
     assert rig.can("meek-coordinator", "patch", name="meek", **status)
-    assert not rig.can("meek-coordinator", "patch", name="other", **status)
+    assert not rig.can("meek-coordinator", "patch", name="meek", **status | {"resource": "rlevaljobs"})
     assert not rig.can("meek-coordinator", "patch", "rltrainingjobs", group=names.GROUP, name="meek")
     assert rig.can("meek-broker", "create", "pods")
     for role in FOUR:
@@ -323,6 +325,9 @@ def test_each_role_may_do_what_it_must_and_no_more(rig: Rig) -> None:
     for verb in ("get", "list", "watch"):
         assert not rig.can("headway-operator", verb, "secrets")
     assert not rig.can("headway-operator", "create", "pods", subresource="exec")
+    assert not rig.can("headway-operator", "create", "pods")
+    for verb in ("create", "patch", "update", "bind", "escalate"):
+        assert not rig.can("headway-operator", verb, "roles", group="rbac.authorization.k8s.io"), verb
     for role in ("learner", "rollout", "sandbox"):
         assert not rig.can(f"meek-{role}", "get", "pods"), role
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tiny_model import write_model
+from tiny_model import write_model, write_stretched_model
 
 from headway_api.artifacts import Layout
 from headway_api.config import JobConfig
@@ -22,6 +22,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def untied_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_model(tmp_path_factory.mktemp("untied"), tied=False)
+
+
+@pytest.fixture(scope="session")
+def stretched_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_stretched_model(tmp_path_factory.mktemp("stretched"))
 
 
 class Left:

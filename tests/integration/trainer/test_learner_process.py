@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import signal
 from collections.abc import Callable
@@ -133,6 +134,37 @@ async def test_killed_at_random_points_it_ends_where_an_undisturbed_one_does(
     for report in served.reports:
         assert report.groups == history[report.step].groups
         assert report.weights.files == history[report.step].weights.files
+
+
+@pytest.mark.long
+async def test_schedule_and_dropout_go_on_as_they_would_have(
+    tmp_path: Path, model: Path, left: Callable[..., Any]
+) -> None:
+    """Killed after a step: the rates that there would have been, and the same weights bit for bit."""
+    lora = LORA | {"dropout": 0.2, "rsLora": True}
+    decay = {"schedule": {"decay": "cosine", "decaySteps": STEPS, "finalShare": 0.1}, "warmupSteps": 1}
+
+    def job(name: str, **optimizer: Any) -> JobConfig:
+        return rig.job(tmp_path / name, model, lora=lora, optimizer=decay | optimizer)
+
+    calm, rough = job("calm"), job("rough")
+    await run(calm, tmp_path / "calm", rig.ScriptedCoordinator(batches()))
+    served = rig.ScriptedCoordinator(batches())
+    async with served.serving() as url:
+        async with rig.learner(rough, tmp_path / "rough", url) as process:
+            await rig.reached(served, 2)
+            process.kill()
+            await process.exit()
+        async with rig.learner(rough, tmp_path / "rough", url) as process:
+            assert await process.exit() == 0, process.log.read_text()[-4000:]
+    assert weights(left, rough) == weights(left, calm)
+    shares = [
+        report.metrics["training/learning_rate"] / rough.spec.optimizer.learning_rate
+        for report in left(rough).reports()[1:]
+    ]
+    length = STEPS - 1
+    expected = [1.0, *(0.1 + 0.9 * (1 + math.cos(math.pi * n / length)) / 2 for n in range(length))]
+    assert shares == pytest.approx(expected)
 
 
 @pytest.mark.long

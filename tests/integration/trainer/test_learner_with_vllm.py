@@ -34,11 +34,16 @@ CLOSE = 1e-3
 
 
 def sampled_group(
-    server: RolloutServer, model: str, version: PolicyVersion, group_id: str, temperature: float
+    server: RolloutServer,
+    model: str,
+    version: PolicyVersion,
+    group_id: str,
+    temperature: float,
+    prompt_tokens: int = 20,
 ) -> GroupRecord:
     """Episodes of two turns, sampled by vLLM; the reward is the share of even token ids."""
     rng = random.Random(group_id)
-    prompt = [rng.randrange(10, 500) for _ in range(20)]
+    prompt = [rng.randrange(10, 500) for _ in range(prompt_tokens)]
     episodes = []
     for index in range(SIZE):
         tokens, mask, logprobs, spans = list(prompt), [0] * len(prompt), [0.0] * len(prompt), []
@@ -91,12 +96,29 @@ def sampled_group(
     ("training", "temperature"),
     [
         pytest.param({"lora": {"rank": 4, "alpha": 8}}, 0.7, id="lora"),
+        pytest.param({"lora": {"rank": 9, "alpha": 8, "rsLora": True}}, 1.0, id="rsLoRA"),
         pytest.param({"full": {}}, 1.0, id="full"),
     ],
 )
 async def test_on_policy_every_ratio_is_one(
     tmp_path: Path, model: Path, training: dict[str, Any], temperature: float
 ) -> None:
+    await on_policy(tmp_path, model, training, temperature)
+
+
+@pytest.mark.parametrize("context", [256, 64], ids=["long factors", "short factors"])
+async def test_of_a_stretched_model_every_ratio_is_one(
+    tmp_path: Path, stretched_model: Path, context: int
+) -> None:
+    """Longrope takes other factors beyond 64 tokens; rows have 69, or 49 where there is room for 64."""
+    training = {"full": {}, "contextLength": context}
+    await on_policy(tmp_path, stretched_model, training, 1.0, prompt=40 if context > 64 else 20)
+
+
+async def on_policy(
+    tmp_path: Path, model: Path, training: dict[str, Any], temperature: float, prompt: int = 20
+) -> None:
+    """Train on what vLLM samples from the weights that are trained."""
     job = rig.job(
         tmp_path,
         model,
@@ -104,8 +126,15 @@ async def test_on_policy_every_ratio_is_one(
         optimizer={"learningRate": 5e-3, "warmupSteps": 0},
         sampling={"temperature": temperature},
     )
+    if "contextLength" in training:
+        content = job.model_dump(by_alias=True, exclude_none=True)
+        content["spec"]["model"]["contextLength"] = training["contextLength"]
+        content["spec"]["rollout"]["sampling"]["maxTokens"] = 1
+        job = type(job).model_validate(content)
     served = rig.ScriptedCoordinator([], hold=10**6)
-    with RolloutServer(tmp_path / "server", model, model=training) as server:
+    few: dict[str, Any] = {"rollout": {"sampling": {"maxTokens": 1}, "maxConcurrency": 16}}
+    spec = few if "contextLength" in training else {}
+    with RolloutServer(tmp_path / "server", model, model=training, **spec) as server:
         await asyncio.to_thread(server.wait_ready)
         async with served.serving() as url, rig.learner(job, tmp_path, url) as process:
             for step in range(1, STEPS + 1):
@@ -116,7 +145,13 @@ async def test_on_policy_every_ratio_is_one(
                 name = f"policy-{manifest.version}" if "lora" in training else "base"
                 groups = [
                     await asyncio.to_thread(
-                        sampled_group, server, name, manifest.version, f"t000-{n:06d}", temperature
+                        sampled_group,
+                        server,
+                        name,
+                        manifest.version,
+                        f"t000-{n:06d}",
+                        temperature,
+                        prompt,
                     )
                     for n in range(step * GROUPS, (step + 1) * GROUPS)
                 ]

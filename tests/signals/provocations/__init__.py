@@ -9,11 +9,12 @@ from __future__ import annotations
 from typing import Final
 
 from tests.signals.circumstances import Circumstances
-from tests.signals.provocations import collapses, episodes, policies, rewards
+from tests.signals.provocations import collapses, episodes, fresh, policies, rewards
 
 RUNS: Final[tuple[Circumstances, ...]] = (
     *collapses.RUNS,
     *rewards.RUNS,
     *policies.RUNS,
     *episodes.RUNS,
+    *fresh.RUNS,
 )

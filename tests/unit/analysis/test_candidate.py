@@ -6,6 +6,7 @@ import re
 from datetime import date
 from decimal import Decimal
 from itertools import combinations
+from pathlib import Path
 from statistics import fmean
 
 import numpy as np
@@ -241,6 +242,16 @@ def test_a_model_that_makes_up_tools_does_not_make_up_measures_without_end() -> 
     assert len(named) == TOOLS_NAMED
 
 
+def test_a_tools_name_without_end_is_cut_in_measures() -> None:
+    calls = [{"id": str(i), "function": {"name": name}} for i, name in enumerate(["x" * 9000, "x" * 64, ""])]
+    record = sealed("v0-0", turns=1).model_copy(
+        update={"messages": [{"role": "assistant", "content": "", "tool_calls": calls}]}
+    )
+    tries = as_tries([(0, record)])
+    named = {name: m.sample(tries).mean for name, m in catalogue(tries, [1]).items() if "tool_calls_" in name}
+    assert named == {f"tool_calls_{'x' * 64}": 2.0, "tool_calls__": 1.0}
+
+
 def test_the_gate_judges_any_measure_by_its_name() -> None:
     named = {"tuned": samples(as_tries(FOUND), MEASURES), "base": samples(as_tries(records(2)), MEASURES)}
     for metric in recount(FOUND).keys() - {"cost_total"}:
@@ -263,3 +274,11 @@ def test_a_gate_takes_the_measures_there_are() -> None:
         for stem in ("pass_at", "pass_power")
         for suffix in ("", "_by_reward")
     }
+
+
+def test_the_documentation_defines_every_measure() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "evaluation.md").read_text()
+    for measure in (*MEASURES, "cost_total"):
+        name = re.sub(r"^(metric|tool_calls)_.*", r"\1_{NAME}", re.sub(r"_\d+(?=$|_by)", "_{k}", measure))
+        written = name.replace("metric_{NAME}", "metric_{field}").replace("{NAME}", "{tool}")
+        assert re.search(rf"^\|.*`{re.escape(written)}`.* \| ", page, re.MULTILINE), written

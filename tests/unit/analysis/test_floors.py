@@ -12,7 +12,7 @@ from simulated import Floats, layout
 
 from headway_analysis.statistics import floors
 from headway_analysis.statistics.differences import least_gain
-from headway_analysis.statistics.floors import least_mean, least_share
+from headway_analysis.statistics.floors import least_mean, least_value
 
 RNG = np.random.default_rng(21)
 
@@ -58,8 +58,21 @@ def test_very_many_values_never_raise_the_bound(monkeypatch: pytest.MonkeyPatch)
 
 def test_nothing_bounds_an_amount() -> None:
     amounts = layout([1] * 30)(RNG.normal(size=30), False)
-    assert least_share(amounts) is None
-    assert least_gain(amounts, amounts) is None
+    assert least_value(amounts, None) is None
+    assert least_gain(amounts, amounts, ends=None) is None
+
+
+def test_a_range_below_0_lowers_both_bounds() -> None:
+    make = layout([1] * 30)
+    ours, theirs = make(RNG.random(30), True), make(RNG.random(30), True)
+    shares, rewards = least_value(ours), least_value(ours, (-1.0, 1.0))
+    assert shares is not None
+    assert rewards is not None
+    assert rewards == least_mean(ours.tops, np.ones(30), -1.0) < shares
+    gains = least_gain(ours, theirs), least_gain(ours, theirs, ends=(-1.0, 1.0))
+    assert gains[0] is not None
+    assert gains[1] is not None
+    assert gains[1] < gains[0]
 
 
 @pytest.mark.parametrize("sign", [1, -1])
@@ -84,8 +97,10 @@ def test_the_recount_has_the_same_bounds(sizes: list[int]) -> None:
         }
         for each in (one, other)
     )
-    assert recount.least_share(counted) == pytest.approx(least_share(one), abs=1e-6)
+    assert recount.least_value(counted) == pytest.approx(least_value(one), abs=1e-6)
+    assert recount.least_value(counted, -1.0) == pytest.approx(least_value(one, (-1.0, 1.0)), abs=1e-6)
     for sign in (1, -1):
-        assert recount.least_gain(counted, base, sign) == pytest.approx(
-            least_gain(one, other, sign), abs=1e-6
-        )
+        for ends in ((0.0, 1.0), (-1.0, 1.0)):
+            assert recount.least_gain(counted, base, sign, ends[0] - ends[1]) == pytest.approx(
+                least_gain(one, other, sign, ends), abs=1e-6
+            )

@@ -243,6 +243,17 @@ def test_scores_that_are_seldom_0_are_not_promoted_by_accident(zeros: float) -> 
     assert promoted / SOME <= 0.05
 
 
+@pytest.mark.parametrize(("rows", "mean"), [(60, 0.94), (30, 0.9)])
+def test_rewards_that_are_seldom_negative_are_not_promoted_by_accident(rows: int, mean: float) -> None:
+    """Most samples have no reward of -1, and so look like shares."""
+    rng, make, promoted = np.random.default_rng(18), layout([1] * rows), 0
+    spec = GateSpec("tuned", metric="reward", minimum=mean - 0.001, reward_range=(-1.0, 1.0))
+    for each in np.where(rng.random((SOME, rows)) < (1 - mean) / 2, -1.0, 1.0):
+        share = bool((each >= 0).all())
+        promoted += judge(spec, {"tuned": {"reward": make(each, share)}}).verdict is Verdict.PASSED
+    assert promoted / SOME <= 0.05
+
+
 @pytest.mark.parametrize(("rows", "zeros"), [(30, 0.02), (30, 0.05), (60, 0.05)])
 def test_a_loss_on_rare_rows_is_not_taken_for_no_worse(
     rows: int, zeros: float, monkeypatch: pytest.MonkeyPatch

@@ -19,7 +19,7 @@ from headway_analysis.measures.figures import evaluation
 from headway_analysis.measures.names import NAME_LENGTH, apart
 from headway_analysis.report.document import document
 from headway_coordinator.metrics import evaluations
-from headway_coordinator.metrics.evaluations import Publisher, metrics, shown_task, usable
+from headway_coordinator.metrics.evaluations import Publisher, metrics, shown_measure, shown_task, usable
 
 
 @given(st.lists(st.text(max_size=80), unique=True, min_size=2, max_size=4))
@@ -63,6 +63,25 @@ def test_a_task_overwrites_no_figure_in_mlflow(task: str) -> None:
     told = metrics(report["candidates"][0], report)
     assert f"eval/reward/{task}" not in told
     assert f"eval/reward/{shown_task(task)}" in told
+
+
+@pytest.mark.parametrize("end", ["low", "high", "p_holm"])
+def test_a_metric_overwrites_no_end_of_an_interval_in_mlflow(end: str) -> None:
+    """An environment may report `risk` and `risk_low`; MLflow has the lower end of `risk` by that name."""
+    tries = {
+        name: [
+            dataclasses.replace(each, metrics={"risk": each.index / 4, f"risk_{end}": 70.0 + each.index})
+            for each in of
+        ]
+        for name, of in job.tries().items()
+    }
+    report = document(job.finished(), compare_all(tries, job.KS, "base", None, priced(job.BOOK)))
+    tuned = next(each for each in report["candidates"] if each["name"] == "tuned")
+    told, measures = metrics(tuned, report), tuned["measures"]["all"]
+    if end != "p_holm":
+        assert told[f"eval/metric_risk_{end}"] == measures["metric_risk"][end]
+    assert told[f"eval/difference/metric_risk_{end}"] == report["differences"]["metric_risk"]["tuned"][end]
+    assert told[f"eval/{shown_measure(f'metric_risk_{end}')}"] == measures[f"metric_risk_{end}"]["value"]
 
 
 def test_what_stands_behind_a_figure_is_no_tasks_name() -> None:

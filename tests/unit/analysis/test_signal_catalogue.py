@@ -131,6 +131,17 @@ def test_figures_that_are_no_numbers_raise_nothing(value: float) -> None:
     assert {verdict.standing.state for verdict in watch.verdicts()} == {"Unknown"}
 
 
+@pytest.mark.parametrize("rows", [0.0, -4.0, -1e15, 5e-324])
+def test_a_validation_without_rows_says_nothing(rows: float) -> None:
+    watch = Watch(JOB)
+    for step in range(1, 40):
+        watch.step(step, {"rollout/reward/mean": step / 40})
+        figures = {"mean": 0.1, "std": 0.1, "num_prompts": rows}
+        watch.validation(step, {f"val/reward/{name}": value for name, value in figures.items()})
+    states = {verdict.signal.name: verdict.standing.state for verdict in watch.verdicts()}
+    assert states[SignalName.VALIDATION_PARTED] in ("Unknown", "Clear")
+
+
 def healthy(step: int) -> dict[str, float]:
     """Figures of a job that learns a little at each step."""
     return {

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import huggingface_hub
 import pytest
-from huggingface_hub.errors import GatedRepoError
+from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError
 from refusing_bucket import refusing_store
 
 from headway_api import base_model
@@ -28,6 +28,19 @@ def test_a_gated_model_says_where_its_token_goes(tmp_path: Path, monkeypatch: py
     told = refused.value.termination
     assert (told.reason, told.field, refused.value.permanent) == ("ModelUnavailable", "spec.model.base", True)
     assert "put an HF_TOKEN that may read it into the Secret of spec.output.secretRef" in told.message
+
+
+def test_a_hub_that_does_not_answer_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(*_: Any, **__: Any) -> None:
+        raise LocalEntryNotFoundError("Got: ConnectError: Connection refused\nSee the docs.")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", away)
+    with pytest.raises(JobError, match="copy the model's folder to s3://") as refused:
+        base_model.fetch(ModelSpec(base="hf://acme/open"), FileStore(), tmp_path)
+    told = refused.value.termination
+    assert (told.reason, told.field, refused.value.permanent) == ("ModelNotFetched", "spec.model.base", False)
+    assert "Connection refused" in told.message
+    assert "See the docs" not in told.message
 
 
 def test_the_hub_is_asked_for_the_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway_api.bounds import MIB, OutOfBounds, json_within, shortened, within
+from headway_api.bounds import (
+    MIB,
+    OutOfBounds,
+    json_elements,
+    json_members,
+    json_within,
+    nesting,
+    shortened,
+    within,
+)
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 JSON = st.recursive(
@@ -98,3 +107,44 @@ def test_numbers_within_a_bound() -> None:
 def test_text_for_a_message_is_short_and_printable() -> None:
     assert shortened("a\x1b[31m\nb", 20) == "a [31m b"
     assert shortened("x" * 50, 10) == "x" * 9 + "…"
+
+
+@given(st.dictionaries(TEXT, JSON, max_size=6), st.sampled_from([None, 1]))
+def test_the_members_of_an_object_are_told_apart(value: dict[str, Any], indent: int | None) -> None:
+    text = json.dumps(value, indent=indent).encode()
+    assert {name: json.loads(part) for name, part in json_members(text, MIB).items()} == value
+
+
+@given(st.lists(JSON, max_size=6), st.sampled_from([None, 1]))
+def test_the_elements_of_a_list_are_told_apart(value: list[Any], indent: int | None) -> None:
+    text = json.dumps(value, indent=indent).encode()
+    assert [json.loads(part) for part in json_elements(text, MIB)] == value
+
+
+def test_a_member_of_any_depth_keeps_no_other_from_being_read() -> None:
+    text = b'{"a":' + b"[" * 9000 + b"]" * 9000 + b',"b":1}'
+    assert json_members(text, MIB)["b"] == b"1"
+
+
+@given(st.binary(max_size=60))
+def test_no_bytes_make_parts_raise_anything_else(data: bytes) -> None:
+    for parts in (json_members, json_elements):
+        for text in (data, b"{" + data, b'{"a":' + data, b"[" + data):
+            with contextlib.suppress(OutOfBounds):
+                parts(text, 100)
+
+
+@given(JSON, st.integers(1, 6))
+def test_a_parsed_value_is_held_to_the_same_depth(value: Any, most: int) -> None:
+    try:
+        json_within(json.dumps(value), MIB, depth=most)
+    except OutOfBounds:
+        with pytest.raises(OutOfBounds, match="nested"):
+            nesting(value, most, 1000)
+    else:
+        nesting(value, most, 1000)
+
+
+def test_a_parsed_value_is_held_to_a_count() -> None:
+    with pytest.raises(OutOfBounds, match="more than 5 values"):
+        nesting({"a": [1, 2, 3], "b": [4, 5]}, 4, 5)

@@ -105,13 +105,26 @@ def test_the_preflight_fetches_no_weights(place: Place) -> None:
         ({"r": 16}, "the adapter has rank 16 and alpha 8, not 4 and 8"),
         ({"lora_alpha": 16}, "the adapter has rank 4 and alpha 16, not 4 and 8"),
         ({"use_dora": True}, "no plain LoRA adapter"),
-        ({"use_rslora": True}, "no plain LoRA adapter"),
+        ({"use_rslora": True}, "was trained with rsLoRA; set spec.model.lora.rsLora: true"),
         ({"rank_pattern": {"q_proj": 8}}, "no plain LoRA adapter"),
         ({"peft_type": "IA3"}, "no plain LoRA adapter"),
     ],
 )
 def test_another_adapter_is_refused(place: Place, changes: dict[str, Any], words: str) -> None:
     assert words in place.adapter(**changes).refusal(**LORA)
+
+
+SCALED = {"lora": {"rank": 4, "alpha": 8, "rsLora": True}}
+
+
+@pytest.mark.parametrize("training", [SCALED, FULL], ids=["trained on", "merged"])
+def test_an_adapter_with_rslora_goes_with_a_job_that_has_it(place: Place, training: dict[str, Any]) -> None:
+    assert place.adapter(use_rslora=True).described().fetch(**training).adapter
+
+
+def test_an_adapter_without_rslora_is_refused_by_a_job_that_has_it(place: Place) -> None:
+    said = place.adapter().refusal(**SCALED)
+    assert "was trained without rsLoRA; set spec.model.lora.rsLora: false" in said
 
 
 def test_an_adapter_of_the_hub_is_known_by_the_hubs_name(place: Place) -> None:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any, cast
 
+import huggingface_hub
 import pytest
 from a_job import manifest as published
 from a_job import report
-from an_evaluation import spec
+from an_evaluation import EvalJob, spec
+from huggingface_hub.errors import LocalEntryNotFoundError
+from toy_tokenizer import tokenizer
 
 from headway_api.artifacts import Layout
+from headway_api.config import EvalConfig
 from headway_api.sandbox_api import ResetReply
 from headway_api.status import ResolvedCandidate
 from headway_api.store import FileStore
+from headway_coordinator.evaluation import units
 from headway_coordinator.evaluation.candidates import manifest, readable
 from headway_coordinator.faults import CandidateFault
 
@@ -84,3 +91,60 @@ def test_a_fault_of_a_model_names_a_field_that_the_spec_has(tmp_path: Path, name
     with pytest.raises(CandidateFault) as raised:
         readable(resolved, of, first, FileStore(), tmp_path / "cache")
     assert (raised.value.reason, raised.value.field) == ("TokenizerUnusable", field)
+
+
+@pytest.mark.parametrize("family", ["", "qwen3"])
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ raise_exception('System role not supported') }}",
+        "{% for message in %}",
+        "{{ messages[0].nothing.at_all }}",
+        "{{ 1 / 0 }}",
+    ],
+)
+def test_a_template_that_takes_no_such_prompt_names_the_field(
+    tmp_path: Path, template: str, family: str
+) -> None:
+    """Templates raise what their authors like; the other candidates go on."""
+    base = tmp_path / "model"
+    tokenizer(base, template).save_pretrained(base)
+    (base / "config.json").write_text(
+        json.dumps({"max_position_embeddings": 512} | ({"model_type": family} if family else {}))
+    )
+    of = spec(candidates=[{"name": "plain", "model": {"base": f"file://{base}"}}])
+    resolved = ResolvedCandidate.model_validate(
+        {"name": "plain", "kind": "Model", "base": f"file://{base}", "dtype": "float32", "serverSet": 0}
+    )
+    first = ResetReply(messages=[{"role": "system", "content": "Be brief."}], tools=[])
+    with pytest.raises(CandidateFault, match="chat template does not take how an episode begins") as raised:
+        readable(resolved, of, first, FileStore(), tmp_path / "cache")
+    assert raised.value.reason == "ChatTemplateUnusable"
+    assert raised.value.field == "spec.candidates[plain].model.base"
+
+
+async def test_a_hub_that_does_not_answer_ends_its_candidate_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: Any, **__: Any) -> None:
+        raise LocalEntryNotFoundError("Connection refused")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", away)
+    monkeypatch.setattr(units, "AGAIN_SECONDS", 0.01)
+    asked = [
+        {"name": "far", "model": {"base": "hf://acme/open"}},
+        {"name": "other", "model": {"base": "s3://b/m"}},
+    ]
+    job = EvalJob(tmp_path, spec(candidates=asked, pendingDeadlineSeconds=1))
+    evaluation, no = await job.coordinator(), cast(Any, None)
+    far = ResolvedCandidate.model_validate(
+        {"name": "far", "kind": "Model", "base": "hf://acme/open", "dtype": "float32", "serverSet": 0}
+    )
+    of = EvalConfig(name="job", namespace="ns", uid="uid", spec=job.spec, candidates=(far,))
+    made = units.Units(of, evaluation.state, no, "token", job.store, tmp_path, no, no, no, no, no)
+    await evaluation.run([*made.all(), job.unit("other")])
+    stages = {name: (each.stage, each.reason) for name, each in evaluation.state.candidates.items()}
+    assert stages == {"far": ("Failed", "ModelNotFetched"), "other": ("Complete", None)}
+    message = evaluation.state.candidates["far"].message
+    assert message is not None
+    assert message.startswith("spec.candidates[far].model.base: acme/open could not be fetched")

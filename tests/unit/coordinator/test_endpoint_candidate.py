@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from endpoint_service import MODEL, serving
 
 from headway_api.config import EvalConfig
-from headway_coordinator.endpoint.candidate import connected, episodes_at_once, patience, token_of
+from headway_coordinator.endpoint import candidate
+from headway_coordinator.endpoint.candidate import (
+    connected,
+    episodes_at_once,
+    patience,
+    token_in_time,
+    token_of,
+)
 from headway_coordinator.faults import CandidateFault
 from headway_coordinator.gateway.core import Ask, Sampling, Session
 
 NAME = "front-ier"
-VARIABLE = "HEADWAY_ENDPOINT_TOKEN_FRONT_IER"
 
 
 def config(url: str = "http://x/v1", endpoint: dict[str, Any] | None = None, **spec: Any) -> EvalConfig:
@@ -28,22 +35,50 @@ def config(url: str = "http://x/v1", endpoint: dict[str, Any] | None = None, **s
     return EvalConfig.model_validate(about | {"spec": content})
 
 
-async def test_the_token_of_the_environment_is_sent() -> None:
+def secret(folder: Path, token: str | None) -> Path:
+    """The folder as the kubelet fills it; without a Secret, the candidate's own is empty."""
+    (folder / NAME).mkdir()
+    if token is not None:
+        (folder / NAME / "token").write_text(token)
+    return folder
+
+
+async def test_the_token_of_its_secret_is_sent(tmp_path: Path) -> None:
     async with serving() as service:
         job = config(service.url)
-        async with connected(job, job.spec.candidates[0], {VARIABLE: " sk-1\n"}) as chat:
+        candidate = job.spec.candidates[0]
+        assert candidate.endpoint is not None
+        token = token_of(NAME, candidate.endpoint, secret(tmp_path, " sk-1\n"))
+        async with connected(job, candidate, token) as chat:
             await chat.chat(Session("e", 1, Sampling(1.0, 1.0, 8)), Ask([{"role": "user", "content": "?"}]))
     assert service.tokens == ["Bearer sk-1"]
 
 
 @pytest.mark.parametrize("token", [None, "", "  \n", "two\nlines", "caf\u00e9", "nul\0"])
-def test_a_token_that_cannot_be_sent_names_its_secret(token: str | None) -> None:
+def test_a_token_that_cannot_be_sent_names_its_secret(tmp_path: Path, token: str | None) -> None:
     spec = config().spec.candidates[0].endpoint
     assert spec is not None
     with pytest.raises(CandidateFault, match="Secret keys") as caught:
-        token_of(NAME, spec, {} if token is None else {VARIABLE: token})
+        token_of(NAME, spec, secret(tmp_path, token))
     assert caught.value.field == f"spec.candidates[{NAME}].endpoint.secretRef"
     assert not (token or "").strip() or token not in str(caught.value)
+
+
+async def test_a_secret_may_be_made_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(candidate, "LOOK_SECONDS", 0.01)
+    spec, said = config().spec.candidates[0].endpoint, list[str]()
+    assert spec is not None
+    secret(tmp_path, None)
+
+    def still(why: str) -> bool:
+        said.append(why)
+        if len(said) == 3:
+            (tmp_path / NAME / "token").write_text("sk-1")
+        return True
+
+    assert await token_in_time(NAME, spec, tmp_path, 60.0, still) == "sk-1"
+    assert len(said) == 3
+    assert "the key `token` of the Secret keys is missing or empty" in said[0]
 
 
 def test_a_candidate_is_given_up_before_its_rows_are() -> None:

@@ -469,6 +469,29 @@ async def test_a_query_of_the_url_is_kept() -> None:
     assert len(service.bodies) == 1
 
 
+async def test_the_query_of_the_url_is_in_no_message() -> None:
+    async def no_http(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"\x00\r\n\r\n")
+        writer.close()
+
+    service = await asyncio.start_server(no_http, "127.0.0.1", 0)
+    host, port = service.sockets[0].getsockname()[:2]
+    async with service, asking(f"http://{host}:{port}/v1?api-key=hidden") as chat:
+        with pytest.raises(InfraFault, match="Bad status line") as caught:
+            await ask(chat)
+    assert "hidden" not in str(caught.value)
+
+
+async def test_a_probe_outlives_an_error_of_any_form() -> None:
+    broken = gives({"detail": [{"loc": 5, "msg": "\ud800"}]}, status=422)
+    async with serving(broken) as service, asking(service.url) as chat:
+        with pytest.raises(CandidateFault) as caught:
+            await chat.probe()
+    assert caught.value.reason == "EndpointRefused"
+    str(caught.value).encode()
+
+
 async def test_turns_without_usage_are_noted() -> None:
     choice = {"index": 0, "message": {"content": "x"}, "finish_reason": "stop"}
     async with serving(gives({"choices": [choice]})) as service, asking(service.url) as chat:

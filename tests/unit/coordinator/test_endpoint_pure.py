@@ -11,7 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway_coordinator.endpoint.pace import LAST_PAUSE_SECONDS, asked_for, backoff
+from headway_coordinator.endpoint.pace import (
+    FIRST_PAUSE_SECONDS,
+    LAST_PAUSE_SECONDS,
+    asked_for,
+    backoff,
+    pause,
+)
 from headway_coordinator.endpoint.refused import Kind, judge
 from headway_coordinator.endpoint.reply import MAX_CALLS, MAX_DEPTH, Failed, Reply, Unreadable, read
 from headway_coordinator.endpoint.wire import DROPPABLE, Dialect, conversation
@@ -317,6 +323,29 @@ def test_what_an_error_means(status: int, text: str, kind: Kind, name: str) -> N
     assert found.said.startswith(str(status))
 
 
+@pytest.mark.parametrize("loc", [5, None, "body.seed", {"a": 1}])
+def test_a_place_of_any_form_is_told(loc: Any) -> None:
+    """A body that is no list of places once ended the whole job."""
+    found = judge(422, {}, json.dumps({"detail": [{"loc": loc, "msg": "Extra"}]}), DROPPABLE)
+    assert found.kind in (Kind.REFUSED, Kind.DROP)
+    assert "Extra" in found.said
+
+
+def test_what_an_endpoint_says_can_be_stored() -> None:
+    """JSON can spell half of a character, which no status, report or log holds."""
+    found = judge(400, {}, '{"error": {"message": "no \\ud800 such\\u0000\\nthing"}}', ())
+    found.said.encode()
+    assert found.said.startswith("400 ")
+    assert found.said.isprintable()
+
+
+def test_only_the_beginning_of_an_error_is_searched() -> None:
+    """Patterns with gaps take the square of the length: 64 KiB of them would hold up every candidate."""
+    long = "prompt tokens " * 1000
+    assert judge(400, {}, long + "exceed", ()).kind is Kind.REFUSED
+    assert judge(400, {}, "prompt tokens " + "x" * 1000 + "exceed", ()).kind is Kind.FULL
+
+
 @given(status=st.integers(300, 599), text=st.text(max_size=60) | JSON.map(json.dumps))
 def test_whatever_error_comes_it_means_something(status: int, text: str) -> None:
     assert judge(status, {}, text, DROPPABLE).kind in Kind
@@ -414,6 +443,8 @@ def _date(seconds: float) -> str:
         ({"Retry-After": "soon"}, None),
         ({"Retry-After": "nan"}, None),
         ({"Retry-After": "inf"}, None),
+        ({"Retry-After": "Mon, 1 Jan 99999999999 00:00:00 GMT"}, None),
+        ({"Retry-After": "Mon, 1 Jan 2020 00:00:00 +99999999999999999"}, None),
         ({"Retry-After": _date(30)}, 30.0),
         ({"Retry-After": _date(-30)}, 0.0),
         ({"Retry-After": _date(3630), "Date": _date(3600)}, 30.0),
@@ -422,6 +453,14 @@ def _date(seconds: float) -> str:
 )
 def test_how_long_an_answer_asks_to_wait(headers: dict[str, str], seconds: float | None) -> None:
     assert asked_for(headers, lambda: NOW.timestamp()) == seconds
+
+
+@given(asked=st.floats(0, 100), tries=st.integers(1, 100), chance=st.floats(0, 1))
+def test_a_pause_is_as_long_as_asked_and_never_none(asked: float, tries: int, chance: float) -> None:
+    found = pause(asked, tries, lambda: chance)
+    assert asked <= found <= max(asked * 1.25, FIRST_PAUSE_SECONDS)
+    assert tries == 1 or found >= FIRST_PAUSE_SECONDS / 2
+    assert pause(None, tries, lambda: chance) == backoff(tries, lambda: chance)
 
 
 @given(tries=st.integers(1, 10**6), chance=st.floats(0, 1))

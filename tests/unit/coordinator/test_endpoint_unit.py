@@ -10,12 +10,14 @@ from an_evaluation import ABroker, EvalJob, spec
 from endpoint_service import MODEL, fails, listing, says, serving
 
 from headway_api.config import EvalConfig
+from headway_api.sandbox_api import PoolState
 from headway_api.status import ResolvedCandidate
+from headway_coordinator.endpoint import candidate, pace
 from headway_coordinator.endpoint import chat as endpoint
-from headway_coordinator.endpoint import pace
 from headway_coordinator.endpoint.chat import EndpointChat
 from headway_coordinator.endpoint.pace import Pace
 from headway_coordinator.evaluation.run import Evaluation
+from headway_coordinator.evaluation.stall import culprit
 from headway_coordinator.evaluation.units import Units
 
 
@@ -57,6 +59,36 @@ async def test_no_episode_begins_while_the_endpoint_asks_to_wait(
     assert evaluation.state.candidates["other"].stage == "Complete"
     assert sorted(order) == ["begins", "begins", "waits", "waits"]
     assert order[0] == "waits"
+
+
+async def test_an_endpoint_without_its_secret_fails_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(candidate, "LOOK_SECONDS", 0.01)
+    endpoint_of = {"url": "http://x/v1", "model": MODEL, "secretRef": {"name": "keys"}}
+    asked = [{"name": "other", "endpoint": endpoint_of}, {"name": "base", "model": {"base": "s3://b/m"}}]
+    job = EvalJob(tmp_path, spec(candidates=asked, pendingDeadlineSeconds=1))
+    evaluation, no = await job.coordinator(), cast(Any, None)
+    resolved = (ResolvedCandidate(name="other", kind="Endpoint"),)
+    of = EvalConfig(name="job", namespace="ns", uid="uid", spec=job.spec, candidates=resolved)
+    said: list[str | None] = []
+    stalled: list[str] = []
+    other = evaluation.state.candidates["other"]
+
+    def changed() -> None:
+        said.append(other.message)
+        stalled.append(culprit(evaluation, {}, PoolState(ready=1, starting=0, leased=0), 60.0).words)
+
+    units = Units(of, evaluation.state, no, "token", job.store, tmp_path, no, no, no, no, no,
+                  changed=changed, endpoints=tmp_path)  # fmt: skip
+    await evaluation.run([*units.all(), job.unit("base")])
+    assert (other.stage, other.reason) == ("Failed", "EndpointDenied")
+    assert said[0] == other.message, "it says what it waits for"
+    assert stalled[0] == f"candidate other waits: {other.message}"
+    assert other.message is not None
+    assert other.message.startswith("spec.candidates[other].endpoint.secretRef: candidate other: the key")
+    base = evaluation.state.candidates["base"]
+    assert (base.stage, len(base.tries)) == ("Complete", len(job.rows))
 
 
 async def test_a_candidate_that_had_answers_is_known_by_the_next_process(

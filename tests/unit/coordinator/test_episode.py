@@ -255,6 +255,97 @@ async def test_a_sandbox_that_dies_is_an_infra_error_and_its_lease_returns(
         assert r.broker.count("DELETE") == 1
 
 
+@pytest.mark.parametrize(
+    ("answered", "now", "keeps"),
+    [
+        ([], 10.0, False),  # no turn: whatever it waits for may hang
+        ([5.0], 15.0, True),
+        ([5.0], 15.1, False),
+        ([5.0, 6.0, 7.0], 17.0, True),
+        ([1.0, 2.0, 3.0], 5.1, False),
+        ([1.0, 9.0, 10.0], 26.0, True),
+        ([0.0, 0.0], 0.1, False),
+    ],
+)
+def test_an_episode_keeps_its_pace_while_no_wait_stands_out(
+    answered: list[float], now: float, keeps: bool
+) -> None:
+    """Of turns that were answered at these seconds from the beginning on."""
+    assert episode.keeps_pace(0.0, answered, now) is keeps
+    assert episode.keeps_pace(1e5, [1e5 + at for at in answered], 1e5 + now) is keeps
+
+
+async def test_an_episode_that_was_slow_by_itself_is_truncated_and_judged(
+    tok: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[float, list[float]]] = []
+
+    def keeps(began: float, answered: list[float], now: float) -> bool:
+        asked.append((began, list(answered)))
+        return True
+
+    monkeypatch.setattr(episode, "keeps_pace", keeps)
+    async with rig(tok, CALL, ANSWER, timeout=0.5) as r:
+        r.sandbox.faults["POST /tool"] = hang
+        record = await r.episodes.run(task())
+        assert r.broker.count("DELETE") == 1
+    assert (record.outcome, record.timed_out, record.reward) == (Outcome.TRUNCATED, True, 1.0)
+    assert "no end within 0.5 s" in str(record.error)
+    assert (len(record.turns), len(record.rows)) == (1, 1)
+    [finish] = [body for path, body in r.sandbox.asked if path == "POST /finish"]
+    assert finish["truncated"] is True
+    assert finish["messages"] == record.messages
+    [(began, answered)] = asked
+    assert len(answered) == 1
+    assert began <= answered[0]
+
+
+@pytest.mark.parametrize(("where", "texts"), [("POST /reset", [CALL]), ("POST /finish", [ANSWER]), ("", [])])
+async def test_what_hangs_outside_the_agents_turns_is_an_infra_error(
+    tok: Any, monkeypatch: pytest.MonkeyPatch, where: str, texts: list[str]
+) -> None:
+    """Or before the first of them."""
+    monkeypatch.setattr(episode, "keeps_pace", lambda *given: True)
+    async with rig(tok, *(texts or [CALL]), timeout=0.5) as r:
+        if where:
+            r.sandbox.faults[where] = hang
+        else:
+            r.speaker.gate.clear()
+        record = await r.episodes.run(task())
+    assert (record.outcome, record.reward) == (Outcome.INFRA_ERROR, None)
+
+
+async def test_an_agent_with_a_fault_of_the_platform_is_not_scored_for_its_time(
+    tok: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(episode, "keeps_pace", lambda *given: True)
+
+    class Told:
+        def __init__(self, agent: Any) -> None:
+            self._agent = agent
+
+        async def play(self, stage: Stage) -> Played:
+            stage.fault = lambda: "no server is left"
+            return await self._agent.play(stage)  # type: ignore[no-any-return]
+
+    async with rig(tok, CALL, timeout=0.5) as r:
+        r.sandbox.faults["POST /tool"] = hang
+        r.episodes._agent = Told(r.episodes._agent)
+        record = await r.episodes.run(task())
+    assert (record.outcome, record.timed_out, record.reward) == (Outcome.INFRA_ERROR, True, None)
+
+
+async def test_a_judgement_that_comes_too_late_is_an_infra_error(
+    tok: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(episode, "keeps_pace", lambda *given: True)
+    monkeypatch.setattr(episode, "JUDGEMENT_SECONDS", 0.2)
+    async with rig(tok, CALL, timeout=0.5) as r:
+        r.sandbox.faults |= {"POST /tool": hang, "POST /finish": hang}
+        record = await r.episodes.run(task())
+    assert (record.outcome, record.timed_out, record.reward) == (Outcome.INFRA_ERROR, True, None)
+
+
 @pytest.mark.parametrize("reward", [1.5, -0.1])
 async def test_a_reward_out_of_range_is_never_scored(tok: Any, reward: float) -> None:
     async with rig(tok, ANSWER, reward=reward) as r:

@@ -31,11 +31,13 @@ async def test_every_candidate_is_measured_on_the_same_rows_and_seeds(tmp_path: 
     job = EvalJob(tmp_path)
     evaluation = await job.coordinator()
     await evaluation.run([job.unit("base", "tuned", server_set=0)])
-    drawn: dict[str, set[tuple[int, int, int]]] = {"base": set(), "tuned": set()}
+    drawn: dict[str, dict[tuple[str, int], tuple[int, int]]] = {"base": {}, "tuned": {}}
     for task in job.tasks:
-        drawn[task.group_id.split("-")[1]].add((task.index, task.environment_seed, task.sampling_seed))
+        place = (task.row["prompt"], task.index)
+        drawn[task.group_id.split("-")[1]][place] = (task.environment_seed, task.sampling_seed)
     assert drawn["base"] == drawn["tuned"]
     assert len(drawn["base"]) == len(job.rows) * job.spec.evaluation.group_size
+    assert len({sampling for _, sampling in drawn["base"].values()}) == len(drawn["base"])
     assert {name: c.stage for name, c in evaluation.state.candidates.items()} == {
         "base": "Complete",
         "tuned": "Complete",

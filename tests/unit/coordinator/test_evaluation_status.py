@@ -81,3 +81,10 @@ def test_the_status_has_the_gates_verdict_in_its_own_word(verdict: Verdict) -> N
     running = view.gate(found, finished=False)
     assert running is not None
     assert running.result == "Pending"
+
+
+def test_why_a_candidate_failed_can_always_be_told() -> None:
+    """Half of a character is no text of a status, a report or a log: it would end the job."""
+    candidate = CandidateState("other")
+    candidate.fail("EndpointRefused", "it said \ud800")
+    assert candidate.message == "it said ?"

@@ -50,6 +50,7 @@ from headway_sandbox.broker import metrics as broker_metrics
 from headway_trainer import learner as learners
 from headway_trainer.assembly import Assembly
 from headway_trainer.batch import training_batch
+from headway_trainer.checkpoint.signer import Signer
 from headway_trainer.engine import Update
 from headway_trainer.loop import Stopwatch
 from headway_trainer.objective.presets import Objective
@@ -174,7 +175,7 @@ def the_learners(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     publisher = SimpleNamespace(publish=lambda store, uri, version: manifest(1))
     learner._parts = cast(Assembly, SimpleNamespace(**parts, publisher=publisher))
     learner._layout = learners.Layout("file:///o", "ns", "job", "uid")
-    learner._journal = learners.Journal(FileStore(), learner._layout)
+    learner._journal = learners.Journal(FileStore(), learner._layout, Signer.of("t", learner._layout))
     learner._ranks = type("Ranks", (), {"first": False})()
     learner.keeper = type("Keeper", (), {"durable": 0})()
     groups = [learner_rig.group("t0-000000", [1.0, 0.0]), learner_rig.group("t0-000001", [1.0, 1.0])]

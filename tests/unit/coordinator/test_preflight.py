@@ -18,6 +18,7 @@ from refusing_bucket import refusing_store
 from headway_api.exits import JobError
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.store import Denied, FileStore
+from headway_coordinator.preflight import checks
 
 UNVALIDATED = {"everySteps": 0, "atStart": False}
 
@@ -107,6 +108,15 @@ def test_a_context_longer_than_the_models_is_refused(folder: Path) -> None:
         Bench(spec(folder, model=model)).basics(folder)
 
 
+@pytest.mark.parametrize(("asked", "held"), [(None, 4096), (8192, 8192)])
+def test_a_longrope_model_holds_what_its_servers_hold(tmp_path: Path, asked: int | None, held: int) -> None:
+    """vLLM serves one that it is told nothing of up to the length of pretraining."""
+    config = {"max_position_embeddings": 131072, "original_max_position_embeddings": 4096}
+    scaling = {"rope_scaling": {"type": "longrope", "short_factor": [1.0], "long_factor": [2.0]}}
+    (tmp_path / "config.json").write_text(json.dumps(config | scaling))
+    assert checks.context_length(tmp_path, "s3://b/phi", asked) == held
+
+
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
@@ -114,6 +124,7 @@ def test_a_context_longer_than_the_models_is_refused(folder: Path) -> None:
         (b'{"max_position_embeddings": 51', "ModelNotLoadable"),
         (b"\xff\xfe\x00", "ModelNotLoadable"),
         (b"[]", "ModelNotLoadable"),
+        (b'{"max_position_embeddings": 1e999}', "ModelNotLoadable"),
         (b'{"max_position_embeddings": "many"}', "ModelNotLoadable"),
     ],
 )
@@ -225,6 +236,15 @@ async def test_an_environment_that_does_not_import_fails_for_good_in_its_own_wor
     assert caught.value.permanent
     assert caught.value.termination.reason == "EnvironmentNotImportable"
     assert bench.failed[0][0] == "Environment"
+
+
+async def test_a_reason_that_no_condition_takes_is_not_passed_on(folder: Path) -> None:
+    bench = Bench(spec(folder))
+    async with sandboxes() as (leases, box):
+        box.faults["POST /reset"] = fail(409, "bad reason: x", permanent=True)
+        with pytest.raises(JobError, match="bad reason: x") as caught:
+            await bench.environment(folder, leases)
+    assert caught.value.termination.reason == "SandboxUnavailable"
 
 
 @pytest.mark.parametrize("where", ["lease", "reset"])

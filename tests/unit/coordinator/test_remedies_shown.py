@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from a_job import Job
 from stories import Story, a_small_spec, a_spec, acting
+from watched import a_signal
 
 from headway_analysis.remedies.policy import decide, obey
+from headway_analysis.signals.history import History
 from headway_api import status as st
 from headway_api.decisions import Measured
 from headway_api.in_force import Directive
@@ -157,3 +159,24 @@ async def test_an_order_is_answered_whatever_becomes_of_it(tmp_path: Path, refus
         await asyncio.gather(learner.run(), running)
         training.remedies.order = "OnPolicy@9"
         assert said() == st.RemedyOrder(order="OnPolicy@9", state="Refused", message="no step is left")
+
+
+async def test_signals_go_by_what_is_in_force_at_each_step(tmp_path: Path) -> None:
+    bounds: dict[int, int] = {}
+
+    def judge(history: History) -> None:
+        bounds[history.now] = history.job.max_steps_off_policy
+
+    job = Job(tmp_path, a_small_spec(steps=6))
+    job.catalogue = [a_signal(judge)]
+    async with job.coordinator() as (training, learner, running):
+        await learner.run(steps=2)
+        training.remedies.order = "OnPolicy"
+        await learner.run(steps=2)
+        training.remedies.order = "Undo"
+        await asyncio.gather(learner.run(), running)
+    whole = {1: 2, 2: 2, 4: 0, 6: 2}
+    assert bounds == whole
+    bounds.clear()
+    async with job.coordinator():
+        assert bounds == whole, "a successor judges each step as its predecessor did"

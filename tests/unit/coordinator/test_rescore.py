@@ -204,3 +204,18 @@ def test_a_run_that_is_not_there_ends_the_candidate(tmp_path: Path) -> None:
     with pytest.raises(CandidateFault, match="no episodes lie at") as raised:
         stored("again", asked, FileStore())
     assert raised.value.reason == "RunMissing"
+
+
+@pytest.mark.parametrize("harm", ["cut", "bits", "id", "text"])
+def test_a_run_that_is_damaged_ends_the_candidate_alone(tmp_path: Path, harm: str) -> None:
+    layout = kept(tmp_path, [group_of("e-old-000001" if harm != "id" else "e-old-one", 1.0)])
+    [uri] = FileStore().list(layout.evaluation_groups("old"))
+    whole = FileStore().get(uri)
+    damaged = {"cut": whole[:-20], "bits": whole[:10] + b"\xff" * 20 + whole[30:], "id": whole, "text": b"{}"}
+    FileStore().put(uri, damaged[harm])
+    with pytest.raises(CandidateFault, match="holds no episodes that can be read") as raised:
+        stored("again", CandidateRescore(uri=layout.root, candidate="old"), FileStore())
+    assert (raised.value.reason, raised.value.field) == (
+        "RunUnreadable",
+        "spec.candidates[again].rescore.uri",
+    )

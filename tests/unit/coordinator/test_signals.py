@@ -163,7 +163,7 @@ def test_the_gravest_raised_signal_is_the_reason_and_all_are_named() -> None:
 def test_status_has_room_for_sixteen_signals(tmp_path: Path) -> None:
     signals = Signals(config(tmp_path).spec)
     assert len(signals.status()) == 16
-    assert not signals.figures()
+    assert not signals.figures("step")
     assert not [*samples(signals)]
 
 

@@ -10,7 +10,7 @@ import pytest
 from a_job import spec
 from episodes import version
 
-from headway_analysis.measures.episodes import Evaluation
+from headway_analysis.measures.episodes import Evaluation, ranked
 from headway_api.artifacts import Layout
 from headway_api.config import JobConfig
 from headway_api.records import Canary, StepReport, WeightsManifest
@@ -54,6 +54,30 @@ def test_the_newest_is_resumed_from_and_the_best_is_weights_to_load() -> None:
         "best": {"step": 5, "uri": "s3://b/runs/team/refunds/u-1/weights/000005"},
         "adapter": {"step": 10, "uri": "s3://b/runs/team/refunds/u-1/weights/000010"},
     }
+
+
+def lossy(step: int, score: float, scored: int, failed: int) -> Evaluation:
+    return Evaluation(step, 0.0, score, 0.0, scored, failed)
+
+
+def test_a_validation_that_lost_most_episodes_is_not_the_best() -> None:
+    few, all_of_them = lossy(5, 0.61, 12, 88), lossy(10, 0.60, 100, 0)
+    state = State(evaluations={e.step: e for e in (few, all_of_them)})
+    assert state.validated == [10, 5]
+    assert view.best([few, all_of_them]) == all_of_them
+    found = view.validation([few, all_of_them])
+    assert found is not None
+    assert found.best is not None
+    assert (found.best.step, found.best.external_score) == (10, "0.6")
+
+
+def test_validations_that_lost_about_as_much_go_by_their_score() -> None:
+    assert [e.step for e in ranked([lossy(1, 0.60, 100, 0), lossy(2, 0.61, 95, 5)])] == [2, 1]
+    assert [e.step for e in ranked([lossy(1, 0.60, 100, 0), lossy(2, 0.61, 94, 6)])] == [1, 2]
+    # Where every validation loses some, they are held against the one that lost the fewest.
+    worse = [lossy(1, 0.60, 80, 20), lossy(2, 0.61, 78, 22), lossy(3, 0.62, 12, 88)]
+    assert [e.step for e in ranked(worse)] == [2, 1, 3]
+    assert ranked([lossy(4, 0.0, 0, 100)]) == [lossy(4, 0.0, 0, 100)]
 
 
 def test_there_is_no_best_where_nothing_was_validated() -> None:

@@ -102,6 +102,13 @@ def test_another_lock_is_another_image() -> None:
     assert key(cpu["trainer"], cpu) == key(gpu["trainer"], gpu)
 
 
+def test_the_gpu_build_of_the_servers_has_a_compiler() -> None:
+    """As images/rollout/Dockerfile says that it wants."""
+    wanted = (ROOT / "images/rollout/Dockerfile").read_text().split('wants "')[1].split('"')[0]
+    assert f"EXTRA_PACKAGES={wanted}" in catalogue("rollout-gpu")["rollout-deps"].arguments
+    assert not any("EXTRA_PACKAGES" in text for text in catalogue("rollout-cpu")["rollout-deps"].arguments)
+
+
 def test_an_environment_stands_on_the_sandbox_and_sees_its_own_folder_only(root: Path) -> None:
     image = environment_image(root / "app")
     assert (image.name, image.base, image.own_context) == ("app", "sandbox", True)

@@ -50,7 +50,7 @@ def test_a_deleted_object_does_not_come_back_by_a_late_event() -> None:
     cache.put(pod(5))
     cache.remove(pod(6))
     assert not cache.put(pod(5))
-    assert cache.of_job("j1") == []
+    assert cache.of_job("j1", "n") == []
 
 
 def test_a_list_takes_away_what_it_does_not_hold() -> None:
@@ -59,21 +59,21 @@ def test_a_list_takes_away_what_it_does_not_hold() -> None:
     cache.put(pod(4, "b", "b"))
     changed = cache.replace("Pod", "n", [pod(4, "b", "b"), pod(6, "c", "c")], 7)
     assert {body["metadata"]["name"] for body in changed} == {"a", "c"}
-    assert {body["metadata"]["name"] for body in cache.of_job("j1")} == {"b", "c"}
+    assert {body["metadata"]["name"] for body in cache.of_job("j1", "n")} == {"b", "c"}
 
 
 def test_a_list_does_not_take_away_what_was_written_after_it() -> None:
     cache = Cache()
     cache.put(pod(9))
     assert cache.replace("Pod", "n", [], 8) == []
-    assert cache.of_job("j1")
+    assert cache.of_job("j1", "n")
 
 
 def test_a_list_of_one_namespace_says_nothing_of_another() -> None:
     cache = Cache()
     cache.put(pod(3))
     cache.replace("Pod", "elsewhere", [], 9)
-    assert cache.of_job("j1")
+    assert cache.of_job("j1", "n")
 
 
 @given(st.lists(st.tuples(st.integers(1, 20), st.booleans()), max_size=40))

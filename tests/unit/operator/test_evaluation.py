@@ -54,9 +54,9 @@ class TestObjects:
         assert ("ServiceAccount", "refunds-eval-learner") not in world.objects
         assert ("NetworkPolicy", "refunds-eval-learner") not in world.objects
 
-    def test_the_coordinator_may_write_the_status_of_this_job_alone(self) -> None:
-        (rule,) = chosen().objects["Role", "refunds-eval-coordinator"]["rules"]
-        assert (rule["resources"], rule["resourceNames"]) == (["rlevaljobs/status"], ["refunds"])
+    def test_the_coordinator_may_write_the_status_of_evaluations(self) -> None:
+        binding = chosen().objects["RoleBinding", "refunds-eval-coordinator-rights"]
+        assert binding["roleRef"]["name"] == "headway-coordinator-rlevaljobs"
 
     def test_nobody_but_scrapers_reaches_the_coordinator(self) -> None:
         policy = chosen().objects["NetworkPolicy", "refunds-eval-coordinator"]["spec"]
@@ -70,11 +70,19 @@ class TestObjects:
 
     def test_the_token_of_an_endpoint_comes_from_its_secret(self) -> None:
         world = chosen(candidates=[ELSEWHERE, MODELS[0]])
-        env = {item["name"]: item for item in container(world, "Job", "refunds-eval-coordinator")["env"]}
-        source = {"secretKeyRef": {"name": "keys", "key": "token", "optional": False}}
-        assert env["HEADWAY_ENDPOINT_TOKEN_FRONTIER_1"]["valueFrom"] == source
-        broker = container(world, "Deployment", "refunds-eval-broker")["env"]
-        assert not [item for item in broker if "secretKeyRef" in item.get("valueFrom", {})]
+        coordinator = world.objects["Job", "refunds-eval-coordinator"]["spec"]["template"]["spec"]
+        volumes = {item["name"]: item for item in coordinator["volumes"]}
+        mounts = {item["mountPath"]: item for item in coordinator["containers"][0]["volumeMounts"]}
+        mount = mounts["/etc/headway-endpoints/frontier-1"]
+        assert mount["readOnly"]
+        assert volumes[mount["name"]]["secret"] == {
+            "secretName": "keys",
+            "items": [{"key": "token", "path": "token"}],
+            "defaultMode": 0o440,
+            "optional": True,
+        }, "without it the other candidates are measured all the same"
+        broker = world.objects["Deployment", "refunds-eval-broker"]["spec"]["template"]["spec"]
+        assert not [item for item in broker["volumes"] if item.get("secret", {}).get("secretName") == "keys"]
 
     def test_its_processes_read_an_evaluation(self) -> None:
         text = chosen().objects["ConfigMap", "refunds-eval-config"]["data"]["job.json"]
@@ -224,6 +232,16 @@ class TestStatus:
         world.objects.clear()
         world.carry_out()
         assert world.told("GatePassed")["status"] == "False", "the coordinator's word stands"
+
+    @pytest.mark.parametrize("reason", ["bad reason: x", "", "lower", "X" * 65, "Line\n"])
+    def test_it_fails_whatever_is_given_as_the_reason(self, reason: str) -> None:
+        """A sandbox may have made it up; no condition takes it, and the job would never end."""
+        world = evaluating()
+        world.gave_up("coordinator", reason, "the environment said so")
+        assert world.carry_out().ending
+        failed = world.told("Failed")
+        assert failed["reason"] == "ProcessFailed"
+        assert "the environment said so" in failed["message"]
 
     def test_it_is_complete_when_its_coordinator_is(self) -> None:
         world = evaluating()

@@ -499,6 +499,20 @@ def test_events_that_cannot_be_read_back_are_told_again_and_known_by_their_names
     assert len(stage.book.kept) == 1
 
 
+@pytest.mark.parametrize("what", ["stalled", "weightsoutofsync", "signalraised.rewardcollapsed"])
+@pytest.mark.parametrize("when", ["", "soon", "9" * 18, "-" + "9" * 18, "\N{SUPERSCRIPT TWO}"])
+def test_an_event_that_somebody_forged_stops_no_job(stage: Stage, what: str, when: str) -> None:
+    accepted(stage)
+    says("WeightsInSync", "True", "Synced")(stage)
+    stage.look()
+    about = {"involvedObject": {"uid": UID}, "reportingComponent": events.REPORTER}
+    forged = f"refunds.{UID}.{what}.{when}"
+    stage.book.kept[forged] = about | {"metadata": {"name": forged}, "lastTimestamp": stamp(stage.now)}
+    assert stage.restart().look() == []
+    starts(stage)
+    assert stage.reasons() == ["Started"]
+
+
 def test_each_event_is_explained() -> None:
     text = (Path(__file__).resolve().parents[3] / "docs" / "operations.md").read_text()
     table = text.partition("## Events")[2].partition("\n## ")[0]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import get_args
 
 import kstatus
 import pytest
-from job_stages import ended_pause, paused, paused_and_suspended
+from job_stages import STAGES, ended_pause, paused, paused_and_suspended
 from observed_cluster import World, chosen, eval_job, evaluating, job, running
 
 from headway_api.exits import PERMANENT
+from headway_api.status import State
 
 
 def waiting() -> World:
@@ -90,6 +92,71 @@ def test_what_waits_for_a_job_goes_on_or_stops(make: Callable[[], World], state:
     world = make()
     assert world.body["status"]["state"] == state
     assert kstatus.verdict(world.body) == verdict
+
+
+EVERY = [(kind, stage) for kind, makes in STAGES.items() for stage in makes]
+UNSEEN = ("new, no operator has seen it", "spec edited, not yet seen", "complete, then edited")
+"""Stages at which the operator has still to look."""
+
+
+@pytest.mark.parametrize(("kind", "stage"), EVERY)
+def test_what_is_waited_for_can_still_come(kind: str, stage: str) -> None:
+    """A wait goes on only while the job says that it is being worked on, and by itself comes to an end."""
+    world = STAGES[kind][stage]()
+    verdict = kstatus.verdict(world.body)
+    if verdict != "InProgress" or stage in UNSEEN:
+        return
+    assert world.is_true("Reconciling")
+    assert not world.is_true("Stalled")
+    held = world.body["status"]["state"] in ("Queued", "Training", "Evaluating", "Suspending")
+    waits = world.told("Ready")["reason"] == "WaitingForWeights"
+    world.carry_out()  # what has just been made is seen
+    assert held or waits or world.plan().again_seconds is not None, "no deadline ends it"
+
+
+@pytest.mark.parametrize(("kind", "stage"), EVERY)
+def test_what_goes_on_has_what_its_policy_asks_for(kind: str, stage: str) -> None:
+    world = STAGES[kind][stage]()
+    if kstatus.verdict(world.body) != "Current":
+        return
+    suspended = world.is_true("Suspended") and world.body["spec"].get("suspend")
+    policy = world.body["spec"].get("readinessPolicy", "Running" if kind == "RLTrainingJob" else "Succeeded")
+    reached = {
+        "Accepted": world.is_true("Accepted"),
+        "Running": world.is_true("Complete") or world.body["status"]["state"] in ("Training", "Evaluating"),
+        "Succeeded": world.is_true("Complete"),
+    }[policy]
+    assert reached or (suspended and policy != "Succeeded")
+
+
+def test_every_state_of_a_job_has_a_stage() -> None:
+    shown = {
+        kind: {make().body["status"].get("state") for make in makes.values()} - {None}
+        for kind, makes in STAGES.items()
+    }
+    never = {
+        "RLTrainingJob": {"Evaluating", "Preflight"},
+        "RLEvalJob": {"Training", "Restarting", "Preflight"},
+    }
+    for kind, states in shown.items():
+        assert set(get_args(State)) - states == never[kind], kind
+
+
+@pytest.mark.parametrize("kind", STAGES)
+def test_a_preflight_that_runs_is_waited_for(kind: str) -> None:
+    world = STAGES[kind]["accepted, the preflight is not over"]()
+    world.body["status"]["preflight"] = {"state": "Running", "checks": []}
+    world.carry_out()
+    assert world.body["status"]["state"] == "Preflight"
+    assert kstatus.verdict(world.body) == "InProgress"
+
+
+def test_a_validation_is_no_other_state_to_who_waits() -> None:
+    world = running()
+    world.body["status"]["progress"] = {"step": 4, "evaluating": 4}
+    world.carry_out()
+    assert world.body["status"]["state"] == "Evaluating"
+    assert kstatus.verdict(world.body) == "Current"
 
 
 def test_a_suspended_evaluation_says_what_would_make_it_succeed() -> None:

@@ -258,3 +258,36 @@ def test_pods_are_never_pruned() -> None:
     world = running()
     world.ready("sandbox")
     assert world.plan().doomed == ()
+
+
+class TestQueued:
+    """A Job that a queue holds, such as Kueue, has no pods, and that is nobody's fault."""
+
+    def held(self, **status: Any) -> World:
+        world = World(job(pendingDeadlineSeconds=60))
+        world.carry_out()
+        body = world.objects["Job", "refunds-coordinator"]
+        body["spec"]["suspend"] = True
+        body["status"] = status
+        world.ready("broker").carry_out()
+        return world
+
+    def test_it_is_said_and_no_deadline_counts(self) -> None:
+        world = self.held()
+        world.later(3600).carry_out()
+        assert world.body["status"]["state"] == "Queued"
+        assert world.told("Reconciling")["reason"] == "Queued"
+        text = world.told("Reconciling")["message"]
+        assert "Job refunds-coordinator is suspended from outside" in text
+        assert not world.is_true("Failed")
+
+    def test_the_time_in_the_queue_is_not_the_jobs(self) -> None:
+        world = self.held()
+        world.later(3600)
+        batch = world.objects["Job", "refunds-coordinator"]
+        batch["spec"]["suspend"] = False
+        batch["status"] = {"conditions": [world.condition("Suspended", False)]}
+        world.later(30).carry_out()
+        assert not world.is_true("Failed")
+        world.later(40).carry_out()
+        assert world.told("Failed")["reason"] == "PendingDeadlineExceeded"

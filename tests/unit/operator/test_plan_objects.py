@@ -175,7 +175,7 @@ def test_without_preflight_they_start_at_once() -> None:
 def test_policies_and_accounts_exist_before_any_pod() -> None:
     kinds = [item.ref[0] for item in everything()]
     first_workload = min(kinds.index(kind) for kind in WORKLOADS)
-    for kind in ("ServiceAccount", "Role", "RoleBinding", "ConfigMap", "Secret", "NetworkPolicy"):
+    for kind in ("ServiceAccount", "RoleBinding", "ConfigMap", "Secret", "NetworkPolicy"):
         assert max(i for i, k in enumerate(kinds) if k == kind) < first_workload
 
 
@@ -193,21 +193,14 @@ def test_the_token_is_no_part_of_the_plan() -> None:
     assert not secret.body.keys() & {"data", "stringData"}
 
 
-def test_the_coordinator_may_patch_its_own_status_and_nothing_else() -> None:
-    (rule,) = named(everything(), "Role", "refunds-coordinator")["rules"]
-    assert rule == {
-        "apiGroups": ["headway.dev"],
-        "resources": ["rltrainingjobs/status"],
-        "resourceNames": ["refunds"],
-        "verbs": ["patch"],
+def test_the_operator_makes_no_roles_and_binds_fixed_ones() -> None:
+    assert not [item for item in everything() if item.ref[0] in ("Role", "ClusterRole")]
+    bound = {item.ref[2]: item.body["roleRef"] for item in everything() if item.ref[0] == "RoleBinding"}
+    group = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole"}
+    assert bound == {
+        "refunds-coordinator-rights": group | {"name": "headway-coordinator-rltrainingjobs"},
+        "refunds-broker-rights": group | {"name": "headway-broker"},
     }
-
-
-def test_no_role_reads_secrets_or_runs_commands_in_pods() -> None:
-    rules = [rule for item in everything() if item.ref[0] == "Role" for rule in item.body["rules"]]
-    reached = {resource for rule in rules for resource in rule["resources"]}
-    assert reached == {"pods", "rltrainingjobs/status"}
-    assert not any("*" in verb for rule in rules for verb in rule["verbs"])
 
 
 def test_sandboxes_have_an_account_without_rights_and_token() -> None:
@@ -236,7 +229,7 @@ def test_an_account_of_the_users_own_is_used_and_not_made() -> None:
     assert used == {
         "coordinator": "with-s3", "learner": "with-s3", "rollout": "with-s3", "broker": "refunds-broker",
     }  # fmt: skip
-    (subject,) = named(items, "RoleBinding", "refunds-coordinator")["subjects"]
+    (subject,) = named(items, "RoleBinding", "refunds-coordinator-rights")["subjects"]
     assert subject["name"] == "with-s3"
 
 

@@ -17,6 +17,7 @@ from headway_operator.kube import Api, ApiError, Kind
 from headway_operator.plan import utc_now
 from headway_operator.reconcile import Reconciler
 from headway_operator.telemetry import Telemetry
+from headway_operator.wire import UNREAD
 
 Json = dict[str, Any]
 KEY = ("RLTrainingJob", "team", "refunds")
@@ -149,6 +150,22 @@ def test_the_job_is_held_before_its_first_object_is_made(desk: Desk) -> None:
     assert desk.finalizers == [OURS]
     assert desk.server.requests[0] == "merge RLTrainingJob"
     assert desk.server.requests.count("merge RLTrainingJob") == 1
+
+
+def test_a_job_whose_objects_lost_their_owner_is_taken_down(desk: Desk) -> None:
+    """As by `kubectl delete --cascade=orphan`."""
+    desk.reconcile()
+    desk.reconcile()
+    for ref, body in list(desk.server.objects.items()):
+        if ref[0] not in ("RLTrainingJob", "Event"):
+            metadata = {key: value for key, value in body["metadata"].items() if key != "ownerReferences"}
+            desk.cache.put(desk.server.put(body | {"metadata": metadata}))
+    desk.server.change_job(deletionTimestamp="2026-11-01T12:00:00Z")
+    desk.see()
+    while desk.reconcile() is not None:
+        pass
+    assert desk.server.job is None
+    assert desk.children() == []
 
 
 def test_looking_again_writes_nothing(desk: Desk) -> None:
@@ -375,6 +392,25 @@ def test_a_job_is_told_of_and_reconciled_though_no_event_can_be_recorded(desk: D
     desk.server.before = lambda verb, kind: None
     desk.reconcile()
     assert [event["reason"] for event in events_of(desk)] == ["Accepted"]
+
+
+def test_an_unread_job_whose_status_stays_unwritten_has_an_event() -> None:
+    desk = Desk()
+    assert desk.server.job is not None
+    body = copy.deepcopy(desk.server.job) | {UNREAD: "spec.environment.config: nested too deep"}
+    body["metadata"]["resourceVersion"] = "9999"
+    del body["spec"]["environment"]
+    desk.cache.put(body)
+
+    def refuse(verb: str, kind: str) -> None:
+        if kind.endswith("/status"):
+            raise ApiError(422, "Invalid", "spec.environment.config: too deep")
+
+    desk.server.before = refuse
+    desk.reconcile()
+    (event,) = [event for event in events_of(desk) if event["reason"] == "InvalidSpec"]
+    assert event["message"] == "spec.environment.config: nested too deep"
+    assert event["involvedObject"]["uid"] == body["metadata"]["uid"]
 
 
 HOT = {"optimizer": {"learningRate": 0.01}}

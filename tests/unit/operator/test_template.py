@@ -90,6 +90,59 @@ NEVER = [
 ]
 
 
+HOST = {"host": "169.254.169.254", "port": 80}
+BEYOND = [
+    (container(livenessProbe={"httpGet": HOST}), "containers[0].livenessProbe.httpGet.host"),
+    (container(readinessProbe={"tcpSocket": HOST}), "containers[0].readinessProbe.tcpSocket.host"),
+    (container(startupProbe={"httpGet": HOST}), "containers[0].startupProbe.httpGet.host"),
+    (
+        container(lifecycle={"postStart": {"httpGet": HOST}}),
+        "containers[0].lifecycle.postStart.httpGet.host",
+    ),
+    (
+        pod(initContainers=[{"name": "i", "lifecycle": {"preStop": {"tcpSocket": HOST}}}]),
+        "initContainers[0].lifecycle.preStop.tcpSocket.host",
+    ),
+    (
+        container(securityContext={"appArmorProfile": {"type": "Unconfined"}}),
+        "containers[0].securityContext.appArmorProfile",
+    ),
+    (container(securityContext={"procMount": "Unmasked"}), "containers[0].securityContext.procMount"),
+    (container(securityContext={"privileged": True}), "containers[0].securityContext.privileged"),
+    (container(stdin=True), "containers[0].stdin"),
+    (container(fieldOfTheFuture={}), "containers[0].fieldOfTheFuture"),
+    (pod(priorityClassName="system-node-critical"), "priorityClassName"),
+    (pod(tolerations=[{"key": "a"}, {"operator": "Exists"}]), "tolerations[1]"),
+    (pod(tolerations=[{"key": "node-role.kubernetes.io/control-plane"}]), "tolerations[0].key"),
+]
+
+
+@pytest.mark.parametrize(("fragment", "where"), BEYOND)
+@pytest.mark.parametrize("field", [SANDBOX, LEARNER, ROLLOUT])
+def test_what_acts_outside_the_pod_is_refused(field: str, fragment: Json, where: str) -> None:
+    (text,) = refused(field, fragment)
+    assert text.startswith((f"{field}.spec.{where} ", f"{field}.spec.{where}: "))
+    assert any(words in text for words in ("ask for it", "leave it out", "name another", "write the key"))
+
+
+@pytest.mark.parametrize(
+    ("metadata", "said"),
+    [
+        ({"labels": {"headway.dev/server-set": "1"}}, "metadata.labels: headway.dev/server-set"),
+        ({"annotations": {"headway.dev/resume": "x"}}, "metadata.annotations: headway.dev/resume"),
+        (
+            {"annotations": {"container.apparmor.security.beta.kubernetes.io/learner": "unconfined"}},
+            "metadata.annotations: container.apparmor.security.beta.kubernetes.io/learner",
+        ),
+    ],
+)
+def test_labels_of_the_platform_are_the_platforms(metadata: Json, said: str) -> None:
+    for field in (SANDBOX, LEARNER, ROLLOUT):
+        (text,) = refused(field, {"metadata": metadata})
+        assert text.startswith(f"{field}.{said} may not be set in a job")
+    assert refused(LEARNER, {"metadata": {"labels": {"team": "rl", "headway.development/x": "y"}}}) == []
+
+
 @pytest.mark.parametrize(("fragment", "where"), CREDENTIALS)
 def test_a_sandbox_is_given_no_credentials(fragment: Json, where: str) -> None:
     (text,) = refused(SANDBOX, fragment)
@@ -143,7 +196,7 @@ def test_what_a_sandbox_has_its_own_word_for_is_said_there(field: str, instead: 
 def test_a_sandbox_may_have_scratch_data_and_its_own_place() -> None:
     fragment = pod(
         nodeSelector={"pool": "sandboxes"},
-        tolerations=[{"operator": "Exists"}],
+        tolerations=[{"key": "pool", "operator": "Exists"}],
         priorityClassName="low",
         imagePullSecrets=[{"name": "registry"}],
         volumes=[

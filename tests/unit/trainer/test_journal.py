@@ -15,6 +15,9 @@ from headway_api.records import Canary, PolicyVersion, StepReport, WeightsManife
 from headway_api.store import FileStore
 from headway_trainer.checkpoint.journal import Journal, incarnation
 from headway_trainer.checkpoint.manifest import Checkpoint, CheckpointManifest
+from headway_trainer.checkpoint.signer import Signer
+
+TOKEN = "a-token-of-this-job"
 
 
 def report(step: int, number: int = 0, groups: tuple[str, ...] = ()) -> StepReport:
@@ -53,7 +56,7 @@ def layout(tmp_path: Path) -> Layout:
 
 def begun(layout: Layout, store: FileStore | None = None) -> tuple[Journal, Checkpoint | None]:
     """A learner that has started, and what it resumes from."""
-    journal = Journal(store or FileStore(), layout)
+    journal = Journal(store or FileStore(), layout, Signer.of(TOKEN, layout))
     return journal, journal.begin()
 
 

@@ -25,6 +25,7 @@ from headway_trainer.checkpoint import state
 from headway_trainer.checkpoint.journal import Journal
 from headway_trainer.checkpoint.keeper import Keeper
 from headway_trainer.checkpoint.manifest import NotWhole
+from headway_trainer.checkpoint.signer import Signer
 from headway_trainer.engine import TAG, Engine
 from headway_trainer.learner import Learner
 from headway_trainer.ranks import Ranks
@@ -79,7 +80,7 @@ class Process:
         self.ranks = ranks
         self.store = Files()
         self.engine = Counting(name, ranks.rank)
-        self.journal = Journal(self.store, layout)
+        self.journal = Journal(self.store, layout, Signer.of(rig.TOKEN, layout))
         self.keeper = Keeper(
             CheckpointsSpec(every_steps=EVERY, **spec),
             cast(Engine, self.engine),
@@ -292,7 +293,7 @@ def test_no_node_waits_for_what_another_has_given_up(
 
     assert Meeting().live(work) == [10, -1]
     assert folders(layout) == ["000010/000000"]
-    found = Journal(FileStore(), layout).begin()
+    found = Journal(FileStore(), layout, Signer.of(rig.TOKEN, layout)).begin()
     assert found is not None
     assert {file.name for file in found.state.files} >= {"weights_0.pt", "weights_1.pt"}
 

@@ -5,44 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
+from random_models import CPU, LENGTHS, made, rows_of
 from torch import Tensor
 
 from headway_trainer import attention
-from headway_trainer.batch import TrainingRow
 from headway_trainer.head import without_adapter
 from headway_trainer.layout import choose, quadratic_share
 from headway_trainer.policy import Policy, micro_batch
-
-CPU = torch.device("cpu")
-LENGTHS = (31, 31, 17, 9, 9, 9, 2)
-COMMON: dict[str, Any] = {
-    "vocab_size": 97,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 128,
-    "pad_token_id": None,
-    "bos_token_id": None,
-    "eos_token_id": None,
-}
-
-
-def made(kind: str, **settings: Any) -> Any:
-    """A model of random weights, of transformers' class `kind`."""
-    import transformers
-
-    torch.manual_seed(3)
-    config = getattr(transformers, f"{kind}Config")(**COMMON | settings)
-    model = getattr(transformers, f"{kind}ForCausalLM")(config)
-    for parameter in model.parameters():
-        if parameter.dim() > 1:
-            parameter.data.normal_(0, 0.2)
-    return model
 
 
 def qwen() -> Any:
@@ -84,22 +55,6 @@ def recurrent() -> Any:
         vocab_size=97, hidden_size=32, state_size=4, num_hidden_layers=2, use_mambapy=False
     )
     return transformers.MambaForCausalLM(config)
-
-
-def rows_of(lengths: tuple[int, ...] = LENGTHS) -> list[TrainingRow]:
-    draw = np.random.default_rng(1)
-    return [
-        TrainingRow(
-            group_id=f"g{index}",
-            tokens=draw.integers(0, COMMON["vocab_size"], length),
-            mask=np.arange(length) % 3 != 0,
-            logprobs=draw.normal(size=length).astype(np.float32),
-            advantages=draw.normal(size=length).astype(np.float32),
-            episode=index,
-            weight=1.0 + index,
-        )
-        for index, length in enumerate(lengths)
-    ]
 
 
 def gradient(policy: Policy, batch: Any) -> Tensor:

@@ -37,6 +37,8 @@ flat = chain.from_iterable
 class Bigrams:
     """A policy whose log-probability of a token is a weight for the token before it, and the token."""
 
+    model = torch.nn.Identity()
+
     def __init__(self, packed: bool) -> None:
         self.layout = Layout(packed=packed)
         self.passes = 0
@@ -125,7 +127,7 @@ def test_a_correction_that_needs_none_costs_no_pass() -> None:
 @pytest.mark.parametrize("correction", ["none", "tis", "decoupled", "sequence_mask"])
 def test_weights_that_did_not_move_have_ratio_1_at_every_update(correction: str, packed: bool) -> None:
     objective, policy = Objective.of(AlgorithmSpec(correction=correction)), Bigrams(packed)
-    engine = SimpleNamespace(backward=lambda loss: loss.backward(), step=lambda: Update(1.0, 0.0))
+    engine = SimpleNamespace(backward=lambda loss: loss.backward(), step=lambda: Update(1.0, 0.0), updates=0)
     known = with_old(policy, objective, parts_of(objective), ranks=OneOf(), max_tokens=60)  # type: ignore[arg-type]
     for rows in known:
         found = optimizer_step(engine, policy, objective, rows, ranks=OneOf(), max_tokens=90).tokens  # type: ignore[arg-type]
@@ -195,7 +197,7 @@ def test_of_a_policy_that_moved_every_token_has_its_rows_weight_and_ratio(
     [rows] = with_old(policy, objective, mini_batches(batch, 1, objective), ranks=OneOf(), max_tokens=90)  # type: ignore[arg-type]
     with torch.no_grad():
         policy.table += 0.3 * torch.randn(policy.table.shape, generator=numbers)
-    engine = SimpleNamespace(backward=lambda loss: loss.backward(), step=lambda: Update(1.0, 0.0))
+    engine = SimpleNamespace(backward=lambda loss: loss.backward(), step=lambda: Update(1.0, 0.0), updates=0)
     found = optimizer_step(engine, policy, objective, rows, ranks=OneOf(), max_tokens=90)  # type: ignore[arg-type]
     assert 1 < found.micro_batches < len(rows), "several, of several rows"
     table = policy.table.detach().double().requires_grad_()
@@ -209,11 +211,37 @@ def test_of_a_policy_that_moved_every_token_has_its_rows_weight_and_ratio(
     assert (0 < found.tokens["masked"] < 1) == (spec.correction == "sequence_mask")
 
 
+@pytest.mark.parametrize(
+    ("where", "cause"), [("table", "policy"), ("logprobs", "servers"), ("advantages", "batch")]
+)
+def test_the_first_token_without_a_number_is_found(where: str, cause: str) -> None:
+    """In the third of a step's rows, wherever it lies in a micro-batch."""
+    objective, policy = Objective.of(AlgorithmSpec()), Bigrams(True)
+    [rows] = parts_of(objective, 1)
+    row = rows[2]
+    fifth = int(np.flatnonzero(row.mask)[4])
+    if where == "table":
+        with torch.no_grad():
+            policy.table[row.tokens[fifth - 1], row.tokens[fifth]] = torch.nan
+    else:
+        getattr(row, where)[fifth] = np.nan
+    engine = SimpleNamespace(backward=lambda loss: None, step=lambda: Update(1.0, 0.0), updates=0)
+    found = optimizer_step(engine, policy, objective, rows, ranks=OneOf(), max_tokens=60)  # type: ignore[arg-type]
+    assert found.broken is not None
+    assert (found.broken.group_id, found.broken.episode) == (row.group_id, row.episode)
+    assert (found.broken.position, found.broken.cause) == (4, cause)
+    assert "nan" in found.broken.seen
+    whole = optimizer_step(
+        engine, Bigrams(True), objective, parts_of(objective, 1)[0], ranks=OneOf(), max_tokens=60
+    )  # type: ignore[arg-type]
+    assert whole.broken is None
+
+
 def test_rows_that_were_not_asked_for_are_a_fault() -> None:
     objective, policy = Objective.of(AlgorithmSpec(correction="none")), Bigrams(False)
     with pytest.raises(ValueError, match="needs rows from `with_old`"):
         optimizer_step(
-            SimpleNamespace(backward=lambda loss: None),  # type: ignore[arg-type]
+            SimpleNamespace(backward=lambda loss: None, updates=0),  # type: ignore[arg-type]
             policy,  # type: ignore[arg-type]
             objective,
             parts_of(objective)[0],
@@ -229,7 +257,7 @@ def test_every_term_runs_through_a_real_model(tmp_path: Path) -> None:
     policy = Policy(model, model, 1.0)
     terms = {"kl": {"coefficient": 0.1}, "entropy": {"coefficient": 0.01}, "loss": "gspo"}
     objective = Objective.of(AlgorithmSpec.model_validate(terms | {"correction": "sequence_mask"}))
-    engine = SimpleNamespace(backward=lambda loss: loss.backward(), step=lambda: Update(1.0, 0.0))
+    engine = SimpleNamespace(backward=lambda loss: loss.backward(), step=lambda: Update(1.0, 0.0), updates=0)
     [rows] = with_old(policy, objective, parts_of(objective, 1), ranks=OneOf(), max_tokens=200)  # type: ignore[arg-type]
     found = optimizer_step(engine, policy, objective, rows, ranks=OneOf(), max_tokens=300).tokens  # type: ignore[arg-type]
     assert found["divergence"] == pytest.approx(0.0, abs=1e-6)  # a new adapter changes nothing

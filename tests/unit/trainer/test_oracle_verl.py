@@ -167,6 +167,30 @@ def test_sequence_mask_keeps_the_rows_that_verl_keeps(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("loss", list(LOSSES))
+@pytest.mark.parametrize("cap", [1.25, 2.0])
+def test_truncated_weights_of_sequences(loss: str, cap: float, seed: int) -> None:
+    batch = Ragged.draw(seed)
+    gap_BL = batch.rectangle(batch.old_T - batch.sampler_T)
+    weight_BL, _ = helper.compute_rollout_correction_weights(gap_BL, batch.mask_BL, "sequence", cap)
+    ours = batch.ours(objective(**LOSSES[loss][0], correction="sequence_tis", correctionCap=cap))
+    same(batch, ours, verls(batch, loss, "token-mean", old_T=batch.old_T, weight_BL=weight_BL))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("loss", list(LOSSES))
+def test_icepop_is_verls_weight_of_tokens_with_two_bounds(loss: str, seed: int) -> None:
+    batch = Ragged.draw(seed)
+    gap_BL = batch.rectangle(batch.old_T - batch.sampler_T)
+    weight_BL, _ = helper.compute_rollout_correction_weights(gap_BL, batch.mask_BL, "token", "0.8_1.2")
+    assert 0 < (weight_BL > 0).sum() < batch.mask_BL.sum()
+    ours = batch.ours(
+        objective(**LOSSES[loss][0], correction="icepop", correctionCap=1.2, correctionFloor=0.8)
+    )
+    same(batch, ours, verls(batch, loss, "token-mean", old_T=batch.old_T, weight_BL=weight_BL))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(("estimator", "mode"), list(itertools.product(["k1", "k2", "k3"], MODES)))
 def test_divergence_and_entropy(estimator: str, mode: str, seed: int) -> None:
     batch = Ragged.draw(seed)

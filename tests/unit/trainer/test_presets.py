@@ -18,6 +18,7 @@ from headway_api.spec.algorithm import CORRECTIONS as CORRECTION_NAMES
 from headway_api.spec.algorithm import LOSSES, RATIOS, AlgorithmSpec, Entropy, Kl
 from headway_api.spec.algorithm import REDUCTIONS as REDUCTION_NAMES
 from headway_trainer.objective import advantage, correction, ratio, reduction, surrogate
+from headway_trainer.objective.advantage import Scored
 from headway_trainer.objective.penalty import DIVERGENCES
 from headway_trainer.objective.presets import Objective
 from headway_trainer.objective.reduction import RowShape
@@ -44,8 +45,10 @@ def test_the_default_is_ppo_with_its_bounds() -> None:
         "clip_dual": None,
         "correction": "bypass",
         "correction_cap": None,
+        "correction_floor": None,
         "reduction": "token_mean",
         "episode_tokens": None,
+        "denominator": "trained",
         "kl_coefficient": 0.0,
         "kl_estimator": None,
         "entropy_coefficient": 0.0,
@@ -84,6 +87,17 @@ def test_what_a_choice_does_not_heed_is_not_shown() -> None:
         64,
     )
     assert (shown.correction_cap, shown.normalize, shown.gamma, shown.episode_tokens) == (None, None, 0.0, 64)
+
+
+def test_returns_that_have_no_variance_are_refused_by_their_field() -> None:
+    """They would make 0 of every advantage without a word, or end with a bare ValueError."""
+    large = [[Scored(0.0, (3, 3), (1e300, -1e300)), Scored(1.0, (2, 2), (0.0, 1.0))]]
+    for method in ("reinforce_pp", "monte_carlo"):
+        with pytest.raises(JobError) as refused:
+            of(advantage={"method": method}).advantages(large)
+        told = refused.value.termination
+        assert (told.reason, told.field) == ("ObjectiveUnfit", "spec.algorithm.advantage.method")
+        assert "have the environment return rewards of a size between" in told.message
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import learner_rig as rig
 import numpy as np
@@ -16,7 +17,7 @@ from headway_trainer.batch import training_batch
 from headway_trainer.engine import Update
 from headway_trainer.metrics import step_metrics
 from headway_trainer.objective.presets import Objective
-from headway_trainer.step import StepResult, refuse_broken
+from headway_trainer.step import Broken, StepResult, refuse_broken
 
 TOKENS = {
     "loss": 0.5,
@@ -138,6 +139,25 @@ def test_a_loss_of_the_users_own_is_looked_at_before_the_learning_rate() -> None
     with pytest.raises(JobError, match="loss 'sapo' and its gradient are finite") as refused:
         refuse_broken([broken(loss=math.nan)], 4, own={"spec.algorithm.loss": "sapo"})
     assert refused.value.termination.field == "spec.algorithm.plugins"
+
+
+@pytest.mark.parametrize(
+    ("cause", "field", "advice"),
+    [
+        ("policy", "spec.optimizer.learningRate", "lower the learning rate"),
+        ("servers", "spec.rollout.engine", "the rollout servers sent that log-probability"),
+        ("batch", "spec.reward", "see that rewards are finite"),
+        ("loss", "spec.algorithm.loss", "use a loss that bounds the ratio"),
+    ],
+)
+def test_a_broken_loss_names_its_first_token_and_its_cause(cause: str, field: str, advice: str) -> None:
+    where = Broken("t0-000003", 2, 17, cause, "log-probability nan, the servers' -1")
+    with pytest.raises(JobError) as refused:
+        refuse_broken([replace(broken(loss=math.nan), broken=where)], 4, own={})
+    told = refused.value.termination
+    assert "group t0-000003, episode 2, action token 17: log-probability nan" in told.message
+    assert advice in told.message
+    assert told.field == field
 
 
 def test_a_step_of_numbers_is_not() -> None:

@@ -56,6 +56,22 @@ def test_a_group_that_is_uniform_but_for_rounding_is_not_trained(method: str) ->
     assert batch.train_tokens["a"] == 0
 
 
+@pytest.mark.parametrize("method", ["monte_carlo", "reinforce_pp", "group_based_per_turn"])
+@pytest.mark.parametrize("turns", [[1e300, -1e300], [float("inf"), 0.0], [float("nan"), 0.0], [1e7, 1.0]])
+def test_rewards_that_no_figure_can_be_made_of_name_their_group(method: str, turns: list[float]) -> None:
+    """reinforce_pp would make 0 of every advantage of the batch, monte_carlo end with a bare ValueError."""
+    group = rig.group("t0-000007", [1.0, 0.0])
+    spans = [
+        TurnSpan(start=v.start, end=v.end, turn=n) for n, v in enumerate(group.episodes[0].rows[0].versions)
+    ]
+    row = group.episodes[0].rows[0].model_copy(update={"turns": spans})
+    odd = group.episodes[0].model_copy(update={"turn_rewards": turns, "rows": [row]})
+    whole = group.model_copy(update={"episodes": [odd, group.episodes[1]]})
+    objective = Objective.of(AlgorithmSpec(advantage=Advantage(method=method)))
+    with pytest.raises(MalformedRow, match="group t0-000007: episode 0 has a reward of"):
+        training_batch(made(rig.group("a", [1.0, 0.0]), whole), objective)
+
+
 def test_a_group_with_one_scored_episode_is_not_trained() -> None:
     batch = training_batch(made(rig.group("a", [1.0, None, None])), OBJECTIVE)
     assert batch.groups == ()

@@ -27,14 +27,33 @@ from headway_api.exits import JobError
 from headway_api.records import PolicyVersion, Record, StepReport
 from headway_api.store import NotFound, Store
 from headway_trainer.checkpoint.manifest import Checkpoint, CheckpointManifest, NotWhole, unusable
+from headway_trainer.checkpoint.signer import Signer
+
+
+def latest_step(store: Store, layout: Layout) -> int | None:
+    """The step that a job resumes from; None for a new job.
+
+    Raises:
+        JobError: `CheckpointUnusable`: a person has written a pointer that cannot be read.
+    """
+    try:
+        pointer = store.get(layout.latest)
+    except NotFound:
+        return None
+    try:
+        return int(json.loads(pointer)["step"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise unusable(layout.latest, f'it holds no {{"step": n}}: {pointer[:80]!r}') from error
 
 
 class Journal:
     """The step reports of a job in its artifact store; only rank 0 writes them."""
 
-    def __init__(self, store: Store, layout: Layout) -> None:
+    def __init__(self, store: Store, layout: Layout, signer: Signer) -> None:
         self._store = store
         self._layout = layout
+        self.signer = signer
+        """Of the records of this job's checkpoints."""
         self.start = -1
         """Which start of the learner this process is; -1 before `begin`, and on other ranks than 0."""
         self._taken: dict[int, PolicyVersion] = {}
@@ -49,14 +68,7 @@ class Journal:
         Raises:
             JobError: `CheckpointUnusable`: a person has written a pointer that cannot be read.
         """
-        try:
-            pointer = self._store.get(self._layout.latest)
-        except NotFound:
-            return None
-        try:
-            return int(json.loads(pointer)["step"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise unusable(self._layout.latest, f'it holds no {{"step": n}}: {pointer[:80]!r}') from error
+        return latest_step(self._store, self._layout)
 
     def begin(self) -> Checkpoint | None:
         """Become the learner, in the place of whichever process was. The checkpoint to resume from, its
@@ -168,7 +180,7 @@ class Journal:
     def _checkpoint(self, step: int, start: int) -> Checkpoint:
         uri = self._layout.checkpoint_report(step, start)
         try:
-            found = Checkpoint.model_validate_json(self._store.get(uri))
+            found = Checkpoint.model_validate(self.signer.opened(uri, self._store.get(uri)))
         except (NotFound, ValueError) as error:
             raise NotWhole(uri, f"it cannot be read: {type(error).__name__}") from error
         if (found.report.step, found.state.start) != (step, start):
@@ -178,7 +190,7 @@ class Journal:
     def _seal(self, checkpoint: Checkpoint) -> None:
         self.refuse_superseded()
         uri = self._layout.checkpoint_report(checkpoint.report.step, checkpoint.state.start)
-        self._store.put(uri, _body(checkpoint))
+        self._store.put(uri, self.signer.signed(checkpoint.model_dump(mode="json")))
         self._remember(checkpoint)
 
     def _remember(self, checkpoint: Checkpoint) -> None:

@@ -205,9 +205,10 @@ class Keeper:
     def _make_durable(self, taken: state.Snapshot, report: StepReport, withdrawn: threading.Event) -> None:
         self._journal.refuse_superseded()
         uri = self._layout.checkpoint_of(report.step, taken.start)
-        state.upload(taken, self._store, uri, self._ranks.rank)
+        signer = self._journal.signer
+        state.upload(taken, self._store, uri, self._ranks.rank, signer)
         if self._ranks.first:
-            whole = state.complete(taken, self._store, uri, self._uploaders, withdrawn)
+            whole = state.complete(taken, self._store, uri, self._uploaders, withdrawn, signer)
             if whole is None:
                 return
             self._journal.seal(report, whole)

@@ -1,7 +1,8 @@
 """A checkpoint for another number of processes: DeepSpeed's own conversion to its universal format.
 
 The conversion reads every rank's file, so all of them must be at hand, and writes each parameter whole. It
-runs as a program of its own: it is a script of DeepSpeed's, and leaves nothing behind in this process.
+runs as a program of its own: it is a script of DeepSpeed's, and leaves nothing behind in this process. There
+too, reading a file makes data and runs nothing (`engine.data_alone`).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def to_universal(files: Path, folder: Path) -> None:
     Raises:
         JobError: `CheckpointUnusable`, with the end of what the conversion printed.
     """
-    command = [sys.executable, "-m", "deepspeed.checkpoint.ds_to_universal"]
+    command = [sys.executable, "-m", "headway_trainer.checkpoint.universal"]
     command += ["--input_folder", str(files), "--output_folder", str(folder)]
     # What a universal checkpoint needs beyond an ordinary one (which layers are shared, how a vocabulary was
     # padded) is empty for these models, and an ordinary one does not hold it.

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Final
 
 import torch
-from pydantic import TypeAdapter
 
 from headway_api.exits import JobError
-from headway_api.records import FileDigest
+from headway_api.records import FileDigest, Record
 from headway_api.store import Corrupt, NotFound, Store, download_folder, upload_folder
 from headway_trainer.checkpoint import resize
 from headway_trainer.checkpoint.manifest import CheckpointManifest, NotWhole
+from headway_trainer.checkpoint.signer import Signer
 from headway_trainer.engine import TAG, Engine
 from headway_trainer.ranks import Ranks
 
@@ -31,7 +31,14 @@ PARTS: Final = "parts"
 PART_SECONDS: Final = 1800.0
 """Longest another node's upload may take after this one's."""
 LOOK_SECONDS: Final = 0.5
-DIGESTS: Final = TypeAdapter(list[FileDigest])
+
+
+class Part(Record):
+    """What one node has uploaded."""
+
+    place: str
+    """Its own URI: a part of another checkpoint is none of this one."""
+    files: list[FileDigest]
 
 
 @dataclass(frozen=True)
@@ -58,25 +65,30 @@ def snapshot(engine: Engine, start: int, folder: Path, ranks: Ranks) -> Snapshot
     return Snapshot(files, start, ranks.world, engine.updates)
 
 
-def upload(taken: Snapshot, store: Store, uri: str, rank: int) -> None:
+def upload(taken: Snapshot, store: Store, uri: str, rank: int, signer: Signer) -> None:
     """Upload this node's files into `uri`, and then say so. Not collective: one process a node calls it."""
-    digests = upload_folder(store, taken.files, uri)
-    store.put(_part(uri, rank), DIGESTS.dump_json(digests))
+    digests, part = upload_folder(store, taken.files, uri), _part(uri, rank)
+    store.put(part, signer.signed(Part(place=part, files=digests).model_dump(mode="json")))
 
 
 def complete(
-    taken: Snapshot, store: Store, uri: str, uploaders: Sequence[int], withdrawn: threading.Event
+    taken: Snapshot,
+    store: Store,
+    uri: str,
+    uploaders: Sequence[int],
+    withdrawn: threading.Event,
+    signer: Signer,
 ) -> CheckpointManifest | None:
     """The manifest, once all `uploaders` (ranks) have said that they are done; None once it is `withdrawn`,
     for one of them never will.
 
     Raises:
-        JobError: `CheckpointNotUploaded`: one of them has not said so in time.
+        JobError: `CheckpointNotUploaded`: one of them has not said so in time, or something else has.
     """
     deadline = time.monotonic() + PART_SECONDS
     digests = []
     for rank in uploaders:
-        while (found := _uploaded(store, _part(uri, rank))) is None:
+        while (found := _uploaded(store, _part(uri, rank), signer)) is None:
             if withdrawn.wait(LOOK_SECONDS):
                 return None
             if time.monotonic() > deadline:
@@ -128,11 +140,21 @@ def _part(uri: str, rank: int) -> str:
     return f"{uri}/{PARTS}/{rank:05d}.json"
 
 
-def _uploaded(store: Store, uri: str) -> list[FileDigest] | None:
+def _uploaded(store: Store, uri: str, signer: Signer) -> list[FileDigest] | None:
     try:
-        return DIGESTS.validate_json(store.get(uri))
+        part = Part.model_validate(signer.opened(uri, store.get(uri)))
+        if part.place == uri:
+            return part.files
+        forged: Exception = NotWhole(uri, f"it was written for {part.place}")
     except NotFound:
         return None
+    except (NotWhole, ValueError) as error:
+        forged = error
+    raise JobError(
+        "CheckpointNotUploaded",
+        f"{forged}; let nothing but this job's pods write below spec.output.uri",
+        permanent=False,
+    ) from forged
 
 
 def _random_file(ranks: Ranks) -> str:

@@ -242,6 +242,11 @@ def _whitened(values: list[list[Numbers]], groups: Sequence[Group]) -> list[list
     if uniform(every[count > 0]):
         return [[np.zeros_like(turns) for turns in group] for group in values]
     mean = np.average(every, weights=count)
-    variance = (count * (every - mean) ** 2).sum() / (count.sum() - 1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        variance = (count * (every - mean) ** 2).sum() / (count.sum() - 1)
+    if not fits(variance):
+        raise Unfit(
+            f"cannot whiten returns up to {float(np.abs(every).max()):g}: their variance is no number"
+        )
     scale = 1 / np.sqrt(variance + WHITENING_EPSILON)
     return [[(turns - mean) * scale for turns in group] for group in values]

@@ -36,6 +36,12 @@ def blamed(field: str, own: Mapping[str, str], catch: type[Exception] = Exceptio
     try:
         yield
     except (Unfit, catch) as error:
+        if field not in own and isinstance(error, Unfit):
+            raise JobError(
+                "ObjectiveUnfit",
+                f"{field} {error}; have the environment return rewards of a size between 1e-3 and 1e3",
+                field=field,
+            ) from error
         if field not in own:
             raise
         what = str(error) if isinstance(error, Unfit) else f"raised {type(error).__name__}: {error}"

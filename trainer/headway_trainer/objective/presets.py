@@ -68,6 +68,7 @@ class Objective:
         )
         self._correction = CORRECTIONS[preset.correction]
         self._cap = float("inf") if preset.correction_cap is None else preset.correction_cap
+        self._floor = preset.correction_floor or 0.0
         self._reduction = REDUCTIONS[preset.reduction]
         self._episode_tokens = preset.episode_tokens or 0
         self.own = {
@@ -101,6 +102,11 @@ class Objective:
     def recomputes(self) -> bool:
         """Whether `token_loss` needs log-probabilities from before the batch's first optimizer step."""
         return self._correction.recomputes
+
+    @property
+    def counts_all(self) -> bool:
+        """Whether groups that make no gradient are among the rows that `weights` is asked of."""
+        return self.preset.denominator == "all"
 
     @property
     def penalizes_divergence(self) -> bool:
@@ -175,7 +181,7 @@ class Objective:
             recomputed_T = sampler_T if old_T is None else old_T
             taken_T, correction_T = (
                 fit_tokens(found, new_T)
-                for found in self._correction.function(sampler_T, recomputed_T, row_T, self._cap)
+                for found in self._correction(sampler_T, recomputed_T, row_T, self._cap, self._floor)
             )
         with blamed(RATIOS.field, self.own, catch=Unfit):
             ratio_T = fit_tokens(self._ratio(new_T, taken_T, row_T), new_T)

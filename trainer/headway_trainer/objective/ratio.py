@@ -37,11 +37,14 @@ def bounded_exp(log_T: Tensor) -> Tensor:
     return torch.exp(log_T.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT))
 
 
+def row_sum(values_T: Tensor, row_T: Tensor) -> Tensor:
+    """The sum over each token's row, token by token."""
+    return values_T.new_zeros(int(row_T.max()) + 1).index_add(0, row_T, values_T)[row_T]
+
+
 def row_mean(values_T: Tensor, row_T: Tensor) -> Tensor:
     """The mean of each token's row, token by token."""
-    rows = int(row_T.max()) + 1
-    sums_B = values_T.new_zeros(rows).index_add(0, row_T, values_T)
-    return (sums_B / torch.bincount(row_T, minlength=rows).clamp(min=1))[row_T]
+    return row_sum(values_T, row_T) / torch.bincount(row_T)[row_T]
 
 
 @ratio("token")

@@ -55,14 +55,14 @@ CONDUCT: Final = (
     Signal(
         name=Name.EPISODES_TIMED_OUT,
         judge=conduct.rate(conduct.LATE, "did not end within rollout.timeoutSeconds", conduct.MOST_LATE),
-        meaning="Episodes are lost at rollout.timeoutSeconds.",
+        meaning="Episodes do not end within rollout.timeoutSeconds.",
         number=conduct.number_of(conduct.LATE),
         threshold=conduct.threshold_of(conduct.MOST_LATE),
-        reason="They cost their tokens, are in no group's baseline, and the longest ones are lost first.",
+        reason="They are cut off, and judged unfinished or lost; the longest ones come first.",
         source=f"{GUIDE}: its 5 % for truncation.",
         advice="Raise spec.rollout.timeoutSeconds, or find the call that is slow.",
         look_at=(
-            "The coordinator's log, event `episode-failed`: what was it waiting for?",
+            "The coordinator's log, event `episode-failed`, of those that were lost: what did they wait for?",
             "`headway_sandbox_tool_call_seconds`, `rollout/kv_cache_use`: tools, or servers?",
         ),
         confirmed_by="the share falls below 5 %.",

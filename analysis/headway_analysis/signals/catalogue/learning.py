@@ -82,14 +82,14 @@ LEARNING: Final = (
     Signal(
         name=Name.SCORE_PARTED,
         judge=learning.score_parted,
-        meaning="The reward rises, and the external score of the same episodes does not.",
+        meaning="The reward rises or holds, and the external score of the same episodes does not.",
         number=f"`{learning.REWARD}` less `{learning.SCORE}`: mean of {learning.WINDOW} steps, compared with "
         f"that of {learning.BACK} steps ago; and of up to {2 * learning.WINDOW} steps, with the first ones.",
-        threshold="Over where they part by more than "
-        f"{learning.PARTED:.0%} of the reward's range, surely by more than 0, and the score does not "
-        "surely rise; "
-        "clear below half of that.",
-        reason="The score is what ships. A reward that grows without it is being gamed.",
+        threshold="Over where the reward surely rises and the score does not, or the score surely falls and "
+        f"the reward does not. They must part by more than {learning.PARTED:.0%} of the reward's range, and "
+        "surely by more than 0; clear below half of that.",
+        reason="The score is what ships. A reward that grows or holds without it is being gamed. Where both "
+        "fall, a score that is all or nothing falls further: that is its scale, and no sign.",
         source=f"{GUIDE}: a parser more lenient than the evaluation is a hack; {SERIES}.",
         advice="Suspect the reward: read episodes with a high reward and a low score, and have the reward "
         "earn "
@@ -166,11 +166,14 @@ LEARNING: Final = (
         judge=learning.reward_one_sided,
         meaning="One number of the environment takes over the reward.",
         number=f"Largest `{learning.EXPLAINED}*`, median of {learning.WINDOW} steps, where there are two or "
-        "more of them.",
+        "more of them. Its rival is the one of the others that explained most in the first "
+        f"{learning.WINDOW} steps.",
         threshold=f"Over above {learning.ONE_SIDED:.0%} where that is {learning.GROWN:.0%} more than the "
-        "largest in "
-        f"the first {learning.WINDOW} steps; clear at {learning.MANY_SIDED:.0%}.",
-        reason="What decides who wins within a group is what is learnt.",
+        f"largest in the first {learning.WINDOW} steps, and the rival explains {learning.GROWN:.0%} less "
+        f"than then; clear at {learning.MANY_SIDED:.0%}.",
+        reason="What decides who wins within a group is what is learnt. The share of a few groups is "
+        "uncertain, so one number's gain counts as far as another's loss bears it out. A number that "
+        "differs within no group any more is no rival: it is learnt.",
         source=f"{SERIES}; the guide's example of a reward that paid for a bare wrapper.",
         advice="Bound what that number may earn, or pay for it only where the others are right.",
         look_at=(

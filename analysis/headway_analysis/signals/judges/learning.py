@@ -130,11 +130,16 @@ def groups_uniform(history: History) -> Reading | None:
 
 
 def score_parted(history: History) -> Reading | None:
-    """How far the reward has risen beyond the external score of the same episodes."""
+    """How far the reward has risen beyond the external score of the same episodes, or held without it."""
     half = sum(1 for _ in history.dated(REWARD, -1, history.now)) // 2
     long = max(WINDOW, min(2 * WINDOW, half))
     found = [_parted(history, BACK, WINDOW), _parted(history, max(BACK, history.now - long), long)]
-    return max((each for each in found if each is not None), key=lambda each: each.value, default=None)
+    return max((each for each in found if each is not None), key=_worst, default=None)
+
+
+def _worst(reading: Reading) -> tuple[bool, bool, float]:
+    """Its level before its number: a large number that is clear hides none that is over."""
+    return reading.level is Level.OVER, reading.level is Level.BETWEEN, reading.value
 
 
 def _parted(history: History, back: int, window: int) -> Reading | None:
@@ -153,7 +158,8 @@ def _parted(history: History, back: int, window: int) -> Reading | None:
         f"since step {then[-1]} the reward moved by {reward.value:+.3g}, the external score by "
         f"{score.value:+.3g}: {gap.value:+.3g} apart ({gap.low:+.3g} to {gap.high:+.3g})"
     )
-    parted = gap.low > 0 and not score.rises
+    gains, falls = reward.rises and not score.rises, score.falls and reward.value >= 0
+    parted = gap.low > 0 and (gains or falls)
     state = above(gap.value / span, PARTED, PARTED / 2) if parted else Level.CLEAR
     return Reading(state, gap.value, PARTED * span, saw, gap.low, gap.high)
 
@@ -173,7 +179,7 @@ def _lagging(history: History, then: int) -> Reading | None:
     rows = dict(history.validated(VALIDATED_ROWS))
     now = history.now
     trained = shift(history.recent(REWARD, WINDOW, until=then), history.recent(REWARD, WINDOW))
-    if trained is None or not {then, now} <= spreads.keys() & rows.keys() or not rows[then] * rows[now]:
+    if trained is None or not {then, now} <= spreads.keys() & rows.keys() or min(rows[then], rows[now]) <= 0:
         return None
     span = history.job.reward_span
     change = values[now] - values[then]
@@ -219,27 +225,37 @@ def _moved(history: History, name: str) -> Shift | None:
     return shift(earlier, history.recent(name, WINDOW)) if len(earlier) >= WINDOW else None
 
 
-def _early(history: History) -> list[str]:
-    """Numbers that explained something of the reward in the first steps."""
-    first = [step for step, _ in history.dated(REWARD, -1, history.now)][:WINDOW]
-    names = history.names(EXPLAINED, history.now + 1)
-    return [name for name in names if any(step in first for step, _ in history.dated(name, -1, first[-1]))]
-
-
 def reward_one_sided(history: History) -> Reading | None:
-    """Largest share of the reward's variance within groups that one number explains, while others exist."""
+    """Largest share of the reward's variance within groups that one number explains, at another's expense."""
     names = history.names(EXPLAINED, WINDOW)
     shares = {
         name: found for name in names if (found := level(history.recent(name, WINDOW), WINDOW)) is not None
     }
     if len(shares) < 2:
         return None
+    early = _early(history)
     top = max(shares, key=lambda name: shares[name])
-    before = max((level(history.first(name, WINDOW), 1) or 0.0 for name in _early(history)), default=None)
     share, name = shares[top], top.removeprefix(EXPLAINED)
     saw = f"{name} explains {share:.0%} of how a group's rewards differ"
-    if before is not None:
-        saw += f", and {before:.0%} in the first steps"
-    grown = before is not None and share - before >= GROWN
-    state = above(share, ONE_SIDED, MANY_SIDED) if grown else Level.CLEAR
-    return Reading(state, share, ONE_SIDED, saw)
+    rival = max(sorted(early.keys() - {top}), key=lambda name: early[name], default=None)
+    left = None if rival is None else level(history.recent(rival, WINDOW), 2)
+    if rival is None or left is None:
+        return Reading(Level.CLEAR, share, ONE_SIDED, f"{saw}, and no other number that did differs now")
+    before = max(early.values())
+    saw += (
+        f", and {before:.0%} was the most in the first steps; {rival.removeprefix(EXPLAINED)} explained "
+        f"{early[rival]:.0%} then, and {left:.0%} now"
+    )
+    taken = share - before >= GROWN and early[rival] - left >= GROWN
+    return Reading(above(share, ONE_SIDED, MANY_SIDED) if taken else Level.CLEAR, share, ONE_SIDED, saw)
+
+
+def _early(history: History) -> dict[str, float]:
+    """Share of the reward that each number explained in the first steps."""
+    first = [step for step, _ in history.dated(REWARD, -1, history.now)][:WINDOW]
+    last = first[-1] if first else -1
+    values = {
+        name: [value for _, value in history.dated(name, -1, last)]
+        for name in history.names(EXPLAINED, history.now + 1)
+    }
+    return {name: median(found) for name, found in values.items() if found}

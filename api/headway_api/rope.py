@@ -1,0 +1,37 @@
+"""How many tokens a server holds of a model whose rotary embedding depends on length. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+LONG: Final = frozenset({"longrope", "su"})
+"""Kinds with other factors beyond the length of pretraining than up to it; "su" is an old name."""
+
+
+def scalings(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """What a model's config.json says of its rotary embeddings: once, or once for each kind of layer."""
+    text = config.get("text_config") or config
+    found = text.get("rope_parameters") or text.get("rope_scaling") or {}
+    nested = [part for part in found.values() if isinstance(part, Mapping)]
+    yield from nested or [found]
+
+
+def kind(scaling: Mapping[str, Any]) -> str:
+    """Name of a scaling: `longrope`, `dynamic`, `llama3`, ...; `default` for none."""
+    return str(scaling.get("rope_type") or scaling.get("type") or "default")
+
+
+def own_length(config: Mapping[str, Any], limit: int) -> int:
+    """Tokens that a server holds which is not told how many: as vLLM 0.32 decides.
+
+    Longrope models are served up to the length of pretraining then, so that short texts keep their factors.
+
+    Args:
+        config: content of config.json.
+        limit: its max_position_embeddings.
+    """
+    text = config.get("text_config") or config
+    if any(kind(scaling) in LONG for scaling in scalings(config)):
+        return int(text.get("original_max_position_embeddings") or limit)
+    return limit

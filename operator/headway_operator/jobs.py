@@ -1,0 +1,72 @@
+"""The custom resources: told of by their identity, then fetched one at a time, each within bounds.
+
+So one that is too deep or too large costs the reading of itself: no watch and no list ever holds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from headway_operator.cache import Cache, Ref, ref_of
+from headway_operator.kube import JOBS, KINDS, Api, Json
+
+
+class Jobs:
+    """Keeps the jobs of a cache as new as was told. Thread-safe."""
+
+    def __init__(self, api: Api, cache: Cache) -> None:
+        self._api = api
+        self._cache = cache
+        self._told = Cache()
+        """Identities, as they were told of."""
+
+    def told(self, identity: Json) -> Ref:
+        """A job was seen; it is not read yet."""
+        self._told.put(identity)
+        return ref_of(identity)
+
+    def gone(self, identity: Json) -> Ref:
+        """A job was deleted."""
+        self._told.remove(identity)
+        self._cache.remove(identity)
+        return ref_of(identity)
+
+    def list(self, namespaces: Iterable[str | None]) -> set[Ref]:
+        """See which jobs there are; returns them, and those that are gone.
+
+        Raises:
+            ApiError, urllib3.exceptions.HTTPError: they cannot be listed.
+        """
+        found: set[Ref] = set()
+        for kind in JOBS:
+            for namespace in namespaces:
+                items, version = self._api.list(kind, namespace)
+                changed = self._told.replace(kind.kind, namespace, items, int(version))
+                for body in changed:
+                    known = self._told.get(*ref_of(body))
+                    if known is None or known["metadata"]["uid"] != body["metadata"]["uid"]:
+                        self._cache.remove(body)
+                    found.add(ref_of(body))
+            found |= {ref_of(body) for body in self._told.of_kind(kind.kind)}
+        return found
+
+    def latest(self, ref: Ref) -> Json | None:
+        """A job at least as new as was told; None where there is none.
+
+        Raises:
+            ApiError, urllib3.exceptions.HTTPError: it cannot be fetched.
+        """
+        known, told = self._cache.get(*ref), self._told.get(*ref)
+        if told is None or (known is not None and _version(known) >= _version(told)):
+            return known
+        kind, namespace, name = ref
+        fresh = self._api.get(KINDS[kind], namespace, name)
+        if fresh is None:
+            self.gone(told)
+        else:
+            self._cache.put(fresh)
+        return self._cache.get(*ref)
+
+
+def _version(body: Json) -> int:
+    return int(body["metadata"]["resourceVersion"])

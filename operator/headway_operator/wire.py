@@ -1,0 +1,235 @@
+"""What the API server sends, read within bounds. Pure.
+
+Whoever may write an object decides how large and how deep it is: a custom resource, or anything that carries
+a job's labels. An object that is out of bounds is known by its identity alone, and no other is harmed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from headway_api import names
+from headway_api.bounds import KIB, MIB, OutOfBounds, json_elements, json_members, json_within
+
+Json = dict[str, Any]
+
+OBJECT_BYTES: Final = 4 * MIB
+"""Of one object or one event. The API server stores at most 1.5 MiB, and adds to it what it shows."""
+PAGE_BYTES: Final = 16 * MIB
+"""Of one page of a list; a larger one is asked for again in smaller pages."""
+DEPTH: Final = 48
+"""Levels of a page or an object of Kubernetes' own kinds, with its managedFields."""
+VALUES: Final = 100_000
+WHOLE_BYTES: Final = 4 * MIB
+"""A larger page is read object by object, so that only what is kept of each stays in memory."""
+SPEC_BYTES: Final = 256 * KIB
+SPEC_VALUES: Final = 20_000
+"""Of a job's spec as a whole."""
+BLOCK_BYTES: Final = 192 * KIB
+BLOCK_VALUES: Final = 10_000
+"""Of one block of a larger spec."""
+STATUS_BYTES: Final = MIB
+STATUS_VALUES: Final = 50_000
+WORD_BYTES: Final = 2 * KIB
+FIELD_LEVELS: Final = 3
+"""How far below `spec` the field is looked for that is out of bounds."""
+FREE_FORM: Final = ("config", "podTemplate")
+"""Fields whose content no schema holds; what is in them has no name of its own."""
+
+UNREAD: Final = "unread"
+"""Key of an object that was not read whole, beside `metadata`: why. No object of the API has such a field."""
+IDENTITY: Final = ("name", "namespace", "uid", "resourceVersion")
+LABELS: Final = (f"{names.GROUP}/", "app.kubernetes.io/")
+"""Beginnings of the labels that are kept of a job's objects."""
+SMALLER: Final = "write it smaller and flatter"
+
+
+def document(raw: bytes) -> Json:
+    """An answer: one object of Kubernetes' own kinds, or a Status.
+
+    Raises:
+        OutOfBounds: it cannot be read.
+    """
+    found = json_within(raw, OBJECT_BYTES, depth=DEPTH, values=VALUES)
+    if not isinstance(found, dict):
+        raise OutOfBounds("no JSON object")
+    return found
+
+
+def sighting(raw: bytes) -> Json:
+    """The identity of an object, whatever else it holds.
+
+    Raises:
+        OutOfBounds: it has none that can be read.
+    """
+    metadata = json_members(json_members(raw, OBJECT_BYTES).get("metadata", b"{}"), OBJECT_BYTES)
+    found: Json = {key: _word(metadata[key]) for key in IDENTITY if key in metadata}
+    if "deletionTimestamp" in metadata:
+        found["deletionTimestamp"] = _word(metadata["deletionTimestamp"])
+    return _identified({"metadata": found})
+
+
+def _identified(body: Any) -> Json:
+    """The object, if it is one that can be told from others."""
+    metadata = body.get("metadata") if isinstance(body, dict) else None
+    known = metadata if isinstance(metadata, dict) else {}
+    texts = [known.get(key) for key in ("name", "uid", "resourceVersion")]
+    if not all(isinstance(text, str) and text for text in texts) or not str(texts[-1]).isdigit():
+        raise OutOfBounds("an object without name, uid or resourceVersion")
+    found: Json = body
+    return found
+
+
+def _word(raw: bytes) -> str:
+    found = json_within(raw, WORD_BYTES)
+    if not isinstance(found, str):
+        raise OutOfBounds("no text in metadata")
+    return found
+
+
+def some_object(raw: bytes) -> Json:
+    """An object of Kubernetes' own kinds, or its identity with `UNREAD`.
+
+    Raises:
+        OutOfBounds: not even that can be read.
+    """
+    try:
+        found = document(raw)
+    except OutOfBounds as error:
+        return sighting(raw) | {UNREAD: str(error)}
+    return _identified(found)
+
+
+def event(line: bytes, *, identity: bool = False) -> Json:
+    """A line of a watch: `type` and `object`; with `identity`, nothing else of the object is read.
+
+    Raises:
+        OutOfBounds: it cannot be told what happened to which object.
+    """
+    parts = json_members(line, OBJECT_BYTES)
+    kind, body = _word(parts.get("type", b"")), parts.get("object", b"")
+    if kind == "ERROR":
+        return {"type": kind, "object": document(body)}
+    if kind == "BOOKMARK":
+        metadata = json_members(json_members(body, OBJECT_BYTES).get("metadata", b"{}"), OBJECT_BYTES)
+        version = _word(metadata.get("resourceVersion", b""))
+        return {"type": kind, "object": {"metadata": {"resourceVersion": version}}}
+    return {"type": kind, "object": sighting(body) if identity else some_object(body)}
+
+
+def page(raw: bytes, *, identity: bool = False) -> tuple[Iterator[Json], Json]:
+    """The objects of a page of a list, and the list's own metadata.
+
+    Raises:
+        OutOfBounds: it is no list. An object without an identity is left out.
+    """
+    if not identity and len(raw) <= WHOLE_BYTES:
+        try:
+            whole = json_within(raw, WHOLE_BYTES, depth=DEPTH, values=VALUES)
+            return _each(whole["items"] or [], _identified), whole["metadata"]
+        except (OutOfBounds, KeyError, TypeError):
+            pass
+    parts = json_members(raw, PAGE_BYTES)
+    metadata = document(parts.get("metadata", b"{}"))
+    texts = [] if parts.get("items", b"null") == b"null" else json_elements(parts["items"], PAGE_BYTES)
+    return _each(texts, sighting if identity else some_object), metadata
+
+
+def _each(items: list[Any], read: Callable[[Any], Json]) -> Iterator[Json]:
+    for item in items:
+        try:
+            yield read(item)
+        except OutOfBounds:
+            continue
+
+
+def job(raw: bytes) -> Json:
+    """A custom resource: whole, or without the blocks of its spec that are out of bounds.
+
+    Then `UNREAD` names each of them, and says why and what to write.
+
+    Raises:
+        OutOfBounds: it cannot be told what object it is.
+    """
+    parts = json_members(raw, OBJECT_BYTES)
+    metadata = {
+        key: json_within(text, SPEC_BYTES, values=BLOCK_VALUES)
+        for key, text in json_members(parts.get("metadata", b"{}"), OBJECT_BYTES).items()
+        if key != "managedFields"
+    }
+    spec, troubles = _spec(parts.get("spec", b"{}"))
+    body: Json = {key: _word(parts[key]) for key in ("apiVersion", "kind") if key in parts}
+    body |= {"metadata": metadata, "spec": spec}
+    try:
+        body["status"] = json_within(parts.get("status", b"{}"), STATUS_BYTES, values=STATUS_VALUES)
+    except OutOfBounds as error:
+        body["status"] = {}
+        troubles.append(f"status: {error}; delete the job and make it again")
+    return body | ({UNREAD: "; ".join(troubles)} if troubles else {})
+
+
+def _spec(raw: bytes) -> tuple[Json, list[str]]:
+    try:
+        found = json_within(raw, SPEC_BYTES, values=SPEC_VALUES)
+    except OutOfBounds:
+        return _blocks(raw)
+    return (found, []) if isinstance(found, dict) else ({}, ["spec: must be an object"])
+
+
+def _blocks(raw: bytes) -> tuple[Json, list[str]]:
+    spec: Json = {}
+    troubles = []
+    for name, text in json_members(raw, OBJECT_BYTES).items():
+        try:
+            spec[name] = json_within(text, BLOCK_BYTES, values=BLOCK_VALUES)
+        except OutOfBounds as error:
+            troubles.append(f"{_culprit(f'spec.{name}', text)}: {error}; {SMALLER}")
+    return spec, troubles
+
+
+def _culprit(field: str, raw: bytes) -> str:
+    """The field of a block that is out of bounds by itself."""
+    for _ in range(FIELD_LEVELS - 1):
+        if field.rpartition(".")[2] in FREE_FORM:
+            break
+        try:
+            parts = json_members(raw, OBJECT_BYTES)
+        except OutOfBounds:
+            break
+        beyond = [name for name, text in parts.items() if not _is_within(text)]
+        if not beyond:
+            break
+        field, raw = f"{field}.{beyond[0]}", parts[beyond[0]]
+    return field
+
+
+def _is_within(raw: bytes) -> bool:
+    try:
+        json_within(raw, BLOCK_BYTES, values=BLOCK_VALUES)
+    except OutOfBounds:
+        return False
+    return True
+
+
+def slim(body: Json) -> Json:
+    """What is kept of an object: of what a job owns, no more than the planner reads."""
+    metadata = body["metadata"]
+    metadata.pop("managedFields", None)
+    if body["kind"] in names.PLURALS:
+        return body
+    metadata.pop("annotations", None)
+    if isinstance(labels := metadata.get("labels"), dict):
+        metadata["labels"] = {key: value for key, value in labels.items() if key.startswith(LABELS)}
+    spec = body.get("spec")
+    if not isinstance(spec, dict):
+        return body
+    if body["kind"] == "Pod":
+        body["spec"] = {key: spec[key] for key in ("nodeName",) if key in spec}
+        body["spec"]["containers"] = [
+            {key: container[key] for key in ("name", "resources") if key in container}
+            for container in spec.get("containers") or []
+        ]
+    else:
+        spec.pop("template", None)
+    return body

@@ -1,0 +1,229 @@
+"""The chart's policies on a real API server: who may make which pods, and who may write what of a job."""
+
+from __future__ import annotations
+
+import copy
+import json
+import subprocess
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import pytest
+from operator_rig import IMAGE, SMALL, Rig, wait
+
+from headway_api import names
+from headway_api.config import JobConfig
+from headway_sandbox.broker import pods
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+Json = dict[str, Any]
+
+
+class Cluster(Protocol):
+    """What these tests use of the cluster's fixture."""
+
+    def attempt(self, *arguments: str, input: str | None = None) -> subprocess.CompletedProcess[str]: ...
+
+
+@pytest.fixture(scope="module")
+def guarded(house: Rig) -> Iterator[Rig]:
+    """The namespace with the chart's policies on it, and an account that may make pods and Jobs."""
+    made = house.rendered("admission.yaml")
+    house.cluster.kubectl("apply", "-f", "-", input=made)
+    where = ("-n", house.namespace)
+    house.cluster.kubectl("create", "serviceaccount", "stranger", *where)
+    rights = ("--verb=create,get,update,patch", "--resource=pods,jobs.batch,deployments.apps")
+    house.cluster.kubectl("create", "role", "stranger", *where, *rights)
+    house.cluster.kubectl(
+        "create", "rolebinding", "stranger", *where, "--role=stranger",
+        f"--serviceaccount={house.namespace}:stranger",
+    )  # fmt: skip
+    try:
+        labelled = plain(house, "probe", {"headway.dev/job-uid": "x"})
+        wait("the policies to act", lambda: "labels of headway.dev/" in tried(house, "stranger", labelled))
+        yield house
+    finally:
+        house.cluster.kubectl("delete", "-f", "-", "--ignore-not-found", input=made)
+
+
+@pytest.fixture
+def rig(guarded: Rig) -> Iterator[Rig]:
+    """The same without jobs, before and after a test."""
+    guarded.scripts, guarded.settings = {}, {}
+    yield guarded
+    guarded.clean()
+
+
+def tried(rig: Rig, account: str, body: Json, *, verb: str = "create", options: tuple[str, ...] = ()) -> str:
+    """What the API server says to an account that applies an object and changes nothing; "" where it may."""
+    cluster: Cluster = rig.cluster  # type: ignore[assignment]
+    user = f"--as=system:serviceaccount:{rig.namespace}:{account}"
+    done = cluster.attempt(verb, "-f", "-", user, "--dry-run=server", *options, input=json.dumps(body))
+    return done.stderr if done.returncode else ""
+
+
+def plain(rig: Rig, name: str, labels: Json) -> Json:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": rig.namespace, "labels": labels},
+        "spec": {"containers": [{"name": "c", "image": IMAGE, "resources": SMALL}]},
+    }
+
+
+def sandbox(rig: Rig, job: str) -> Json:
+    """A pod exactly as the job's broker makes it."""
+    config = json.loads(rig.children(job)[f"ConfigMap/{job}-config"]["data"]["job.json"])
+    kind = pods.Kind(JobConfig.model_validate(config))
+    return pods.manifest(kind, pods.Platform({}, {}, []), f"{job}-sandbox-1")
+
+
+def changed(pod: Json, path: str, value: Any) -> Json:
+    """A copy with one field set; `path` has dots, and numbers for places in a list."""
+    made = copy.deepcopy(pod)
+    *parents, last = path.split(".")
+    place: Any = made
+    for key in parents:
+        place = place[int(key)] if isinstance(place, list) else place.setdefault(key, {})
+    place[last] = value
+    return made
+
+
+SECRET = [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "k"}}}]
+TAKEN_OVER = [
+    ("spec.volumes", [{"name": "root", "hostPath": {"path": "/"}}], "spec.volumes"),
+    ("spec.volumes", [{"name": "keys", "secret": {"secretName": "keys"}}], "spec.volumes"),
+    ("spec.volumes", [{"name": "t", "projected": {"sources": []}}], "spec.volumes"),
+    ("spec.serviceAccountName", "meek-coordinator", "spec.serviceAccountName"),
+    ("spec.automountServiceAccountToken", True, "spec.serviceAccountName"),
+    ("spec.hostNetwork", True, "spec: a sandbox has no share in its node"),
+    ("spec.hostPID", True, "spec: a sandbox has no share in its node"),
+    ("spec.containers.0.env", SECRET, "spec.containers"),
+    ("spec.containers.0.envFrom", [{"secretRef": {"name": "keys"}}], "spec.containers"),
+    ("spec.containers.0.securityContext", {"privileged": True}, "spec.securityContext"),
+    ("spec.securityContext", {"runAsUser": 0}, "spec.securityContext"),
+    ("metadata.ownerReferences", [], "metadata.ownerReferences"),
+    ("metadata.ownerReferences.0.name", "other", "metadata.ownerReferences"),
+    ("metadata.ownerReferences.0.uid", "someone-elses", "metadata.ownerReferences"),
+    ("metadata.labels", {}, "metadata.ownerReferences"),
+    ("metadata.labels", {"headway.dev/job-uid": "UID"}, "metadata.labels"),
+]
+
+
+def test_a_broker_makes_sandboxes_of_its_own_job_alone(rig: Rig) -> None:
+    rig.start()
+    rig.apply("meek")
+    rig.first_pods("meek")
+    own = sandbox(rig, "meek")
+    assert tried(rig, "meek-broker", own) == ""
+    for path, value, said in TAKEN_OVER:
+        if value == {"headway.dev/job-uid": "UID"}:
+            value = {"headway.dev/job-uid": rig.get("meek")["metadata"]["uid"]}
+        answer = tried(rig, "meek-broker", changed(own, path, value))
+        assert said in answer, f"{path}={value}: {answer or 'accepted'}"
+    assert "sandbox" in tried(rig, "meek-broker", plain(rig, "any", {}))
+
+
+def test_a_job_is_run_under_the_policies(rig: Rig) -> None:
+    restricted = "pod-security.kubernetes.io/enforce=restricted"
+    rig.cluster.kubectl("label", "namespace", rig.namespace, restricted)
+    rig.start()
+    rig.run("guarded")
+    assert tried(rig, "guarded-broker", sandbox(rig, "guarded")) == ""
+    rig.patch("guarded", {"rollout": {"replicas": 2}})
+    wait("two servers", lambda: len(rig.pods("guarded", "rollout")) == 2, explain=rig.log)
+    rig.delete("guarded")
+    rig.cluster.kubectl("label", "namespace", rig.namespace, restricted.replace("=restricted", "-"))
+    assert not rig.children("guarded")
+
+
+def workload(rig: Rig, api: str, kind: str, labels: Json) -> Json:
+    template = {
+        "metadata": {"labels": {"app": "x"} | labels},
+        "spec": plain(rig, "x", {})["spec"] | {"restartPolicy": "Never" if kind == "Job" else "Always"},
+    }
+    spec: Json = {"template": template}
+    if kind == "Deployment":
+        spec["selector"] = {"matchLabels": {"app": "x"}}
+    metadata = {"name": "x", "namespace": rig.namespace}
+    return {"apiVersion": api, "kind": kind, "metadata": metadata, "spec": spec}
+
+
+@pytest.mark.parametrize("label", ["headway.dev/job-uid", "headway.dev/anything"])
+def test_labels_of_the_platform_are_refused_to_others(rig: Rig, label: str) -> None:
+    refused = "labels of headway.dev/ are for pods of Headway's jobs; use another prefix"
+    for body in (
+        plain(rig, "x", {label: "y"}),
+        workload(rig, "batch/v1", "Job", {label: "y"}),
+        workload(rig, "apps/v1", "Deployment", {label: "y"}),
+    ):
+        assert refused in tried(rig, "stranger", body), body["kind"]
+
+
+def test_what_others_make_without_such_labels_is_theirs(rig: Rig) -> None:
+    labels = {"headway.development/x": "y", "app": "x"}
+    for body in (
+        plain(rig, "x", labels),
+        plain(rig, "x", {}),
+        workload(rig, "batch/v1", "Job", labels),
+        workload(rig, "apps/v1", "Deployment", labels),
+    ):
+        assert tried(rig, "stranger", body) == "", body["kind"]
+
+
+def test_a_coordinator_writes_the_status_of_its_own_job_alone(rig: Rig) -> None:
+    rig.start()
+    for name in ("mine", "other"):
+        rig.apply(name)
+        rig.first_pods(name)
+    options = ("--server-side", "--subresource=status", "--field-manager=headway-coordinator")
+    for name, said in (("mine", ""), ("other", "the job's own coordinator alone may write it")):
+        job = rig.job(name)
+        body = {key: job[key] for key in ("apiVersion", "kind", "metadata")} | {
+            "status": {"progress": {"step": 1}}
+        }
+        answer = tried(rig, "mine-coordinator", body, verb="apply", options=options)
+        assert said in answer
+        assert bool(answer) is bool(said)
+
+
+def nested(levels: int) -> Any:
+    value: Any = 1
+    for level in range(levels):
+        value = {"a": value} if (levels - level) % 2 else [value]
+    return value
+
+
+FREE = {
+    "spec.environment.config": lambda value: {
+        "environment": {"image": "i", "entrypoint": "a:B", "config": value}
+    },
+    "spec.learner.podTemplate": lambda value: {"learner": {"podTemplate": {"spec": {"affinity": value}}}},
+    "spec.rollout.podTemplate": lambda value: {"rollout": {"podTemplate": {"spec": {"affinity": value}}}},
+    "spec.environment.sandbox.podTemplate": lambda value: {
+        "environment": {
+            "image": "i",
+            "entrypoint": "a:B",
+            "sandbox": {"podTemplate": {"spec": {"affinity": value}}},
+        }
+    },
+}
+
+
+@pytest.mark.parametrize("field", FREE)
+def test_what_is_nested_too_deep_is_refused_at_apply(rig: Rig, field: str) -> None:
+    cluster: Cluster = rig.cluster  # type: ignore[assignment]
+    above = 0 if field.endswith("config") else 2
+    for levels, said in ((16, ""), (18, f"{field}: nested more than 16 levels deep"), (200, field)):
+        body = rig.job("nested", **FREE[field](nested(levels - above)))
+        done = cluster.attempt("create", "-f", "-", "--dry-run=server", input=json.dumps(body))
+        assert (said in done.stderr and bool(said)) is bool(done.returncode), done.stderr
+        assert bool(done.returncode) is bool(said), f"{levels}: {done.stderr}"
+
+
+def test_names_of_the_accounts_are_those_that_the_policies_know() -> None:
+    """They are written in the chart by hand."""
+    assert names.child("job", names.BROKER) == "job-broker"
+    assert names.child(names.stem(names.EVAL_KIND, "job"), names.COORDINATOR) == "job-eval-coordinator"
+    assert names.child("job", names.SANDBOX) == "job-sandbox"

@@ -1,0 +1,163 @@
+"""Objects that a stranger made: each harms itself alone, on a real API server with a running operator."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import Any
+
+import pytest
+from operator_rig import IMAGE, SMALL, Rig, wait
+
+from headway_api import names
+from headway_api.exits import PERMANENT
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+Json = dict[str, Any]
+RESIDENT_MIB = 256
+"""Half of what the chart gives the operator."""
+
+
+def put(rig: Rig, name: str, config: str) -> None:
+    """A job whose `environment.config` is a JSON text that no writer of Python could make."""
+    body = json.dumps(rig.job(name)).replace('"entrypoint"', f'"config": {config}, "entrypoint"')
+    rig.cluster.kubectl("create", "-f", "-", input=body)
+
+
+def deep(levels: int) -> str:
+    return '{"a":' * levels + "1" + "}" * levels
+
+
+def accepted(rig: Rig, name: str) -> Json:
+    """The condition of a job that Python's own reader may not be able to read."""
+    path = "jsonpath={.status.conditions}"
+    text = rig.cluster.kubectl("get", rig.resource, name, "-n", rig.namespace, "-o", path)
+    return next((item for item in json.loads(text or "[]") if item["type"] == "Accepted"), {})
+
+
+def resident(process: subprocess.Popen[bytes]) -> float:
+    """Most MiB that a process had in memory."""
+    with open(f"/proc/{process.pid}/status") as file:
+        (line,) = [line for line in file if line.startswith("VmHWM")]
+    return int(line.split()[1]) / 1024
+
+
+def test_a_deep_job_is_refused_and_the_others_run(rig: Rig) -> None:
+    """Before and after the operator starts, and by whichever way it sees it."""
+    put(rig, "deep-before", deep(1200))
+    process = rig.start()
+    rig.run("neighbour")
+    for levels in (17, 40, 1200, 5000, 9900):
+        put(rig, f"deep-{levels}", deep(levels))
+    for name in ("deep-before", "deep-17", "deep-40", "deep-1200", "deep-5000", "deep-9900"):
+        told = wait(
+            f"{name} to be refused",
+            lambda name=name: accepted(rig, name),
+            explain=rig.log,
+        )
+        assert (told["status"], told["reason"]) == ("False", "InvalidSpec")
+        assert told["message"].startswith("spec.environment.config: nested more than ")
+        assert told["message"].endswith("write it smaller and flatter")
+    rig.run("later")
+    assert process.poll() is None
+    assert rig.state("neighbour") == "Training"
+    assert rig.metric('headway_operator_reconcile_errors_total{reason="Unreadable"}') > 0
+    assert rig.metric('headway_operator_reconcile_errors_total{reason="Bug"}') == 0
+    rig.stop()
+    again = rig.start()
+    wait("the next operator to lead", rig.leads, explain=rig.log)
+    rig.patch("later", {"suspend": True})
+    rig.wait_true("later", "Suspended")
+    assert again.poll() is None
+
+
+def test_a_job_that_was_deep_runs_once_it_is_mended(rig: Rig) -> None:
+    rig.start()
+    put(rig, "mended", deep(1200))
+    wait("the refusal", lambda: accepted(rig, "mended"), explain=rig.log)
+    # `environment` is immutable while a job exists.
+    rig.delete("mended")
+    rig.run("mended")
+
+
+def test_fat_jobs_fill_no_memory(rig: Rig) -> None:
+    process = rig.start()
+    rig.run("neighbour")
+    fat = '{"list":[' + "{}," * 400_000 + "{}]}"
+    for number in range(6):
+        put(rig, f"fat-{number}", fat)
+    for number in range(6):
+        told = wait("each to be refused", lambda n=number: accepted(rig, f"fat-{n}"), explain=rig.log)
+        assert told["status"] == "False"
+        assert told["message"].startswith("spec.environment.config: more than ")
+    rig.run("later")
+    assert resident(process) < RESIDENT_MIB, "RSS at its highest, in MiB"
+    assert process.poll() is None
+
+
+def foreign(rig: Rig, name: str, job: str, role: str, **metadata: Any) -> Json:
+    """A pod with the labels of a job that nobody of the job's made, which ends with a reason of its own."""
+    uid = rig.get(job)["metadata"]["uid"]
+    words = json.dumps({"reason": "AttackersChoice", "message": "x", "field": "spec.model"})
+    script = f"echo '{words}' > /dev/termination-log; exit {PERMANENT}"
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": rig.namespace,
+            "labels": names.job_labels(names.TRAINING_KIND, job, uid, role),
+        }
+        | metadata,
+        "spec": {
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": 0,
+            "containers": [
+                {"name": role, "image": IMAGE, "command": ["/bin/sh", "-c", script], "resources": SMALL}
+            ],
+        },
+    }
+
+
+def test_a_foreign_pod_neither_fails_nor_holds_a_job(rig: Rig) -> None:
+    rig.start()
+    rig.run("victim")
+    elsewhere = f"{rig.namespace}-thief"
+    rig.cluster.kubectl("create", "namespace", elsewhere)
+    held = {"finalizers": ["attacker.example/stay"]}
+    try:
+        for body in (
+            foreign(rig, "thief", "victim", "learner", **held),
+            foreign(rig, "far-thief", "victim", "learner", namespace=elsewhere, **held),
+        ):
+            rig.cluster.kubectl("create", "-f", "-", input=json.dumps(body))
+            where = body["metadata"]["namespace"]
+            target = (f"pod/{body['metadata']['name']}", "-n", where)
+            phase = "--for=jsonpath={.status.phase}=Failed"
+            rig.cluster.kubectl("wait", *target, phase, "--timeout=60s")
+        # It was seen: what comes after it has been carried out.
+        rig.patch("victim", {"rollout": {"replicas": 2}})
+        wait("two servers", lambda: len(rig.pods("victim", "rollout")) == 2, explain=rig.log)
+        assert rig.condition("victim", "Failed") == {}
+        rig.delete("victim", "--wait=false")
+        wait("the victim to be gone", lambda: not rig.exists("victim"), explain=rig.log)
+        assert "Pod/thief" in rig.children("victim"), "a foreign pod was deleted"
+    finally:
+        off = '{"metadata":{"finalizers":null}}'
+        for name, where in (("thief", rig.namespace), ("far-thief", elsewhere)):
+            rig.cluster.kubectl("patch", "pod", name, "-n", where, "--type=merge", "-p", off)
+            rig.cluster.kubectl("delete", "pod", name, "-n", where, "--force", "--ignore-not-found")
+        rig.cluster.kubectl("delete", "namespace", elsewhere, "--wait=false")
+
+
+@pytest.mark.parametrize("reason", ["not a reason", "x" * 500, "\\u202e"])
+def test_a_process_with_an_odd_last_word_fails_its_job(rig: Rig, reason: str) -> None:
+    words = f'{{"reason": "{reason}", "message": "odd", "field": "spec.model"}}'
+    rig.scripts = {"coordinator": f"echo '{words}' > /dev/termination-log; exit {PERMANENT}"}
+    rig.start()
+    rig.apply("odd")
+    told = rig.wait_true("odd", "Failed")
+    assert told["reason"] == "ProcessFailed"
+    assert told["message"] == "spec.model: odd"
+    assert rig.metric('headway_operator_reconcile_errors_total{reason="Bug"}') == 0

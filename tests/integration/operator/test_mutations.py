@@ -1,0 +1,194 @@
+"""Mutations of valid custom resources against the real API server and a running operator.
+
+HOSTILE_COUNT says how many, HOSTILE_SEED which; a failure prints the seed and the manifest.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from kubernetes import config
+from mutations import mutated
+from operator_rig import API_GROUP, Rig, wait
+
+from headway_api import names
+from headway_operator import wire
+
+COUNT = int(os.environ.get("HOSTILE_COUNT", "60"))
+SEED = int(os.environ.get("HOSTILE_SEED", str(time.time_ns() % 2**32)))
+TOGETHER = 10
+"""Mutations that exist at the same time; then a neighbour is changed."""
+LATE_SECONDS = 5.0
+"""A neighbour that is reconciled later is counted, and printed."""
+FAR_TOO_LATE_SECONDS = 60.0
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.hostile,
+    pytest.mark.timeout(300 + 2 * COUNT),
+]
+
+Json = dict[str, Any]
+FIELD = re.compile(r"\b(spec|metadata|status|kind|apiVersion)\b")
+
+
+class Writer:
+    """Makes jobs out of any text, over one connection that is kept."""
+
+    def __init__(self, rig: Rig) -> None:
+        self._rig = rig
+        self._client: Any = config.new_client_from_config(str(rig.cluster.kubeconfig))
+
+    def send(self, method: str, resource: str, name: str = "", text: str | None = None) -> tuple[int, Json]:
+        """The code and the document of the API server's answer."""
+        path = f"/{API_GROUP}/namespaces/{self._rig.namespace}/{resource}/{name}".rstrip("/")
+        # A warning for each unknown field is a header each, and Python reads a hundred headers.
+        path += "?fieldValidation=Ignore"
+        content = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        answer = self._client.rest_client.pool_manager.request(
+            method,
+            self._client.configuration.host + path,
+            body=text,
+            headers={"Content-Type": content},
+            timeout=30,
+        )
+        return answer.status, json.loads(answer.data) if answer.status >= 400 else {}
+
+    def told(self, resource: str, name: str) -> Json:
+        """What the operator says first of a job, which Python's own reader may not be able to read."""
+        path = f"/{API_GROUP}/namespaces/{self._rig.namespace}/{resource}/{name}"
+        answer = self._client.rest_client.pool_manager.request("GET", self._client.configuration.host + path)
+        body = wire.job(answer.data)
+        found = {item["type"]: item for item in body.get("status", {}).get("conditions", [])}
+        return found.get("Accepted") or found.get("CandidatesResolved") or {}
+
+    def held(self, resource: str, name: str) -> bool:
+        """Whether the operator holds a job; others may."""
+        path = f"/{API_GROUP}/namespaces/{self._rig.namespace}/{resource}/{name}"
+        answer = self._client.rest_client.pool_manager.request("GET", self._client.configuration.host + path)
+        finalizers = wire.job(answer.data)["metadata"].get("finalizers", []) if answer.status == 200 else []
+        return names.FINALIZER_TEARDOWN in finalizers
+
+
+def manifests(rig: Rig) -> list[Json]:
+    """Valid jobs of both kinds. They are suspended: what is tried is the operator, not the node."""
+    template = {
+        "metadata": {"labels": {"a": "b"}},
+        "spec": {"tolerations": [{"key": "gpu", "operator": "Exists"}]},
+    }
+    more: Json = {
+        "suspend": True,
+        "agent": {"builtin": {"maxTurns": 4}},
+        "reward": {"range": [0, 1]},
+        "activeDeadlineSeconds": 3600,
+        "rollout": {
+            "replicas": 1,
+            "podTemplate": template,
+            "resources": {"limits": {"memory": "1Gi", "cpu": 1}},
+        },
+    }
+    training = rig.job("x", **more, learner={"nodes": 1, "podTemplate": template}, schedule={"maxSteps": 3})
+    evaluation = rig.evaluations.job("x", **more)
+    for body in (training, evaluation):
+        body["spec"]["environment"]["config"] = {"limits": {"a": [1, 2, {"b": None}]}, "name": "x"}
+    return [training, evaluation]
+
+
+@pytest.fixture
+def neighbour(rig: Rig) -> Iterator[Rig]:
+    """An operator, and a job of somebody else that it looks after."""
+    rig.start()
+    wait("a leader", rig.leads, explain=rig.log)
+    rig.apply("neighbour", suspend=True)
+    wait("the neighbour", lambda: rig.condition("neighbour", "Accepted"), explain=rig.log)
+    return rig
+
+
+def seen_after(rig: Rig, change: int) -> float:
+    """Seconds until the operator has seen a change of the neighbour."""
+    begun = time.monotonic()
+    rig.patch("neighbour", {"rollout": {"replicas": 1 + change % 2}})
+    generation = rig.get("neighbour")["metadata"]["generation"]
+    wait(
+        "the neighbour's change to be seen",
+        lambda: rig.get("neighbour")["status"].get("observedGeneration") == generation,
+        deadline=FAR_TOO_LATE_SECONDS,
+        explain=rig.log,
+    )
+    return time.monotonic() - begun
+
+
+def explains(said: Json) -> bool:
+    """Whether a refusal of the API server names the field, or says where in the text the fault is."""
+    causes = (said.get("details") or {}).get("causes") or []
+    text = str(said.get("message", ""))
+    named = any(cause.get("field") for cause in causes) or FIELD.search(text) is not None
+    return bool(text) and (named or "json" in text.lower() or "decod" in text or "too large" in text)
+
+
+def judged(rig: Rig, writer: Writer, body: Json) -> str:
+    """What is wrong with how the operator took a job that the API server has; nothing if all is well."""
+    resource, name = names.PLURALS[body["kind"]], body["metadata"]["name"]
+    told = wait(f"the operator to judge {name}", lambda: writer.told(resource, name), explain=rig.log)
+    if told["status"] == "True" or told["type"] != "Accepted":
+        return ""
+    message = told["message"]
+    return "" if FIELD.search(message) and len(message) > 12 else f"a refusal that names no field: {message}"
+
+
+def test_no_mutation_harms_the_operator_or_a_neighbour(neighbour: Rig) -> None:
+    print(f"HOSTILE_SEED={SEED} HOSTILE_COUNT={COUNT}")
+    chance, valid, writer = random.Random(SEED), manifests(neighbour), Writer(neighbour)
+    process = neighbour._processes[-1]
+    waits: list[float] = []
+    taken: list[Json] = []
+    refused = accepted = 0
+    for number in range(COUNT):
+        base = json.loads(json.dumps(chance.choice(valid)))
+        base["metadata"]["name"] = f"m{number}"
+        text = mutated(chance, base)
+        where = f"HOSTILE_SEED={SEED}, mutation {number}: {text[:2000]}"
+        code, said = writer.send("POST", names.PLURALS[base["kind"]], text=text)
+        assert code < 500 or "etcdserver: request is too large" in str(said), f"{where}: {said}"
+        if code >= 400:
+            refused += 1
+            assert explains(said), f"{where}: {said}"
+        else:
+            accepted += 1
+            taken.append(base)
+        if number % TOGETHER == TOGETHER - 1 or number == COUNT - 1:
+            waits.append(seen_after(neighbour, number // TOGETHER))
+            for body in taken:
+                wrong = judged(neighbour, writer, body)
+                assert not wrong, f"HOSTILE_SEED={SEED}, {body['metadata']['name']}: {wrong}"
+            _assert_well(neighbour, process)
+            _remove(neighbour, writer, taken)
+            taken = []
+    late = sum(seconds > LATE_SECONDS for seconds in waits)
+    print(f"{refused} refused, {accepted} taken; a neighbour waited {max(waits):.1f} s, {late} times over 5")
+    assert refused
+    assert accepted
+
+
+def _assert_well(rig: Rig, process: subprocess.Popen[bytes]) -> None:
+    where = f"HOSTILE_SEED={SEED}"
+    assert process.poll() is None, f"{where}: the operator died: {rig.log()[-3000:]}"
+    assert rig.metric('headway_operator_reconcile_errors_total{reason="Bug"}') == 0, (
+        f"{where}: {rig.log()[-3000:]}"
+    )
+
+
+def _remove(rig: Rig, writer: Writer, bodies: list[Json]) -> None:
+    for body in bodies:
+        resource, name = names.PLURALS[body["kind"]], body["metadata"]["name"]
+        writer.send("DELETE", resource, name)
+        wait(f"{name} to be let go", lambda r=resource, n=name: not writer.held(r, n), explain=rig.log)
+        writer.send("PATCH", resource, name, '{"metadata":{"finalizers":null}}')

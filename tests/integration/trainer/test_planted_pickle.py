@@ -1,0 +1,52 @@
+"""What DeepSpeed reads back is data, whatever lies in a file: the second wall behind the signatures."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from headway_trainer.engine import DATA_ALONE, data_alone
+
+pytestmark = pytest.mark.integration
+
+
+class Planted:
+    """Whoever unpickles it makes a file."""
+
+    def __init__(self, mark: Path) -> None:
+        self._mark = mark
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self._mark),)
+
+
+def test_deepspeed_runs_nothing_that_lies_in_a_checkpoint(tmp_path: Path) -> None:
+    mark, file = tmp_path / "code ran", tmp_path / "state.pt"
+    torch.save({"module": Planted(mark)}, file)
+    with data_alone():
+        from deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine import TorchCheckpointEngine
+
+        with pytest.raises(pickle.UnpicklingError, match="Weights only load failed"):
+            TorchCheckpointEngine().load(str(file))
+    assert not mark.exists()
+    assert DATA_ALONE not in os.environ
+    TorchCheckpointEngine().load(str(file))
+    assert mark.exists(), "DeepSpeed by itself runs it"
+
+
+def test_an_enum_is_written_as_data(tmp_path: Path) -> None:
+    """Python 3.11 would write a call of getattr, which can reach anything."""
+    file = tmp_path / "state.pt"
+    with data_alone():
+        from deepspeed.runtime.zero.config import ZeroStageEnum
+
+        torch.save({"stage": ZeroStageEnum.weights}, file)
+        assert torch.load(file, weights_only=False) == {"stage": ZeroStageEnum.weights}
+    assert torch.serialization.get_unsafe_globals_in_checkpoint(str(file)) == [
+        "deepspeed.runtime.zero.config.ZeroStageEnum"
+    ]

@@ -1,0 +1,102 @@
+"""A job of which a part could not be read: it is refused by field, what runs goes on, no other is harmed."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from observed_cluster import PLATFORM, eval_job, job, running, stamp
+
+from headway_api import names
+from headway_operator import plan
+from headway_operator.plan.observed import Observed
+from headway_operator.plan.reading import parse_status
+from headway_operator.plan.subjects import subject_of
+from headway_operator.wire import UNREAD
+
+Json = dict[str, Any]
+WHY = "spec.environment.config: nested more than 32 levels deep; write it smaller and flatter"
+
+
+def unread(body: Json, *blocks: str) -> Json:
+    """The job as it is read without these blocks of its spec."""
+    spec = {key: value for key, value in body["spec"].items() if key not in blocks}
+    return copy.deepcopy(body | {"spec": spec, UNREAD: WHY})
+
+
+@pytest.mark.parametrize("make", [job, eval_job])
+def test_it_is_refused_with_the_field_and_the_fix(make: Any) -> None:
+    world = running()
+    made = plan.make(unread(make(), "environment"), PLATFORM, Observed(world.now))
+    assert made.wanted == ()
+    assert made.status is not None
+    (accepted,) = [known for known in made.status.conditions if known.type == "Accepted"]
+    assert (accepted.status, accepted.reason, accepted.message) == ("False", "InvalidSpec", WHY)
+    assert made.status.state == "Stalled"
+
+
+def test_what_runs_of_it_goes_on() -> None:
+    world = running()
+    world.body = unread(world.body, "environment")
+    made = world.carry_out()
+    assert (made.doomed, made.wanted) == ((), ())
+    assert world.told("Accepted")["message"] == WHY
+    assert not made.ending
+
+
+def test_it_can_be_suspended_and_deleted() -> None:
+    world = running()
+    world.body = unread(world.body, "environment")
+    world.body["spec"]["suspend"] = True
+    assert world.carry_out().doomed
+    world.deleted()
+    world.gone(*names.ROLES)
+    assert world.carry_out().doomed
+    world.carry_out()
+    assert not world.held
+
+
+def test_a_job_of_another_manager_is_left_alone() -> None:
+    body = unread(job(managedBy="acme.dev/other"), "environment")
+    assert plan.make(body, PLATFORM, Observed(running().now)) == plan.Plan()
+
+
+def test_a_job_that_waits_for_its_weights_says_so() -> None:
+    """An unreadable source is another job's fault, and ends no reconcile."""
+    world = running()
+    source = unread(job("refunds-0"), "model")
+    source["metadata"]["uid"] = "other"
+    source["status"] = {"conditions": [world.condition("Complete", True) | {"reason": "X"}]}
+    source["status"]["checkpoints"] = {"best": {"step": 3, "uri": "s3://b/3"}}
+    waits = eval_job(candidates=[{"name": "tuned", "checkpoint": {"job": "refunds-0"}}])
+    warm = job("warm", model={"base": "hf://Qwen/Qwen3-8B", "warmStart": {"job": "refunds-0"}})
+    for body in (waits, warm):
+        made = plan.make(body, PLATFORM, Observed(world.now, sources={"refunds-0": source}))
+        assert made.status is not None
+        text = " ".join(known.message for known in made.status.conditions)
+        assert "refunds-0" in text
+        assert "cannot be read" in text
+
+
+def test_a_status_that_cannot_be_read_is_read_in_part() -> None:
+    world = running()
+    world.body["status"] |= {"progress": {"step": "many"}, "preflight": [1]}
+    status = parse_status(subject_of(world.body).model, world.body)
+    assert status.conditions
+    assert status.progress is None
+    world.carry_out()
+    assert world.is_true("Accepted")
+
+
+@pytest.mark.parametrize("spec", [{}, {"candidates": [7]}, {"candidates": 7}, {"model": []}, {"model": None}])
+def test_a_spec_of_another_shape_waits_for_nobody(spec: Json) -> None:
+    for make in (job, eval_job):
+        assert plan.sources(make() | {"spec": spec}) == ()
+
+
+def test_its_labels_do_not_have_to_be_read() -> None:
+    body = unread(job(), "environment")
+    body["metadata"]["labels"] = {names.LABEL_JOB_NAME: 7}
+    body["metadata"]["deletionTimestamp"] = stamp(running().now)
+    assert plan.make(body, PLATFORM, Observed(running().now)).held is False

@@ -1,0 +1,151 @@
+"""Rotary embeddings whose factors depend on length: fixed when the model is loaded, as servers fix them.
+
+transformers chooses such factors anew for each micro-batch, by its longest row, so a row's log-probabilities
+would depend on its neighbours. vLLM chooses them once, by the context length that it starts with: longrope
+(Phi-3) takes its long factors where that is above the length of pretraining, dynamic NTK its first ones.
+docs/adr/0028 has the reasons.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+from headway_api.exits import JobError
+from headway_trainer.imports import lean
+
+DYNAMIC: Final = "dynamic"
+LONGROPE: Final = "longrope"
+DEPENDENT: Final = frozenset({DYNAMIC, LONGROPE})
+"""Kinds of transformers whose factors depend on length."""
+FIXED: Final = "fixed"
+"""Stands for the kind of an embedding whose factors are fixed: transformers changes those of `DEPENDENT`."""
+OF_OTHERS: Final = frozenset({"alpha", "max_trained_positions"})
+"""Parameters of dynamic NTK that vLLM heeds and transformers does not."""
+TOLERANCE: Final = 1e-4
+"""Largest difference of a sine that rounding makes at a few thousand positions in float32."""
+FIELD: Final = "spec.model.contextLength"
+
+
+def fix(model: nn.Module, context_length: int | None) -> None:
+    """Have the factors of every rotary embedding of `model` be those of its servers, whatever rows come.
+
+    Args:
+        model: on the CPU, with its weights.
+        context_length: what rollout servers are told; None: nothing.
+
+    Raises:
+        JobError: `RopeDependsOnLength`: an embedding does not let itself be fixed, or servers read it
+            otherwise.
+    """
+    for module in model.modules():
+        for layer_type, kind in _kinds(module):
+            if kind in DEPENDENT:
+                _fix(module, layer_type, kind, context_length)
+
+
+def proof_length(model: nn.Module, most: int) -> int:
+    """Tokens of a row that is longer than what factors depend on, where there is such a length up to `most`;
+    0 where there is none."""
+    found = [
+        length + 1
+        for module in model.modules()
+        for layer_type, kind in _kinds(module)
+        if kind == FIXED and (length := _boundary(module.config, layer_type)) < most
+    ]
+    return max(found, default=0)
+
+
+def _kinds(module: nn.Module) -> Iterator[tuple[str | None, str]]:
+    """Kinds of a module's factors, by kind of layer; nothing of a module that is no rotary embedding."""
+    found = getattr(module, "rope_type", None)
+    if isinstance(found, str):
+        yield None, found
+    elif isinstance(found, dict):
+        yield from found.items()
+
+
+def _parameters(config: Any, layer_type: str | None) -> Mapping[str, Any]:
+    found = config.rope_parameters
+    parameters: Mapping[str, Any] = found if layer_type is None else found[layer_type]
+    return parameters
+
+
+def _boundary(config: Any, layer_type: str | None) -> int:
+    """The length up to which the model was pretrained, where factors change."""
+    return int(
+        _parameters(config, layer_type).get("original_max_position_embeddings")
+        or config.max_position_embeddings
+    )
+
+
+def _fix(module: Any, layer_type: str | None, kind: str, context_length: int | None) -> None:
+    config, parameters = module.config, _parameters(module.config, layer_type)
+    boundary = _boundary(config, layer_type)
+    # Told nothing, vLLM serves longrope up to what the configuration itself calls its original length.
+    own = int(getattr(config, "original_max_position_embeddings", None) or config.max_position_embeddings)
+    served = context_length or (own if kind == LONGROPE else config.max_position_embeddings)
+    if kind == DYNAMIC and (OF_OTHERS & parameters.keys() or served > boundary):
+        raise _refused(
+            module,
+            "servers read dynamic NTK otherwise than the learner beyond "
+            f"{boundary} tokens, or with {' or '.join(sorted(OF_OTHERS))}; set {FIELD} to at most "
+            f"{boundary}, and use a base model whose config.json has neither parameter",
+        )
+    with lean():
+        from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    length = served if kind == LONGROPE else None
+    frequencies, scale = ROPE_INIT_FUNCTIONS[kind](config, "cpu", seq_len=length, layer_type=layer_type)
+    if kind == LONGROPE:
+        scale = _served_scale(config, parameters, boundary, long=served > boundary)
+    prefix = "" if layer_type is None else f"{layer_type}_"
+    for name in (f"{prefix}inv_freq", f"{prefix}original_inv_freq"):
+        if hasattr(module, name):
+            setattr(module, name, frequencies.to(getattr(module, name).device))
+    setattr(module, f"{prefix}attention_scaling", scale)
+    module.rope_type = FIXED if layer_type is None else {**module.rope_type, layer_type: FIXED}
+    if (apart := _apart(module, layer_type, frequencies, scale, served)) > TOLERANCE:
+        raise _refused(
+            module,
+            f"it chooses factors anew for each batch (sines differ by {apart:.2g}); use another base model, "
+            f"or set {FIELD} to at most {boundary}",
+        )
+
+
+def _served_scale(config: Any, parameters: Mapping[str, Any], boundary: int, *, long: bool) -> float:
+    """By what vLLM multiplies sines and cosines of longrope; it heeds no `attention_factor`."""
+    given = parameters.get("long_mscale" if long else "short_mscale")
+    if given is not None:
+        return float(given)
+    ratio = config.max_position_embeddings / boundary
+    return 1.0 if ratio <= 1 else math.sqrt(1 + math.log(ratio) / math.log(boundary))
+
+
+def _apart(module: Any, layer_type: str | None, frequencies: Tensor, scale: float, served: int) -> float:
+    """How far cosines and sines are from those of fixed factors, for a short row and for the longest."""
+    found = []
+    # Positions that count in float32 as they stand; what depends on length looks at the last.
+    for positions in (torch.arange(min(8, served)), torch.tensor([0, 1, 2, 3, served - 1])):
+        angles = positions[:, None].float() * frequencies.cpu()
+        expected = torch.cat((angles, angles), -1)
+        with torch.no_grad():
+            kinds = {} if layer_type is None else {"layer_type": layer_type}
+            cos, sin = module(torch.zeros(1, 1), positions[None], **kinds)
+        found += [
+            (cos[0, :5] - expected.cos()[:5] * scale)[:4],
+            (sin[0, :5] - expected.sin()[:5] * scale)[:4],
+        ]
+    return max(float(difference.abs().max()) for difference in found)
+
+
+def _refused(module: nn.Module, why: str) -> JobError:
+    return JobError(
+        "RopeDependsOnLength",
+        f"the base model's rotary embedding ({type(module).__name__}) depends on length: {why}",
+        field="spec.model.base",
+    )
