@@ -44,6 +44,8 @@ LEARNER: Final = "learner"
 ROLLOUT: Final = "rollout"
 BROKER: Final = "broker"
 SANDBOX: Final = "sandbox"
+RUNNER: Final = "runner"
+"""The container of a sandbox pod that runs code on the model's behalf, beside that of the server."""
 SUITE_BROKER: Final = "suite-broker"
 """Component of the brokers of suites, which are brokers in all else: the job's own Service must not pick
 them."""
@@ -87,9 +89,13 @@ ENDPOINTS_DIR: Final = "/etc/headway-endpoints"
 """In the coordinator's pod: a folder for each endpoint candidate with a Secret, and in it the Secret's key
 TOKEN_KEY as a file. Without that Secret, or that key, the folder is empty until there is one."""
 EPISODE_DIR: Final = "/run/headway"
-"""The one folder a sandboxed agent may write to: a volume of its pod, whose root file system is read-only."""
+"""The one folder that code may write to which runs on the model's behalf: a volume of the container `runner`,
+whose root file system is read-only."""
 EPISODE_FILE: Final = f"{EPISODE_DIR}/episode.json"
 """In the sandbox pod of a sandboxed agent: its episode as JSON (`AgentRequest.episode`)."""
+RUNNER_DIR: Final = "/run/headway-runner"
+"""In a sandbox pod with a container `runner`: the folder of the socket at which the server awaits it."""
+RUNNER_SOCKET: Final = f"{RUNNER_DIR}/socket"
 CACHE_DIR: Final = "/var/cache/headway"
 """A writable emptyDir: downloaded models and adapters, HOME of the heavy libraries."""
 
@@ -120,6 +126,9 @@ ENV_ENVIRONMENT_CONFIG: Final = "HEADWAY_ENVIRONMENT_CONFIG"
 ENV_EPISODE_FILE: Final = "HEADWAY_EPISODE_FILE"
 """Of a sandboxed agent: the path of its episode file. Of the sandbox's server: where to write that file
 instead of at EPISODE_FILE, for running one without a pod."""
+
+ENV_RUNNER: Final = "HEADWAY_RUNNER"
+"""In a sandbox pod with a container that runs code: the path of the socket at which its server awaits it."""
 
 MAX_JOB_NAME: Final = 40
 """Longest job name: children's host names (`<job>-eval-coordinator-xxxxx`) must fit in 63 characters."""

@@ -6,8 +6,11 @@ Broker (`/v1`, the job's token):
     POST   /owners            OwnerClaim -> 204; leases of any other owner are released
     GET    /pool              PoolState
 Sandbox (the lease's own token, bound by the first `POST /lease`):
-    GET    /healthz           200 {"lease": str | null, "deadline": float | null}
-    POST   /lease             {"lease": str, "token": str, "deadline": float} -> 204 | 409 if bound to another
+    GET    /healthz           200 Health
+    POST   /lease             {"lease": str, "token": str, "deadline": float, "seconds": float} -> 204 | 409
+                              if bound to another; after 95 % of `seconds` (may be left out) an environment
+                              that has not returned is a Problem `EnvironmentHangs`, with file and line
+    POST   /proof             Challenge -> Proof | 409 if bound to nobody; asked without the token
     POST   /reset             ResetRequest -> ResetReply
     POST   /tool              ToolCall -> ToolReply
     POST   /agent             AgentRequest -> AgentState | 409 before the reset or after the finish; starts
@@ -28,6 +31,12 @@ from headway_api import bounds
 from headway_api.exits import CONDITION_REASON
 from headway_api.records import Record
 
+MAX_LEASE_NAME: Final = 200
+"""Characters of a lease's or an owner's name."""
+MAX_LEASE_SECONDS: Final = 86_400
+"""Longest lease: the most that `spec.environment.sandbox.deadlineSeconds` allows."""
+PROOF_PREFIX: Final = "headway-lease:"
+"""Before a challenge: what is signed with a token is signed for this purpose alone."""
 MAX_AGENT_WAIT: Final = 60
 """Seconds that one `POST /agent/wait` may take."""
 TURN_REWARDS_TOLERANCE: Final = 1e-6
@@ -64,11 +73,11 @@ class Problem(Record):
 class LeaseRequest(Record):
     """Ask for a sandbox pod that no episode has used."""
 
-    lease: str = Field(max_length=200)
+    lease: str = Field(min_length=1, max_length=MAX_LEASE_NAME)
     """The episode id: asking twice for one episode returns the same lease."""
-    owner: str
+    owner: str = Field(max_length=MAX_LEASE_NAME)
     """The coordinator process that asks; see `OwnerClaim`."""
-    deadline_seconds: float = Field(gt=0)
+    deadline_seconds: float = Field(gt=0, le=MAX_LEASE_SECONDS)
     """The pod destroys itself after this long, whatever happens to everyone else."""
 
 
@@ -89,7 +98,7 @@ NOT_OWNER: Final = "NotOwner"
 class OwnerClaim(Record):
     """A coordinator process announces itself; what its predecessor held is given back."""
 
-    owner: str
+    owner: str = Field(max_length=MAX_LEASE_NAME)
 
 
 class PoolState(Record):
@@ -100,6 +109,26 @@ class PoolState(Record):
     leased: int
     problem: Problem | None = None
     """Why pods do not become ready: the API's or the environment's own words."""
+
+
+class Health(Record):
+    """Who holds a sandbox, in its server's words; a broker believes a lease that is proved alone."""
+
+    lease: str | None = Field(min_length=1, max_length=MAX_LEASE_NAME)
+    deadline: float | None = Field(gt=0, allow_inf_nan=False)
+    """Unix time; None where the lease is."""
+
+
+class Challenge(Record):
+    """Show that you hold the token of your lease."""
+
+    challenge: str = Field(pattern="^[0-9a-f]{64}$")
+
+
+class Proof(Record):
+    """HMAC-SHA-256 of PROOF_PREFIX and the challenge, with the token, in hexadecimal."""
+
+    proof: str = Field(pattern="^[0-9a-f]{64}$")
 
 
 class ResetRequest(Record):

@@ -4,13 +4,20 @@ Importing `http.server` alone (email, html, urllib, datetime...) takes 45 ms of 
 an environment takes 26 ms, interpreter included, and that is paid once an episode. What is left out is
 refused, never guessed at: chunked bodies get 411, oversized ones 413, anything that is not HTTP gets 400
 and a closed connection.
+
+Whoever reaches the port may be anybody: in the pod, the model's own code. Before its token is known, a
+connection has a few seconds for a head of 16 KiB, and makes room for the next where there are many.
 """
 
 from __future__ import annotations
 
 import _thread
+import contextlib
 import json
 import socket
+import time
+
+from headway_sandbox import bounds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,14 +27,27 @@ if TYPE_CHECKING:
     Reply = tuple[int, dict[str, Any] | None]
     Handler = Callable[[str, str, str, dict[str, Any]], Reply]
     """(method, path, bearer token, JSON body) -> (status, JSON body)."""
+    Admit = Callable[[str, str, str], bool]
+    """(method, path, bearer token) -> whether the token is the lease's; a Refusal ends the connection."""
 
 MAX_HEAD = 16 * 1024
-MAX_BODY = 32 * 1024 * 1024
 IDLE_SECONDS = 300.0
-"""A connection that sends nothing for this long is closed."""
+"""A connection that begins no request for this long is closed."""
+HEAD_SECONDS = 10.0
+"""From the first byte of a head to its last."""
+BODY_SECONDS = 60.0
+SEND_SECONDS = 60.0
+DRAIN_SECONDS = 1.0
+DRAIN_PIECES = 64
+STRANGERS = 16
+"""Connections that have not shown the lease's token. One more, and the oldest of them is closed."""
+CONNECTIONS = 64
+"""Connections at once. One more is closed."""
+PAUSE_SECONDS = 0.05
+"""After a connection that could not be accepted, for want of descriptors."""
 REASONS = {200: "OK", 204: "No Content", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found",
            409: "Conflict", 411: "Length Required", 413: "Content Too Large",
-           500: "Internal Server Error"}  # fmt: skip
+           500: "Internal Server Error", 504: "Gateway Timeout"}  # fmt: skip
 
 
 class Refusal(Exception):
@@ -55,66 +75,155 @@ def listen(port: int) -> socket.socket:
     return socket.create_server(("", port), backlog=32)
 
 
-def serve(listener: socket.socket, handler: Handler) -> None:
-    """Answer for ever, one thread a connection, so that a slow tool does not hide `/healthz`."""
-    while True:
-        connection, _ = listener.accept()
-        connection.settimeout(IDLE_SECONDS)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        _thread.start_new_thread(converse, (connection, handler))
+class Served:
+    """The connections of one server."""
 
+    def __init__(self, handler: Handler, admit: Admit = lambda method, path, token: True) -> None:
+        self._handler = handler
+        self._admit = admit
+        self._open: set[socket.socket] = set()
+        self._strangers: dict[socket.socket, None] = {}
+        """In the order in which they came."""
+        self._asking: dict[int, socket.socket] = {}
+        """By the thread that carries out its request; who takes an entry out is the one to answer."""
 
-def converse(connection: socket.socket, handler: Handler) -> None:
-    """Answer one connection's requests until its peer leaves, falls silent or is not understood."""
-    pending = b""
-    with connection:
+    def serve(self, listener: socket.socket) -> None:
+        """Answer for ever, one thread a connection, so that a slow tool does not hide `/healthz`."""
         while True:
             try:
-                head, pending = read_head(connection, pending)
-                if not head:
-                    return
-                method, path, headers = parse_head(head)
-                body, pending = read_body(connection, pending, headers)
-            except Malformed as refusal:
-                connection.sendall(encode(refusal.status, refusal.problem, keep=False))
-                return
-            except OSError:  # the peer left in the middle of a request: nobody is there to be answered
-                return
-            keep = headers.get("connection", "").lower() != "close"
-            answer = encode(*answer_to(handler, method, path, headers, body), keep=keep)
-            try:
-                connection.sendall(answer)
-            except OSError:
-                return
-            if not keep:
-                return
+                connection, _ = listener.accept()
+            except OSError:  # no descriptor is left, or the peer has gone already
+                time.sleep(PAUSE_SECONDS)
+                continue
+            self._take_up(connection)
+
+    def answer_for(self, thread: int, refusal: Refusal) -> bool:
+        """Answer the request that `thread` carries out, and end its connection; whether there was one."""
+        connection = self._asking.pop(thread, None)
+        if connection is not None:
+            send(connection, encode(refusal.status, refusal.problem, keep=False))
+            end(connection)
+        return connection is not None
+
+    def _take_up(self, connection: socket.socket) -> None:
+        if len(self._open) >= CONNECTIONS:
+            connection.close()
+            return
+        if len(self._strangers) >= STRANGERS:
+            oldest = next(iter(self._strangers))
+            self._strangers.pop(oldest, None)
+            end(oldest)
+        self._open.add(connection)
+        self._strangers[connection] = None
+        try:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            _thread.start_new_thread(self._converse, (connection,))
+        except (OSError, RuntimeError):  # no thread is left
+            self._let_go(connection)
+
+    def _let_go(self, connection: socket.socket) -> None:
+        self._open.discard(connection)
+        self._strangers.pop(connection, None)
+        connection.close()
+
+    def _converse(self, connection: socket.socket) -> None:
+        """Answer one connection's requests until its peer leaves, falls silent or is not understood."""
+        pending, keep = b"", True
+        try:
+            while keep:
+                keep, pending = self._one(connection, pending)
+        except OSError:  # the peer left, or stopped, inside a request: nobody is there to be answered
+            pass
+        finally:
+            self._let_go(connection)
+
+    def _one(self, connection: socket.socket, pending: bytes) -> tuple[bool, bytes]:
+        """Answer one request; whether there may be another, and what of it has come."""
+        try:
+            head, pending = read_head(connection, pending)
+            if not head:
+                return False, b""
+            method, path, headers = parse_head(head)
+            scheme, _, token = headers.get("authorization", "").partition(" ")
+            token = token if scheme.lower() == "bearer" else ""
+            length = length_of(headers, bounds.BODIES.get(path, bounds.SMALL))
+            if self._admit(method, path, token):
+                self._strangers.pop(connection, None)
+            body, pending = read_body(connection, pending, headers, length)
+        except Refusal as refusal:
+            refuse(connection, encode(refusal.status, refusal.problem, keep=False))
+            return False, b""
+        keep = headers.get("connection", "").lower() != "close"
+        thread = _thread.get_ident()
+        self._asking[thread] = connection
+        answer = encode(*answer_to(self._handler, method, path, token, body), keep=keep)
+        if self._asking.pop(thread, None) is None:
+            return False, b""
+        send(connection, answer)
+        return keep, pending
 
 
-def answer_to(handler: Handler, method: str, path: str, headers: dict[str, str], body: bytes) -> Reply:
+def send(connection: socket.socket, answer: bytes) -> None:
+    """Send all of it, within `SEND_SECONDS`; a peer that does not read it is left."""
+    connection.settimeout(SEND_SECONDS)
+    with contextlib.suppress(OSError):
+        connection.sendall(answer)
+
+
+def refuse(connection: socket.socket, answer: bytes) -> None:
+    """Send it and read some of what still comes: closed with bytes unread, TCP would take the answer back."""
+    send(connection, answer)
+    deadline = time.monotonic() + DRAIN_SECONDS
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_WR)
+        for _ in range(DRAIN_PIECES):
+            if not received(connection, MAX_HEAD, deadline):
+                break
+
+
+def end(connection: socket.socket) -> None:
+    """Have the thread of a connection come to its end."""
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+def received(connection: socket.socket, most: int, deadline: float) -> bytes:
+    """What comes next, before `deadline` (`time.monotonic`); raises TimeoutError."""
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    connection.settimeout(left)
+    return connection.recv(most)
+
+
+def answer_to(handler: Handler, method: str, path: str, token: str, body: bytes) -> Reply:
     """Let the handler answer; a Refusal becomes its Problem."""
     try:
         try:
-            document = json.loads(body) if body else {}
+            document = bounds.parsed(body) if body else {}
         except ValueError as error:
             raise Refusal(400, "MalformedRequest", f"body is not JSON: {error}") from error
         if not isinstance(document, dict):
             raise Refusal(400, "MalformedRequest", "body is not a JSON object")
-        scheme, _, token = headers.get("authorization", "").partition(" ")
-        return handler(method, path, token if scheme.lower() == "bearer" else "", document)
+        return handler(method, path, token, document)
     except Refusal as refusal:
         return refusal.status, refusal.problem
 
 
 def read_head(connection: socket.socket, pending: bytes) -> tuple[bytes, bytes]:
     """Bytes up to the empty line, and what came behind it; empty where the peer closed between requests."""
-    while (end := pending.find(b"\r\n\r\n")) < 0:
+    deadline = time.monotonic() + (HEAD_SECONDS if pending else IDLE_SECONDS)
+    began = bool(pending)
+    while (end_of_head := pending.find(b"\r\n\r\n")) < 0:
         if len(pending) > MAX_HEAD:
             raise Malformed(400, f"request head above {MAX_HEAD} bytes")
-        received = connection.recv(65536)
-        if not received:
+        piece = received(connection, MAX_HEAD, deadline)
+        if not piece:
             return b"", b""
-        pending += received
-    return pending[:end], pending[end + 4 :]
+        if not began:
+            began, deadline = True, time.monotonic() + HEAD_SECONDS
+        pending += piece
+    return pending[:end_of_head], pending[end_of_head + 4 :]
 
 
 def parse_head(head: bytes) -> tuple[str, str, dict[str, str]]:
@@ -139,26 +248,34 @@ def is_framing(name: str) -> bool:
     return name.lower() in ("content-length", "transfer-encoding")
 
 
-def read_body(connection: socket.socket, pending: bytes, headers: dict[str, str]) -> tuple[bytes, bytes]:
-    """The body, and what came behind it."""
+def length_of(headers: dict[str, str], most: int) -> int:
+    """Bytes of the body that a head announces; `most` at most."""
     if "transfer-encoding" in headers:
         raise Malformed(411, "send a Content-Length; chunked bodies are not read")
     text = headers.get("content-length", "0")
-    if not (text.isascii() and text.isdigit()):
-        raise Malformed(400, "Content-Length is not a number")
+    if not (text.isascii() and text.isdigit() and len(text) <= 12):
+        raise Malformed(413 if text.isdigit() else 400, "Content-Length is no number of a body's bytes")
     length = int(text)
-    if length > MAX_BODY:
-        raise Malformed(413, f"body above {MAX_BODY} bytes")
+    if length > most:
+        raise Malformed(413, f"body above {most} bytes")
+    return length
+
+
+def read_body(
+    connection: socket.socket, pending: bytes, headers: dict[str, str], length: int
+) -> tuple[bytes, bytes]:
+    """The body, and what came behind it."""
     if headers.get("expect", "").lower() == "100-continue":
-        connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+        send(connection, b"HTTP/1.1 100 Continue\r\n\r\n")
     parts = [pending]
     have = len(pending)
+    deadline = time.monotonic() + BODY_SECONDS
     while have < length:
-        received = connection.recv(min(1 << 20, length - have))
-        if not received:
+        piece = received(connection, min(1 << 20, length - have), deadline)
+        if not piece:
             raise ConnectionResetError("peer closed inside a body")
-        parts.append(received)
-        have += len(received)
+        parts.append(piece)
+        have += len(piece)
     whole = b"".join(parts)
     return whole[:length], whole[length:]
 

@@ -4,6 +4,11 @@ Imports the environment named by `HEADWAY_ENTRYPOINT`, constructs it with `HEADW
 serves one episode (the sandbox part of `headway_api.sandbox_api`). An environment that does not import or
 refuses its configuration ends the process with exit code 42 and a termination message for the job's status.
 It runs as PID 1, where signals have no default action: SIGTERM ends it at once, so that a pod is gone fast.
+
+Before anything of the image is imported, the server makes itself unreadable and takes its variables away: a
+program that a tool starts is of the same user, and could otherwise read the lease's token and the state of
+the episode out of /proc. What runs code on the model's behalf belongs into the container `runner`, which is
+awaited here where the pod has one.
 """
 
 from __future__ import annotations
@@ -13,16 +18,18 @@ import os
 import signal
 import sys
 
+from headway_sandbox import process
 from headway_sandbox.environment import Environment
-from headway_sandbox.http import Refusal, listen, serve
-from headway_sandbox.session import ENTRYPOINT_FIELD, Session
+from headway_sandbox.faults import ENTRYPOINT_FIELD, described
+from headway_sandbox.http import Refusal, Served, listen
+from headway_sandbox.session import Session
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, MutableMapping
     from typing import Any, NoReturn
 
-    from headway_sandbox.http import Handler, Reply
+    from headway_sandbox.http import Admit, Handler, Reply
 
 PORT = 8080
 TERMINATION_FILE = "/dev/termination-log"
@@ -44,44 +51,62 @@ def load(entrypoint: str, config: Mapping[str, Any]) -> Environment:
     try:
         module = __import__(module_name, fromlist=[class_name])
         cls = getattr(module, class_name)
-    except Exception as error:
+    except BaseException as error:  # SystemExit too: an environment never ends its server
         raise NotImportable(f"{entrypoint} cannot be imported: {described(error)}") from error
     if not (isinstance(cls, type) and issubclass(cls, Environment)):
         raise NotImportable(f"{entrypoint} is not a subclass of headway_sandbox.environment.Environment")
     try:
         environment = cls(config)
         environment.tools()
-    except Exception as error:
+    except BaseException as error:
         raise NotImportable(f"{entrypoint} refused spec.environment.config: {described(error)}") from error
     return environment
 
 
-def described(error: Exception) -> str:
-    """An exception in one line."""
-    return f"{type(error).__name__}: {error}"
+OPEN_TO_ALL = {("GET", "/healthz"), ("POST", "/lease"), ("POST", "/proof")}
+"""What is asked without a lease's token."""
 
 
-def routes(session: Session) -> Handler:
-    """The sandbox API over one session."""
+def steps(session: Session) -> dict[str, Callable[[dict[str, Any]], dict[str, Any]]]:
+    """What the holder of the lease may ask for, by path."""
+    return {
+        "/reset": session.reset,
+        "/tool": session.call,
+        "/agent": session.start_agent,
+        "/agent/wait": session.wait_for_agent,
+        "/finish": session.finish,
+    }
 
-    def handle(method: str, path: str, token: str, body: dict[str, Any]) -> Reply:
-        if (method, path) == ("GET", "/healthz"):
-            return 200, session.health()
-        if (method, path) == ("POST", "/lease"):
-            session.bind(body)
-            return 204, None
-        steps = {
-            "/reset": session.reset,
-            "/tool": session.call,
-            "/agent": session.start_agent,
-            "/agent/wait": session.wait_for_agent,
-            "/finish": session.finish,
-        }
-        if method != "POST" or path not in steps:
+
+def admission(session: Session) -> Admit:
+    """Who is heard: decided by a request's head, before its body is read."""
+    known = steps(session).keys()
+
+    def admit(method: str, path: str, token: str) -> bool:
+        if (method, path) in OPEN_TO_ALL:
+            return session.knows(token)
+        if method != "POST" or path not in known:
             raise Refusal(404, "NotFound", f"there is no {method} {path}")
         if not session.knows(token):
             raise Refusal(401, "LeaseMismatch", "the token is not that of this sandbox's lease")
-        return 200, steps[path](body)
+        return True
+
+    return admit
+
+
+def routes(session: Session) -> Handler:
+    """The sandbox API over one session, for those who are admitted."""
+    known = steps(session)
+
+    def handle(method: str, path: str, token: str, body: dict[str, Any]) -> Reply:
+        if path == "/healthz":
+            return 200, session.health()
+        if path == "/lease":
+            session.bind(body)
+            return 204, None
+        if path == "/proof":
+            return 200, session.prove(body)
+        return 200, known[path](body)
 
     return handle
 
@@ -97,16 +122,28 @@ def leave(error: NotImportable) -> NoReturn:
     sys.exit(PERMANENT)
 
 
-def main(environ: Mapping[str, str] = os.environ) -> None:
+def main(environ: MutableMapping[str, str] = os.environ) -> None:
     """Serve until the pod is deleted or its lease runs out."""
+    process.hide()
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     signal.signal(signal.SIGINT, lambda *_: os._exit(0))
-    config = json.loads(environ.get("HEADWAY_ENVIRONMENT_CONFIG") or "{}")
+    config = json.loads(environ.pop("HEADWAY_ENVIRONMENT_CONFIG", "") or "{}")
+    entrypoint, port = environ.pop("HEADWAY_ENTRYPOINT"), int(environ.pop("HEADWAY_SANDBOX_PORT", PORT))
+    where = environ.pop("HEADWAY_RUNNER", "")
     try:
-        session = Session(lambda: load(environ["HEADWAY_ENTRYPOINT"], config))
+        if not where:
+            session = Session(lambda: load(entrypoint, config))
+        else:
+            from headway_sandbox import runner  # other pods start without what it imports
+
+            arrived = runner.awaited(where)
+            session = Session(lambda: load(entrypoint, config), runner.sweep)
+            arrived()
     except NotImportable as error:
         leave(error)
-    serve(listen(int(environ.get("HEADWAY_SANDBOX_PORT", PORT))), routes(session))
+    served = Served(routes(session), admission(session))
+    session.answer_for = served.answer_for
+    served.serve(listen(port))
 
 
 if __name__ == "__main__":

@@ -8,37 +8,62 @@ The documents are those of `headway_api.sandbox_api`, whose models need more tha
 from __future__ import annotations
 
 import _thread
+import contextlib
 import faulthandler
 import math
 import sys
 import time
-from hmac import compare_digest
+from hmac import compare_digest, digest
 
+from headway_sandbox import bounds
 from headway_sandbox.environment import Call, Reward, ToolError, Transcript
+from headway_sandbox.faults import ENTRYPOINT_FIELD, fault, place, stack
 from headway_sandbox.http import Refusal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from typing import Any
 
     from headway_sandbox.agent import Agent
     from headway_sandbox.environment import Environment
     from headway_sandbox.tools import Tool
 
-ENTRYPOINT_FIELD = "spec.environment.entrypoint"
+PROOF_PREFIX = "headway-lease:"
+"""Equal to `headway_api.sandbox_api.PROOF_PREFIX`."""
+CHALLENGE = 64
+"""Characters of a challenge."""
 MAX_AGENT_WAIT = 60
 """Equal to `headway_api.sandbox_api.MAX_AGENT_WAIT`."""
+HANG_SHARE = 0.95
+"""Of the episode's time, after which what still runs is told to hang: its coordinator still listens then."""
+HANG_SECONDS = 0.3
+"""What runs for less does not hang."""
+MOST_SECONDS = 1e6
+WATCH_SECONDS = 0.2
+END_SECONDS = 5.0
+"""How long an agent that was killed may take to be told ended."""
 TURN_REWARDS_TOLERANCE = 1e-6
 """Distance of their sum to the reward; equal to `headway_api.sandbox_api.TURN_REWARDS_TOLERANCE`."""
+
+
+class Running:
+    """What of the environment runs, in which thread and since when."""
+
+    __slots__ = ("since", "thread", "where")
+
+    def __init__(self, where: str) -> None:
+        self.where, self.thread, self.since = where, _thread.get_ident(), time.monotonic()
 
 
 class Session:
     """State of one episode. Tools and judgements run one at a time; `health` never waits for them."""
 
-    def __init__(self, create: Callable[[], Environment]) -> None:
+    def __init__(self, create: Callable[[], Environment], sweep: Callable[[], None] = lambda: None) -> None:
+        """`sweep` ends all that was run on the model's behalf; it raises where something is left."""
         self._environment = create()
-        self._busy = _thread.allocate_lock()
+        self._sweep = sweep
+        self._busy, self._binding = _thread.allocate_lock(), _thread.allocate_lock()
         self._lease: str | None = None
         self._token: str | None = None
         self._deadline: float | None = None
@@ -47,6 +72,9 @@ class Session:
         self._agent: Agent | None = None
         self._begun = False
         self._finished = False
+        self._running: Running | None = None
+        self.answer_for: Callable[[int, Refusal], bool] = lambda thread, refusal: False
+        """Answers the request that a thread carries out, in its place."""
 
     def health(self) -> dict[str, Any]:
         """Who holds this pod, and until when (Unix time)."""
@@ -58,12 +86,24 @@ class Session:
         At the deadline the C watchdog ends the process, even where a tool holds the interpreter for ever.
         """
         lease, token, deadline = text_in(body, "lease"), text_in(body, "token"), number_in(body, "deadline")
-        with self._busy:
+        seconds = number_in(body, "seconds") if "seconds" in body else math.inf
+        with self._binding:  # and not `_busy`: nobody who asks waits for a tool
             if self._lease is None:
                 self._lease, self._token, self._deadline = lease, token, deadline
                 faulthandler.dump_traceback_later(max(deadline - time.time(), 0.001), exit=True)
+                if seconds < MOST_SECONDS:
+                    _thread.start_new_thread(self._watch, (seconds,))
             elif not (self._lease == lease and self.knows(token)):
                 raise Refusal(409, "LeaseMismatch", f"this sandbox belongs to {self._lease}")
+
+    def prove(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Show a broker that has forgotten it that this pod's lease is one of the job's."""
+        challenge, token = text_in(body, "challenge"), self._token
+        if len(challenge) != CHALLENGE or challenge.strip("0123456789abcdef"):
+            raise Refusal(400, "MalformedRequest", f"challenge must be {CHALLENGE} hexadecimal digits")
+        if token is None:
+            raise Refusal(409, "NotLeased", "this sandbox belongs to nobody")
+        return {"proof": digest(token.encode(), f"{PROOF_PREFIX}{challenge}".encode(), "sha256").hex()}
 
     def knows(self, token: str) -> bool:
         """Whether `token` is that of the lease."""
@@ -78,15 +118,18 @@ class Session:
             if self._begun:
                 raise Refusal(409, "AlreadyReset", "a sandbox serves one episode; lease another")
             self._begun = True
-            try:
+            with self._judging("ResetFailed", "reset", self._environment.reset):
                 observation = self._environment.reset(row, seed)
                 offered = self._environment.tools() if observation.tools is None else observation.tools
-            except Refusal:  # in the environment's own words, with its own field
-                raise
-            except Exception as error:
-                raise fault("ResetFailed", "reset", error) from error
+                messages, tools = observation.messages, [tool.spec for tool in offered]
+                if len(messages) > bounds.MESSAGES or len(tools) > bounds.TOOLS:
+                    text = f"at most {bounds.MESSAGES} messages and {bounds.TOOLS} tools"
+                    raise bounds.NotGiven(f"more than is read: {text}")
+                answer = {"messages": messages, "tools": tools}
+                if (size := len(bounds.written(answer))) > bounds.ANSWER:
+                    raise bounds.NotGiven(f"{size} bytes, and the most is {bounds.ANSWER}")
             self._tools = {tool.name: tool for tool in offered}
-            return {"messages": observation.messages, "tools": [tool.spec for tool in offered]}
+            return answer
 
     def call(self, body: dict[str, Any]) -> dict[str, Any]:
         """Carry out one tool call of the model and write it down."""
@@ -96,14 +139,14 @@ class Session:
         with self._busy:
             self._require_open()
             failed = done = False
-            try:
-                if name not in self._tools:
-                    raise ToolError(f"there is no tool {name}; there are: {', '.join(self._tools)}")
-                content, done = self._tools[name](arguments)
-            except ToolError as error:
-                content, failed = f"error: {error}", True
-            except Exception as error:
-                raise fault("ToolFailed", f"tool {name}", error) from error
+            called, tool = bounds.shortened(name, bounds.NAME), self._tools.get(name)
+            with self._judging("ToolFailed", f"tool {called}", tool and tool.function):
+                try:
+                    if tool is None:
+                        raise ToolError(f"there is no tool {called}; there are: {', '.join(self._tools)}")
+                    content, done = tool(arguments)
+                except ToolError as error:
+                    content, failed = bounds.text(f"error: {error}"[: bounds.CONTENT]), True
             self._calls.append(Call(name, arguments, content, failed))
             return {"content": content, "done": done}
 
@@ -150,38 +193,86 @@ class Session:
             if not self._begun:
                 raise Refusal(409, "NotReset", "reset comes first")
             self._finished = True
-            if self._agent is not None:
-                self._agent.end()
-            transcript = Transcript(messages, tuple(self._calls), truncated, reported, parts, turns)
             try:
+                self._sweep()
+            except Exception as error:
+                raise Refusal(500, "RunnerLost", str(error)) from error
+            if self._agent is not None:
+                self._agent.wait(END_SECONDS)
+            transcript = Transcript(messages, tuple(self._calls), truncated, reported, parts, turns)
+            with self._judging("RewardFailed", "reward", self._environment.reward):
                 judged = self._environment.reward(transcript)
-                score = float(self._environment.score(transcript))
                 reward = judged if isinstance(judged, Reward) else Reward(judged)
                 value = float(reward.value)
-                metrics = {name: float(metric) for name, metric in reward.metrics.items()}
+                metrics = {str(name): float(metric) for name, metric in reward.metrics.items()}
                 of_turns = None if reward.turns is None else [float(each) for each in reward.turns]
-            except Exception as error:
-                raise fault("RewardFailed", "reward", error) from error
-        for name, number in {"reward": value, "score": score, **metrics}.items():
-            if not math.isfinite(number):
-                raise Refusal(
-                    500, "RewardNotFinite", f"{name} is {number}", field=ENTRYPOINT_FIELD, permanent=True
-                )
+            with self._judging("RewardFailed", "score", self._environment.score):
+                score = float(self._environment.score(transcript))
+        if (wrong := wrong_numbers(value, score, metrics)) is not None:
+            raise Refusal(500, *wrong, field=ENTRYPOINT_FIELD, permanent=True)
         # An agent that took no turn is judged as a whole: there is nothing to give the reward to.
         of_turns = of_turns if turns else None
         if of_turns is not None and (said := wrong_turns(of_turns, turns, value)):
             raise Refusal(500, "TurnRewardsWrong", said, field=ENTRYPOINT_FIELD, permanent=True)
         return {"reward": value, "score": score, "metrics": metrics, "turn_rewards": of_turns}
 
+    @contextlib.contextmanager
+    def _judging(self, reason: str, where: str, method: object) -> Iterator[None]:
+        """Around the environment's own code: what it raises is a fault that names it, and so is a standstill.
+
+        Also what is no Exception, such as SystemExit: it would end the thread, and nobody would be answered.
+        """
+        self._running = Running(where)
+        try:
+            yield
+        except Refusal:  # in the environment's own words, with its own field
+            raise
+        except BaseException as error:
+            raise fault(reason, where, error, method) from error
+        finally:
+            self._running = None
+
+    def _watch(self, seconds: float) -> None:
+        """Towards the end of an episode's time, answer for what does not return, and say where it stands.
+
+        Its thread cannot be ended, so this is the last that is heard of this sandbox.
+        """
+        ends = time.monotonic() + seconds
+        time.sleep(seconds * HANG_SHARE)
+        while time.monotonic() < ends:
+            running = self._running
+            if running is not None and time.monotonic() - running.since > HANG_SECONDS:
+                at = place(stack(sys._current_frames().get(running.thread)))
+                said = f"{running.where} has not returned by the end of the episode's time"
+                said += f": {at}" if at else ""
+                problem = Refusal(504, "EnvironmentHangs", said, field=ENTRYPOINT_FIELD)
+                if self.answer_for(running.thread, problem):
+                    print(f"EnvironmentHangs: {said}", file=sys.stderr, flush=True)
+            time.sleep(WATCH_SECONDS)
+
     def _require_open(self) -> None:
         if not self._begun or self._finished:
             raise Refusal(409, "EpisodeNotOpen", "tools and agents run between reset and finish")
 
 
-def fault(reason: str, where: str, error: Exception) -> Refusal:
-    """A bug of the environment: the traceback goes to the pod's log, the last line of it to whoever asked."""
-    sys.excepthook(type(error), error, error.__traceback__)
-    return Refusal(500, reason, f"{where} raised {type(error).__name__}: {error}", field=ENTRYPOINT_FIELD)
+def wrong_numbers(reward: float, score: float, metrics: Mapping[str, float]) -> tuple[str, str] | None:
+    """Reason and words of what is wrong with a judgement's numbers; None where nothing is."""
+    named = {"reward": (reward, bounds.SCORE), "score": (score, bounds.SCORE)}
+    named |= {f"metric {name}": (number, bounds.MAGNITUDE) for name, number in metrics.items()}
+    for name, (number, most) in named.items():
+        if not math.isfinite(number):
+            return "RewardNotFinite", f"{bounds.shortened(name, bounds.NAME)} is {number}"
+        if not bounds.within(number, most):
+            return (
+                "RewardOutOfBounds",
+                f"{bounds.shortened(name, bounds.NAME)} is {number:g}; beyond {most:g}",
+            )
+    if len(metrics) > bounds.METRICS:
+        return "RewardOutOfBounds", f"there are {len(metrics)} metrics; give {bounds.METRICS} at most"
+    if long := next((name for name in metrics if len(name) > bounds.NAME), None):
+        said = f"the metric {bounds.shortened(long, 50)} has a name of {len(long)} characters"
+        return "RewardOutOfBounds", f"{said}; give {bounds.NAME} at most"
+    return None
 
 
 def wrong_turns(rewards: list[float], turns: int, reward: float) -> str:
@@ -192,6 +283,8 @@ def wrong_turns(rewards: list[float], turns: int, reward: float) -> str:
         return f"the rewards of turns {rewards} are not all finite"
     if abs(sum(rewards) - reward) > TURN_REWARDS_TOLERANCE:
         return f"the rewards of turns add up to {sum(rewards):g}, and the reward is {reward:g}"
+    if not all(bounds.within(each, bounds.SCORE) for each in rewards):
+        return f"one of the rewards of turns is beyond {bounds.SCORE:g}"
     return ""
 
 
@@ -216,6 +309,6 @@ def is_list_of(value: object, *kinds: type) -> bool:
 def number_in(body: Mapping[str, Any], name: str) -> float:
     """A number member of a request."""
     value = body.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not bounds.within(value, math.inf):
         raise Refusal(400, "MalformedRequest", f"{name} must be a number")
     return float(value)

@@ -8,7 +8,7 @@ optional where it has a default. The first paragraph of the docstring is the too
 
 from __future__ import annotations
 
-import json
+from headway_sandbox import bounds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -81,12 +81,20 @@ class Tool:
                 raise ToolError(f"{name} must be of type {wanted}")
 
     def __call__(self, arguments: Mapping[str, Any]) -> tuple[str, bool]:
-        """Call it; the text the agent is shown, and whether the episode ends with it."""
+        """Call it; the text the agent is shown, and whether the episode ends with it.
+
+        Raises:
+            ToolError: the tool refuses the call, or its arguments do not fit.
+            NotGiven: what it returned is no JSON, or too much of it.
+        """
         self.check(arguments)
         result = self.function(**arguments)
         done = isinstance(result, Done)
         content = result.content if done else result
-        return (content if isinstance(content, str) else json.dumps(content)), done
+        text = content if isinstance(content, str) else bounds.written(content, finite=False)
+        if len(text) > bounds.CONTENT:
+            raise bounds.NotGiven(f"{len(text)} characters; show the agent {bounds.CONTENT} at most")
+        return bounds.text(text), done
 
 
 def tool(method: Method) -> Method:

@@ -108,7 +108,8 @@ def programmed(bench: Any, tmp_path_factory: pytest.TempPathFactory) -> Programm
     with applied(bench, "job-sandboxed.yaml", {"schedule": {"maxSteps": 6}}) as name:
         bench.wait_step(name, 1)
         with sandbox_in_use(bench.kube, name) as sandbox:
-            seen = look(bench.kube, sandbox.pod, targets(bench.kube, sandbox.pod["metadata"]["name"]))
+            around = targets(bench.kube, sandbox.pod["metadata"]["name"])
+            seen = look(bench.kube, sandbox.pod, around, names.RUNNER)
             [coordinator] = pods(bench.kube, name, "coordinator")
         bench.wait_condition(name, "Complete", deadline_s=400)
         episodes = trained(bench, name, tmp_path_factory.mktemp("run"))
@@ -132,3 +133,4 @@ def test_a_program_reaches_its_gateway_and_cannot_read_its_server(programmed: Pr
     assert not seen["resolves"]
     assert seen["readable"] == []
     assert seen["writable"] == [names.EPISODE_DIR]
+    assert seen["rights"]["Uid"] == "65533 65533 65533 65533", "the program's user, and not the server's"

@@ -76,6 +76,7 @@ class LeaseService:
             "HEADWAY_ENTRYPOINT": self.entrypoint,
             "HEADWAY_ENVIRONMENT_CONFIG": json.dumps(self.config),
             "HEADWAY_SANDBOX_PORT": str(port),
+            "HEADWAY_RUNNER": "child",
             # Sandboxes share this machine's files.
             "HEADWAY_EPISODE_FILE": str(self.episodes / f"{lease}.json"),
             "PYTHONPATH": os.pathsep.join([str(self.folder), *filter(None, [os.environ.get("PYTHONPATH")])]),

@@ -58,12 +58,15 @@ def pods(kube: Kube, job: str, role: str) -> list[dict[str, Any]]:
     return sorted(running, key=lambda p: str(p["metadata"]["creationTimestamp"]))
 
 
-def look(kube: Kube, pod: Mapping[str, Any], targets: Mapping[str, Target]) -> dict[str, Any]:
-    """What `pod_probe` says inside a pod; KubeError where the pod is gone."""
+def look(
+    kube: Kube, pod: Mapping[str, Any], targets: Mapping[str, Target], container: str | None = None
+) -> dict[str, Any]:
+    """What `pod_probe` says inside a pod, in its first container or a named one; KubeError if it is gone."""
     name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
     command = ("python3", "-", json.dumps(targets))
+    place = () if container is None else ("-c", container)
     found: dict[str, Any] = json.loads(
-        kube.run("exec", "-i", name, "-n", namespace, "--", *command, stdin=PROBE)
+        kube.run("exec", "-i", name, "-n", namespace, *place, "--", *command, stdin=PROBE)
     )
     return found
 

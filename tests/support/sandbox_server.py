@@ -12,8 +12,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from headway_api.names import ENV_EPISODE_FILE
+from headway_api.names import ENV_EPISODE_FILE, ENV_RUNNER
 from headway_api.sandbox_api import FinishRequest, ResetReply, ResetRequest, ToolCall, ToolReply
+from headway_sandbox.runner import CHILD
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = '''
@@ -64,9 +65,19 @@ class Counter(Environment):
 class Server:
     """A server, and what a coordinator asks of it."""
 
-    def __init__(self, folder: Path, entrypoint: str = "counter:Counter", *, user: int | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        entrypoint: str = "counter:Counter",
+        *,
+        user: int | None = None,
+        runner: str = CHILD,
+        work: Path | None = None,
+    ) -> None:
         (folder / "counter.py").write_text(ENVIRONMENT)
         self.folder = folder
+        self.beside: subprocess.Popen[bytes] | None = None
+        """Its runner, where that is no child of its own."""
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
@@ -75,7 +86,8 @@ class Server:
             "PYTHONPATH": f"{ROOT / 'sandbox'}:{folder}",
             "HEADWAY_ENTRYPOINT": entrypoint,
             "HEADWAY_SANDBOX_PORT": str(self.port),
-            ENV_EPISODE_FILE: str(folder / "episode.json"),
+            ENV_EPISODE_FILE: str((work or folder) / "episode.json"),
+            ENV_RUNNER: runner,
         }
         # -S: no site-packages, so that nothing but the standard library can be imported.
         command = [os.path.realpath(sys.executable), "-S", "-m", "headway_sandbox.server"]

@@ -55,6 +55,10 @@ class Sandbox(SpecModel):
     resources: Resources | None = None
     """Resources of one sandbox. Leave requests out, so that they equal limits and no episode is slowed by
     its neighbours. Absent: the operator's default."""
+    runs_code: bool = False
+    """Whether tools run code on the model's behalf. true: a second container, `runner`, runs it as another
+    user and out of reach of the server that judges; the environment asks it by `headway_sandbox.runner`.
+    It has the same limits. A `sandboxed` agent has it in any case."""
     reuse: Literal["Never"] = "Never"
     """Whether a sandbox serves another episode after its first. Never: nothing leaks from one episode
     into the next."""

@@ -7,7 +7,6 @@ broker does with it. Four calls on plain JSON are less code than the adapter aro
 
 from __future__ import annotations
 
-import json
 import os
 import ssl
 import time
@@ -17,9 +16,21 @@ from typing import Any
 
 import aiohttp
 
+from headway_api.bounds import KIB, MIB, OutOfBounds, json_within, shortened
+
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 CALL_SECONDS = 30.0
 WATCH_SECONDS = 240
+DEPTH = 64
+"""Levels of an object of the API; pods have about 20."""
+OBJECT = 4 * MIB
+"""Bytes of one object of the API server, which holds none above 3 MiB."""
+LIST = 256 * MIB
+"""Bytes of a list: of 4096 sandboxes, each of 64 KiB."""
+LIST_VALUES = 10_000_000
+REFUSAL = 64 * KIB
+WORDS = 1_000
+"""Characters of a refusal's message that are repeated."""
 TOKEN_SECONDS = 60.0
 """A projected token is rotated in place; it is read again after so long."""
 
@@ -106,7 +117,10 @@ class Pods:
     async def list(self, selector: str) -> tuple[list[Json], str]:
         """Pods with these labels, and the resource version to watch from."""
         answer = await self._call("GET", self._url, params={"labelSelector": selector})
-        return answer["items"], answer["metadata"]["resourceVersion"]
+        try:
+            return [dict(item) for item in answer["items"]], str(answer["metadata"]["resourceVersion"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ApiError(502, "OutOfBounds", "the API server's answer is no list of pods") from error
 
     async def watch(self, selector: str, version: str) -> AsyncIterator[tuple[str, Json]]:
         """Events after `version`, until the server ends the watch; bookmarks are passed on.
@@ -131,10 +145,9 @@ class Pods:
             async for chunk in response.content.iter_any():
                 *lines, buffer = (buffer + chunk).split(b"\n")
                 for line in lines:
-                    event = json.loads(line)
-                    if event["type"] == "ERROR":
-                        raise _error(event["object"])
-                    yield event["type"], event["object"]
+                    yield _event(line)
+                if len(buffer) > OBJECT:
+                    raise ApiError(502, "OutOfBounds", f"the API server sent an object above {OBJECT} bytes")
 
     async def _call(
         self, method: str, url: str, body: Json | None = None, params: Mapping[str, str] | None = None
@@ -150,20 +163,55 @@ class Pods:
             timeout=limit,
         ) as response:
             await _check(response)
-            return await response.json()
+            return _object(await _read(response, LIST), LIST, LIST_VALUES)
+
+
+def _event(line: bytes) -> tuple[str, Json]:
+    """Kind and object of one line of a watch; raises Gone, ApiError."""
+    event = _object(line, OBJECT)
+    kind, item = event.get("type"), event.get("object")
+    if not isinstance(kind, str) or not isinstance(item, dict):
+        raise ApiError(502, "OutOfBounds", "the API server sent an event without a type or an object")
+    if kind == "ERROR":
+        raise _error(item)
+    return kind, item
+
+
+def _object(text: bytes, most: int, values: int = LIST_VALUES) -> Json:
+    try:
+        document = json_within(text, most, depth=DEPTH, values=values)
+    except OutOfBounds as error:
+        raise ApiError(502, "OutOfBounds", f"the API server's answer: {error}") from error
+    if not isinstance(document, dict):
+        raise ApiError(502, "OutOfBounds", "the API server's answer is no object")
+    return document
+
+
+async def _read(response: aiohttp.ClientResponse, most: int) -> bytes:
+    """The body, or as much of it as shows that it is larger than `most`."""
+    content = bytearray()
+    async for chunk in response.content.iter_any():
+        content += chunk
+        if len(content) > most:
+            break
+    return bytes(content)
 
 
 async def _check(response: aiohttp.ClientResponse) -> None:
-    if response.status >= 300:
-        text = await response.text()
-        try:
-            document = json.loads(text)
-        except ValueError:
-            document = {"message": text[:500]}
-        raise _error({"code": response.status, **document})
+    if response.status < 300:
+        return
+    text = await _read(response, REFUSAL)
+    try:
+        document = _object(text, REFUSAL)
+    except ApiError:
+        document = {"message": text.decode(errors="replace")}
+    raise _error({**document, "code": response.status})
 
 
 def _error(status: Json) -> Exception:
-    if status.get("code") == 410:
-        return Gone(status.get("message", ""))
-    return ApiError(status.get("code", 500), status.get("reason", "Unknown"), status.get("message", ""))
+    message = shortened(str(status.get("message", "")), WORDS)
+    code = status.get("code")
+    if code == 410:
+        return Gone(message)
+    reason = shortened(str(status.get("reason") or "Unknown"), WORDS)
+    return ApiError(code if isinstance(code, int) else 500, reason, message)

@@ -8,8 +8,6 @@ same answer as the one before it.
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
 import logging
 import time
 from dataclasses import dataclass
@@ -18,6 +16,7 @@ import aiohttp
 
 from headway_api import logs
 from headway_api.sandbox_api import NOT_OWNER, Lease, LeaseRequest, Problem
+from headway_sandbox.broker import proof
 from headway_sandbox.broker.metrics import Metrics
 from headway_sandbox.broker.pool import Pod
 from headway_sandbox.broker.warm import WarmPool
@@ -64,7 +63,7 @@ class Leases:
         self._asking: dict[str, asyncio.Task[Held]] = {}
         self._asking_owner: dict[str, str] = {}
         self._owner: str | None = None
-        pool.subscribe(self._found, self._lost)
+        pool.subscribe(self._found, self._lost, self._token)
 
     async def run(self) -> None:
         """Destroy sandboxes whose lease has run out, for ever."""
@@ -123,10 +122,21 @@ class Leases:
         raise Refused(503, problem, 1.0)
 
     async def _bind(self, lease: str, held: Held) -> bool:
-        body = {"lease": lease, "token": self._token(lease, held.pod), "deadline": held.deadline}
+        body = {
+            "lease": lease,
+            "token": self._token(lease, held.pod),
+            "deadline": held.deadline,
+            "seconds": self._pool.episode_seconds,
+        }
         limit = aiohttp.ClientTimeout(total=BIND_SECONDS)
         try:
-            async with self._http.post(f"{held.pod.url}/lease", json=body, timeout=limit) as response:
+            async with self._http.post(
+                f"{held.pod.url}/lease",
+                json=body,
+                timeout=limit,
+                allow_redirects=False,
+                auto_decompress=False,
+            ) as response:
                 return response.status == 204
         except (aiohttp.ClientError, TimeoutError) as error:
             logs.event(_log, "bind-failed", level=logging.WARNING, pod=held.pod.name, error=str(error))
@@ -139,7 +149,7 @@ class Leases:
             task.exception()  # told to whoever still waits; nobody may be left
 
     def _token(self, lease: str, pod: Pod) -> str:
-        return hmac.new(self._secret, f"{pod.uid}/{lease}".encode(), hashlib.sha256).hexdigest()
+        return proof.token_of(self._secret, pod.uid, lease)
 
     def _document(self, lease: str, held: Held) -> Lease:
         return Lease(
@@ -169,7 +179,10 @@ class Leases:
             self._pool.destroy(held.pod, why)
 
     def _found(self, pod: Pod, lease: str, deadline: float) -> None:
-        self._held[lease] = Held(pod, None, deadline)
+        if lease in self._held:  # of two pods that were bound to it, the one that answered first is kept
+            self._pool.destroy(pod, "duplicate")
+        else:
+            self._held[lease] = Held(pod, None, deadline)
 
     def _lost(self, pod: Pod) -> None:
         for lease in [name for name, held in self._held.items() if held.pod is pod]:

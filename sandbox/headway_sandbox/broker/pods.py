@@ -1,8 +1,9 @@
 """What a sandbox pod looks like, and what its status says. Pure.
 
-Everything that costs the node time at each start and is not needed is left out: volumes (but for the one that
-a sandboxed agent writes to), probes, service links, a second container. What isolates the pod is laid over
-whatever a template says, and a container that a template adds has requests and limits too.
+Everything that costs the node time at each start and is not needed is left out: volumes, probes, service
+links, a second container. A pod that runs code on the model's behalf has that second container, `runner`: of
+another user, in a PID namespace of its own, with the one folder that may be written to. What isolates the pod
+is laid over whatever a template says, and a container that a template adds has requests and limits too.
 """
 
 from __future__ import annotations
@@ -23,7 +24,14 @@ IDLE_SECONDS: Final = 1800
 DEFAULT_RESOURCES: Final = {"cpu": "250m", "memory": "512Mi"}
 EPHEMERAL_STORAGE: Final = "256Mi"
 USER: Final = 65532
+RUNNER_USER: Final = 65533
+"""Of the container that runs code on the model's behalf: another than the server's."""
 AGENT_VOLUME: Final = "headway-agent"
+RUNNER_VOLUME: Final = "headway-runner"
+"""Holds the socket at which the server awaits its runner, which may only read it."""
+RUNNER_VOLUME_SIZE: Final = "1Mi"
+BESIDE_RUNNER: Final = {"cpu": "10m", "memory": "32Mi", "ephemeral-storage": "1Mi"}
+"""Requests of a server that has a runner beside it: the room asked for is the runner's."""
 
 Json = dict[str, Any]
 
@@ -44,9 +52,10 @@ class Kind:
         return next(each.environment for each in self.config.spec.suites if each.name == self.suite)
 
     @property
-    def runs_program(self) -> bool:
-        """Whether the episode's agent is a program beside the environment."""
-        return self.suite is not None or self.config.spec.agent.sandboxed is not None
+    def runs_code(self) -> bool:
+        """Whether code runs on the model's behalf: the episode's agent is a program, or a tool executes."""
+        program = self.suite is not None or self.config.spec.agent.sandboxed is not None
+        return program or self.environment.sandbox.runs_code
 
     @property
     def labels(self) -> dict[str, str]:
@@ -126,16 +135,39 @@ def _wanted(kind: Kind, platform: Platform) -> Json:
     if environment.image_pull_policy:
         container["imagePullPolicy"] = environment.image_pull_policy
     spec: Json = {"containers": [container]}
-    if kind.runs_program:
-        container["volumeMounts"] = [{"name": AGENT_VOLUME, "mountPath": names.EPISODE_DIR}]
-        limit = container["resources"]["limits"]["ephemeral-storage"]
-        spec["volumes"] = [{"name": AGENT_VOLUME, "emptyDir": {"sizeLimit": limit}}]
+    if kind.runs_code:
+        spec = _with_runner(container)
     if platform.image_pull_secrets:
         spec["imagePullSecrets"] = platform.image_pull_secrets
     if sandbox.runtime_class_name:
         spec["runtimeClassName"] = sandbox.runtime_class_name
     spec["activeDeadlineSeconds"] = IDLE_SECONDS + sandbox.deadline_seconds
     return spec
+
+
+def _with_runner(server: Json) -> Json:
+    """The server and, from the same image and with the same limits, the container that runs code."""
+    socket = {"name": names.ENV_RUNNER, "value": names.RUNNER_SOCKET}
+    at = {"name": RUNNER_VOLUME, "mountPath": names.RUNNER_DIR}
+    limits = server["resources"]["limits"]
+    runner: Json = {
+        **{key: server[key] for key in ("image", "imagePullPolicy", "resources") if key in server},
+        "name": names.RUNNER,
+        "command": ["python3", "-m", "headway_sandbox.runner"],
+        "env": [socket],
+        "volumeMounts": [{"name": AGENT_VOLUME, "mountPath": names.EPISODE_DIR}, {**at, "readOnly": True}],
+    }
+    beside = {
+        **server,
+        "env": [*server["env"], socket],
+        "resources": {"requests": {**BESIDE_RUNNER}, "limits": {**limits}},
+        "volumeMounts": [at],
+    }
+    volumes = [
+        {"name": AGENT_VOLUME, "emptyDir": {"sizeLimit": limits["ephemeral-storage"]}},
+        {"name": RUNNER_VOLUME, "emptyDir": {"sizeLimit": RUNNER_VOLUME_SIZE}},
+    ]
+    return {"containers": [beside, runner], "volumes": volumes}
 
 
 def resources(platform: Platform, wish: Json) -> Json:
@@ -166,6 +198,7 @@ def isolated(spec: Json, account: str) -> Json:
         "hostNetwork": False,
         "hostPID": False,
         "hostIPC": False,
+        "shareProcessNamespace": False,
         "terminationGracePeriodSeconds": 1,
         "dnsPolicy": "None",
         "dnsConfig": {"nameservers": ["127.0.0.1"]},
@@ -184,12 +217,20 @@ def isolated(spec: Json, account: str) -> Json:
 
 
 def _restricted(container: Json) -> Json:
-    context = {
+    context: Json = {
         "allowPrivilegeEscalation": False,
         "capabilities": {"drop": ["ALL"]},
         "readOnlyRootFilesystem": True,
     }
+    if container.get("name") == names.RUNNER:
+        context |= {"runAsUser": RUNNER_USER, "runAsGroup": RUNNER_USER}
     return {**container, "securityContext": context}
+
+
+def is_ours(pod: Json, kind: Kind) -> bool:
+    """Whether the job made a pod: its controller is the job, and labels alone say nothing."""
+    owners = pod.get("metadata", {}).get("ownerReferences") or []
+    return any(owner.get("controller") and owner.get("uid") == kind.config.uid for owner in owners)
 
 
 def address(pod: Json) -> str | None:
@@ -212,7 +253,8 @@ def ended(pod: Json) -> bool:
 def problem_of(pod: Json) -> Problem | None:
     """Why this pod is not serving, in the words of the environment, the kubelet or the scheduler."""
     status = pod.get("status", {})
-    for container in status.get("containerStatuses", []):
+    # The server's first: a runner ends with it, and has nothing to say then.
+    for container in sorted(status.get("containerStatuses", []), key=lambda c: c.get("name") != CONTAINER):
         state = container.get("state", {})
         if "terminated" in state:
             return _terminated(state["terminated"])

@@ -11,12 +11,17 @@ from aiohttp import web
 from prometheus_client import generate_latest
 from pydantic import BaseModel, ValidationError
 
+from headway_api.bounds import KIB, shortened
 from headway_api.sandbox_api import LeaseRequest, OwnerClaim, PoolState, Problem
 from headway_sandbox.broker.kube import WATCH_SECONDS
 from headway_sandbox.broker.leases import Leases, Refused
 from headway_sandbox.broker.metrics import Metrics
 from headway_sandbox.broker.warm import Impossible, WarmPool
 
+MOST_BODY = 16 * KIB
+"""Bytes of a request to the broker."""
+BODY_SECONDS = 10.0
+ERROR_CHARACTERS = 1_000
 SILENCE_SECONDS = WATCH_SECONDS + 120.0
 """An API server not heard of for so long (watches end sooner) means that this process is stuck."""
 
@@ -34,7 +39,7 @@ class Service:
 
     def app(self) -> web.Application:
         """The aiohttp application."""
-        app = web.Application(middlewares=[self._guard])
+        app = web.Application(middlewares=[self._guard], client_max_size=MOST_BODY)
         app.add_routes(
             [
                 web.post("/v1/leases", self._lease),
@@ -57,7 +62,14 @@ class Service:
         try:
             return await handler(request)
         except ValidationError as error:
-            return answer(400, Problem(reason="MalformedRequest", message=str(error), permanent=True))
+            message = shortened(str(error), ERROR_CHARACTERS)
+            return answer(400, Problem(reason="MalformedRequest", message=message, permanent=True))
+        except web.HTTPRequestEntityTooLarge:
+            message = f"the body is above {MOST_BODY} bytes"
+            return answer(413, Problem(reason="MalformedRequest", message=message, permanent=True))
+        except TimeoutError:
+            message = f"the body has not come within {BODY_SECONDS:g} s"
+            return answer(408, Problem(reason="MalformedRequest", message=message))
         except Impossible as error:
             return answer(409, error.problem)
         except Refused as error:
@@ -65,7 +77,7 @@ class Service:
             return answer(error.status, error.problem, headers)
 
     async def _lease(self, request: web.Request) -> web.Response:
-        asked = LeaseRequest.model_validate_json(await request.read())
+        asked = LeaseRequest.model_validate_json(await body_of(request))
         try:
             return answer(201, await self._leases.grant(asked))
         except asyncio.CancelledError:
@@ -81,7 +93,7 @@ class Service:
         return web.Response(status=204)
 
     async def _claim(self, request: web.Request) -> web.Response:
-        self._leases.claim(OwnerClaim.model_validate_json(await request.read()).owner)
+        self._leases.claim(OwnerClaim.model_validate_json(await body_of(request)).owner)
         return web.Response(status=204)
 
     async def _state(self, _: web.Request) -> web.Response:
@@ -103,6 +115,12 @@ class Service:
     async def _exposition(self, _: web.Request) -> web.Response:
         self._metrics.show(self._pool.counts())
         return web.Response(body=generate_latest(self._metrics.registry), content_type="text/plain")
+
+
+async def body_of(request: web.Request) -> bytes:
+    """The body, within bounds of size (the application's) and time; raises TimeoutError."""
+    async with asyncio.timeout(BODY_SECONDS):
+        return await request.read()
 
 
 def answer(status: int, document: BaseModel, headers: dict[str, str] | None = None) -> web.Response:

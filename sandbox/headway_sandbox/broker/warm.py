@@ -21,15 +21,17 @@ from typing import Any
 import aiohttp
 
 from headway_api import logs, names
-from headway_api.sandbox_api import Problem
-from headway_sandbox.broker import pods, pool
+from headway_api.bounds import shortened
+from headway_api.sandbox_api import Health, Problem
+from headway_sandbox.broker import pods, pool, reply
 from headway_sandbox.broker.kube import ApiError, Gone, Json, Pods
 from headway_sandbox.broker.metrics import Metrics
 from headway_sandbox.broker.pool import Pod, State
 
 GRACE_SECONDS = 1
-PROBE_SECONDS = 2.0
 PROBE_PAUSE_SECONDS = 0.05
+ERROR_CHARACTERS = 300
+"""Of what is wrong with an answer that are repeated."""
 IDLE_KEPT_SECONDS = 30.0
 """Ready pods beyond need are kept for so long: demand comes in waves."""
 DEMAND_SECONDS = 15.0
@@ -50,6 +52,8 @@ class Impossible(Exception):
 
 OnFound = Callable[[Pod, str, float], None]
 """A pod turns out to be leased already: (pod, lease, deadline in Unix time)."""
+TokenOf = Callable[[str, Pod], str]
+"""What a pod was told if the job has given it this lease: (lease, pod) -> token."""
 
 
 class WarmPool:
@@ -82,15 +86,16 @@ class WarmPool:
         self._deleting = asyncio.Semaphore(DELETES_AT_ONCE)
         self._found: OnFound = lambda pod, lease, deadline: None
         self._lost: Callable[[Pod], None] = lambda pod: None
+        self._token: TokenOf = lambda lease, pod: secrets.token_hex()
         self.problem: Problem | None = None
         self.listed = asyncio.Event()
         """Set when every pod that was there at the start has been asked who holds it."""
         self.last_contact = time.monotonic()
         """When the API server was last heard of."""
 
-    def subscribe(self, found: OnFound, lost: Callable[[Pod], None]) -> None:
-        """Who to tell of a pod found leased, and of a leased pod that is no more."""
-        self._found, self._lost = found, lost
+    def subscribe(self, found: OnFound, lost: Callable[[Pod], None], token: TokenOf) -> None:
+        """Who to tell of a pod found leased, and of a leased one that is no more; who knows the tokens."""
+        self._found, self._lost, self._token = found, lost, token
 
     async def run(self) -> None:
         """Follow the cluster and keep the pool at its size, for ever."""
@@ -100,6 +105,11 @@ class WarmPool:
             group.create_task(self._maintain())
 
     # what there is
+
+    @property
+    def episode_seconds(self) -> float:
+        """How long an episode may take, from its lease."""
+        return float(self._kind.config.spec.rollout.timeout_seconds)
 
     def counts(self) -> pool.Counts:
         """Pods by state, and who waits."""
@@ -259,8 +269,9 @@ class WarmPool:
                 pause = min(30.0, 2 * pause)
 
     async def _list(self) -> str:
-        items, version = await self._api.list(pods.selector(self._kind))
+        listed, version = await self._api.list(pods.selector(self._kind))
         self.last_contact = time.monotonic()
+        items = [item for item in listed if pods.is_ours(item, self._kind)]
         present = {item["metadata"]["name"] for item in items}
         self._leaving &= present
         for pod in list(self._pods.values()):
@@ -269,7 +280,7 @@ class WarmPool:
         probes = [task for item in items if (task := self._observe(item)) is not None]
         if not self.listed.is_set():
             if probes:
-                await asyncio.wait(probes, timeout=2 * PROBE_SECONDS)
+                await asyncio.wait(probes, timeout=2 * reply.PROBE_SECONDS)
             self.listed.set()
             self._wake.set()
         return version
@@ -280,6 +291,8 @@ class WarmPool:
             async for kind, item in self._api.watch(selector, version):
                 self.last_contact = time.monotonic()
                 version = item["metadata"]["resourceVersion"]
+                if kind != "BOOKMARK" and not pods.is_ours(item, self._kind):
+                    continue
                 if kind == "DELETED":
                     if pod := self._pods.get(item["metadata"]["name"]):
                         self._gone(pod)
@@ -331,23 +344,32 @@ class WarmPool:
 
     async def _probe(self, pod: Pod) -> None:
         """Ask a pod who holds it until it answers; the age limit on starting pods ends this."""
-        limit = aiohttp.ClientTimeout(total=PROBE_SECONDS)
         while self._pods.get(pod.name) is pod and pod.state is State.STARTING:
             try:
-                async with self._http.get(f"{pod.url}/healthz", timeout=limit) as response:
-                    response.raise_for_status()
-                    self._answered(pod, await response.json())
-                    return
+                health = await reply.health(self._http, str(pod.url), lambda lease: self._token(lease, pod))
             except (aiohttp.ClientError, TimeoutError):
                 await asyncio.sleep(PROBE_PAUSE_SECONDS)
+            except ValueError as error:
+                self._unfit(pod, shortened(str(error), ERROR_CHARACTERS))
+            else:
+                self._answered(pod, health)
 
-    def _answered(self, pod: Pod, health: dict[str, Any]) -> None:
+    def _unfit(self, pod: Pod, why: str) -> None:
+        """A pod whose answers are none: that pod is destroyed, and no other is harmed."""
+        if self._pods.get(pod.name) is not pod:
+            return
+        remedy = "have its image run the server of the sandbox image it is built on"
+        message = f"pod {pod.name} does not answer as a sandbox: {why}; {remedy}"
+        self._failed(Problem(reason="SandboxUnfit", message=message, field="spec.environment.image"))
+        self.destroy(pod, "unfit")
+
+    def _answered(self, pod: Pod, health: Health) -> None:
         if self._pods.get(pod.name) is not pod:
             return
         now = time.monotonic()
-        if health["lease"] is not None:
+        if health.lease is not None and health.deadline is not None:
             pod.state = State.LEASED
-            self._found(pod, health["lease"], health["deadline"])
+            self._found(pod, health.lease, health.deadline)
             return
         pod.state, pod.ready_since = State.READY, now
         self._start_seconds = 0.8 * self._start_seconds + 0.2 * (now - pod.created)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import uuid
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from typing import Any
 import aiohttp
 import pytest
 import sandbox_broker as rig
+from hostile_code import HOSTILE, STAYS, WALLED
 
 from headway_api.sandbox_api import Lease, LeaseRequest, Problem
 
@@ -45,7 +47,9 @@ def namespace(cluster: Any) -> Iterator[str]:
         cluster.kubectl(
             "apply", "--server-side", "-f", str(ROOT / "crds" / "rltrainingjobs.headway.dev.yaml")
         )
-        cluster.kubectl("wait", "--for=condition=Established", "crd/rltrainingjobs.headway.dev")
+        established = ("wait", "--for=condition=Established", "crd/rltrainingjobs.headway.dev")
+        # For a moment it has no conditions at all, and kubectl does not wait for any.
+        cluster.wait_until("the kind", lambda: cluster.attempt(*established).returncode == 0)
     yield name
     cluster.kubectl("delete", "namespace", name, "--wait=false")
 
@@ -194,3 +198,84 @@ async def test_only_the_jobs_token_is_answered(cluster: Any, image: str, job: An
         assert (await broker.call("GET", "/healthz", token="wrong"))[0] == 200
         async with aiohttp.ClientSession() as http, http.get(f"{broker.url}/metrics") as response:
             assert "headway_sandbox_pool_size" in await response.text()
+
+
+def with_module(name: str, source: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A ConfigMap that holds a module, and what puts it into a sandbox."""
+    held = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": name},
+        "data": {f"{name}.py": source},
+    }
+    container = {
+        "name": "sandbox",
+        "env": [{"name": "PYTHONPATH", "value": "/opt/headway/sandbox:/code"}],
+        "volumeMounts": [{"name": "code", "mountPath": "/code"}],
+    }
+    volumes = [{"name": "code", "configMap": {"name": name}}]
+    return held, {"spec": {"containers": [container], "volumes": volumes}}
+
+
+async def test_code_of_the_models_reaches_nothing_of_its_judge(
+    cluster: Any, namespace: str, image: str, job: Any
+) -> None:
+    held, template = with_module("walled", WALLED)
+    cluster.apply({**held, "metadata": {"name": "walled", "namespace": namespace}})
+    sandbox = {"runsCode": True, "podTemplate": template, "warmPool": {"min": 1, "max": 1}}
+    config = job(image, entrypoint="walled:Walled", sandbox=sandbox)
+    async with rig.running(cluster.kubeconfig, config) as broker:
+        lease = await broker.lease("e", seconds=120)
+        headers = {"Authorization": f"Bearer {lease.token}"}
+
+        async def ask(path: str, body: Any) -> Any:
+            async with broker.http.post(f"{lease.url}/{path}", json=body, headers=headers) as response:
+                assert response.status == 200, await response.text()
+                return await response.json()
+
+        async def python(code: str, argument: str = "") -> Any:
+            call = {"name": "python", "arguments": {"code": code, "argument": argument}}
+            return json.loads((await ask("tool", call))["content"])
+
+        await ask("reset", {"row": {"answer": "42"}, "seed": 0})
+        found = json.loads((await python(HOSTILE, "1"))["out"])
+        assert found["users"] == [65533, 65533]
+        assert found["got"] == [], "the first process is the runner, and as closed as the server"
+        assert found["variables"] == ["HEADWAY_EPISODE_FILE"]
+        assert len(found["processes"]) == 2, "the runner and the code itself: the server is not seen"
+        assert (await python("import os\nos.kill(1, 9)\nos.kill(os.getpid(), 9)"))["code"] == 137
+        assert (await python(STAYS))["out"] == "left\n"
+        answered = [{"role": "assistant", "content": "42"}]
+        assert (await ask("finish", {"messages": answered, "truncated": False}))["reward"] == 1.0
+        rights = cluster.kubectl(
+            *("exec", "-n", namespace, lease.pod, "-c", "runner", "--"),
+            *("grep", "-E", "^(Uid|CapEff|CapBnd|NoNewPrivs|Seccomp):", "/proc/1/status"),
+        )
+        assert [line.split()[1] for line in rights.splitlines()] == ["65533", "0" * 16, "0" * 16, "1", "2"]
+
+
+EVIL = """
+import http.server
+
+class Evil(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("Content-Length", "2")
+        self.end_headers()
+        self.wfile.write(b"[]")
+
+http.server.ThreadingHTTPServer(("", 8080), Evil).serve_forever()
+"""
+
+
+async def test_a_pod_that_answers_otherwise_ends_itself_alone(
+    cluster: Any, namespace: str, image: str, job: Any
+) -> None:
+    held, template = with_module("evil", EVIL)
+    cluster.apply({**held, "metadata": {"name": "evil", "namespace": namespace}})
+    sandbox = {"podTemplate": template, "warmPool": {"min": 1, "max": 1}}
+    async with rig.running(cluster.kubeconfig, job(image, entrypoint="evil:Evil", sandbox=sandbox)) as broker:
+        state = await broker.until(lambda state: state.problem is not None, 120)
+        assert state.problem is not None
+        assert (state.problem.reason, state.problem.field) == ("SandboxUnfit", "spec.environment.image")
+        assert (await broker.call("GET", "/healthz"))[0] == 200

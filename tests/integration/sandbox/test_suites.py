@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import odd_tasks
 import pytest
 from endpoint_service import Answer, fails, gives, serving
 
+from headway_sandbox import runner
 from headway_sandbox.environment import Transcript
 from headway_sandbox.http import Refusal
 from headway_sandbox.suites import files
@@ -25,14 +27,16 @@ ANOTHER_ORDER = "each time it is loaded; have it sort them, or draw and shuffle 
 
 
 @pytest.fixture(autouse=True)
-def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Where the pod's processes find each other, and the tasks."""
     shutil.copy(odd_tasks.__file__, tmp_path)
     shutil.copy(ROOT / "examples" / "suites" / "arithmetic.py", tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(files.ENV_EPISODE_FILE, str(tmp_path / "episode.json"))
     monkeypatch.delenv("PYTHONHASHSEED", raising=False)
-    return tmp_path
+    runner.awaited(runner.CHILD)
+    yield tmp_path
+    runner.close()
 
 
 def sample_of(task: str, **args: Any) -> InspectSample:

@@ -22,7 +22,7 @@ class Empty:
         self.listed = asyncio.Event()
         self.listed.set()
 
-    def subscribe(self, found: Any, lost: Any) -> None:
+    def subscribe(self, found: Any, lost: Any, token: Any) -> None:
         return None
 
     async def take(self, seconds: float) -> Pod:

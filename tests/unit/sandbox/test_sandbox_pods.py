@@ -108,19 +108,77 @@ def test_a_plain_pod_has_one_container_no_volumes_and_a_deadline() -> None:
     assert (owner["kind"], owner["name"], owner["uid"]) == ("RLTrainingJob", "refunds", "u-1")
 
 
-def test_a_sandboxed_agent_has_one_folder_to_write_to() -> None:
-    agent, resources = {"sandboxed": {"command": ["agent"]}}, {"limits": {"ephemeral-storage": "1Gi"}}
+SANDBOXED = {"sandboxed": {"command": ["agent"]}}
+
+
+def containers(pod: dict[str, Any]) -> dict[str, Any]:
+    return {container["name"]: container for container in pod["spec"]["containers"]}
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        lambda: job(SANDBOXED, resources={"limits": {"ephemeral-storage": "1Gi"}}),
+        lambda: job(runsCode=True, resources={"limits": {"ephemeral-storage": "1Gi"}}),
+    ],
+)
+def test_code_of_the_models_runs_in_a_container_of_its_own(kind: Any) -> None:
+    pod = pods.manifest(kind(), PLATFORM, "p")
+    found = containers(pod)
+    assert list(found) == [names.SANDBOX, names.RUNNER], "logs and exec take the first"
+    server, runner = found.values()
+    assert runner["image"] == server["image"]
+    assert runner["securityContext"]["runAsUser"] == runner["securityContext"]["runAsGroup"] == 65533
+    assert "runAsUser" not in server["securityContext"]
+    assert pod["spec"]["securityContext"]["runAsUser"] == 65532
+    assert pod["spec"]["shareProcessNamespace"] is False
+    assert [entry["name"] for entry in runner["env"]] == [names.ENV_RUNNER], "nothing of the server's"
+    assert {"name": names.ENV_RUNNER, "value": names.RUNNER_SOCKET} in server["env"]
+    assert names.RUNNER_SOCKET.startswith(f"{names.RUNNER_DIR}/")
+    assert runner["resources"]["limits"] == server["resources"]["limits"]
+
+
+def test_code_of_the_models_has_one_folder_to_write_to() -> None:
     mine = {"volumes": [{"name": "data", "configMap": {"name": "data"}}]}
-    spec = pods.manifest(job(agent, resources=resources, podTemplate={"spec": mine}), PLATFORM, "p")["spec"]
-    volumes = {volume.pop("name"): volume for volume in spec["volumes"]}
+    given = {"resources": {"limits": {"ephemeral-storage": "1Gi"}}, "podTemplate": {"spec": mine}}
+    pod = pods.manifest(job(SANDBOXED, **given), PLATFORM, "p")
+    volumes = {volume.pop("name"): volume for volume in pod["spec"]["volumes"]}
     assert volumes == {
         pods.AGENT_VOLUME: {"emptyDir": {"sizeLimit": "1Gi"}},
+        pods.RUNNER_VOLUME: {"emptyDir": {"sizeLimit": "1Mi"}},
         "data": {"configMap": {"name": "data"}},
     }
-    container = spec["containers"][0]
-    assert container["volumeMounts"] == [{"name": pods.AGENT_VOLUME, "mountPath": names.EPISODE_DIR}]
+    server, runner = containers(pod).values()
+    at = {"name": pods.RUNNER_VOLUME, "mountPath": names.RUNNER_DIR}
+    assert server["volumeMounts"] == [at]
+    assert runner["volumeMounts"] == [
+        {"name": pods.AGENT_VOLUME, "mountPath": names.EPISODE_DIR},
+        {**at, "readOnly": True},
+    ]
     assert names.EPISODE_FILE.startswith(f"{names.EPISODE_DIR}/")
-    assert container["securityContext"]["readOnlyRootFilesystem"]
+    assert all(each["securityContext"]["readOnlyRootFilesystem"] for each in (server, runner))
+
+
+def test_no_template_joins_what_the_runner_is_apart_from() -> None:
+    loose = {
+        "shareProcessNamespace": True,
+        "containers": [{"name": names.RUNNER, "securityContext": {"runAsUser": 65532}}],
+    }
+    pod = pods.manifest(job(runsCode=True, podTemplate={"spec": loose}), PLATFORM, "p")
+    assert pod["spec"]["shareProcessNamespace"] is False
+    assert containers(pod)[names.RUNNER]["securityContext"]["runAsUser"] == 65533
+
+
+def test_a_server_that_ended_is_heard_before_its_runner() -> None:
+    """The runner ends with it and has nothing to say; the kubelet sorts them by name."""
+    message = '{"reason":"EnvironmentNotImportable","field":"spec.environment.entrypoint","message":"no env"}'
+    statuses = [
+        {"name": names.RUNNER, "state": {"terminated": {"exitCode": 0, "reason": "Completed"}}},
+        {"name": names.SANDBOX, "state": {"terminated": {"exitCode": 42, "message": message}}},
+    ]
+    problem = pods.problem_of({"status": {"phase": "Failed", "containerStatuses": statuses}})
+    assert problem is not None
+    assert (problem.reason, problem.permanent) == ("EnvironmentNotImportable", True)
 
 
 def test_a_jobs_own_resources_are_requests_and_limits_alike() -> None:
@@ -243,13 +301,15 @@ def test_the_broker_of_a_suite_hands_out_pods_of_that_suite_alone(tmp_path: Path
     kind, _ = broker.load(variables | {names.ENV_SUITE: "sums"})
     assert (broker.limits(kind).minimum, broker.limits(kind).maximum) == (1, 3)
     pod = pods.manifest(kind, share, "p")
-    (container,) = [each for each in pod["spec"]["containers"] if each["name"] == names.SANDBOX]
+    container = containers(pod)[names.SANDBOX]
     env = {item["name"]: item["value"] for item in container["env"]}
     assert (container["image"], container["imagePullPolicy"]) == ("registry/suite:1", "Always")
     assert env[names.ENV_ENTRYPOINT] == "headway_sandbox.suites.environment:InspectSample"
     config = {"task": "arithmetic.py@arithmetic", "args": {"most": 20}}
     assert json.loads(env[names.ENV_ENVIRONMENT_CONFIG]) == config
-    assert {"name": pods.AGENT_VOLUME, "mountPath": names.EPISODE_DIR} in container["volumeMounts"]
+    assert {"name": pods.AGENT_VOLUME, "mountPath": names.EPISODE_DIR} in containers(pod)[names.RUNNER][
+        "volumeMounts"
+    ]
     assert pod["spec"]["dnsPolicy"] == "None"
     assert pod["metadata"]["labels"][names.LABEL_SUITE] == "sums"
     assert pods.selector(kind).endswith(f",{names.LABEL_SUITE}=sums")

@@ -120,8 +120,8 @@ def raw(server: Server, request: bytes) -> bytes:
         (b"POST /tool HTTP/1.1\r\nContent-Length: -1\r\n\r\n", b"400"),
         (b"POST /tool HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n{}", b"400"),
         (b"POST /tool HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n", b"413"),
-        (b"POST /tool HTTP/1.1\r\nContent-Length: 3\r\n\r\n[1]", b"400"),
-        (b"POST /tool HTTP/1.1\r\nContent-Length: 2\r\n\r\n{x", b"400"),
+        (b"POST /lease HTTP/1.1\r\nContent-Length: 3\r\n\r\n[1]", b"400"),
+        (b"POST /lease HTTP/1.1\r\nContent-Length: 2\r\n\r\n{x", b"400"),
     ],
 )
 def test_what_is_not_understood_is_refused(server: Server, request_bytes: bytes, status: bytes) -> None:

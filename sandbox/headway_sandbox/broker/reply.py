@@ -1,0 +1,80 @@
+"""What a sandbox's server answers, read within bounds: its image is the user's, its guest the model's code.
+
+Nothing is decompressed, no redirect is followed, and no more is read than the answer may hold.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import aiohttp
+
+from headway_api.bounds import KIB, OutOfBounds, json_within
+from headway_api.sandbox_api import MAX_LEASE_SECONDS, Challenge, Health, Proof
+from headway_sandbox.broker import proof
+
+MOST: Final = 16 * KIB
+"""Bytes of an answer to the broker."""
+DEPTH: Final = 4
+VALUES: Final = 64
+PROBE_SECONDS: Final = 2.0
+CLOCKS_APART_SECONDS: Final = 300.0
+"""How far the clocks of two nodes may differ."""
+
+
+async def health(http: aiohttp.ClientSession, url: str, token_of: Callable[[str], str]) -> Health:
+    """Who holds the pod at `url`; a lease is proved.
+
+    Args:
+        token_of: the token that this pod was told if the job has given it that lease.
+
+    Raises:
+        ValueError: the answer is none of a sandbox's, or claims what was not given.
+        aiohttp.ClientError, TimeoutError: there is none yet.
+    """
+    status, document = await asked(http, "GET", f"{url}/healthz", PROBE_SECONDS)
+    if status != 200:
+        raise aiohttp.ClientError(f"/healthz answers {status}")
+    said = Health.model_validate(document)
+    if said.lease is None and said.deadline is None:
+        return said
+    if said.lease is None or said.deadline is None:
+        raise ValueError("a lease and its deadline come together")
+    if said.deadline > time.time() + MAX_LEASE_SECONDS + CLOCKS_APART_SECONDS:
+        raise ValueError(f"the deadline {said.deadline:g} is later than that of any lease")
+    challenge = Challenge(challenge=proof.challenge())
+    _, document = await asked(http, "POST", f"{url}/proof", PROBE_SECONDS, challenge.model_dump())
+    shown = Proof.model_validate(document)
+    if not proof.proves(token_of(said.lease), challenge.challenge, shown.proof):
+        raise ValueError(f"the lease {said.lease} was not given to this pod")
+    return said
+
+
+async def asked(
+    http: aiohttp.ClientSession, method: str, url: str, seconds: float, body: Any = None
+) -> tuple[int, Any]:
+    """Status and JSON of an answer; None where it has no body.
+
+    Raises:
+        OutOfBounds: the answer is no JSON, compressed, or larger or deeper than any of a sandbox's.
+        aiohttp.ClientError, TimeoutError: there is none.
+    """
+    async with http.request(
+        method,
+        url,
+        json=body,
+        headers={"Accept-Encoding": "identity"},
+        timeout=aiohttp.ClientTimeout(total=seconds),
+        allow_redirects=False,
+        auto_decompress=False,
+    ) as response:
+        if "Content-Encoding" in response.headers:
+            raise OutOfBounds("is compressed")
+        content = bytearray()
+        while len(content) <= MOST and (piece := await response.content.read(MOST + 1 - len(content))):
+            content += piece
+        if not content:
+            return response.status, None
+        return response.status, json_within(bytes(content), MOST, depth=DEPTH, values=VALUES)

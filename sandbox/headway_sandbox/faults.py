@@ -1,0 +1,74 @@
+"""Faults of an environment, in words that say where: method or tool, file and line of its own code."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from headway_sandbox.bounds import NotGiven, shortened
+from headway_sandbox.http import Refusal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import CodeType, FrameType, TracebackType
+
+ENTRYPOINT_FIELD = "spec.environment.entrypoint"
+OWN = os.path.dirname(__file__) + os.sep
+LIBRARY = os.path.dirname(os.__file__) + os.sep
+
+
+def fault(reason: str, where: str, error: BaseException, method: object = None) -> Refusal:
+    """A bug of the environment: the traceback goes to the pod's log, the last line of it to whoever asked.
+
+    `method`: what was called, for an error that no line of the environment raised.
+    """
+    sys.excepthook(type(error), error, error.__traceback__)
+    if isinstance(error, NotGiven):
+        at = home(method)
+        said = f"returned {error}" + (f" ({at})" if at else "")
+    else:
+        said = f"raised {described(error, method)}"
+    return Refusal(500, reason, f"{where} {said}", field=ENTRYPOINT_FIELD)
+
+
+def described(error: BaseException, method: object = None) -> str:
+    """An exception in one line, with the line of the environment that it came from."""
+    try:
+        said = shortened(str(error))
+    except Exception:  # the environment's own class of exceptions
+        said = "(its text cannot be had)"
+    at = place(frames(error.__traceback__)) or home(method)
+    return f"{type(error).__name__}: {said}" + (f" ({at})" if at else "")
+
+
+def home(method: object) -> str:
+    """Where a method is written; empty where that is not known."""
+    code = getattr(method, "__code__", None)
+    return "" if code is None else place([(code, code.co_firstlineno)])
+
+
+def frames(traceback: TracebackType | None) -> list[tuple[CodeType, int]]:
+    """Code and line of each level, the innermost last."""
+    found = []
+    while traceback is not None:
+        found.append((traceback.tb_frame.f_code, traceback.tb_lineno))
+        traceback = traceback.tb_next
+    return found
+
+
+def stack(frame: FrameType | None) -> list[tuple[CodeType, int]]:
+    """The same of a thread that runs."""
+    found: list[tuple[CodeType, int]] = []
+    while frame is not None:
+        found.append((frame.f_code, frame.f_lineno))
+        frame = frame.f_back
+    return found[::-1]
+
+
+def place(levels: list[tuple[CodeType, int]]) -> str:
+    """`FILE:LINE in NAME` of the innermost level of the environment's own code; empty where there is none."""
+    for code, line in reversed(levels):
+        own = code.co_filename.startswith((OWN, LIBRARY, "<"))  # "<string>" is no file
+        if not own or "site-packages" in code.co_filename:
+            return f"{code.co_filename}:{line} in {code.co_name}"
+    return ""

@@ -1,0 +1,198 @@
+"""Runs code on the model's behalf, out of reach of the server that judges it.
+
+    from headway_sandbox import runner
+
+    @tool
+    def python(self, code: str) -> str:
+        '''Run a Python program.'''
+        done = runner.run(["python3", "-"], stdin=code, timeout=20)
+        return done.stdout + done.stderr
+
+`spec.environment.sandbox.runsCode: true` puts a second container beside the server's, from the same image.
+It runs as another user, in a PID namespace and on files of its own (docs/adr/0030). What a command does
+there cannot touch the server's memory, variables, descriptors or files. What it says is the model's word:
+hold it against what the environment knows itself.
+
+`put` and `get` move files to and from the one folder that commands may write to. They pass through the
+runner, so that no link a command has made leads to a file of the server.
+"""
+
+from __future__ import annotations
+
+from headway_sandbox.runner.client import ChildRunner, Lost, NotStarted, Runner, accept, listen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+__all__ = ["Completed", "Limits", "Lost", "NoRunner", "NotStarted", "get", "put", "run", "work_folder"]
+
+ENV_RUNNER = "HEADWAY_RUNNER"
+"""Equal to `headway_api.names.ENV_RUNNER`: the path of the server's socket for its runner, or CHILD."""
+CHILD = "child"
+"""For environments that are tried without a pod: the runner is a child of the server, behind no wall."""
+MIB = 1024 * 1024
+OUTPUT_BYTES = MIB
+FILE_BYTES = 64 * MIB
+
+_runner: Runner | None = None
+_make: Callable[[], Runner] | None = None
+
+
+class NoRunner(Exception):
+    """The pod has no container that runs code."""
+
+
+class Limits:
+    """What one command may use. The container's own limits hold beside these."""
+
+    __slots__ = ("cpu_seconds", "file_bytes", "memory_bytes", "output_bytes")
+
+    def __init__(
+        self,
+        *,
+        memory_bytes: int | None = None,
+        cpu_seconds: int | None = None,
+        file_bytes: int | None = None,
+        output_bytes: int = OUTPUT_BYTES,
+    ) -> None:
+        """Raises ValueError for a limit that is not above 0."""
+        given = (memory_bytes, cpu_seconds, file_bytes, output_bytes)
+        if any(most is not None and most <= 0 for most in given):
+            raise ValueError("a limit must be above 0; leave it out for none")
+        self.memory_bytes = memory_bytes
+        """Address space of each of its processes. None: the container's memory limit alone."""
+        self.cpu_seconds = cpu_seconds
+        """CPU time of each of its processes. None: as long as `timeout` allows."""
+        self.file_bytes = file_bytes
+        """Size of each file it writes. None: the volume's."""
+        self.output_bytes = output_bytes
+        """Of stdout, and of stderr, that are kept; what comes behind them is dropped."""
+
+
+class Completed:
+    """What came of a command."""
+
+    __slots__ = ("code", "stderr", "stdout", "timed_out", "truncated")
+
+    def __init__(self, code: int, stdout: bytes, stderr: bytes, timed_out: bool, truncated: bool) -> None:
+        self.code = code
+        """Its exit status; 128 + n where signal n ended it."""
+        self.stdout = stdout.decode(errors="replace")
+        self.stderr = stderr.decode(errors="replace")
+        self.timed_out = timed_out
+        """It was killed at its timeout."""
+        self.truncated = truncated
+        """It said more than `limits.output_bytes`."""
+
+
+def run(
+    command: Sequence[str],
+    *,
+    stdin: str | bytes = b"",
+    timeout: float = 60.0,
+    limits: Limits | None = None,
+    variables: Mapping[str, str] | None = None,
+    folder: str | None = None,
+) -> Completed:
+    """Run a program and wait for its end, `timeout` seconds at most; its process group ends with it.
+
+    A process that has left the group lives on until the judgement, and is killed then.
+
+    Args:
+        variables: laid over those of the container `runner`.
+        folder: where it starts; None: the folder that it may write to.
+
+    Raises:
+        NotStarted: the container has no such program, or no such folder.
+        NoRunner: the pod has no container for it.
+        Lost: that container has ended, out of memory for instance.
+    """
+    limits = limits or Limits()
+    given = {
+        "memory_bytes": limits.memory_bytes,
+        "cpu_seconds": limits.cpu_seconds,
+        "file_bytes": limits.file_bytes,
+    }
+    running = current().start(list(command), variables or {}, folder or work_folder(), given)
+    data = stdin.encode() if isinstance(stdin, str) else stdin
+    return Completed(*running.communicate(data, timeout, limits.output_bytes))
+
+
+def put(path: str, content: str | bytes) -> None:
+    """Write a file of the runner, as the user that commands run as. A relative path starts at its folder.
+
+    Raises:
+        OSError: it cannot be written there.
+        NoRunner, Lost: as `run`.
+    """
+    current().put(path, content.encode() if isinstance(content, str) else content)
+
+
+def get(path: str, most: int = FILE_BYTES) -> bytes | None:
+    """What a file of the runner holds; None where there is no such file.
+
+    Raises:
+        OSError: it is no regular file, holds more than `most` bytes, or cannot be read.
+        NoRunner, Lost: as `run`.
+    """
+    return current().get(path, most)
+
+
+def work_folder() -> str:
+    """The folder that commands may write to: their HOME and TMPDIR."""
+    return current().folder
+
+
+def current() -> Runner:
+    """The pod's runner.
+
+    Raises:
+        NoRunner: it has none.
+    """
+    global _runner
+    if _runner is None:
+        if _make is None:
+            text = "this sandbox has no container that runs code"
+            raise NoRunner(f"{text}; set spec.environment.sandbox.runsCode: true")
+        _runner = _make()
+    return _runner
+
+
+def awaited(where: str) -> Callable[[], None]:
+    """Listen at the socket `where`; what is returned waits for the runner that connects there.
+
+    `CHILD`: nothing is waited for, and the first use starts one.
+
+    Raises:
+        Lost: (by what is returned) none has come.
+    """
+    global _make
+    if where == CHILD:
+        _make = ChildRunner
+        return lambda: None
+    listener = listen(where)
+
+    def arrived() -> None:
+        global _runner
+        _runner = accept(listener, where)
+
+    return arrived
+
+
+def close() -> None:
+    """End a runner that is this process's child."""
+    global _runner, _make
+    if isinstance(_runner, ChildRunner):
+        _runner.close()
+    _runner = _make = None
+
+
+def sweep() -> None:
+    """End all that was run, before the judgement.
+
+    Raises:
+        Lost: the runner is gone, or something withstands it.
+    """
+    if _runner is not None:
+        _runner.sweep()

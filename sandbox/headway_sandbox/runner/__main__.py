@@ -1,0 +1,278 @@
+"""The process in the container `runner` of a sandbox pod: `python3 -m headway_sandbox.runner`.
+
+It connects to the server's socket, once, and carries out what comes from there. As the first process of its
+PID namespace it can be killed by nobody inside, and it is not readable to its own user: a command can neither
+forge the result of another nor outlive `sweep`. When the server ends, everything here ends with it.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import errno
+import json
+import os
+import resource
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+
+from headway_sandbox import process
+from headway_sandbox.runner import ENV_RUNNER
+from headway_sandbox.runner.client import ENV_EPISODE_FILE, EPISODE_FILE, MESSAGE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+OWN_VARIABLES = "HEADWAY_"
+"""Begins the names of the variables that are Headway's and not the commands'."""
+CONNECT_SECONDS = 60.0
+CONNECT_PAUSE_SECONDS = 0.02
+AT_ONCE = 64
+"""Requests that are carried out at once; a further one waits."""
+LIMITS = {
+    "memory_bytes": resource.RLIMIT_AS,
+    "cpu_seconds": resource.RLIMIT_CPU,
+    "file_bytes": resource.RLIMIT_FSIZE,
+}
+
+
+class Daemon:
+    """What runs here."""
+
+    def __init__(self) -> None:
+        self._folder = os.path.dirname(os.environ.get(ENV_EPISODE_FILE, EPISODE_FILE))
+        self._lock = threading.Lock()
+        self._commands: dict[int, socket.socket] = {}
+        """By the pid of each: where its exit status is to be told."""
+        self._started = threading.Event()
+        self._busy = threading.Semaphore(AT_ONCE)
+
+    def serve(self, control: socket.socket) -> None:
+        """Carry out requests until the server is gone."""
+        _thread.start_new_thread(self._reap, ())
+        while True:
+            try:
+                message, files, _, _ = socket.recv_fds(control, 1, 1)
+            except OSError:
+                message, files = b"", []
+            if not message:
+                process.sweep(everything=os.getpid() == 1)
+                os._exit(0)
+            for file in files:
+                self._busy.acquire()
+                _thread.start_new_thread(self._answer, (socket.socket(fileno=file),))
+
+    def _answer(self, channel: socket.socket) -> None:
+        try:
+            with channel, contextlib.suppress(OSError):  # the server asks no longer
+                request = json.loads(channel.recv(MESSAGE))
+                {"run": self._run, "put": self._put, "get": self._get, "sweep": self._sweep}[request["do"]](
+                    channel, request
+                )
+        finally:
+            self._busy.release()
+
+    def _run(self, channel: socket.socket, request: Mapping[str, Any]) -> None:
+        """Start a command, and kill it where the server says so or lets go of it."""
+        pipes = [os.pipe() for _ in range(3)]
+        theirs, ours = [pipes[0][0], pipes[1][1], pipes[2][1]], [pipes[0][1], pipes[1][0], pipes[2][0]]
+        try:
+            try:
+                pid = self._spawn(channel, request, theirs, ours)
+            finally:
+                close(theirs)
+        except (OSError, ValueError) as error:  # the latter for what no argument or variable may hold
+            answer(channel, said(error))
+            return
+        finally:
+            close(ours)
+        try:
+            while channel.recv(MESSAGE):
+                self._kill(pid)
+        finally:
+            self._kill(pid)
+
+    def _spawn(
+        self, channel: socket.socket, request: Mapping[str, Any], pipes: list[int], ours: list[int]
+    ) -> int:
+        # The reaper does not look for it before it is known, nor tell its end before its start is told.
+        with self._lock:
+            started = subprocess.Popen(
+                request["command"],
+                stdin=pipes[0],
+                stdout=pipes[1],
+                stderr=pipes[1] if request["merged"] else pipes[2],
+                env=self._variables(request["variables"]),
+                cwd=request["folder"],
+                start_new_session=True,
+            )
+            started.returncode = 0  # it is the reaper that waits for it
+            self._started.set()
+            try:
+                bound(started.pid, request["limits"])
+                socket.send_fds(channel, [json.dumps({"started": started.pid}).encode()], ours)
+            except (OSError, ValueError):
+                process.kill(started.pid, group=True)
+                raise
+            self._commands[started.pid] = channel
+        return started.pid
+
+    def _variables(self, given: Mapping[str, str]) -> dict[str, str]:
+        """The container's variables but for Headway's own, where a command may write, and those given."""
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(OWN_VARIABLES)}
+        path = os.environ.get(ENV_EPISODE_FILE, EPISODE_FILE)
+        return {**inherited, "HOME": self._folder, "TMPDIR": self._folder, **given, ENV_EPISODE_FILE: path}
+
+    def _kill(self, pid: int) -> None:
+        """A command, its group and what descends from it at this moment."""
+        with self._lock:
+            if pid in self._commands:
+                descendants = process.living(pid)
+                process.kill(pid, group=True)
+                for each in descendants:
+                    process.kill(each)
+
+    def _reap(self) -> None:
+        """Wait for commands and for the orphans of commands, for ever."""
+        while True:
+            self._started.wait()
+            try:
+                found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+            except ChildProcessError:
+                with self._lock:
+                    if not self._commands:
+                        self._started.clear()
+                continue
+            if found is not None:
+                with self._lock, contextlib.suppress(ChildProcessError):
+                    self._ended(found.si_pid)
+
+    def _ended(self, pid: int) -> None:
+        """A process has ended. Of a command, the rest of its group ends too, and its status is told."""
+        channel = self._commands.pop(pid, None)
+        if channel is not None:
+            process.kill(pid, group=True)  # before its number can be another's
+        code = process.exit_status(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        if channel is not None:
+            answer(channel, {"code": code})
+
+    def _put(self, channel: socket.socket, request: Mapping[str, Any]) -> None:
+        """Write a file beside its place and move it there: no link is followed, no reader sees half of it."""
+        path = os.path.join(self._folder, request["path"])
+        beside = f"{path}.{os.urandom(8).hex()}"
+        try:
+            with open(beside, "xb") as file:
+                while file.tell() < request["size"]:
+                    if not (piece := channel.recv(MESSAGE)):
+                        raise ConnectionResetError(errno.ECONNRESET, "the server is gone")
+                    file.write(piece)
+            os.replace(beside, path)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.unlink(beside)
+            answer(channel, said(error))
+        else:
+            answer(channel, {})
+
+    def _get(self, channel: socket.socket, request: Mapping[str, Any]) -> None:
+        path = os.path.join(self._folder, request["path"])
+        try:
+            content = regular(path, request["most"])
+        except FileNotFoundError:
+            answer(channel, {"missing": True})
+        except OSError as error:
+            answer(channel, said(error))
+        else:
+            answer(channel, {"size": len(content)})
+            for start in range(0, len(content), MESSAGE):
+                channel.sendall(content[start : start + MESSAGE])
+
+    def _sweep(self, channel: socket.socket, _: Mapping[str, Any]) -> None:
+        answer(channel, {"left": process.sweep(everything=os.getpid() == 1)})
+
+
+def bound(pid: int, limits: Mapping[str, int | None]) -> None:
+    """Limit a process that has just started; a hard limit of the container's stays where it is lower."""
+    for name, most in limits.items():
+        if most is not None:
+            _, hard = resource.prlimit(pid, LIMITS[name])
+            lower = most if hard == resource.RLIM_INFINITY else min(most, hard)
+            resource.prlimit(pid, LIMITS[name], (lower, lower))
+
+
+def regular(path: str, most: int) -> bytes:
+    """What a regular file holds; nothing that a command has put in its place is waited for.
+
+    Raises:
+        OSError: it is none, holds more than `most` bytes, or cannot be read.
+    """
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", path)
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise OSError(errno.EFBIG, f"more than {most} bytes", path)
+    return content
+
+
+def close(files: list[int]) -> None:
+    """Close descriptors."""
+    for file in files:
+        os.close(file)
+
+
+def answer(channel: socket.socket, document: Mapping[str, Any]) -> None:
+    """Send a message; a server that has let go of the request misses nothing."""
+    with contextlib.suppress(OSError):
+        channel.send(json.dumps(document).encode())
+
+
+def said(error: OSError | ValueError) -> dict[str, Any]:
+    """An error as the server is told it."""
+    if isinstance(error, OSError):
+        return {"errno": error.errno or errno.EIO, "says": error.strerror or str(error)}
+    return {"errno": errno.EINVAL, "says": str(error)}
+
+
+def connect(path: str) -> socket.socket | None:
+    """To the server, once it listens; None where it has ended before."""
+    deadline = time.monotonic() + CONNECT_SECONDS
+    control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    while True:
+        try:
+            control.connect(path)
+            return control
+        except ConnectionRefusedError:
+            return None
+        except FileNotFoundError:
+            if time.monotonic() > deadline:
+                return None
+            time.sleep(CONNECT_PAUSE_SECONDS)
+
+
+def serve(control: socket.socket) -> None:
+    """Carry out what comes over `control`, until the server is gone."""
+    process.hide()
+    process.adopt_orphans()
+    # Python's own handler would let a command interrupt the first process, which ignores the default.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    Daemon().serve(control)
+
+
+def main() -> None:
+    """Entry point."""
+    process.hide()
+    if (control := connect(os.environ[ENV_RUNNER])) is None:
+        sys.exit("the server of this sandbox is not there")
+    serve(control)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,360 @@
+"""The server's side of the runner: one connection, made before any code of the model's runs.
+
+Each request has a socket pair of its own, whose other end the control socket carries over. Messages are JSON
+(SOCK_SEQPACKET keeps them apart). A command is answered with its three pipes, which its own user has made,
+and later with its exit status.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import socket
+import sys
+import time
+
+from headway_sandbox import process
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+MESSAGE = 64 * 1024
+"""Bytes of a message: a request, an answer, or a piece of a file."""
+CONNECT_SECONDS = 50.0
+"""How long the server waits for its runner: less than the broker waits for the server."""
+ANSWER_SECONDS = 30.0
+"""How long the runner may take for anything but a command's run."""
+CHILD_SECONDS = 3.0
+"""How long a runner that is the server's child, and that a command may have stopped, may take to sweep."""
+LEFT_OVER = 16
+"""Pieces that are read of what a command had said and nobody had read when it ended; a pipe holds one."""
+ENV_EPISODE_FILE = "HEADWAY_EPISODE_FILE"
+EPISODE_FILE = "/run/headway/episode.json"
+"""Equal to `headway_api.names.EPISODE_FILE`."""
+
+
+class Lost(Exception):
+    """The runner's container has ended, or does not answer."""
+
+
+class NotStarted(OSError):
+    """A command cannot be started: errno, and the system's words."""
+
+
+class Runner:
+    """The runner at the other end of `control`."""
+
+    walled = True
+    """It runs in a container of its own, as another user."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self.folder = os.path.dirname(os.environ.get(ENV_EPISODE_FILE, EPISODE_FILE))
+
+    def start(
+        self,
+        command: list[str],
+        variables: Mapping[str, str],
+        folder: str | None = None,
+        limits: Mapping[str, int | None] | None = None,
+        *,
+        merged: bool = False,
+    ) -> Running:
+        """Start a program. `merged`: it writes to stderr what it writes to stdout.
+
+        Raises:
+            NotStarted: no such program or folder, or a command that no message holds.
+            Lost: there is no runner any more.
+        """
+        request = {
+            "do": "run",
+            "command": command,
+            "variables": dict(variables),
+            "folder": folder,
+            "limits": dict(limits or {}),
+            "merged": merged,
+        }
+        channel = self._ask(request)
+        try:
+            answer, pipes = receive_with_files(channel)
+            if "errno" in answer:
+                raise NotStarted(answer["errno"], answer["says"])
+        except BaseException:
+            channel.close()
+            raise
+        return Running(channel, pipes)
+
+    def put(self, path: str, content: bytes) -> None:
+        """Write a file."""
+        with self._ask({"do": "put", "path": path, "size": len(content)}) as channel:
+            with contextlib.suppress(OSError):  # it says below why it listens no longer
+                for start in range(0, len(content), MESSAGE):
+                    channel.sendall(content[start : start + MESSAGE])
+            _raise_from(receive(channel))
+
+    def get(self, path: str, most: int) -> bytes | None:
+        """Read a file; None where there is none."""
+        with self._ask({"do": "get", "path": path, "most": most}) as channel:
+            answer = receive(channel)
+            if answer.get("missing"):
+                return None
+            _raise_from(answer)
+            content = bytearray()
+            while len(content) < answer["size"]:
+                if not (piece := received(channel)):
+                    raise Lost("the runner ended inside an answer")
+                content += piece
+            return bytes(content)
+
+    def sweep(self) -> None:
+        """End everything that was run.
+
+        Raises:
+            Lost: there is no runner any more, or something withstands it.
+        """
+        self._sweep(ANSWER_SECONDS)
+
+    def _sweep(self, seconds: float) -> None:
+        with self._ask({"do": "sweep"}) as channel:
+            channel.settimeout(seconds)
+            if left := receive(channel)["left"]:
+                raise Lost(f"{left} processes in the container `runner` could not be ended")
+
+    def _ask(self, request: Mapping[str, Any]) -> socket.socket:
+        message = json.dumps(request).encode()
+        if len(message) > MESSAGE:
+            text = f"command and variables above {MESSAGE} bytes; write what is long to a file or to stdin"
+            raise NotStarted(7, text)
+        mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        mine.settimeout(ANSWER_SECONDS)
+        try:
+            with theirs:
+                socket.send_fds(self._control, [b"."], [theirs.fileno()])
+            mine.sendall(message)
+        except OSError as error:
+            mine.close()
+            raise gone() from error
+        return mine
+
+
+class ChildRunner(Runner):
+    """A runner that is the server's own child, of its own user: for trying an environment without a pod."""
+
+    walled = False
+
+    def __init__(self) -> None:
+        mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        root = os.path.dirname(os.path.dirname(process.__file__))
+        program = (
+            f"import sys; sys.path.insert(0, {root!r}); import socket; "
+            "from headway_sandbox.runner.__main__ import serve; serve(socket.socket(fileno=0))"
+        )
+        process.adopt_orphans()  # of a runner that one of its commands has killed
+        with theirs:
+            actions = [(os.POSIX_SPAWN_DUP2, theirs.fileno(), 0)]
+            command = [sys.executable, "-I", "-S", "-c", program]
+            self._pid = os.posix_spawn(sys.executable, command, os.environ, file_actions=actions)
+        super().__init__(mine)
+
+    def sweep(self) -> None:
+        """As a runner in a container does, or without it, where a command has turned on it."""
+        try:
+            self._sweep(CHILD_SECONDS)
+        except Lost:
+            process.kill(self._pid)
+            if left := process.sweep(everything=False):
+                raise Lost(f"{left} processes could not be ended") from None
+
+    def close(self) -> None:
+        """End it, and all that it runs."""
+        self.sweep()
+        self._control.close()
+        os.waitpid(self._pid, 0)
+
+
+class Running:
+    """A command that runs."""
+
+    def __init__(self, channel: socket.socket, pipes: list[int]) -> None:
+        self._channel = channel
+        self.stdin, self.stdout, self.stderr = pipes
+
+    def wait(self) -> int:
+        """Its exit status, once it has ended.
+
+        Raises:
+            Lost: nobody will ever know.
+        """
+        self._channel.settimeout(None)
+        return int(receive(self._channel)["code"])
+
+    def end(self) -> None:
+        """Kill it."""
+        with contextlib.suppress(OSError):
+            self._channel.send(b"{}")
+
+    def close(self) -> None:
+        """Let go of it; if it still runs, it is killed."""
+        self._channel.close()
+        for pipe in {self.stdin, self.stdout, self.stderr} - {-1}:
+            os.close(pipe)
+        self.stdin = self.stdout = self.stderr = -1
+
+    def communicate(self, data: bytes, seconds: float, most: int) -> tuple[int, bytes, bytes, bool, bool]:
+        """Feed it, listen to it and wait for its end: (code, stdout, stderr, timed out, truncated).
+
+        Raises:
+            Lost: nobody will ever know.
+        """
+        try:
+            return self._communicate(memoryview(data), seconds, most)
+        finally:
+            self.close()
+
+    def _communicate(
+        self, data: memoryview, seconds: float, most: int
+    ) -> tuple[int, bytes, bytes, bool, bool]:
+        heard = {self.stdout: Heard(most), self.stderr: Heard(most)}
+        poller = select.poll()
+        for pipe in (*heard, self.stdin):
+            os.set_blocking(pipe, False)
+            poller.register(pipe, select.POLLOUT if pipe == self.stdin else select.POLLIN)
+        poller.register(self._channel, select.POLLIN)
+        deadline, timed_out, code = time.monotonic() + seconds, False, None
+        while code is None:
+            if (left := deadline - time.monotonic()) <= 0:
+                if timed_out:
+                    raise Lost("the runner does not end a command")
+                deadline, timed_out = time.monotonic() + ANSWER_SECONDS, True
+                self.end()
+                continue
+            for ready, _ in poller.poll(min(left, ANSWER_SECONDS) * 1000):
+                if ready == self._channel.fileno():
+                    code = int(receive(self._channel)["code"])
+                elif ready == self.stdin:
+                    data = fed(ready, data)
+                    if not data:
+                        poller.unregister(ready)
+                        os.close(ready)
+                        self.stdin = -1
+                elif not heard[ready].take(ready):
+                    poller.unregister(ready)
+        for pipe, words in heard.items():
+            for _ in range(LEFT_OVER):
+                if not words.take(pipe):
+                    break
+        out, error = (bytes(words.kept) for words in heard.values())
+        return code, out, error, timed_out, any(words.truncated for words in heard.values())
+
+
+class Heard:
+    """What a command has written to one of its pipes, as much of it as is kept."""
+
+    __slots__ = ("kept", "most", "truncated")
+
+    def __init__(self, most: int) -> None:
+        self.kept, self.most, self.truncated = bytearray(), most, False
+
+    def take(self, pipe: int) -> bool:
+        """Read a piece; whether there may be more."""
+        try:
+            piece = os.read(pipe, MESSAGE)
+        except BlockingIOError:
+            return False
+        room = self.most - len(self.kept)
+        self.kept += piece[:room]
+        self.truncated = self.truncated or len(piece) > room
+        return bool(piece)
+
+
+def fed(pipe: int, data: memoryview) -> memoryview:
+    """What is left of `data` once the pipe has taken what it can; nothing where nobody reads it."""
+    if not data:
+        return data
+    try:
+        return data[os.write(pipe, data[:MESSAGE]) :]
+    except BlockingIOError:
+        return data
+    except BrokenPipeError:
+        return data[:0]
+
+
+def listen(path: str) -> socket.socket:
+    """Where the runner is awaited; its container may only read the folder of this socket."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(f"{path}.new")
+    os.chmod(f"{path}.new", 0o666)  # the runner is another user; nothing else runs before it has connected
+    listener.listen(1)
+    os.rename(f"{path}.new", path)  # who finds it is let in
+    return listener
+
+
+def accept(listener: socket.socket, path: str, seconds: float = CONNECT_SECONDS) -> Runner:
+    """The runner that has come. Nobody can connect after it.
+
+    Raises:
+        Lost: none came within `seconds`, or one that is the server's own user.
+    """
+    listener.settimeout(seconds)
+    with listener:
+        try:
+            control, _ = listener.accept()
+        except TimeoutError:
+            raise Lost(f"the container `runner` has not connected within {seconds:g} s") from None
+        finally:
+            os.unlink(path)
+    control.settimeout(None)
+    if peer_of(control) == os.getuid():
+        raise Lost("the container `runner` runs as the server's own user; give it another")
+    return Runner(control)
+
+
+def peer_of(control: socket.socket) -> int:
+    """The user at the other end (`struct ucred`: pid, uid, gid)."""
+    found = control.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    return int.from_bytes(found[4:8], "little" if sys.byteorder == "little" else "big")
+
+
+def receive(channel: socket.socket) -> dict[str, Any]:
+    """One message."""
+    return parsed(received(channel))
+
+
+def receive_with_files(channel: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    """One message, and the descriptors that came with it."""
+    try:
+        message, files, _, _ = socket.recv_fds(channel, MESSAGE, 3)
+    except OSError as error:
+        raise gone() from error
+    return parsed(message), files
+
+
+def received(channel: socket.socket) -> bytes:
+    """One message as it is; nothing at the end."""
+    try:
+        return channel.recv(MESSAGE)
+    except OSError as error:
+        raise gone() from error
+
+
+def parsed(message: bytes) -> dict[str, Any]:
+    """A message's JSON."""
+    if not message:
+        raise gone()
+    found: dict[str, Any] = json.loads(message)
+    return found
+
+
+def gone() -> Lost:
+    """What is said where the runner does not answer."""
+    remedy = "if it was out of memory, raise spec.environment.sandbox.resources or bound the commands"
+    return Lost(f"the container `runner` has ended; {remedy}")
+
+
+def _raise_from(answer: Mapping[str, Any]) -> None:
+    if "errno" in answer:
+        raise OSError(answer["errno"], answer["says"])

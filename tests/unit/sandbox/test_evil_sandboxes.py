@@ -1,0 +1,307 @@
+"""A sandbox's server is the user's image: whatever one answers, the broker and every other sandbox go on."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import hashlib
+import hmac
+import json
+import ssl
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import aiohttp
+import pods_api
+import pytest
+from aiohttp import web
+from sandbox_broker import SMALL, TOKEN, job_config
+
+from headway_api.sandbox_api import PROOF_PREFIX, Lease, LeaseRequest
+from headway_sandbox import session
+from headway_sandbox.broker import pods, pool, proof, service
+from headway_sandbox.broker.kube import Credentials, Pods
+from headway_sandbox.broker.leases import Leases
+from headway_sandbox.broker.metrics import Metrics
+from headway_sandbox.broker.service import Service
+from headway_sandbox.broker.warm import WarmPool
+
+EVIL, GOOD = "127.77.0.1", "127.77.0.2"
+SOON = time.time() + 600
+
+
+def said(document: Any) -> dict[str, Any]:
+    return {"body": json.dumps(document).encode()}
+
+
+async def endless(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse()
+    await response.prepare(request)
+    while True:
+        await response.write(b" " * 65536)
+
+
+WELL = said({"lease": None, "deadline": None})
+BAD_ANSWERS = {
+    "not JSON": {"body": b"fine"},
+    "nothing": {"body": b""},
+    "a list": said([]),
+    "an empty object": said({}),
+    "a lease that is a list": said({"lease": ["e"], "deadline": SOON}),
+    "a lease without an end": said({"lease": "e", "deadline": None}),
+    "a deadline that is text": said({"lease": "e", "deadline": "soon"}),
+    "a deadline that is infinite": {"body": b'{"lease": "e", "deadline": 1e999}'},
+    "a deadline in a thousand years": said({"lease": "e", "deadline": SOON + 1e11}),
+    "a lease of a megabyte": said({"lease": "e" * 2**20, "deadline": SOON}),
+    "a depth of 100,000": {"body": b"[" * 100_000},
+    "a depth of 1,000": {"body": b"[" * 1000 + b"]" * 1000},
+    "half of a surrogate pair": {"body": b'{"lease": "\\ud800", "deadline": 1e9}'},
+    "bytes that are no UTF-8": {"body": b'{"lease": "\xff", "deadline": 1e9}'},
+    "200 MB in 200 KB": {
+        "body": gzip.compress(b" " * 2**27),
+        "headers": {"Content-Encoding": "gzip"},
+    },
+    "no end": endless,
+    "a forged lease": said({"lease": "e", "deadline": SOON}),
+}
+
+
+@asynccontextmanager
+async def broker(api: pods_api.PodsApi, most: int = 2) -> AsyncIterator[tuple[WarmPool, Leases]]:
+    """A pool and its leases over the pods of `api`; an error in them ends the test."""
+    config = job_config("team", "image", "u-1", sandbox={"warmPool": {"min": 1, "max": most}})
+    metrics = Metrics(config)
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(pods_api.served(api.app(), "127.0.0.1", 0))
+        http = await stack.enter_async_context(aiohttp.ClientSession())
+        over = Pods(http, server, "team", ssl.create_default_context(), Credentials(None))
+        limits = pool.Limits(1, most, 1)
+        warm = WarmPool(over, http, pods.Kind(config), pods.Platform({}, SMALL, []), limits, metrics)
+        leases = Leases(warm, http, TOKEN, metrics)
+        running = asyncio.create_task(warm.run())
+        try:
+            yield warm, leases
+            assert not running.done(), running.exception()
+        finally:
+            running.cancel()
+            await asyncio.wait([running])
+
+
+def found(name: str) -> dict[str, Any]:
+    """A pod that an earlier broker of this job has made."""
+    config = job_config("team", "image", "u-1")
+    return pods.manifest(pods.Kind(config), pods.Platform({}, SMALL, []), name)
+
+
+async def leased(leases: Leases, name: str) -> Lease:
+    async with asyncio.timeout(60):
+        return await leases.grant(LeaseRequest(lease=name, owner="one", deadline_seconds=60))
+
+
+def sandbox(uid: str, lease: str | None = None) -> web.Application:
+    """A sandbox as its server is: bound to `lease` by this job, or to nobody and free to be bound."""
+    real = session.Session(lambda: None)  # type: ignore[arg-type, return-value]
+    if lease is not None:
+        token = proof.token_of(TOKEN.encode(), uid, lease)
+        real._lease, real._token, real._deadline = lease, token, SOON
+
+    async def health(_: web.Request) -> web.Response:
+        return web.json_response(real.health())
+
+    async def prove(request: web.Request) -> web.Response:
+        return web.json_response(real.prove(await request.json()))
+
+    steps = {("GET", "/healthz"): health, ("POST", "/proof"): prove, ("POST", "/lease"): {"status": 204}}
+    return pods_api.answering(steps)
+
+
+@pytest.mark.parametrize("answer", BAD_ANSWERS.values(), ids=BAD_ANSWERS)
+async def test_a_bad_answer_ends_that_sandbox_alone(answer: Any) -> None:
+    api = pods_api.PodsApi([EVIL, GOOD])
+    evil = {("GET", "/healthz"): answer, ("POST", "/proof"): said({"proof": "0" * 64})}
+    for name in ("evil", "good"):
+        api.add(found(name))
+    async with (
+        pods_api.served(pods_api.answering(evil), EVIL, pods_api.SANDBOX_PORT),
+        pods_api.served(sandbox("any"), GOOD, pods_api.SANDBOX_PORT),
+        broker(api) as (_, leases),
+    ):
+        assert (await leased(leases, "e")).pod == "good"
+        async with asyncio.timeout(60):
+            while not api.deleted:
+                await asyncio.sleep(0.01)
+        assert api.deleted == [EVIL]
+
+
+async def test_the_broker_says_what_is_wrong_with_the_answer() -> None:
+    api = pods_api.PodsApi([EVIL])
+    evil = pods_api.answering({("GET", "/healthz"): said([])})
+    async with pods_api.served(evil, EVIL, pods_api.SANDBOX_PORT), broker(api, 1) as (warm, _):
+        async with asyncio.timeout(60):
+            while warm.problem is None:
+                await asyncio.sleep(0.01)
+        assert (warm.problem.reason, warm.problem.field) == ("SandboxUnfit", "spec.environment.image")
+        assert "does not answer as a sandbox" in warm.problem.message
+
+
+async def test_a_redirect_leads_the_broker_nowhere() -> None:
+    visited: list[str] = []
+
+    async def visit(request: web.Request) -> web.Response:
+        visited.append(request.path)
+        return web.json_response({"lease": None, "deadline": None})
+
+    api = pods_api.PodsApi([EVIL])
+    away = {"status": 307, "headers": {"Location": f"http://{GOOD}:{pods_api.SANDBOX_PORT}/healthz"}}
+    elsewhere = pods_api.answering({("GET", "/healthz"): visit, ("POST", "/lease"): visit})
+    evil = pods_api.answering({("GET", "/healthz"): WELL, ("POST", "/lease"): away})
+    async with (
+        pods_api.served(evil, EVIL, pods_api.SANDBOX_PORT),
+        pods_api.served(elsewhere, GOOD, pods_api.SANDBOX_PORT),
+        broker(api, 1) as (_, leases),
+    ):
+        task = asyncio.create_task(leased(leases, "e"))
+        async with asyncio.timeout(60):
+            while not api.deleted:
+                await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.wait([task])
+    assert visited == []
+
+
+async def test_a_lease_that_the_job_gave_is_known_again() -> None:
+    api = pods_api.PodsApi([GOOD])
+    api.add(found("kept"))
+    app = sandbox("uid-of-kept", "episode-1")
+    async with pods_api.served(app, GOOD, pods_api.SANDBOX_PORT), broker(api) as (warm, leases):
+        async with asyncio.timeout(60):
+            await warm.listed.wait()
+        lease = await leased(leases, "episode-1")
+        assert (lease.pod, api.deleted) == ("kept", [])
+
+
+async def test_a_sandbox_cannot_claim_the_lease_of_another() -> None:
+    """It holds the token of its own lease, and of its own pod."""
+    api = pods_api.PodsApi([EVIL, GOOD])
+    api.add(found("thief"))
+    own = proof.token_of(TOKEN.encode(), "uid-of-thief", "episode-1").encode()
+
+    async def prove(request: web.Request) -> web.Response:
+        challenge = (await request.json())["challenge"]
+        made = hmac.new(own, f"{PROOF_PREFIX}{challenge}".encode(), hashlib.sha256).hexdigest()
+        return web.json_response({"proof": made})
+
+    thief = {("GET", "/healthz"): said({"lease": "episode-2", "deadline": SOON}), ("POST", "/proof"): prove}
+    async with (
+        pods_api.served(pods_api.answering(thief), EVIL, pods_api.SANDBOX_PORT),
+        pods_api.served(sandbox("any"), GOOD, pods_api.SANDBOX_PORT),
+        broker(api) as (_, leases),
+    ):
+        lease = await leased(leases, "episode-2")
+        assert lease.pod != "thief"
+        assert api.deleted == [EVIL]
+
+
+async def test_of_two_pods_with_one_lease_one_is_kept() -> None:
+    api = pods_api.PodsApi([EVIL, GOOD])
+    api.add(found("first"))
+    api.add(found("second"))
+    async with (
+        pods_api.served(sandbox("uid-of-first", "e"), EVIL, pods_api.SANDBOX_PORT),
+        pods_api.served(sandbox("uid-of-second", "e"), GOOD, pods_api.SANDBOX_PORT),
+        broker(api) as (_, leases),
+    ):
+        kept = await leased(leases, "e")
+        async with asyncio.timeout(60):
+            while not api.deleted:
+                await asyncio.sleep(0.01)
+        gone = {"first": EVIL, "second": GOOD}
+        del gone[kept.pod]
+        assert api.deleted == list(gone.values())
+
+
+STRANGERS = [None, {"uid": "u-2", "controller": True}, {"uid": "u-1", "controller": False}]
+
+
+@pytest.mark.parametrize("owner", STRANGERS)
+async def test_labels_alone_make_no_pod_one_of_the_jobs(owner: dict[str, Any] | None) -> None:
+    """It would be shown the rows with their answers; and it is somebody else's, so it is left alone."""
+    api = pods_api.PodsApi([EVIL, GOOD])
+    stranger = found("stranger")
+    stranger["metadata"]["ownerReferences"] = [] if owner is None else [owner]
+    api.add(stranger)
+    async with (
+        pods_api.served(sandbox("any"), EVIL, pods_api.SANDBOX_PORT),
+        pods_api.served(sandbox("any"), GOOD, pods_api.SANDBOX_PORT),
+        broker(api, 1) as (warm, leases),
+    ):
+        lease = await leased(leases, "e")
+        assert lease.pod != "stranger"
+        assert (warm.counts().alive, api.deleted) == (1, [])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"[]", b"{}", b"fine", b"[" * 50_000, b'{"type": "ADDED", "object": []}', b" " * (5 * 2**20)],
+    ids=["a list", "no type", "not JSON", "deep", "no object", "no end"],
+)
+async def test_an_odd_event_of_the_api_server_is_asked_about_again(line: bytes) -> None:
+    api = pods_api.PodsApi([GOOD], first=line + b"\n" * (len(line) < 2**20))
+    async with (
+        pods_api.served(sandbox("any"), GOOD, pods_api.SANDBOX_PORT),
+        broker(api) as (_, leases),
+    ):
+        assert (await leased(leases, "e")).url == f"http://{GOOD}:{pods_api.SANDBOX_PORT}"
+        assert api.first == b"", "it was sent"
+
+
+async def asked(leases: Leases, warm: WarmPool, path: str, token: str, data: Any) -> tuple[int, str]:
+    """What the broker's own HTTP answers."""
+    config = job_config("team", "image", "u-1")
+    app = Service(warm, leases, Metrics(config), TOKEN).app()
+    async with pods_api.served(app, "127.0.0.1", 0) as url, aiohttp.ClientSession() as http:
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        async with http.post(url + path, data=data, headers=headers) as response:
+            return response.status, (await response.json())["reason"]
+
+
+DEEP = b'{"lease": ' + b"[" * 5_000 + b"]" * 5_000 + b"}"
+LONG = json.dumps({"lease": "e", "owner": "o" * 201, "deadline_seconds": 1}).encode()
+LATE = json.dumps({"lease": "e", "owner": "o", "deadline_seconds": 1e300}).encode()
+
+
+@pytest.mark.parametrize(
+    ("path", "token", "data", "status", "reason"),
+    [
+        ("/v1/leases", "another", b"[" * 2**20, 401, "Unauthorized"),
+        ("/v1/leases", TOKEN, b" " * 2**20, 413, "MalformedRequest"),
+        ("/v1/leases", TOKEN, DEEP, 400, "MalformedRequest"),
+        ("/v1/leases", TOKEN, LATE, 400, "MalformedRequest"),
+        ("/v1/owners", "another", b"[" * 2**20, 401, "Unauthorized"),
+        ("/v1/owners", TOKEN, b" " * 2**20, 413, "MalformedRequest"),
+        ("/v1/owners", TOKEN, LONG, 400, "MalformedRequest"),
+    ],
+)
+async def test_a_request_to_the_broker_has_bounds(
+    path: str, token: str, data: bytes, status: int, reason: str
+) -> None:
+    async with broker(pods_api.PodsApi([])) as (warm, leases):
+        assert await asked(leases, warm, path, token, data) == (status, reason)
+
+
+async def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "BODY_SECONDS", 0.2)
+
+    async def slow() -> AsyncIterator[bytes]:
+        yield b"{"
+        await asyncio.sleep(60)
+
+    async with broker(pods_api.PodsApi([])) as (warm, leases):
+        assert await asked(leases, warm, "/v1/owners", TOKEN, slow()) == (408, "MalformedRequest")
+
+
+def test_both_sides_sign_for_the_same_purpose() -> None:
+    assert session.PROOF_PREFIX == PROOF_PREFIX
+    assert len(proof.challenge()) == session.CHALLENGE

@@ -1,0 +1,175 @@
+"""What an environment's author asks of the runner, as a process; its walls are in test_out_of_reach."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headway_api import names
+from headway_sandbox import runner
+from headway_sandbox.runner import Limits, Lost, NoRunner, NotStarted, client
+
+PYTHON = [os.path.realpath(sys.executable), "-S"]
+
+
+@pytest.fixture(autouse=True)
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv(client.ENV_EPISODE_FILE, str(tmp_path / "episode.json"))
+    monkeypatch.setenv("HEADWAY_ENVIRONMENT_CONFIG", '{"answer": 42}')
+    runner.awaited(runner.CHILD)
+    yield tmp_path
+    runner.close()
+
+
+def python(code: str, **more: object) -> runner.Completed:
+    return runner.run([*PYTHON, "-c", code], **more)  # type: ignore[arg-type]
+
+
+def test_both_sides_name_the_same_places() -> None:
+    assert (runner.ENV_RUNNER, client.EPISODE_FILE) == (names.ENV_RUNNER, names.EPISODE_FILE)
+    assert client.ENV_EPISODE_FILE == names.ENV_EPISODE_FILE
+
+
+def test_a_command_is_fed_heard_and_waited_for() -> None:
+    code = "import sys; data = sys.stdin.read(); print(len(data)); print('no', file=sys.stderr); sys.exit(3)"
+    done = python(code, stdin="x" * 3_000_000)
+    assert (done.code, done.stdout, done.stderr) == (3, "3000000\n", "no\n")
+    assert (done.timed_out, done.truncated) == (False, False)
+    assert runner.run(["cat"], stdin=b"\xff").stdout == "\N{REPLACEMENT CHARACTER}"
+
+
+def test_a_command_that_reads_nothing_is_not_fed_for_ever() -> None:
+    assert python("print('done')", stdin="x" * 3_000_000).stdout == "done\n"
+
+
+def test_a_command_has_its_folder_and_no_variable_of_the_servers(work: Path) -> None:
+    code = "import os; print(os.getcwd(), os.environ['HOME'], os.environ['ADDED'])\n"
+    code += "print([name for name in os.environ if name.startswith('HEADWAY_')])"
+    done = python(code, variables={"ADDED": "yes"})
+    assert done.stdout == f"{work} {work} yes\n['HEADWAY_EPISODE_FILE']\n"
+    assert runner.run(["pwd"], folder="/").stdout == "/\n"
+    assert runner.work_folder() == str(work)
+
+
+def test_a_command_is_killed_at_its_timeout_with_its_group() -> None:
+    code = (
+        "import os, time\nprint(os.getpid(), flush=True)\nif os.fork() == 0: time.sleep(600)\ntime.sleep(600)"
+    )
+    done = python(code, timeout=1.0)
+    assert (done.timed_out, done.code) == (True, 137)
+    ends = time.monotonic() + 30
+    while time.monotonic() < ends:
+        try:
+            os.killpg(int(done.stdout), 0)
+        except ProcessLookupError:
+            return
+    pytest.fail("the group lives")
+
+
+def test_endless_output_ends_with_the_timeout_and_is_cut() -> None:
+    done = runner.run(["yes"], timeout=1.0, limits=Limits(output_bytes=1000))
+    assert (len(done.stdout), done.truncated, done.timed_out) == (1000, True, True)
+
+
+def test_what_a_command_leaves_behind_holds_nobody_up() -> None:
+    """It holds the pipes open."""
+    code = "import os, time\nif os.fork() == 0:\n    os.setsid(); time.sleep(600)\nprint('gone', flush=True)"
+    done = python(code, timeout=300)
+    assert (done.stdout, done.code, done.timed_out) == ("gone\n", 0, False)
+
+
+def test_a_command_has_its_limits(work: Path) -> None:
+    bounded = Limits(memory_bytes=2**28, cpu_seconds=1, file_bytes=1000)
+    assert "MemoryError" in python("'x' * 2**30", limits=bounded).stderr
+    assert python("while True: pass", limits=bounded, timeout=300).code == 128 + signal.SIGKILL
+    python("open('big', 'wb').write(b'x' * 5000)", limits=bounded)
+    assert (work / "big").stat().st_size == 1000
+
+
+@pytest.mark.parametrize("name", ["memory_bytes", "cpu_seconds", "file_bytes", "output_bytes"])
+def test_a_limit_is_above_nothing(name: str) -> None:
+    """-1 would be none at all."""
+    for most in (0, -1):
+        with pytest.raises(ValueError, match="above 0"):
+            Limits(**{name: most})
+
+
+@pytest.mark.parametrize(
+    ("command", "folder", "says"),
+    [
+        (["no-such-program"], None, "No such file"),
+        (["/etc/passwd"], None, "Permission denied"),
+        (["true"], "/nowhere", "No such file"),
+        (["true", "a\0b"], None, "null byte"),
+        (["true", "x" * 100_000], None, "write what is long to a file or to stdin"),
+    ],
+)
+def test_a_command_that_cannot_be_started_says_why(command: list[str], folder: str | None, says: str) -> None:
+    with pytest.raises(NotStarted, match=says):
+        runner.run(command, folder=folder)
+    assert runner.run(["true"]).code == 0
+
+
+def test_files_pass_through_the_runner(work: Path) -> None:
+    content = os.urandom(300_000)
+    runner.put("given", content)
+    assert (work / "given").read_bytes() == content
+    assert runner.get("given") == content
+    runner.put("text", "ä")
+    assert (runner.get("text"), runner.get("missing")) == ("ä".encode(), None)
+    with pytest.raises(OSError, match="more than 10 bytes"):
+        runner.get("given", 10)
+    with pytest.raises(OSError, match="No such file"):
+        runner.put("nowhere/given", b"")
+
+
+def test_no_link_and_no_pipe_leads_elsewhere(work: Path) -> None:
+    outside = work.parent / "outside"
+    outside.write_text("kept")
+    (work / "link").symlink_to(outside)
+    os.mkfifo(work / "pipe")
+    runner.put("link", "new")
+    assert (outside.read_text(), (work / "link").read_text()) == ("kept", "new")
+    with pytest.raises(OSError, match="not a regular file"):
+        runner.get("pipe")
+
+
+def test_without_a_runner_the_field_is_named() -> None:
+    runner.close()
+    with pytest.raises(NoRunner, match=r"set spec\.environment\.sandbox\.runsCode: true"):
+        runner.run(["true"])
+
+
+def test_a_runner_that_has_ended_is_said_to_have() -> None:
+    with pytest.raises(Lost, match="has ended"):
+        python("import os; os.kill(os.getppid(), 9)")
+    with pytest.raises(Lost, match=r"spec\.environment\.sandbox\.resources"):
+        runner.run(["true"])
+
+
+def test_a_runner_of_the_servers_own_user_is_refused(tmp_path: Path) -> None:
+    """The wall would not be there, whatever the pod's template had done to it."""
+    path = str(tmp_path / "socket")
+    listener = client.listen(path)
+    child = os.fork()
+    if child == 0:
+        connection = client.socket.socket(client.socket.AF_UNIX, client.socket.SOCK_SEQPACKET)
+        connection.connect(path)
+        time.sleep(0.5)
+        os._exit(0)
+    with pytest.raises(Lost, match="the server's own user"):
+        client.accept(listener, path)
+    os.waitpid(child, 0)
+    assert not os.path.exists(path)
+
+
+def test_a_runner_that_does_not_come_is_not_awaited_for_ever(tmp_path: Path) -> None:
+    path = str(tmp_path / "socket")
+    with pytest.raises(Lost, match=r"has not connected within 0\.1 s"):
+        client.accept(client.listen(path), path, 0.1)
