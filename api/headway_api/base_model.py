@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from headway_api.exits import JobError
-from headway_api.store import Denied, NotFound, Store, download_folder
+from headway_api.store import Corrupt, Denied, NotFound, Store, download_folder
 
 FIELD: Final = "spec.model.base"
 HUB: Final = "hf://"
@@ -57,6 +57,10 @@ def fetch(model: Source, store: Store, cache: Path, *, weights: bool = True, fie
             "ModelUnavailable",
             f"{error}; correct the address, or let the credentials of spec.output read it",
             field=field,
+        ) from error
+    except Corrupt as error:
+        raise JobError(
+            "ModelUnavailable", f"{model.base} cannot be fetched: {error}, or remove it", field=field
         ) from error
     complete.touch()
     return folder

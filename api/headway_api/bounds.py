@@ -28,6 +28,40 @@ MAGNITUDE: Final = 1e12
 SCORE: Final = 1e6
 """Of a reward or an external score, whatever `spec.reward.range` allows."""
 
+
+CALL: Final = 64 * KIB
+"""Bytes of one call of the agents' protocol, and of what a refusal says."""
+ARGUMENTS: Final = MIB
+"""Bytes of one tool call's arguments."""
+CONVERSATION: Final = 8 * MIB
+"""Bytes of one request for a turn: the whole conversation and the tools. A million tokens have some 4 MiB."""
+CONVERSATION_DEPTH: Final = 64
+CONVERSATION_VALUES: Final = 200_000
+MESSAGES: Final = 10_000
+"""Messages of one conversation, and parts of one message."""
+TOOLS: Final = 512
+"""Tools of one conversation, and calls of one message."""
+ANSWER: Final = 8 * MIB
+"""Bytes of one answer of a sandbox, an agent, a broker or a weight agent."""
+ANSWER_VALUES: Final = 100_000
+REPORT: Final = 8 * MIB
+"""Bytes of a learner's report, or of a manifest of weights."""
+METRICS: Final = 1_000
+"""Named numbers of one episode."""
+NAME: Final = 200
+"""Characters of a name that somebody else chose."""
+PART: Final = 255
+"""Bytes of one part of a path."""
+ROW: Final = MIB
+"""Bytes of one row of a dataset, as JSON."""
+ROWS: Final = 5_000_000
+"""Rows of one dataset."""
+DATASET: Final = 1024 * MIB
+"""Bytes of one dataset, as its file and as the rows in it."""
+WAIT_SECONDS: Final = 60.0
+"""Longest pause that another process may ask for."""
+
+_HALF: Final = "not JSON that UTF-8 can hold: half of a surrogate pair is no text"
 _STRINGS: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _REST: Final = bytes(set(range(256)) - set(b"{}[],"))
 _STRING: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
@@ -44,11 +78,20 @@ class OutOfBounds(ValueError):
     """A value from outside is malformed, or larger, deeper or greater than its reader takes. Says which."""
 
 
-def json_within(data: bytes | str, most: int, *, depth: int = DEPTH, values: int = VALUES) -> Any:
+def json_within(
+    data: bytes | str,
+    most: int,
+    *,
+    depth: int = DEPTH,
+    values: int = VALUES,
+    halves: bool = False,
+    finite: bool = True,
+) -> Any:
     """Parse one JSON value whose text has at most `most` bytes.
 
     Size, depth and count are known before anything is built, so a refusal costs memory in proportion to
-    `most` alone. NaN and infinities are refused, and so is text that no UTF-8 can hold.
+    `most` alone. Refused as well are NaN and infinities (unless not `finite`) and text that no UTF-8 can hold
+    (unless `halves`): a reader that lets them in replaces them.
 
     Raises:
         OutOfBounds: any of this does not hold, or it is not JSON.
@@ -59,17 +102,18 @@ def json_within(data: bytes | str, most: int, *, depth: int = DEPTH, values: int
     try:
         raw = data.encode() if isinstance(data, str) else data
     except UnicodeEncodeError as error:
-        raise OutOfBounds("half of a surrogate pair is no text") from error
+        raise OutOfBounds(_HALF) from error
     if len(raw) > most:
         raise OutOfBounds(f"more than {most} bytes")
     _check_structure(raw, depth, values)
     try:
-        found = json.loads(raw.decode(), parse_constant=_not_finite, parse_float=_finite)
+        strict: dict[str, Any] = {"parse_constant": _not_finite, "parse_float": _finite} if finite else {}
+        found = json.loads(raw.decode(), **strict)
     except (ValueError, RecursionError) as error:
         if isinstance(error, OutOfBounds):
             raise
         raise OutOfBounds(f"not JSON: {error}") from error
-    if b"\\u" in raw:
+    if not halves and b"\\u" in raw:
         _check_text(found)
     return found
 
@@ -189,7 +233,7 @@ def _check_text(value: Any) -> None:
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
-        raise OutOfBounds("half of a surrogate pair is no text") from error
+        raise OutOfBounds(_HALF) from error
 
 
 def _finite(text: str) -> float:
@@ -216,3 +260,18 @@ def shortened(text: str, most: int) -> str:
     """Text from outside as a message or a log line shows it: `most` characters, no control characters."""
     cut = text if len(text) <= most else text[: most - 1] + "\N{HORIZONTAL ELLIPSIS}"
     return "".join(character if character.isprintable() else " " for character in cut)
+
+
+def few(value: object, most: int) -> bool:
+    """Whether a list or an object has at most `most` entries; anything else is for its reader to refuse."""
+    return not isinstance(value, list | dict) or len(value) <= most
+
+
+def is_below(name: str) -> bool:
+    """Whether a name from outside, joined to a folder, stays below it: parts between slashes, none of them
+    empty, `.`, `..` or longer than a file's name may be, and without NUL or a backslash."""
+    if "\0" in name or "\\" in name:
+        return False
+    return all(
+        part not in ("", ".", "..") and len(part.encode(errors="replace")) <= PART for part in name.split("/")
+    )

@@ -6,7 +6,10 @@ import json
 import logging
 import sys
 import time
-from typing import Any
+from typing import Any, Final
+
+LONGEST: Final = 16 * 1024
+"""Characters of one text in a line; of a longer one the start and the end are said."""
 
 
 class _Line(logging.Formatter):
@@ -20,7 +23,15 @@ class _Line(logging.Formatter):
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
+        line = {name: _cut(value) for name, value in line.items()}
         return json.dumps(line, default=str)
+
+
+def _cut(value: Any) -> Any:
+    """Text at a length that a line may have: fields quote what others wrote."""
+    if not isinstance(value, str) or len(value) <= LONGEST:
+        return value
+    return f"{value[: LONGEST // 2]} ... {value[-LONGEST // 2 :]}"
 
 
 def setup(level: int | str = logging.INFO) -> None:

@@ -15,10 +15,11 @@ from __future__ import annotations
 
 from enum import StrEnum
 from functools import total_ordering
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
+from headway_api.bounds import is_below
 from headway_api.in_force import Directive, InForce, Refusal
 from headway_api.record import Record as Record
 
@@ -263,10 +264,17 @@ class Finished(Record):
     """As `Batch.validated`."""
 
 
+def _name_below(name: str) -> str:
+    if not is_below(name):
+        raise ValueError("is no name of a file below a folder: write it without .., and without a / in front")
+    return name
+
+
 class FileDigest(Record):
     """One file of a weights or checkpoint directory."""
 
-    name: str
+    name: Annotated[str, AfterValidator(_name_below)]
+    """Below the directory: `a/b`, and never `../a` or `/a`."""
     size: int = Field(ge=0)
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
 
@@ -278,8 +286,8 @@ class Canary(Record):
     A server whose own values differ by more than `tolerance` (mean absolute) holds other weights.
     """
 
-    tokens: list[int]
-    logprobs: list[float]
+    tokens: list[int] = Field(fail_fast=True)
+    logprobs: list[float] = Field(fail_fast=True)
     tolerance: float = Field(gt=0)
 
 
@@ -294,7 +302,7 @@ class WeightsLink(Record):
 
     version: PolicyVersion
     uri: str
-    files: list[FileDigest]
+    files: list[FileDigest] = Field(fail_fast=True)
 
 
 class DirectSource(Record):
@@ -315,10 +323,10 @@ class WeightsManifest(Record):
     """Folder in the artifact store: Hugging Face layout (adapter_model.safetensors or model.safetensors), or
     a delta as `weights_format` describes it; of kind direct nothing lies there. Of kind base: the model that
     the server loaded when it started."""
-    files: list[FileDigest]
+    files: list[FileDigest] = Field(fail_fast=True)
     direct: DirectSource | None = None
     """Of kind direct, and of full weights that can be had both ways."""
-    chain: list[WeightsLink] = Field(default_factory=list)
+    chain: list[WeightsLink] = Field(default_factory=list, fail_fast=True)
     """What a delta is built on: a full version, each delta since, and last the version it applies to."""
     canary: Canary | None = None
     """Only kind base may lack it: a model as it comes has no learner that knows its log-probabilities."""
@@ -374,7 +382,7 @@ class StepReport(Record):
 
     step: int = Field(ge=0)
     version: PolicyVersion
-    groups: list[str]
+    groups: list[str] = Field(fail_fast=True)
     """Ids of the batch's groups, whether trained on or filtered out."""
     train_tokens: dict[str, int]
     """Per group id, tokens that went through forward and backward (0 for a filtered group)."""

@@ -25,8 +25,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
+from headway_api import bounds
 from headway_api.exits import CONDITION_REASON
 from headway_api.records import Record
 
@@ -40,6 +41,21 @@ MAX_AGENT_WAIT: Final = 60
 """Seconds that one `POST /agent/wait` may take."""
 TURN_REWARDS_TOLERANCE: Final = 1e-6
 """Distance that the sum of rewards of turns may have to the reward."""
+
+
+def _few(metrics: object) -> object:
+    if not bounds.few(metrics, bounds.METRICS):
+        raise ValueError(f"more than {bounds.METRICS} numbers")
+    if isinstance(metrics, dict) and any(len(str(name)) > bounds.NAME for name in metrics):
+        raise ValueError(f"a name has more than {bounds.NAME} characters")
+    return metrics
+
+
+Metrics = Annotated[dict[str, float], BeforeValidator(_few)]
+"""Numbers by name, counted before any of them is looked at."""
+Messages = Annotated[list[dict[str, Any]], Field(max_length=bounds.MESSAGES, fail_fast=True)]
+Tools = Annotated[list[dict[str, Any]], Field(max_length=bounds.TOOLS, fail_fast=True)]
+TurnRewards = Annotated[list[float], Field(max_length=bounds.MESSAGES, fail_fast=True)]
 
 
 class Problem(Record):
@@ -126,9 +142,9 @@ class ResetRequest(Record):
 class ResetReply(Record):
     """What the agent gets to see."""
 
-    messages: list[dict[str, Any]]
+    messages: Messages
     """OpenAI chat messages to begin with (system and user)."""
-    tools: list[dict[str, Any]]
+    tools: Tools
     """OpenAI tool specs (`{"type": "function", "function": {...}}`)."""
 
 
@@ -194,10 +210,10 @@ class FinishReply(Record):
     """The environment's judgement."""
 
     reward: float
-    """Dense, trained on; must lie in `spec.reward.range`."""
+    """Dense, trained on; must lie in `spec.reward.range`, and within `bounds.SCORE`."""
     score: float
     """Strict and external, reported; success is `score >= successThreshold`."""
-    metrics: dict[str, float] = Field(default_factory=dict)
-    turn_rewards: list[float] | None = None
+    metrics: Metrics = Field(default_factory=dict)
+    turn_rewards: TurnRewards | None = None
     """What each turn that reached the agent earned, in their order; they add up to `reward`. None: all of it
     came at the end."""

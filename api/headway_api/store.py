@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 from urllib.parse import urlsplit
 
+from headway_api.bounds import is_below, shortened
 from headway_api.exits import JobError
 from headway_api.records import FileDigest
 from headway_api.store_away import Patience, Patient, batches, may_pass, status_of, wait_for
@@ -104,7 +105,7 @@ class FileStore:
     def get_start(self, uri: str, size: int) -> bytes:
         try:
             with self._path(uri).open("rb") as stream:
-                return stream.read(size)
+                return stream.read(min(size, os.fstat(stream.fileno()).st_size))
         except FileNotFoundError:
             raise NotFound(uri) from None
 
@@ -226,16 +227,24 @@ class S3Store:
 
     def upload(self, path: Path, uri: str) -> None:
         bucket, key = self._split(uri)
-        self._s3.upload_file(str(path), bucket, key)
+        with _translated(uri):
+            self._s3.upload_file(str(path), bucket, key)
 
 
 @contextmanager
 def _translated(uri: str) -> Iterator[None]:
     """What S3 says of a place that cannot be used, as `NotFound` or `Denied`; any other error as it is."""
+    from boto3.exceptions import S3UploadFailedError
     from botocore.exceptions import ClientError, ParamValidationError
 
     try:
-        yield
+        try:
+            yield
+        except S3UploadFailedError as error:
+            # boto3 hides what S3 said: whether it may pass, and what is wrong, is in the error within.
+            if not isinstance(error.__context__, ClientError):
+                raise
+            raise error.__context__ from None
     except ParamValidationError as error:  # no bucket can have this name
         raise Denied(f"{uri}: {error}") from error
     except ClientError as error:
@@ -316,7 +325,19 @@ def upload_folder(store: Store, folder: Path, uri: str) -> list[FileDigest]:
 
 
 class Corrupt(Exception):
-    """A downloaded file is not the one its manifest describes."""
+    """A downloaded file is not the one its manifest describes, or its name leaves its folder."""
+
+
+def below(folder: Path, name: str) -> Path:
+    """The place of a file in `folder`, by a name that the store or a manifest says.
+
+    Raises:
+        Corrupt: it would lie outside of the folder.
+    """
+    path = folder / name
+    if not is_below(name) or not path.resolve().is_relative_to(folder.resolve()):
+        raise Corrupt(f"{shortened(name, 200)!r} is no name of a file below a folder; rename the object")
+    return path
 
 
 def download_folder(
@@ -330,7 +351,7 @@ def download_folder(
     against its digest.
 
     Raises:
-        Corrupt: a file differs from its digest.
+        Corrupt: a file differs from its digest, or a name would lie outside of `folder`: nothing is written.
         NotFound: nothing lies at `uri`.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -340,15 +361,15 @@ def download_folder(
         uris = [item for item in store.list(uri) if not item.endswith("/")]
         if not uris:
             raise NotFound(uri)
-        for item in uris:
-            path = folder / item.removeprefix(prefix)
+        places = [(item, below(folder, item.removeprefix(prefix))) for item in uris]
+        for item, path in places:
             if any(path.match(pattern) for pattern in without):
                 continue
             path.parent.mkdir(parents=True, exist_ok=True)
             store.download(item, path)
         return folder
-    for expected in files:
-        path = folder / expected.name
+    known = [(expected, below(folder, expected.name)) for expected in files]
+    for expected, path in known:
         store.download(f"{uri.rstrip('/')}/{expected.name}", path)
         found = digest(path)
         if found != expected:

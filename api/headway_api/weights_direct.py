@@ -50,7 +50,7 @@ class DirectTensor(Record):
 class DirectHeader(Record):
     """What travels, in this order. It says nothing of the version: the same weights have the same header."""
 
-    tensors: list[DirectTensor]
+    tensors: list[DirectTensor] = Field(fail_fast=True)
 
     @property
     def sha256(self) -> str:

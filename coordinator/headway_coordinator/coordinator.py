@@ -38,7 +38,6 @@ from headway_coordinator.gateway.core import Gateway
 from headway_coordinator.gateway.server import GatewayServer
 from headway_coordinator.gateway.turns import Backend, Places
 from headway_coordinator.group import Run
-from headway_coordinator.http import listen
 from headway_coordinator.learner_api import LearnerApi
 from headway_coordinator.ledger.usage import usage
 from headway_coordinator.metrics import mlflow
@@ -52,6 +51,7 @@ from headway_coordinator.remedies import shown
 from headway_coordinator.remedies.driver import Remedies
 from headway_coordinator.room import Room
 from headway_coordinator.sandboxes import Broker
+from headway_coordinator.serving import listen
 from headway_coordinator.signals import Signals
 from headway_coordinator.stall import Watch, training_watch
 from headway_coordinator.training import Training

@@ -6,25 +6,32 @@ finds the same row, and two epochs visit the same rows in different orders.
 
 from __future__ import annotations
 
+import codecs
 import csv
 import hashlib
 import io
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from pydantic_core import to_jsonable_python
 
+from headway_api import bounds
+from headway_api.bounds import OutOfBounds, json_within, shortened
 from headway_api.exits import JobError
 from headway_api.records import Purpose
 from headway_api.spec.data import Dataset, Format
 from headway_api.store import Denied, NotFound, Store
 
 Row = dict[str, Any]
+ROWS_AT_ONCE: Final = 256
+"""Rows of a parquet file that are decompressed together: each may be a thousand times its bytes."""
+VALUES: Final = 100_000_000
+"""Lists, objects and the values in them, of one JSON file."""
 
 
 @dataclass
@@ -89,48 +96,97 @@ def parse(data: bytes, form: Format) -> list[Row]:
     """Read a table; every column is kept.
 
     Raises:
-        ValueError: the content is not what its format says.
+        ValueError: the content is not what its format says, or beyond a bound; of a row it names the number,
+            from 0.
     """
+    rows: list[Row] = []
+    size = 0
+    for number, row in enumerate(_rows(data, form)):
+        if not isinstance(row, dict):
+            raise ValueError(f"row {number} is {type(row).__name__}; expected one JSON object a row")
+        if number >= bounds.ROWS:
+            raise ValueError(f"it has more than {bounds.ROWS} rows; split it over several jobs")
+        size += _size(number, row)
+        if size > bounds.DATASET:
+            raise ValueError(f"its rows up to {number} are more than {bounds.DATASET} bytes; split it")
+        rows.append(row)
+    return rows
+
+
+def _rows(data: bytes, form: Format) -> Iterator[Any]:
     if form == "parquet":
         import pyarrow.parquet as pq
 
-        return [dict(row) for row in pq.read_table(io.BytesIO(data)).to_pylist()]
-    text = data.decode("utf-8-sig")
+        number = 0
+        for batch in pq.ParquetFile(io.BytesIO(data)).iter_batches(batch_size=ROWS_AT_ONCE):
+            if batch.nbytes > ROWS_AT_ONCE * bounds.ROW:
+                raise ValueError(f"a row from {number} on is more than {bounds.ROW} bytes; shorten it")
+            number += batch.num_rows
+            yield from batch.to_pylist()
+        return
+    data = data.removeprefix(codecs.BOM_UTF8)
     if form == "csv":
-        return _csv(text)
-    if form == "jsonl":
-        rows = [json.loads(line) for line in text.splitlines() if line.strip()]
+        yield from _csv(data.decode())
+    elif form == "jsonl":
+        yield from _lines(data)
     else:
-        rows = json.loads(text)
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise ValueError("expected one JSON object a row")
-    return rows
+        depth = bounds.DEPTH + 1
+        found = json_within(data, bounds.DATASET, values=VALUES, depth=depth, halves=True, finite=False)
+        if not isinstance(found, list):
+            raise ValueError("expected a list with one JSON object a row")
+        yield from found
 
 
-def _csv(text: str) -> list[Row]:
-    rows = [dict(row) for row in csv.DictReader(io.StringIO(text, newline=""), strict=True)]
-    for number, row in enumerate(rows):
-        if None in row:  # where DictReader puts what is left over
-            raise ValueError(f"row {number} has more cells than there are columns; quote cells with commas")
-        if (short := next((name for name, cell in row.items() if cell is None), None)) is not None:
-            raise ValueError(f"row {number} ends before column {short!r}")
-    return rows
+def _lines(data: bytes) -> Iterator[Any]:
+    """JSON line by line. Only a line feed ends a line: JSON's own text may hold Unicode's other ends."""
+    number = 0
+    for line in io.BytesIO(data):
+        if not line.strip():
+            continue
+        try:
+            yield json_within(line.strip(), bounds.ROW, halves=True, finite=False)
+        except OutOfBounds as error:
+            raise ValueError(f"row {number} cannot be read: {error}; mend or remove it") from error
+        number += 1
 
 
-def _check_values(rows: Sequence[Row]) -> None:
-    """Rows travel to the environment as JSON, where a number that is none (a table's missing value) is null.
+def _csv(text: str) -> Iterator[Row]:
+    csv.field_size_limit(bounds.ROW)
+    number = 0
+    try:
+        for row in csv.DictReader(io.StringIO(text, newline=""), strict=True):
+            if None in row:  # where DictReader puts what is left over
+                raise ValueError(
+                    f"row {number} has more cells than there are columns; quote cells with commas"
+                )
+            if (short := next((name for name, cell in row.items() if cell is None), None)) is not None:
+                raise ValueError(f"row {number} ends before column {short!r}")
+            yield dict(row)
+            number += 1
+    except csv.Error as error:
+        raise ValueError(f"row {number}: {error}; a cell has at most {bounds.ROW} characters") from error
+
+
+def _size(number: int, row: Row) -> int:
+    """Bytes of a row as JSON, as which it travels to the environment. A number that is none (a table's
+    missing value) is null there.
 
     Raises:
-        ValueError: naming the first row and column that cannot.
+        ValueError: naming the row and the column that cannot, or that is too large.
     """
-    for number, row in enumerate(rows):
-        for name, value in row.items():
-            try:
-                json.dumps(to_jsonable_python(value), ensure_ascii=False).encode()
-            except (ValueError, RecursionError) as error:
-                raise ValueError(
-                    f"column {name!r} of row {number} cannot be written as JSON: {error}"
-                ) from error
+    total = 0
+    for name, value in row.items():
+        try:
+            size = len(json.dumps(to_jsonable_python(value), ensure_ascii=False).encode())
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"column {name!r} of row {number} cannot be written as JSON: {error}") from error
+        total += size + len(name) + len('"": , ')
+        if total > bounds.ROW:
+            raise ValueError(
+                f"row {number} is more than {bounds.ROW} bytes with column {shortened(name, 60)!r}; "
+                "shorten it, or put a reference in its place that the environment resolves"
+            )
+    return total
 
 
 def load(dataset: Dataset, store: Store, block: str) -> list[Row]:
@@ -148,7 +204,7 @@ def load(dataset: Dataset, store: Store, block: str) -> list[Row]:
             field=field,
         )
     try:
-        data = store.get(dataset.uri)
+        data = store.get_start(dataset.uri, bounds.DATASET + 1)
     except NotFound:
         raise JobError(
             "DatasetNotFound", f"no object at {dataset.uri}; correct the URI", field=field
@@ -159,13 +215,16 @@ def load(dataset: Dataset, store: Store, block: str) -> list[Row]:
     except Exception as error:  # the store did not answer: what it says when it does is another matter
         text = f"{dataset.uri} could not be fetched: {type(error).__name__}: {error}"
         raise JobError("DatasetNotFetched", text, field=field, permanent=False) from error
+    if len(data) > bounds.DATASET:
+        text = f"{dataset.uri} has more than {bounds.DATASET} bytes; split it over several jobs"
+        raise JobError("DatasetUnreadable", text, field=field)
     try:
         rows = parse(data, dataset.effective_format)
-        _check_values(rows)
     except Exception as error:  # whatever a parser raises, the remedy is the same
         raise JobError(
             "DatasetUnreadable",
-            f"{dataset.uri} is not readable {dataset.effective_format}: {error}; correct format or the file",
+            f"{dataset.uri} is not readable {dataset.effective_format}: {shortened(str(error), 500)}; "
+            "correct format or the file",
             field=field,
         ) from error
     if not rows:

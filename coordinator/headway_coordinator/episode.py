@@ -19,8 +19,9 @@ from typing import Any, Protocol
 
 from pydantic import ValidationError
 
-from headway_api import logs
+from headway_api import bounds, logs
 from headway_api.exits import JobError
+from headway_api.record import explained
 from headway_api.records import EpisodeRecord, Outcome, Purpose, Turn
 from headway_api.sandbox_api import TURN_REWARDS_TOLERANCE, FinishReply
 from headway_coordinator.agents.agent import Agent, Played, Stage
@@ -32,9 +33,6 @@ from headway_coordinator.trajectory.linearize import linearize
 
 ERROR_LENGTH = 2000
 """Characters of an error that are kept."""
-MOST_SCORE, MOST_METRIC = 1e6, 1e12
-"""Largest size of a score, as of a reward, and of a metric. The square of a far larger number is none: one
-value would take the figures of the whole job with it."""
 
 JUDGEMENT_SECONDS = 60.0
 """Longest that the environment may take to judge an episode whose time is up; its sandbox may end earlier."""
@@ -154,7 +152,8 @@ class Episodes:
             text = f"{fault}; the agent: {progress.why}" if progress.why else str(fault)
             ending = _Ending(Outcome.INFRA_ERROR, text)
         except ValidationError as error:
-            ending = _Ending(Outcome.INFRA_ERROR, f"{progress.stage} answered what it must not: {error}")
+            text = f"{progress.stage} answered what it must not: {explained(error)}"
+            ending = _Ending(Outcome.INFRA_ERROR, text)
         except (JobError, CandidateFault):  # of the whole process, or of the whole candidate
             raise
         except Exception as error:  # a bug costs its group a retry, not the job
@@ -288,7 +287,7 @@ def by_index(rewards: Sequence[float], turns: Sequence[Turn]) -> list[float]:
     return [next(earned) if turn.delivered else 0.0 for turn in turns]
 
 
-def check_reward(reply: FinishReply, bounds: tuple[float, float], turns: int) -> None:
+def check_reward(reply: FinishReply, within: tuple[float, float], turns: int) -> None:
     """Refuse a judgement that must not reach the learner.
 
     Raises:
@@ -301,7 +300,7 @@ def check_reward(reply: FinishReply, bounds: tuple[float, float], turns: int) ->
         raise InfraFault(
             f"the environment's rewards of turns add up to {sum(given):g}, and its reward is {reply.reward:g}"
         )
-    low, high = bounds
+    low, high = within
     if not low <= reply.reward <= high:
         raise InfraFault(
             f"the environment's reward is {reply.reward}, outside spec.reward.range [{low:g}, {high:g}]"
@@ -312,12 +311,15 @@ def check_sizes(reply: FinishReply) -> None:
     """Refuse a judgement whose numbers no figure could be made of.
 
     Raises:
-        InfraFault: the score or a metric is too large.
+        InfraFault: the reward, one of a turn, the score or a metric is too large.
     """
-    sizes = {"score": (reply.score, MOST_SCORE)}
-    sizes |= {f"metric {name}": (value, MOST_METRIC) for name, value in reply.metrics.items()}
-    for name, (value, most) in sizes.items():
-        if not abs(value) <= most:
+    sizes = [("reward", reply.reward, bounds.SCORE), ("score", reply.score, bounds.SCORE)]
+    sizes += [
+        (f"reward of turn {turn}", value, bounds.SCORE) for turn, value in enumerate(reply.turn_rewards or ())
+    ]
+    sizes += [(f"metric {name}", value, bounds.MAGNITUDE) for name, value in reply.metrics.items()]
+    for name, value, most in sizes:
+        if not bounds.within(value, most):
             raise InfraFault(
                 f"the environment's {name} is {value}, beyond {most:g}: have the code of "
                 "spec.environment.entrypoint return it in a larger unit, or leave it out"

@@ -31,6 +31,10 @@ class CandidateFault(Exception):
         return f"{self.field}: {self}"
 
 
+class AnswerFault(InfraFault):
+    """A part of the platform answered, and with what it must not: the environment's own words, most often."""
+
+
 class PermanentFault(InfraFault):
     """The failing part says that asking again cannot help; `reason` and `field` are in its own words."""
 

@@ -1,15 +1,17 @@
-"""One way to call another process of the job (JSON both ways, a deadline, typed failures), and to listen."""
+"""One way to call another process of the job: JSON both ways, a deadline, bounds, typed failures."""
 
 from __future__ import annotations
 
-import json
-from contextlib import AsyncExitStack
-from typing import Any
+import asyncio
+import math
+from dataclasses import dataclass
+from typing import Any, Final
 
 import aiohttp
-from aiohttp import web
 from pydantic import ValidationError
 
+from headway_api import bounds
+from headway_api.bounds import OutOfBounds, json_within, shortened
 from headway_api.sandbox_api import Problem
 from headway_coordinator.faults import InfraFault, PermanentFault
 
@@ -18,6 +20,23 @@ KEPT_SECONDS = 2.0
 """An idle connection is used again for so long. The engine closes it after 5 s (uvicorn's
 timeout_keep_alive), and a request that meets the close looks like a lost server: its turn would be computed
 again elsewhere."""
+SHOWN: Final = 2000
+"""Characters of another process's words in an error."""
+INLINE_BYTES: Final = 256 * bounds.KIB
+"""Longer answers are read in a thread: episodes go on meanwhile."""
+
+
+@dataclass(frozen=True)
+class Within:
+    """How large an answer may be."""
+
+    size: int = bounds.ANSWER
+    """Bytes."""
+    values: int = bounds.ANSWER_VALUES
+    depth: int = bounds.DEPTH
+
+
+ANSWER: Final = Within()
 
 
 def connector() -> aiohttp.TCPConnector:
@@ -33,6 +52,7 @@ class Refused(Exception):
         self.status = status
         self.problem = problem
         self.retry_after = retry_after
+        """Seconds, `bounds.WAIT_SECONDS` at most."""
 
     def fault(self) -> InfraFault:
         """As the fault of an episode."""
@@ -42,12 +62,12 @@ class Refused(Exception):
 
 
 class Unreachable(Exception):
-    """No answer: the connection failed, broke, took longer than allowed, or brought no JSON."""
+    """No answer: the connection failed, broke, took longer than allowed, or brought none that is taken."""
 
     def __init__(self, message: str, *, answered: bool = False) -> None:
         super().__init__(message)
         self.answered = answered
-        """It was taken: only the answer is not JSON."""
+        """The request was taken: only the answer is no JSON, or beyond its bounds."""
 
 
 async def call(
@@ -58,72 +78,105 @@ async def call(
     timeout: float,
     token: str | None = None,
     body: Any = None,
+    within: Within = ANSWER,
 ) -> Any:
     """Send `body` as JSON and return the answer's JSON, or None where it has no content.
 
+    The answer must come as it is: what is compressed is refused, since it may be a thousand times larger.
+
     Raises:
         Refused: an answer outside 2xx.
-        Unreachable: no answer within `timeout` seconds, or none that is JSON.
+        Unreachable: no answer within `timeout` seconds, or none that is JSON `within` its bounds.
     """
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {token}"} if token else {})
     limit = aiohttp.ClientTimeout(total=timeout, sock_connect=min(CONNECT_SECONDS, timeout))
     # A redirect would carry what is sent to another host, or leave the body behind.
-    asked = http.request(method, url, json=body, headers=headers, timeout=limit, allow_redirects=False)
+    asked = http.request(
+        method,
+        url,
+        json=body,
+        headers=headers,
+        timeout=limit,
+        allow_redirects=False,
+        auto_decompress=False,
+    )
     try:
         async with asked as response:
             if response.status >= 300:
+                said = await _refusal(response)
                 raise Refused(
-                    f"{method} {url}",
-                    response.status,
-                    _redirected(response) or _problem(await response.text()),
-                    _seconds(response.headers.get("Retry-After")),
+                    f"{method} {url}", response.status, said, _seconds(response.headers.get("Retry-After"))
                 )
-            return await _json(response) if response.status != 204 else None
+            return await _json(response, within) if response.status != 204 else None
     except TimeoutError as error:
         raise Unreachable(f"{method} {url}: no answer within {timeout:.1f} s") from error
     except aiohttp.ClientError as error:
-        raise Unreachable(f"{method} {url}: {type(error).__name__}: {error}") from error
-    except (ValueError, RecursionError) as error:
-        raise Unreachable(f"{method} {url}: the answer is not JSON: {error}", answered=True) from error
+        words = shortened(str(error), SHOWN)
+        raise Unreachable(f"{method} {url}: {type(error).__name__}: {words}") from error
+    except OutOfBounds as error:
+        raise Unreachable(f"{method} {url}: the answer cannot be read: {error}", answered=True) from error
 
 
-async def listen(
-    stack: AsyncExitStack, app: web.Application, port: int, *, leave_with_client: bool = False
-) -> None:
-    """Serve on every address until `stack` ends. With `leave_with_client` a request ends when its client has
-    gone; without, it is carried through."""
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0, handler_cancellation=leave_with_client)
-    await runner.setup()
-    stack.push_async_callback(runner.cleanup)
-    await web.TCPSite(runner, port=port).start()
-
-
-async def _json(response: aiohttp.ClientResponse) -> Any:
+async def _json(response: aiohttp.ClientResponse, within: Within) -> Any:
     """The answer, all of which can be written down again."""
-    answer = await response.json(content_type=None)  # what it is called does not matter
-    if b"\\ud" in (await response.read()).lower():
-        # Half a surrogate pair is valid JSON and no text: nothing that holds it could be stored.
-        json.dumps(answer, ensure_ascii=False).encode()
-    return answer
+    encoding = response.headers.get("Content-Encoding", "identity")
+    if encoding.lower() != "identity":
+        raise OutOfBounds(f"compressed ({shortened(encoding, 40)}), which was not asked for")
+    if (response.content_length or 0) > within.size:
+        raise OutOfBounds(f"more than {within.size} bytes")
+    data = await content(response, within.size)
+    if len(data) <= INLINE_BYTES:
+        return json_within(data, within.size, depth=within.depth, values=within.values)
+    return await asyncio.to_thread(json_within, data, within.size, depth=within.depth, values=within.values)
 
 
-def _redirected(response: aiohttp.ClientResponse) -> Problem | None:
-    """That redirects are not followed, where it is one."""
+async def content(response: aiohttp.ClientResponse, most: int) -> bytes:
+    """What an answer holds.
+
+    Raises:
+        OutOfBounds: it is longer than `most` bytes.
+    """
+    data = bytearray()
+    async for part in response.content.iter_any():
+        data += part
+        if len(data) > most:
+            raise OutOfBounds(f"more than {most} bytes")
+    return bytes(data)
+
+
+async def _refusal(response: aiohttp.ClientResponse) -> Problem:
+    """What another process says no with, cut to what a message shows."""
     where = response.headers.get("Location")
-    if response.status >= 400 or where is None:
-        return None
-    return Problem(reason="Redirected", message=f"it answers with a redirect to {where}; name that address")
-
-
-def _problem(text: str) -> Problem:
+    if response.status < 400 and where is not None:
+        message = f"it answers with a redirect to {shortened(where, 200)}; name that address"
+        return Problem(reason="Redirected", message=message)
     try:
-        return Problem.model_validate_json(text)
-    except ValidationError:
-        return Problem(reason="UnexpectedAnswer", message=text[:500])
+        data = await content(response, bounds.CALL)
+    except OutOfBounds as error:
+        return Problem(reason="UnexpectedAnswer", message=f"the answer cannot be read: {error}")
+    return problem_in(data)
+
+
+def problem_in(data: bytes) -> Problem:
+    """The problem that an answer's content is, cut to what a message shows."""
+    try:
+        found = Problem.model_validate(json_within(data, bounds.CALL))
+    except (OutOfBounds, ValidationError):
+        return Problem(reason="UnexpectedAnswer", message=shortened(data.decode(errors="replace"), 500))
+    field = None if found.field is None else shortened(found.field, bounds.NAME)
+    return found.model_copy(update={"message": _lines(found.message), "field": field})
+
+
+def _lines(text: str) -> str:
+    """A message of several lines, each without control characters."""
+    return "\n".join(shortened(line, SHOWN) for line in text[:SHOWN].split("\n"))
 
 
 def _seconds(value: str | None) -> float | None:
     try:
-        return None if value is None else float(value)
+        found = None if value is None else float(value)
     except ValueError:
         return None
+    if found is None or not math.isfinite(found):
+        return None
+    return min(max(found, 0.0), bounds.WAIT_SECONDS)

@@ -15,14 +15,17 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 from pydantic import ValidationError
 
-from headway_api import names
+from headway_api import bounds, names
+from headway_api.bounds import OutOfBounds, json_within, shortened
 from headway_api.exits import JobError
+from headway_api.record import explained
 from headway_api.records import Batch, Finished, StepReport
 from headway_api.sandbox_api import Problem
+from headway_coordinator.serving import TooLarge, TooSlow, body, known
 from headway_coordinator.training import Conflict, Training
 
 POLL_SECONDS = 30.0
-MAX_BODY = 64 * 1024 * 1024
+MAX_BODY = bounds.REPORT
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -93,6 +96,8 @@ class LearnerApi:
         wanted = f"Bearer {self._token}".encode()
         if request.path.startswith("/v1/") and not hmac.compare_digest(given, wanted):
             return problem(401, "Unauthorized", "send the job's token as Authorization: Bearer")
+        if request.path.startswith("/v1/"):
+            known(request)
         return await handler(request)
 
     async def _batch(self, request: web.Request) -> web.StreamResponse:
@@ -115,14 +120,21 @@ class LearnerApi:
             self.told_finished = True
             return web.json_response(text=found.model_dump_json(), status=410)
         # Megabytes of tokens: episodes go on meanwhile.
-        body = await asyncio.to_thread(_packed, found)
-        return web.Response(body=body, content_type="application/json", headers={"Content-Encoding": "gzip"})
+        packed = await asyncio.to_thread(_packed, found)
+        headers = {"Content-Encoding": "gzip"}
+        return web.Response(body=packed, content_type="application/json", headers=headers)
 
     async def _steps(self, request: web.Request) -> web.StreamResponse:
         try:
-            report = StepReport.model_validate_json(await request.read())
+            report = await _report(request)
+        except TooLarge as error:
+            return problem(413, "BodyTooLarge", f"the report has {error}")
+        except TooSlow as error:
+            return problem(408, "BodyTooSlow", str(error))
+        except (OutOfBounds, web.RequestPayloadError) as error:
+            return problem(400, "BadRequest", f"the report cannot be read: {shortened(str(error), 500)}")
         except ValidationError as error:
-            return problem(400, "BadRequest", f"not a StepReport: {error}")
+            return problem(400, "BadRequest", f"not a StepReport: {explained(error)}")
         if self.training is None:
             return problem(503, names.STARTING, "the coordinator is still starting")
         try:
@@ -134,12 +146,18 @@ class LearnerApi:
         return web.Response(status=204)
 
 
+async def _report(request: web.Request) -> StepReport:
+    raw = await body(request, MAX_BODY)
+    found = await asyncio.to_thread(json_within, raw, MAX_BODY)
+    return StepReport.model_validate(found)
+
+
 def _packed(batch: Batch) -> bytes:
     return gzip.compress(batch.model_dump_json().encode(), compresslevel=1)
 
 
 def problem(status: int, reason: str, message: str) -> web.Response:
     """An answer that is not a success."""
-    body = Problem(reason=reason, message=message, permanent=status in (400, 401, 409))
+    said = Problem(reason=reason, message=message, permanent=status in (400, 401, 409, 413))
     headers = {"Retry-After": "1"} if status == 503 else {}
-    return web.json_response(text=body.model_dump_json(), status=status, headers=headers)
+    return web.json_response(text=said.model_dump_json(), status=status, headers=headers)

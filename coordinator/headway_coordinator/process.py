@@ -29,10 +29,11 @@ from headway_api.spec.lifecycle import OutputSpec
 from headway_api.store import Store
 from headway_coordinator import status as status_writer
 from headway_coordinator.bounds import SUPERSEDED
-from headway_coordinator.http import connector, listen
+from headway_coordinator.http import connector
 from headway_coordinator.ledger.segments import Ledger
 from headway_coordinator.metrics.prometheus import Exporter, Sample
 from headway_coordinator.sandboxes import Broker
+from headway_coordinator.serving import listen
 from headway_coordinator.spool import Spool
 
 LAST_WORD_SECONDS: Final = 600.0
@@ -89,7 +90,10 @@ class Process(ABC):
         """
         self._loop = asyncio.get_running_loop()
         async with AsyncExitStack() as stack:
-            http = await stack.enter_async_context(aiohttp.ClientSession(connector=connector()))
+            # No server that is called may leave something that is sent to another.
+            jar = aiohttp.DummyCookieJar()
+            session = aiohttp.ClientSession(connector=connector(), cookie_jar=jar)
+            http = await stack.enter_async_context(session)
             await listen(stack, self._app(), self._port)
             writer = self._background(stack, self._status.run())
             try:

@@ -7,13 +7,15 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 from urllib.parse import quote
 
 import aiohttp
+from pydantic import ValidationError
 
 from headway_api import logs
 from headway_api.exits import JobError
+from headway_api.record import Record, explained
 from headway_api.sandbox_api import (
     NOT_OWNER,
     AgentRequest,
@@ -31,13 +33,14 @@ from headway_api.sandbox_api import (
     ToolReply,
 )
 from headway_coordinator.bounds import superseded
-from headway_coordinator.faults import InfraFault
+from headway_coordinator.faults import AnswerFault, InfraFault
 from headway_coordinator.http import Refused, Unreachable, call
 
 RELEASE_SECONDS = 10.0
 ASK_SECONDS = 30.0
 PAUSE_SECONDS = 1.0
 
+Reply = TypeVar("Reply", bound=Record)
 Timed = Callable[[float], None]
 """Told how many seconds something took."""
 
@@ -64,12 +67,12 @@ class Sandbox:
     async def reset(self, row: dict[str, Any], seed: int) -> ResetReply:
         """Put the environment in its first state."""
         body = ResetRequest(row=row, seed=seed)
-        return ResetReply.model_validate(await self._post("reset", body.model_dump(mode="json")))
+        return await self._post("reset", body, ResetReply)
 
     async def tool(self, name: str, arguments: dict[str, Any]) -> ToolReply:
         """Carry out one tool call."""
         body, started = ToolCall(name=name, arguments=arguments), time.monotonic()
-        reply = ToolReply.model_validate(await self._post("tool", body.model_dump(mode="json")))
+        reply = await self._post("tool", body, ToolReply)
         self._on_tool(time.monotonic() - started)
         return reply
 
@@ -78,12 +81,12 @@ class Sandbox:
     ) -> AgentState:
         """Start the episode's agent beside its environment."""
         body = AgentRequest(command=list(command), episode=episode, environment=environment)
-        return AgentState.model_validate(await self._post("agent", body.model_dump(mode="json")))
+        return await self._post("agent", body, AgentState)
 
     async def agent_wait(self, seconds: float) -> AgentState:
         """How the agent fares, once it has ended or after so many seconds."""
         body = AgentWait(seconds=seconds)
-        return AgentState.model_validate(await self._post("agent/wait", body.model_dump(mode="json")))
+        return await self._post("agent/wait", body, AgentState)
 
     async def finish(
         self,
@@ -101,22 +104,27 @@ class Sandbox:
             reported_metrics=metrics or {},
             turns=turns,
         )
-        return FinishReply.model_validate(await self._post("finish", body.model_dump(mode="json")))
+        return await self._post("finish", body, FinishReply)
 
-    async def _post(self, path: str, body: Any) -> Any:
+    async def _post(self, path: str, body: Record, kind: type[Reply]) -> Reply:
         try:
-            return await call(
+            answer = await call(
                 self._http,
                 "POST",
                 f"{self.lease.url.rstrip('/')}/{path}",
                 timeout=self._timeout,
                 token=self.lease.token,
-                body=body,
+                body=body.model_dump(mode="json"),
             )
+            return kind.model_validate(answer)
+        except ValidationError as error:
+            said = f"sandbox {self.lease.pod} answered /{path} with what it must not: {explained(error)}"
+            raise AnswerFault(said) from error
         except Refused as error:
             raise error.fault() from error
         except Unreachable as error:
-            raise InfraFault(f"sandbox {self.lease.pod}: {error}") from error
+            fault = AnswerFault if error.answered else InfraFault
+            raise fault(f"sandbox {self.lease.pod}: {error}") from error
 
 
 async def pool_of(brokers: Sequence[Broker]) -> PoolState:
@@ -169,8 +177,13 @@ class Broker:
             raise JobError("BrokerUnavailable", said, permanent=False) from error
 
     async def pool(self) -> PoolState:
-        """The pool as the broker sees it."""
-        return PoolState.model_validate(await self._call("GET", "pool"))
+        """The pool as the broker sees it.
+
+        Raises:
+            Refused: the broker says no.
+            Unreachable: it says nothing, or nothing that is a pool.
+        """
+        return self._understood(await self._call("GET", "pool"), PoolState)
 
     @asynccontextmanager
     async def lease(self, episode_id: str, deadline_seconds: float, timeout: float) -> AsyncIterator[Sandbox]:
@@ -191,9 +204,8 @@ class Broker:
     async def _acquire(self, request: LeaseRequest) -> Lease:
         while True:
             try:
-                return Lease.model_validate(
-                    await self._call("POST", "leases", request.model_dump(mode="json"))
-                )
+                answer = await self._call("POST", "leases", request.model_dump(mode="json"))
+                return self._understood(answer, Lease)
             except Refused as error:
                 if error.problem.reason == NOT_OWNER:
                     raise superseded(error.problem.message) from error
@@ -210,6 +222,13 @@ class Broker:
             await self._call("DELETE", f"leases/{quote(episode_id, safe='')}", timeout=RELEASE_SECONDS)
         except (Refused, Unreachable) as error:
             logs.event(_log, "release-failed", level=logging.WARNING, lease=episode_id, error=str(error))
+
+    def _understood(self, answer: Any, kind: type[Reply]) -> Reply:
+        try:
+            return kind.model_validate(answer)
+        except ValidationError as error:
+            said = f"{self._url} answered with what is no {kind.__name__}: {explained(error)}"
+            raise Unreachable(said, answered=True) from error
 
     async def _call(self, method: str, path: str, body: Any = None, timeout: float = ASK_SECONDS) -> Any:
         return await call(

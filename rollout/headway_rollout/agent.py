@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 from typing import Final, Protocol
 
@@ -9,12 +10,18 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 from pydantic import ValidationError
 
+from headway_api import bounds
+from headway_api.bounds import OutOfBounds, json_within, shortened
 from headway_api.model_names import POLICY, is_slot
+from headway_api.record import explained
 from headway_api.records import WeightsManifest, WeightsState
 from headway_api.sandbox_api import Problem
 from headway_rollout.weights.slots import SlotRefused
+from headway_rollout.wire import body, known
 
 RETRY_SECONDS: Final = 5
+SHOWN_CHARACTERS: Final = 500
+"""Most characters of what is wrong with a manifest that an answer says."""
 OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})
 
 
@@ -49,9 +56,16 @@ def application(server: Server, token: str) -> web.Application:
 
     async def put_weights(request: web.Request) -> web.Response:
         try:
-            manifest = WeightsManifest.model_validate_json(await request.read())
+            raw = await body(request, bounds.REPORT)
+            found = await asyncio.to_thread(json_within, raw, bounds.REPORT)
+            manifest = WeightsManifest.model_validate(found)
+        except TimeoutError:
+            return _problem(408, "BodyTooSlow", "the manifest did not come in time; send it at once")
         except ValidationError as error:
-            return _problem(400, "InvalidManifest", str(error))
+            return _problem(400, "InvalidManifest", f"this is no manifest: {explained(error)}")
+        except (OutOfBounds, web.RequestPayloadError) as error:
+            said = shortened(str(error), SHOWN_CHARACTERS)
+            return _problem(400, "InvalidManifest", f"the manifest cannot be read: {said}")
         try:
             state = await server.take(_slot(request), manifest)
         except SlotRefused as error:
@@ -94,9 +108,11 @@ def _authorize(token: str) -> Middleware:
 
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
-        given = request.headers.get("Authorization", "").encode()
+        given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
         if request.path not in OPEN_PATHS and not hmac.compare_digest(given, expected):
             return _problem(401, "Unauthorized", "send the job's token as a bearer token")
+        if request.path not in OPEN_PATHS:
+            known(request)
         return await handler(request)
 
     return middleware

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 import aiohttp
 
+from headway_api import bounds
+from headway_api.bounds import OutOfBounds, json_within, shortened
 from headway_api.weights_direct import MEET_SECONDS, STEP_SECONDS, DirectPlace
+from headway_rollout.wire import content
 
 HEALTH_SECONDS: Final = 5.0
 SHORT_SECONDS: Final = 30.0
@@ -16,7 +18,8 @@ LOAD_SECONDS: Final = 600.0
 """For a call that moves weights, or waits behind one."""
 JOIN_SECONDS: Final = MEET_SECONDS + STEP_SECONDS + SHORT_SECONDS
 """For the call in which the workers meet the learner, which bounds its parts by itself."""
-
+MOST_METRICS: Final = 16 * bounds.MIB
+"""Bytes of all that vLLM counts: a hundred times what it says at its start."""
 
 WRONG_TENSOR: Final = "wrong tensor: "
 """In the answer of an engine whose worker found a tensor to be another than its digest says. Of what a worker
@@ -78,16 +81,14 @@ class Engine:
 
     async def adapters_in_use(self) -> frozenset[str]:
         """Adapters that a running or waiting request names."""
-        return parse_adapters_in_use(await self.metrics())
+        try:
+            return parse_adapters_in_use(await self.metrics())
+        except (LookupError, ValueError) as error:
+            raise EngineRefused(f"vLLM's metrics cannot be read: {shortened(str(error), 200)}") from error
 
     async def metrics(self, seconds: float = SHORT_SECONDS) -> str:
         """All that it counts."""
-        limit = aiohttp.ClientTimeout(total=seconds)
-        try:
-            async with self._http.get(f"{self._url}/metrics", timeout=limit) as response:
-                return await response.text()
-        except (aiohttp.ClientError, TimeoutError, UnicodeDecodeError) as error:
-            raise EngineRefused(f"GET /metrics: {type(error).__name__}: {error}") from error
+        return (await self.exposition(seconds, MOST_METRICS)).content.decode(errors="replace")
 
     async def exposition(self, seconds: float, most: int) -> Exposition:
         """All that it counts, as it says it: within `seconds`, and at most so many bytes.
@@ -96,16 +97,15 @@ class Engine:
             EngineRefused: it did not, or says more.
         """
         limit, plain = aiohttp.ClientTimeout(total=seconds), {"Accept-Encoding": "identity"}
-        url, content = f"{self._url}/metrics", bytearray()
+        url = f"{self._url}/metrics"
         try:
             async with self._http.get(url, timeout=limit, headers=plain, allow_redirects=False) as response:
                 if response.status != 200:
                     raise EngineRefused(f"GET /metrics: {response.status}")
-                async for part in response.content.iter_any():
-                    content += part
-                    if len(content) > most:
-                        raise EngineRefused(f"GET /metrics: vLLM says more than {most} bytes")
-                return Exposition(bytes(content), response.headers.get("Content-Type", "text/plain"))
+                said = await content(response, most)
+                return Exposition(said, response.headers.get("Content-Type", "text/plain"))
+        except OutOfBounds as error:
+            raise EngineRefused(f"GET /metrics: vLLM says {error}") from error
         except (aiohttp.ClientError, TimeoutError) as error:
             raise EngineRefused(f"GET /metrics: {type(error).__name__}: {error}") from error
 
@@ -130,8 +130,11 @@ class Engine:
             },
         }
         answer = await self._post("/inference/v1/generate", body, LOAD_SECONDS)
-        entries = answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
-        found = [float(entry["logprob"]) for entry in entries if entry["token_id"] == token]
+        try:
+            entries = answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
+            found = [float(entry["logprob"]) for entry in entries if entry["token_id"] == token]
+        except (LookupError, TypeError, ValueError, OverflowError) as error:
+            raise EngineRefused(f"what vLLM answered has no log-probabilities: {error!r}"[:500]) from error
         if not found:
             raise EngineRefused(f"no log-probability came back for token {token}")
         return found[0]
@@ -168,9 +171,12 @@ class Engine:
             raise NotJoined(str(error)) from error
         finally:
             self.held = False
-        failures = [why for why in answer["results"] if why is not None]
+        results = answer.get("results") if isinstance(answer, dict) else None
+        if not isinstance(results, list):
+            raise NotJoined("what vLLM answered does not say whether its workers met the learner")
+        failures = [why for why in results if why is not None]
         if failures:
-            raise NotJoined(f"a worker did not meet the learner: {failures[0]}")
+            raise NotJoined(f"a worker did not meet the learner: {shortened(str(failures[0]), 2000)}")
 
     async def take_joined(self, folder: str, header: str, version: str) -> None:
         """Take what the learner that was joined hands over into the paused engine; tokens sampled from here
@@ -185,13 +191,18 @@ class Engine:
     async def _post(self, path: str, body: dict[str, Any] | None, seconds: float) -> Any:
         limit = aiohttp.ClientTimeout(total=seconds, sock_connect=5)
         try:
-            async with self._http.post(f"{self._url}{path}", json=body, timeout=limit) as response:
-                text = await response.text()
+            async with self._http.post(
+                f"{self._url}{path}", json=body, timeout=limit, auto_decompress=False
+            ) as response:
+                data = await content(response, bounds.ANSWER)
                 if response.status != 200:
+                    text = data.decode(errors="replace")
                     raise _refusal(response.status, text)(f"POST {path}: {response.status}: {_message(text)}")
+            return json_within(data, bounds.ANSWER) if data.startswith(b"{") else None
+        except OutOfBounds as error:
+            raise EngineRefused(f"POST {path}: the answer cannot be read: {error}") from error
         except (aiohttp.ClientError, TimeoutError) as error:
             raise EngineRefused(f"POST {path}: {type(error).__name__}: {error}") from error
-        return json.loads(text) if text.startswith("{") else None
 
 
 def _refusal(status: int, text: str) -> type[EngineRefused]:
@@ -202,8 +213,8 @@ def _refusal(status: int, text: str) -> type[EngineRefused]:
 
 def _message(text: str) -> str:
     try:
-        return str(json.loads(text)["error"]["message"])
-    except (ValueError, KeyError, TypeError):
+        return str(json_within(text, bounds.ANSWER)["error"]["message"])[:2000]
+    except (ValueError, LookupError, TypeError):
         return text[:500]
 
 

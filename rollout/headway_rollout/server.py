@@ -34,6 +34,7 @@ from headway_rollout.weights.keeper import NOTHING, Keeper
 from headway_rollout.weights.learner import Learner
 from headway_rollout.weights.loaders import BaseLoader, FullLoader, Loader, LoraLoader
 from headway_rollout.weights.slots import Failed, SlotRefused, Slots
+from headway_rollout.wire import Listening, listen
 
 if TYPE_CHECKING:
     from headway_api.config import ServedModel
@@ -138,15 +139,12 @@ class RolloutServer:
         finally:
             if self._process is not None:
                 await self._process.stop()
-            for runner in listening:
-                await runner.cleanup()
+            for one in listening:
+                await one.close()
         event(log, "stopped")
 
-    async def _listen(self, app: web.Application, port: int) -> web.AppRunner:
-        runner = web.AppRunner(app, shutdown_timeout=DRAIN_SECONDS)
-        await runner.setup()
-        await web.TCPSite(runner, self._settings.address, port).start()
-        return runner
+    async def _listen(self, app: web.Application, port: int) -> Listening:
+        return await listen(app, self._settings.address, port, DRAIN_SECONDS)
 
     async def _until(self, stopping: asyncio.Event, work: Coroutine[None, None, None]) -> None:
         """Run `work`, which ends only by raising, until it does or SIGTERM comes."""

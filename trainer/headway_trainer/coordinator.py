@@ -10,17 +10,22 @@ from __future__ import annotations
 
 import gzip
 import http.client
+import io
 import time
 import urllib.error
 import urllib.request
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import IO, Any, Final
 
 from pydantic import ValidationError
 
+from headway_api import bounds
+from headway_api.bounds import OutOfBounds, shortened
 from headway_api.exits import JobError
 from headway_api.names import STARTING
+from headway_api.record import explained
 from headway_api.records import Batch, Finished, StepReport
 from headway_api.sandbox_api import Problem
 from headway_trainer.logs import log
@@ -34,6 +39,17 @@ PATIENCE: Final = 600.0
 """Seconds without any answer after which the learner saves what is not durable and is started again. That the
 coordinator is starting is one."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
+MOST_PACKED: Final = 1024 * bounds.MIB
+"""Bytes of one answer, as it comes."""
+MOST_PLAIN: Final = 4 * MOST_PACKED
+FREE_PLAIN: Final = 16 * bounds.MIB
+RATIO: Final = 100
+"""Bytes of a batch for each that comes, beyond `FREE_PLAIN`: tokens compress ten times, a bomb a thousand."""
+WHOLE: Final = 600.0
+"""Seconds that one answer may take from its first byte to its last."""
+PART: Final = 64 * bounds.KIB
+SHOWN: Final = 500
+"""Characters of an answer in an error."""
 GZIP_MAGIC: Final = b"\x1f\x8b"
 AGAIN: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 
@@ -54,6 +70,13 @@ class Unreachable(JobError):
         super().__init__("CoordinatorUnreachable", message, permanent=False)
 
 
+class _StayHere(urllib.request.HTTPRedirectHandler):
+    """Follows no redirect: it is an answer like another, and refused."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
 @dataclass(frozen=True)
 class _Answer:
     status: int
@@ -68,7 +91,8 @@ class Coordinator:
         self._token = token
         self._patience = patience
         # The coordinator is in the same namespace: a proxy from the environment is never on the way.
-        self._open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
+        # A redirect would carry the token to another host.
+        self._open = urllib.request.build_opener(urllib.request.ProxyHandler({}), _StayHere()).open
         self._silent_since: float | None = None
         self._pause = FIRST_PAUSE
 
@@ -108,8 +132,9 @@ class Coordinator:
         record = Finished if answer.status == http.client.GONE else Batch
         try:
             return record.model_validate_json(_plain(answer.body))
-        except ValidationError as error:
-            raise JobError("ContractMismatch", f"the coordinator's answer cannot be read: {error}") from error
+        except (ValidationError, OutOfBounds, OSError, EOFError, zlib.error) as error:
+            said = explained(error) if isinstance(error, ValidationError) else shortened(str(error), SHOWN)
+            raise JobError("ContractMismatch", f"the coordinator's answer cannot be read: {said}") from error
 
     def _exchange(self, method: str, path: str, body: bytes | None = None, *, wait: float = 0.0) -> _Answer:
         request = urllib.request.Request(self._url + path, data=body, method=method)
@@ -119,7 +144,7 @@ class Coordinator:
             request.add_header("Content-Type", "application/json")
         try:
             with self._open(request, timeout=wait + SILENCE) as response:
-                answer = _Answer(response.status, response.read())
+                answer = _Answer(response.status, _content(response, MOST_PACKED))
         except urllib.error.HTTPError as error:
             with error:
                 answer = _Answer(error.code, _body(error))
@@ -155,7 +180,7 @@ def _is_starting(answer: _Answer) -> bool:
 def _refuse(answer: _Answer, method: str, path: str) -> None:
     if answer.status in (200, 201, 202, 204, 410):
         return
-    said = answer.body[:500].decode(errors="replace")
+    said = shortened(answer.body[:SHOWN].decode(errors="replace"), SHOWN)
     if answer.status == http.client.CONFLICT and method == "GET":
         raise AnnounceFirst(said)
     refused = answer.status in (401, 403, 409)
@@ -166,12 +191,44 @@ def _refuse(answer: _Answer, method: str, path: str) -> None:
     )
 
 
+def _content(response: IO[bytes], most: int) -> bytes:
+    """What an answer holds, as it came.
+
+    Raises:
+        Away: its bytes come too slowly to be one.
+        JobError: it is more than `most` bytes.
+    """
+    deadline, parts, size = time.monotonic() + WHOLE, [], 0
+    while part := response.read1(PART):  # type: ignore[attr-defined]
+        size += len(part)
+        if size > most:
+            raise JobError("ContractMismatch", f"the coordinator answers with more than {most} bytes")
+        if time.monotonic() > deadline:
+            raise Away(f"the answer did not come within {WHOLE:.0f} s")
+        parts.append(part)
+    if getattr(response, "length", None):  # bytes that were promised and never came
+        raise http.client.IncompleteRead(b"")
+    return b"".join(parts)
+
+
 def _body(error: urllib.error.HTTPError) -> bytes:
     try:
-        return error.read()
+        return error.read(bounds.CALL)
     except (OSError, http.client.HTTPException) as broken:
         raise Away(f"{type(broken).__name__}: {broken}") from broken
 
 
 def _plain(body: bytes) -> bytes:
-    return gzip.decompress(body) if body.startswith(GZIP_MAGIC) else body
+    """An answer's content, decompressed.
+
+    Raises:
+        OutOfBounds: it would be far larger than any batch that compresses to so little.
+    """
+    if not body.startswith(GZIP_MAGIC):
+        return body
+    most = min(MOST_PLAIN, FREE_PLAIN + RATIO * len(body))
+    with gzip.GzipFile(fileobj=io.BytesIO(body)) as packed:
+        plain = packed.read(most + 1)
+    if len(plain) > most:
+        raise OutOfBounds(f"more than {most} bytes, decompressed from {len(body)}")
+    return plain

@@ -75,7 +75,8 @@ class Caller:
         return _shown(self.spec.url)
 
     async def _call(self, method: str, path: str, body: dict[str, Any] | None) -> _Answer:
-        headers, url = {"Accept": "application/json"}, _below(self.spec.url, path)
+        headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
+        url = _below(self.spec.url, path)
         if self.token is not None:
             headers["Authorization"] = f"Bearer {self.token}"
             url = url.with_user(None)  # of two ways to say who asks, the Secret's counts

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from headway_api.bounds import shortened
+from headway_api import bounds
+from headway_api.bounds import OutOfBounds, json_within, shortened
 from headway_coordinator.endpoint.pace import asked_for
 
 SHOWN = 400
@@ -116,8 +116,8 @@ def _named(everything: str, param: str, sent: Sequence[str]) -> str | None:
 def _words(text: str) -> tuple[str, str, str]:
     """Message, code and parameter of an error, in whichever of the usual forms it comes."""
     try:
-        body = json.loads(text)
-    except (ValueError, RecursionError):
+        body = json_within(text, bounds.ANSWER)
+    except OutOfBounds:
         page = text.lstrip().startswith("<")
         return ("an HTML page" if page else " ".join(text.split())), "", ""
     body = body[0] if isinstance(body, list) and body else body

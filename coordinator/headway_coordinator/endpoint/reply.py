@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
+from headway_api import bounds
+from headway_api.bounds import json_within
 from headway_coordinator.endpoint.wire import REASONING
 from headway_coordinator.trajectory.calls import Call, Parsed, called, malformed
 
-MAX_BYTES = 8 * 1024 * 1024
+MAX_BYTES = bounds.ANSWER
 """Of an answer, decompressed: what is longer is no answer."""
 MAX_DEPTH = 64
 """Lists and objects in one another, in the answer and in a call's arguments."""
+MAX_VALUES = bounds.ANSWER_VALUES
+"""Lists, objects and the values in them."""
 MAX_CALLS = 128
 """Tool calls of one turn that are carried out; what is beyond them is one call that cannot be read."""
 FINISH = {
@@ -102,18 +105,13 @@ def read(data: bytes) -> Reply:
 
 
 def document(data: bytes) -> Any:
-    """JSON of bounded depth, without the numbers that JSON does not have.
+    """JSON within the bounds of an answer, without the numbers that JSON does not have. Half of a surrogate
+    pair, where a model's turn was cut, may stand in it.
 
     Raises:
-        ValueError: it is not that.
+        OutOfBounds: it is not that.
     """
-    try:
-        found = json.loads(data, parse_constant=_no_number)
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
-    if not _within(found, MAX_DEPTH):
-        raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
-    return found
+    return json_within(data, MAX_BYTES, depth=MAX_DEPTH, values=MAX_VALUES, halves=True)
 
 
 def _json(data: bytes) -> dict[str, Any]:
@@ -212,16 +210,3 @@ def _count(value: object) -> int | None:
 def _text(text: str) -> str:
     """What can be stored: JSON can spell half of a surrogate pair."""
     return text.encode(errors="replace").decode()
-
-
-def _no_number(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a number of JSON")
-
-
-def _within(found: Any, depth: int) -> bool:
-    """Whether lists and objects lie at most `depth` deep in one another."""
-    level: Sequence[Any] = [found]
-    while level and depth:
-        inner = (v.values() if isinstance(v, dict) else v for v in level if isinstance(v, dict | list))
-        level, depth = [value for values in inner for value in values], depth - 1
-    return not any(isinstance(value, dict | list) for value in level)

@@ -9,13 +9,21 @@ from typing import Any
 
 import aiohttp
 
+from headway_api import bounds
+from headway_api.bounds import shortened
 from headway_api.model_names import BASE_MODEL, POLICY, salt_of
 from headway_api.records import PolicyVersion, VersionSpan
 from headway_coordinator.faults import InfraFault
-from headway_coordinator.http import Refused, Unreachable, call
+from headway_coordinator.http import Refused, Unreachable, Within, call
 
 MISSING_LOGPROB = -9999.0
 """What vLLM writes where it has no log-probability."""
+TOKEN_BYTES, TOKEN_VALUES = 1024, 32
+"""Of one sampled token in an answer, at most: it takes some 100 bytes, its log-probability included."""
+ROUNDING = 1e-3
+"""How far above 0 a log-probability may come by rounding."""
+MOST_TOKENS = 10**9
+"""Of one count in an answer."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +79,14 @@ async def generate(
     """
     body = _body(model, salt_of(version, slot), request)
     try:
-        answer = await call(http, "POST", f"{url}/inference/v1/generate", timeout=timeout, body=body)
+        answer = await call(
+            http,
+            "POST",
+            f"{url}/inference/v1/generate",
+            timeout=timeout,
+            body=body,
+            within=largest(request.max_tokens),
+        )
     except Unreachable as error:
         raise ServerLost(str(error)) from error
     except Refused as error:
@@ -80,10 +95,16 @@ async def generate(
         raise InfraFault(str(error)) from error
     try:
         return read(answer, version, static=model != BASE_MODEL if static is None else static)
-    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
+        words = shortened(str(error), 200)
         raise InfraFault(
-            f"{url} answered what nobody understands: {type(error).__name__}: {error}"
+            f"{url} answered what nobody understands: {type(error).__name__}: {words}"
         ) from error
+
+
+def largest(tokens: int) -> Within:
+    """How large an answer of at most so many tokens may be."""
+    return Within(size=bounds.MIB + TOKEN_BYTES * tokens, values=bounds.ANSWER_VALUES + TOKEN_VALUES * tokens)
 
 
 def _body(model: str, salt: str, request: Request) -> dict[str, Any]:
@@ -116,8 +137,8 @@ def read(answer: dict[str, Any], version: PolicyVersion, *, static: bool = True)
     """
     choice = answer["choices"][0]
     if choice["finish_reason"] not in ("stop", "length"):
-        raise ServerLost(f"the server ended the request with {choice['finish_reason']!r}")
-    tokens = list(choice.get("token_ids") or [])
+        raise ServerLost(f"the server ended the request with {_shown(choice['finish_reason'])}")
+    tokens = [_whole(token) for token in choice.get("token_ids") or []]
     content = (choice.get("logprobs") or {}).get("content") or []
     if not tokens or len(content) != len(tokens):
         raise InfraFault(f"the server answered {len(tokens)} tokens with {len(content)} log-probabilities")
@@ -128,17 +149,34 @@ def read(answer: dict[str, Any], version: PolicyVersion, *, static: bool = True)
         logprobs=logprobs,
         versions=_versions(choice.get("weight_versions"), len(tokens), version, static),
         finish_reason=choice["finish_reason"],
-        cached_tokens=int(details.get("cached_tokens") or 0),
+        cached_tokens=_whole(details.get("cached_tokens") or 0),
     )
+
+
+def _whole(value: object) -> int:
+    """A token's id, or a count.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_TOKENS:
+        raise ValueError(f"{_shown(value)} is no token id and no count")
+    return value
+
+
+def _shown(value: object) -> str:
+    return shortened(repr(value), 60)
 
 
 def _logprob(entry: dict[str, Any], token: int) -> float:
     if entry.get("token_id", token) != token:
-        raise InfraFault(f"log-probability of token {entry['token_id']} came with token {token}")
-    value = float(entry["logprob"])
-    if not math.isfinite(value) or value <= MISSING_LOGPROB:
+        raise InfraFault(f"log-probability of token {_shown(entry['token_id'])} came with token {token}")
+    value = entry["logprob"]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InfraFault(f"log-probability of token {token} is {_shown(value)}")
+    if not math.isfinite(value) or value <= MISSING_LOGPROB or value > ROUNDING:
         raise InfraFault(f"log-probability of token {token} is {value}")
-    return value
+    return float(value)
 
 
 def _versions(
@@ -152,7 +190,7 @@ def _versions(
     known = spans and all("." in str(span["version"]) for span in spans)
     if spans and not known and not static:
         # It was started again, and nobody has given it weights since.
-        raise ServerLost(f"the server sampled from weights it calls {spans[0]['version']!r}")
+        raise ServerLost(f"the server sampled from weights it calls {_shown(spans[0]['version'])}")
     if not spans or not known:
         return [VersionSpan(start=0, end=length, version=version)]
     return [

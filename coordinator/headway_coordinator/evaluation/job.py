@@ -32,13 +32,13 @@ from headway_coordinator.evaluation.run import Evaluation, Unit
 from headway_coordinator.evaluation.stall import culprit, idle
 from headway_coordinator.evaluation.units import Units
 from headway_coordinator.gateway.server import GatewayServer
-from headway_coordinator.http import listen
 from headway_coordinator.learner_api import Probes
 from headway_coordinator.ledger.usage import usage
 from headway_coordinator.metrics.prometheus import Sample
 from headway_coordinator.preflight.evaluation import EvalRunner
 from headway_coordinator.process import Process
 from headway_coordinator.sandboxes import pool_of
+from headway_coordinator.serving import listen
 from headway_coordinator.view import bill
 
 COMPARE_SECONDS: Final = 3.0

@@ -13,6 +13,7 @@ from typing import Any
 
 from headway_coordinator.trajectory.calls import Message, Tool
 from headway_coordinator.trajectory.graph import Graph
+from headway_coordinator.trajectory.lengths import content
 
 
 @dataclass(eq=False)
@@ -104,20 +105,14 @@ def meaning(message: Message) -> object:
 
     Clients drop reasoning, write null for empty content, and strip what the model wrote around its text.
     """
-    content = text(message)
+    said = content(message)
     if message.get("role") == "assistant":
-        content = content.strip()
+        said = said.strip()
     calls = [
         (call["function"]["name"], _arguments(call["function"]["arguments"]))
         for call in message.get("tool_calls") or []
     ]
-    return (message.get("role"), content, calls, message.get("tool_call_id"))
-
-
-def text(message: Message) -> str:
-    """A message's content, be it a string, blocks or nothing."""
-    content = message.get("content") or ""
-    return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
+    return (message.get("role"), said, calls, message.get("tool_call_id"))
 
 
 def _arguments(arguments: Any) -> Any:

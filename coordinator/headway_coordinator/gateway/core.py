@@ -11,20 +11,24 @@ import asyncio
 import json
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from headway_api.bounds import shortened
 from headway_api.records import Turn
 from headway_coordinator.engines.vllm import Request, Sampled
-from headway_coordinator.gateway.conversations import Said, continued, meaning, text
+from headway_coordinator.gateway.conversations import Said, continued, meaning
 from headway_coordinator.seeds import seed
 from headway_coordinator.trajectory.calls import Call, Message, Parsed, Tool
 from headway_coordinator.trajectory.graph import Graph
-from headway_coordinator.trajectory.lengths import extent
+from headway_coordinator.trajectory.lengths import content, extent, size
 from headway_coordinator.trajectory.render import Renderer
 
 INLINE_CHARACTERS = 16 * 1024
-"""So many are rendered at once, in some 20 ms: more of them would keep all other episodes waiting."""
+"""Bytes that are rendered at once, in some 20 ms: more of them would keep all other episodes waiting."""
+BYTES_A_TOKEN = 4
+"""Of a conversation that fills its context: one that has more is counted before it is rendered."""
 
 
 class Engine(Protocol):
@@ -91,7 +95,7 @@ class Session:
     begun: int = 0
     """Turns asked for, the running ones included."""
     forks: int = 0
-    """Turns whose history did not extend what was sampled."""
+    """Turns whose history left what was sampled: each begins a row of its own."""
     unseen: set[int] = field(default_factory=set)
     """Sampled nodes of the graph that never reached the agent: they had no part in its reward."""
     said: list[Said] = field(default_factory=list)
@@ -104,6 +108,12 @@ class Session:
         """The turns, and which of them reached the agent."""
         pairs = zip(self.turns, self.nodes, strict=True)
         return [turn.model_copy(update={"delivered": node not in self.unseen}) for turn, node in pairs]
+
+    def read(self, said: Said | None) -> None:
+        """A client goes on from a recorded turn: it has read that, and all that this goes on from."""
+        while said is not None:
+            self.unseen.discard(said.node)
+            said = said.before
 
     @property
     def taken(self) -> int:
@@ -153,6 +163,8 @@ class Gateway:
         self._context_length = context_length
         self._timeout = timeout
         self._longest_token = renderer.longest_token
+        self._large = asyncio.Lock()
+        """Held by the one conversation that is counted or rendered beyond `BYTES_A_TOKEN`."""
 
     async def chat(self, session: Session, ask: Ask) -> Completion:
         """Sample the next assistant message.
@@ -163,9 +175,10 @@ class Gateway:
             CannotRender: nor is this conversation.
             InfraFault: the engine failed.
         """
-        self._require_room(ask.messages)
+        await self._require_room(ask)
         meanings = [meaning(message) for message in ask.messages]
         before = continued(session.said, ask.messages, meanings, ask.tools, session.unseen)
+        session.read(before)
         forced = self._forced(ask.force)
         number, session.begun = session.begun, session.begun + 1
         prompt = await self._prompt(session, ask, before) + forced
@@ -191,14 +204,28 @@ class Gateway:
             raise CannotForce(f"{self._renderer.name} knows no way to begin a tool call for the model")
         return tokens
 
-    def _require_room(self, messages: Sequence[Message]) -> None:
-        """Refuse at a glance what cannot fit: megabytes take long to render.
+    def _is_large(self, ask: Ask) -> bool:
+        return size(ask.messages, ask.tools) > BYTES_A_TOKEN * self._context_length
 
-        Users' and tools' words are what every template says in full.
+    async def _require_room(self, ask: Ask) -> None:
+        """Refuse what cannot fit before it is rendered: megabytes take long, and many times their memory.
+
+        Users' and tools' words are what every template says in full: of those a glance may do. Whatever else
+        is long is counted by the template's text, up to the context and no further.
         """
+        if not self._is_large(ask):
+            self._require_words(ask.messages)
+            return
+        async with self._large:
+            await asyncio.to_thread(self._require_words, ask.messages)
+            most = self._context_length
+            if await asyncio.to_thread(self._renderer.exceeds, ask.messages, ask.tools, most):
+                raise ContextFull(f"more than {most} tokens fill the context of {most}")
+
+    def _require_words(self, messages: Sequence[Message]) -> None:
         if self._longest_token is None:
             return
-        said = extent(text(message) for message in messages if message.get("role") in ("user", "tool"))
+        said = extent(content(message) for message in messages if message.get("role") in ("user", "tool"))
         if (least := said.tokens(self._longest_token)) > self._context_length:
             raise ContextFull(f"at least {least} tokens fill the context of {self._context_length}")
 
@@ -209,23 +236,25 @@ class Gateway:
         """
         had_turns = bool(session.said)
         try:
-            if len(str(ask.tools)) + sum(len(str(message)) for message in ask.messages) > INLINE_CHARACTERS:
-                prompt, extended = await asyncio.to_thread(self._rendered, ask, before)
+            if size(ask.messages, ask.tools) > INLINE_CHARACTERS:
+                async with self._large if self._is_large(ask) else nullcontext():
+                    prompt = await asyncio.to_thread(self._rendered, ask, before)
             else:
-                prompt, extended = self._rendered(ask, before)
+                prompt = self._rendered(ask, before)
         except Exception as error:  # a template raises whatever its author chose
-            raise CannotRender(f"the chat template takes no such conversation: {error}") from error
-        session.forks += had_turns and not extended and not session.graph.goes_on_in(prompt)
+            said = shortened(str(error), 500)
+            raise CannotRender(f"the chat template takes no such conversation: {said}") from error
+        session.forks += had_turns and session.graph.forks_at(prompt, session.unseen)
         return prompt
 
-    def _rendered(self, ask: Ask, before: Said | None) -> tuple[list[int], bool]:
-        """Ids that extend the recorded conversation that `ask` continues, else its own; and which it was."""
+    def _rendered(self, ask: Ask, before: Said | None) -> list[int]:
+        """Ids that extend the recorded conversation that `ask` continues, else its own."""
         if before is not None:
             new = ask.messages[before.length :]
             extended = self._renderer.extend(before.prompt, before.sampled, before.messages, new, ask.tools)
             if extended is not None:
-                return extended, True
-        return self._renderer.render(ask.messages, ask.tools), False
+                return extended
+        return self._renderer.render(ask.messages, ask.tools)
 
     def _record(
         self,

@@ -11,10 +11,12 @@ import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, ValidationError
 
+from headway_api import bounds
+from headway_api.bounds import OutOfBounds, json_within
 from headway_coordinator.gateway.core import Ask, Completion, Force
 from headway_coordinator.gateway.refusals import bad
 from headway_coordinator.trajectory.calls import Message, Tool
@@ -62,6 +64,43 @@ WITHOUT_EFFECT: dict[str, tuple[object, ...]] = {
     "echo": (None, False),
     "continue_final_message": (None, False),
     "add_generation_prompt": (None, True),
+    "enable_thinking": (None,),
+    "thinking": (None,),
+    "regex": (None,),
+    "json_schema": (None,),
+    "ebnf": (None,),
+    "grammar": (None,),
+    "guided_decoding_backend": (None,),
+    "guided_whitespace_pattern": (None,),
+    "min_new_tokens": (None, 0),
+    "max_new_tokens": (None,),
+    "n_predict": (None, -1),
+    "stop_regex": (None, [], ""),
+    "no_stop_trim": (None, False),
+    "include_stop_str_in_output": (None, False),
+    "skip_special_tokens": (None, True),
+    "spaces_between_special_tokens": (None, True),
+    "typical_p": (None, 1),
+    "top_a": (None, 0),
+    "tfs": (None, 1),
+    "tfs_z": (None, 1),
+    "mirostat": (None, 0),
+    "dynatemp_range": (None, 0),
+    "xtc_probability": (None, 0),
+    "dry_multiplier": (None, 0),
+    "repeat_penalty": (None, 1),
+    "repeat_last_n": (None,),
+    "no_repeat_ngram_size": (None, 0),
+    "penalty_alpha": (None, 0),
+    "num_beams": (None, 1),
+    "do_sample": (None, True),
+    "samplers": (None, []),
+    "custom_logit_processor": (None,),
+    "custom_params": (None,),
+    "session_params": (None,),
+    "lora_path": (None,),
+    "input_ids": (None,),
+    "input_embeds": (None,),
     "functions": (None, []),
     "function_call": (None,),
     "audio": (None,),
@@ -70,6 +109,7 @@ WITHOUT_EFFECT: dict[str, tuple[object, ...]] = {
 """Fields that are not applied, with the values at which that makes no difference."""
 
 
+# Of every list `fail_fast`: one of a million entries that are wrong is told by its first.
 class _Function(BaseModel):
     name: str = Field(min_length=1)
     description: str | None = None
@@ -99,9 +139,9 @@ class _Part(BaseModel):
 
 class _Message(BaseModel):
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[_Part] | None = None
+    content: str | Annotated[list[_Part], Field(max_length=bounds.MESSAGES, fail_fast=True)] | None = None
     name: str | None = None
-    tool_calls: list[_Call] | None = None
+    tool_calls: Annotated[list[_Call], Field(max_length=bounds.TOOLS, fail_fast=True)] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
     function_call: None = None
@@ -117,20 +157,27 @@ class _Named(BaseModel):
     function: _NamedTool
 
 
+_Tokens = Annotated[StrictInt, Field(ge=1, le=10**9)]
+_Number = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0, le=100)]
+"""The job's own is taken instead, but what is none is a mistake that the agent should hear of."""
+
+
 class _StreamOptions(BaseModel):
-    include_usage: bool = False
+    include_usage: StrictBool | None = False
 
 
 class _Body(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     model: str = MODEL
-    messages: list[_Message] = Field(min_length=1)
-    tools: list[_Tool] | None = None
+    messages: Annotated[list[_Message], Field(min_length=1, max_length=bounds.MESSAGES, fail_fast=True)]
+    tools: Annotated[list[_Tool], Field(max_length=bounds.TOOLS, fail_fast=True)] | None = None
     tool_choice: Literal["none", "auto", "required"] | _Named | None = None
-    max_tokens: int | None = Field(default=None, ge=1)
-    max_completion_tokens: int | None = Field(default=None, ge=1)
-    stream: bool | None = None
+    max_tokens: _Tokens | None = None
+    max_completion_tokens: _Tokens | None = None
+    temperature: _Number | None = None
+    top_p: _Number | None = None
+    stream: StrictBool | None = None
     stream_options: _StreamOptions | None = None
 
 
@@ -156,7 +203,7 @@ def read(body: object) -> ChatRequest:
         if not any(body.get(name) == value for value in neutral):
             raise bad(
                 name,
-                f"{json.dumps(body[name])[:200]} is not applied, because tokens must be sampled from "
+                f"{_shown(body[name])} is not applied, because tokens must be sampled from "
                 "the policy that is trained; leave it out",
                 "unsupported_parameter",
             )
@@ -176,7 +223,7 @@ def read(body: object) -> ChatRequest:
         force=force,
     )
     options = asked.stream_options or _StreamOptions()
-    return ChatRequest(ask, asked.model, bool(asked.stream), options.include_usage)
+    return ChatRequest(ask, asked.model, bool(asked.stream), bool(options.include_usage))
 
 
 def completion(request: ChatRequest, found: Completion, trajectory_id: str) -> dict[str, Any]:
@@ -258,7 +305,10 @@ def _force(asked: _Body, tools: list[Tool]) -> Force | None:
     if not isinstance(choice, _Named):
         return Force(names[0] if len(names) == 1 else None)
     if choice.function.name not in names:
-        raise bad("tool_choice", f"there is no tool {choice.function.name!r}; there are: {', '.join(names)}")
+        raise bad(
+            "tool_choice",
+            f"there is no tool {choice.function.name[:100]!r}; there are: {', '.join(names)[:500]}",
+        )
     return Force(choice.function.name)
 
 
@@ -292,9 +342,9 @@ def _call(call: _Call, at: str) -> dict[str, Any]:
     arguments = call.function.arguments
     if isinstance(arguments, str):
         try:
-            arguments = json.loads(arguments or "{}")
-        except (ValueError, RecursionError) as error:
-            raise bad(f"{at}.function.arguments", f"is not JSON: {error}") from error
+            arguments = json_within(arguments or "{}", bounds.ARGUMENTS)
+        except OutOfBounds as error:
+            raise bad(f"{at}.function.arguments", f"cannot be read: {error}") from error
         if not isinstance(arguments, dict):
             raise bad(f"{at}.function.arguments", "is not the JSON of an object")
     text = json.dumps(arguments, ensure_ascii=False)
@@ -315,7 +365,14 @@ def _refuse(error: ValidationError) -> NoReturn:
     path = ".".join(str(part) for part in furthest["loc"] if not _is_tag(part))
     if ".content." in path:
         raise bad(path, "only text can be shown to this model", "unsupported_content") from error
-    raise bad(path or "body", f"{furthest['msg']} (got {str(furthest['input'])[:100]!r})") from error
+    raise bad(path or "body", f"{furthest['msg']} (got {_shown(furthest['input'])})") from error
+
+
+def _shown(value: object) -> str:
+    """A value in a message: what is long is not written out first."""
+    if isinstance(value, list | dict):
+        return f"{type(value).__name__} of {len(value)}"
+    return repr(value[:100] if isinstance(value, str) else value)[:102]
 
 
 def _is_tag(part: str | int) -> bool:

@@ -11,18 +11,19 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import math
 import secrets
 import string
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from headway_api.bounds import shortened
 from headway_coordinator.faults import CandidateFault
 from headway_coordinator.gateway.core import Session
 from headway_coordinator.gateway.refusals import Refusal, bad, not_in_valid_status
+from headway_coordinator.gateway.rewards import metrics_in, rewards_in
 from headway_coordinator.sandboxes import Tools
 from headway_coordinator.trajectory.calls import Message, Tool
 
@@ -122,8 +123,8 @@ class Rollout:
                 raise Refusal(
                     403,
                     "trajectory_mismatch",
-                    f"{name} is {given!r}, but this address and token belong to {own!r}; send what the "
-                    "platform's metadata said, to the endpoint that came with it",
+                    f"{name} is {shortened(repr(given), 100)}, but this address and token belong to {own!r}; "
+                    "send what the platform's metadata said, to the endpoint that came with it",
                     param=name,
                 )
 
@@ -202,7 +203,7 @@ class Rollout:
             return
         wanted = {"ready": Status.READY, "failed": Status.FAILED}.get(status.lower())
         if wanted is None:
-            raise bad("Status", f"{status!r} is neither 'ready' nor 'failed'")
+            raise bad("Status", f"{shortened(status, 60)!r} is neither 'ready' nor 'failed'")
         if not self.is_open:
             raise self._cannot(wanted)
         self.status, self.error = wanted, error
@@ -227,7 +228,8 @@ class Rollout:
         if self.closed:
             raise self._cannot(Status.REWARD_RECEIVED)
         try:
-            found, named = _rewards(values, self.session.taken, self.reward_range), _metrics(metrics)
+            found = rewards_in(values, self.session.taken, self.reward_range)
+            named = metrics_in(metrics)
         except Refusal as refusal:
             self.refused = str(refusal)
             raise
@@ -354,62 +356,3 @@ def new_token() -> str:
 def _bytes(header: str) -> bytes:
     """A header as it came, whatever bytes it holds."""
     return header.encode(errors="surrogateescape")
-
-
-def _rewards(values: object, turns: int, bounds: tuple[float, float]) -> list[float]:
-    """Checked rewards.
-
-    Raises:
-        Refusal: naming what is wrong with them.
-    """
-    low, high = bounds
-    if not isinstance(values, list) or not values:
-        raise bad("Rewards", "must be a list of one number, or of one number a turn")
-    if len(values) not in (1, turns):
-        raise bad(
-            "Rewards",
-            f"{len(values)} values for {turns} turns; send one for the episode, or one for each turn",
-            "reward_cardinality",
-        )
-    for index, value in enumerate(values):
-        at = f"Rewards[{index}]"
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise bad(at, f"{value!r} is not a number", "reward_not_a_number")
-        _finite(at, value)
-        if not low <= value <= high:
-            raise bad(at, f"{value} is outside spec.reward.range [{low:g}, {high:g}]", "reward_out_of_range")
-    if not low <= sum(values) <= high:
-        raise bad(
-            "Rewards",
-            f"their sum {sum(values):g} is outside spec.reward.range [{low:g}, {high:g}]; the sum is the "
-            "episode's reward",
-            "reward_out_of_range",
-        )
-    return [float(value) for value in values]
-
-
-def _metrics(metrics: object) -> dict[str, float]:
-    if metrics is None:
-        return {}
-    if not isinstance(metrics, Mapping):
-        raise bad("Metrics", "must be an object of numbers")
-    found: dict[str, float] = {}
-    for name, value in metrics.items():
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise bad(f"Metrics.{name}", f"{value!r} is not a number")
-        _finite(f"Metrics.{name}", value)
-        found[str(name)] = float(value)
-    return found
-
-
-def _finite(param: str, value: float) -> None:
-    try:
-        finite = math.isfinite(value)
-    except OverflowError:  # an integer of hundreds of digits
-        finite = False
-    if not finite:
-        raise bad(
-            param,
-            f"{value} is not finite; send a finite number, or complete the rollout as failed",
-            "reward_not_finite",
-        )

@@ -21,19 +21,22 @@ import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any
 
 from aiohttp import web
 
-from headway_api import logs
+from headway_api import bounds, logs
+from headway_api.bounds import shortened
 from headway_coordinator.faults import CandidateFault, InfraFault
-from headway_coordinator.gateway import openai
+from headway_coordinator.gateway import bodies, openai
 from headway_coordinator.gateway.core import Ask, CannotForce, CannotRender, Completion, ContextFull
 from headway_coordinator.gateway.refusals import Refusal, bad
 from headway_coordinator.gateway.rollouts import Rollout, Rollouts, token_in
 from headway_coordinator.gateway.turns import Backend, Client, Turn, Turns
+from headway_coordinator.serving import TooLarge, known, on_reset
 
-MAX_BODY = 16 * 1024 * 1024
+MAX_BODY = bounds.CONVERSATION
 """Bytes of a request: reading more would hold the other episodes up."""
 KEEP_ALIVE_SECONDS = 10.0
 """How often a stream whose turn is not complete says so."""
@@ -55,6 +58,7 @@ class GatewayServer:
     def __init__(self) -> None:
         self._rollouts = Rollouts()
         self._turns: dict[str, Turns] = {}
+        self._parsing = asyncio.Lock()
 
     @asynccontextmanager
     async def open(self, rollout: Rollout, backend: Backend) -> AsyncIterator[Rollout]:
@@ -90,8 +94,7 @@ class GatewayServer:
         """The episode's rollout, and the address by which it was found."""
         scheme, _, bearer = request.headers.get("Authorization", "").partition(" ")
         token = (
-            request.match_info.get("token")
-            or token_in(request.headers.get(TRAJECTORY_ID))
+            _in_head(request)
             or (token_in(body.get("TrajectoryId")) if isinstance(body, dict) else "")
             or (bearer.strip() if scheme.lower() == "bearer" else "")
         )
@@ -103,26 +106,29 @@ class GatewayServer:
                 f"{TRAJECTORY_ID}, or its token as Authorization: Bearer",
             )
         rollout = self._rollouts.find(token)
+        known(request)
         rollout.check(request.headers.get(JOB_ARN), request.headers.get(TRAJECTORY_ID))
         return rollout, token
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
         rollout, token = self._rollout(request)
+        rollout.require_open("a turn")
+        turns = self._turns[rollout.trajectory_id]
         try:
-            asked = openai.read(await _json(request))
-        except web.HTTPRequestEntityTooLarge as error:
+            asked = await bodies.chat(request, MAX_BODY, turns.big, self._parsing)
+        except TooLarge as error:
             rollout.truncated = f"a request of more than {MAX_BODY} bytes fits no context"
             raise Refusal(400, "context_length_exceeded", rollout.truncated, param="messages") from error
         rollout.require_open("a turn")
         rollout.hold(token)
         with rollout.call():
-            turns = self._turns[rollout.trajectory_id]
             async with turns.turn(asked.ask, retry=_retries(request) > 0) as client:
                 if asked.stream:
                     return await self._stream(request, turns, asked, client)
                 found = await _outcome(rollout, asked.ask, client.turn)
                 answer = web.json_response(openai.completion(asked, found, rollout.trajectory_id))
                 turns.deliver(client, asked.ask)
+                on_reset(request, partial(turns.reset, client))
                 await answer.prepare(request)
                 await answer.write_eof()
                 return answer
@@ -171,9 +177,8 @@ class GatewayServer:
 
     async def _tool(self, request: web.Request) -> web.StreamResponse:
         rollout, token = self._rollout(request)
-        arguments = await _json(request)
-        if not isinstance(arguments, dict):
-            raise bad("body", "must be a JSON object, the tool's arguments")
+        rollout.require_open("a tool call")
+        arguments = await bodies.arguments(request)
         rollout.require_open("a tool call")
         rollout.hold(token)
         name = request.match_info["name"]
@@ -210,10 +215,10 @@ class GatewayServer:
 
     async def _told(self, request: web.Request) -> tuple[Rollout, str, dict[str, Any]]:
         """The rollout, the address it was found by and the body of one of MTRL's own calls."""
-        body = await _json(request)
+        if _in_head(request):  # whoever may not ask is told before anything more is read
+            self._rollout(request)
+        body = await bodies.call(request, min(MAX_BODY, bounds.CALL))
         rollout, token = self._rollout(request, body)
-        if not isinstance(body, dict):
-            raise bad("body", "must be a JSON object")
         for name in ("JobArn", "TrajectoryId"):
             if not isinstance(body.get(name, ""), str):
                 raise bad(name, "must be a string")
@@ -268,27 +273,24 @@ def _faulted(rollout: Rollout, request: str, error: Exception) -> Refusal:
     return Refusal(502, "platform_fault", rollout.faults[request])
 
 
-async def _json(request: web.Request) -> Any:
-    """The request's JSON, all of which can be written down again.
+def _in_head(request: web.Request) -> str:
+    """The token in the address or in MTRL's header; empty where the body or a bearer may hold it."""
+    return request.match_info.get("token") or token_in(request.headers.get(TRAJECTORY_ID))
 
-    Raises:
-        Refusal: 400.
-    """
-    try:
-        body = await request.json()
-        if b"\\ud" in (await request.read()).lower():
-            # Half a surrogate pair is valid JSON and no text: nothing that holds it could be stored.
-            json.dumps(body, ensure_ascii=False).encode()
-        return body
-    except web.RequestPayloadError as error:
-        raise bad("body", f"is not what its headers say: {error}") from error
-    except (ValueError, RecursionError, LookupError) as error:
-        raise bad("body", f"is not JSON: {error}") from error
+
+def _route(request: web.Request) -> str:
+    """Which route it was, without the token that its path may hold."""
+    resource = request.match_info.route.resource
+    return resource.canonical if resource is not None else "unknown"
 
 
 def _client_token(body: dict[str, Any]) -> str | None:
     token = body.get("ClientToken")
-    return None if token is None else str(token)
+    if token is None:
+        return None
+    if not isinstance(token, str | int) or len(str(token)) > bounds.NAME:
+        raise bad("ClientToken", f"must be text of at most {bounds.NAME} characters")
+    return str(token)
 
 
 def _retries(request: web.Request) -> int:
@@ -308,16 +310,24 @@ async def _answer_refusals(request: web.Request, handler: Handler) -> web.Stream
         headers = {"Retry-After": str(refusal.retry_after)} if refusal.retry_after else {}
         if refusal.status == 409:  # OpenAI's clients would send it again: what is over stays over
             headers["X-Should-Retry"] = "false"
-        return web.json_response(refusal.body, status=refusal.status, reason=refusal.reason, headers=headers)
-    except web.HTTPRequestEntityTooLarge:
-        message = f"a request has at most {MAX_BODY} bytes"
-        return web.json_response(Refusal(413, "request_too_large", message).body, status=413)
+        answer = web.json_response(
+            refusal.body, status=refusal.status, reason=refusal.reason, headers=headers
+        )
+        if refusal.status == 408:
+            answer.force_close()
+        return answer
+    except TooLarge as error:
+        message = f"the body has {error}, the most that is taken here"
+        answer = web.json_response(Refusal(413, "request_too_large", message).body, status=413)
+        answer.force_close()
+        return answer
     except web.HTTPException as error:
-        message = f"{error.reason}: {request.method} {request.path}; agents use POST /v1/chat/completions"
+        # The path may hold an episode's token, and answers are kept in agents' logs.
+        message = f"{error.reason}: no such route; agents use POST /v1/chat/completions"
         return web.json_response(Refusal(error.status, "not_served", message).body, status=error.status)
     except ConnectionError:  # the client left: there is nobody to answer
         raise
     except Exception as error:
-        _log.exception("%s %s failed", request.method, request.path)
-        message = f"the gateway failed: {type(error).__name__}: {error}"
+        _log.exception("%s %s failed", request.method, _route(request))
+        message = f"the gateway failed: {type(error).__name__}: {shortened(str(error), 500)}"
         return web.json_response(Refusal(500, "platform_fault", message).body, status=500)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -20,12 +21,17 @@ from headway_coordinator.gateway.core import Ask, Chat, Completion
 from headway_coordinator.gateway.refusals import Refusal
 from headway_coordinator.gateway.rollouts import Rollout
 from headway_coordinator.room import Room
+from headway_coordinator.trajectory.lengths import size
 
 AT_ONCE = 16
 """Turns of one episode that may run at the same time."""
 QUEUE_SECONDS = 30.0
 """Longest a turn waits for its place before its agent is told to come back."""
 RETRY_AFTER_SECONDS = 5
+GIVEN_UP_SECONDS = 10.0
+"""How long after an answer was written a reset connection says that it was not read."""
+INLINE_BYTES = 1024 * 1024
+"""Of a conversation that is told apart from others at once, in some 5 ms."""
 
 
 class Places:
@@ -99,6 +105,8 @@ class Client:
 
     turn: Turn
     has_it: bool = False
+    since: float = 0.0
+    """Monotonic: when its answer began to be written."""
 
 
 @dataclass
@@ -107,6 +115,8 @@ class Turns:
 
     backend: Backend
     rollout: Rollout
+    big: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held by the request whose body is large: one at a time."""
     _by_request: defaultdict[str, list[Turn]] = field(default_factory=lambda: defaultdict(list))
 
     @asynccontextmanager
@@ -119,8 +129,8 @@ class Turns:
             ask: what is asked for.
             retry: the client says that it sends this again.
         """
-        asked = [ask.messages, ask.tools, ask.may_call, ask.max_tokens, repr(ask.force)]
-        request = sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+        large = size(ask.messages, ask.tools) > INLINE_BYTES
+        request = await asyncio.to_thread(_digest, ask) if large else _digest(ask)
         turn = _same(self._by_request[request], retry)
         if turn is None:
             placed = asyncio.Event()
@@ -144,10 +154,18 @@ class Turns:
             Refusal: the agent has said meanwhile that it is done.
         """
         self.rollout.require_open("a turn")
-        turn, client.has_it = client.turn, True
+        turn, client.has_it, client.since = client.turn, True, time.monotonic()
         found = turn.task.result()
         turn.deliveries += 1
         self.rollout.answered(turn.request, found.node, [*ask.messages, found.message])
+
+    def reset(self, client: Client) -> None:
+        """The client closed its connection with some of the answer unread: it gave up while that was written.
+
+        Much later it has read it, and what ends the connection is something between the two.
+        """
+        if client.has_it and self.rollout.is_open and time.monotonic() - client.since < GIVEN_UP_SECONDS:
+            self._lose(client)
 
     def _lose(self, client: Client) -> None:
         """The client left: what it asked for waits for it to come back."""
@@ -156,6 +174,7 @@ class Turns:
         turn.deliveries -= client.has_it
         if client.has_it and not turn.deliveries:
             self.rollout.unanswered(turn.task.result().node)
+        client.has_it = False
 
     async def close(self) -> None:
         """End what still runs."""
@@ -176,6 +195,12 @@ class Turns:
             found = await self.backend.chat.chat(self.rollout.session, ask)
             self.rollout.session.unseen.add(found.node)
             return found
+
+
+def _digest(ask: Ask) -> str:
+    """Equal for equal requests."""
+    asked = [ask.messages, ask.tools, ask.may_call, ask.max_tokens, repr(ask.force)]
+    return sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 
 
 def _same(turns: Sequence[Turn], retry: bool) -> Turn | None:

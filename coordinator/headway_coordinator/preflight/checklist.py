@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 import aiohttp
-from pydantic import ValidationError
 
 from headway_api import logs
 from headway_api.exits import JobError, not_final
@@ -19,7 +18,7 @@ from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.status import Check, Preflight
 from headway_coordinator import dataset
 from headway_coordinator.agents.builtin import opening
-from headway_coordinator.faults import InfraFault, PermanentFault
+from headway_coordinator.faults import AnswerFault, InfraFault, PermanentFault
 from headway_coordinator.preflight import checks
 from headway_coordinator.sandboxes import Broker
 from headway_coordinator.seeds import seed
@@ -78,8 +77,8 @@ class Checklist:
                         await sandbox.agent(program.command, NOWHERE, {})
                     messages = opening(first.messages, spec.agent.effective_builtin.system_prompt)
                     reply = await sandbox.finish(messages, True, checks.lowest_report(spec))
-        except ValidationError as error:
-            what = f"the environment answered what it must not: {error}"
+        except AnswerFault as fault:
+            what = f"the environment answered what it must not: {fault}"
             self._failed("Environment", JobError("AnswerUnusable", what, field="spec.environment.entrypoint"))
             return None
         except PermanentFault as fault:

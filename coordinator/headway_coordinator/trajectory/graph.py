@@ -8,7 +8,7 @@ what was sampled, the graph forks, and both branches stay on record.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from headway_api.records import VersionSpan
@@ -98,10 +98,26 @@ class Graph:
             raise ValueError("a prompt has at least one token")
         return at
 
-    def goes_on_in(self, tokens: Sequence[int]) -> bool:
-        """Whether `tokens` begin with all of a sampled sequence."""
+    def forks_at(self, tokens: Sequence[int], unseen: Collection[int] = ()) -> bool:
+        """Whether a turn whose prompt these `tokens` are leaves what was sampled.
+
+        It does where they begin with no sampled sequence, or where the last one that they begin with has
+        another sampled one after it already: an agent that edits the middle of its history goes back there.
+        What the agent never saw (`unseen`) is no place that it leaves.
+        """
         at, _ = self._deepest(tuple(tokens))
-        return any(self.nodes[i].sampled for i in self.path(at))
+        last = next((i for i in reversed(self.path(at)) if self.nodes[i].sampled), None)
+        return last is None or any(i not in unseen for i in self._sampled_after(last))
+
+    def _sampled_after(self, index: int) -> Iterator[int]:
+        """The sampled nodes that are the next ones after a node."""
+        reached = self.children(index)
+        while reached:
+            child = reached.pop()
+            if self.nodes[child].sampled:
+                yield child
+            else:
+                reached += self.children(child)
 
     def _deepest(self, tokens: tuple[int, ...]) -> tuple[int | None, int]:
         """A node whose path `tokens` begin with, and the path's length.

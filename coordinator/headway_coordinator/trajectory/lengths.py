@@ -6,11 +6,19 @@ Unicode's normal forms make several characters one: but never two of these, and 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from headway_coordinator.trajectory.calls import Message, Tool
+from headway_coordinator.trajectory.template import template_text
+
+SLICE = 64 * 1024
+"""Characters that are made tokens at once where a text may be too long."""
+SLACK = 32
+"""Tokens that a cut may add: a special token that it divides is spelled."""
 PRINTING = "".join(map(chr, range(0x21, 0x7F)))
 _OTHERS = bytes(set(range(256)) - set(PRINTING.encode()) - set(b" "))
 
@@ -41,6 +49,51 @@ class Bounded:
     def longest_token(self) -> Extent | None:
         """See `Renderer`."""
         return longest_token(self._tokenizer)
+
+    def exceeds(self, messages: Sequence[Message], tools: Sequence[Tool], most: int) -> bool:
+        """See `Renderer`."""
+        try:
+            text = template_text(self._tokenizer, messages, tools, generate=True)
+        except Exception:  # a template raises what its author chose; what every template says is counted
+            text = "".join(content(one) for one in messages if one.get("role") in ("user", "tool"))
+        return longer(self._tokenizer, text, most)
+
+
+def content(message: Message) -> str:
+    """A message's content, be it a string, blocks or nothing."""
+    found = message.get("content") or ""
+    return found if isinstance(found, str) else "".join(part.get("text", "") for part in found)
+
+
+def size(messages: Sequence[Message], tools: Sequence[Tool]) -> int:
+    """Bytes of UTF-8 in a conversation, about."""
+    total = _bytes(json.dumps(list(tools), ensure_ascii=False)) if tools else 0
+    for message in messages:
+        total += _bytes(content(message)) + _bytes(message.get("reasoning_content") or "")
+        for call in message.get("tool_calls") or ():
+            arguments = call["function"]["arguments"]
+            total += _bytes(arguments if isinstance(arguments, str) else json.dumps(arguments))
+    return total
+
+
+def _bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode(errors="replace"))
+
+
+def longer(tokenizer: Any, text: str, most: int) -> bool:
+    """Whether a text comes to more than `most` tokens. It is made tokens slice by slice, and no further than
+    that is known: memory and time follow `most`, and not the text.
+
+    A cut changes a few tokens beside it, so a text that is only a little longer may be taken for one that is
+    not.
+    """
+    known, slack = 0, most // 8
+    for start in range(0, len(text), SLICE):
+        known += len(tokenizer.encode(text[start : start + SLICE], add_special_tokens=False))
+        slack += SLACK
+        if known > most + slack:
+            return True
+    return False
 
 
 def extent(texts: Iterable[str]) -> Extent:

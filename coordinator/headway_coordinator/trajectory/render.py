@@ -12,10 +12,13 @@ it returns None, and the caller renders afresh and forks.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from headway_api import logs
+from headway_api.bounds import shortened
 from headway_api.exits import JobError
 from headway_coordinator.trajectory.calls import Message, Parsed, Tool
 from headway_coordinator.trajectory.encoder import Encoder
@@ -36,6 +39,8 @@ from headway_coordinator.trajectory.readers import (
     token_id,
 )
 from headway_coordinator.trajectory.template import TODAY, decoded, inlined, template_text
+
+_log = logging.getLogger(__name__)
 
 FAMILIES: dict[str, tuple[str, ...]] = {
     "qwen2": ("qwen3",),
@@ -105,6 +110,10 @@ class Renderer(Protocol):
     @property
     def longest_token(self) -> Extent | None:
         """The most that one token holds; None: any amount."""
+
+    def exceeds(self, messages: Sequence[Message], tools: Sequence[Tool], most: int) -> bool:
+        """Whether a conversation is certain to come to more than `most` tokens, found without rendering all
+        of it."""
 
     def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
         """Ids of the whole conversation, up to where the model begins its next turn."""
@@ -321,10 +330,11 @@ def choose(tokenizer: Any, family: str, tool_call_parser: str = "auto") -> Rende
             found = typed(name, tokenizer)
             if agrees(found, tokenizer):
                 return found
-        except Exception:
+        except Exception as error:
             # The tokenizer lacks the family's special tokens, or its template does not take the probes, and
             # raises what its author likes: the template decides.
-            continue
+            said = shortened(f"{type(error).__name__}: {error}", 300)
+            logs.event(_log, "renderer-passed-over", renderer=name, error=said)
     style = wish or next((style for style in TOKENS if _has(tokenizer, style)), None)
     return Template(tokenizer, style, _reader(style, tokenizer))
 

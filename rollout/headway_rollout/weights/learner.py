@@ -11,10 +11,14 @@ from typing import Any, Final
 import aiohttp
 from pydantic import ValidationError
 
+from headway_api import bounds
+from headway_api.bounds import OutOfBounds, json_within, shortened
+from headway_api.record import explained
 from headway_api.records import DirectSource
 from headway_api.weights_direct import DirectHeader, DirectJoin, DirectPlace, header_path, join_path
 from headway_rollout.engine import Engine, NotJoined
 from headway_rollout.weights.checks import TensorHeader, Unusable, check_full
+from headway_rollout.wire import content, start
 
 HEADER_FILE: Final = "header.json"
 """In the folder of a version that the engine takes from the learner, in the place of its weights."""
@@ -55,26 +59,33 @@ class Learner:
             place = DirectPlace.model_validate(
                 await self._call("POST", where + join_path(source.header), body)
             )
-        except (NoAnswer, ValidationError) as error:
+        except ValidationError as error:
+            raise NotJoined(f"the learner hands over nothing that is read: {explained(error)}") from error
+        except NoAnswer as error:
             raise NotJoined(f"the learner hands over nothing: {error}") from error
         await engine.join(source.host, place)
         # By the header a folder is known to be one whose learner was joined.
         await asyncio.to_thread(_write, folder, header)
 
     async def _call(self, method: str, url: str, body: Any = None) -> Any:
-        headers = {"Authorization": f"Bearer {self.token}"}
+        headers = {"Authorization": f"Bearer {self.token}", "Accept-Encoding": "identity"}
         limit = aiohttp.ClientTimeout(total=ASK_SECONDS)
         # A redirect would carry the token to another host.
         options: dict[str, Any] = {"headers": headers, "timeout": limit, "allow_redirects": False}
+        options["auto_decompress"] = False  # what is compressed was not asked for, and is no JSON
         try:
             async with self.http.request(method, url, json=body, **options) as response:
                 if response.status >= 300:
-                    text = (await response.text())[:SHOWN_CHARACTERS]
+                    said = (await start(response, SHOWN_CHARACTERS)).decode(errors="replace")
+                    text = shortened(said, SHOWN_CHARACTERS)
                     raise NoAnswer(f"{method} {url}: {response.status}: {text}")
-                return await response.json(content_type=None)
+                data = await content(response, bounds.REPORT)
+                return await asyncio.to_thread(json_within, data, bounds.REPORT)
         except TimeoutError as error:
             raise NoAnswer(f"{method} {url}: no answer within {ASK_SECONDS:.0f} s") from error
-        except (aiohttp.ClientError, ValueError, RecursionError) as error:
+        except OutOfBounds as error:
+            raise NoAnswer(f"{method} {url}: the answer cannot be read: {error}") from error
+        except aiohttp.ClientError as error:
             raise NoAnswer(f"{method} {url}: {type(error).__name__}: {error}") from error
 
 

@@ -22,10 +22,10 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
 
 def start(folder: Path) -> subprocess.Popen[str]:
-    """`python -m headway_coordinator` over a folder; its port is the real one."""
+    """`python -m headway_coordinator` over a folder, at a free port."""
     with socket.socket() as probe:
-        if probe.connect_ex(("127.0.0.1", names.PORT_COORDINATOR)) == 0:
-            pytest.skip(f"port {names.PORT_COORDINATOR} is in use")
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
     config = job_config(folder, folder / "model", data={"train": {"uri": f"file://{folder}/train.jsonl"}})
     (folder / "job.json").write_text(config.model_dump_json(by_alias=True))
     (folder / "token").write_text(TOKEN)
@@ -33,6 +33,7 @@ def start(folder: Path) -> subprocess.Popen[str]:
         names.ENV_CONFIG: str(folder / "job.json"),
         names.ENV_TOKEN_FILE: str(folder / "token"),
         names.ENV_CACHE: str(folder / "cache"),
+        names.ENV_COORDINATOR_PORT: str(port),
     }
     command = [sys.executable, "-m", "headway_coordinator"]
     return subprocess.Popen(

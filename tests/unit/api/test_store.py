@@ -16,10 +16,21 @@ from botocore.exceptions import (
     NoCredentialsError,
     ReadTimeoutError,
 )
+from pydantic import ValidationError
 from refusing_bucket import refusing_store
 
 from headway_api import store
-from headway_api.store import Denied, FileStore, NotFound, S3Store, bucket_unavailable, get_each
+from headway_api.records import FileDigest
+from headway_api.store import (
+    Corrupt,
+    Denied,
+    FileStore,
+    NotFound,
+    S3Store,
+    bucket_unavailable,
+    download_folder,
+    get_each,
+)
 from headway_api.store_away import may_pass
 
 
@@ -250,3 +261,74 @@ def test_the_start_of_an_object(content: bytes, start: bytes, tmp_path: Path) ->
     assert FileStore().get_start(f"file://{tmp_path}/k", 4) == start
     with pytest.raises(NotFound):
         FileStore().get_start(f"file://{tmp_path}/none", 4)
+
+
+@pytest.mark.parametrize(("code", "expected"), [("AccessDenied", Denied), ("NoSuchBucket", Denied)])
+def test_an_upload_is_refused_in_the_same_words(code: str, expected: type[Exception], tmp_path: Path) -> None:
+    """boto3 wraps what S3 says of an upload, and of nothing else."""
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(expected, match=code):
+        refusing_store(code, 403 if code == "AccessDenied" else 404).upload(
+            tmp_path / "file", "s3://bucket/k"
+        )
+
+
+def test_an_upload_that_meets_a_busy_store_may_pass(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(ClientError) as caught:
+        refusing_store("SlowDown", 503).upload(tmp_path / "file", "s3://bucket/k")
+    assert may_pass(caught.value)
+
+
+OUTSIDE = ["../up", "a/../../up", "/etc/passwd", "a//b", "./a", "a/..", "a\0b", "a\\..\\b", "", "x" * 256]
+
+
+class Listing(FileStore):
+    """A store that lists keys as a bucket may hold them, and notes what is fetched."""
+
+    def __init__(self, *keys: str) -> None:
+        self.keys, self.fetched = keys, list[Path]()
+
+    def list(self, prefix_uri: str) -> list[str]:
+        return [f"{prefix_uri.rstrip('/')}/{key}" for key in self.keys]
+
+    def download(self, uri: str, path: Path) -> None:
+        self.fetched.append(path)
+        path.write_bytes(b"x")
+
+
+@pytest.mark.parametrize("name", [name for name in OUTSIDE if name])
+def test_a_key_that_leaves_its_folder_is_not_fetched(name: str, tmp_path: Path) -> None:
+    store = Listing("config.json", name)
+    with pytest.raises(Corrupt, match="rename the object"):
+        download_folder(store, "s3://bucket/model", tmp_path / "cache" / "model")
+    assert store.fetched == []
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_a_manifest_names_no_file_outside_its_folder(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ValidationError, match="below a folder"):
+        FileDigest(name=name, size=1, sha256="0" * 64)
+    forged = FileDigest.model_construct(name=name, size=1, sha256="0" * 64)
+    store = Listing()
+    with pytest.raises(Corrupt):
+        download_folder(store, "s3://bucket/model", tmp_path, [forged])
+    assert store.fetched == []
+
+
+def test_a_link_out_of_the_folder_is_not_followed(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "link").symlink_to(tmp_path)
+    with pytest.raises(Corrupt):
+        download_folder(Listing("link/up"), "s3://bucket/model", folder)
+    assert not (tmp_path / "up").exists()
+
+
+def test_files_below_a_folder_are_fetched(tmp_path: Path) -> None:
+    download_folder(Listing("config.json", "sub/..data/x", "a b"), "s3://bucket/model", tmp_path)
+    assert {str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file()} == {
+        "config.json",
+        "sub/..data/x",
+        "a b",
+    }

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from refusing_bucket import refusing_store
 
+from headway_api import bounds
 from headway_api.exits import JobError
 from headway_api.records import Purpose
 from headway_api.sandbox_api import ResetRequest
@@ -167,3 +168,76 @@ def test_a_digest_says_whether_rows_are_the_same() -> None:
     assert digest([one, two]) == digest([dict(one), dict(two)])
     others = [[two, one], [one], [one, two, two], [one, {**two, "n": 2}], [{"n": 1, "prompt": "a"}, two]]
     assert len({digest(rows) for rows in [[one, two], *others]}) == 1 + len(others)
+
+
+DEEP = json.dumps({"prompt": "a", "x": json.loads("[" * 40 + "]" * 40)})
+GOOD = json.dumps({"prompt": "a"})
+WIDE = json.dumps({"prompt": "a" * 1_100_000})
+
+
+@pytest.mark.parametrize(
+    ("form", "content", "says"),
+    [
+        ("jsonl", f"{GOOD}\n{DEEP}\n", "row 1 cannot be read: nested more than 32 levels deep; mend"),
+        ("jsonl", f"{GOOD}\n" + "[" * 2000, "row 1 cannot be read: nested more than 32"),
+        (
+            "jsonl",
+            f"{GOOD}\n{WIDE}\n",
+            "row 1 cannot be read: more than 1048576 bytes",
+        ),
+        (
+            "json",
+            f"[{GOOD}, {WIDE}]",
+            "row 1 is more than 1048576 bytes with column 'prompt'",
+        ),
+        ("json", f"[{GOOD}, {DEEP}]", "nested more than 33 levels"),
+        ("json", f"[{GOOD}, 7]", "row 1 is int; expected one JSON object a row"),
+        ("json", "{}", "expected a list"),
+        ("csv", f"prompt\na\n{'b' * 1_100_000}\n", "row 1: field larger than field limit"),
+        ("parquet", "", "row 1 is more than 1048576 bytes with column 'prompt'"),
+        ("parquet", "bomb", "a row from 0 on is more than 1048576 bytes"),
+    ],
+    ids=lambda value: value[:20],
+)
+def test_a_row_out_of_bounds_is_named_with_what_to_do(
+    form: str, content: str, says: str, tmp_path: Path
+) -> None:
+    path = tmp_path / f"data.{form}"
+    if form == "parquet":
+        # A dictionary holds the text once: a thousand rows of it are a small file.
+        rows = ["a" * 1_100_000] * 1000 if content else ["a", "a" * 1_100_000]
+        pq.write_table(pa.table({"prompt": rows}), path)
+        assert path.stat().st_size < 200_000
+    else:
+        path.write_text(content)
+    with pytest.raises(JobError) as caught:
+        load(Dataset(uri=f"file://{path}"), FileStore(), "spec.data.train")
+    told = caught.value.termination
+    assert (told.reason, told.field) == ("DatasetUnreadable", "spec.data.train.uri")
+    assert says in str(caught.value)
+    assert len(str(caught.value)) < 1000
+
+
+def test_a_dataset_has_a_most_of_rows_and_of_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "data.csv"
+    path.write_text("prompt\n" + "a\n" * 10)
+    for name, most, says in (
+        ("ROWS", 9, "more than 9 rows; split it"),
+        ("DATASET", 20, "has more than 20 bytes; split it"),
+        ("DATASET", 100, "its rows up to 6 are more than 100 bytes"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(bounds, name, most)
+            with pytest.raises(JobError, match=says):
+                load(Dataset(uri=f"file://{path}"), FileStore(), "spec.data.train")
+
+
+def test_only_a_line_feed_ends_a_row() -> None:
+    """Unicode's other ends of a line may stand in JSON's text as they are."""
+    row = {"prompt": "one\u2028two\x85three"}
+    assert parse(json.dumps(row, ensure_ascii=False).encode() + b"\r\n", "jsonl") == [row]
+
+
+def test_a_number_that_is_none_may_stand_in_a_row() -> None:
+    [row] = parse(b'{"prompt": "a", "x": NaN}', "jsonl")
+    assert ResetRequest(row=row, seed=0).model_dump(mode="json")["row"] == {"prompt": "a", "x": None}

@@ -59,11 +59,11 @@ def test_an_answer_is_text_calls_reasoning_and_cost() -> None:
     [
         ('{"key": "x"', "arguments are not JSON"),
         ("[1]", "arguments are not an object"),
-        ('{"n": NaN}', "NaN is not a number"),
+        ('{"n": NaN}', "NaN is no finite number"),
         ('{"n": ' + "9" * 5000 + "}", "arguments are not JSON"),
         ('{"key": "\\ud83d"}', "cannot be written as JSON"),
         ('{"a": ' * MAX_DEPTH + "{}" + "}" * MAX_DEPTH, "nested more than"),
-        ('{"a": ' * 50_000 + "{}" + "}" * 50_000, "nested too deeply"),
+        ('{"a": ' * 50_000 + "{}" + "}" * 50_000, "nested more than 64 levels"),
         (7, "arguments are not an object"),
     ],
 )
@@ -151,7 +151,7 @@ def test_text_in_whichever_form(message: Any, text: str, reasoning: str | None) 
         (b'"text"', "not a JSON object"),
         (b'{"choices": [{"text": "old"}]}', "no message"),
         (b"\xff\xfe\x00", "not JSON"),
-        (b"[" * 200_000, "nested too deeply"),
+        (b"[" * 90_000, "nested more than 64 levels"),
         (b'{"a": ' * 70 + b"1" + b"}" * 70, "nested more than"),
         (answer({"content": 7}), "neither text nor a list"),
         (answer({"tool_calls": {}}), "not a list"),

@@ -170,6 +170,26 @@ async def test_whatever_a_model_writes_can_be_stored(tok: Any) -> None:
         assert EpisodeRecord.model_validate_json(record.model_dump_json()) == record
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"reward": 0.5, "score": 0.5, "metrics": {str(n): 1.0 for n in range(1001)}},
+        {"reward": 0.5, "score": 0.5, "metrics": {"x" * 201: 1.0}},
+        {"reward": 0.5, "score": 0.5, "turn_rewards": [0.0] * 10_001},
+        {"reward": 0.5, "score": 0.5, "turn_rewards": ["x"] * 9_000},
+        {"reward": [], "score": 0.5},
+    ],
+    ids=["metrics", "names", "turns", "texts", "list"],
+)
+async def test_a_judgement_of_another_shape_is_told_by_its_first_fault(tok: Any, answer: Any) -> None:
+    async with rig(tok, ANSWER) as r:
+        r.sandbox.faults["POST /finish"] = say(answer)
+        record = await r.episodes.run(task())
+    assert record.outcome is Outcome.INFRA_ERROR
+    assert "answered /finish with what it must not" in str(record.error)
+    assert len(str(record.error)) < 500
+
+
 async def test_half_a_character_from_an_environment_is_an_infra_error(tok: Any) -> None:
     async with rig(tok, CALL, ANSWER) as r:
         r.sandbox.faults["POST /reset"] = say(
@@ -485,6 +505,8 @@ async def test_a_group_never_has_more_in_flight_than_there_is_room(tok: Any) -> 
     [
         ({"score": -1e200}, "score is -1e[+]200, beyond 1e[+]06: have the code of spec"),
         ({"metrics": {"fine": 1.7e9, "gain": 1e200}}, "metric gain is 1e[+]200, beyond 1e[+]12"),
+        ({"reward": 1e200}, "reward is 1e[+]200, beyond 1e[+]06"),
+        ({"turn_rewards": [0.5, 1e300, -1e300]}, "reward of turn 1 is 1e[+]300, beyond 1e[+]06"),
     ],
 )
 def test_a_number_that_would_spoil_every_figure_is_no_judgement(judged: dict[str, Any], says: str) -> None:

@@ -126,6 +126,31 @@ def test_what_makes_no_difference_is_taken(neutral: dict[str, Any]) -> None:
         ("messages.1.tool_call_id", {"messages": [USER, {"role": "tool", "content": "a"}]}),
         ("messages.0.tool_calls", {"messages": [USER | {"tool_calls": [CALL]}]}),
         ("max_tokens", {"max_tokens": 0}),
+        ("max_tokens", {"max_tokens": True}),
+        ("max_tokens", {"max_tokens": "5"}),
+        ("max_tokens", {"max_tokens": 5.5}),
+        ("max_tokens", {"max_tokens": 10**30}),
+        ("max_completion_tokens", {"max_completion_tokens": True}),
+        ("temperature", {"temperature": float("nan")}),
+        ("temperature", {"temperature": "0.7"}),
+        ("temperature", {"temperature": True}),
+        ("temperature", {"temperature": -1}),
+        ("top_p", {"top_p": float("inf")}),
+        ("stream", {"stream": "yes"}),
+        ("enable_thinking", {"enable_thinking": False}),
+        ("regex", {"regex": "a+"}),
+        ("json_schema", {"json_schema": "{}"}),
+        ("ebnf", {"ebnf": "root ::= a"}),
+        ("grammar", {"grammar": "root ::= a"}),
+        ("min_new_tokens", {"min_new_tokens": 5}),
+        ("max_new_tokens", {"max_new_tokens": 5}),
+        ("stop_regex", {"stop_regex": "a"}),
+        ("repeat_penalty", {"repeat_penalty": 1.1}),
+        ("do_sample", {"do_sample": False}),
+        ("messages", {"messages": [USER] * 10_001}),
+        ("tools", {"tools": [TOOL] * 513}),
+        ("messages.0.content", {"messages": [USER | {"content": [{"type": "text", "text": "a"}] * 10_001}]}),
+        ("messages.0.tool_calls", {"messages": [{"role": "assistant", "tool_calls": [CALL] * 513}]}),
         ("tool_choice", {"tool_choice": "required"}),
         ("tool_choice", {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "no"}}}),
         ("tools.0.type", {"tools": [{"type": "web_search"}]}),
@@ -142,7 +167,9 @@ def test_pictures_are_refused_as_what_they_are() -> None:
     assert error.body["error"]["type"] == "invalid_request_error"
 
 
-@pytest.mark.parametrize("arguments", ["{oops", "[1]", "7", "[" * 100_000])
+@pytest.mark.parametrize(
+    "arguments", ["{oops", "[1]", "7", "[" * 100_000, '{"a": NaN}', '{"a": 1e999}', '{"a": "\\ud800"}']
+)
 def test_calls_that_nobody_can_read_are_refused(arguments: str) -> None:
     call = {"id": "c", "type": "function", "function": {"name": "look_up", "arguments": arguments}}
     refused(

@@ -334,3 +334,11 @@ def test_a_model_without_template_or_tokenizer_says_what_to_add(tmp_path: Path) 
     plain.save_pretrained(folder)
     with pytest.raises(JobError, match="chat template"):
         render.load(folder)
+
+
+RAISES = ("{{ raise_exception('no such role') }}", "{{ messages[0].content + 7 }}")
+
+
+@pytest.mark.parametrize("template", RAISES)
+def test_a_template_that_raises_is_rendered_by_itself(template: str, tmp_path: Path) -> None:
+    assert isinstance(choose(tokenizer(tmp_path, template), "qwen3"), Template)

@@ -96,6 +96,39 @@ def test_metrics_are_finite_numbers_by_name(metrics: object) -> None:
     assert one.rewards is None
 
 
+@pytest.mark.parametrize(
+    ("values", "metrics"),
+    [
+        ([1e200], None),
+        ([-1e200], None),
+        ([1e300, -1e300, 0.0], None),
+        ([2e6], None),
+        ([0.5], {"gain": 1e200}),
+        ([0.5], {"gain": -1e13}),
+    ],
+)
+def test_a_number_that_no_figure_can_hold_is_refused(values: list[float], metrics: object) -> None:
+    """Whatever the job's own range is: its square would be none."""
+    one = rollout()
+    one.reward_range = (-1e308, 1e308)
+    one.complete("ready")
+    with refused("reward_out_of_range"):
+        one.reward(values, metrics)
+    assert (one.rewards, one.metrics) == (None, {})
+
+
+MANY = {str(number): 1.0 for number in range(1001)}
+
+
+@pytest.mark.parametrize("metrics", [MANY, {"x" * 201: 1.0}], ids=["many", "long"])
+def test_metrics_are_few_and_have_short_names(metrics: object) -> None:
+    one = rollout()
+    one.complete("ready")
+    with refused("invalid_value") as caught:
+        one.reward([0.5], metrics)
+    assert len(str(caught.value)) < 500
+
+
 def _is_nan(metrics: object) -> bool:
     return isinstance(metrics, dict) and isinstance(metrics["a"], float) and math.isnan(metrics["a"])
 

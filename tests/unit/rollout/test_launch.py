@@ -14,6 +14,7 @@ from rollout_server import job_config
 from headway_api.config import ServedModel
 from headway_api.model_names import adapter_name, is_slot, salt_of
 from headway_api.records import PolicyVersion
+from headway_api.spec.types import QUANTITY_PATTERN
 from headway_rollout.launch import (
     FULL_WORKER,
     KEEP_ADAPTERS,
@@ -23,6 +24,7 @@ from headway_rollout.launch import (
     SMALLEST_CACHE,
     TRANSFER_BACKEND,
     Host,
+    amount,
     cache_bytes,
     launch,
     most_adapters,
@@ -184,7 +186,21 @@ def test_the_engine_gets_no_secret_of_the_server() -> None:
 
 
 @pytest.mark.parametrize(
-    ("limit", "parent", "expected"), [("2", {}, "2"), ("500m", {}, "1"), ("3500m", {}, "3"), (None, {}, "4")]
+    ("limit", "parent", "expected"),
+    [
+        ("2", {}, "2"),
+        ("500m", {}, "1"),
+        ("3500m", {}, "3"),
+        ("1500000u", {}, "1"),
+        ("2500000000n", {}, "2"),
+        ("3e0", {}, "3"),
+        ("30E-1", {}, "3"),
+        ("2k", {}, "4"),
+        ("1Ki", {}, "4"),
+        ("1e999999", {}, "4"),
+        (".5", {}, "1"),
+        (None, {}, "4"),
+    ],
 )
 def test_threads_follow_the_containers_limit(
     limit: str | None, parent: dict[str, str], expected: str
@@ -240,3 +256,30 @@ def test_versions_of_two_slots_never_share_a_name_or_a_cached_prefix(
 def test_the_transfer_engine_is_registered_under_the_name_that_is_asked_for() -> None:
     source = Path(__file__).parents[3] / "rollout/headway_rollout/weight_transfer.py"
     assert f'BACKEND = "{TRANSFER_BACKEND}"' in source.read_text()
+
+
+@given(st.from_regex(QUANTITY_PATTERN, fullmatch=True).filter(lambda text: len(text) <= 32))
+def test_every_quantity_that_the_schema_takes_is_read(text: str) -> None:
+    assert amount(text) >= 0
+
+
+@pytest.mark.parametrize(
+    ("text", "same"),
+    [
+        ("1Ki", "1024"),
+        ("1k", "1000"),
+        ("1E", "1e18"),
+        ("1E3", "1000"),
+        ("1500m", "1.5"),
+        ("5.", "5"),
+        ("2Mi", "2097152"),
+    ],
+)
+def test_a_quantity_is_what_kubernetes_takes_it_for(text: str, same: str) -> None:
+    assert amount(text) == amount(same)
+
+
+@pytest.mark.parametrize("text", ["", "a", "1x", "1KiB", "1 k", "--1", "1e"])
+def test_what_is_no_quantity_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is no quantity"):
+        amount(text)

@@ -146,7 +146,7 @@ def test_a_manifest_of_the_right_kind_passes() -> None:
     [
         ({"kind": "full"}, "of full weights"),
         ({"files": []}, "no safetensors"),
-        ({"files": [FileDigest(name="../x.safetensors", size=1, sha256="0" * 64)]}, "not a plain name"),
+        ({"files": [FileDigest(name="sub/x.safetensors", size=1, sha256="0" * 64)]}, "not a plain name"),
         ({"canary": Canary(tokens=[1], logprobs=[], tolerance=0.1)}, "canary"),
         ({"canary": Canary(tokens=[1, 2], logprobs=[-1.0, -1.0], tolerance=0.1)}, "canary"),
     ],

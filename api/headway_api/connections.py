@@ -1,0 +1,149 @@
+"""How many connections a server holds, and which of them it lets go of when it can hold no more.
+
+A server that accepts until its process has no descriptor left resets everybody. So it holds at most as many
+connections as leave the process half of its descriptors. A further one takes the place of the connection
+that has waited longest without a request known to be somebody's, of the peer with the most of those.
+
+The standard library alone. Deadlines for heads and bodies come from the server around this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+ENOUGH: Final = 65_536
+"""Descriptors that a process asks for, where its hard limit has so many."""
+FEWEST: Final = 16
+"""Connections that are held at least."""
+BACKLOG: Final = 128
+"""Connections that the kernel completes before they are accepted."""
+
+
+def raise_descriptors() -> int:
+    """Raise this process's soft limit of descriptors as far as is allowed and useful; returns the limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = ENOUGH if hard == resource.RLIM_INFINITY else min(hard, ENOUGH)
+    if soft == resource.RLIM_INFINITY or soft >= most:
+        return ENOUGH if soft == resource.RLIM_INFINITY else soft
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    return most
+
+
+class Connections:
+    """The connections of one server."""
+
+    def __init__(self, descriptors: int) -> None:
+        """`descriptors`: how many the process may have. Half of them are for connections to this server, and
+        half of those for one peer."""
+        self.most = max(FEWEST, descriptors // 2)
+        self.most_of_a_peer = max(FEWEST, self.most // 2)
+        self.backlog = min(BACKLOG, max(FEWEST, self.most // 2))
+        self.let_go = 0
+        """Connections that made room for others, or found none."""
+        self._open: dict[asyncio.BaseTransport, Guard] = {}
+        self._of_peer: Counter[str] = Counter()
+        self._waiting: dict[Guard, None] = {}
+        """In the order in which they began to wait."""
+
+    def guarded(self, make: Callable[[], asyncio.Protocol]) -> Callable[[], asyncio.Protocol]:
+        """The factory of a server's protocols, each in a guard."""
+        return lambda: Guard(make(), self)
+
+    def hold(self, transport: asyncio.BaseTransport | None) -> None:
+        """A request on this connection is somebody's who may ask: it makes no room for others."""
+        if transport is not None and (guard := self._open.get(transport)) is not None:
+            self._waiting.pop(guard, None)
+            guard.on_reset = None
+
+    def on_reset(self, transport: asyncio.BaseTransport | None, call: Callable[[], None]) -> None:
+        """Call once if the other side resets this connection before its next request: it closed it with
+        bytes unread. One that had read them all ends it in order."""
+        if transport is not None and (guard := self._open.get(transport)) is not None:
+            guard.on_reset = call
+
+    def rest(self, transport: asyncio.BaseTransport | None) -> None:
+        """The request on this connection is answered."""
+        if transport is not None and (guard := self._open.get(transport)) is not None:
+            self._waiting[guard] = None
+
+    def admit(self, guard: Guard) -> bool:
+        """Take up a new connection, and let go of another where it must; whether there was room."""
+        crowded = self._of_peer[guard.peer] >= self.most_of_a_peer
+        if (crowded or len(self._open) >= self.most) and not self._made_room(guard.peer if crowded else None):
+            self.let_go += 1
+            return False
+        self._open[guard.transport] = guard
+        self._of_peer[guard.peer] += 1
+        self._waiting[guard] = None
+        return True
+
+    def forget(self, guard: Guard) -> None:
+        """A connection is gone."""
+        self._waiting.pop(guard, None)
+        if self._open.pop(guard.transport, None) is not None:
+            self._of_peer[guard.peer] -= 1
+            if not self._of_peer[guard.peer]:
+                del self._of_peer[guard.peer]
+
+    def _made_room(self, peer: str | None) -> bool:
+        """Let go of one waiting connection: of `peer`, else of the peer that has most of them."""
+        if peer is None:
+            most = Counter(guard.peer for guard in self._waiting).most_common(1)
+            peer = most[0][0] if most else None
+        oldest = next((guard for guard in self._waiting if guard.peer == peer), None)
+        if oldest is None:
+            return False
+        self.let_go += 1
+        self.forget(oldest)
+        oldest.transport.abort()
+        return True
+
+
+class Guard(asyncio.Protocol):
+    """One connection, handed on to the server's own protocol where there is room for it."""
+
+    transport: asyncio.Transport
+    peer: str = ""
+    """The other side's address."""
+
+    def __init__(self, inner: asyncio.Protocol, connections: Connections) -> None:
+        self._inner = inner
+        self._connections = connections
+        self._admitted = False
+        self.on_reset: Callable[[], None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        name: Any = transport.get_extra_info("peername")
+        self.peer = str(name[0]) if isinstance(name, tuple) and name else ""
+        self._admitted = self._connections.admit(self)
+        if self._admitted:
+            self._inner.connection_made(transport)
+        else:
+            self.transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        if self._admitted:
+            self._inner.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return self._inner.eof_received() if self._admitted else None
+
+    def pause_writing(self) -> None:
+        if self._admitted:
+            self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._admitted:
+            self._inner.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._connections.forget(self)
+        if self._admitted:
+            self._inner.connection_lost(exc)
+        if exc is not None and self.on_reset is not None:
+            self.on_reset()

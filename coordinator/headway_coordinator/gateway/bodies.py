@@ -1,0 +1,102 @@
+"""What agents send, read within bounds: so many bytes, in so many seconds, as JSON of a bounded shape."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import nullcontext
+from typing import Any, Final
+
+from aiohttp import web
+
+from headway_api import bounds
+from headway_api.bounds import OutOfBounds, json_within
+from headway_coordinator import serving
+from headway_coordinator.gateway import openai
+from headway_coordinator.gateway.refusals import Refusal, bad
+from headway_coordinator.serving import TooSlow
+
+CALL_SECONDS: Final = 10.0
+"""Longest that a call of a few hundred bytes may take to come."""
+CALL_DEPTH: Final = 8
+CALL_VALUES: Final = 20_000
+"""A reward a turn, and metrics."""
+INLINE_BYTES: Final = 64 * bounds.KIB
+"""More are read in a thread, in some milliseconds: other episodes go on meanwhile."""
+
+
+async def call(request: web.Request, most: int) -> dict[str, Any]:
+    """The object that one of MTRL's own calls is.
+
+    Raises:
+        Refusal: it is none, or did not come in time.
+        TooLarge: it has more than `most` bytes.
+    """
+    raw = await _received(request, most, CALL_SECONDS)
+    # A number that is none is refused with a code of its own.
+    found = document(raw, most, CALL_DEPTH, CALL_VALUES, finite=False)
+    if not isinstance(found, dict):
+        raise bad("body", "must be a JSON object")
+    return found
+
+
+async def arguments(request: web.Request) -> dict[str, Any]:
+    """A tool's arguments; raises as `call` does."""
+    raw = await _received(request, bounds.ARGUMENTS, serving.BODY_SECONDS)
+    if len(raw) <= INLINE_BYTES:
+        found = document(raw, bounds.ARGUMENTS)
+    else:
+        found = await asyncio.to_thread(document, raw, bounds.ARGUMENTS)
+    if not isinstance(found, dict):
+        raise bad("body", "must be a JSON object, the tool's arguments")
+    return found
+
+
+async def chat(
+    request: web.Request, most: int, big: asyncio.Lock, parsing: asyncio.Lock
+) -> openai.ChatRequest:
+    """A request for a turn; raises as `call` does.
+
+    A large one is read while `big` is held, its episode's, and parsed while `parsing` is, everybody's: each
+    costs many times its bytes.
+    """
+    size = request.content_length
+    small = size is not None and size <= INLINE_BYTES and "Content-Encoding" not in request.headers
+    async with nullcontext() if small else big:
+        raw = await _received(request, most, serving.BODY_SECONDS)
+        if len(raw) <= INLINE_BYTES:
+            return _chat(raw, most)
+        async with parsing:
+            return await asyncio.to_thread(_chat, raw, most)
+
+
+def _chat(raw: bytes, most: int) -> openai.ChatRequest:
+    depth, values = bounds.CONVERSATION_DEPTH, bounds.CONVERSATION_VALUES
+    return openai.read(document(raw, most, depth=depth, values=values))
+
+
+def document(
+    raw: bytes,
+    most: int,
+    depth: int = bounds.DEPTH,
+    values: int = bounds.ANSWER_VALUES,
+    *,
+    finite: bool = True,
+) -> Any:
+    """A body's JSON, all of which can be written down again.
+
+    Raises:
+        Refusal: 400, saying which bound it does not keep.
+    """
+    try:
+        return json_within(raw, most, depth=depth, values=values, finite=finite)
+    except OutOfBounds as error:
+        raise bad("body", f"cannot be read: {error}") from error
+
+
+async def _received(request: web.Request, most: int, seconds: float) -> bytes:
+    try:
+        return await serving.body(request, most, seconds)
+    except TooSlow as error:
+        raise Refusal(408, "request_too_slow", f"{error}; send it at once") from error
+    except web.RequestPayloadError as error:
+        raise bad("body", f"is not what its headers say: {bounds.shortened(str(error), 200)}") from error

@@ -1,0 +1,91 @@
+"""The numbers that an agent reports: finite, of a bounded size, as many as there are turns. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from headway_api import bounds
+from headway_api.bounds import shortened
+from headway_coordinator.gateway.refusals import bad
+
+
+def rewards_in(values: object, turns: int, within: tuple[float, float]) -> list[float]:
+    """Checked rewards: one, or one for each of so many `turns`, whose sum and each lie `within` a range.
+
+    Raises:
+        Refusal: naming what is wrong with them.
+    """
+    low, high = within
+    if not isinstance(values, list) or not values:
+        raise bad("Rewards", "must be a list of one number, or of one number a turn")
+    if len(values) not in (1, turns):
+        raise bad(
+            "Rewards",
+            f"{len(values)} values for {turns} turns; send one for the episode, or one for each turn",
+            "reward_cardinality",
+        )
+    for index, value in enumerate(values):
+        at = f"Rewards[{index}]"
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise bad(at, f"{_shown(value)} is not a number", "reward_not_a_number")
+        _finite(at, value, bounds.SCORE)
+        if not low <= value <= high:
+            raise bad(at, f"{value} is outside spec.reward.range [{low:g}, {high:g}]", "reward_out_of_range")
+    if not low <= sum(values) <= high:
+        raise bad(
+            "Rewards",
+            f"their sum {sum(values):g} is outside spec.reward.range [{low:g}, {high:g}]; the sum is the "
+            "episode's reward",
+            "reward_out_of_range",
+        )
+    return [float(value) for value in values]
+
+
+def metrics_in(metrics: object) -> dict[str, float]:
+    """Checked metrics by name.
+
+    Raises:
+        Refusal: naming what is wrong with them.
+    """
+    if metrics is None:
+        return {}
+    if not isinstance(metrics, Mapping):
+        raise bad("Metrics", "must be an object of numbers")
+    if len(metrics) > bounds.METRICS:
+        raise bad("Metrics", f"{len(metrics)} numbers; send {bounds.METRICS} at most")
+    found: dict[str, float] = {}
+    for name, value in metrics.items():
+        at = f"Metrics.{shortened(str(name), bounds.NAME)}"
+        if len(str(name)) > bounds.NAME:
+            raise bad(at, f"its name has more than {bounds.NAME} characters")
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise bad(at, f"{_shown(value)} is not a number")
+        _finite(at, value, bounds.MAGNITUDE)
+        found[str(name)] = float(value)
+    return found
+
+
+def _finite(param: str, value: float, most: float) -> None:
+    """Refuse a number that is none, or so large that figures of it would be none."""
+    try:
+        finite = math.isfinite(value)
+    except OverflowError:  # an integer of hundreds of digits
+        finite = False
+    if not finite:
+        raise bad(
+            param,
+            f"{_shown(value)} is not finite; send a finite number, or complete the rollout as failed",
+            "reward_not_finite",
+        )
+    if not bounds.within(value, most):
+        raise bad(
+            param,
+            f"{_shown(value)} is beyond {most:g}; send it in a larger unit, or leave it out",
+            "reward_out_of_range",
+        )
+
+
+def _shown(value: object) -> str:
+    """A value in a message, cut short: an integer may have thousands of digits."""
+    return shortened(repr(value), 60)

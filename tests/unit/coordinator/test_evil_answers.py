@@ -1,0 +1,211 @@
+"""The coordinator's clients against answers that no honest server gives: typed faults, in bounded memory.
+
+A failure names the seed: HEADWAY_SEED=n repeats it, HEADWAY_CASES=n grows more answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import pytest
+from evil_replies import Evil, Server, everywhere, evil_server, grown
+from memory import flat
+from pydantic import ValidationError
+
+from headway_api.records import PolicyVersion, WeightsManifest
+from headway_api.sandbox_api import Lease
+from headway_api.spec.evaluation import CandidateEndpoint
+from headway_coordinator.endpoint.caller import Caller
+from headway_coordinator.endpoint.refused import Verdict
+from headway_coordinator.endpoint.reply import Reply
+from headway_coordinator.engines import vllm, weights
+from headway_coordinator.faults import InfraFault
+from headway_coordinator.http import Refused, Unreachable, call
+from headway_coordinator.sandboxes import Broker, Sandbox
+
+SEED = int(os.environ.get("HEADWAY_SEED", random.SystemRandom().randrange(2**32)))
+CASES = int(os.environ.get("HEADWAY_CASES", "40"))
+SECONDS = 0.5
+"""What each client waits at most."""
+HANGS = 20.0
+"""A client that has not ended by then never will."""
+MOST = 64 * 1024 * 1024
+VERSION = PolicyVersion(incarnation=0, step=1)
+ZERO = PolicyVersion(incarnation=0, step=0)
+
+Ask = Callable[[aiohttp.ClientSession, str], Awaitable[Any]]
+
+
+@dataclass(frozen=True)
+class Client:
+    """One reader of answers."""
+
+    ask: Ask
+    faults: tuple[type[Exception], ...]
+    good: Any
+    """An answer that it takes."""
+
+
+def sandbox(http: aiohttp.ClientSession, url: str) -> Sandbox:
+    lease = Lease(lease="t0-000000-0-0", pod="pod-0", url=url, token="t", waited_seconds=0.0)
+    return Sandbox(http, lease, SECONDS)
+
+
+def caller(http: aiohttp.ClientSession, url: str) -> Caller:
+    return Caller(http, CandidateEndpoint(url=url, model="m"), "token")
+
+
+async def completed(http: aiohttp.ClientSession, url: str) -> Any:
+    """As `EndpointChat` asks: its deadline is around the call."""
+    async with asyncio.timeout(SECONDS):
+        found = await caller(http, url).complete({"messages": []})
+    assert isinstance(found, Reply | Verdict)
+    return found
+
+
+async def listed(http: aiohttp.ClientSession, url: str) -> Any:
+    async with asyncio.timeout(SECONDS):
+        return await caller(http, url).listed()
+
+
+async def generated(http: aiohttp.ClientSession, url: str) -> Any:
+    request = vllm.Request([1, 2], 64, 1.0, 1.0, 7, [0])
+    found = await vllm.generate(http, url, "policy", VERSION, request, SECONDS)
+    assert all(type(token) is int for token in found.tokens)
+    assert all(-9999 < value <= 1e-3 for value in found.logprobs)
+    return found
+
+
+CHAT = {
+    "choices": [
+        {
+            "message": {
+                "content": "hi",
+                "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{}"}}],
+            },
+            "finish_reason": "stop",
+        }
+    ],
+    "usage": {"prompt_tokens": 7, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 3}},
+}
+SAMPLED = {
+    "choices": [
+        {
+            "finish_reason": "stop",
+            "token_ids": [5, 6],
+            "logprobs": {"content": [{"token_id": 5, "logprob": -0.5}, {"token_id": 6, "logprob": -1.5}]},
+            "weight_versions": [{"start": 0, "end": 2, "version": "0.1"}],
+        }
+    ],
+    "usage": {"prompt_tokens_details": {"cached_tokens": 1}},
+}
+STATE = {"version": {"incarnation": 0, "step": 1}, "ready": True, "error": None, "canary_error": 1e-4}
+MANIFEST = WeightsManifest(version=ZERO, kind="base", uri="s3://b/m", files=[])
+BROKER = (Refused, Unreachable)
+WEIGHTS = (Refused, Unreachable, ValidationError)
+
+CLIENTS = {
+    "reset": Client(
+        lambda http, url: sandbox(http, url).reset({"prompt": "p"}, 1),
+        (InfraFault,),
+        {"messages": [{"role": "user", "content": "a"}], "tools": [{"type": "function"}]},
+    ),
+    "tool": Client(
+        lambda http, url: sandbox(http, url).tool("f", {}), (InfraFault,), {"content": "gold", "done": False}
+    ),
+    "agent": Client(
+        lambda http, url: sandbox(http, url).agent(["a"], {}, {}),
+        (InfraFault,),
+        {"running": True, "exit_code": None, "output": "x"},
+    ),
+    "agent_wait": Client(
+        lambda http, url: sandbox(http, url).agent_wait(0.1),
+        (InfraFault,),
+        {"running": False, "exit_code": 0, "output": "x"},
+    ),
+    "finish": Client(
+        lambda http, url: sandbox(http, url).finish([], False),
+        (InfraFault,),
+        {"reward": 0.5, "score": 1.0, "metrics": {"a": 1.0}, "turn_rewards": [0.25, 0.25]},
+    ),
+    "pool": Client(
+        lambda http, url: asyncio.wait_for(Broker(http, url, "t", "me").pool(), SECONDS),
+        (*BROKER, TimeoutError),
+        {"ready": 1, "starting": 0, "leased": 0, "problem": {"reason": "R", "message": "m"}},
+    ),
+    "weights": Client(
+        lambda http, url: asyncio.wait_for(weights.state(http, url, "t"), SECONDS),
+        (*WEIGHTS, TimeoutError),
+        STATE,
+    ),
+    "load": Client(
+        lambda http, url: asyncio.wait_for(weights.load(http, url, "t", MANIFEST), SECONDS),
+        (*WEIGHTS, TimeoutError),
+        STATE,
+    ),
+    "engine": Client(generated, (InfraFault, vllm.ServerLost), SAMPLED),
+    "agent_post": Client(
+        lambda http, url: call(http, "POST", url, timeout=SECONDS, body={}), BROKER, {"errorType": "x"}
+    ),
+    "endpoint": Client(completed, (TimeoutError,), CHAT),
+    "models": Client(listed, (TimeoutError,), {"data": [{"id": "m"}]}),
+}
+
+
+async def answered(client: Client, server: Server, evil: Evil) -> Exception | None:
+    """Ask once; the fault that it ended with."""
+    server.evil = evil
+    async with asyncio.timeout(HANGS), aiohttp.ClientSession() as http:
+        try:
+            await client.ask(http, server.url)
+        except client.faults as fault:
+            return fault
+    return None
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+async def test_an_evil_answer_is_a_typed_fault_and_costs_little(name: str) -> None:
+    """Its peak is that of all of them together."""
+    client, evils = CLIENTS[name], everywhere()
+    async with evil_server() as server:
+        with flat(MOST):
+            faults = [(evil, await answered(client, server, evil)) for evil in evils]
+        for evil, fault in faults:
+            assert name in ("endpoint", "models") or fault is not None, f"{evil.name} is no answer"
+            assert len(str(fault)) < 8000, evil.name
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+async def test_a_good_answer_bent_anywhere_is_taken_or_a_fault(name: str) -> None:
+    client = CLIENTS[name]
+    async with evil_server() as server:
+        with flat(MOST):
+            for evil in grown(client.good, SEED, CASES):
+                try:
+                    await answered(client, server, evil)
+                except Exception as error:
+                    raise AssertionError(f"HEADWAY_SEED={SEED}: {evil.name}") from error
+
+
+async def test_what_is_asked_for_comes_as_it_is() -> None:
+    async with evil_server() as server:
+        for name in ("tool", "engine", "endpoint"):
+            await answered(CLIENTS[name], server, next(grown(CLIENTS[name].good, 0, 1)))
+        assert all(b"Accept-Encoding: identity\r\n" in head for head in server.heads)
+
+
+async def test_a_pause_that_is_asked_for_has_an_end() -> None:
+    async with evil_server() as server:
+        for server.evil in (evil for evil in everywhere() if evil.name.startswith("a refusal")):
+            async with aiohttp.ClientSession() as http:
+                with pytest.raises(Refused) as caught:
+                    await call(http, "POST", server.url, timeout=5.0, body={})
+            assert caught.value.retry_after is None or 0 <= caught.value.retry_after <= 60
+            assert caught.value.problem.reason.isalnum()
+            assert len(str(caught.value)) < 3000

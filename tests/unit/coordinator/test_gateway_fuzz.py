@@ -1,0 +1,143 @@
+"""The gateway against requests that are bent at random: no answer of 5xx, and none that hangs.
+
+A failure names the seed: HEADWAY_SEED=n repeats it, HEADWAY_CASES=n bends more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import gzip
+import json
+import os
+import random
+from typing import Any
+
+import aiohttp
+import pytest
+from evil_replies import VALUES, changed
+from memory import flat
+from open_rollout import ARN, TOOLS, USER, a_rollout, rig
+from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
+
+from headway_coordinator import serving
+from headway_coordinator.gateway import bodies, openai
+
+SEED = int(os.environ.get("HEADWAY_SEED", random.SystemRandom().randrange(2**32)))
+CASES = int(os.environ.get("HEADWAY_CASES", "150"))
+MOST = 64 * 1024 * 1024
+EPISODE = "t0-000009-0-0"
+CALL = {"id": "c", "type": "function", "function": {"name": "look_up", "arguments": '{"key": "x"}'}}
+GOOD: dict[str, Any] = {
+    "/v1/chat/completions": {
+        "model": "default",
+        "messages": [
+            {"role": "system", "content": "Be brief."},
+            USER,
+            {"role": "assistant", "content": None, "tool_calls": [CALL], "reasoning_content": "hm"},
+            {
+                "role": "tool",
+                "tool_call_id": "c",
+                "content": [{"type": "text", "text": "gold"}],
+                "name": "look_up",
+            },
+        ],
+        "tools": TOOLS,
+        "tool_choice": {"type": "function", "function": {"name": "look_up"}},
+        "max_tokens": 5,
+        "temperature": 1.0,
+        "stream": False,
+        "stream_options": {"include_usage": True},
+    },
+    "/v1/tools/look_up": {"key": "x", "more": {"deep": [1, 2.5, None]}},
+    "/complete-rollout": {
+        "JobArn": ARN,
+        "TrajectoryId": EPISODE,
+        "Status": "ready",
+        "ClientToken": "c",
+        "ErrorMessage": "m",
+    },
+    "/update-reward": {
+        "JobArn": ARN,
+        "TrajectoryId": EPISODE,
+        "Rewards": [0.5],
+        "Metrics": {"accuracy": 1.0},
+        "ClientToken": "c",
+    },
+}
+HEADERS: tuple[dict[str, str], ...] = (
+    *({}, {"Content-Type": "text/plain; charset=utf-7"}, {"X-Stainless-Retry-Count": "9" * 99}),
+    *({"X-Amzn-SageMaker-Job-Arn": "x" * 5000}, {"X-Amzn-SageMaker-Trajectory-Id": "a.b.c" * 500}),
+    *({"Content-Encoding": "gzip"}, {"Content-Encoding": "deflate"}, {"Authorization": "Bearer " * 100}),
+    *({"Expect": "100-continue"}, {"Expect": "what"}, {"Accept-Encoding": "br;q=x"}),
+)
+
+
+NOT_OURS = {"Content-Encoding", "Expect"}
+"""Headers that aiohttp refuses by itself, in its own words."""
+
+
+@pytest.fixture(scope="module")
+def tok(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return tokenizer(tmp_path_factory.mktemp("tok"), QWEN3_TEMPLATE)
+
+
+def bent(path: str, chance: random.Random) -> tuple[bytes, dict[str, str]]:
+    """A request's body and headers, most often almost good."""
+    body = copy.deepcopy(GOOD[path])
+    for _ in range(chance.randint(0, 3)):
+        body = changed(body, chance)
+    if path.endswith("completions") and isinstance(body, dict) and chance.random() < 0.3:
+        body = body | {chance.choice(list(openai.WITHOUT_EFFECT)): chance.choice(VALUES)}
+    data = json.dumps(body).encode()
+    if chance.random() < 0.1:
+        data = data[: chance.randrange(len(data) + 1)]
+    headers = chance.choice(HEADERS) if chance.random() < 0.3 else {}
+    packed = headers.get("Content-Encoding") == "gzip" and chance.random() < 0.5
+    return (gzip.compress(data) if packed else data), headers
+
+
+@pytest.mark.parametrize("path", GOOD)
+async def test_no_request_is_answered_with_a_fault_of_ours(
+    tok: Any, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A deflated body that breaks off never ends, for aiohttp: the deadline ends it.
+    monkeypatch.setattr(serving, "BODY_SECONDS", 1.0)
+    monkeypatch.setattr(bodies, "CALL_SECONDS", 1.0)
+    chance = random.Random(f"{SEED}/{path}")
+    seen = set()
+    async with rig(tok, context=4000) as r:
+        await r.chat()  # what is loaded at the first turn is no request's cost
+        with flat(MOST):
+            for number in range(CASES):
+                data, headers = bent(path, chance)
+                at = f"HEADWAY_SEED={SEED}, request {number}: {data[:200]!r} {headers}"
+                async with (
+                    r.server.open(a_rollout(EPISODE), r.backend) as one,
+                    asyncio.timeout(30),
+                    # Of its own: what is no HTTP ends its connection.
+                    aiohttp.ClientSession() as http,
+                    http.post(f"{r.url}/e/{one.token}{path}", data=data, headers=headers) as answer,
+                ):
+                    said = await answer.text()
+                    seen.add(answer.status)
+                    assert answer.status < 500, f"{at}: {said[:500]}"
+                    assert not one.faults, at
+                    if answer.content_type == "text/event-stream":
+                        assert answer.status == 200, at
+                    elif answer.content_type != "application/json":
+                        assert set(headers) & NOT_OURS, f"{at}: {said[:500]}"
+                    elif answer.status >= 400:
+                        assert json.loads(said)["error"]["code"], at
+                        assert len(said) < 6000, at
+    assert seen & {200, 409}, "some of them are good"
+    assert 400 in seen
+
+
+@pytest.mark.parametrize("path", GOOD)
+async def test_the_requests_that_are_bent_are_good_before(tok: Any, path: str) -> None:
+    async with rig(tok, context=4000) as r, r.server.open(a_rollout(EPISODE), r.backend) as r.rollout:
+        if path == "/update-reward":
+            await r.post("/complete-rollout", GOOD["/complete-rollout"])
+        status, answer = await r.post(path, GOOD[path])
+        assert status == 200, answer

@@ -1,0 +1,393 @@
+"""The gateway against whoever can reach its port: what is refused before it costs much, and how."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import logging
+import os
+import re
+import resource
+import select
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from memory import flat
+from open_rollout import USER, Rig, a_rollout, rig, until
+from speaker import ANSWER, Speaker
+from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
+
+from headway_api import bounds
+from headway_coordinator import serving
+from headway_coordinator.gateway import bodies
+from headway_coordinator.gateway.core import Ask, Gateway, Sampling, Session
+from headway_coordinator.gateway.server import GatewayServer
+from headway_coordinator.gateway.turns import Backend, Places
+from headway_coordinator.room import Room
+from headway_coordinator.trajectory.linearize import linearize
+from headway_coordinator.trajectory.render import PROBE_TOOLS, choose
+
+MOST = 64 * bounds.MIB
+PATHS = ("/v1/chat/completions", "/v1/tools/x", "/complete-rollout", "/update-reward")
+NO_HTTP = (
+    b"\x16\x03\x01\r\n\r\n",
+    b"GET\r\n\r\n",
+    b"GET / HTTP/9.9.9\r\n\r\n",
+    b"GET / HTTP/1.1\r\nno header\r\n\r\n",
+)
+OTHER = {"role": "user", "content": "And y?"}
+
+
+@pytest.fixture(scope="module")
+def tok(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return tokenizer(tmp_path_factory.mktemp("tok"), QWEN3_TEMPLATE)
+
+
+@asynccontextmanager
+async def listening(tok: Any, context: int = 1000) -> AsyncIterator[Rig]:
+    """The gateway as the coordinator serves it."""
+    async with AsyncExitStack() as stack:
+        speaker = Speaker(tok, [ANSWER])
+        backend = Backend(Gateway(choose(tok, "qwen3"), speaker, context, 5.0), Places(Room(8)))
+        gateway = GatewayServer()
+        served = await serving.listen(stack, gateway.app(), 0, host="127.0.0.1", leave_with_client=True)
+        http = await stack.enter_async_context(aiohttp.ClientSession())
+        one = await stack.enter_async_context(gateway.open(a_rollout(), backend))
+        yield Rig(
+            gateway, backend, one, speaker, http, f"http://127.0.0.1:{served.sockets[0].getsockname()[1]}"
+        )
+
+
+async def told(r: Rig, head: str, body: bytes = b"") -> tuple[int, dict[str, Any]]:
+    """What the gateway answers to bytes: it has to by itself, for nothing more comes."""
+    host, port = r.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(head.encode() + b"\r\nHost: gateway\r\n\r\n" + body)
+    try:
+        async with asyncio.timeout(20):
+            answer = await reader.readuntil(b"\r\n\r\n")
+            status = int(answer.split()[1])
+            length = re.search(rb"Content-Length: ([0-9]+)", answer)
+            assert length is not None
+            return status, json.loads(await reader.readexactly(int(length[1])))
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_wrong_token_is_told_before_the_body_comes(tok: Any, path: str) -> None:
+    async with listening(tok) as r:
+        status, answer = await told(r, f"POST /e/nobody{path} HTTP/1.1\r\nContent-Length: 60000")
+        assert (status, answer["error"]["code"]) == (404, "trajectory_not_found")
+
+
+@pytest.mark.parametrize("path", ["/complete-rollout", "/update-reward"])
+async def test_who_has_no_token_may_send_64_kib(tok: Any, path: str) -> None:
+    async with listening(tok) as r:
+        status, answer = await told(r, f"POST {path} HTTP/1.1\r\nContent-Length: 65537")
+        assert (status, answer["error"]["code"]) == (413, "request_too_large")
+        body = b"\x1f\x8b" + gzip.compress(b"[" * 16 * bounds.MIB)[2:]
+        head = f"POST {path} HTTP/1.1\r\nContent-Encoding: gzip\r\nContent-Length: {len(body)}"
+        with flat(MOST):
+            status, answer = await told(r, head, body)
+        assert (status, answer["error"]["code"]) == (413, "request_too_large")
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_body_that_does_not_come_is_answered(
+    tok: Any, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "BODY_SECONDS", 0.3)
+    monkeypatch.setattr(bodies, "CALL_SECONDS", 0.3)
+    async with listening(tok) as r:
+        head = f"POST /e/{r.rollout.token}{path} HTTP/1.1\r\nContent-Length: 100"
+        status, answer = await told(r, head, b"{")
+        assert (status, answer["error"]["code"]) == (408, "request_too_slow")
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /v1/models HTTP/1.1\r\nX: "])
+async def test_a_head_that_does_not_come_ends_its_connection(
+    tok: Any, sent: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "HEAD_SECONDS", 0.3)
+    async with listening(tok) as r:
+        host, port = r.url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(sent)
+
+        async def drip() -> None:
+            while sent:
+                await asyncio.sleep(0.05)
+                writer.write(b"a")
+
+        dripping = asyncio.create_task(drip())
+        try:
+            async with asyncio.timeout(20):
+                assert await reader.read() == b""
+        finally:
+            dripping.cancel()
+            writer.close()
+
+
+SERVED = """
+import asyncio, resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+import uvloop
+from contextlib import AsyncExitStack
+from open_rollout import a_rollout
+from headway_coordinator import serving
+from headway_coordinator.gateway.server import GatewayServer
+
+async def main():
+    gateway = GatewayServer()
+    async with AsyncExitStack() as stack:
+        served = await serving.listen(stack, gateway.app(), 0, host="0.0.0.0", leave_with_client=True)
+        one = await stack.enter_async_context(gateway.open(a_rollout(), None))
+        print(served.sockets[0].getsockname()[1], one.token, flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+
+uvloop.run(main())
+"""
+
+
+async def a_call(url: str) -> int:
+    """The status of a request on a connection of its own."""
+    async with asyncio.timeout(20), aiohttp.ClientSession() as http, http.get(url) as answer:
+        return answer.status
+
+
+async def test_300_half_requests_at_256_descriptors_reset_no_other() -> None:
+    """By a server of its own process, whose hard limit leaves it no more."""
+    support = str(Path(__file__).parents[2] / "support")
+    path = os.pathsep.join([support, *filter(None, sys.path)])
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", SERVED),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": path},
+    )
+    assert process.stdout is not None
+    port, token = (await process.stdout.readline()).decode().split()
+    half: list[asyncio.StreamWriter] = []
+    try:
+        for number in range(300):
+            _, writer = await asyncio.open_connection("127.0.0.1", int(port))
+            writer.write(b"POST /complete-rollout HTTP/1.1\r\nContent-Le")
+            half.append(writer)
+            if number % 50 == 49:
+                for host in ("127.0.0.1", "127.0.0.2"):
+                    assert await a_call(f"http://{host}:{port}/e/{token}/v1/models") == 200, number
+    finally:
+        for writer in half:
+            writer.close()
+        await process.communicate(b"")
+    assert process.returncode == 0
+
+
+def test_the_soft_limit_of_descriptors_is_raised() -> None:
+    from headway_api.connections import raise_descriptors
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(512, soft), hard))
+        most = raise_descriptors()
+        assert most == resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 512
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"messages":[' + b"0," * (3 * bounds.MIB) + b"0]}",
+        b'{"messages":[' + b"0," * 150_000 + b"0]}",
+        b'{"messages":[{"role":"user","content":"a"}],"tools":[' + b"0," * 150_000 + b"0]}",
+        b'{"messages":[{"role":"user","content":[' + b"0," * 150_000 + b"0]}]}",
+        b'{"messages":[{"role":"assistant","tool_calls":[' + b"0," * 150_000 + b"0]}]}",
+        b'{"messages":' + b"[" * 150_000 + b"]" * 150_000 + b"}",
+        b'{"messages":[{"role":"user","content":"' + b"a" * (7 * bounds.MIB) + b'"}],"stop":["a"]}',
+    ],
+    ids=["many", "messages", "tools", "parts", "calls", "deep", "long"],
+)
+async def test_a_body_of_many_mistakes_is_told_by_its_first(tok: Any, body: bytes) -> None:
+    packed = gzip.compress(body)
+    async with rig(tok) as r:
+        with flat(MOST):
+            async with r.http.post(
+                r.base + "/v1/chat/completions", data=packed, headers={"Content-Encoding": "gzip"}
+            ) as answer:
+                found = await answer.json()
+        assert answer.status == 400
+        assert found["error"]["type"] == "invalid_request_error"
+        assert len(found["message"]) < 500
+        assert not r.rollout.faults
+
+
+LONG = {
+    "system": [{"role": "system", "content": "word " * 1_500_000}, USER],
+    "developer": [{"role": "developer", "content": "\N{GRINNING FACE}" * 1_900_000}, USER],
+    "user": [{"role": "user", "content": "\N{GRINNING FACE}" * 1_900_000}],
+    "assistant": [USER, {"role": "assistant", "content": "\u4f60\u597d" * 1_300_000}, OTHER],
+    "letters": [{"role": "user", "content": "=" * 7_500_000}],
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+async def test_a_conversation_far_too_long_is_not_rendered(tok: Any, name: str) -> None:
+    async with rig(tok) as r:
+        body = json.dumps({"messages": LONG[name]}, ensure_ascii=False).encode()
+        with flat(MOST + 8 * len(body)):  # copies of the text, the client's included, and no tokens of it
+            async with r.http.post(r.base + "/v1/chat/completions", data=body) as answer:
+                found = await answer.json()
+        assert (answer.status, found["error"]["code"]) == (400, "context_length_exceeded")
+        assert r.rollout.truncated
+        assert r.speaker.requests == []
+
+
+async def test_tools_that_are_far_too_long_are_counted(tok: Any) -> None:
+    functions = [{"name": f"f{n}", "description": "word " * 10_000} for n in range(100)]
+    tools = [{"type": "function", "function": function} for function in functions]
+    async with rig(tok) as r:
+        status, answer = await r.chat(USER, tools=tools)
+        assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
+
+
+async def test_a_conversation_that_fits_is_rendered_whatever_its_bytes(tok: Any) -> None:
+    """Beyond four bytes a token it is counted, and found to fit."""
+    text = "<|im_start|>" * 120  # one token each
+    assert len(text) > 4 * 200
+    async with rig(tok, context=200) as r:
+        status, _ = await r.chat({"role": "user", "content": text})
+        assert status == 200
+
+
+async def test_one_long_conversation_is_counted_at_a_time(tok: Any) -> None:
+    class Counting:
+        def __init__(self, inner: Any) -> None:
+            self.inner, self.now, self.most = inner, 0, 0
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.inner, name)
+
+        def exceeds(self, *args: Any) -> bool:
+            self.now += 1
+            self.most = max(self.most, self.now)
+            try:
+                return bool(self.inner.exceeds(*args))
+            finally:
+                self.now -= 1
+
+    counting = Counting(choose(tok, "qwen3"))
+    core = Gateway(counting, Speaker(tok, [ANSWER]), 100, 5.0)
+    asks = [Ask([{"role": "system", "content": "word " * 20_000}, USER]) for _ in range(6)]
+    sessions = [Session(f"e{n}", 3, Sampling(1.0, 1.0, 20)) for n in range(6)]
+    found = await asyncio.gather(*map(core.chat, sessions, asks), return_exceptions=True)
+    assert {type(one).__name__ for one in found} == {"ContextFull"}
+    assert counting.most == 1
+
+
+async def test_what_is_not_served_does_not_say_the_token(tok: Any, caplog: pytest.LogCaptureFixture) -> None:
+    async with listening(tok) as r:
+        for path in ("/v1/responses", f"/{'a' * 100}"):
+            status, answer = await r.post(path, {})
+            assert status == 404
+            assert r.rollout.token not in json.dumps(answer)
+    assert r.rollout.token not in caplog.text
+
+
+async def test_a_bug_of_ours_is_logged_without_the_token(
+    tok: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from headway_coordinator.gateway import openai
+
+    def broken() -> Any:
+        raise RuntimeError("oops")
+
+    monkeypatch.setattr(openai, "models", broken)
+    async with listening(tok) as r, r.http.get(r.base + "/v1/models") as answer:
+        assert answer.status == 500
+    assert "GET /e/{token}/v1/models failed" in caplog.text
+    assert r.rollout.token not in caplog.text
+
+
+@pytest.mark.parametrize("sent", NO_HTTP)
+async def test_what_is_no_http_leaves_no_traceback(
+    tok: Any, sent: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with listening(tok) as r:
+        host, port = r.url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(sent)
+        async with asyncio.timeout(20):
+            assert (await reader.read()).startswith(b"HTTP/1.0 400")
+        writer.close()
+    assert "Traceback" not in caplog.text
+
+
+async def test_an_edit_in_the_middle_of_a_history_is_a_fork(tok: Any) -> None:
+    async with rig(tok, ANSWER) as r:
+        _, first = await r.chat(USER)
+        said = first["choices"][0]["message"]
+        _, second = await r.chat(USER, said, OTHER)
+        edited = [USER, said, {"role": "user", "content": "And z?"}]
+        await r.chat(*edited)
+        session = r.rollout.session
+        assert len(linearize(session.graph)) == 2
+        assert session.forks == 1
+        await r.chat(USER, said, OTHER, second["choices"][0]["message"], OTHER)
+        assert (session.forks, len(linearize(session.graph))) == (1, 2)
+
+
+async def test_an_edit_that_the_tools_follow_is_counted_too(tok: Any) -> None:
+    async with rig(tok, ANSWER) as r:
+        _, first = await r.chat(USER)
+        await r.chat(USER, first["choices"][0]["message"], OTHER)
+        await r.chat(USER, first["choices"][0]["message"], OTHER, tools=PROBE_TOOLS)
+        assert r.rollout.session.forks == 1
+
+
+async def test_an_answer_that_is_left_unread_was_not_delivered(tok: Any) -> None:
+    """It asks again, without a word on retries, and gets the same sample."""
+    async with listening(tok) as r:
+        session = r.rollout.session
+        sent = socket.create_connection(("127.0.0.1", int(r.url.rpartition(":")[2])))
+        body = json.dumps({"messages": [USER]}).encode()
+        head = f"POST /e/{r.rollout.token}/v1/chat/completions HTTP/1.1\r\nContent-Length: {len(body)}"
+        await asyncio.to_thread(sent.sendall, head.encode() + b"\r\nHost: g\r\n\r\n" + body)
+        await until(lambda: session.taken == 1 and r.rollout.calls == 0)
+        await asyncio.to_thread(select.select, [sent], [], [], 20)  # the answer lies there, unread
+        sent.close()
+        await until(lambda: session.taken == 0)
+        assert linearize(session.graph, session.unseen) == []
+        status, _ = await r.chat()
+        assert (status, session.taken, len(session.turns)) == (200, 1, 1)
+        assert len(r.speaker.requests) == 1
+
+
+async def test_an_answer_that_was_read_stays_delivered(tok: Any) -> None:
+    async with listening(tok) as r:
+        session = r.rollout.session
+        asked = {"messages": [USER]}
+        async with aiohttp.ClientSession() as http, http.post(r.base + PATHS[0], json=asked) as answer:
+            await answer.read()
+        await asyncio.sleep(0.1)
+        await r.chat(OTHER)
+        assert (session.taken, len(session.turns)) == (2, 2)
+
+
+async def test_a_turn_that_a_client_goes_on_from_was_read_after_all(tok: Any) -> None:
+    async with rig(tok, ANSWER) as r:
+        _, first = await r.chat(USER)
+        session = r.rollout.session
+        r.rollout.unanswered(session.nodes[0])
+        assert session.taken == 0
+        await r.chat(USER, first["choices"][0]["message"], OTHER)
+        assert session.taken == 2

@@ -1,0 +1,93 @@
+"""The rollout server's clients against answers that no honest learner or engine gives.
+
+A failure names the seed: HEADWAY_SEED=n repeats it, HEADWAY_CASES=n grows more answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from evil_replies import everywhere, evil_server, grown
+from memory import flat
+
+from headway_api.bounds import MIB
+from headway_api.records import DirectSource
+from headway_api.weights_direct import DirectJoin
+from headway_rollout import engine
+from headway_rollout.engine import Engine, EngineRefused, NotJoined
+from headway_rollout.weights import learner
+from headway_rollout.weights.checks import Unusable
+from headway_rollout.weights.learner import Learner
+
+SEED = int(os.environ.get("HEADWAY_SEED", random.SystemRandom().randrange(2**32)))
+CASES = int(os.environ.get("HEADWAY_CASES", "40"))
+SECONDS = 0.5
+HANGS = 20.0
+
+Ask = Callable[[aiohttp.ClientSession, str], Awaitable[Any]]
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learner, "ASK_SECONDS", SECONDS)
+    for name in ("HEALTH_SECONDS", "SHORT_SECONDS", "LOAD_SECONDS", "JOIN_SECONDS"):
+        monkeypatch.setattr(engine, name, SECONDS)
+
+
+@dataclass(frozen=True)
+class Client:
+    ask: Ask
+    faults: tuple[type[Exception], ...]
+    good: Any
+
+
+async def met(http: aiohttp.ClientSession, url: str) -> None:
+    host, port = url.removeprefix("http://").split(":")
+    source = DirectSource(host=host, port=int(port), header="0" * 64)
+    who = Learner(http, "token", DirectJoin(workers=1, accelerated=False))
+    await who.meet(source, Path("/nowhere"), Engine(http, url), {})
+
+
+CLIENTS = {
+    "learner": Client(met, (NotJoined, Unusable), {"sha256": "0" * 64, "tensors": [], "layout": []}),
+    "adapter": Client(lambda http, url: Engine(http, url).load_adapter("a", "/f"), (EngineRefused,), {}),
+    "unload": Client(lambda http, url: Engine(http, url).unload_adapter("a"), (EngineRefused,), {}),
+    "in_use": Client(
+        lambda http, url: asyncio.wait_for(Engine(http, url).adapters_in_use(), SECONDS),
+        (EngineRefused, TimeoutError),
+        "x",
+    ),
+    "logprob": Client(
+        lambda http, url: Engine(http, url).next_logprob("m", [1], 2),
+        (EngineRefused,),
+        {"choices": [{"logprobs": {"content": [{"top_logprobs": [{"token_id": 2, "logprob": -1.0}]}]}}]},
+    ),
+    "healthy": Client(lambda http, url: Engine(http, url).healthy(), (), {}),
+    "exposition": Client(lambda http, url: Engine(http, url).exposition(SECONDS, MIB), (EngineRefused,), {}),
+}
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+async def test_an_evil_answer_is_a_typed_fault_and_costs_little(name: str) -> None:
+    client = CLIENTS[name]
+    async with evil_server() as server:
+        server.evil = next(grown({}, 0, 1))
+        with flat(64 * MIB):
+            for evil in [*everywhere(), *grown(client.good, SEED, CASES)]:
+                server.evil, said = evil, ""
+                try:
+                    async with asyncio.timeout(HANGS), aiohttp.ClientSession() as http:
+                        await client.ask(http, server.url)
+                except client.faults as fault:
+                    said = str(fault)
+                except Exception as error:
+                    raise AssertionError(f"HEADWAY_SEED={SEED}: {evil.name}") from error
+                assert len(said) < 8000, evil.name

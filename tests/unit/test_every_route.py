@@ -1,0 +1,225 @@
+"""Every route of every server of a job, but the sandboxes' side: each refuses a value out of bounds by name.
+
+A route that is added is to be added here: with what it takes at most, or as one that reads no body.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+from memory import flat
+from open_rollout import a_rollout
+
+from headway_api import bounds
+from headway_api.bounds import KIB, MIB
+from headway_api.records import WeightsManifest, WeightsState
+from headway_coordinator import serving
+from headway_coordinator.gateway.server import GatewayServer
+from headway_coordinator.learner_api import LearnerApi, Probes
+from headway_rollout import agent, metrics_port, wire
+from headway_rollout.weights.keeper import NOTHING
+
+TOKEN = "the-job's"
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+
+
+class Weights:
+    """A weight agent's server that has nothing."""
+
+    def state(self, slot: str) -> WeightsState:
+        return NOTHING
+
+    async def take(self, slot: str, manifest: WeightsManifest) -> WeightsState | None:
+        raise AssertionError(manifest)
+
+    def release(self, slot: str) -> None:
+        return None
+
+    def alive(self) -> bool:
+        return True
+
+    async def ready(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True)
+class Served:
+    url: str
+    headers: dict[str, str]
+    app: web.Application
+
+
+@asynccontextmanager
+async def coordinators(app: web.Application, path: str = "", **headers: str) -> AsyncIterator[Served]:
+    async with AsyncExitStack() as stack:
+        served = await serving.listen(stack, app, 0, host="127.0.0.1", leave_with_client=True)
+        yield Served(f"http://127.0.0.1:{served.sockets[0].getsockname()[1]}{path}", headers, app)
+
+
+@asynccontextmanager
+async def rollouts(app: web.Application, **headers: str) -> AsyncIterator[Served]:
+    served = await wire.listen(app, "127.0.0.1", 0, 0.1)
+    try:
+        yield Served(f"http://127.0.0.1:{served.server.sockets[0].getsockname()[1]}", headers, app)
+    finally:
+        await served.close()
+
+
+@asynccontextmanager
+async def gateway() -> AsyncIterator[Served]:
+    server = GatewayServer()
+    backend: Any = None
+    async with (
+        server.open(a_rollout(), backend) as rollout,
+        coordinators(server.app(), **{"X-Amzn-SageMaker-Trajectory-Id": rollout.rollout_id}) as one,
+    ):
+        yield one
+
+
+SERVERS: dict[str, Callable[[], Any]] = {
+    "gateway": gateway,
+    "learner": lambda: coordinators(LearnerApi(TOKEN, lambda: b"").app(), **BEARER),
+    "probes": lambda: coordinators(Probes(lambda: b"").app()),
+    "weights": lambda: rollouts(agent.application(Weights(), TOKEN), **BEARER),
+    "scrape": lambda: rollouts(metrics_port.application(lambda: None)),
+}
+TAKES: dict[str, dict[str, int]] = {
+    "gateway": {
+        "POST /v1/chat/completions": bounds.CONVERSATION,
+        "POST /chat/completions": bounds.CONVERSATION,
+        "POST /v1/tools/{name}": bounds.ARGUMENTS,
+        "POST /complete-rollout": bounds.CALL,
+        "POST /update-reward": bounds.CALL,
+    },
+    "learner": {"POST /v1/steps": bounds.REPORT},
+    "probes": {},
+    "weights": {"POST /v1/weights": bounds.REPORT},
+    "scrape": {},
+}
+"""Bytes that a route takes at most."""
+READS_NONE: dict[str, set[str]] = {
+    "gateway": {"GET /v1/models", "GET /v1/tools"},
+    "learner": {"GET /v1/batch", "GET /healthz", "GET /readyz", "GET /metrics"},
+    "probes": {"GET /healthz", "GET /readyz", "GET /metrics"},
+    "weights": {"GET /v1/weights", "DELETE /v1/weights", "GET /healthz", "GET /readyz"},
+    "scrape": {"GET /metrics"},
+}
+
+
+def routes(app: web.Application) -> set[str]:
+    """Method and path of each; the gateway has all of them below an episode's address too."""
+    found = set()
+    for route in app.router.routes():
+        assert route.resource is not None
+        if route.method != "HEAD":
+            found.add(f"{route.method} {route.resource.canonical.removeprefix('/e/{token}')}")
+    return found
+
+
+@pytest.mark.parametrize("name", SERVERS)
+async def test_every_route_is_known_here(name: str) -> None:
+    async with SERVERS[name]() as served:
+        assert routes(served.app) == {*TAKES[name], *READS_NONE[name]}
+
+
+async def told(served: Served, route: str, body: Any, **headers: str) -> tuple[int, Any]:
+    method, path = route.split()
+    async with (
+        asyncio.timeout(30),
+        aiohttp.ClientSession() as http,
+        http.request(
+            method, served.url + path.format(name="look_up"), data=body, headers=served.headers | headers
+        ) as answer,
+    ):
+        found = json.loads(await answer.text())
+        return answer.status, found.get("error", found)
+
+
+def too_much(most: int) -> dict[str, bytes]:
+    """Bodies that no route takes which takes `most` bytes."""
+    return {
+        "long": b'{"a": "' + b"a" * most + b'"}',
+        "deep": b"[" * 60_000,
+        "deep objects": b'{"a":' * 5000 + b"1" + b"}" * 5000,
+        "wide": b"[" + b"{}," * (min(most, 4 * MIB) // 3 - 2) + b"{}]",
+        "half a pair": b'{"messages": "\\ud800"}',
+        "an integer of many digits": b'{"a": ' + b"9" * 10_000 + b"}",
+        "no text": b"\xff\xfe",
+    }
+
+
+PAIRS = [(name, route) for name, taken in TAKES.items() for route in taken]
+
+
+@pytest.mark.parametrize(("name", "route"), PAIRS)
+async def test_what_is_out_of_bounds_is_refused_by_name(name: str, route: str) -> None:
+    async with SERVERS[name]() as served:
+        for which, body in too_much(TAKES[name][route]).items():
+            packed = gzip.compress(body, 1)
+            for sent, headers in ((body, {}), (packed, {"Content-Encoding": "gzip"})):
+                with flat(64 * MIB):
+                    status, problem = await told(served, route, sent, **headers)
+                assert status in (400, 413), which
+                assert problem.get("code") or problem.get("reason"), which
+                assert len(problem["message"]) < 1000, which
+
+
+@pytest.mark.parametrize(("name", "route"), PAIRS)
+async def test_a_body_without_a_length_ends_at_the_bound(name: str, route: str) -> None:
+    async def endless() -> AsyncIterator[bytes]:
+        for _ in range(1024):  # a GiB, if it were read
+            yield b"[" * MIB
+
+    async with SERVERS[name]() as served:
+        with flat(64 * MIB):
+            try:
+                status, _ = await told(served, route, endless())
+                assert status in (400, 413)
+            except aiohttp.ClientConnectionError:
+                pass  # the answer was there before the client had written
+
+
+@pytest.mark.parametrize(("name", "route"), PAIRS)
+async def test_a_body_that_drips_is_ended(name: str, route: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from headway_coordinator.gateway import bodies
+
+    for module in (serving, wire):
+        monkeypatch.setattr(module, "BODY_SECONDS", 0.3)
+    monkeypatch.setattr(bodies, "CALL_SECONDS", 0.3)
+    monkeypatch.setattr(serving.body, "__defaults__", (0.3,))
+
+    async def dripping() -> AsyncIterator[bytes]:
+        while True:
+            yield b" "
+            await asyncio.sleep(0.05)
+
+    async with SERVERS[name]() as served:
+        status, problem = await told(served, route, dripping())
+        assert status == 408
+        assert problem.get("code") or problem.get("reason")
+
+
+@pytest.mark.parametrize("name", SERVERS)
+async def test_a_head_out_of_bounds_is_refused(name: str) -> None:
+    async with SERVERS[name]() as served:
+        path = served.url.removeprefix("http://").partition("/")[0]
+        host, port = path.split(":")
+        for head in (
+            "GET /" + "a" * 64 * KIB + " HTTP/1.1\r\n\r\n",
+            "GET /metrics HTTP/1.1\r\nX: " + "a" * 64 * KIB + "\r\n\r\n",
+            "GET /metrics HTTP/1.1\r\n" + "X: a\r\n" * 5000 + "\r\n",
+        ):
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(head.encode())
+            async with asyncio.timeout(20):
+                assert (await reader.readline()).split()[1] == b"400"
+            writer.close()

@@ -1,0 +1,86 @@
+"""The learner's client against answers that no honest coordinator gives.
+
+A failure names the seed: HEADWAY_SEED=n repeats it, HEADWAY_CASES=n grows more answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import os
+import random
+
+import learner_rig as rig
+import pytest
+from evil_replies import MIB, Evil, Server, bomb, everywhere, evil_server, grown, whole
+from memory import flat
+
+from headway_api.exits import JobError
+from headway_trainer import coordinator as client
+from headway_trainer.coordinator import AnnounceFirst, Coordinator
+
+SEED = int(os.environ.get("HEADWAY_SEED", random.SystemRandom().randrange(2**32)))
+CASES = int(os.environ.get("HEADWAY_CASES", "40"))
+HANGS = 30.0
+TRUSTED = ("a slow head", "early hints for ever", "wide")
+"""What the learner takes of the one server that it trusts: a head has no deadline of its own, and a batch
+may have as many values as fit in its bytes."""
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("FIRST_PAUSE", 0.01), ("LONGEST_PAUSE", 0.02), ("SILENCE", 0.5), ("WHOLE", 0.5)):
+        monkeypatch.setattr(client, name, value)
+    monkeypatch.setattr(client, "MOST_PACKED", 8 * MIB)
+
+
+async def polled(server: Server, evil: Evil) -> None:
+    """Ask for a batch once: it is one, none or a typed fault."""
+    server.evil = evil
+    here = Coordinator(server.url, rig.TOKEN)
+    said = ""
+    try:
+        async with asyncio.timeout(HANGS):
+            await asyncio.to_thread(here.poll, 1, 0.1)
+    except (JobError, AnnounceFirst) as fault:
+        said = str(fault)
+    except Exception as error:
+        raise AssertionError(f"HEADWAY_SEED={SEED}: {evil.name}") from error
+    assert len(said) < 8000, evil.name
+
+
+async def test_an_evil_answer_is_a_typed_fault_and_costs_little() -> None:
+    evils = [evil for evil in everywhere() if evil.name not in TRUSTED]
+    good = json.loads(rig.batch(1).model_dump_json())
+    async with evil_server() as server:
+        await polled(server, whole("first", b"{}"))
+        with flat(64 * MIB):
+            for evil in [*evils, *grown(good, SEED, CASES)]:
+                await polled(server, evil)
+
+
+async def test_a_batch_that_grows_a_thousandfold_is_none() -> None:
+    async with evil_server() as server:
+        with flat(64 * MIB):
+            await polled(server, whole("a bomb", bomb(128 * MIB), "200 OK", "Content-Encoding: gzip"))
+        server.evil = whole("a bomb", bomb(128 * MIB), "200 OK", "Content-Encoding: gzip")
+        with pytest.raises(JobError, match=r"cannot be read: more than [0-9]+ bytes, decompressed"):
+            await asyncio.to_thread(Coordinator(server.url, rig.TOKEN).poll, 1, 0.1)
+
+
+async def test_a_batch_that_compresses_well_is_read() -> None:
+    packed = gzip.compress(rig.batch(1).model_dump_json().encode() + b" " * MIB)
+    async with evil_server() as server:
+        server.evil = whole("good", packed, "200 OK", "Content-Encoding: gzip")
+        found = await asyncio.to_thread(Coordinator(server.url, rig.TOKEN).poll, 1, 0.1)
+    assert found == rig.batch(1)
+
+
+async def test_a_redirect_is_not_followed() -> None:
+    """It would carry the token to another host."""
+    async with evil_server() as server, evil_server() as other:
+        server.evil = whole("a redirect", b"", "302 There", f"Location: {other.url}/v1/batch")
+        with pytest.raises(JobError, match="was answered 302"):
+            await asyncio.to_thread(Coordinator(server.url, rig.TOKEN).poll, 1, 0.1)
+        assert other.heads == []
