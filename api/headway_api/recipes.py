@@ -19,8 +19,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import yaml
+from pydantic import ValidationError
 
 from headway_api.families import FAMILIES, OTHER, RANK, recipe
+from headway_api.mistakes import mistakes
 from headway_api.remedies import WATCH
 from headway_api.rules import cel_literal
 from headway_api.spec.agent import BuiltinAgent
@@ -366,7 +368,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="write nothing; fail where the file differs")
     options = parser.parse_args(arguments)
     if options.job is not None:
-        print(advice(RLTrainingJob.model_validate(yaml.safe_load(options.job.read_text()))))
+        try:
+            print(advice(RLTrainingJob.model_validate(yaml.safe_load(options.job.read_text()))))
+        except ValidationError as invalid:
+            print("\n".join(mistakes(invalid, RLTrainingJob)), file=sys.stderr)
+            return 1
+        except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
+            print(f"{options.job} cannot be read as YAML: {error}", file=sys.stderr)
+            return 1
     if options.policy is None:
         return 0
     differs = not options.policy.exists() or options.policy.read_text() != policy()

@@ -1,5 +1,6 @@
 """What an episode acts on: the user's tools, state and reward, and the sandbox that holds them."""
 
+import re
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -90,7 +91,15 @@ class EnvironmentSpec(SpecModel):
     """Container image that holds the environment."""
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
     """When nodes pull the image. Absent: as Kubernetes does, Always for :latest, else IfNotPresent."""
-    entrypoint: Annotated[str, Field(pattern=ENTRYPOINT_PATTERN, max_length=256)]
+    entrypoint: Annotated[
+        str,
+        Field(max_length=256),
+        Rule(
+            f"self.matches(r'{ENTRYPOINT_PATTERN}')",
+            "spec.environment.entrypoint must be module:Class, such as refunds_env:RefundEnvironment",
+            lambda value: re.fullmatch(ENTRYPOINT_PATTERN, value) is not None,
+        ),
+    ]
     """The environment's class, as module:Class."""
     config: FreeForm | None = None
     """Settings handed to the class as they are, and checked by it before the first episode."""

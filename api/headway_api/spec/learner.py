@@ -6,10 +6,10 @@ from pydantic import Field
 
 from headway_api.base import SpecModel
 from headway_api.rules import Rule
-from headway_api.spec.types import PodTemplate, Resources
+from headway_api.spec.types import PodTemplate, Resources, at_most
 from headway_api.spec.weights import WeightsSpec
 
-Beta = Annotated[float, Field(ge=0, le=0.99999)]
+Beta = Annotated[float, Field(ge=0), at_most("spec.optimizer.betas", 0.99999)]
 
 
 class DeepSpeed(SpecModel):
@@ -110,19 +110,20 @@ class OptimizerSpec(SpecModel):
 
     learning_rate: Annotated[
         float,
-        Field(ge=0, le=0.01),
+        Field(ge=0),
+        at_most("spec.optimizer.learningRate", 0.01),
         Rule("self > 0.0", "spec.optimizer.learningRate must be above 0", lambda value: value > 0),
     ] = 4e-5
-    """Largest step size, reached after warm-up. Some models want less (1e-5); full weights want a tenth of
-    what LoRA does."""
+    """Largest step size, reached after warm-up; at most 0.01. Some models want less (1e-5); full weights
+    want a tenth of what LoRA does."""
     warmup_steps: Annotated[int, Field(ge=0, le=1000)] = 5
     """Optimizer steps over which the step size grows from 0."""
     schedule: RateSchedule = RateSchedule()
     """How the step size changes after warm-up."""
     betas: Annotated[tuple[Beta, ...], Field(min_length=2, max_length=2)] = (0.9, 0.95)
-    """Decay of the running mean and of the running square of the gradient."""
-    eps: Annotated[float, Field(ge=1e-12, le=0.001)] = 1e-8
-    """Added to the denominator."""
+    """Decay of the running mean and of the running square of the gradient, each at most 0.99999."""
+    eps: Annotated[float, Field(ge=1e-12), at_most("spec.optimizer.eps", 0.001)] = 1e-8
+    """Added to the denominator; at most 0.001."""
     weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Decoupled weight decay."""
     gradient_clip: Annotated[float, Field(ge=0, le=1000)] = 1.0

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from headway_api.base import SpecModel
 from headway_api.rules import Rule, not_yet
-from headway_api.spec.types import Label, Uri, uri_scheme
+from headway_api.spec.types import Label, Uri, at_most, uri_scheme
 
 
 class Lora(SpecModel):
@@ -20,9 +20,10 @@ class Lora(SpecModel):
     rs_lora: bool = False
     """true multiplies the adapter's output by alpha / sqrt(rank) instead (rsLoRA), so that a large rank
     learns as fast as a small one. Rollout servers do the same."""
-    dropout: Annotated[float, Field(ge=0, le=0.9)] = 0.0
-    """Share of the adapter's inputs that are set to 0 while gradients are computed. Nothing else has dropout:
-    not sampling, and no log-probability that is compared with the servers'. 0 is none, and is usual."""
+    dropout: Annotated[float, Field(ge=0), at_most("spec.model.lora.dropout", 0.9)] = 0.0
+    """Share of the adapter's inputs that are set to 0 while gradients are computed; at most 0.9. Nothing else
+    has dropout: not sampling, and no log-probability that is compared with the servers'. 0 is none, and is
+    usual."""
     targets: Annotated[
         tuple[Annotated[str, Field(min_length=1, max_length=128)], ...], Field(max_length=32)
     ] = ()

@@ -88,6 +88,11 @@ def uri_scheme(field: str, *schemes: str) -> Rule:
     )
 
 
+def at_most(field: str, limit: float) -> Rule:
+    """The field's largest value, which is no whole number: the API server would show it rounded to one."""
+    return Rule(f"self <= {limit}", f"{field} must be at most {limit}", lambda value: value <= limit)
+
+
 def sampled_as_asked(field: str) -> Rule:
     """The temperature is one that the servers sample with."""
     return Rule(

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from headway_api.mistakes import mistakes
 from headway_api.spec.evaluation import RLEvalJob
 from headway_api.spec.metadata import Metadata
 from headway_api.spec.training import RLTrainingJob
@@ -45,14 +46,7 @@ def parse(model: type[RLTrainingJob] | type[RLEvalJob], raw: Json) -> Job | Refu
         readable = _readable(_part(model, "status"), raw.get("status") or {})
         return model.model_validate({**raw, "status": readable})
     except ValidationError as invalid:
-        return Refusal(tuple(_sentence(error) for error in invalid.errors()))
-
-
-def _sentence(error: object) -> str:
-    assert isinstance(error, dict)
-    text = str(error["msg"]).removeprefix("Value error, ")
-    path = ".".join(str(part) for part in error["loc"])
-    return text if not path or path in text else f"{path}: {text}"
+        return Refusal(mistakes(invalid, model))
 
 
 def parse_status(model: type[RLTrainingJob] | type[RLEvalJob], raw: Json) -> JobStatus:

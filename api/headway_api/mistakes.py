@@ -1,0 +1,48 @@
+"""What is wrong with a job's manifest, a sentence a mistake: the field, what is wrong, what to write."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from headway_api.bounds import shortened
+from headway_api.crd import structural
+
+FIELD_CHARACTERS = 60
+"""Of a field's name that are repeated."""
+
+
+def mistakes(error: ValidationError, model: type[BaseModel]) -> tuple[str, ...]:
+    """Every mistake that `model` found in a manifest."""
+    return tuple(_sentence(each, model) for each in error.errors(include_url=False, include_input=False))
+
+
+def _sentence(error: Mapping[str, Any], model: type[BaseModel]) -> str:
+    path = ".".join(shortened(str(part), FIELD_CHARACTERS) for part in error["loc"])
+    if error["type"] == "extra_forbidden":
+        return f"{path}: there is no such field{_meant(error['loc'], model)}"
+    text = str(error["msg"]).removeprefix("Value error, ")
+    return text if not path or path in text else f"{path}: {text}"
+
+
+def _meant(place: Sequence[int | str], model: type[BaseModel]) -> str:
+    """Which field of the same block may be meant."""
+    *block, unknown = place
+    known = _fields(block, model)
+    by_letters = {name.lower().replace("_", ""): name for name in known}
+    near = get_close_matches(str(unknown).lower().replace("_", ""), by_letters, n=1)
+    if near:
+        return f"; did you mean {by_letters[near[0]]}?"
+    return f"; there are {', '.join(known)}" if known else ""
+
+
+def _fields(block: Sequence[int | str], model: type[BaseModel]) -> list[str]:
+    """Names of the fields of a block, as a manifest writes them."""
+    schema = model.model_json_schema()
+    node = structural(schema, schema.get("$defs", {}), "")
+    for part in block:
+        node = node.get("items", {}) if isinstance(part, int) else node.get("properties", {}).get(part, {})
+    return sorted(node.get("properties", {}))
