@@ -37,6 +37,10 @@ PERMANENT = 42
 """Equal to `headway_api.exits.PERMANENT`: starting again without a change cannot help."""
 
 
+NAMED = 5
+"""Environments of a module that an error names."""
+
+
 class NotImportable(Exception):
     """The environment cannot be had: the entrypoint or its configuration must be changed."""
 
@@ -48,19 +52,36 @@ def load(entrypoint: str, config: Mapping[str, Any]) -> Environment:
         NotImportable: anything at all goes wrong on the way; the message says where.
     """
     module_name, _, class_name = entrypoint.partition(":")
+    module: object = None
     try:
         module = __import__(module_name, fromlist=[class_name])
         cls = getattr(module, class_name)
     except BaseException as error:  # SystemExit too: an environment never ends its server
-        raise NotImportable(f"{entrypoint} cannot be imported: {described(error)}") from error
-    if not (isinstance(cls, type) and issubclass(cls, Environment)):
-        raise NotImportable(f"{entrypoint} is not a subclass of headway_sandbox.environment.Environment")
+        said = f"{entrypoint} cannot be imported: {described(error)}"
+        raise NotImportable(said + (instead(module_name, module) if module else "")) from error
+    if not is_environment(cls):
+        said = f"{entrypoint} is not a subclass of headway_sandbox.environment.Environment"
+        raise NotImportable(said + instead(module_name, module))
     try:
         environment = cls(config)
         environment.tools()
     except BaseException as error:
         raise NotImportable(f"{entrypoint} refused spec.environment.config: {described(error)}") from error
     return environment
+
+
+def is_environment(value: object) -> bool:
+    """Whether it is a class that an entrypoint may name."""
+    return isinstance(value, type) and issubclass(value, Environment)
+
+
+def instead(name: str, module: object) -> str:
+    """Which entrypoints the module has."""
+    here = [
+        each for each, value in vars(module).items() if is_environment(value) and value is not Environment
+    ]
+    found = here[:NAMED]
+    return f"; write {' or '.join(f'{name}:{each}' for each in found)}" if found else ""
 
 
 OPEN_TO_ALL = {("GET", "/healthz"), ("POST", "/lease"), ("POST", "/proof")}

@@ -116,6 +116,8 @@ def test_anything_wrong_with_the_entrypoint_is_said_in_one_line(
         ("headway_sandbox.tools:Nothing", "no attribute 'Nothing'"),
         ("headway_sandbox.tools:Tool", "not a subclass"),
         ("headway_sandbox.environment:Environment", "abstract"),
+        ("headway_sandbox.reported:Reward", "not a subclass.*; write headway_sandbox.reported:Reported"),
+        ("headway_sandbox.reported:Nothing", "'Nothing'.*; write headway_sandbox.reported:ReportedReward"),
     ]:
         with pytest.raises(NotImportable, match=said):
             load(entrypoint, {})
