@@ -24,24 +24,7 @@ MISSED: Final[Mapping[tuple[str, SignalName], str]] = {
 """Symptoms that are not raised in time, and why."""
 FOUND_ONCE: Final[Mapping[SignalName, str]] = {}
 """Signals that are not found in two runs, and why."""
-FALSE: Final[Mapping[tuple[str, SignalName], str]] = {
-    ("clean-203", SignalName.NOTHING_TO_TRAIN): (
-        "no group has an advantage in steps 11 to 15, with a reward of 0.86 to 0.98. The label wants three "
-        "in a row below 0.95 each, and step 13 is above. grpo_passk gives few groups an advantage"
-    ),
-    ("clean-204", SignalName.VALIDATION_PARTED): (
-        "chance: the reward of steps 16 to 20 is low by luck, and the score of the 32 held-out rows of step "
-        "20 is high; both are compared with step 30"
-    ),
-    ("clean-220", SignalName.TOOL_CALLS_MALFORMED): (
-        "it is so in steps 15 to 25, where the reward falls from 0.7 to 0.4. Validations are "
-        "greedy and do not show it, so that the run counts as clean"
-    ),
-    ("clean-226", SignalName.GRADIENT_SPIKING): (
-        "the norm is 10 to 60 times as large for three steps, and above gradientClip in two. The run goes on "
-        "as if nothing had been"
-    ),
-}
+FALSE: Final[Mapping[tuple[str, SignalName], str]] = {}
 """Alarms of clean runs, and why."""
 LATER: Final = ("clean-039", "clean-040")
 """Runs of the split `chosen_on` that were recorded after thresholds had been chosen."""
@@ -51,10 +34,19 @@ ANEW: Final = (
 """What was defined anew after the split `held_out` had been looked at."""
 BEFORE: Final = (
     "With the definitions as they were, 35 of the 38 symptoms of `held_out` were found, and 2 alarms of its "
-    "586 clean steps were false: 3.41 in 1,000. On `fresh` they come to the same as the new ones: what was "
-    "mended did not come up there, and other signals did."
+    "586 clean steps were false: 3.41 in 1,000."
 )
 """What the definitions as they were came to."""
+ANEW_SINCE: Final = (
+    "ValidationParted asks for two validations in a row. Three labels were written: batches without an "
+    "advantage that are unsolved by their mean, malformed calls, and a norm that jumps"
+)
+"""What was defined anew after the split `fresh` had been looked at."""
+BEFORE_SINCE: Final = (
+    "With the definitions and labels as they were, 15 of its 15 symptoms were found, and 4 alarms of its "
+    "1,058 clean steps were false: 3.78 in 1,000 (1.03 to 9.68)."
+)
+"""What they came to as they were."""
 REPLACED: Final[Mapping[str, tuple[str, str, str]]] = {
     "entropy-bonus-again": (
         "seed 62",
