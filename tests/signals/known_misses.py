@@ -38,8 +38,9 @@ BEFORE: Final = (
 )
 """What the definitions as they were came to."""
 ANEW_SINCE: Final = (
-    "ValidationParted asks for two validations in a row. Three labels were written: batches without an "
-    "advantage that are unsolved by their mean, malformed calls, and a norm that jumps"
+    "ValidationParted asks for two validations in a row, or for one that parts by far. Three labels were "
+    "written: batches without an advantage that are unsolved by their mean, malformed calls, and a norm that "
+    "jumps"
 )
 """What was defined anew after the split `fresh` had been looked at."""
 BEFORE_SINCE: Final = (

@@ -48,7 +48,7 @@ So both splits flatter now. {before}
 Runs of `fresh` have other seeds and settings again. The definitions were committed before the first of \
 these runs was recorded. So was the list of the runs, but for clean-225 to clean-244: they were added before \
 any signal was looked at. Their provocations are of signals that few others provoke, at rates and scales \
-that are clearly too much. {before_since} Then these runs were looked at, and some was defined anew. \
+that are clearly too much. {before_since} Then these runs were looked at, and more was defined anew. \
 {anew_since}. The labels hold for runs of all splits, but they were written after these runs were seen. So \
 `fresh` flatters now, too.
 
@@ -85,8 +85,8 @@ def page(splits: Sequence[Split]) -> str:
         "## In all\n",
         f"A symptom counts as found where its signal is raised within {WITHIN} steps of its first one. "
         "A clean run is one that goes as it should: a signal that it raises is a false alarm, unless the raw "
-        "figures show its symptom (tests/signals/labels.py). The interval supposes that false alarms come "
-        "independently (Garwood 1936).\n",
+        "figures show its symptom at some step (tests/signals/labels.py). The interval supposes that false "
+        "alarms come independently (Garwood 1936).\n",
         _table(
             (
                 "runs",
