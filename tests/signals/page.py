@@ -54,7 +54,7 @@ that are clearly too much. {before_since} Then these runs were looked at, and mo
 
 Runs of `unseen` are clean ones alone, and have other seeds and settings again. Their list, the definitions \
 and the labels were committed before the first of them was recorded, and none was changed since. So the \
-figures of `unseen` are what to expect of another job like them.
+figures of `unseen` are what to expect of another job like them. {before_unseen}
 """
 
 
@@ -74,6 +74,7 @@ def page(splits: Sequence[Split]) -> str:
             before=known_misses.BEFORE,
             anew_since=known_misses.ANEW_SINCE,
             before_since=known_misses.BEFORE_SINCE,
+            before_unseen=known_misses.BEFORE_UNSEEN,
         ),
         _table(
             ("goal", "found", "met"),

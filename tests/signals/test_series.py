@@ -88,7 +88,9 @@ def test_every_signal_was_provoked(split: series.Split) -> None:
     assert {signal.value: found[signal] for signal in SignalName if found[signal] < least} == {}
 
 
-@pytest.mark.parametrize(("split", "least"), [("chosen_on", 34), ("held_out", 16), ("fresh", 16)])
+@pytest.mark.parametrize(
+    ("split", "least"), [("chosen_on", 34), ("held_out", 16), ("fresh", 16), ("unseen", 50)]
+)
 def test_there_are_clean_runs_enough(split: series.Split, least: int) -> None:
     assert len(read.clean(split)) >= least
 
