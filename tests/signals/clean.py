@@ -17,6 +17,7 @@ NUMBERS: Final[Mapping[Split, range]] = {
     "chosen_on": range(1, 41),
     "held_out": range(101, 122),
     "fresh": range(201, 245),
+    "unseen": range(401, 461),
 }
 """A run's number makes its settings. There are more than are needed: some do not go as they should."""
 LOSSES: Final = ("ppo", "cispo", "gspo", "importance_sampling", "ppo")
@@ -42,7 +43,7 @@ LAGS: Final[tuple[tuple[int, tuple[int, ...]], ...]] = (
     (3, (1, 2, 1, 3)),
 )
 """The most that the spec allows, and what batches have."""
-WILD: Final[Mapping[Split, tuple[int, ...]]] = {"chosen_on": (2, 3, 7, 13), "held_out": (), "fresh": ()}
+WILD: Final[Mapping[Split, tuple[int, ...]]] = {"chosen_on": (2, 3, 7, 13)}
 """Runs with the same settings, but that nothing bounds the learning rate of the losses in `UNBOUNDED`."""
 RATES: Final = (5e-4, 1e-3, 1e-3, 2e-3, 2e-3)
 UNBOUNDED: Final = ("gspo", "importance_sampling")

@@ -25,21 +25,17 @@ MISSED: Final[Mapping[tuple[str, SignalName], str]] = {
 FOUND_ONCE: Final[Mapping[SignalName, str]] = {}
 """Signals that are not found in two runs, and why."""
 FALSE: Final[Mapping[tuple[str, SignalName], str]] = {
-    ("clean-203", SignalName.NOTHING_TO_TRAIN): (
-        "no group has an advantage in steps 11 to 15, with a reward of 0.86 to 0.98. The label wants three "
-        "in a row below 0.95 each, and step 13 is above. grpo_passk gives few groups an advantage"
+    ("clean-405", SignalName.POLICY_MISMATCH): (
+        "it is so in steps 8 to 10, where batches are up to 3 steps old and gpg learns at 0.002. The reward "
+        "goes on rising, and the mismatch falls back by itself"
     ),
-    ("clean-204", SignalName.VALIDATION_PARTED): (
-        "chance: the reward of steps 16 to 20 is low by luck, and the score of the 32 held-out rows of step "
-        "20 is high; both are compared with step 30"
+    ("clean-440", SignalName.GROUPS_UNIFORM): (
+        "exactly 60 % score alike at steps 5, 7 and 8, and that is not over 60 %. Thirds that are recorded "
+        "with 5 digits make it 60.0002 %; unrounded ones raise no alarm"
     ),
-    ("clean-220", SignalName.TOOL_CALLS_MALFORMED): (
-        "it is so in steps 15 to 25, where the reward falls from 0.7 to 0.4. Validations are "
-        "greedy and do not show it, so that the run counts as clean"
-    ),
-    ("clean-226", SignalName.GRADIENT_SPIKING): (
-        "the norm is 10 to 60 times as large for three steps, and above gradientClip in two. The run goes on "
-        "as if nothing had been"
+    ("clean-460", SignalName.POLICY_MISMATCH): (
+        "the policy does fall apart: the reward is 0.1 at step 16, and back at 0.9 at step 19. Validations "
+        "come every 5 steps and do not show it, so that the run counts as clean. There is no label for it"
     ),
 }
 """Alarms of clean runs, and why."""
@@ -51,10 +47,25 @@ ANEW: Final = (
 """What was defined anew after the split `held_out` had been looked at."""
 BEFORE: Final = (
     "With the definitions as they were, 35 of the 38 symptoms of `held_out` were found, and 2 alarms of its "
-    "586 clean steps were false: 3.41 in 1,000. On `fresh` they come to the same as the new ones: what was "
-    "mended did not come up there, and other signals did."
+    "586 clean steps were false: 3.41 in 1,000."
 )
 """What the definitions as they were came to."""
+ANEW_SINCE: Final = (
+    "ValidationParted asks for two validations in a row, or for one that parts by far. Three labels were "
+    "written: batches without an advantage that are unsolved by their mean, malformed calls, and a norm that "
+    "jumps"
+)
+"""What was defined anew after the split `fresh` had been looked at."""
+BEFORE_SINCE: Final = (
+    "With the definitions and labels as they were, 15 of its 15 symptoms were found, and 4 alarms of its "
+    "1,058 clean steps were false: 3.78 in 1,000 (1.03 to 9.68)."
+)
+"""What they came to as they were."""
+BEFORE_UNSEEN: Final = (
+    "With those before `fresh` was looked at, 6 of its alarms are false: 3.42 in 1,000 (1.25 to 7.44). The "
+    "other three are right by a label of these, and none is of ValidationParted."
+)
+"""What definitions and labels before `ANEW_SINCE` make of the split `unseen`."""
 REPLACED: Final[Mapping[str, tuple[str, str, str]]] = {
     "entropy-bonus-again": (
         "seed 62",

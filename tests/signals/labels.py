@@ -21,6 +21,16 @@ BEST: Final = 0.95
 """Share of the reward's range from which a batch counts as solved."""
 NOISE: Final = 10
 """Multiple of its normal by which entropy is provoked to rise (provocations/)."""
+WINDOW: Final = 10
+"""Steps from a symptom's first one in which it must show, that one besides."""
+MALFORMED: Final = "episodes/malformed_tool_call_rate"
+NORM: Final = "training/grad_norm"
+JUMP: Final = 10
+"""Multiple of its normal from which a norm has jumped: an order of magnitude."""
+CLIP: Final = 1.0
+"""spec.optimizer.gradientClip of every clean run. What is below it reaches the weights as it is."""
+MALFORMED_GROWS: Final = (2.0, 0.1)
+"""Twice the normal, and a tenth of the episodes."""
 RATES: Final = {
     SignalName.PERMANENT_FAILURES: ("episodes/outcome_InfraError_rate", 0.01),
     SignalName.TURNS_TRUNCATED: ("episodes/max_tokens_rate", 0.05),
@@ -42,18 +52,28 @@ def present(series: Series) -> set[SignalName]:
         found.add(SignalName.REWARD_FLAT)
     if becomes_noise(series):
         found.add(SignalName.ENTROPY_RISING)
+    if garbles(series):
+        found.add(SignalName.TOOL_CALLS_MALFORMED)
+    if jumps(series):
+        found.add(SignalName.GRADIENT_SPIKING)
     return found
 
 
 def idles(series: Series, first: int = 1, last: int | None = None) -> bool:
-    """Whether no group of three batches in a row has an advantage, and they are not solved."""
+    """Whether no group of three batches in a row has an advantage, and they are not solved on average.
+
+    A batch of a few dozen episodes is above `BEST` now and then by luck: that one solves nothing.
+    """
     low, high = series.known.reward_range
-    idle = [
-        step.figures["analysis/batch_valid_ratio"] == 0
-        and step.figures["rollout/reward/mean"] < low + BEST * (high - low)
+    found = [
+        (step.figures["analysis/batch_valid_ratio"], step.figures["rollout/reward/mean"])
         for step in series.steps[first : None if last is None else last + 1]
     ]
-    return any(all(idle[at : at + 3]) for at in range(len(idle) - 2))
+    threes = (found[at : at + 3] for at in range(len(found) - 2))
+    return any(
+        not any(valid for valid, _ in three) and fmean(r for _, r in three) < low + BEST * (high - low)
+        for three in threes
+    )
 
 
 def stays_flat(series: Series) -> bool:
@@ -84,6 +104,46 @@ def becomes_noise(series: Series) -> bool:
         if all(entropy[at] >= most for at in three) and fall >= RISE * (high - low):
             return True
     return False
+
+
+def garbles(series: Series) -> bool:
+    """Whether the share of malformed calls is somewhere what a provocation must bring about.
+
+    That is `MALFORMED_GROWS` on the mean of `WINDOW` steps and one. The rule is older than the runs that it
+    speaks of.
+    """
+    begins = range(NORMAL + 1, len(series.steps) - WINDOW)
+    return any(grows(MALFORMED, *MALFORMED_GROWS, series, begin) for begin in begins)
+
+
+def jumps(series: Series) -> bool:
+    """Whether the gradient's norm is `JUMP` times its normal for two steps in a row, and above the clip.
+
+    The normal is the median of the `NORMAL` steps before. One such step is what clipping is for.
+    """
+    norms = series.curve(NORM)
+    for at in range(NORMAL, len(norms) - 1):
+        normal = median(value for _, value in norms[at - NORMAL : at])
+        (step, one), (after, other) = norms[at : at + 2]
+        if after == step + 1 and min(one, other) >= JUMP * normal and min(one, other) > CLIP:
+            return True
+    return False
+
+
+def normal_of(series: Series, name: str, begin: int) -> float | None:
+    """What is normal in the run: the mean of its first steps."""
+    values = [value for step, value in series.curve(name) if step < min(begin, NORMAL + 1)]
+    return fmean(values) if values else None
+
+
+def mean_from(series: Series, name: str, begin: int) -> float:
+    """The mean of the steps in which the symptom must show."""
+    return fmean(value for step, value in series.curve(name) if begin <= step <= begin + WINDOW)
+
+
+def grows(name: str, factor: float, least: float, series: Series, begin: int) -> bool:
+    """So many times the normal, and at least so much."""
+    return mean_from(series, name, begin) >= max(factor * (normal_of(series, name, begin) or 0.0), least)
 
 
 def _is_over(series: Series, figure: str, most: float) -> bool:

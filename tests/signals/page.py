@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, get_args
 
 from scipy.special import gammaincinv
-from tests.signals import known_misses, read
+from tests.signals import known_misses, labels, read
 from tests.signals.detection import (
     WITHIN,
     Alarm,
@@ -29,8 +29,8 @@ from tests.signals.read import Series, Split
 
 from headway_api.signals import SignalName
 
-APART: Final[Split] = "fresh"
-"""The split whose figures are told apart, too."""
+APART: Final[tuple[Split, ...]] = ("fresh", "unseen")
+"""Splits whose figures are told apart, too."""
 PAGE: Final = Path("bench/results/signals.md")
 TAIL: Final = 0.025
 """Of a 95 % interval, on each side."""
@@ -46,10 +46,15 @@ But what they showed was looked at, and two signals and a label were then define
 So both splits flatter now. {before}
 
 Runs of `fresh` have other seeds and settings again. The definitions were committed before the first of \
-these runs was recorded, and none was changed since. So was the list of the runs, but for clean-225 to \
-clean-244: they were added before any signal was looked at. So the figures are what to expect of another job \
-like them. Their provocations are of signals that few others provoke, at rates and scales that are clearly \
-too much.
+these runs was recorded. So was the list of the runs, but for clean-225 to clean-244: they were added before \
+any signal was looked at. Their provocations are of signals that few others provoke, at rates and scales \
+that are clearly too much. {before_since} Then these runs were looked at, and more was defined anew. \
+{anew_since}. The labels hold for runs of all splits, but they were written after these runs were seen. So \
+`fresh` flatters now, too.
+
+Runs of `unseen` are clean ones alone, and have other seeds and settings again. Their list, the definitions \
+and the labels were committed before the first of them was recorded, and none was changed since. So the \
+figures of `unseen` are what to expect of another job like them. {before_unseen}
 """
 
 
@@ -60,16 +65,29 @@ def page(splits: Sequence[Split]) -> str:
     groups: list[tuple[str, Sequence[_Judged]]] = list(runs.items())
     if len(splits) > 1:
         groups.append(("together", everything))
+    shown = [(name, judged) for name, judged in groups if _found(judged)]
+    provoked = [name for name, _ in shown if name in splits]
     parts = [
         INTRODUCTION.format(
-            later=" and ".join(known_misses.LATER), anew=known_misses.ANEW, before=known_misses.BEFORE
+            later=" and ".join(known_misses.LATER),
+            anew=known_misses.ANEW,
+            before=known_misses.BEFORE,
+            anew_since=known_misses.ANEW_SINCE,
+            before_since=known_misses.BEFORE_SINCE,
+            before_unseen=known_misses.BEFORE_UNSEEN,
         ),
-        _table(("goal", "found", "met"), [*_goals(everything), *_goals_apart(runs.get(APART, ()))]),
+        _table(
+            ("goal", "found", "met"),
+            [
+                *_goals(everything),
+                *(row for split in APART for row in _goals_apart(split, runs.get(split, ()))),
+            ],
+        ),
         "## In all\n",
         f"A symptom counts as found where its signal is raised within {WITHIN} steps of its first one. "
         "A clean run is one that goes as it should: a signal that it raises is a false alarm, unless the raw "
-        "figures show its symptom (tests/signals/labels.py). The interval supposes that false alarms come "
-        "independently (Garwood 1936).\n",
+        "figures show its symptom at some step (tests/signals/labels.py). The interval supposes that false "
+        "alarms come independently (Garwood 1936).\n",
         _table(
             (
                 "runs",
@@ -87,8 +105,8 @@ def page(splits: Sequence[Split]) -> str:
         "Found of all, and the steps from the symptom's first one to the alarm. A `*` marks an alarm that "
         "was there before the step at which the rule has the symptom begin.\n",
         _table(
-            ("signal", *(name for name, _ in groups), *(f"steps to the alarm, {split}" for split in splits)),
-            [_of_signal(signal, groups, len(splits)) for signal in SignalName],
+            ("signal", *(name for name, _ in shown), *(f"steps to the alarm, {name}" for name in provoked)),
+            [_of_signal(signal, shown, len(provoked)) for signal in SignalName],
         ),
         "## Symptoms that are not found in time\n",
         _table(
@@ -101,7 +119,7 @@ def page(splits: Sequence[Split]) -> str:
             [_false_alarm(*each) for each in _false(everything)],
         ),
         "Alarms of clean runs that are right, as the run's raw figures show the symptom:\n",
-        _table(("signal", "alarms", "runs"), _right(everything)),
+        _table(("signal", "clean runs that show it", "alarms", "runs"), _right(everything)),
         "## Runs that do not count\n",
         "These were to go as they should and did not, by the held-out external score alone.\n",
         _table(
@@ -174,12 +192,13 @@ def _goals(runs: Sequence[_Judged]) -> list[tuple[object, ...]]:
     ]
 
 
-def _goals_apart(runs: Sequence[_Judged]) -> list[tuple[object, ...]]:
+def _goals_apart(split: Split, runs: Sequence[_Judged]) -> list[tuple[object, ...]]:
     """The goals that one split alone can meet."""
     if not runs:
         return []
     symptoms, *_, rate = _goals(runs)
-    return [(f"{APART} alone: {goal}", found, met) for goal, found, met in (symptoms, rate)]
+    own = (symptoms, rate) if _found(runs) else (rate,)
+    return [(f"{split} alone: {goal}", found, met) for goal, found, met in own]
 
 
 def _met(met: bool) -> str:
@@ -231,7 +250,12 @@ def _right(runs: Sequence[_Judged]) -> list[tuple[object, ...]]:
         name: [r.series.name for r in runs for alarm in r.right if alarm.signal is name]
         for name in SignalName
     }
-    return [(signal, len(found), ", ".join(dict.fromkeys(found))) for signal, found in names.items() if found]
+    shown = Counter(name for series in _clean(runs) for name in labels.present(series))
+    return [
+        (signal, shown[signal], len(found), ", ".join(dict.fromkeys(found)))
+        for signal, found in names.items()
+        if shown[signal]
+    ]
 
 
 def _missed(found: Detection) -> tuple[object, ...]:

@@ -37,7 +37,7 @@ LEFT_OUT: Final = re.compile(
 """What says nothing of a run's health beside what is kept."""
 DIGITS: Final = 5
 """Significant digits of a kept number."""
-Split = Literal["chosen_on", "held_out", "fresh"]
+Split = Literal["chosen_on", "held_out", "fresh", "unseen"]
 
 
 class Step(NamedTuple):

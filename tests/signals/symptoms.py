@@ -12,14 +12,23 @@ from functools import partial
 from statistics import fmean
 from typing import Final
 
-from tests.signals.labels import BEST, RATES, RISE, idles, stays_flat
-from tests.signals.rules import NORMAL
+from tests.signals.labels import (
+    BEST,
+    MALFORMED,
+    MALFORMED_GROWS,
+    RATES,
+    RISE,
+    WINDOW,
+    grows,
+    idles,
+    mean_from,
+    normal_of,
+    stays_flat,
+)
 from tests.signals.series import Expected, Series
 
 from headway_api.signals import SignalName as S
 
-WINDOW: Final = 10
-"""Steps from a symptom's first one in which it must show, that one besides."""
 REWARD: Final = "rollout/reward/mean"
 SCORE: Final = "rollout/external_score/mean"
 EXPLAINED: Final = "rollout/reward_explained/"
@@ -35,17 +44,6 @@ def shows(series: Series, expected: Expected) -> bool:
     return RULES[expected.signal](series, expected.begin)
 
 
-def _before(series: Series, name: str, begin: int) -> float | None:
-    """What is normal in the run: the mean of its first steps."""
-    values = [value for step, value in series.curve(name) if step < min(begin, NORMAL + 1)]
-    return fmean(values) if values else None
-
-
-def _from(series: Series, name: str, begin: int) -> float:
-    """The mean of the steps in which the symptom must show."""
-    return fmean(value for step, value in series.curve(name) if begin <= step <= begin + WINDOW)
-
-
 def _share(series: Series, value: float) -> float:
     """A reward as a share of the range that the spec gives it."""
     low, high = series.known.reward_range
@@ -53,31 +51,26 @@ def _share(series: Series, value: float) -> float:
 
 
 def _unsolved(series: Series, begin: int) -> bool:
-    return _share(series, _from(series, REWARD, begin)) < BEST
-
-
-def _grows(name: str, factor: float, least: float, series: Series, begin: int) -> bool:
-    """So many times the normal, and at least so much."""
-    return _from(series, name, begin) >= max(factor * (_before(series, name, begin) or 0.0), least)
+    return _share(series, mean_from(series, REWARD, begin)) < BEST
 
 
 def _clips(series: Series, begin: int) -> bool:
     least = CLIPPED_BY_GSPO if series.known.loss == "gspo" else 0.02
-    return _grows("training/clip_fraction", 3, least, series, begin)
+    return grows("training/clip_fraction", 3, least, series, begin)
 
 
 def _wastes(series: Series, begin: int) -> bool:
     """A tenth of the tokens' weight is lost, and three times what is normal."""
     name = "training/effective_sample_share"
-    lost = 1 - _from(series, name, begin)
-    before = _before(series, name, begin)
+    lost = 1 - mean_from(series, name, begin)
+    before = normal_of(series, name, begin)
     return lost >= max(0.1, 0.0 if before is None else 3 * (1 - before))
 
 
 def _sharpens(series: Series, begin: int) -> bool:
     """A quarter of the normal entropy is left, and the task is not solved."""
-    before = _before(series, "training/entropy", begin)
-    left = _from(series, "training/entropy", begin)
+    before = normal_of(series, "training/entropy", begin)
+    left = mean_from(series, "training/entropy", begin)
     return before is not None and left <= before / 4 and _unsolved(series, begin)
 
 
@@ -85,7 +78,7 @@ def _collapses(series: Series, begin: int) -> bool:
     """Less than half of the best five steps before is left on average."""
     rewards = [_share(series, value) for step, value in series.curve(REWARD) if step < begin]
     best = max(fmean(rewards[max(0, end - 5) : end]) for end in range(1, len(rewards) + 1))
-    return _share(series, _from(series, REWARD, begin)) < best / 2
+    return _share(series, mean_from(series, REWARD, begin)) < best / 2
 
 
 def _parts(other: str, series: Series, begin: int) -> bool:
@@ -102,9 +95,9 @@ def _diverges(series: Series, begin: int) -> bool:
     """The tasks' rewards move apart by a fifth of the range, and one of them falls."""
     moves = []
     for name in {name for step in series.steps for name in step.figures if name.startswith(TASK)}:
-        before = _before(series, name, begin)
+        before = normal_of(series, name, begin)
         assert before is not None
-        moves.append(_share(series, _from(series, name, begin)) - _share(series, before))
+        moves.append(_share(series, mean_from(series, name, begin)) - _share(series, before))
     return len(moves) > 1 and max(moves) - min(moves) >= 0.2 and min(moves) < 0
 
 
@@ -126,7 +119,7 @@ def _stale(series: Series, begin: int) -> bool:
 
 
 def _over(figure: str, most: float, series: Series, begin: int) -> bool:
-    return _from(series, figure, begin) > most
+    return mean_from(series, figure, begin) > most
 
 
 RULES: Final[Mapping[S, Shown]] = {
@@ -136,21 +129,21 @@ RULES: Final[Mapping[S, Shown]] = {
     S.VALIDATION_PARTED: partial(_parts, "val/reward/mean"),
     S.SCORE_PARTED: partial(_parts, SCORE),
     S.ENTROPY_FALLING: _sharpens,
-    S.ENTROPY_RISING: partial(_grows, "training/entropy", 3, 0.0),
-    S.GRADIENT_SPIKING: partial(_grows, "training/grad_norm", 3, 0.0),
-    S.POLICY_MISMATCH: partial(_grows, "training/mismatch_kl", 3, 0.001),
-    S.MISMATCH_TAIL: partial(_grows, "training/mismatch_far_share", 3, 0.001),
+    S.ENTROPY_RISING: partial(grows, "training/entropy", 3, 0.0),
+    S.GRADIENT_SPIKING: partial(grows, "training/grad_norm", 3, 0.0),
+    S.POLICY_MISMATCH: partial(grows, "training/mismatch_kl", 3, 0.001),
+    S.MISMATCH_TAIL: partial(grows, "training/mismatch_far_share", 3, 0.001),
     S.TOO_FEW_EFFECTIVE_SAMPLES: _wastes,
     S.RATIOS_CLIPPED: _clips,
-    S.TOKENS_MASKED: partial(_grows, "training/masked_fraction", 3, 0.02),
+    S.TOKENS_MASKED: partial(grows, "training/masked_fraction", 3, 0.02),
     S.REWARD_FLAT: lambda series, begin: stays_flat(series),
     S.GROUPS_UNIFORM: lambda series, begin: (
-        _from(series, "analysis/batch_valid_ratio", begin) < 0.5 and _unsolved(series, begin)
+        mean_from(series, "analysis/batch_valid_ratio", begin) < 0.5 and _unsolved(series, begin)
     ),
-    S.LENGTH_EXPLODING: partial(_grows, "rollout/tokens/response_mean", 1.5, 0.0),
-    S.TOOL_CALLS_MALFORMED: partial(_grows, "episodes/malformed_tool_call_rate", 2, 0.1),
-    S.TOOL_CALLS_INFLATING: partial(_grows, "rollout/tool_calls/mean", 1.25, 0.0),
-    S.REPETITION: partial(_grows, "rollout/repetition/mean", 3, 0.05),
+    S.LENGTH_EXPLODING: partial(grows, "rollout/tokens/response_mean", 1.5, 0.0),
+    S.TOOL_CALLS_MALFORMED: partial(grows, MALFORMED, *MALFORMED_GROWS),
+    S.TOOL_CALLS_INFLATING: partial(grows, "rollout/tool_calls/mean", 1.25, 0.0),
+    S.REPETITION: partial(grows, "rollout/repetition/mean", 3, 0.05),
     S.TASKS_DIVERGING: _diverges,
     S.REWARD_ONE_SIDED: _one_sided,
     S.STALENESS_AT_BOUND: _stale,

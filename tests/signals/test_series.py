@@ -19,7 +19,8 @@ from tests.signals.series import Expected, Known, Series, Step
 from headway_api.metrics import family
 from headway_api.signals import SignalName
 
-LARGEST = 4 * 2**20
+LARGEST = 6 * 2**20
+"""Bytes of 260 runs, 20 kB each, and of what is known of them: text, which a person can read and compare."""
 KNOWN = Known(
     steps=2,
     max_turns=6,
@@ -87,7 +88,9 @@ def test_every_signal_was_provoked(split: series.Split) -> None:
     assert {signal.value: found[signal] for signal in SignalName if found[signal] < least} == {}
 
 
-@pytest.mark.parametrize(("split", "least"), [("chosen_on", 34), ("held_out", 16), ("fresh", 16)])
+@pytest.mark.parametrize(
+    ("split", "least"), [("chosen_on", 34), ("held_out", 16), ("fresh", 16), ("unseen", 50)]
+)
 def test_there_are_clean_runs_enough(split: series.Split, least: int) -> None:
     assert len(read.clean(split)) >= least
 
@@ -183,6 +186,62 @@ def test_noise_is_a_high_entropy_with_a_reward_that_falls(
         for number, (each, earned) in enumerate(zip(entropy, reward, strict=True), 1)
     )
     assert labels.becomes_noise(a_run(steps)) == noise
+
+
+def of_figures(**curves: list[float]) -> Series:
+    """A run whose steps from 1 on have these figures; step 0 has a validation alone."""
+    names = {"valid": "analysis/batch_valid_ratio", "reward": REWARD, "calls": labels.MALFORMED}
+    names["norm"] = labels.NORM
+    steps = [
+        Step(number, {names[name]: value for name, value in zip(curves, values, strict=True)}, None)
+        for number, values in enumerate(zip(*curves.values(), strict=True), 1)
+    ]
+    return a_run((Step(0, {}, {SCORE: 0.5}), *steps))
+
+
+@pytest.mark.parametrize(
+    ("valid", "reward", "idle"),
+    [
+        ([0.0, 0.0, 0.0], [0.86, 0.87, 0.98], True),
+        ([0.0, 0.0, 0.0], [0.94, 0.94, 0.98], False),
+        ([0.0, 0.0, 0.25], [0.86, 0.87, 0.88], False),
+        ([0.0, 0.0, 0.25, 0.0], [0.5, 0.5, 0.5, 0.5], False),
+    ],
+    ids=["one-lucky-batch", "solved", "two-batches", "not-in-a-row"],
+)
+def test_batches_idle_where_they_are_unsolved_by_their_mean(
+    valid: list[float], reward: list[float], idle: bool
+) -> None:
+    assert labels.idles(of_figures(valid=valid, reward=reward)) == idle
+
+
+@pytest.mark.parametrize(
+    ("calls", "garbled"),
+    [
+        ([0.15] * 10 + [0.30] * 11 + [0.1], True),
+        ([0.15] * 10 + [0.30] * 10 + [0.28], False),
+        ([0.15] * 10 + [0.30] * 10, False),
+        ([0.04] * 10 + [0.09] * 11 + [0.0], False),
+        ([0.30] * 22, False),
+    ],
+    ids=["twice-as-many", "not-quite", "not-for-long", "few", "as-ever"],
+)
+def test_calls_are_malformed_where_they_become_twice_as_many(calls: list[float], garbled: bool) -> None:
+    assert labels.garbles(of_figures(calls=calls)) == garbled
+
+
+@pytest.mark.parametrize(
+    ("norm", "jumped"),
+    [
+        ([0.125] * 8 + [1.25, 1.25], True),
+        ([0.125] * 8 + [1.25, 1.2, 1.25], False),
+        ([0.1] * 8 + [1.0, 1.0], False),
+        ([0.5] * 8 + [5.0, 0.5, 5.0], False),
+    ],
+    ids=["two-in-a-row", "one-too-low", "not-above-the-clip", "one-at-a-time"],
+)
+def test_a_norm_jumps_ten_times_above_the_clip_twice(norm: list[float], jumped: bool) -> None:
+    assert labels.jumps(of_figures(norm=norm)) == jumped
 
 
 def test_half_a_rise_is_told_over_five_steps() -> None:

@@ -34,6 +34,8 @@ class Reading:
     low: float | None = None
     """Ends of the 95 % interval of `value`, where it has one."""
     high: float | None = None
+    sure: bool = False
+    """Of a reading that is over: whether it raises the signal alone."""
 
 
 Judge = Callable[[History], Reading | None]
@@ -65,7 +67,7 @@ class Signal:
     """What shows that the change helped."""
     severity: Severity = "warning"
     raise_after: int = PATIENCE
-    """Readings in a row that are over before the state is Raised."""
+    """Readings in a row that are over before the state is Raised. One that is sure counts for all of them."""
     clear_after: int = PATIENCE
     """Readings in a row that are clear before it is Clear again."""
     clock: Literal["step", "validation", "either"] = "step"

@@ -37,7 +37,7 @@ and raises nothing.
 | `Unknown` | too few steps say anything |
 | `Clear` | the number is on the right side of its threshold |
 | `Suspect` | the number is over its threshold, not yet for long enough |
-| `Raised` | it was over for several readings in a row; it stays so until several are clear again |
+| `Raised` | it was over several readings in a row, or surely by far; it stays so until several are clear |
 
 They are shown in `status.signals` (the worst 16) and in the condition `Healthy`, whose reason is the gravest
 one that is raised. Each one that is raised or clear again is an event. MLflow has `signal/state/<name>`

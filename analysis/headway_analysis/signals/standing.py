@@ -29,7 +29,7 @@ def after(signal: Signal, before: Standing, reading: Reading | None, step: int) 
         return before
     over, clear = before.over, before.clear
     if reading.level is Level.OVER:
-        over, clear = over + 1, 0
+        over, clear = (max(over + 1, signal.raise_after) if reading.sure else over + 1), 0
     elif reading.level is Level.CLEAR:
         over, clear = 0, clear + 1
     state = _state(signal, before.state, reading.level, over, clear)

@@ -131,6 +131,16 @@ def test_figures_that_are_no_numbers_raise_nothing(value: float) -> None:
     assert {verdict.standing.state for verdict in watch.verdicts()} == {"Unknown"}
 
 
+def test_a_reward_that_is_no_number_breaks_no_signal() -> None:
+    """No step has a reward, so that none of them is among the first ones."""
+    shares = {"rollout/reward_explained/a": 0.5, "rollout/reward_explained/b": 0.4}
+    watch = Watch(JOB)
+    for step in range(1, 30):
+        watch.step(step, {"rollout/reward/mean": math.nan, **shares})
+    states = {verdict.signal.name: verdict.standing.state for verdict in watch.verdicts()}
+    assert states[SignalName.REWARD_ONE_SIDED] == "Clear"
+
+
 @pytest.mark.parametrize("rows", [0.0, -4.0, -1e15, 5e-324])
 def test_a_validation_without_rows_says_nothing(rows: float) -> None:
     watch = Watch(JOB)

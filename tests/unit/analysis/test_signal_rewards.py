@@ -1,14 +1,16 @@
-"""What ScoreParted and RewardOneSided ask for, on figures made for it."""
+"""What ValidationParted, ScoreParted and RewardOneSided ask for, on figures made for it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 
 from headway_analysis.signals.definition import Level
 from headway_analysis.signals.history import History, Job, Series
 from headway_analysis.signals.judges import learning
+from headway_analysis.signals.watch import Watch
+from headway_api.signals import SignalName
 
 JOB = Job(reward_low=0.0, reward_high=1.0, max_steps_off_policy=0)
 WOBBLE = (0.0, 0.01, -0.01, 0.005, -0.005)
@@ -63,6 +65,42 @@ def test_a_larger_gap_that_is_chance_hides_none_that_is_sure() -> None:
     reading = learning.score_parted(history(**figures))
     assert reading is not None
     assert (reading.level, round(reading.value, 2)) == (Level.OVER, 0.3)
+
+
+EARLY = ((0.3, 0.31, 0.3, 0.31, 0.3), (0.0, 1.0, 0.0, 1.0, 0.2))
+"""Rewards of the first steps: steady ones, and some whose mean says little."""
+
+
+def validated(early: Sequence[float], held_out: Mapping[int, float], rows: float = 64.0) -> str:
+    """First letters of ValidationParted after each validation. The reward becomes 0.6, then 0.85 at 16."""
+    watch, found = Watch(JOB), ""
+    for step in range(1, 46):
+        reward = early[step - 1] if step <= 5 else (0.6 if step < 16 else 0.85) + 0.002 * (step % 3)
+        watch.step(step, {learning.REWARD: reward})
+        if step in held_out:
+            figures = {learning.VALIDATED_SPREAD: 0.3, learning.VALIDATED_ROWS: rows}
+            watch.validation(step, {learning.VALIDATED: held_out[step], **figures})
+            verdicts = {verdict.signal.name: verdict for verdict in watch.verdicts()}
+            found += verdicts[SignalName.VALIDATION_PARTED].standing.state[0]
+    return found
+
+
+@pytest.mark.parametrize("early", EARLY, ids=["steady", "noisy"])
+def test_noisy_first_steps_hide_no_validation_that_parts(early: Sequence[float]) -> None:
+    """After noisy steps the gap since step 5 is larger and not sure. That since step 15 is, at 25 and 35."""
+    assert validated(early, {5: 0.6, 15: 0.35, 25: 0.32, 35: 0.32})[-1] == "R"
+
+
+@pytest.mark.parametrize(
+    ("second", "third", "expected"),
+    [(0.6, 0.6, "UUSR"), (0.6, 0.85, "UUSC"), (0.3, 0.85, "UURC")],
+    ids=["twice", "once", "once-by-far"],
+)
+def test_one_validation_raises_a_gap_that_is_sure_by_far_alone(
+    second: float, third: float, expected: str
+) -> None:
+    found = validated(EARLY[0], {10: 0.6, 14: 0.6, 25: second, 35: third}, rows=256.0)
+    assert found == expected
 
 
 def one_sided(top: tuple[float, float], rival: tuple[float, float | None]) -> Level:

@@ -69,6 +69,14 @@ def test_raising_and_clearing_both_take_three_readings(levels: str, expected: st
     assert states(levels) == expected
 
 
+def test_a_reading_that_is_sure_raises_a_signal_alone() -> None:
+    sure = Reading(Level.OVER, 0.0, 0.0, "", sure=True)
+    standing = after(a_signal(), Standing(), sure, 1)
+    assert (standing.state, standing.over) == ("Raised", 3)
+    standing = after(a_signal(), standing, Reading(Level.CLEAR, 0.0, 0.0, ""), 2)
+    assert (standing.state, standing.over) == ("Raised", 0)
+
+
 def test_a_standing_knows_since_when_it_is_so() -> None:
     signal, standing = a_signal(), Standing()
     since = []

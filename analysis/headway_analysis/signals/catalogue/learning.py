@@ -62,10 +62,16 @@ LEARNING: Final = (
         meaning="The training reward rises, and that of held-out rows does not.",
         number=f"Rise of `{learning.REWARD}` (mean of {learning.WINDOW} steps) less that of "
         f"`{learning.VALIDATED}`: since the first validation after step {learning.WINDOW}, and since "
-        f"the last one at least {learning.BACK} steps ago; the larger one counts.",
+        f"the last two at least {learning.BACK} steps ago. One that is over counts before one that is not, "
+        "then the larger one.",
         threshold="Over where the training reward surely rises and the held-out one does not. They must part "
-        f"by more than {learning.PARTED:.0%} of the reward's range, and surely by half of that.",
-        reason="Both are means of a sample: what their intervals allow is no evidence.",
+        f"by more than {learning.PARTED:.0%} of the reward's range, and surely by half of that. Where they "
+        f"surely part by more than {learning.SURELY * learning.PARTED:.0%}, one validation is enough.",
+        reason="Both are means of a sample: what their intervals allow is no evidence. Every validation is "
+        "another chance to be outside of them, so one alone may be luck. Luck seldom comes twice in a row, "
+        "and what is gamed stays. The last two are compared with, so that validations in a row may say the "
+        "same of one. Where validations are far apart, the second one comes late: a gap whose interval "
+        "begins above twice the threshold needs no second one.",
         source=f"{GUIDE}: training reward rises, `val/reward/mean` flat; {SERIES}.",
         advice="Suspect the reward: read trajectories that it likes, and tighten its parser.",
         look_at=(
@@ -76,7 +82,7 @@ LEARNING: Final = (
         confirmed_by="the reward's parser scores fresh episodes of the base model as the strict one does.",
         severity="critical",
         clock="validation",
-        raise_after=1,
+        raise_after=2,
         clear_after=1,
     ),
     Signal(

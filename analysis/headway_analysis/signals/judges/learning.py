@@ -39,6 +39,8 @@ RISEN: Final = 0.1
 MOST_UNIFORM: Final = 0.6
 FEW_UNIFORM: Final = 0.5
 PARTED: Final = 0.15
+SURELY: Final = 2.0
+"""Multiple of `PARTED` from which one validation is evidence enough."""
 DIVERGED: Final = 0.3
 TASK_BEFORE: Final = 20
 ONE_SIDED: Final = 0.95
@@ -137,9 +139,9 @@ def score_parted(history: History) -> Reading | None:
     return max((each for each in found if each is not None), key=_worst, default=None)
 
 
-def _worst(reading: Reading) -> tuple[bool, bool, float]:
+def _worst(reading: Reading) -> tuple[bool, bool, bool, float]:
     """Its level before its number: a large number that is clear hides none that is over."""
-    return reading.level is Level.OVER, reading.level is Level.BETWEEN, reading.value
+    return reading.sure, reading.level is Level.OVER, reading.level is Level.BETWEEN, reading.value
 
 
 def _parted(history: History, back: int, window: int) -> Reading | None:
@@ -170,8 +172,8 @@ def validation_parted(history: History) -> Reading | None:
     if not known or known[-1][0] != history.now:
         return None
     earlier = [step for step, _ in known if WINDOW <= step <= history.now - BACK]
-    found = [_lagging(history, step) for step in {*earlier[:1], *earlier[-1:]}]
-    return max((each for each in found if each is not None), key=lambda each: each.value, default=None)
+    found = [_lagging(history, step) for step in {*earlier[:1], *earlier[-2:]}]
+    return max((each for each in found if each is not None), key=_worst, default=None)
 
 
 def _lagging(history: History, then: int) -> Reading | None:
@@ -193,7 +195,8 @@ def _lagging(history: History, then: int) -> Reading | None:
     best = values[now] >= history.job.reward_high - SOLVED_WITHIN * span
     parted = trained.rises and not best and change - NORMAL * error <= 0 and gap - half > PARTED / 2 * span
     state = above(gap / span, PARTED, PARTED / 2) if parted else Level.CLEAR
-    return Reading(state, gap, PARTED * span, saw, gap - half, gap + half)
+    sure = state is Level.OVER and gap - half > SURELY * PARTED * span
+    return Reading(state, gap, PARTED * span, saw, gap - half, gap + half, sure=sure)
 
 
 def tasks_diverging(history: History) -> Reading | None:
