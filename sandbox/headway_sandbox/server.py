@@ -63,7 +63,7 @@ def load(entrypoint: str, config: Mapping[str, Any]) -> Environment:
         said = f"{entrypoint} is not a subclass of headway_sandbox.environment.Environment"
         raise NotImportable(said + instead(module_name, module))
     try:
-        environment = cls(config)
+        environment: Environment = cls(config)
         environment.tools()
     except BaseException as error:
         raise NotImportable(f"{entrypoint} refused spec.environment.config: {described(error)}") from error
