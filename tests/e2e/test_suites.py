@@ -25,7 +25,8 @@ from headway_demo.settings import NAMESPACE, ROOT, Settings
 from headway_demo.watch import is_true, why
 
 NAME, SUITE = "kept", "sums"
-ROWS, SAMPLES = 2, 8
+ROWS, SAMPLES = 2, 16
+"""So many samples that the job is still at work when its suite's new broker has a sandbox to look from."""
 GATE = {
     "candidate": "base",
     "task": SUITE,
@@ -147,7 +148,8 @@ class Scene:
 
 @pytest.fixture(scope="module")
 def scene(bench: Any, image: str) -> Iterator[Scene]:
-    """The job at work, the end of its suite's broker, and a look around from the sandboxes after it."""
+    """The job at work, a look around from its own sandbox, the end of its suite's broker, and a look around
+    from the suite's."""
     bench.kube.apply(evaluation(bench, image))
     try:
         bench.kube.wait(
@@ -158,8 +160,9 @@ def scene(bench: Any, image: str) -> Iterator[Scene]:
         )
         roles = {role["name"]: role for role in get(bench)["status"]["roles"]}
         done = groups_done(bench)
+        own = seen_from(bench, suite=False)
         kill_the_suites_broker(bench)
-        of_suite, own = seen_from(bench, suite=True), seen_from(bench, suite=False)
+        of_suite = seen_from(bench, suite=True)
         yield Scene(of_suite, own, roles["broker"]["desired"], done)
     finally:
         bench.kube.run("delete", "rlevaljob", NAME, "-n", NAMESPACE, "--timeout=180s", timeout_s=200)

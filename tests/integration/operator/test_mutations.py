@@ -40,6 +40,9 @@ Json = dict[str, Any]
 FIELD = re.compile(r"\b(spec|metadata|status|kind|apiVersion)\b")
 
 
+COLLECTED: Json = {"type": "Collected", "status": "True"}
+
+
 class Writer:
     """Makes jobs out of any text, over one connection that is kept."""
 
@@ -62,10 +65,15 @@ class Writer:
         )
         return answer.status, json.loads(answer.data) if answer.status >= 400 else {}
 
-    def told(self, resource: str, name: str) -> Json:
-        """What the operator says first of a job, which Python's own reader may not be able to read."""
+    def told(self, resource: str, name: str, *, orphan: bool) -> Json:
+        """What the operator says first of a job, which Python's own reader may not be able to read.
+
+        An orphan, whose owner does not exist, may have been collected by Kubernetes already.
+        """
         path = f"/{API_GROUP}/namespaces/{self._rig.namespace}/{resource}/{name}"
         answer = self._client.rest_client.pool_manager.request("GET", self._client.configuration.host + path)
+        if answer.status == 404:
+            return COLLECTED if orphan else {}
         body = wire.job(answer.data)
         found = {item["type"]: item for item in body.get("status", {}).get("conditions", [])}
         return found.get("Accepted") or found.get("CandidatesResolved") or {}
@@ -134,10 +142,20 @@ def explains(said: Json) -> bool:
     return bool(text) and (named or "json" in text.lower() or "decod" in text or "too large" in text)
 
 
-def judged(rig: Rig, writer: Writer, body: Json) -> str:
-    """What is wrong with how the operator took a job that the API server has; nothing if all is well."""
+def judged(rig: Rig, writer: Writer, body: Json, text: str) -> str:
+    """What is wrong with how the operator took a job that the API server has; nothing if all is well.
+
+    Args:
+        body: the job before it was mutated.
+        text: as it was sent.
+    """
     resource, name = names.PLURALS[body["kind"]], body["metadata"]["name"]
-    told = wait(f"the operator to judge {name}", lambda: writer.told(resource, name), explain=rig.log)
+    orphan = '"ownerReferences"' in text
+    told = wait(
+        f"the operator to judge {name}",
+        lambda: writer.told(resource, name, orphan=orphan),
+        explain=rig.log,
+    )
     if told["status"] == "True" or told["type"] != "Accepted":
         return ""
     message = told["message"]
@@ -149,7 +167,7 @@ def test_no_mutation_harms_the_operator_or_a_neighbour(neighbour: Rig) -> None:
     chance, valid, writer = random.Random(SEED), manifests(neighbour), Writer(neighbour)
     process = neighbour._processes[-1]
     waits: list[float] = []
-    taken: list[Json] = []
+    taken: list[tuple[Json, str]] = []
     refused = accepted = 0
     for number in range(COUNT):
         base = json.loads(json.dumps(chance.choice(valid)))
@@ -166,11 +184,11 @@ def test_no_mutation_harms_the_operator_or_a_neighbour(neighbour: Rig) -> None:
             taken.append(base)
         if number % TOGETHER == TOGETHER - 1 or number == COUNT - 1:
             waits.append(seen_after(neighbour, number // TOGETHER))
-            for body in taken:
-                wrong = judged(neighbour, writer, body)
+            for body, sent in taken:
+                wrong = judged(neighbour, writer, body, sent)
                 assert not wrong, f"HOSTILE_SEED={SEED}, {body['metadata']['name']}: {wrong}"
             _assert_well(neighbour, process)
-            _remove(neighbour, writer, taken)
+            _remove(neighbour, writer, [body for body, _ in taken])
             taken = []
     late = sum(seconds > LATE_SECONDS for seconds in waits)
     print(f"{refused} refused, {accepted} taken; a neighbour waited {max(waits):.1f} s, {late} times over 5")
