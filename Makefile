@@ -84,7 +84,9 @@ test-chaos: export CHAOS_KILLS ?= 20
 test-chaos: venv ## coordinator, servers, agents, sandboxes and learners killed at random, CHAOS_KILLS times each (20: over an hour)
 	$(TOGETHER) -m chaos tests/integration
 test-hostile: export HOSTILE_COUNT ?= 10000
-test-hostile: venv ## what strangers send: HOSTILE_COUNT mutated custom resources and requests (HOSTILE_SEED: again)
+test-hostile: export HOSTILE_CASES ?= 1000
+test-hostile: export HOSTILE_SEED ?= $(shell date +%s)
+test-hostile: venv ## what strangers send, drawn anew: HOSTILE_COUNT custom resources, HOSTILE_CASES messages (HOSTILE_SEED: the same again)
 	$(TOGETHER) -m hostile tests
 test-remedies: venv ## each remedy ordered of a running job on a cluster, and a process killed in the middle of it (a quarter of an hour)
 	$(PYTEST) tests/e2e/test_remedies.py
