@@ -46,6 +46,8 @@ LESS_IS_BETTER: Final = (
 OF_A_TOOL: Final = "tool_calls_"
 OPEN: Final = ("metric_", OF_A_TOOL)
 """What names begin with that the environment, or the tools that were called, complete."""
+METRIC_LENGTH: Final = len(OF_A_TOOL) + 64
+"""Characters of a metric's name: what the environment or a tool completes has 64 at most."""
 PASSES: Final = "^pass_(at|power)_[1-9][0-9]*(_by_reward)?$"
 SHARES: Final = (
     "success",
@@ -84,7 +86,7 @@ _IS_SHARE: Final = f"(self.metric in {_listed(SHARES)} || self.metric.matches('{
 
 MetricName = Annotated[
     str,
-    Field(pattern=r"^[a-zA-Z][a-zA-Z0-9_]*$", max_length=64),
+    Field(pattern=r"^[a-zA-Z][a-zA-Z0-9_]*$", max_length=METRIC_LENGTH),
     Rule(
         f"self in {_listed(MORE_IS_BETTER + LESS_IS_BETTER)} || "
         + " || ".join(f"self.startsWith('{prefix}')" for prefix in OPEN)

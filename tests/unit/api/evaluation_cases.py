@@ -211,6 +211,7 @@ REFUSED: list[tuple[Json, str]] = [
 """What is set -> what is said."""
 
 TAKEN: list[Json] = [
+    {"spec.gate": gate(metric="metric_" + 64 * "f", noWorse=[{"metric": "tool_calls_" + 64 * "t"}])},
     {},
     {"spec.gate": None},
     {
