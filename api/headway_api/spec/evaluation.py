@@ -92,7 +92,8 @@ class CandidateEndpoint(SpecModel):
     max_concurrency: Annotated[int, Field(ge=1, le=1024)] = 8
     """Most requests in flight."""
     requests_per_minute: Annotated[int, Field(ge=1, le=1000000)] | None = None
-    """Most requests started in a minute. Absent: no limit but maxConcurrency."""
+    """Most requests for completions started in a minute; looks at the list of models are not counted. Absent:
+    no limit but maxConcurrency."""
 
 
 class CandidateRescore(SpecModel):
