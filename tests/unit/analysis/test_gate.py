@@ -244,7 +244,7 @@ def test_scores_that_are_seldom_0_are_not_promoted_by_accident(zeros: float) -> 
 
 
 @pytest.mark.parametrize(("rows", "mean"), [(60, 0.94), (30, 0.9)])
-def test_rewards_that_are_seldom_negative_are_not_promoted_by_accident(rows: int, mean: float) -> None:
+def test_seldom_negative_rewards_are_not_promoted_by_accident(rows: int, mean: float) -> None:
     """Most samples have no reward of -1, and so look like shares."""
     rng, make, promoted = np.random.default_rng(18), layout([1] * rows), 0
     spec = GateSpec("tuned", metric="reward", minimum=mean - 0.001, reward_range=(-1.0, 1.0))
