@@ -315,7 +315,7 @@ async def test_what_hangs_outside_the_agents_turns_is_an_infra_error(
     assert (record.outcome, record.reward) == (Outcome.INFRA_ERROR, None)
 
 
-async def test_an_agent_with_a_fault_of_the_platform_is_not_scored_for_its_time(
+async def test_a_fault_of_the_platform_makes_no_late_episode(
     tok: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(episode, "keeps_pace", lambda *given: True)

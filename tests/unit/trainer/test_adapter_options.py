@@ -145,7 +145,7 @@ def test_without_dropout_no_random_number_is_drawn(base: Path) -> None:
         assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_dropped_inputs_are_scaled_so_that_the_adapter_keeps_its_mean(base: Path) -> None:
+def test_dropout_keeps_the_mean_of_the_adapter(base: Path) -> None:
     """Inputs of a module are kept with probability 1 - p and divided by it."""
     model = adapted(base, dropout=0.25)
     [layer, *_] = [m for path, m in model.named_modules() if path.endswith("q_proj")]
