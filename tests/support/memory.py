@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,9 +21,26 @@ def _kib(name: str) -> int:
 @contextmanager
 def flat(most: int) -> Iterator[None]:
     """The block's peak is at most `most` bytes above what was there before."""
-    gc.collect()
+    _give_back()
     (_SELF / "clear_refs").write_text("5")  # the peak is what there is now
     before = _kib("VmRSS")
     yield
     grown = 1024 * (_kib("VmHWM") - before)
     assert grown <= most, f"{grown / 2**20:.0f} MiB more at the peak, {most / 2**20:.0f} are allowed"
+
+
+@contextmanager
+def kept(most: int) -> Iterator[None]:
+    """At most `most` bytes more are in use after the block than before."""
+    _give_back()
+    before = _kib("VmRSS")
+    yield
+    _give_back()
+    grown = 1024 * (_kib("VmRSS") - before)
+    assert grown <= most, f"{grown / 2**20:.0f} MiB more are kept, {most / 2**20:.0f} are allowed"
+
+
+def _give_back() -> None:
+    """Return free memory to the kernel: malloc keeps some for each thread, and it would count as used."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)

@@ -14,7 +14,7 @@ from typing import Any
 import aiohttp
 import pytest
 from evil_replies import Evil, Server, everywhere, evil_server, grown
-from memory import flat
+from memory import flat, kept
 from pydantic import ValidationError
 
 from headway_api.records import PolicyVersion, WeightsManifest
@@ -172,14 +172,16 @@ async def answered(client: Client, server: Server, evil: Evil) -> Exception | No
 
 @pytest.mark.parametrize("name", CLIENTS)
 async def test_an_evil_answer_is_a_typed_fault_and_costs_little(name: str) -> None:
-    """Its peak is that of all of them together."""
-    client, evils = CLIENTS[name], everywhere()
+    client = CLIENTS[name]
     async with evil_server() as server:
-        with flat(MOST):
-            faults = [(evil, await answered(client, server, evil)) for evil in evils]
-        for evil, fault in faults:
-            assert name in ("endpoint", "models") or fault is not None, f"{evil.name} is no answer"
-            assert len(str(fault)) < 8000, evil.name
+        # What is loaded at the first answer is no answer's cost.
+        await answered(client, server, next(grown({}, 0, 1)))
+        with kept(MOST):
+            for evil in everywhere():
+                with flat(MOST):
+                    fault = await answered(client, server, evil)
+                assert name in ("endpoint", "models") or fault is not None, f"{evil.name} is no answer"
+                assert len(str(fault)) < 8000, evil.name
 
 
 @pytest.mark.parametrize("name", CLIENTS)

@@ -13,7 +13,7 @@ import os
 import learner_rig as rig
 import pytest
 from evil_replies import MIB, Evil, Server, bomb, everywhere, evil_server, grown, whole
-from memory import flat
+from memory import flat, kept
 
 from headway_api.exits import JobError
 from headway_trainer import coordinator as client
@@ -56,9 +56,13 @@ async def test_an_evil_answer_is_a_typed_fault_and_costs_little() -> None:
     good = json.loads(rig.batch(1).model_dump_json())
     async with evil_server() as server:
         await polled(server, whole("first", b"{}"))
-        with flat(64 * MIB):
-            for evil in [*evils, *grown(good, SEED, CASES)]:
-                await polled(server, evil)
+        with kept(64 * MIB):
+            for evil in evils:
+                with flat(64 * MIB):
+                    await polled(server, evil)
+            with flat(64 * MIB):
+                for evil in grown(good, SEED, CASES):
+                    await polled(server, evil)
 
 
 async def test_a_batch_that_grows_a_thousandfold_is_none() -> None:
