@@ -24,20 +24,7 @@ MISSED: Final[Mapping[tuple[str, SignalName], str]] = {
 """Symptoms that are not raised in time, and why."""
 FOUND_ONCE: Final[Mapping[SignalName, str]] = {}
 """Signals that are not found in two runs, and why."""
-FALSE: Final[Mapping[tuple[str, SignalName], str]] = {
-    ("clean-405", SignalName.POLICY_MISMATCH): (
-        "it is so in steps 8 to 10, where batches are up to 3 steps old and gpg learns at 0.002. The reward "
-        "goes on rising, and the mismatch falls back by itself"
-    ),
-    ("clean-440", SignalName.GROUPS_UNIFORM): (
-        "exactly 60 % score alike at steps 5, 7 and 8, and that is not over 60 %. Thirds that are recorded "
-        "with 5 digits make it 60.0002 %; unrounded ones raise no alarm"
-    ),
-    ("clean-460", SignalName.POLICY_MISMATCH): (
-        "the policy does fall apart: the reward is 0.1 at step 16, and back at 0.9 at step 19. Validations "
-        "come every 5 steps and do not show it, so that the run counts as clean. There is no label for it"
-    ),
-}
+FALSE: Final[Mapping[tuple[str, SignalName], str]] = {}
 """Alarms of clean runs, and why."""
 LATER: Final = ("clean-039", "clean-040")
 """Runs of the split `chosen_on` that were recorded after thresholds had been chosen."""
