@@ -70,6 +70,11 @@ def test_what_five_steps_cannot_tell_ten_steps_can() -> None:
     )
 
 
+def test_groups_that_differ_again_are_not_uniform_any_more() -> None:
+    """Of ten steps more than half surely are; of the last five a little more than half are."""
+    assert uniform([3, 3, 3, 3, 3, 2, 1, 2, 1, 2], 3).level is Level.BETWEEN
+
+
 def test_a_share_of_groups_is_exact_however_it_is_written() -> None:
     """Thirds with five digits made nine of fifteen more than 60 %."""
     assert uniform([2, 2, 1, 2, 2], 3).value == 0.6
@@ -85,14 +90,16 @@ def test_a_share_of_no_groups_is_not_known(groups: float | None) -> None:
     assert learning.groups_uniform(history(figures)) is None
 
 
-def mismatch(values: Sequence[float | None], oldest: float, effective: float = 0.99) -> Reading | None:
-    """What is read of batches whose oldest token is so old."""
+def mismatch(
+    values: Sequence[float | None], oldest: float, effective: float = 0.99, lag: float | None = None
+) -> Reading | None:
+    """What is read of batches whose oldest token is so old, and whose tokens are half of it on average."""
     count = len(values)
     return stability.policy_mismatch(
         history(
             {
                 MISMATCH: values,
-                stability.LAG: [oldest / 2] * count,
+                stability.LAG: [oldest / 2 if lag is None else lag] * count,
                 stability.OLDEST: [oldest] * count,
                 stability.EFFECTIVE: [effective] * count,
             }
@@ -148,9 +155,10 @@ def test_steps_that_trained_nothing_do_not_silence_old_batches() -> None:
 
 
 def test_fresh_batches_are_judged_by_three_steps() -> None:
-    reading = mismatch([LITTLE] * 20 + [0.01] * 2, 0)
-    assert reading is not None
-    assert (reading.level, reading.threshold) == (Level.OVER, stability.MISMATCH)
+    for oldest in (0, 3):
+        reading = mismatch([LITTLE] * 20 + [0.01] * 2, oldest, lag=0.2)
+        assert reading is not None
+        assert (reading.level, reading.threshold) == (Level.OVER, stability.MISMATCH)
 
 
 def test_the_tail_of_old_batches_waits_for_as_long() -> None:
