@@ -59,6 +59,11 @@ REPLACED: Final[Mapping[str, tuple[str, str, str]]] = {
         "its entropy rises in single steps alone; from step 20 on the reward is 0",
         "seed 162",
     ),
+    "mismatch-noise-old": (
+        "seed 603, learning rate 0.001",
+        "its reward is 0 from step 10 on, before the servers are inexact, and no step is trained any more",
+        "seed 703, learning rate 0.0005",
+    ),
     "repetitive-again": ("seed 94", "no turn repeats anything in any of its 32 steps", "seed 194"),
 }
 """By name of the run: what it was at first, what was seen of it, what it is now."""

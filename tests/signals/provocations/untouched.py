@@ -33,7 +33,7 @@ RUNS: Final = (
         "mismatch-noise-old", "untouched",
         "the servers' weights have an error of 35 %, and batches are old, with cispo",
         *from_step(10, "the servers' weights are inexact", S.POLICY_MISMATCH, S.TOO_FEW_EFFECTIVE_SAMPLES),
-        spec=job(rate(1e-3), loss="cispo", maxStepsOffPolicy=2), world=OLD, seed=603,
+        spec=job(rate(5e-4), loss="cispo", maxStepsOffPolicy=2), world=OLD, seed=703,
         step=10, weight_noise=0.35,
     ),
     run(
