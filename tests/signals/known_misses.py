@@ -60,9 +60,9 @@ REPLACED: Final[Mapping[str, tuple[str, str, str]]] = {
         "seed 162",
     ),
     "mismatch-noise-old": (
-        "seed 603, learning rate 0.001",
-        "its reward is 0 from step 10 on, before the servers are inexact, and no step is trained any more",
-        "seed 703, learning rate 0.0005",
+        "an error of 35 %, also with TooFewEffectiveSamples; seeds 603 and 703",
+        "such servers earn no reward at all, so that no step is trained and no mismatch is known",
+        "an error of 25 %, learning rate 0.0005, seed 703",
     ),
     "repetitive-again": ("seed 94", "no turn repeats anything in any of its 32 steps", "seed 194"),
 }
