@@ -107,6 +107,13 @@ def test_there_are_clean_runs_enough(split: series.Split, least: int) -> None:
     assert len(read.clean(split)) >= least
 
 
+def test_runs_of_untouched_are_the_first_ones_of_its_list() -> None:
+    """So which of them are on record does not depend on what they showed."""
+    listed = [run.name for run in record.every_run() if run.split == "untouched"]
+    recorded = {s.name for s in read.all_series("untouched")}
+    assert recorded == {*listed[: len(recorded)]}
+
+
 def test_a_clean_run_ends_about_as_good_as_it_has_been() -> None:
     for s in read.clean():
         scores = [value for _, value in s.curve(SCORE)]
