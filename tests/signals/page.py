@@ -56,12 +56,15 @@ Runs of `unseen` are clean ones alone, and have other seeds and settings again. 
 and the labels were committed before the first of them was recorded. {before_unseen} Then these runs were \
 looked at, and more was defined anew. {anew_last} So `unseen` flatters now, too.
 
-Runs of `untouched` have other seeds and settings again. Their list, the definitions and the labels were \
-committed before the first of them was recorded, and none of these was changed since. They were recorded in \
-the order of their list until the time was over: {provoked} that provoke a symptom, then the first \
-{recorded} of {listed} that were to be clean. So what they showed did not choose them, and the figures of \
-`untouched` are what to expect of another job like them. Its provocations are clearly too much, and several \
-have old batches. {before_untouched}
+Runs of `untouched` have other seeds and settings again. Their list and the labels were committed before \
+the first of them was recorded. So were the definitions, but for one thing. That PolicyMismatch and \
+MismatchTail do not wait where policies are far apart was committed while these runs were recorded: \
+without it the collapses in [remedies](remedies.md) would be told steps later than before. No signal and \
+no clean run of `untouched` had been looked at by then, and nothing was changed since. The runs were \
+recorded in the order of their list until the time was over: {provoked} that provoke a symptom, then the \
+first {recorded} of {listed} that were to be clean. So what they showed did not choose them, and the \
+figures of `untouched` are what to expect of another job like them. Its provocations are clearly too much, \
+and several have old batches. {before_untouched}
 """
 
 

@@ -141,6 +141,15 @@ def test_uneven_importance_weights_are_not_waited_for() -> None:
         assert reading.level is level
 
 
+def test_old_policies_that_are_far_apart_are_not_waited_for() -> None:
+    """The reward of a batch that is four steps old does not show yet what has become of the policy."""
+    twice = stability.MISMATCH_DRIFTED * learning.SURELY
+    for shown, level in ((twice, Level.CLEAR), (1.01 * twice, Level.OVER)):
+        reading = mismatch([LITTLE] * 20 + [shown] * 2, 4)
+        assert reading is not None
+        assert reading.level is level
+
+
 def test_the_first_steps_of_a_job_with_old_batches_say_nothing() -> None:
     assert mismatch([MUCH] * 6, 3) is None
     reading = mismatch([MUCH] * 7, 3)
@@ -163,7 +172,7 @@ def test_fresh_batches_are_judged_by_three_steps() -> None:
 
 def test_the_tail_of_old_batches_waits_for_as_long() -> None:
     count, oldest = 23, 3.0
-    shown = [0.0] * 20 + [0.2] * 3
+    shown = [0.0] * 20 + [0.08] * 3
     reading = stability.mismatch_tail(
         history({FAR: shown, stability.LAG: [1.5] * count, stability.OLDEST: [oldest] * count})
     )

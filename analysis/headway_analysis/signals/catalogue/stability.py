@@ -89,7 +89,9 @@ STABILITY: Final = (
         "stay below 0.001, of older ones most stay below 0.05. A single jump of the policy shows in every "
         "batch that was sampled before it. A median of so many more steps is not moved by that. A token that "
         "the new policy would not say any more has a large part in the mean, and hardly any in the update. "
-        "Where the importance weights are uneven, the update itself is off, and nothing is waited for.",
+        "Where the importance weights are uneven, the update itself is off, and nothing is waited for. Nor "
+        "is it where the two are far apart: in old batches a collapse shows in the mismatch first, and steps "
+        "later in the reward.",
         source="Yao et al. 2025, Your Efficient RL Framework Secretly Brings You Off-Policy RL Training; "
         f"{SERIES}.",
         advice="Set spec.algorithm.maxStepsOffPolicy to 0; if it stays, servers and learner compute "

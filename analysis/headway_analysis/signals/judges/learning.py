@@ -42,7 +42,7 @@ MOST_UNIFORM: Final = 0.6
 FEW_UNIFORM: Final = 0.5
 PARTED: Final = 0.15
 SURELY: Final = 2.0
-"""Multiple of `PARTED` from which one validation is evidence enough."""
+"""Multiple of a threshold from which less evidence is enough."""
 DIVERGED: Final = 0.3
 TASK_BEFORE: Final = 20
 ONE_SIDED: Final = 0.95

@@ -8,7 +8,7 @@ from typing import Final
 from headway_analysis.signals.definition import Judge, Level, Reading
 from headway_analysis.signals.evidence import above, below, level
 from headway_analysis.signals.history import History
-from headway_analysis.signals.judges.learning import LAST, WINDOW, solved, stalls
+from headway_analysis.signals.judges.learning import LAST, SURELY, WINDOW, solved, stalls
 
 ENTROPY: Final = "training/entropy"
 NORM: Final = "training/grad_norm"
@@ -43,7 +43,8 @@ LONGEST: Final = 7
 """The most steps of age that are waited for, so that what lasts is raised within ten steps."""
 LONGER: Final = (
     f"Of older batches, over two steps more for each step of their oldest token's age (`{OLDEST}`, up to "
-    f"{LONGEST}). Not where the median of `{EFFECTIVE}` is below {EFFECTIVE_AGAIN:.0%}."
+    f"{LONGEST}). Not where the median over {LAST} steps is above {SURELY:g} times the threshold, or that of "
+    f"`{EFFECTIVE}` below {EFFECTIVE_AGAIN:.0%}."
 )
 """Over how many steps the number of an old batch is taken, in words."""
 NORM_BEFORE: Final = 20
@@ -106,11 +107,13 @@ def _apart(history: History, name: str, what: str, fresh: float, drifted: float)
     if lag is None or history.latest(name) is None:
         return None
     is_fresh = lag <= FRESH_LAG and history.job.updates_per_batch == 1
-    steps = LAST + 2 * (0 if is_fresh or _wastes(history) else _age(history))
+    threshold = fresh if is_fresh else drifted
+    shortly = level(history.recent(name, LAST), LAST)
+    far = shortly is not None and shortly > SURELY * threshold
+    steps = LAST if is_fresh or far or _wastes(history) else LAST + 2 * _age(history)
     now = level(history.recent(name, steps), max(LAST, steps - 2))
     if now is None:
         return None
-    threshold = fresh if is_fresh else drifted
     of = "the same weights" if is_fresh else f"weights {lag:.2g} steps apart"
     saw = f"sampling and trained policy, of {of}, differ by {what.format(now)} (median of {steps} steps)"
     return Reading(above(now, threshold, threshold / 2), now, threshold, saw)
