@@ -101,7 +101,8 @@ def test_every_signal_was_provoked(split: series.Split) -> None:
 
 
 @pytest.mark.parametrize(
-    ("split", "least"), [("chosen_on", 34), ("held_out", 16), ("fresh", 16), ("unseen", 50)]
+    ("split", "least"),
+    [("chosen_on", 34), ("held_out", 16), ("fresh", 16), ("unseen", 50), ("untouched", 75)],
 )
 def test_there_are_clean_runs_enough(split: series.Split, least: int) -> None:
     assert len(read.clean(split)) >= least
