@@ -23,6 +23,8 @@ MOST_SIGNALS: Final = 16
 """As many as the status lists, those that are raised first."""
 OTHERWISE_TOLD: Final = (Reason.SUSPENDED, Reason.PAUSED, Reason.INVALID_SPEC)
 """Reasons of Stalled of which another fact tells."""
+NOT_MADE: Final = (Reason.IMAGE_PULL_FAILED, Reason.CREATE_FAILED)
+"""Reasons of Progressing of which an event tells while the job may still come up by itself."""
 SIGNALS: Final = {name.lower(): str(name) for name in SignalName}
 
 
@@ -52,7 +54,7 @@ def facts(status: JobStatus) -> list[Fact]:
     """What stands in a status."""
     found = [fact for known in status.conditions if (fact := _of_condition(known, status))]
     if not is_finished(status.conditions):
-        found += [*_refused(status), *_stalled(status)]
+        found += [*_refused(status), *_stalled(status), *_not_made(status)]
     found += [fact for role in status.roles if role.restarts for fact in [_restarted(role)]]
     if isinstance(status, RLTrainingJobStatus):
         found += [*_unwise(status), *_checkpointed(status), *_validated(status), *_raised(status)]
@@ -158,6 +160,16 @@ def _stalled(status: JobStatus) -> Iterator[Fact]:
     known = _in_state(status, ConditionType.STALLED, "True")
     if known is not None and known.reason not in OTHERWISE_TOLD:
         yield _since(known, "Stalled", f"{known.reason}: {known.message}", warning=True)
+
+
+def _not_made(status: JobStatus) -> Iterator[Fact]:
+    """What pods cannot be made without, unless Stalled tells of it."""
+    known = _in_state(status, ConditionType.PROGRESSING, "False")
+    if known is None or known.reason not in NOT_MADE or _in_state(status, ConditionType.STALLED, "True"):
+        return
+    since = known.last_transition_time
+    key = f"{known.reason.lower()}.{int(since.timestamp())}"
+    yield Fact(key, known.reason, known.message, warning=True, not_before=since)
 
 
 def _restarted(role: Role) -> Fact:

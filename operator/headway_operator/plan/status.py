@@ -169,7 +169,8 @@ def _state(
         return subject.at_work(context)[0], progressing
     if state := subject.coming_up(context, situation):
         return state, progressing
-    if context.job.status.preflight and context.job.status.preflight.state == "Running":
+    checks = context.job.status.preflight
+    if checks and checks.state == "Running" and not situation.troubles:
         return "Preflight", _reason(known, ConditionType.PREFLIGHT_PASSED)
     return "Pending", progressing
 
