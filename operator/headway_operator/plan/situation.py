@@ -13,8 +13,8 @@ from headway_operator.plan.health import RoleHealth, Trouble
 from headway_operator.plan.images import Outlook
 
 PATIENCE: Final = timedelta(seconds=120)
-"""How long what a pod cannot be made without may be missing before a person is called: a registry may be away,
-a Secret may come with another tool."""
+"""How long what a pod cannot be made without may be missing before a person is called: a registry may be
+away, a Secret may come with another tool."""
 
 READINESS: Final = {
     names.LEARNER: ConditionType.LEARNER_READY,
