@@ -26,7 +26,7 @@ from headway_coordinator.bounds import NO_STEP_LEFT
 from headway_coordinator.dataset import Slot
 from headway_coordinator.engines.router import Router
 from headway_coordinator.episode import Episodes, Rules, Task, by_index, check_sizes
-from headway_coordinator.faults import AgentFault, InfraFault
+from headway_coordinator.faults import AgentFault, Cause, InfraFault
 from headway_coordinator.gateway.core import Gateway, Sampling
 from headway_coordinator.room import Room
 from headway_coordinator.sandboxes import Broker
@@ -253,6 +253,40 @@ async def test_a_sandbox_that_dies_is_an_infra_error_and_its_lease_returns(
         assert record.timed_out == record.error.startswith("no end within")
         assert record.timed_out or fault is not hang
         assert r.broker.count("DELETE") == 1
+
+
+async def test_a_tool_that_hangs_is_named_and_not_the_agent(tok: Any) -> None:
+    causes: list[tuple[str, Cause]] = []
+    async with rig(tok, CALL, ANSWER, timeout=0.5) as r:
+        r.episodes._on_cause = lambda episode, cause: causes.append((episode, cause))
+        r.sandbox.faults["POST /tool"] = hang
+        record = await r.episodes.run(task())
+    assert record.error == "no end within 0.5 s; it was waiting for tool look_up"
+    said = "tool look_up has not returned by the end of the episode's time"
+    assert causes == [(record.episode_id, Cause("EnvironmentHangs", said, "spec.environment.entrypoint"))]
+
+
+@pytest.mark.parametrize(
+    ("reward", "field"), [(2.0, "spec.reward.range"), (2e6, "spec.reward.range"), (1.0, None)]
+)
+async def test_a_reward_out_of_range_is_the_environments_fault(
+    tok: Any, reward: float, field: str | None
+) -> None:
+    causes: list[str | None] = []
+    async with rig(tok, ANSWER, reward=reward) as r:
+        r.episodes._on_cause = lambda episode, cause: causes.append(cause.field)
+        await r.episodes.run(task())
+    assert causes == ([field] if field else [])
+
+
+async def test_a_broken_platform_is_nobodys_fault_but_its_own(tok: Any) -> None:
+    causes: list[Cause] = []
+    async with rig(tok, CALL, ANSWER) as r:
+        r.episodes._on_cause = lambda episode, cause: causes.append(cause)
+        r.sandbox.faults["POST /tool"] = fail(500)
+        record = await r.episodes.run(task())
+    assert causes == []
+    assert record.error == "Broken: Broken on purpose"
 
 
 @pytest.mark.parametrize(
