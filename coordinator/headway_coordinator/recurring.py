@@ -118,8 +118,8 @@ class Recurring:
         return self.of_most(max(LIKE_LIMIT, 2 * self._at_once))
 
     def of_most(self, least: int = RAISED) -> Standing | None:
-        """The worst cause, where such causes ended half of all episodes, `least` of them or more, and none has
-        come through yet."""
+        """The worst cause, where such causes ended half of all episodes and `least` of them, and no episode
+        has come through yet."""
         known = [each for each in self.standing if not (each.cause.field or "").startswith(MENDED_APART)]
         ended = sum(each.count for each in known)
         enough = ended >= least and 2 * ended >= self._ended
