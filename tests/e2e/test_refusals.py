@@ -148,7 +148,9 @@ def test_an_image_that_is_nowhere_stands_in_the_columns(bench: Any, refused: Non
     assert [e for e in own if "spec.environment.image: " in e["message"]], own
 
 
-def test_weights_that_do_not_load_fail_the_job_and_its_pods_go(bench: Any, refused: None) -> None:
+def test_weights_that_do_not_load_fail_the_job_and_its_pods_go(
+    bench: Any, refused: None, tmp_path: Path
+) -> None:
     failed = bench.wait_condition(WEIGHTS, "Failed")
     assert failed["reason"] == "ModelNotLoadable", failed
     assert "spec.model.base" in failed["message"], failed
@@ -158,3 +160,8 @@ def test_weights_that_do_not_load_fail_the_job_and_its_pods_go(bench: Any, refus
         deadline_s=90,
         explain=lambda: " ".join(bench.pods(WEIGHTS)),
     )
+    with bench.platform.bucket() as bucket:
+        kept = bucket.download(f"{bench.get(WEIGHTS)['status']['artifacts']['uri']}/logs", tmp_path)
+    said = {path.name: path.read_text() for path in kept}
+    assert "ModelNotLoadable" in said.get("learner.log", "") + said.get("rollout.log", ""), sorted(said)
+    assert "check-passed" in said["coordinator.log"]
