@@ -26,6 +26,7 @@ from headway_coordinator.seeds import seed
 LEASE_ID = "preflight"
 NOWHERE = {"base_url": "http://127.0.0.1:9/v1", "api_key": "none", "prompt": "", "messages": [], "tools": []}
 """An episode for a program of which only its start is checked: nobody answers there."""
+VISITS = 3
 TEXT_LIMIT = 1024
 ANSWER_SECONDS, PAUSE_SECONDS = 5.0, 1.0
 
@@ -66,17 +67,7 @@ class Checklist:
         spec = self.spec
         try:
             async with asyncio.timeout(spec.pending_deadline_seconds):
-                leased = broker.lease(
-                    f"{LEASE_ID}-{incarnation}",
-                    spec.environment.sandbox.deadline_seconds,
-                    spec.rollout.timeout_seconds,
-                )
-                async with leased as sandbox:
-                    first = await sandbox.reset(row, seed(spec.seed, LEASE_ID))
-                    if (program := spec.agent.sandboxed) is not None:
-                        await sandbox.agent(program.command, NOWHERE, {})
-                    messages = opening(first.messages, spec.agent.effective_builtin.system_prompt)
-                    reply = await sandbox.finish(messages, True, checks.lowest_report(spec))
+                first, reply = await self._once(row, broker, f"{LEASE_ID}-{incarnation}")
         except AnswerFault as fault:
             what = f"the environment answered what it must not: {fault}"
             self._failed("Environment", JobError("AnswerUnusable", what, field="spec.environment.entrypoint"))
@@ -85,6 +76,9 @@ class Checklist:
             self._failed("Environment", JobError(fault.reason, str(fault), field=fault.field))
             return None
         except (InfraFault, TimeoutError) as fault:
+            if isinstance(fault, InfraFault) and (cause := fault.cause) is not None:
+                self._failed("Environment", JobError(cause.reason, cause.message, field=cause.field))
+                return None
             text = str(fault) or f"no sandbox within {spec.pending_deadline_seconds} s"
             raise JobError(
                 "SandboxUnavailable", text, field="spec.environment.image", permanent=False
@@ -93,6 +87,29 @@ class Checklist:
             "Environment", f"{len(first.messages)} messages and {len(first.tools)} tools after reset"
         )
         return first, reply
+
+    async def _once(self, row: dataset.Row, broker: Broker, lease: str) -> tuple[ResetReply, FinishReply]:
+        """A visit to a sandbox. One in which the environment's own code fails is made again: a third such
+        failure is no accident."""
+        visit = 1
+        while True:
+            try:
+                return await self._there(row, broker, lease if visit == 1 else f"{lease}-{visit}")
+            except InfraFault as fault:
+                if visit == VISITS or fault.cause is None or isinstance(fault, PermanentFault):
+                    raise
+                logs.event(_log, "environment-failed", level=logging.WARNING, error=str(fault))
+            visit += 1
+
+    async def _there(self, row: dataset.Row, broker: Broker, lease: str) -> tuple[ResetReply, FinishReply]:
+        spec = self.spec
+        seconds, timeout = spec.environment.sandbox.deadline_seconds, spec.rollout.timeout_seconds
+        async with broker.lease(lease, seconds, timeout) as sandbox:
+            first = await sandbox.reset(row, seed(spec.seed, LEASE_ID))
+            if (program := spec.agent.sandboxed) is not None:
+                await sandbox.agent(program.command, NOWHERE, {})
+            messages = opening(first.messages, spec.agent.effective_builtin.system_prompt)
+            return first, await sandbox.finish(messages, True, checks.lowest_report(spec))
 
     def _need(self, name: str, check: Callable[[], T], found: Callable[[T], str]) -> T:
         try:

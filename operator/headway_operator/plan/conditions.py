@@ -7,7 +7,7 @@ from headway_api.conditions import Condition, ConditionType, Reason, condition, 
 from headway_operator.plan import pause as pauses
 from headway_operator.plan.context import Context, Job
 from headway_operator.plan.health import Trouble
-from headway_operator.plan.situation import Situation, no_progress
+from headway_operator.plan.situation import Situation, helpless, no_progress
 
 
 def accepted(refusal: str | None) -> Condition:
@@ -97,6 +97,8 @@ def progressing(context: Context, situation: Situation, at_work: Reason) -> Cond
         return condition(kind, False, Reason.FAILED if situation.failure else Reason.SUCCEEDED)
     if context.held:
         return condition(kind, False, held_by(context).reason if situation.suspended else Reason.SUSPENDING)
+    if why := helpless(situation):
+        return condition(kind, False, why.reason, why.message)
     if text := no_progress(context, situation):
         return condition(kind, False, Reason.NO_PROGRESS, text)
     if situation.running:
@@ -105,13 +107,16 @@ def progressing(context: Context, situation: Situation, at_work: Reason) -> Cond
 
 
 def first_reason(situation: Situation) -> str:
-    """The first role's in trouble; a role that just takes its time has none."""
+    """That of sandboxes, or the first role's in trouble; a role that just takes its time has none."""
     patient = Reason.PODS_NOT_READY if situation.at_work else Reason.STARTING
-    return next((health.trouble.reason for health in situation.roles if health.trouble), patient)
+    troubles = [situation.sandbox_trouble, *(health.trouble for health in situation.roles)]
+    return next((trouble.reason for trouble in troubles if trouble), patient)
 
 
 def waiting_for(situation: Situation) -> str:
-    """Roles that cannot do their work, and why."""
+    """Roles that cannot do their work, and why. A coordinator that waits for a sandbox is ready after it."""
+    if situation.sandbox_trouble:
+        return "; ".join(trouble.message for trouble in situation.troubles)
     short = [health for health in situation.roles if health.pending_since or not health.ready]
     texts = [
         health.trouble.message
@@ -141,6 +146,8 @@ def kstatus(context: Context, situation: Situation, progress: Condition) -> list
         )
     if situation.obstacle and situation.blocked:
         return stuck(situation.obstacle)
+    if why := helpless(situation):
+        return stuck(why)
     if progress.reason == Reason.NO_PROGRESS:
         return stuck(Trouble(progress.reason, progress.message))
     if policy == "Accepted" or (policy == "Running" and situation.running):

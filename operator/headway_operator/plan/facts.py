@@ -23,6 +23,8 @@ MOST_SIGNALS: Final = 16
 """As many as the status lists, those that are raised first."""
 OTHERWISE_TOLD: Final = (Reason.SUSPENDED, Reason.PAUSED, Reason.INVALID_SPEC)
 """Reasons of Stalled of which another fact tells."""
+NOT_MADE: Final = (Reason.IMAGE_PULL_FAILED, Reason.CREATE_FAILED)
+"""Reasons of Progressing of which an event tells while the job may still come up by itself."""
 SIGNALS: Final = {name.lower(): str(name) for name in SignalName}
 
 
@@ -52,7 +54,7 @@ def facts(status: JobStatus) -> list[Fact]:
     """What stands in a status."""
     found = [fact for known in status.conditions if (fact := _of_condition(known, status))]
     if not is_finished(status.conditions):
-        found += [*_refused(status), *_stalled(status)]
+        found += [*_refused(status), *_stalled(status), *_not_made(status), *_failing(status)]
     found += [fact for role in status.roles if role.restarts for fact in [_restarted(role)]]
     if isinstance(status, RLTrainingJobStatus):
         found += [*_unwise(status), *_checkpointed(status), *_validated(status), *_raised(status)]
@@ -70,7 +72,7 @@ def over(told: Collection[str], status: JobStatus) -> Iterator[Fact]:
         return
     for key in sorted(told):
         what, _, when = key.rpartition(".")
-        if what in ("stalled", "weightsoutofsync") and (since := _clock(when)):
+        if what in ("stalled", "weightsoutofsync", "episodesfailing") and (since := _clock(when)):
             yield from _mended(what, when, since, status)
         if what.startswith("signalraised.") and isinstance(status, RLTrainingJobStatus):
             yield from _cleared(what.partition(".")[2], when, status)
@@ -81,6 +83,11 @@ def _mended(what: str, when: str, since: str, status: JobStatus) -> Iterator[Fac
     if what == "stalled" and (known := _in_state(status, ConditionType.STALLED, "False")):
         text = f"the job had been stalled since {since}, and is not any more"
         yield Fact(f"nolongerstalled.{when}", "NoLongerStalled", text, at=known.last_transition_time)
+    if what == "episodesfailing" and (known := find(status.conditions, ConditionType.HEALTHY)):
+        if known.status == "False" and known.reason == Reason.EPISODES_FAILING:
+            return
+        text = f"no fault of environment or agent recurs any more; one had since {since}"
+        yield Fact(f"episodesrecovered.{when}", "EpisodesRecovered", text)
     if what == "weightsoutofsync" and (known := _in_state(status, ConditionType.WEIGHTS_IN_SYNC, "True")):
         text = f"{known.message}; they had been out of sync since {since}"
         yield Fact(f"weightsinsync.{when}", "WeightsInSync", text, at=known.last_transition_time)
@@ -158,6 +165,25 @@ def _stalled(status: JobStatus) -> Iterator[Fact]:
     known = _in_state(status, ConditionType.STALLED, "True")
     if known is not None and known.reason not in OTHERWISE_TOLD:
         yield _since(known, "Stalled", f"{known.reason}: {known.message}", warning=True)
+
+
+def _not_made(status: JobStatus) -> Iterator[Fact]:
+    """What pods cannot be made without, unless Stalled tells of it."""
+    known = _in_state(status, ConditionType.PROGRESSING, "False")
+    if known is None or known.reason not in NOT_MADE or _in_state(status, ConditionType.STALLED, "True"):
+        return
+    since = known.last_transition_time
+    key = f"{known.reason.lower()}.{int(since.timestamp())}"
+    yield Fact(key, known.reason, known.message, warning=True, not_before=since)
+
+
+def _failing(status: JobStatus) -> Iterator[Fact]:
+    """What of the job's own ends episodes again and again."""
+    known = _in_state(status, ConditionType.HEALTHY, "False")
+    if known is not None and known.reason == Reason.EPISODES_FAILING:
+        since = known.last_transition_time
+        key = f"episodesfailing.{int(since.timestamp())}"
+        yield Fact(key, "EpisodesFailing", known.message, warning=True, not_before=since)
 
 
 def _restarted(role: Role) -> Fact:

@@ -11,7 +11,9 @@ from typing import Final
 
 from headway_api import exits, names
 from headway_api.conditions import Reason
+from headway_operator.plan import images
 from headway_operator.plan.context import Context, Json
+from headway_operator.plan.images import Outlook
 from headway_operator.plan.observed import (
     WORKLOADS,
     Observed,
@@ -54,6 +56,10 @@ class Trouble:
 
     reason: str
     message: str
+    outlook: Outlook | None = None
+    """Of a container that cannot be made: what becomes of it."""
+    since: datetime | None = None
+    """Since when it cannot."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +99,7 @@ def pod_trouble(pod: Json) -> Trouble | None:
         if reason == Reason.CRASH_LOOP:
             return Trouble(reason, f"pod {name}: {waiting['reason']}: {_ending(ended)}")
         if reason:
-            return Trouble(reason, f"pod {name}: {waiting['reason']}: {waiting.get('message', '')}")
+            return _not_made(pod, container["name"], waiting)
     known = conditions(pod)
     scheduled = known.get("PodScheduled", {})
     if scheduled.get("status") == "False":
@@ -105,6 +111,16 @@ def pod_trouble(pod: Json) -> Trouble | None:
     if is_over(pod):
         return Trouble(Reason.PROCESS_FAILED, f"pod {name}: {_last_words(pod)}")
     return None
+
+
+def _not_made(pod: Json, container: str, waiting: Json) -> Trouble:
+    """A container has no image, or something else that it cannot be made without."""
+    reason, said = waiting["reason"], waiting.get("message", "")
+    if reason in images.PULLS:
+        text, outlook = images.of_pull(pod, container, reason, said)
+        return Trouble(Reason.IMAGE_PULL_FAILED, text, outlook, _not_ready_since(pod))
+    text = images.of_creation(pod, container, reason, said)
+    return Trouble(Reason.CREATE_FAILED, text, Outlook.MAY_PASS, _not_ready_since(pod))
 
 
 def _memory_limit(pod: Json, container: str) -> str:
@@ -242,6 +258,7 @@ def failure(context: Context, observed: Observed, roles: list[RoleHealth]) -> Tr
     """Why the job has failed for good, if it has."""
     return (
         _explained(observed)
+        or _never_made(observed)
         or _failed_workload(context, observed)
         or _too_many_restarts(context, observed, roles)
         or _waited_too_long(context, observed, roles)
@@ -274,6 +291,13 @@ def _explained(observed: Observed) -> Trouble | None:
                     f"{role} pod {name} gave up without a reason: {_ending(ended)}",
                 )
     return None
+
+
+def _never_made(observed: Observed) -> Trouble | None:
+    """A pod asks for an image that cannot exist, and so does each that would take its place."""
+    waiting = (pod for pod in observed.pods() if not (is_over(pod) or is_ending(pod)))
+    troubles = (trouble for pod in waiting if (trouble := pod_trouble(pod)) is not None)
+    return next((trouble for trouble in troubles if trouble.outlook is Outlook.NEVER), None)
 
 
 def _failed_workload(context: Context, observed: Observed) -> Trouble | None:

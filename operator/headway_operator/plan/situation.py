@@ -10,6 +10,11 @@ from headway_api import names
 from headway_api.conditions import ConditionType, find
 from headway_operator.plan.context import Context, Job
 from headway_operator.plan.health import RoleHealth, Trouble
+from headway_operator.plan.images import Outlook
+
+PATIENCE: Final = timedelta(seconds=120)
+"""How long what a pod cannot be made without may be missing before a person is called: a registry may be
+away, a Secret may come with another tool."""
 
 READINESS: Final = {
     names.LEARNER: ConditionType.LEARNER_READY,
@@ -40,6 +45,13 @@ class Situation:
     refusal: str | None = None
     """Why the spec as it is now is not accepted; what runs was made by an earlier one."""
 
+    @property
+    def troubles(self) -> list[Trouble]:
+        """What keeps the job from its work: that of sandboxes first, for a coordinator waits for them."""
+        short = [health for health in self.roles if health.pending_since or not health.ready]
+        found = [self.sandbox_trouble, *(health.trouble for health in short)]
+        return [trouble for trouble in found if trouble is not None]
+
     def role(self, name: str) -> RoleHealth | None:
         """A role that is wanted now."""
         return next((health for health in self.roles if health.role == name), None)
@@ -53,6 +65,25 @@ class Situation:
     def at_work(self) -> bool:
         """Whether no process is missing, though one may be slow to answer."""
         return self.begun and all(health.at_work for health in self.roles)
+
+
+def helpless(situation: Situation) -> Trouble | None:
+    """What nobody but a person can mend: at once where the kubelet's words say so, else after `PATIENCE`."""
+    return next(
+        (
+            trouble
+            for trouble in situation.troubles
+            if trouble.outlook is Outlook.NEEDS_HELP
+            or (trouble.since is not None and situation.now - trouble.since >= PATIENCE)
+        ),
+        None,
+    )
+
+
+def helpless_at(situation: Situation) -> list[datetime]:
+    """When what may pass by itself will have had its time."""
+    moments = [trouble.since + PATIENCE for trouble in situation.troubles if trouble.since is not None]
+    return [moment for moment in moments if moment > situation.now]
 
 
 def _last_moved(job: Job) -> datetime | None:

@@ -1,0 +1,106 @@
+"""Why a container cannot be made: the field that names its image or Secret, the cause, and the fix. Pure.
+
+The kubelet tries each of these again for ever. What only a person can mend is told from a registry that is
+away for a moment, as far as the kubelet's words allow.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+from typing import Final
+
+from headway_api import names
+from headway_api.spec.suite import field_of
+from headway_operator.plan.context import Json
+
+PULLS: Final = ("ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName")
+"""What a container waits for where it has no image, in the kubelet's words."""
+DENIED: Final = re.compile(
+    r"denied|unauthorized|forbidden|authorization failed|no basic auth|\b40[13]\b", re.I
+)
+ABSENT: Final = re.compile(r"not found|manifest unknown|name unknown|\b404\b", re.I)
+AWAY: Final = re.compile(
+    r"no such host|timeout|timed out|refused|unreachable|\bEOF\b|reset by peer|\b50\d\b", re.I
+)
+SECRET: Final = re.compile(r'secret "(?P<by_name>[^"]+)" not found|in Secret [^/\s]+/(?P<of_key>\S+)')
+
+
+class Outlook(Enum):
+    """What becomes of a container that cannot be made."""
+
+    MAY_PASS = "may pass"
+    """By itself: a registry is away, or a Secret comes later."""
+    NEEDS_HELP = "needs help"
+    """Once a person has changed something outside the pod."""
+    NEVER = "never"
+    """Of this pod, and of each that is made like it."""
+
+
+def of_pull(pod: Json, container: str, reason: str, said: str) -> tuple[str, Outlook]:
+    """What to say of a container without an image, and what becomes of it.
+
+    Args:
+        container: its name.
+        reason: why it waits, one of `PULLS`.
+        said: the kubelet's words.
+    """
+    outlook, fix = _pull(reason, said)
+    at = f"{_image_field(pod, container)}: pod {pod['metadata']['name']} has no image"
+    image = _spec(pod, container).get("image")
+    words = f": {reason}: {said}" if said else f": {reason}"
+    return f"{at}{f' {image}' if image else ''}{words}; {fix}", outlook
+
+
+def _pull(reason: str, said: str) -> tuple[Outlook, str]:
+    if reason == "InvalidImageName":
+        return Outlook.NEVER, "write it as REGISTRY/NAME:TAG, the name in lower case"
+    if reason == "ErrImageNeverPull":
+        return Outlook.MAY_PASS, "load it onto the node, or have it pulled: imagePullPolicy IfNotPresent"
+    if AWAY.search(said):
+        return (
+            Outlook.MAY_PASS,
+            "correct the registry's name, or have the nodes reach it; the pull is tried again",
+        )
+    if DENIED.search(said):
+        login = "name a Secret with the registry's login in spec.imagePullSecrets"
+        return Outlook.NEEDS_HELP, f"correct the image's name, or {login}"
+    if ABSENT.search(said):
+        return Outlook.NEEDS_HELP, "push it, or correct its name and tag"
+    return Outlook.MAY_PASS, "push it, correct its name and tag, or have the nodes reach its registry"
+
+
+def of_creation(pod: Json, container: str, reason: str, said: str) -> str:
+    """What to say of a container that has its image and cannot be made of it."""
+    words = f"pod {pod['metadata']['name']}: {reason}: {said}"
+    missing = SECRET.search(said)
+    if missing is None:
+        return words
+    secret = missing["by_name"] or missing["of_key"]
+    field = "spec.output.secretRef" if secret in _secrets_of_variables(pod, container) else "Secret"
+    return f"{field}: {words}; create Secret {secret} with that key, or name another one"
+
+
+def _image_field(pod: Json, container: str) -> str:
+    """Where the image of a container is written: in the job, or in the values of the chart."""
+    labels = pod["metadata"].get("labels") or {}
+    component, suite = labels.get(names.LABEL_COMPONENT), labels.get(names.LABEL_SUITE)
+    if component == names.SANDBOX and container in (names.SANDBOX, names.RUNNER):
+        return field_of(suite, "image") if suite else "spec.environment.image"
+    role = names.BROKER if component == names.SUITE_BROKER else component
+    if container == role:
+        return f"images.{role} of the chart's values"
+    return f"container {container} of a podTemplate"
+
+
+def _secrets_of_variables(pod: Json, container: str) -> set[str]:
+    """Secrets whose keys are variables of a container: only that of the store is."""
+    sources = _spec(pod, container).get("envFrom") or []
+    return {source["secretRef"]["name"] for source in sources if "secretRef" in source}
+
+
+def _spec(pod: Json, container: str) -> Json:
+    spec = pod.get("spec", {})
+    known = [*(spec.get("initContainers") or []), *(spec.get("containers") or [])]
+    found: Json = next((each for each in known if each.get("name") == container), {})
+    return found

@@ -1,0 +1,187 @@
+"""A container that cannot be made: the field, the cause and the fix stand on the job within seconds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from observed_cluster import World, evaluating, job, running
+
+from headway_api import names
+from headway_operator.plan.events import news
+from headway_operator.plan.health import pod_trouble
+
+Json = dict[str, Any]
+ABSENT = 'Back-off pulling image "env:1": ErrImagePull: rpc error: code = NotFound desc = env:1: not found'
+AWAY = 'failed to do request: Head "https://registry.test/v2/env": dial tcp: i/o timeout'
+
+
+def checked() -> World:
+    """A job whose coordinator waits for the sandbox of its preflight."""
+    world = World(job())
+    world.carry_out()
+    world.ready("broker")
+    world.starting("coordinator")
+    world.body["status"]["preflight"] = {"state": "Running", "checks": []}
+    world.carry_out()
+    return world
+
+
+def sandbox(world: World, reason: str, said: str) -> World:
+    """Its sandbox cannot start."""
+    pod = world.waiting("sandbox", reason, said)
+    pod["spec"]["containers"][0]["image"] = "registry.test/env:1"
+    world.carry_out()
+    return world
+
+
+def state(world: World) -> tuple[str, str]:
+    status = world.body["status"]
+    return status["state"], status["reason"]
+
+
+def events(world: World) -> list[tuple[str, str]]:
+    told = [(fact.reason, fact.message) for fact in news(world.plan().status, set())]  # type: ignore[arg-type]
+    return [fact for fact in told if fact[0] in ("Stalled", "ImagePullFailed", "CreateFailed")]
+
+
+def test_a_missing_image_stands_in_the_columns_at_once() -> None:
+    world = sandbox(checked(), "ImagePullBackOff", ABSENT)
+    assert state(world) == ("Stalled", "ImagePullFailed")
+    assert not world.is_true("Failed")
+
+
+@pytest.mark.parametrize("kind", ["Stalled", "Ready", "Progressing", "SandboxesReady"])
+def test_it_names_field_image_cause_and_fix(kind: str) -> None:
+    world = sandbox(checked(), "ImagePullBackOff", ABSENT)
+    told = world.told(kind)["message"]
+    assert told.startswith("spec.environment.image: pod refunds-sandbox-0 has no image registry.test/env:1: ")
+    assert "not found" in told
+    assert told.endswith("; push it, or correct its name and tag")
+    assert "coordinator: 0 of 1" not in told
+
+
+def test_one_event_tells_it() -> None:
+    world = sandbox(checked(), "ImagePullBackOff", ABSENT)
+    [(reason, words)] = events(world)
+    assert reason == "Stalled"
+    assert "ImagePullFailed: spec.environment.image: " in words
+
+
+def test_a_registry_that_is_away_is_told_and_waited_for() -> None:
+    world = sandbox(checked(), "ErrImagePull", AWAY)
+    assert state(world) == ("Pending", "ImagePullFailed")
+    assert world.is_true("Reconciling")
+    [(reason, words)] = events(world)
+    assert reason == "ImagePullFailed"
+    assert words.startswith("spec.environment.image: ")
+    assert world.plan().again_seconds == pytest.approx(120)
+
+
+def test_after_two_minutes_a_person_is_called() -> None:
+    world = sandbox(checked(), "ErrImagePull", AWAY)
+    world.later(120).carry_out()
+    assert state(world) == ("Stalled", "ImagePullFailed")
+    assert not world.is_true("Failed")
+
+
+def test_a_registry_that_is_back_clears_it() -> None:
+    world = sandbox(checked(), "ErrImagePull", AWAY).later(120)
+    world.carry_out()
+    world.ready("sandbox").carry_out()
+    assert state(world) == ("Preflight", "Running")
+    assert not world.is_true("Stalled")
+
+
+@pytest.mark.parametrize("role", ["sandbox", "coordinator", "learner", "rollout", "broker"])
+def test_a_name_that_is_none_fails_the_job(role: str) -> None:
+    world = running() if role in ("learner", "rollout") else checked()
+    world.waiting(role, "InvalidImageName", 'couldn\'t parse image name "Env:1": must be lowercase')
+    world.carry_out()
+    told = world.told("Failed")
+    assert told["reason"] == "ImagePullFailed"
+    assert told["message"].endswith("write it as REGISTRY/NAME:TAG, the name in lower case")
+
+
+@pytest.mark.parametrize(
+    ("said", "fix"),
+    [
+        ("pull access denied, repository does not exist or may require authorization", "imagePullSecrets"),
+        ("unexpected status code 401 Unauthorized", "imagePullSecrets"),
+        ("manifest unknown", "push it"),
+        ("dial tcp: lookup registry.test: no such host", "have the nodes reach it"),
+        ("", "push it, correct its name and tag, or have the nodes reach its registry"),
+    ],
+)
+def test_each_cause_has_its_fix(said: str, fix: str) -> None:
+    world = sandbox(checked(), "ErrImagePull", said)
+    assert fix in world.told("SandboxesReady")["message"]
+
+
+@pytest.mark.parametrize("role", ["coordinator", "broker"])
+def test_an_image_of_the_platform_is_the_charts(role: str) -> None:
+    world = checked()
+    world.waiting(role, "ImagePullBackOff", ABSENT)
+    world.carry_out()
+    assert state(world) == ("Stalled", "ImagePullFailed")
+    assert world.told("Stalled")["message"].startswith(f"images.{role} of the chart's values: ")
+
+
+def test_an_image_of_a_suite_is_the_suites() -> None:
+    world = evaluating()
+    pod = world.waiting("sandbox", "ErrImagePull", "not found")
+    pod["metadata"]["labels"][names.LABEL_SUITE] = "arc"
+    trouble = pod_trouble(pod)
+    assert trouble is not None
+    assert trouble.message.startswith("spec.suites[arc].image: ")
+
+
+def test_a_container_that_a_template_adds_is_named() -> None:
+    world = checked()
+    pod = world.waiting("sandbox", "ErrImagePull", "not found")
+    pod["status"]["containerStatuses"][0]["name"] = "proxy"
+    world.carry_out()
+    assert world.told("Stalled")["message"].startswith("container proxy of a podTemplate: ")
+
+
+def test_a_secret_that_is_missing_is_named_by_its_field() -> None:
+    world = checked()
+    pod = world.waiting("coordinator", "CreateContainerConfigError", 'secret "objects" not found')
+    pod["spec"]["containers"][0]["envFrom"] = [{"secretRef": {"name": "objects"}}]
+    world.carry_out()
+    assert state(world) == ("Pending", "CreateFailed")
+    [(reason, words)] = events(world)
+    assert reason == "CreateFailed"
+    assert words.startswith("spec.output.secretRef: ")
+    assert "create Secret objects" in words
+
+
+@pytest.mark.parametrize(("status", "reason"), [("False", "NothingToTrain"), ("True", "Stepping")])
+def test_a_job_that_learns_nothing_is_not_all_green(status: str, reason: str) -> None:
+    world = running()
+    healthy = world.condition("Healthy", status == "True") | {"reason": "NothingToTrain", "message": ""}
+    world.body["status"]["conditions"].append(healthy)
+    world.carry_out()
+    assert state(world) == ("Training", reason)
+
+
+def test_a_job_that_learned_nothing_says_so_at_its_end() -> None:
+    world = running()
+    healthy = world.condition("Healthy", False) | {"reason": "NothingToTrain", "message": "no advantage"}
+    world.body["status"]["conditions"].append(healthy)
+    world.body["status"] |= {"usage": {"trainTokens": 0}, "progress": {"step": 40, "maxSteps": 40}}
+    world.workload_status("Job", "coordinator", conditions=[world.condition("Complete", True)])
+    world.carry_out()
+    told = world.told("Complete")["message"]
+    assert "; but no token was trained, for in each group all rewards were alike" in told
+    assert told.endswith("; but NothingToTrain: no advantage")
+
+
+def test_one_server_without_its_image_stalls_no_job() -> None:
+    world = running(rollout={"replicas": 2})
+    pod = world.waiting("rollout", "ImagePullBackOff", ABSENT)
+    world.objects["Pod", "refunds-rollout-1"] = pod | {
+        "metadata": pod["metadata"] | {"name": "refunds-rollout-1", "uid": "another"}
+    }
+    world.ready("rollout").carry_out()
+    assert state(world)[0] == "Training"
