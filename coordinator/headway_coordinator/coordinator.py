@@ -51,11 +51,11 @@ from headway_coordinator.remedies import shown
 from headway_coordinator.remedies.driver import Remedies
 from headway_coordinator.room import Room
 from headway_coordinator.sandboxes import Broker
-from headway_coordinator.serving import listen
 from headway_coordinator.signals import Signals
 from headway_coordinator.stall import Watch, training_watch
 from headway_coordinator.training import Training
 from headway_coordinator.validations import Beside
+from headway_wire.listening import listening
 
 FAREWELL_SECONDS = 60.0
 """Longest a finished coordinator waits for the learner to hear of it."""
@@ -186,7 +186,8 @@ class Coordinator(Process):
         self._places = [places]
         server = GatewayServer()
         if not spec.agent.is_builtin:
-            await listen(stack, server.app(), self._gateway_port, leave_with_client=True)
+            agents = listening(server.app(), self._gateway_port, leave_with_client=True)
+            await stack.enter_async_context(agents)
 
         def played_on(sampling: Fleet, places: Places = places) -> Run:
             gateway = Gateway(ready.renderer, sampling, ready.context_length, rollout.timeout_seconds)

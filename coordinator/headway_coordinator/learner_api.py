@@ -21,8 +21,9 @@ from headway_api.exits import JobError
 from headway_api.record import explained
 from headway_api.records import Batch, Finished, StepReport
 from headway_api.sandbox_api import Problem
-from headway_coordinator.serving import TooLarge, TooSlow, body, known
 from headway_coordinator.training import Conflict, Training
+from headway_wire.contents import TooLarge, TooSlow, body
+from headway_wire.listening import known
 
 POLL_SECONDS = 30.0
 MAX_BODY = bounds.REPORT

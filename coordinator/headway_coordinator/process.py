@@ -33,8 +33,8 @@ from headway_coordinator.http import connector
 from headway_coordinator.ledger.segments import Ledger
 from headway_coordinator.metrics.prometheus import Exporter, Sample
 from headway_coordinator.sandboxes import Broker
-from headway_coordinator.serving import listen
 from headway_coordinator.spool import Spool
+from headway_wire.listening import listening
 
 LAST_WORD_SECONDS: Final = 600.0
 """Longest it tries to write its last status: an API server that is upgraded is away for minutes."""
@@ -94,7 +94,7 @@ class Process(ABC):
             jar = aiohttp.DummyCookieJar()
             session = aiohttp.ClientSession(connector=connector(), cookie_jar=jar)
             http = await stack.enter_async_context(session)
-            await listen(stack, self._app(), self._port)
+            await stack.enter_async_context(listening(self._app(), self._port))
             writer = self._background(stack, self._status.run())
             try:
                 await self._work(stack, http)

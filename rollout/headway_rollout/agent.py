@@ -17,9 +17,12 @@ from headway_api.record import explained
 from headway_api.records import WeightsManifest, WeightsState
 from headway_api.sandbox_api import Problem
 from headway_rollout.weights.slots import SlotRefused
-from headway_rollout.wire import body, known
+from headway_wire.contents import TooLarge, TooSlow, body
+from headway_wire.listening import known
 
 RETRY_SECONDS: Final = 5
+BODY_SECONDS: Final = 30.0
+"""Longest that a manifest may take to come."""
 SHOWN_CHARACTERS: Final = 500
 """Most characters of what is wrong with a manifest that an answer says."""
 OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})
@@ -56,11 +59,13 @@ def application(server: Server, token: str) -> web.Application:
 
     async def put_weights(request: web.Request) -> web.Response:
         try:
-            raw = await body(request, bounds.REPORT)
+            raw = await body(request, bounds.REPORT, BODY_SECONDS)
             found = await asyncio.to_thread(json_within, raw, bounds.REPORT)
             manifest = WeightsManifest.model_validate(found)
-        except TimeoutError:
-            return _problem(408, "BodyTooSlow", "the manifest did not come in time; send it at once")
+        except TooLarge as error:
+            return _problem(413, "BodyTooLarge", f"the manifest has {error}")
+        except TooSlow as error:
+            return _problem(408, "BodyTooSlow", f"{error}; send it at once")
         except ValidationError as error:
             return _problem(400, "InvalidManifest", f"this is no manifest: {explained(error)}")
         except (OutOfBounds, web.RequestPayloadError) as error:

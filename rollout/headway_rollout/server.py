@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import aiohttp
-from aiohttp import web
 
 from headway_api import names
 from headway_api.exits import JobError, not_final
@@ -34,7 +33,7 @@ from headway_rollout.weights.keeper import NOTHING, Keeper
 from headway_rollout.weights.learner import Learner
 from headway_rollout.weights.loaders import BaseLoader, FullLoader, Loader, LoraLoader
 from headway_rollout.weights.slots import Failed, SlotRefused, Slots
-from headway_rollout.wire import Listening, listen
+from headway_wire.listening import listening
 
 if TYPE_CHECKING:
     from headway_api.config import ServedModel
@@ -47,7 +46,6 @@ START_SECONDS: Final = 1800.0
 POLL_SECONDS: Final = 0.5
 REPORT_SECONDS: Final = 3.0
 """How long a server that failed still answers `GET /v1/weights` with the reason before it ends."""
-DRAIN_SECONDS: Final = 2.0
 
 
 @dataclass(frozen=True)
@@ -126,25 +124,21 @@ class RolloutServer:
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stopping.set)
         agent, shown = application(self, self._token), metrics_port.application(lambda: self._engine)
-        listening = [
-            await self._listen(agent, self._settings.weights_port),
-            await self._listen(shown, self._settings.metrics_port),
-        ]
-        try:
-            # The engine closes an idle connection after 5 s. A request that met the close would look like an
-            # engine that fails.
-            connector = aiohttp.TCPConnector(limit=0, force_close=True)
-            async with aiohttp.ClientSession(connector=connector) as http:
-                await self._until(stopping, self._serve(http))
-        finally:
-            if self._process is not None:
-                await self._process.stop()
-            for one in listening:
-                await one.close()
+        host = self._settings.address
+        async with (
+            listening(agent, self._settings.weights_port, host=host),
+            listening(shown, self._settings.metrics_port, host=host),
+        ):
+            try:
+                # The engine closes an idle connection after 5 s. A request that met the close would look like
+                # an engine that fails.
+                connector = aiohttp.TCPConnector(limit=0, force_close=True)
+                async with aiohttp.ClientSession(connector=connector) as http:
+                    await self._until(stopping, self._serve(http))
+            finally:
+                if self._process is not None:
+                    await self._process.stop()
         event(log, "stopped")
-
-    async def _listen(self, app: web.Application, port: int) -> Listening:
-        return await listen(app, self._settings.address, port, DRAIN_SECONDS)
 
     async def _until(self, stopping: asyncio.Event, work: Coroutine[None, None, None]) -> None:
         """Run `work`, which ends only by raising, until it does or SIGTERM comes."""

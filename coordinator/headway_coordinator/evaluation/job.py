@@ -38,8 +38,8 @@ from headway_coordinator.metrics.prometheus import Sample
 from headway_coordinator.preflight.evaluation import EvalRunner
 from headway_coordinator.process import Process
 from headway_coordinator.sandboxes import pool_of
-from headway_coordinator.serving import listen
 from headway_coordinator.view import bill
+from headway_wire.listening import listening
 
 COMPARE_SECONDS: Final = 3.0
 """At least so long between two looks at what the tries amount to."""
@@ -177,7 +177,8 @@ class EvalCoordinator(Process):
         )
         self._background(stack, self._watch.run())
         if self.spec.opens_gateway:
-            await listen(stack, self._server.app(), self._gateway_port, leave_with_client=True)
+            agents = listening(self._server.app(), self._gateway_port, leave_with_client=True)
+            await stack.enter_async_context(agents)
         await self._measure(stack, evaluation, [*units.all()])
 
     async def _measure(self, stack: AsyncExitStack, evaluation: Evaluation, units: Sequence[Unit]) -> None:

@@ -18,7 +18,7 @@ from headway_api.records import DirectSource
 from headway_api.weights_direct import DirectHeader, DirectJoin, DirectPlace, header_path, join_path
 from headway_rollout.engine import Engine, NotJoined
 from headway_rollout.weights.checks import TensorHeader, Unusable, check_full
-from headway_rollout.wire import content, start
+from headway_wire.contents import content, start
 
 HEADER_FILE: Final = "header.json"
 """In the folder of a version that the engine takes from the learner, in the place of its weights."""

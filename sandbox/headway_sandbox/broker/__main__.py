@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import aiohttp
-from aiohttp import web
 from pydantic import ValidationError
 
 from headway_api import config as job_config
@@ -22,6 +21,7 @@ from headway_sandbox.broker.leases import Leases
 from headway_sandbox.broker.metrics import Metrics
 from headway_sandbox.broker.service import Service
 from headway_sandbox.broker.warm import WarmPool
+from headway_wire.listening import listening
 
 TEMPLATE_FILE = "sandbox-template.json"
 STARTING_AT_ONCE = 16
@@ -65,16 +65,13 @@ async def serve(kind: pods.Kind, platform: pods.Platform, token: str) -> None:
         warm = WarmPool(Pods.in_cluster(http, config.namespace), http, kind, platform, limits(kind), metrics)
         leases = Leases(warm, http, token, metrics)
         app = Service(warm, leases, metrics, token).app()
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
-        await runner.setup()
-        await web.TCPSite(runner, port=names.PORT_BROKER).start()
-        logs.event(_log, "serving", job=config.name, suite=kind.suite, limits=str(limits(kind)))
-        work = [asyncio.create_task(warm.run()), asyncio.create_task(leases.run())]
-        waiting = asyncio.create_task(stop.wait())
-        done, _ = await asyncio.wait([*work, waiting], return_when=asyncio.FIRST_COMPLETED)
-        for task in (*work, waiting):
-            task.cancel()
-        await runner.cleanup()
+        async with listening(app, names.PORT_BROKER, drain=SHUTDOWN_SECONDS):
+            logs.event(_log, "serving", job=config.name, suite=kind.suite, limits=str(limits(kind)))
+            work = [asyncio.create_task(warm.run()), asyncio.create_task(leases.run())]
+            waiting = asyncio.create_task(stop.wait())
+            done, _ = await asyncio.wait([*work, waiting], return_when=asyncio.FIRST_COMPLETED)
+            for task in (*work, waiting):
+                task.cancel()
         for task in done - {waiting}:
             task.result()
 
