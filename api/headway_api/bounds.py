@@ -118,6 +118,23 @@ def json_within(
     return found
 
 
+def containers_within(raw: bytes, most: int) -> bytes:
+    """`raw`, JSON that a reader parses by itself, if it has at most `most` lists and objects.
+
+    For large values, since nothing is copied. What is not JSON is counted as it comes.
+
+    Raises:
+        OutOfBounds: it has more.
+    """
+    count = raw.count(b"[") + raw.count(b"{")
+    if count > most:
+        for text in _STRINGS.finditer(raw):
+            count -= raw.count(b"[", *text.span()) + raw.count(b"{", *text.span())
+    if count > most:
+        raise OutOfBounds(f"more than {most} lists and objects")
+    return raw
+
+
 def json_members(raw: bytes, most: int) -> dict[str, bytes]:
     """Name and text of each member of one JSON object. No member's value is parsed, however deep it is.
 

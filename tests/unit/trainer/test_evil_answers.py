@@ -9,6 +9,7 @@ import asyncio
 import gzip
 import json
 import os
+from collections.abc import Iterator
 
 import learner_rig as rig
 import pytest
@@ -24,9 +25,6 @@ pytestmark = pytest.mark.hostile
 SEED = int(os.environ.get("HOSTILE_SEED", "1"))
 CASES = int(os.environ.get("HOSTILE_CASES", "40"))
 HANGS = 30.0
-TRUSTED = ("a slow head", "early hints for ever", "wide")
-"""What the learner takes of the one server that it trusts: a head has no deadline of its own, and a batch
-may have as many values as fit in its bytes."""
 
 
 @pytest.fixture(autouse=True)
@@ -34,6 +32,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("FIRST_PAUSE", 0.01), ("LONGEST_PAUSE", 0.02), ("SILENCE", 0.5), ("WHOLE", 0.5)):
         monkeypatch.setattr(client, name, value)
     monkeypatch.setattr(client, "MOST_PACKED", 8 * MIB)
+    monkeypatch.setattr(client, "CONTAINERS", 1_000_000)
 
 
 async def polled(server: Server, evil: Evil) -> None:
@@ -51,8 +50,28 @@ async def polled(server: Server, evil: Evil) -> None:
     assert len(said) < 8000, evil.name
 
 
+def patient() -> list[Evil]:
+    """What waits where a learner may: a head that goes on, and a refusal that does."""
+
+    def asked_to_go_on() -> Iterator[bytes | float]:
+        while True:
+            yield b"HTTP/1.1 100 Continue\r\n\r\n" * 10
+            yield 0.01
+
+    def refusing() -> Iterator[bytes | float]:
+        yield b"HTTP/1.1 409 Conflict\r\nContent-Length: 1000000\r\n\r\n"
+        while True:
+            yield b"a"
+            yield 0.05
+
+    return [
+        Evil("asked to go on for ever", asked_to_go_on, slow=True),
+        Evil("a refusal that drips", refusing, slow=True),
+    ]
+
+
 async def test_an_evil_answer_is_a_typed_fault_and_costs_little() -> None:
-    evils = [evil for evil in everywhere() if evil.name not in TRUSTED]
+    evils = [*everywhere(), *patient()]
     good = json.loads(rig.batch(1).model_dump_json())
     async with evil_server() as server:
         await polled(server, whole("first", b"{}"))
