@@ -47,7 +47,7 @@ ANSWER_VALUES: Final = 100_000
 REPORT: Final = 8 * MIB
 """Bytes of a learner's report, or of a manifest of weights."""
 METRICS: Final = 1_000
-"""Named numbers of one episode."""
+"""Named numbers of one episode, or of one step."""
 NAME: Final = 200
 """Characters of a name that somebody else chose."""
 PART: Final = 255
@@ -271,6 +271,26 @@ def within(number: float, most: float) -> bool:
         return abs(number) <= most
     except OverflowError:
         return False
+
+
+def clipped(number: float, most: float) -> float:
+    """The nearest number that is at most `most` from 0; what is no finite number stays what it is."""
+    if within(number, most) or number != number or number in (math.inf, -math.inf):
+        return number
+    return most if number > 0 else -most
+
+
+def named_numbers(value: object) -> object:
+    """`value`, if it has as many numbers, with as long names, as a reader of them takes.
+
+    Raises:
+        OutOfBounds: it has more than `METRICS`, or a name of more than `NAME` characters.
+    """
+    if not few(value, METRICS):
+        raise OutOfBounds(f"more than {METRICS} numbers")
+    if isinstance(value, dict) and any(len(str(name)) > NAME for name in value):
+        raise OutOfBounds(f"a name has more than {NAME} characters")
+    return value
 
 
 def shortened(text: str, most: int) -> str:

@@ -43,15 +43,7 @@ TURN_REWARDS_TOLERANCE: Final = 1e-6
 """Distance that the sum of rewards of turns may have to the reward."""
 
 
-def _few(metrics: object) -> object:
-    if not bounds.few(metrics, bounds.METRICS):
-        raise ValueError(f"more than {bounds.METRICS} numbers")
-    if isinstance(metrics, dict) and any(len(str(name)) > bounds.NAME for name in metrics):
-        raise ValueError(f"a name has more than {bounds.NAME} characters")
-    return metrics
-
-
-Metrics = Annotated[dict[str, float], BeforeValidator(_few)]
+Metrics = Annotated[dict[str, float], BeforeValidator(bounds.named_numbers)]
 """Numbers by name, counted before any of them is looked at."""
 Messages = Annotated[list[dict[str, Any]], Field(max_length=bounds.MESSAGES, fail_fast=True)]
 Tools = Annotated[list[dict[str, Any]], Field(max_length=bounds.TOOLS, fail_fast=True)]
