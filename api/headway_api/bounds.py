@@ -58,6 +58,16 @@ ROWS: Final = 5_000_000
 """Rows of one dataset."""
 DATASET: Final = 1024 * MIB
 """Bytes of one dataset, as its file and as the rows in it."""
+OBJECT: Final = 256 * MIB
+"""Bytes of one object of the store that is read whole."""
+UNPACKED: Final = 1024 * MIB
+"""Bytes of one, decompressed."""
+CONTAINERS: Final = 2_000_000
+"""Lists and objects of one, of which a turn has some ten."""
+KEYS: Final = 5_000_000
+"""Objects of one listing."""
+LISTING: Final = 1024 * MIB
+"""Characters of their names."""
 WAIT_SECONDS: Final = 60.0
 """Longest pause that another process may ask for."""
 

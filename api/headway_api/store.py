@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from http import HTTPStatus
 from itertools import groupby
 from operator import itemgetter
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 from urllib.parse import urlsplit
 
+from headway_api import bounds
 from headway_api.bounds import is_below, shortened
 from headway_api.exits import JobError
 from headway_api.records import FileDigest
@@ -66,7 +68,8 @@ class Store(Protocol):
     """What a process may do with the artifact store."""
 
     def get(self, uri: str) -> bytes:
-        """Content of an object; `NotFound` where there is none, `Denied` where it may not be read."""
+        """Content of an object; `NotFound` where there is none, `Denied` where it may not be read. A
+        JobError, `RecordUnreadable`, where it has more than `bounds.OBJECT` bytes."""
 
     def get_start(self, uri: str, size: int) -> bytes:
         """The first `size` bytes of an object, or all where it has fewer; raises as `get` does."""
@@ -78,7 +81,8 @@ class Store(Protocol):
         """Write an object unless one is there; says whether it was written."""
 
     def list(self, prefix_uri: str) -> list[str]:
-        """URIs of all objects under a folder, in key order."""
+        """URIs of all objects under a folder, in key order. A JobError, `RecordUnreadable`, where there are
+        more than any job makes."""
 
     def delete(self, uris: Iterable[str]) -> None:
         """Remove objects; those already gone are no error."""
@@ -94,13 +98,13 @@ class FileStore:
     """`file:///folder/...`: one machine, tests and `headway` commands without a cluster."""
 
     def _path(self, uri: str) -> Path:
-        return Path(urlsplit(uri).path)
+        # Not as a URL: a name may have any character, such as ? and #.
+        return Path(uri.removeprefix("file://"))
 
     def get(self, uri: str) -> bytes:
-        try:
-            return self._path(uri).read_bytes()
-        except FileNotFoundError:
-            raise NotFound(uri) from None
+        data = self.get_start(uri, bounds.OBJECT + 1)
+        _small(uri, len(data))
+        return data
 
     def get_start(self, uri: str, size: int) -> bytes:
         try:
@@ -131,18 +135,25 @@ class FileStore:
 
     def list(self, prefix_uri: str) -> list[str]:
         folder = self._path(prefix_uri)
-        files = sorted(p for p in folder.rglob("*") if p.is_file() and not p.name.startswith("."))
-        return [f"file://{p}" for p in files]
+        found = (p for p in folder.rglob("*") if p.is_file() and not p.name.startswith("."))
+        return sorted(_few(prefix_uri, (f"file://{p}" for p in found)))
 
     def delete(self, uris: Iterable[str]) -> None:
         for uri in uris:
             self._path(uri).unlink(missing_ok=True)
 
     def download(self, uri: str, path: Path) -> None:
-        path.write_bytes(self.get(uri))
+        try:
+            shutil.copyfile(self._path(uri), path)
+        except FileNotFoundError:
+            raise NotFound(uri) from None
 
     def upload(self, path: Path, uri: str) -> None:
-        self.put(uri, path.read_bytes())
+        target = self._path(uri)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = target.with_name(f".{target.name}.{os.getpid()}")
+        shutil.copyfile(path, partial)
+        partial.replace(target)
 
 
 class S3Store:
@@ -153,13 +164,17 @@ class S3Store:
 
     @staticmethod
     def _split(uri: str) -> tuple[str, str]:
-        parts = urlsplit(uri)
-        return parts.netloc, parts.path.lstrip("/")
+        # Not as a URL: a key may have any character, such as ? and #.
+        bucket, _, key = uri.removeprefix("s3://").partition("/")
+        return bucket, key.lstrip("/")
 
     def get(self, uri: str) -> bytes:
         bucket, key = self._split(uri)
         with _translated(uri):
-            return cast(bytes, self._s3.get_object(Bucket=bucket, Key=key)["Body"].read())
+            answer = self._s3.get_object(Bucket=bucket, Key=key)
+            with closing(answer["Body"]) as body:
+                _small(uri, answer["ContentLength"])
+                return cast(bytes, body.read())
 
     def get_start(self, uri: str, size: int) -> bytes:
         bucket, key = self._split(uri)
@@ -198,7 +213,8 @@ class S3Store:
         bucket, prefix = self._split(prefix_uri.rstrip("/") + "/")
         with _translated(prefix_uri):
             pages = self._s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
-            return [f"s3://{bucket}/{item['Key']}" for page in pages for item in page.get("Contents", [])]
+            keys = (item["Key"] for page in pages for item in page.get("Contents", []))
+            return _few(prefix_uri, (f"s3://{bucket}/{key}" for key in keys))
 
     def delete(self, uris: Iterable[str]) -> None:
         for bucket, places in groupby(map(self._split, uris), itemgetter(0)):
@@ -229,6 +245,33 @@ class S3Store:
         bucket, key = self._split(uri)
         with _translated(uri):
             self._s3.upload_file(str(path), bucket, key)
+
+
+def unreadable(uri: str, why: str) -> JobError:
+    """What to tell of an object, or a folder, that is not what the job wrote."""
+    return JobError(
+        "RecordUnreadable",
+        f"{shortened(uri, 1200)} cannot be read: {shortened(why, 500)}; bring back what the job wrote there, "
+        "and let nothing but its pods write below spec.output.uri",
+        field="spec.output.uri",
+    )
+
+
+def _small(uri: str, size: int) -> None:
+    if size > bounds.OBJECT:
+        raise unreadable(uri, f"it has more than {bounds.OBJECT} bytes")
+
+
+def _few(folder: str, uris: Iterable[str]) -> list[str]:
+    """A listing, as far as any job's folder goes."""
+    found: list[str] = []
+    characters = 0
+    for uri in uris:
+        characters += len(uri)
+        if len(found) >= bounds.KEYS or characters > bounds.LISTING:
+            raise unreadable(folder, f"it holds more than {len(found)} objects")
+        found.append(uri)
+    return found
 
 
 @contextmanager

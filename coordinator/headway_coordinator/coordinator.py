@@ -25,6 +25,7 @@ from headway_api.config import JobConfig
 from headway_api.model_names import VALIDATION
 from headway_api.records import BatchFigures, PolicyVersion, Purpose, WeightsManifest
 from headway_api.store import NotFound, Store
+from headway_api.stored import read
 from headway_api.weights_format import EXPORT_FILE
 from headway_coordinator import conditions, view
 from headway_coordinator import status as status_writer
@@ -268,10 +269,9 @@ class Coordinator(Process):
     def _is_exported(self, weights: WeightsManifest) -> bool:
         # Any other file there may be one of a learner that was undone, or the first of many.
         try:
-            found = self._store.get(f"{weights.uri}/{EXPORT_FILE}")
+            return read(self._store, f"{weights.uri}/{EXPORT_FILE}", PolicyVersion) == weights.version
         except NotFound:
             return False
-        return PolicyVersion.model_validate_json(found) == weights.version
 
     def status(self) -> st.RLTrainingJobStatus:
         """Everything this process owns of `.status`."""

@@ -8,11 +8,8 @@ The coordinator may be away (restarting, rescheduled) for `PATIENCE`; until then
 
 from __future__ import annotations
 
-import gzip
 import http.client
-import io
 import time
-import zlib
 from collections.abc import Callable
 from typing import Final
 
@@ -22,6 +19,7 @@ from headway_api import bounds
 from headway_api.bounds import OutOfBounds, containers_within, shortened
 from headway_api.exits import JobError
 from headway_api.names import STARTING
+from headway_api.packed import MAGIC, unpacked
 from headway_api.record import explained
 from headway_api.records import Batch, Finished, StepReport
 from headway_api.sandbox_api import Problem
@@ -40,16 +38,12 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
 MOST_PACKED: Final = 1024 * bounds.MIB
 """Bytes of one answer, as it comes."""
 MOST_PLAIN: Final = 4 * MOST_PACKED
-FREE_PLAIN: Final = 16 * bounds.MIB
-RATIO: Final = 100
-"""Bytes of a batch for each that comes, beyond `FREE_PLAIN`: tokens compress ten times, a bomb a thousand."""
 WHOLE: Final = 600.0
 """Seconds that one answer may take from its first byte to its last."""
 CONTAINERS: Final = 10_000_000
 """Lists and objects of one batch, each of some hundred bytes in memory. A turn has ten."""
 SHOWN: Final = 500
 """Characters of an answer in an error."""
-GZIP_MAGIC: Final = b"\x1f\x8b"
 AGAIN: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
@@ -111,7 +105,7 @@ class Coordinator:
         record = Finished if answer.status == http.client.GONE else Batch
         try:
             return record.model_validate_json(_plain(answer.body))
-        except (ValidationError, OutOfBounds, OSError, EOFError, zlib.error) as error:
+        except (ValidationError, OutOfBounds) as error:
             said = explained(error) if isinstance(error, ValidationError) else shortened(str(error), SHOWN)
             raise JobError("ContractMismatch", f"the coordinator's answer cannot be read: {said}") from error
 
@@ -172,11 +166,6 @@ def _plain(body: bytes) -> bytes:
         OutOfBounds: it would be far larger than any batch that compresses to so little, or have more lists
             and objects than any.
     """
-    if not body.startswith(GZIP_MAGIC):
+    if not body.startswith(MAGIC):
         return containers_within(body, CONTAINERS)
-    most = min(MOST_PLAIN, FREE_PLAIN + RATIO * len(body))
-    with gzip.GzipFile(fileobj=io.BytesIO(body)) as packed:
-        plain = packed.read(most + 1)
-    if len(plain) > most:
-        raise OutOfBounds(f"more than {most} bytes, decompressed from {len(body)}")
-    return containers_within(plain, CONTAINERS)
+    return containers_within(unpacked(body, MOST_PLAIN), CONTAINERS)
