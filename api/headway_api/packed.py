@@ -9,7 +9,7 @@ from headway_api import bounds
 from headway_api.bounds import OutOfBounds
 
 MAGIC: Final = b"\x1f\x8b"
-FREE: Final = 16 * bounds.MIB
+FREE: Final = 8 * bounds.MIB
 RATIO: Final = 100
 """Bytes for each that came, beyond `FREE`: tokens and text compress ten times, a bomb a thousand."""
 _GZIP: Final = 31

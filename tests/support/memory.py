@@ -6,6 +6,7 @@ import ctypes
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 _SELF = Path("/proc/self")
@@ -42,5 +43,13 @@ def kept(most: int) -> Iterator[None]:
 
 def _give_back() -> None:
     """Return free memory to the kernel: malloc keeps some for each thread, and it would count as used."""
+    _set_aside()
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
+
+
+@cache
+def _set_aside() -> None:
+    """What the imports have made stays: looked through at each collection, it would take most of the time."""
+    gc.collect()
+    gc.freeze()
