@@ -79,7 +79,7 @@ async def _rests(request: web.Request, handler: Handler) -> web.StreamResponse:
 
 
 def known(request: web.Request) -> None:
-    """The request has the job's token: its connection makes no room for others until it is answered."""
+    """The request has the key: its connection makes no room for others until it is answered."""
     held = request.config_dict.get(HELD)
     if held is not None:
         held.hold(request.transport)

@@ -86,12 +86,12 @@ class _Answer:
 class Coordinator:
     """Client of the coordinator's learner API; blocking, used by rank 0 only."""
 
-    def __init__(self, url: str, token: str, *, patience: float = PATIENCE) -> None:
+    def __init__(self, url: str, key: str, *, patience: float = PATIENCE) -> None:
         self._url = url.rstrip("/")
-        self._token = token
+        self._key = key
         self._patience = patience
         # The coordinator is in the same namespace: a proxy from the environment is never on the way.
-        # A redirect would carry the token to another host.
+        # A redirect would carry the key to another host.
         self._open = urllib.request.build_opener(urllib.request.ProxyHandler({}), _StayHere()).open
         self._silent_since: float | None = None
         self._pause = FIRST_PAUSE
@@ -138,7 +138,7 @@ class Coordinator:
 
     def _exchange(self, method: str, path: str, body: bytes | None = None, *, wait: float = 0.0) -> _Answer:
         request = urllib.request.Request(self._url + path, data=body, method=method)
-        request.add_header("Authorization", f"Bearer {self._token}")
+        request.add_header("Authorization", f"Bearer {self._key}")
         request.add_header("Accept-Encoding", "gzip")
         if body is not None:
             request.add_header("Content-Type", "application/json")
