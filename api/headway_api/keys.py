@@ -1,7 +1,7 @@
 """The keys of a job's processes: which role holds which, and no role more than it needs.
 
-A key that is named after two roles is sent by the first as `Authorization: Bearer`; the second checks it. Each
-other key is one role's own. The operator makes every key at random, in a Secret that no pod mounts whole
+A key that is named after two roles is sent by the first as `Authorization: Bearer`; the second checks it.
+Each other key is one role's own. The operator makes every key at random, in a Secret that no pod mounts whole
 (docs/adr/0032). Sandboxes hold none.
 """
 

@@ -28,8 +28,8 @@ from headway_coordinator.learner_api import LearnerApi, Probes
 from headway_rollout import agent, metrics_port, wire
 from headway_rollout.weights.keeper import NOTHING
 
-TOKEN = "the-job's"
-BEARER = {"Authorization": f"Bearer {TOKEN}"}
+KEY = "the-job's"
+BEARER = {"Authorization": f"Bearer {KEY}"}
 
 
 class Weights:
@@ -87,9 +87,9 @@ async def gateway() -> AsyncIterator[Served]:
 
 SERVERS: dict[str, Callable[[], Any]] = {
     "gateway": gateway,
-    "learner": lambda: coordinators(LearnerApi(TOKEN, lambda: b"").app(), **BEARER),
+    "learner": lambda: coordinators(LearnerApi(KEY, lambda: b"").app(), **BEARER),
     "probes": lambda: coordinators(Probes(lambda: b"").app()),
-    "weights": lambda: rollouts(agent.application(Weights(), TOKEN), **BEARER),
+    "weights": lambda: rollouts(agent.application(Weights(), KEY), **BEARER),
     "scrape": lambda: rollouts(metrics_port.application(lambda: None)),
 }
 TAKES: dict[str, dict[str, int]] = {

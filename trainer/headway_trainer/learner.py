@@ -61,8 +61,8 @@ class Learner:
         ranks: Ranks,
         sender: Sender | None,
     ) -> None:
-        """`key` signs records of checkpoints; `base` holds the base model's files; `cache` is scratch that the
-        ranks of a node share."""
+        """`key` signs records of checkpoints; `base` holds the base model's files; `cache` is scratch that
+        the ranks of a node share."""
         spec = config.spec
         self._spec = spec
         self._store = store

@@ -14,6 +14,7 @@ from typing import Any
 import learner_rig as rig
 import pytest
 from aiohttp import web
+from role_keys import TO_COORDINATOR
 from safetensors.torch import load_file
 
 from headway_api.config import JobConfig
@@ -329,4 +330,4 @@ async def test_a_model_that_does_not_load_is_named(tmp_path: Path, processes: in
 
 
 async def test_requests_carry_the_jobs_token(calm: Calm) -> None:
-    assert (await calm.job()).authorizations == {f"Bearer {rig.TOKEN}"}
+    assert (await calm.job()).authorizations == {f"Bearer {TO_COORDINATOR}"}
