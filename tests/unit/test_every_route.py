@@ -9,8 +9,7 @@ import asyncio
 import gzip
 import json
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
@@ -18,60 +17,17 @@ import pytest
 from aiohttp import web
 from memory import flat
 from open_rollout import a_rollout
+from role_servers import Served, Weights, coordinators, rollouts
 
 from headway_api import bounds
 from headway_api.bounds import KIB, MIB
-from headway_api.records import WeightsManifest, WeightsState
 from headway_coordinator import serving
 from headway_coordinator.gateway.server import GatewayServer
 from headway_coordinator.learner_api import LearnerApi, Probes
 from headway_rollout import agent, metrics_port, wire
-from headway_rollout.weights.keeper import NOTHING
 
 KEY = "the-job's"
 BEARER = {"Authorization": f"Bearer {KEY}"}
-
-
-class Weights:
-    """A weight agent's server that has nothing."""
-
-    def state(self, slot: str) -> WeightsState:
-        return NOTHING
-
-    async def take(self, slot: str, manifest: WeightsManifest) -> WeightsState | None:
-        raise AssertionError(manifest)
-
-    def release(self, slot: str) -> None:
-        return None
-
-    def alive(self) -> bool:
-        return True
-
-    async def ready(self) -> bool:
-        return True
-
-
-@dataclass(frozen=True)
-class Served:
-    url: str
-    headers: dict[str, str]
-    app: web.Application
-
-
-@asynccontextmanager
-async def coordinators(app: web.Application, path: str = "", **headers: str) -> AsyncIterator[Served]:
-    async with AsyncExitStack() as stack:
-        served = await serving.listen(stack, app, 0, host="127.0.0.1", leave_with_client=True)
-        yield Served(f"http://127.0.0.1:{served.sockets[0].getsockname()[1]}{path}", headers, app)
-
-
-@asynccontextmanager
-async def rollouts(app: web.Application, **headers: str) -> AsyncIterator[Served]:
-    served = await wire.listen(app, "127.0.0.1", 0, 0.1)
-    try:
-        yield Served(f"http://127.0.0.1:{served.server.sockets[0].getsockname()[1]}", headers, app)
-    finally:
-        await served.close()
 
 
 @asynccontextmanager

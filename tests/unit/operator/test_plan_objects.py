@@ -187,7 +187,7 @@ def test_the_file_the_pods_read_is_the_job() -> None:
     assert config.spec.rollout.replicas == 3
 
 
-def test_the_token_is_no_part_of_the_plan() -> None:
+def test_the_keys_are_no_part_of_the_plan() -> None:
     (secret,) = [item for item in everything() if item.ref[0] == "Secret"]
     assert secret.mode == Mode.SECRET
     assert not secret.body.keys() & {"data", "stringData"}

@@ -284,6 +284,16 @@ def test_the_broker_serves_an_evaluation_too(tmp_path: Path) -> None:
     assert pod["spec"]["serviceAccountName"] == "refunds-eval-sandbox"
 
 
+@pytest.mark.parametrize("runs_code", [False, True])
+def test_a_sandbox_holds_no_key_of_its_job(runs_code: bool) -> None:
+    spec = pods.manifest(job(runsCode=runs_code), PLATFORM, "refunds-sandbox-1")["spec"]
+    assert not [volume for volume in spec["volumes"] if volume.keys() & {"secret", "projected"}]
+    assert names.KEYS_DIR not in json.dumps(spec)
+    for container in spec["containers"]:
+        assert "envFrom" not in container
+        assert not [entry for entry in container["env"] if "secretKeyRef" in entry.get("valueFrom", {})]
+
+
 SUITE = {
     "name": "sums",
     "image": "registry/suite:1",

@@ -13,10 +13,11 @@ from typing import Any, cast
 import learner_rig as rig
 import pytest
 import torch
-from role_keys import CHECKPOINTS
+from role_keys import CHECKPOINTS, KEYS
 
 from headway_api.artifacts import Layout
 from headway_api.exits import RETRIABLE, JobError
+from headway_api.keys import Key
 from headway_api.spec.learner import CheckpointsSpec
 from headway_api.store import FileStore
 from headway_trainer.checkpoint.journal import Journal
@@ -59,9 +60,9 @@ class Pickled:
 class Process:
     """A learner as far as its checkpoints go."""
 
-    def __init__(self, layout: Layout, scratch: Path, token: str = CHECKPOINTS) -> None:
+    def __init__(self, layout: Layout, scratch: Path, key: str = CHECKPOINTS) -> None:
         self.store, self.engine = FileStore(), Pickled()
-        self.journal = Journal(self.store, layout, Signer.of(token, layout))
+        self.journal = Journal(self.store, layout, Signer.of(key, layout))
         self.keeper = Keeper(
             CheckpointsSpec(),
             cast(Engine, self.engine),
@@ -188,15 +189,28 @@ def test_a_part_of_another_checkpoint_is_none_of_this_one(layout: Layout, tmp_pa
         process.take(2)
 
 
-@pytest.mark.parametrize("other", ["token", "namespace", "name", "uid"])
+@pytest.mark.parametrize("other", [key for key in Key if key != Key.CHECKPOINTS])
+def test_a_checkpoint_signed_with_another_roles_key_is_refused(
+    other: Key, layout: Layout, tmp_path: Path
+) -> None:
+    """Whatever coordinator, rollout servers and brokers hold, it signs nothing that a learner resumes."""
+    forger = Process(layout, tmp_path / "first", KEYS[other])
+    forger.resume()
+    forger.take(1)
+    with pytest.raises(JobError, match="its signature is not this job's") as refused:
+        Process(layout, tmp_path / "again").resume()
+    assert refused.value.termination.reason == "CheckpointUnusable"
+
+
+@pytest.mark.parametrize("other", ["key", "namespace", "name", "uid"])
 def test_another_jobs_key_opens_nothing(layout: Layout, other: str) -> None:
-    given = {"token": CHECKPOINTS, "namespace": "rl", "name": "refunds", "uid": "uid"}
+    given = {"key": CHECKPOINTS, "namespace": "rl", "name": "refunds", "uid": "uid"}
     content = {"step": 3, "metrics": {"loss": 0.1 + 0.2}}
     signed = Signer.of(CHECKPOINTS, layout).signed(content)
     strange = given | {other: "other"}
-    token = strange.pop("token")
+    key = strange.pop("key")
     with pytest.raises(NotWhole, match="not this job's"):
-        Signer.of(token, Layout("file:///elsewhere", **strange)).opened("file:///r", signed)
+        Signer.of(key, Layout("file:///elsewhere", **strange)).opened("file:///r", signed)
     # Where the artifacts lie is no part of the key: a bucket may be copied.
     moved = Signer.of(CHECKPOINTS, Layout("file:///elsewhere", "rl", "refunds", "uid"))
     assert moved.opened("file:///r", signed) == content
