@@ -42,7 +42,7 @@ class Process:
     api_token: bool = False
     """Speaks to the Kubernetes API."""
     store: bool = False
-    """Uses the artifact store: gets the credentials of spec.output.secretRef."""
+    """Uses the artifact store: gets the credentials that spec.output names for its role."""
     shm: bool = False
     """Shares memory between processes."""
     resources: Resources | None = None
@@ -94,9 +94,8 @@ def _pod_spec(context: Context, process: Process) -> Json:
         ],
         "volumes": volumes,
     }
-    if process.store and context.spec.output.secret_ref:
-        secret = {"secretRef": {"name": context.spec.output.secret_ref.name}}
-        spec["containers"][0]["envFrom"] = [secret]
+    if process.store and (secret := context.spec.output.secret_of(process.role)):
+        spec["containers"][0]["envFrom"] = [{"secretRef": {"name": secret.name}}]
     if secrets := pull_secrets(context):
         spec["imagePullSecrets"] = secrets
     return spec

@@ -241,6 +241,22 @@ def test_credentials_of_the_store_reach_those_who_use_it_and_no_one_else() -> No
     assert given_to == {"coordinator", "learner", "rollout"}
 
 
+def test_a_role_with_a_secret_of_its_own_gets_that_one_alone() -> None:
+    """So that rollout servers, which only read, need no credentials that write."""
+    both = {"secretRef": {"name": "all"}, "roleSecretRefs": {"rollout": {"name": "read"}}}
+    own = {"roleSecretRefs": {"learner": {"name": "write"}}}
+    for output, expected in (
+        (both, {"coordinator": ["all"], "learner": ["all"], "rollout": ["read"], "broker": []}),
+        (own, {"coordinator": [], "learner": ["write"], "rollout": [], "broker": []}),
+    ):
+        pods = templates(everything(output={"uri": "s3://b/runs"} | output))
+        found = {
+            role: [source["secretRef"]["name"] for source in pod["spec"]["containers"][0].get("envFrom", [])]
+            for role, pod in pods.items()
+        }
+        assert found == expected
+
+
 @pytest.mark.parametrize("agent", [{"http": {"url": "http://agent"}}, SANDBOXED])
 def test_the_gateways_port_is_there_for_agents_of_ones_own(agent: Json) -> None:
     for asked, ports in ({}, {"http": 8100}), (agent, {"http": 8100, "gateway": 8110}):

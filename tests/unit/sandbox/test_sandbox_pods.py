@@ -287,11 +287,13 @@ def test_the_broker_serves_an_evaluation_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize("runs_code", [False, True])
 def test_a_sandbox_holds_no_key_of_its_job(runs_code: bool) -> None:
     spec = pods.manifest(job(runsCode=runs_code), PLATFORM, "refunds-sandbox-1")["spec"]
-    assert not [volume for volume in spec["volumes"] if volume.keys() & {"secret", "projected"}]
-    assert names.KEYS_DIR not in json.dumps(spec)
-    for container in spec["containers"]:
-        assert "envFrom" not in container
-        assert not [entry for entry in container["env"] if "secretKeyRef" in entry.get("valueFrom", {})]
+    sources = {key for volume in spec.get("volumes", []) for key in volume}
+    assert sources <= {"name", "emptyDir"}
+    assert [c["name"] for c in spec["containers"]] == ["sandbox", "runner"][: 1 + runs_code]
+    said = json.dumps(spec["containers"])
+    assert "secretKeyRef" not in said
+    assert "envFrom" not in said
+    assert names.KEYS_DIR not in said
 
 
 SUITE = {
