@@ -174,7 +174,7 @@ class RLEvalJobSpec(SpecModel):
             "!has(self.output.roleSecretRefs) || !has(self.output.roleSecretRefs.learner)",
             "spec.output.roleSecretRefs.learner is of training jobs: an evaluation has no learner; remove it",
             lambda self: self.output.role_secret_refs is None or self.output.role_secret_refs.learner is None,
-            "output.roleSecretRefs",
+            "output",
         ),
         Rule(
             "!has(self.gate) || " + _NAMED.format("self.gate.candidate"),
