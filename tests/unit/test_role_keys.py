@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from http.client import HTTPConnection
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
@@ -69,9 +72,9 @@ SERVERS: dict[Key, tuple[Callable[[], Any], int]] = {
 learner with nothing to hand out."""
 
 
-async def status(url: str, authorization: str | bytes | None) -> tuple[int, dict[str, Any]]:
-    raw: Any = {} if authorization is None else {"Authorization": authorization}
-    async with aiohttp.ClientSession() as http, http.get(url, headers=raw) as answer:
+async def status(url: str, authorization: str | None) -> tuple[int, dict[str, Any]]:
+    sent = {} if authorization is None else {"Authorization": authorization}
+    async with aiohttp.ClientSession() as http, http.get(url, headers=sent) as answer:
         return answer.status, await answer.json()
 
 
@@ -97,3 +100,19 @@ async def test_a_server_refuses_who_sends_no_key(wanted: Key, given: str | None)
     async with serve() as url:
         sent = None if given is None else given.format(key=KEYS[wanted])
         assert (await status(url, sent))[0] == 401
+
+
+@pytest.mark.parametrize("wanted", SERVERS)
+async def test_a_server_refuses_a_key_that_is_no_text(wanted: Key) -> None:
+    def answered(url: str) -> int:
+        where = urlsplit(url)
+        connection = HTTPConnection(str(where.hostname), where.port, timeout=30)
+        connection.putrequest("GET", f"{where.path}?{where.query}")
+        connection.putheader("Authorization", b"Bearer \xff\xfe")
+        connection.endheaders()
+        with connection.getresponse() as answer:
+            return answer.status
+
+    serve, _ = SERVERS[wanted]
+    async with serve() as url:
+        assert await asyncio.to_thread(answered, url) == 401
