@@ -1,6 +1,6 @@
 """Documents exchanged with the sandbox broker and with the server inside a sandbox pod.
 
-Broker (`/v1`, the job's token):
+Broker (`/v1`, `Key.COORDINATOR_TO_BROKER`):
     POST   /leases            LeaseRequest -> 201 Lease | 503 Problem (Retry-After: seconds) | 409 Problem
     DELETE /leases/{id}       204; the pod is destroyed in the background, whatever state it is in
     POST   /owners            OwnerClaim -> 204; leases of any other owner are released

@@ -304,7 +304,7 @@ def bucket_unavailable(uri: str, error: Exception) -> JobError:
     return JobError(
         "BucketUnavailable",
         f"bucket {bucket!r} cannot be used ({error}); create it, or correct the name, the endpointUrl or "
-        "the credentials in secretRef",
+        "the credentials in secretRef or roleSecretRefs",
         field="spec.output.uri",
         permanent=not may_pass(error),
     )

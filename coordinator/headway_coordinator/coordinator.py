@@ -22,6 +22,7 @@ from headway_api import logs, names, prices
 from headway_api import status as st
 from headway_api.conditions import Condition, ConditionType, find
 from headway_api.config import JobConfig
+from headway_api.keys import Key, Keys
 from headway_api.model_names import VALIDATION
 from headway_api.records import BatchFigures, PolicyVersion, Purpose, WeightsManifest
 from headway_api.store import NotFound, Store
@@ -74,7 +75,7 @@ class Coordinator(Process):
     def __init__(
         self,
         job: JobConfig,
-        token: str,
+        keys: Keys,
         store: Store,
         cache: Path,
         sink: status_writer.Sink,
@@ -95,7 +96,7 @@ class Coordinator(Process):
         super().__init__(
             job,
             job.spec.output,
-            token,
+            keys,
             store,
             cache,
             sink,
@@ -108,7 +109,7 @@ class Coordinator(Process):
         self._discover_validation = discover_validation or by_dns(job.validation_host)
         self._gateway_port = gateway_port
         self._where = at or where(job, os.environ.get(names.ENV_POD_IP, "127.0.0.1"), gateway_port)
-        self._api = LearnerApi(token, self._exporter.text)
+        self._api = LearnerApi(keys[Key.LEARNER_TO_COORDINATOR], self._exporter.text)
         self._replicas = job.spec.rollout.replicas
         self._order: str | None = None
         """What a person has ordered, as it was heard last."""
@@ -175,7 +176,8 @@ class Coordinator(Process):
     ) -> Training:
         spec, rollout = self.spec, self.spec.rollout
         on_load = partial(self._exporter.observe, "weights/sync_seconds")
-        fleet = self._fleet = Fleet(http, self._token, self._discover, on_load, self._synced)
+        key = self._keys[Key.COORDINATOR_TO_ROLLOUT]
+        fleet = self._fleet = Fleet(http, key, self._discover, on_load, self._synced)
         fleet.router.replicas = self._replicas
         room = Room(rollout.max_concurrency)
         rules = Rules(
@@ -196,12 +198,12 @@ class Coordinator(Process):
             return Episodes(rules, agent, broker, sampling.router).run
 
         if spec.has_validation_server:
-            own = Fleet(http, self._token, self._discover_validation, unannounced=NOT_VALIDATING)
+            own = Fleet(http, key, self._discover_validation, unannounced=NOT_VALIDATING)
             own_room = Room(spec.validation_episodes)
             self._places.append(Places(own_room.follower()))
             self._beside = Beside(own, played_on(own, self._places[-1]), own_room)
         elif self.job.validates_beside:
-            slot = Fleet(http, self._token, self._discover, slot=VALIDATION, unannounced=NOT_VALIDATING)
+            slot = Fleet(http, key, self._discover, slot=VALIDATION, unannounced=NOT_VALIDATING)
             slot.router.replicas = self._replicas
             self._beside = Beside(slot, played_on(slot))
         self._figures.tasks = ready.data.tasks.get("train")

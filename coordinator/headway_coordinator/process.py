@@ -24,6 +24,7 @@ from headway_api import status as st
 from headway_api.artifacts import Layout
 from headway_api.config import Identity
 from headway_api.exits import JobError, job_error, not_final
+from headway_api.keys import Key, Keys
 from headway_api.records import EpisodeRecord
 from headway_api.spec.lifecycle import OutputSpec
 from headway_api.store import Store
@@ -54,7 +55,7 @@ class Process(ABC):
         self,
         job: Identity,
         output: OutputSpec,
-        token: str,
+        keys: Keys,
         store: Store,
         cache: Path,
         sink: status_writer.Sink,
@@ -67,7 +68,7 @@ class Process(ABC):
         """`begun`: a predecessor got past the preflight, so what it could use was right, and may be again."""
         self.layout = Layout(output.uri, job.namespace, job.name, job.uid)
         self._identity = job
-        self._token = token
+        self._keys = keys
         self._store = store
         self._cache = cache
         self._begun = begun
@@ -133,7 +134,7 @@ class Process(ABC):
         own."""
         owner = f"{self._identity.name}-{incarnation}"
         on_tool = partial(self._exporter.observe, "sandbox/tool_call_seconds")
-        broker = Broker(http, url or self._broker_url, self._token, owner, on_tool)
+        broker = Broker(http, url or self._broker_url, self._keys[Key.COORDINATOR_TO_BROKER], owner, on_tool)
         # The model took minutes to load: to claim what a successor holds would end that one.
         await self._blocking(self._spool.refuse_superseded, incarnation)
         await broker.claim(CLAIM_SECONDS)

@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import Mapping
 
-from headway_api import config, logs, names
+from headway_api import config, keys, logs, names
 from headway_api.exits import JobError, leave
 from headway_rollout.server import RolloutServer, Settings
 
@@ -24,8 +24,8 @@ def main() -> None:
     logs.setup()
     settings = Settings.read(os.environ)
     settings.cache.mkdir(parents=True, exist_ok=True)
-    server = RolloutServer(served(os.environ), config.load_token(os.environ), settings)
     try:
+        server = RolloutServer(served(os.environ), keys.load(os.environ, names.ROLLOUT), settings)
         asyncio.run(server.run())
     except JobError as error:
         leave(error)

@@ -18,6 +18,7 @@ import aiohttp
 
 from headway_api import names
 from headway_api.exits import JobError, not_final
+from headway_api.keys import Key, Keys
 from headway_api.logs import event
 from headway_api.model_names import POLICY
 from headway_api.records import WeightsManifest, WeightsState
@@ -88,9 +89,9 @@ class RolloutServer:
     be verified (all retriable); a base model that vLLM cannot load ends it for good.
     """
 
-    def __init__(self, served: ServedModel, token: str, settings: Settings) -> None:
+    def __init__(self, served: ServedModel, keys: Keys, settings: Settings) -> None:
         self._served = served
-        self._token = token
+        self._keys = keys
         self._settings = settings
         self._engine: Engine | None = None
         self._process: EngineProcess | None = None
@@ -123,7 +124,8 @@ class RolloutServer:
         stopping = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-        agent, shown = application(self, self._token), metrics_port.application(lambda: self._engine)
+        agent = application(self, self._keys[Key.COORDINATOR_TO_ROLLOUT])
+        shown = metrics_port.application(lambda: self._engine)
         host = self._settings.address
         async with (
             listening(agent, self._settings.weights_port, host=host),
@@ -219,7 +221,8 @@ class RolloutServer:
             raise SlotRefused(f"all its weights are replaced at once, so it has the slot {POLICY} alone")
         workers, host = served.rollout.engine.tensor_parallel_size, self._settings.host()
         join = DirectJoin(workers=workers, accelerated=host.accelerator)
-        return FullLoader(engine, read_headers(folder), Learner(http, self._token, join))
+        learner = Learner(http, self._keys[Key.ROLLOUT_TO_LEARNER], join)
+        return FullLoader(engine, read_headers(folder), learner)
 
     async def _watch(self, engine: Engine, slots: Slots, process: EngineProcess) -> None:
         ended, hung = asyncio.create_task(process.ended()), asyncio.create_task(hang.found(engine))

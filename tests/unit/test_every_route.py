@@ -10,7 +10,6 @@ import gzip
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,53 +18,19 @@ import pytest
 from aiohttp import web
 from memory import flat
 from open_rollout import a_rollout
+from role_servers import Served, Weights, serving
 
 from headway_api import bounds
 from headway_api.bounds import KIB, MIB
-from headway_api.records import WeightsManifest, WeightsState
 from headway_coordinator.gateway import bodies
 from headway_coordinator.gateway.server import GatewayServer
 from headway_coordinator.learner_api import LearnerApi, Probes
 from headway_rollout import agent, metrics_port
-from headway_rollout.weights.keeper import NOTHING
 from headway_sandbox.broker import service
 from headway_wire import contents
-from headway_wire.listening import listening
 
-TOKEN = "the-job's"
-BEARER = {"Authorization": f"Bearer {TOKEN}"}
-
-
-class Weights:
-    """A weight agent's server that has nothing."""
-
-    def state(self, slot: str) -> WeightsState:
-        return NOTHING
-
-    async def take(self, slot: str, manifest: WeightsManifest) -> WeightsState | None:
-        raise AssertionError(manifest)
-
-    def release(self, slot: str) -> None:
-        return None
-
-    def alive(self) -> bool:
-        return True
-
-    async def ready(self) -> bool:
-        return True
-
-
-@dataclass(frozen=True)
-class Served:
-    url: str
-    headers: dict[str, str]
-    app: web.Application
-
-
-@asynccontextmanager
-async def serving(app: web.Application, **headers: str) -> AsyncIterator[Served]:
-    async with listening(app, 0, host="127.0.0.1", drain=0.1, leave_with_client=True) as server:
-        yield Served(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", headers, app)
+KEY = "the-job's"
+BEARER = {"Authorization": f"Bearer {KEY}"}
 
 
 @asynccontextmanager
@@ -82,14 +47,14 @@ async def gateway() -> AsyncIterator[Served]:
 def broker() -> web.Application:
     """The broker's routes, over no pool: no body here is one that it would be asked with."""
     nothing: Any = SimpleNamespace(claim=None, grant=None)
-    return service.Service(nothing, nothing, nothing, TOKEN).app()
+    return service.Service(nothing, nothing, nothing, KEY).app()
 
 
 SERVERS: dict[str, Callable[[], Any]] = {
     "gateway": gateway,
-    "learner": lambda: serving(LearnerApi(TOKEN, lambda: b"").app(), **BEARER),
+    "learner": lambda: serving(LearnerApi(KEY, lambda: b"").app(), **BEARER),
     "probes": lambda: serving(Probes(lambda: b"").app()),
-    "weights": lambda: serving(agent.application(Weights(), TOKEN), **BEARER),
+    "weights": lambda: serving(agent.application(Weights(), KEY), **BEARER),
     "scrape": lambda: serving(metrics_port.application(lambda: None)),
     "broker": lambda: serving(broker(), **BEARER),
 }

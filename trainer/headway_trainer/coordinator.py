@@ -62,9 +62,9 @@ class Unreachable(JobError):
 class Coordinator:
     """Client of the coordinator's learner API; blocking, used by rank 0 only."""
 
-    def __init__(self, url: str, token: str, *, patience: float = PATIENCE) -> None:
+    def __init__(self, url: str, key: str, *, patience: float = PATIENCE) -> None:
         self._url = url.rstrip("/")
-        self._token = token
+        self._key = key
         self._patience = patience
         self._silent_since: float | None = None
         self._pause = FIRST_PAUSE
@@ -110,7 +110,7 @@ class Coordinator:
             raise JobError("ContractMismatch", f"the coordinator's answer cannot be read: {said}") from error
 
     def _exchange(self, method: str, path: str, body: bytes | None = None, *, wait: float = 0.0) -> Answer:
-        headers = {"Authorization": f"Bearer {self._token}", "Accept-Encoding": "gzip"}
+        headers = {"Authorization": f"Bearer {self._key}", "Accept-Encoding": "gzip"}
         if body is not None:
             headers["Content-Type"] = "application/json"
         within = Within(head=wait + SILENCE, silence=SILENCE, whole=WHOLE, size=MOST_PACKED)

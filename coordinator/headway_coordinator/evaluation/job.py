@@ -22,6 +22,7 @@ from headway_api import logs, names, prices
 from headway_api import status as st
 from headway_api.conditions import merge
 from headway_api.config import EvalConfig
+from headway_api.keys import Key, Keys
 from headway_api.store import Store
 from headway_coordinator import stall
 from headway_coordinator import status as status_writer
@@ -54,7 +55,7 @@ class EvalCoordinator(Process):
     def __init__(
         self,
         job: EvalConfig,
-        token: str,
+        keys: Keys,
         store: Store,
         cache: Path,
         sink: status_writer.Sink,
@@ -77,7 +78,7 @@ class EvalCoordinator(Process):
         super().__init__(
             job,
             job.spec.output,
-            token,
+            keys,
             store,
             cache,
             sink,
@@ -156,7 +157,7 @@ class EvalCoordinator(Process):
             self.job,
             evaluation.state,
             http,
-            self._token,
+            self._keys[Key.COORDINATOR_TO_ROLLOUT],
             self._store,
             self._cache,
             broker,

@@ -36,7 +36,7 @@ class Learner:
     """Asks for weights on behalf of this server's engine."""
 
     http: aiohttp.ClientSession
-    token: str
+    key: str
     join: DirectJoin
     """What this engine is."""
 
@@ -68,9 +68,9 @@ class Learner:
         await asyncio.to_thread(_write, folder, header)
 
     async def _call(self, method: str, url: str, body: Any = None) -> Any:
-        headers = {"Authorization": f"Bearer {self.token}", "Accept-Encoding": "identity"}
+        headers = {"Authorization": f"Bearer {self.key}", "Accept-Encoding": "identity"}
         limit = aiohttp.ClientTimeout(total=ASK_SECONDS)
-        # A redirect would carry the token to another host.
+        # A redirect would carry the key to another host.
         options: dict[str, Any] = {"headers": headers, "timeout": limit, "allow_redirects": False}
         options["auto_decompress"] = False  # what is compressed was not asked for, and is no JSON
         try:

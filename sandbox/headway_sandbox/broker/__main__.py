@@ -13,8 +13,9 @@ import aiohttp
 from pydantic import ValidationError
 
 from headway_api import config as job_config
-from headway_api import logs, names
+from headway_api import keys, logs, names
 from headway_api.exits import JobError, leave
+from headway_api.keys import Key, Keys
 from headway_sandbox.broker import pods, pool
 from headway_sandbox.broker.kube import Pods
 from headway_sandbox.broker.leases import Leases
@@ -52,7 +53,7 @@ def load(environ: Mapping[str, str]) -> tuple[pods.Kind, pods.Platform]:
         raise JobError("ConfigUnreadable", f"{file.parent}: {error}") from error
 
 
-async def serve(kind: pods.Kind, platform: pods.Platform, token: str) -> None:
+async def serve(kind: pods.Kind, platform: pods.Platform, held: Keys) -> None:
     """Run until SIGTERM. Sandboxes stay: another broker, or the job's own deletion, takes care of them."""
     config = kind.config
     stop = asyncio.Event()
@@ -63,8 +64,8 @@ async def serve(kind: pods.Kind, platform: pods.Platform, token: str) -> None:
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector) as http:
         warm = WarmPool(Pods.in_cluster(http, config.namespace), http, kind, platform, limits(kind), metrics)
-        leases = Leases(warm, http, token, metrics)
-        app = Service(warm, leases, metrics, token).app()
+        leases = Leases(warm, http, held[Key.LEASES], metrics)
+        app = Service(warm, leases, metrics, held[Key.COORDINATOR_TO_BROKER]).app()
         async with listening(app, names.PORT_BROKER, drain=SHUTDOWN_SECONDS):
             logs.event(_log, "serving", job=config.name, suite=kind.suite, limits=str(limits(kind)))
             work = [asyncio.create_task(warm.run()), asyncio.create_task(leases.run())]
@@ -81,7 +82,7 @@ def main() -> None:
     logs.setup()
     try:
         kind, platform = load(os.environ)
-        asyncio.run(serve(kind, platform, job_config.load_token(os.environ)))
+        asyncio.run(serve(kind, platform, keys.load(os.environ, names.BROKER)))
     except JobError as error:
         leave(error)
 

@@ -13,6 +13,7 @@ from prometheus_client import generate_latest
 from pydantic import BaseModel, ValidationError
 
 from headway_api.bounds import KIB, OutOfBounds, json_within, shortened
+from headway_api.keys import Key
 from headway_api.record import explained
 from headway_api.sandbox_api import LeaseRequest, OwnerClaim, PoolState, Problem
 from headway_sandbox.broker.kube import WATCH_SECONDS
@@ -28,6 +29,7 @@ BODY_SECONDS = 10.0
 DEPTH = 4
 VALUES = 64
 ERROR_CHARACTERS = 500
+UNAUTHORIZED = f"send this job's key {Key.COORDINATOR_TO_BROKER} as Authorization: Bearer"
 SILENCE_SECONDS = WATCH_SECONDS + 120.0
 """An API server not heard of for so long (watches end sooner) means that this process is stuck."""
 
@@ -38,11 +40,11 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class Service:
     """Routes over a pool and its leases."""
 
-    def __init__(self, pool: WarmPool, leases: Leases, metrics: Metrics, token: str) -> None:
+    def __init__(self, pool: WarmPool, leases: Leases, metrics: Metrics, key: str) -> None:
         self._pool = pool
         self._leases = leases
         self._metrics = metrics
-        self._authorization = f"Bearer {token}".encode()
+        self._authorization = f"Bearer {key}".encode()
 
     def app(self) -> web.Application:
         """The aiohttp application."""
@@ -65,7 +67,7 @@ class Service:
         if request.path.startswith("/v1/"):
             given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
             if not hmac.compare_digest(given, self._authorization):
-                return answer(401, Problem(reason="Unauthorized", message="the token is not this job's"))
+                return answer(401, Problem(reason="Unauthorized", message=UNAUTHORIZED))
             known(request)
         try:
             return await handler(request)

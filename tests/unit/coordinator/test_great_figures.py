@@ -15,6 +15,7 @@ from faulty_servers import Scripted, broker, sandbox, serving, weights_slot
 from lease_service import free_port
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import ValidationError
+from role_keys import KEYS, TO_COORDINATOR
 from scripted_learner import ScriptedLearner
 from speaking_job import job, speaking_engine, until_ready
 
@@ -25,7 +26,6 @@ from headway_api.store import FileStore
 from headway_coordinator.coordinator import Coordinator
 from headway_coordinator.engines.router import Endpoint
 
-TOKEN = "secret"
 LEARNERS = [known.name for known in FAMILIES if known.name.startswith(("training/", "rollout/advantage/"))]
 
 
@@ -94,7 +94,7 @@ async def test_a_job_whose_every_figure_is_1e200_ends_well(tmp_path: Path) -> No
         store, port = FileStore(), free_port()
         coordinator = Coordinator(
             job(tmp_path, schedule={"maxSteps": 4, "maxEpochs": 10}),
-            TOKEN,
+            KEYS,
             store,
             tmp_path / "cache",
             statuses.append,
@@ -103,7 +103,7 @@ async def test_a_job_whose_every_figure_is_1e200_ends_well(tmp_path: Path) -> No
             port=port,
         )
         publish = publishing(store, coordinator.layout)
-        learner = Great(f"http://127.0.0.1:{port}", TOKEN, store, coordinator.layout, publish)
+        learner = Great(f"http://127.0.0.1:{port}", TO_COORDINATOR, store, coordinator.layout, publish)
         async with asyncio.timeout(100):
             running = asyncio.create_task(coordinator.run())
             await until_ready(running, port)

@@ -12,7 +12,8 @@ from typing import Any
 import aiohttp
 import pods_api
 import pytest
-from sandbox_broker import SMALL, TOKEN, job_config
+from role_keys import KEYS, TO_BROKER
+from sandbox_broker import SMALL, job_config
 
 from headway_api import names
 from headway_sandbox.broker import __main__ as process
@@ -38,7 +39,7 @@ async def broker(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[int]:
         monkeypatch.setattr(Pods, "in_cluster", here)
         monkeypatch.setattr(names, "PORT_BROKER", port)
         kind = pods.Kind(job_config("team", "image", "u-1", sandbox={"warmPool": {"min": 0, "max": 1}}))
-        running = asyncio.create_task(process.serve(kind, pods.Platform({}, SMALL, []), TOKEN))
+        running = asyncio.create_task(process.serve(kind, pods.Platform({}, SMALL, []), KEYS))
         try:
             await opened(port, running)
             yield port
@@ -88,7 +89,7 @@ async def test_half_requests_make_room_for_others(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(listening, "raise_descriptors", lambda: 64)
     async with broker(monkeypatch) as port:
         strangers = [await half(port) for _ in range(40)]
-        headers = {"Authorization": f"Bearer {TOKEN}"}
+        headers = {"Authorization": f"Bearer {TO_BROKER}"}
         async with (
             asyncio.timeout(20),
             aiohttp.ClientSession() as http,

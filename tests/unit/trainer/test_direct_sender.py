@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from direct_taker import Taker
+from role_keys import TO_LEARNER
 from senders import sending
 from torch import Tensor
 
@@ -17,7 +18,6 @@ from headway_api.records import DirectSource
 from headway_api.weights_direct import header_path, join_path
 from headway_trainer.publish.sender import Sender, describe
 
-TOKEN = "a-token"
 SHORT = 8.0
 """Seconds that an impatient learner waits for a server."""
 
@@ -42,18 +42,18 @@ def same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> bool:
 
 @pytest.fixture
 def sender() -> Iterator[Sender]:
-    with sending(TOKEN, patience=20) as made:
+    with sending(TO_LEARNER, patience=20) as made:
         yield made
 
 
 @pytest.fixture
 def impatient() -> Iterator[Sender]:
-    with sending(TOKEN, patience=SHORT) as made:
+    with sending(TO_LEARNER, patience=SHORT) as made:
         yield made
 
 
 def taker(sender: Sender, header: str, workers: int = 1) -> Taker:
-    return Taker(DirectSource(host="127.0.0.1", port=sender.port, header=header), TOKEN, workers)
+    return Taker(DirectSource(host="127.0.0.1", port=sender.port, header=header), TO_LEARNER, workers)
 
 
 @pytest.fixture
@@ -146,7 +146,7 @@ def test_a_server_that_stalls_is_given_up(
 def test_without_the_key_of_the_place_nothing_is_had(sender: Sender) -> None:
     one = taker(sender, sender.offer(weights(1)))
     place = one.join()
-    stranger = Taker(one.source, TOKEN, step_seconds=0.3)
+    stranger = Taker(one.source, TO_LEARNER, step_seconds=0.3)
     with pytest.raises(RuntimeError):
         stranger.meet(place.model_copy(update={"key": "guessed"}))
     assert same(one.receive(one.meet(place), one.header())[0], weights(1))

@@ -26,6 +26,7 @@ from torch import Tensor
 from headway_api import names
 from headway_api.bounds import OutOfBounds, json_within, shortened
 from headway_api.config import JobConfig
+from headway_api.keys import Key
 from headway_api.record import explained
 from headway_api.records import Record
 from headway_api.sandbox_api import Problem
@@ -37,6 +38,7 @@ from headway_wire.threads import ThreadedServer, body
 
 DTYPES: Final = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
 MOST_THREADS: Final = 8
+UNAUTHORIZED: Final = f"send this job's key {Key.ROLLOUT_TO_LEARNER} as Authorization: Bearer"
 LONGEST_BODY: Final = 1 << 16
 SHOWN: Final = 200
 DRAIN_SECONDS: Final = 30.0
@@ -73,14 +75,14 @@ class Sender:
         self,
         host: str,
         port: int,
-        token: str,
+        key: str,
         device: torch.device,
         handover: Callable[[DirectJoin, torch.device], Handover] = Handover,
     ) -> None:
         """
         Args:
             host: name under which the servers reach this process.
-            token: the job's; whoever asks must have it.
+            key: whoever asks must have it.
             device: where this process computes.
         """
         self._offers: tuple[Offer, ...] = ()
@@ -88,7 +90,7 @@ class Sender:
         self._device = device
         self._handover = handover
         self._under_way: set[threading.Thread] = set()
-        self._server = ThreadedServer(port, _handler(self, token))
+        self._server = ThreadedServer(port, _handler(self, key))
         self.host = host
         self.port = self._server.port
         self._server.start("weights")
@@ -138,7 +140,7 @@ class Sender:
             self._under_way.discard(threading.current_thread())
 
 
-def sender_of(config: JobConfig, token: str, environ: Mapping[str, str], ranks: Ranks) -> Sender | None:
+def sender_of(config: JobConfig, key: str, environ: Mapping[str, str], ranks: Ranks) -> Sender | None:
     """That of this process; None where its job's weights travel another way, or where it is not rank 0."""
     if not ranks.first or not config.spec.learner.weights.direct(config.spec.model):
         return None
@@ -146,11 +148,11 @@ def sender_of(config: JobConfig, token: str, environ: Mapping[str, str], ranks: 
     if names.ENV_DIRECT_ADDRESS in environ:
         host, _, number = environ[names.ENV_DIRECT_ADDRESS].rpartition(":")
         port = int(number)
-    return Sender(host, port, token, ranks.device)
+    return Sender(host, port, key, ranks.device)
 
 
-def _handler(sender: Sender, token: str) -> type[BaseHTTPRequestHandler]:
-    expected = f"Bearer {token}".encode()
+def _handler(sender: Sender, key: str) -> type[BaseHTTPRequestHandler]:
+    expected = f"Bearer {key}".encode()
 
     class Handler(BaseHTTPRequestHandler):
         timeout = 10
@@ -182,7 +184,7 @@ def _handler(sender: Sender, token: str) -> type[BaseHTTPRequestHandler]:
             """The offer asked for, or an answer that says why there is none."""
             given = self.headers.get("Authorization", "").encode()
             if not hmac.compare_digest(given, expected):
-                self._refuse(401, "Unauthorized", "send the job's token")
+                self._refuse(401, "Unauthorized", UNAUTHORIZED)
                 return None
             offer = sender.offered(self.path)
             if offer is None or self.path.endswith("/join") != (what == "join"):
