@@ -31,8 +31,8 @@ from headway_sandbox.broker.warm import WarmPool
 @asynccontextmanager
 async def learner_api() -> AsyncIterator[str]:
     app = LearnerApi(KEYS[Key.LEARNER_TO_COORDINATOR], lambda: b"").app()
-    async with serving(app, "/v1/batch?step=1") as served:
-        yield served.url
+    async with serving(app) as served:
+        yield f"{served.url}/v1/batch?step=1"
 
 
 @asynccontextmanager
@@ -52,8 +52,8 @@ async def broker() -> AsyncIterator[str]:
         warm = WarmPool(over, http, kind, platform, pool.Limits(1, 1, 1), metrics)
         leases = Leases(warm, http, KEYS[Key.LEASES], metrics)
         app = Service(warm, leases, metrics, KEYS[Key.COORDINATOR_TO_BROKER]).app()
-        served = await stack.enter_async_context(serving(app, "/v1/pool"))
-        yield served.url
+        served = await stack.enter_async_context(serving(app))
+        yield f"{served.url}/v1/pool"
 
 
 @asynccontextmanager
