@@ -22,9 +22,13 @@ from urllib.parse import urlsplit
 
 from headway_api import bounds
 from headway_api.bounds import is_below, shortened
-from headway_api.exits import JobError
 from headway_api.records import FileDigest
-from headway_api.store_away import Patience, Patient, batches, may_pass, status_of, wait_for
+from headway_api.store_away import Patience, Patient, batches, status_of, wait_for
+from headway_api.store_faults import Denied as Denied
+from headway_api.store_faults import NotFound as NotFound
+from headway_api.store_faults import bucket_unavailable as bucket_unavailable
+from headway_api.store_faults import listed, require_small
+from headway_api.store_faults import unreadable as unreadable
 
 if TYPE_CHECKING:
     from headway_api.spec.lifecycle import OutputSpec
@@ -54,14 +58,6 @@ WORK: Final[dict[str, Any]] = {
     "connect_timeout": 5,
     "read_timeout": 30,
 }
-
-
-class NotFound(KeyError):
-    """No object at this URI."""
-
-
-class Denied(PermissionError):
-    """There is no such bucket, or the credentials at hand may not do this; in the store's own words."""
 
 
 class Store(Protocol):
@@ -103,7 +99,7 @@ class FileStore:
 
     def get(self, uri: str) -> bytes:
         data = self.get_start(uri, bounds.OBJECT + 1)
-        _small(uri, len(data))
+        require_small(uri, len(data))
         return data
 
     def get_start(self, uri: str, size: int) -> bytes:
@@ -136,7 +132,7 @@ class FileStore:
     def list(self, prefix_uri: str) -> list[str]:
         folder = self._path(prefix_uri)
         found = (p for p in folder.rglob("*") if p.is_file() and not p.name.startswith("."))
-        return sorted(_few(prefix_uri, (f"file://{p}" for p in found)))
+        return sorted(listed(prefix_uri, (f"file://{p}" for p in found)))
 
     def delete(self, uris: Iterable[str]) -> None:
         for uri in uris:
@@ -173,7 +169,7 @@ class S3Store:
         with _translated(uri):
             answer = self._s3.get_object(Bucket=bucket, Key=key)
             with closing(answer["Body"]) as body:
-                _small(uri, answer["ContentLength"])
+                require_small(uri, answer["ContentLength"])
                 return cast(bytes, body.read())
 
     def get_start(self, uri: str, size: int) -> bytes:
@@ -214,7 +210,7 @@ class S3Store:
         with _translated(prefix_uri):
             pages = self._s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
             keys = (item["Key"] for page in pages for item in page.get("Contents", []))
-            return _few(prefix_uri, (f"s3://{bucket}/{key}" for key in keys))
+            return listed(prefix_uri, (f"s3://{bucket}/{key}" for key in keys))
 
     def delete(self, uris: Iterable[str]) -> None:
         for bucket, places in groupby(map(self._split, uris), itemgetter(0)):
@@ -247,33 +243,6 @@ class S3Store:
             self._s3.upload_file(str(path), bucket, key)
 
 
-def unreadable(uri: str, why: str) -> JobError:
-    """What to tell of an object, or a folder, that is not what the job wrote."""
-    return JobError(
-        "RecordUnreadable",
-        f"{shortened(uri, 1200)} cannot be read: {shortened(why, 500)}; bring back what the job wrote there, "
-        "and let nothing but its pods write below spec.output.uri",
-        field="spec.output.uri",
-    )
-
-
-def _small(uri: str, size: int) -> None:
-    if size > bounds.OBJECT:
-        raise unreadable(uri, f"it has more than {bounds.OBJECT} bytes")
-
-
-def _few(folder: str, uris: Iterable[str]) -> list[str]:
-    """A listing, as far as any job's folder goes."""
-    found: list[str] = []
-    characters = 0
-    for uri in uris:
-        characters += len(uri)
-        if len(found) >= bounds.KEYS or characters > bounds.LISTING:
-            raise unreadable(folder, f"it holds more than {len(found)} objects")
-        found.append(uri)
-    return found
-
-
 @contextmanager
 def _translated(uri: str) -> Iterator[None]:
     """What S3 says of a place that cannot be used, as `NotFound` or `Denied`; any other error as it is."""
@@ -296,18 +265,6 @@ def _translated(uri: str) -> Iterator[None]:
         if status_of(error) == HTTPStatus.NOT_FOUND:
             raise NotFound(uri) from None
         raise
-
-
-def bucket_unavailable(uri: str, error: Exception) -> JobError:
-    """What to tell whoever wrote `spec.output` where it cannot be read or written; `uri` lies under it."""
-    bucket = urlsplit(uri).netloc
-    return JobError(
-        "BucketUnavailable",
-        f"bucket {bucket!r} cannot be used ({error}); create it, or correct the name, the endpointUrl or "
-        "the credentials in secretRef or roleSecretRefs",
-        field="spec.output.uri",
-        permanent=not may_pass(error),
-    )
 
 
 def open_store(output: OutputSpec, patience: Patience | None = None) -> Store:

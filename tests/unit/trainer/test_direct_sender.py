@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -186,3 +187,25 @@ def test_a_learner_that_is_done_ends_what_is_under_way_and_begins_nothing(sender
     assert same(one.receive(receivers, header)[0], weights(1))
     with pytest.raises(OSError, match="refused"):
         one.header()
+
+
+@pytest.mark.parametrize(
+    ("length", "body", "said"),
+    [
+        ("-1", b"{}", "Content-Length"),
+        ("65537", b"", "more than 65536 bytes"),
+        ("60000", b"[" * 60_000, "nested more than 32 levels deep"),
+        ("2", b"{}", "workers"),
+    ],
+)
+def test_a_join_out_of_bounds_is_refused(sender: Sender, length: str, body: bytes, said: str) -> None:
+    header = sender.offer(weights(1))
+    head = f"POST {join_path(header)} HTTP/1.0\r\nAuthorization: Bearer {TO_LEARNER}\r\n"
+    head += f"Content-Length: {length}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", sender.port), timeout=30) as connection:
+        connection.sendall(head.encode() + body)
+        answer = b""
+        while piece := connection.recv(4096):
+            answer += piece
+    assert b" 400 " in answer.splitlines()[0]
+    assert said in json.loads(answer.partition(b"\r\n\r\n")[2])["message"]
