@@ -32,8 +32,14 @@ A key is a pure function of what it holds, so writing twice is harmless.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
+
+from headway_api.bounds import KIB, OutOfBounds, json_within
+
+MOST_STEPS: Final = 10**9
 
 
 @dataclass(frozen=True)
@@ -245,6 +251,33 @@ class Layout:
     def log(self, candidate: str) -> str:
         """The Inspect log of one candidate."""
         return f"{self.logs}/{candidate}.eval"
+
+
+def pointed(pointer: bytes) -> int:
+    """The step that the pointer to the newest complete checkpoint names.
+
+    Raises:
+        OutOfBounds: it is none.
+    """
+    found = json_within(pointer, KIB)
+    step = found.get("step") if isinstance(found, dict) else None
+    if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < MOST_STEPS:
+        raise OutOfBounds('it holds no {"step": n}')
+    return step
+
+
+_PART: Final = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+GROUPS: Final = re.compile(rf"(?:{_PART}/)*{_PART}\.json\.gz")
+SEGMENTS: Final = re.compile(rf"{_PART}\.jsonl")
+NUMBERED: Final = re.compile(r"[0-9]{6,18}\.json")
+REMEDIES: Final = re.compile(r"[0-9]{6,18}(?:-kept)?\.json|orders/[0-9a-f]{32}\.json")
+"""Names of objects below the folder of their kind, as a job writes them."""
+
+
+def written(uris: Iterable[str], folder: str, names: re.Pattern[str]) -> list[str]:
+    """Objects below a folder whose names are of those that a job writes there. What else lies there, such as
+    a folder's own mark or a copy that a person made, is passed over."""
+    return [uri for uri in uris if names.fullmatch(uri.removeprefix(folder).lstrip("/"))]
 
 
 def by_number(uris: Iterable[str], folder: str) -> dict[int, list[str]]:

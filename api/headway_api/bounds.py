@@ -47,7 +47,7 @@ ANSWER_VALUES: Final = 100_000
 REPORT: Final = 8 * MIB
 """Bytes of a learner's report, or of a manifest of weights."""
 METRICS: Final = 1_000
-"""Named numbers of one episode."""
+"""Named numbers of one episode, or of one step."""
 NAME: Final = 200
 """Characters of a name that somebody else chose."""
 PART: Final = 255
@@ -58,6 +58,16 @@ ROWS: Final = 5_000_000
 """Rows of one dataset."""
 DATASET: Final = 1024 * MIB
 """Bytes of one dataset, as its file and as the rows in it."""
+OBJECT: Final = 256 * MIB
+"""Bytes of one object of the store that is read whole."""
+UNPACKED: Final = 1024 * MIB
+"""Bytes of one, decompressed."""
+CONTAINERS: Final = 2_000_000
+"""Lists and objects of one, of which a turn has some ten."""
+KEYS: Final = 5_000_000
+"""Objects of one listing."""
+LISTING: Final = 1024 * MIB
+"""Characters of their names."""
 WAIT_SECONDS: Final = 60.0
 """Longest pause that another process may ask for."""
 
@@ -116,6 +126,23 @@ def json_within(
     if not halves and b"\\u" in raw:
         _check_text(found)
     return found
+
+
+def containers_within(raw: bytes, most: int) -> bytes:
+    """`raw`, JSON that a reader parses by itself, if it has at most `most` lists and objects.
+
+    For large values, since nothing is copied. What is not JSON is counted as it comes.
+
+    Raises:
+        OutOfBounds: it has more.
+    """
+    count = raw.count(b"[") + raw.count(b"{")
+    if count > most:
+        for text in _STRINGS.finditer(raw):
+            count -= raw.count(b"[", *text.span()) + raw.count(b"{", *text.span())
+    if count > most:
+        raise OutOfBounds(f"more than {most} lists and objects")
+    return raw
 
 
 def json_members(raw: bytes, most: int) -> dict[str, bytes]:
@@ -254,6 +281,26 @@ def within(number: float, most: float) -> bool:
         return abs(number) <= most
     except OverflowError:
         return False
+
+
+def clipped(number: float, most: float) -> float:
+    """The nearest number that is at most `most` from 0; what is no finite number stays what it is."""
+    if within(number, most) or number != number or number in (math.inf, -math.inf):
+        return number
+    return most if number > 0 else -most
+
+
+def named_numbers(value: object) -> object:
+    """`value`, if it has as many numbers, with as long names, as a reader of them takes.
+
+    Raises:
+        OutOfBounds: it has more than `METRICS`, or a name of more than `NAME` characters.
+    """
+    if not few(value, METRICS):
+        raise OutOfBounds(f"more than {METRICS} numbers")
+    if isinstance(value, dict) and any(len(str(name)) > NAME for name in value):
+        raise OutOfBounds(f"a name has more than {NAME} characters")
+    return value
 
 
 def shortened(text: str, most: int) -> str:

@@ -189,8 +189,3 @@ def load(environ: Mapping[str, str]) -> JobConfig:
     found = load_any(environ)
     assert isinstance(found, JobConfig), f"{found.kind} has no process of this role"
     return found
-
-
-def load_token(environ: Mapping[str, str]) -> str:
-    """Read the job's shared token."""
-    return Path(environ.get(names.ENV_TOKEN_FILE, names.TOKEN_FILE)).read_text().strip()

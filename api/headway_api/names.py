@@ -82,9 +82,10 @@ PORT_TORCH: Final = 29500
 CONFIG_DIR: Final = "/etc/headway"
 CONFIG_FILE: Final = f"{CONFIG_DIR}/job.json"
 """`JobConfig` as JSON, mounted into every pod of a job except sandboxes."""
-TOKEN_FILE: Final = "/etc/headway-token/token"
-"""Shared secret of one job's own processes; sent as `Authorization: Bearer`."""
+KEYS_DIR: Final = "/etc/headway-keys"
+"""A file for each key that the pod's role holds (`headway_api.keys`)."""
 TOKEN_KEY: Final = "token"
+"""Key of an endpoint's Secret, and of `token_secret`: a file in KEYS_DIR where there is such a Secret."""
 ENDPOINTS_DIR: Final = "/etc/headway-endpoints"
 """In the coordinator's pod: a folder for each endpoint candidate with a Secret, and in it the Secret's key
 TOKEN_KEY as a file. Without that Secret, or that key, the folder is empty until there is one."""
@@ -100,7 +101,8 @@ CACHE_DIR: Final = "/var/cache/headway"
 """A writable emptyDir: downloaded models and adapters, HOME of the heavy libraries."""
 
 ENV_CONFIG: Final = "HEADWAY_CONFIG"
-ENV_TOKEN_FILE: Final = "HEADWAY_TOKEN_FILE"
+ENV_KEYS: Final = "HEADWAY_KEYS_DIR"
+"""Where a process looks for its keys instead of in KEYS_DIR: for running without a cluster."""
 ENV_CACHE: Final = "HEADWAY_CACHE_DIR"
 ENV_POD_NAME: Final = "HEADWAY_POD_NAME"
 ENV_POD_IP: Final = "HEADWAY_POD_IP"
@@ -167,11 +169,16 @@ def config_map(stem: str) -> str:
     return f"{stem}-config"
 
 
-def token_secret(stem: str, uid: str) -> str:
-    """Secret that holds the job's shared token; created once, never read back by the operator.
+def keys_secret(stem: str, uid: str) -> str:
+    """Secret that holds the job's keys; created once, never read back by the operator.
 
     The uid keeps it apart from the Secret of a deleted job of the same name, which nobody may read to tell.
     """
+    return f"{stem}-keys-{uid[:8]}"
+
+
+def token_secret(stem: str, uid: str) -> str:
+    """Secret with the one token that stands for every key of a job which an earlier version began."""
     return f"{stem}-token-{uid[:8]}"
 
 

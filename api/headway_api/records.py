@@ -17,8 +17,9 @@ from enum import StrEnum
 from functools import total_ordering
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from headway_api import bounds
 from headway_api.bounds import is_below
 from headway_api.in_force import Directive, InForce, Refusal
 from headway_api.record import Record as Record
@@ -371,6 +372,20 @@ class WeightsState(Record):
     """How long the last load took, download included."""
 
 
+def _as_drawn(figures: object) -> object:
+    found = bounds.named_numbers(figures)
+    if not isinstance(found, dict):
+        return found
+    return {
+        name: bounds.clipped(value, bounds.MAGNITUDE) if isinstance(value, int | float) else value
+        for name, value in found.items()
+    }
+
+
+Figures = Annotated[dict[str, float], BeforeValidator(_as_drawn)]
+"""A step's numbers by name. One beyond `bounds.MAGNITUDE` counts as that: a run that goes wrong is shown."""
+
+
 class StepReport(Record):
     """The learner's word that it took step `step` with `groups`, and which step is durable by now.
 
@@ -384,12 +399,12 @@ class StepReport(Record):
     version: PolicyVersion
     groups: list[str] = Field(fail_fast=True)
     """Ids of the batch's groups, whether trained on or filtered out."""
-    train_tokens: dict[str, int]
+    train_tokens: dict[str, Annotated[int, Field(ge=0, le=int(bounds.MAGNITUDE))]]
     """Per group id, tokens that went through forward and backward (0 for a filtered group)."""
     weights: WeightsManifest
     durable: int = Field(ge=0)
     """The newest step with a whole checkpoint, when this was said: `step` or an older one."""
-    metrics: dict[str, float]
+    metrics: Figures
     """`training/*`, `timing_s/*` and Headway's own, in the names of `headway_api.metrics`."""
     in_force: InForce = InForce()
     """What holds after the step: of a step with groups, what it was trained under."""
@@ -415,7 +430,7 @@ class BatchFigures(Record):
     step: int = Field(ge=1)
     groups: list[str]
     """As in the step's report: a step may be taken anew, and then from other groups."""
-    figures: dict[str, float]
+    figures: Figures
 
 
 class UsageClass(StrEnum):

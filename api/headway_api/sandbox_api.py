@@ -1,6 +1,6 @@
 """Documents exchanged with the sandbox broker and with the server inside a sandbox pod.
 
-Broker (`/v1`, the job's token):
+Broker (`/v1`, `Key.COORDINATOR_TO_BROKER`):
     POST   /leases            LeaseRequest -> 201 Lease | 503 Problem (Retry-After: seconds) | 409 Problem
     DELETE /leases/{id}       204; the pod is destroyed in the background, whatever state it is in
     POST   /owners            OwnerClaim -> 204; leases of any other owner are released
@@ -43,15 +43,7 @@ TURN_REWARDS_TOLERANCE: Final = 1e-6
 """Distance that the sum of rewards of turns may have to the reward."""
 
 
-def _few(metrics: object) -> object:
-    if not bounds.few(metrics, bounds.METRICS):
-        raise ValueError(f"more than {bounds.METRICS} numbers")
-    if isinstance(metrics, dict) and any(len(str(name)) > bounds.NAME for name in metrics):
-        raise ValueError(f"a name has more than {bounds.NAME} characters")
-    return metrics
-
-
-Metrics = Annotated[dict[str, float], BeforeValidator(_few)]
+Metrics = Annotated[dict[str, float], BeforeValidator(bounds.named_numbers)]
 """Numbers by name, counted before any of them is looked at."""
 Messages = Annotated[list[dict[str, Any]], Field(max_length=bounds.MESSAGES, fail_fast=True)]
 Tools = Annotated[list[dict[str, Any]], Field(max_length=bounds.TOOLS, fail_fast=True)]

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from http import HTTPStatus
 from itertools import groupby
 from operator import itemgetter
@@ -19,10 +20,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 from urllib.parse import urlsplit
 
+from headway_api import bounds
 from headway_api.bounds import is_below, shortened
-from headway_api.exits import JobError
 from headway_api.records import FileDigest
-from headway_api.store_away import Patience, Patient, batches, may_pass, status_of, wait_for
+from headway_api.store_away import Patience, Patient, batches, status_of, wait_for
+from headway_api.store_faults import Denied as Denied
+from headway_api.store_faults import NotFound as NotFound
+from headway_api.store_faults import bucket_unavailable as bucket_unavailable
+from headway_api.store_faults import listed, require_small
+from headway_api.store_faults import unreadable as unreadable
 
 if TYPE_CHECKING:
     from headway_api.spec.lifecycle import OutputSpec
@@ -54,19 +60,12 @@ WORK: Final[dict[str, Any]] = {
 }
 
 
-class NotFound(KeyError):
-    """No object at this URI."""
-
-
-class Denied(PermissionError):
-    """There is no such bucket, or the credentials at hand may not do this; in the store's own words."""
-
-
 class Store(Protocol):
     """What a process may do with the artifact store."""
 
     def get(self, uri: str) -> bytes:
-        """Content of an object; `NotFound` where there is none, `Denied` where it may not be read."""
+        """Content of an object; `NotFound` where there is none, `Denied` where it may not be read. A
+        JobError, `RecordUnreadable`, where it has more than `bounds.OBJECT` bytes."""
 
     def get_start(self, uri: str, size: int) -> bytes:
         """The first `size` bytes of an object, or all where it has fewer; raises as `get` does."""
@@ -78,7 +77,8 @@ class Store(Protocol):
         """Write an object unless one is there; says whether it was written."""
 
     def list(self, prefix_uri: str) -> list[str]:
-        """URIs of all objects under a folder, in key order."""
+        """URIs of all objects under a folder, in key order. A JobError, `RecordUnreadable`, where there are
+        more than any job makes."""
 
     def delete(self, uris: Iterable[str]) -> None:
         """Remove objects; those already gone are no error."""
@@ -94,13 +94,13 @@ class FileStore:
     """`file:///folder/...`: one machine, tests and `headway` commands without a cluster."""
 
     def _path(self, uri: str) -> Path:
-        return Path(urlsplit(uri).path)
+        # Not as a URL: a name may have any character, such as ? and #.
+        return Path(uri.removeprefix("file://"))
 
     def get(self, uri: str) -> bytes:
-        try:
-            return self._path(uri).read_bytes()
-        except FileNotFoundError:
-            raise NotFound(uri) from None
+        data = self.get_start(uri, bounds.OBJECT + 1)
+        require_small(uri, len(data))
+        return data
 
     def get_start(self, uri: str, size: int) -> bytes:
         try:
@@ -131,18 +131,25 @@ class FileStore:
 
     def list(self, prefix_uri: str) -> list[str]:
         folder = self._path(prefix_uri)
-        files = sorted(p for p in folder.rglob("*") if p.is_file() and not p.name.startswith("."))
-        return [f"file://{p}" for p in files]
+        found = (p for p in folder.rglob("*") if p.is_file() and not p.name.startswith("."))
+        return sorted(listed(prefix_uri, (f"file://{p}" for p in found)))
 
     def delete(self, uris: Iterable[str]) -> None:
         for uri in uris:
             self._path(uri).unlink(missing_ok=True)
 
     def download(self, uri: str, path: Path) -> None:
-        path.write_bytes(self.get(uri))
+        try:
+            shutil.copyfile(self._path(uri), path)
+        except FileNotFoundError:
+            raise NotFound(uri) from None
 
     def upload(self, path: Path, uri: str) -> None:
-        self.put(uri, path.read_bytes())
+        target = self._path(uri)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = target.with_name(f".{target.name}.{os.getpid()}")
+        shutil.copyfile(path, partial)
+        partial.replace(target)
 
 
 class S3Store:
@@ -153,13 +160,17 @@ class S3Store:
 
     @staticmethod
     def _split(uri: str) -> tuple[str, str]:
-        parts = urlsplit(uri)
-        return parts.netloc, parts.path.lstrip("/")
+        # Not as a URL: a key may have any character, such as ? and #.
+        bucket, _, key = uri.removeprefix("s3://").partition("/")
+        return bucket, key.lstrip("/")
 
     def get(self, uri: str) -> bytes:
         bucket, key = self._split(uri)
         with _translated(uri):
-            return cast(bytes, self._s3.get_object(Bucket=bucket, Key=key)["Body"].read())
+            answer = self._s3.get_object(Bucket=bucket, Key=key)
+            with closing(answer["Body"]) as body:
+                require_small(uri, answer["ContentLength"])
+                return cast(bytes, body.read())
 
     def get_start(self, uri: str, size: int) -> bytes:
         bucket, key = self._split(uri)
@@ -198,7 +209,8 @@ class S3Store:
         bucket, prefix = self._split(prefix_uri.rstrip("/") + "/")
         with _translated(prefix_uri):
             pages = self._s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
-            return [f"s3://{bucket}/{item['Key']}" for page in pages for item in page.get("Contents", [])]
+            keys = (item["Key"] for page in pages for item in page.get("Contents", []))
+            return listed(prefix_uri, (f"s3://{bucket}/{key}" for key in keys))
 
     def delete(self, uris: Iterable[str]) -> None:
         for bucket, places in groupby(map(self._split, uris), itemgetter(0)):
@@ -253,18 +265,6 @@ def _translated(uri: str) -> Iterator[None]:
         if status_of(error) == HTTPStatus.NOT_FOUND:
             raise NotFound(uri) from None
         raise
-
-
-def bucket_unavailable(uri: str, error: Exception) -> JobError:
-    """What to tell whoever wrote `spec.output` where it cannot be read or written; `uri` lies under it."""
-    bucket = urlsplit(uri).netloc
-    return JobError(
-        "BucketUnavailable",
-        f"bucket {bucket!r} cannot be used ({error}); create it, or correct the name, the endpointUrl or "
-        "the credentials in secretRef",
-        field="spec.output.uri",
-        permanent=not may_pass(error),
-    )
 
 
 def open_store(output: OutputSpec, patience: Patience | None = None) -> Store:

@@ -13,8 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from headway_api import base_model, lora_targets
+from pydantic import ValidationError
+
+from headway_api import base_model, bounds, lora_targets
 from headway_api.base_model import HUB
+from headway_api.bounds import OutOfBounds, json_within
 from headway_api.exits import JobError
 from headway_api.records import FileDigest
 from headway_api.store import NotFound, Store, digest
@@ -178,13 +181,17 @@ def _digests(store: Store, uri: str) -> list[FileDigest]:
     """Of the files at `uri`, where a job has written them there; none elsewhere."""
     if (of_a_job := OF_A_JOB.fullmatch(uri)) is None:
         return []
+    where = f"{of_a_job['root']}/steps/{of_a_job['step']}.json"
     try:
-        report = json.loads(store.get(f"{of_a_job['root']}/steps/{of_a_job['step']}.json"))
+        # Another version of the job may have written it, with other fields.
+        said = json_within(store.get(where), bounds.REPORT)
+        weights = said["weights"]
+        described = str(weights["uri"]).rstrip("/") == uri
+        return [FileDigest.model_validate(file) for file in weights["files"]] if described else []
     except NotFound:
         return []
-    weights = report["weights"]
-    described = str(weights["uri"]).rstrip("/") == uri
-    return [FileDigest.model_validate(file) for file in weights["files"]] if described else []
+    except (OutOfBounds, ValidationError, KeyError, TypeError) as error:
+        raise _unusable(f"{where} is no step's report; bring back what the job wrote there") from error
 
 
 def _hold_against(expected: list[FileDigest], folder: Path, uri: str) -> None:

@@ -6,9 +6,10 @@
             a byte: the way is open
     worker  sets GO once its engine is paused; then the tensors come, in the header's order, as bytes
 
-The learner serves the first two to who has the job's token, at the address that a manifest's `direct` names;
-weights are asked for by the digest of their header. The place is a rendezvous store of torch.distributed:
-opened for one join, on a port of the system's choice, under a key that was told to nobody else.
+The learner serves the first two to who has `Key.ROLLOUT_TO_LEARNER`, at the address that a manifest's
+`direct` names; weights are asked for by the digest of their header. The place is a rendezvous store of
+torch.distributed: opened for one join, on a port of the system's choice, under a key that was told to
+nobody else.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from typing import Any
 
 import aiohttp
 import uvloop
+from role_keys import KEYS
 
 from headway_api import logs
 from headway_api.config import EvalConfig
@@ -38,7 +39,6 @@ class Settings:
     """What a cluster would tell it."""
 
     job: dict[str, Any]
-    token: str
     engine: str
     agent: str
     broker: str
@@ -103,7 +103,7 @@ def main() -> None:
 
     coordinator = job.EvalCoordinator(
         config,
-        settings.token,
+        KEYS,
         open_store(config.spec.output),
         folder / "cache",
         keep,

@@ -17,7 +17,8 @@ from typing import Any
 
 import aiohttp
 import psutil
-from rollout_server import TOKEN, RolloutServer, free_port
+from role_keys import TO_BROKER
+from rollout_server import RolloutServer, free_port
 
 from bench.evaluation import clerk, replay
 from bench.evaluation.environment import procedure
@@ -106,7 +107,6 @@ class Stand:
         await self._pool.fill()
         settings = {
             "job": job.model_dump(mode="json", by_alias=True),
-            "token": TOKEN,
             "engine": self._server.url,
             "agent": self._server.agent_url,
             "broker": self._pool.url,
@@ -229,5 +229,5 @@ async def standing(folder: Path, rows: int) -> AsyncIterator[Stand]:
         with RolloutServer(folder / "server", base, job) as server:
             server.wait_ready(START_SECONDS)
             # One for each episode and one for the preflight.
-            async with warm_pool(TOKEN, rows + 1, ENVIRONMENT, ENTRYPOINT, replaces=False) as pool:
+            async with warm_pool(TO_BROKER, rows + 1, ENVIRONMENT, ENTRYPOINT, replaces=False) as pool:
                 yield Stand(folder, server, url, pool, rows)

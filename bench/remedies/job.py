@@ -18,6 +18,7 @@ from typing import Any
 
 import learner_rig
 from aiohttp import web
+from role_keys import TO_COORDINATOR
 from tests.signals.demo import quickstart
 from tests.signals.stage import rows_of
 
@@ -201,7 +202,7 @@ class _Job:
     async def serving(self, port: int) -> AsyncIterator[None]:
         """The learner API."""
         await self.training.restore(self._replay)
-        api = LearnerApi(learner_rig.TOKEN, lambda: b"")
+        api = LearnerApi(TO_COORDINATOR, lambda: b"")
         api.training = self.training
         runner = web.AppRunner(api.app(), shutdown_timeout=0.1)
         await runner.setup()

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import aiohttp
-from rollout_server import TOKEN, free_port
+from rollout_server import free_port
 
 from bench.support.engine import Server, running
 from bench.support.model import SMALL
@@ -214,7 +214,6 @@ async def rig(server: Server, profile: Path | None = None) -> AsyncIterator[Rig]
         "model": str(server.base),
         "engine": server.process.url,
         "agent": server.process.agent_url,
-        "token": TOKEN,
         "manifest": server.weights(1).model_dump(mode="json"),
         "port": free_port(),
         "context": CONTEXT,

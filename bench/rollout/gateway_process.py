@@ -19,6 +19,7 @@ from typing import Any
 import aiohttp
 import uvloop
 from aiohttp import web
+from role_keys import TO_ROLLOUT
 
 from headway_api.records import WeightsManifest
 from headway_api.sandbox_api import ToolReply
@@ -123,7 +124,7 @@ async def serve(settings: dict[str, Any]) -> None:
         return {Endpoint(settings["engine"], settings["agent"])}
 
     async with aiohttp.ClientSession(connector=connector()) as http:
-        fleet = Fleet(http, settings["token"], discover)
+        fleet = Fleet(http, TO_ROLLOUT, discover)
         keeping = asyncio.create_task(fleet.run())
         await fleet.want(manifest)
         await fleet.ready()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import aiohttp
-from rollout_server import TOKEN
+from role_keys import TO_ROLLOUT
 
 from bench.support.engine import Server, running
 from bench.support.model import SMALL
@@ -107,7 +107,7 @@ def measure(folder: Path) -> Section:
 async def _measure(server: Server) -> Found:
     limit = aiohttp.ClientTimeout(total=None)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=limit) as http:
-        fleet = Fleet(http, TOKEN, server.discover)
+        fleet = Fleet(http, TO_ROLLOUT, server.discover)
         found = Found(Load(fleet))
         async with _background(fleet.run()):
             await fleet.want(server.weights(1))

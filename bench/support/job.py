@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-from rollout_server import TOKEN, free_port, job_config
+from role_keys import KEYS, TO_BROKER, TO_COORDINATOR
+from rollout_server import free_port, job_config
 from scripted_learner import ScriptedLearner
 
 from bench.support.agent import AT_ONCE, Latency, agent_service
@@ -133,7 +134,7 @@ async def run(folder: Path, server: Server, plan: Plan, held_out: Server | None 
         rows = [{"prompt": f"Handle {split} case {i:06d}."} for i in range(size)]
         (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     async with AsyncExitStack() as stack:
-        sandboxes = await stack.enter_async_context(warm_pool(TOKEN, size=16))
+        sandboxes = await stack.enter_async_context(warm_pool(TO_BROKER, size=16))
         agent = await stack.enter_async_context(agent_service(plan.turns, plan.latency))
         evaluated = validation(plan, folder, dedicated=held_out is not None)
         config = job_config(folder, server.base, **spec(plan, agent), **evaluated)
@@ -146,7 +147,7 @@ async def run(folder: Path, server: Server, plan: Plan, held_out: Server | None 
 
         coordinator = Coordinator(
             config,
-            TOKEN,
+            KEYS,
             store,
             folder / "cache",
             statuses.append,
@@ -164,7 +165,7 @@ async def run(folder: Path, server: Server, plan: Plan, held_out: Server | None 
 
         layout = Layout(config.spec.output.uri, config.namespace, config.name, config.uid)
         url = f"http://127.0.0.1:{port}"
-        learner = TimedLearner(url, TOKEN, store, layout, publish, seconds=plan.train_seconds)
+        learner = TimedLearner(url, TO_COORDINATOR, store, layout, publish, seconds=plan.train_seconds)
         running = asyncio.create_task(coordinator.run())
         await _ready(url, running)
         started = time.monotonic()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import uvloop
 
-from headway_api import config, last_logs, logs, names
+from headway_api import config, keys, last_logs, logs, names
 from headway_api.config import EvalConfig, JobConfig
 from headway_api.exits import JobError, job_error, leave, not_final
 from headway_api.status import RLEvalJobStatus, RLTrainingJobStatus
@@ -30,9 +30,10 @@ def main() -> None:
     logs.setup()
     try:
         job = config.load_any(os.environ)
-        last_logs.begin(os.environ, job, [config.load_token(os.environ)], names.COORDINATOR)
+        held = keys.load(os.environ, names.COORDINATOR)
+        last_logs.begin(os.environ, job, held.values(), names.COORDINATOR)
         logs.setup()
-        process, patience = process_of(job)
+        process, patience = process_of(job, held)
         with store_explained():
             uvloop.run(serve(process, patience.over.set))
     except asyncio.CancelledError:
@@ -47,10 +48,10 @@ def main() -> None:
         last_logs.keep_at_end()
 
 
-def process_of(job: JobConfig | EvalConfig) -> tuple[Process, Patience]:
+def process_of(job: JobConfig | EvalConfig, held: keys.Keys) -> tuple[Process, Patience]:
     """The process that the job's kind asks for, and what ends its waits for the store."""
     cache = Path(os.environ.get(names.ENV_CACHE, names.CACHE_DIR))
-    token, patience = config.load_token(os.environ), Patience()
+    patience = Patience()
     port = int(os.environ.get(names.ENV_COORDINATOR_PORT, names.PORT_COORDINATOR))
     api = status_writer.kubernetes_client() if in_cluster(os.environ) else None
     sink = status_writer.kubernetes_sink(job, api) if api else status_writer.log_sink
@@ -58,11 +59,11 @@ def process_of(job: JobConfig | EvalConfig) -> tuple[Process, Patience]:
         before = status_writer.told_of_evaluation(job, api) if api else RLEvalJobStatus()
         with not_final(before.progress is not None):
             store = open_store(job.spec.output, patience)
-        return EvalCoordinator(job, token, store, cache, sink, told=before, port=port), patience
+        return EvalCoordinator(job, held, store, cache, sink, told=before, port=port), patience
     told = status_writer.told(job, api) if api else RLTrainingJobStatus()
     with not_final(begun(told)):
         store = open_store(job.spec.output, patience)
-    return Coordinator(job, token, store, cache, sink, told=told, port=port), patience
+    return Coordinator(job, held, store, cache, sink, told=told, port=port), patience
 
 
 def in_cluster(environ: Mapping[str, str]) -> bool:

@@ -22,9 +22,11 @@ from headway_api import logs, names, prices
 from headway_api import status as st
 from headway_api.conditions import Condition, ConditionType, find
 from headway_api.config import JobConfig
+from headway_api.keys import Key, Keys
 from headway_api.model_names import VALIDATION
 from headway_api.records import BatchFigures, PolicyVersion, Purpose, WeightsManifest
 from headway_api.store import NotFound, Store
+from headway_api.stored import read
 from headway_api.weights_format import EXPORT_FILE
 from headway_coordinator import conditions, view
 from headway_coordinator import status as status_writer
@@ -52,11 +54,11 @@ from headway_coordinator.remedies import shown
 from headway_coordinator.remedies.driver import Remedies
 from headway_coordinator.room import Room
 from headway_coordinator.sandboxes import Broker
-from headway_coordinator.serving import listen
 from headway_coordinator.signals import Signals
 from headway_coordinator.stall import Watch, training_watch
 from headway_coordinator.training import Training
 from headway_coordinator.validations import Beside
+from headway_wire.listening import listening
 
 FAREWELL_SECONDS = 60.0
 """Longest a finished coordinator waits for the learner to hear of it."""
@@ -74,7 +76,7 @@ class Coordinator(Process):
     def __init__(
         self,
         job: JobConfig,
-        token: str,
+        keys: Keys,
         store: Store,
         cache: Path,
         sink: status_writer.Sink,
@@ -95,7 +97,7 @@ class Coordinator(Process):
         super().__init__(
             job,
             job.spec.output,
-            token,
+            keys,
             store,
             cache,
             sink,
@@ -108,7 +110,7 @@ class Coordinator(Process):
         self._discover_validation = discover_validation or by_dns(job.validation_host)
         self._gateway_port = gateway_port
         self._where = at or where(job, os.environ.get(names.ENV_POD_IP, "127.0.0.1"), gateway_port)
-        self._api = LearnerApi(token, self._exporter.text)
+        self._api = LearnerApi(keys[Key.LEARNER_TO_COORDINATOR], self._exporter.text)
         self._replicas = job.spec.rollout.replicas
         self._order: str | None = None
         """What a person has ordered, as it was heard last."""
@@ -176,7 +178,8 @@ class Coordinator(Process):
     ) -> Training:
         spec, rollout = self.spec, self.spec.rollout
         on_load = partial(self._exporter.observe, "weights/sync_seconds")
-        fleet = self._fleet = Fleet(http, self._token, self._discover, on_load, self._synced)
+        key = self._keys[Key.COORDINATOR_TO_ROLLOUT]
+        fleet = self._fleet = Fleet(http, key, self._discover, on_load, self._synced)
         fleet.router.replicas = self._replicas
         room = Room(rollout.max_concurrency)
         rules = Rules(
@@ -189,7 +192,8 @@ class Coordinator(Process):
         self._places = [places]
         server = GatewayServer()
         if not spec.agent.is_builtin:
-            await listen(stack, server.app(), self._gateway_port, leave_with_client=True)
+            agents = listening(server.app(), self._gateway_port, leave_with_client=True)
+            await stack.enter_async_context(agents)
 
         def played_on(sampling: Fleet, places: Places = places) -> Run:
             gateway = Gateway(ready.renderer, sampling, ready.context_length, rollout.timeout_seconds)
@@ -197,12 +201,12 @@ class Coordinator(Process):
             return Episodes(rules, agent, broker, sampling.router, self._faults.hear).run
 
         if spec.has_validation_server:
-            own = Fleet(http, self._token, self._discover_validation, unannounced=NOT_VALIDATING)
+            own = Fleet(http, key, self._discover_validation, unannounced=NOT_VALIDATING)
             own_room = Room(spec.validation_episodes)
             self._places.append(Places(own_room.follower()))
             self._beside = Beside(own, played_on(own, self._places[-1]), own_room)
         elif self.job.validates_beside:
-            slot = Fleet(http, self._token, self._discover, slot=VALIDATION, unannounced=NOT_VALIDATING)
+            slot = Fleet(http, key, self._discover, slot=VALIDATION, unannounced=NOT_VALIDATING)
             slot.router.replicas = self._replicas
             self._beside = Beside(slot, played_on(slot))
         self._figures.tasks = ready.data.tasks.get("train")
@@ -271,10 +275,9 @@ class Coordinator(Process):
     def _is_exported(self, weights: WeightsManifest) -> bool:
         # Any other file there may be one of a learner that was undone, or the first of many.
         try:
-            found = self._store.get(f"{weights.uri}/{EXPORT_FILE}")
+            return read(self._store, f"{weights.uri}/{EXPORT_FILE}", PolicyVersion) == weights.version
         except NotFound:
             return False
-        return PolicyVersion.model_validate_json(found) == weights.version
 
     def status(self) -> st.RLTrainingJobStatus:
         """Everything this process owns of `.status`."""

@@ -14,6 +14,7 @@ from headway_api import bounds
 from headway_api.bounds import OutOfBounds, json_within, shortened
 from headway_api.sandbox_api import Problem
 from headway_coordinator.faults import Cause, InfraFault, PermanentFault
+from headway_wire.contents import content
 
 CONNECT_SECONDS = 5.0
 KEPT_SECONDS = 2.0
@@ -135,20 +136,6 @@ async def _json(response: aiohttp.ClientResponse, within: Within) -> Any:
     if len(data) <= INLINE_BYTES:
         return json_within(data, within.size, depth=within.depth, values=within.values)
     return await asyncio.to_thread(json_within, data, within.size, depth=within.depth, values=within.values)
-
-
-async def content(response: aiohttp.ClientResponse, most: int) -> bytes:
-    """What an answer holds.
-
-    Raises:
-        OutOfBounds: it is longer than `most` bytes.
-    """
-    data = bytearray()
-    async for part in response.content.iter_any():
-        data += part
-        if len(data) > most:
-            raise OutOfBounds(f"more than {most} bytes")
-    return bytes(data)
 
 
 async def _refusal(response: aiohttp.ClientResponse) -> Problem:

@@ -18,14 +18,17 @@ from pydantic import ValidationError
 from headway_api import bounds, names
 from headway_api.bounds import OutOfBounds, json_within, shortened
 from headway_api.exits import JobError
+from headway_api.keys import Key
 from headway_api.record import explained
 from headway_api.records import Batch, Finished, StepReport
 from headway_api.sandbox_api import Problem
-from headway_coordinator.serving import TooLarge, TooSlow, body, known
 from headway_coordinator.training import Conflict, Training
+from headway_wire.contents import TooLarge, TooSlow, body
+from headway_wire.listening import known
 
 POLL_SECONDS = 30.0
 MAX_BODY = bounds.REPORT
+UNAUTHORIZED = f"send this job's key {Key.LEARNER_TO_COORDINATOR} as Authorization: Bearer"
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -65,8 +68,8 @@ class Probes:
 class LearnerApi:
     """Routes over a `Training`; until there is one, the learner is told to come back."""
 
-    def __init__(self, token: str, metrics: Callable[[], bytes]) -> None:
-        self._token = token
+    def __init__(self, key: str, metrics: Callable[[], bytes]) -> None:
+        self._key = key
         self._probes = Probes(metrics)
         self._training: Training | None = None
         self.told_finished = False
@@ -93,9 +96,9 @@ class LearnerApi:
     @web.middleware
     async def _authenticate(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
-        wanted = f"Bearer {self._token}".encode()
+        wanted = f"Bearer {self._key}".encode()
         if request.path.startswith("/v1/") and not hmac.compare_digest(given, wanted):
-            return problem(401, "Unauthorized", "send the job's token as Authorization: Bearer")
+            return problem(401, "Unauthorized", UNAUTHORIZED)
         if request.path.startswith("/v1/"):
             known(request)
         return await handler(request)

@@ -24,6 +24,7 @@ from headway_api import status as st
 from headway_api.artifacts import Layout
 from headway_api.config import Identity
 from headway_api.exits import JobError, job_error, not_final
+from headway_api.keys import Key, Keys
 from headway_api.records import EpisodeRecord
 from headway_api.spec.lifecycle import OutputSpec
 from headway_api.store import Store
@@ -33,8 +34,8 @@ from headway_coordinator.http import connector
 from headway_coordinator.ledger.segments import Ledger
 from headway_coordinator.metrics.prometheus import Exporter, Sample
 from headway_coordinator.sandboxes import Broker
-from headway_coordinator.serving import listen
 from headway_coordinator.spool import Spool
+from headway_wire.listening import listening
 
 LAST_WORD_SECONDS: Final = 600.0
 """Longest it tries to write its last status: an API server that is upgraded is away for minutes."""
@@ -54,7 +55,7 @@ class Process(ABC):
         self,
         job: Identity,
         output: OutputSpec,
-        token: str,
+        keys: Keys,
         store: Store,
         cache: Path,
         sink: status_writer.Sink,
@@ -67,7 +68,7 @@ class Process(ABC):
         """`begun`: a predecessor got past the preflight, so what it could use was right, and may be again."""
         self.layout = Layout(output.uri, job.namespace, job.name, job.uid)
         self._identity = job
-        self._token = token
+        self._keys = keys
         self._store = store
         self._cache = cache
         self._begun = begun
@@ -94,7 +95,7 @@ class Process(ABC):
             jar = aiohttp.DummyCookieJar()
             session = aiohttp.ClientSession(connector=connector(), cookie_jar=jar)
             http = await stack.enter_async_context(session)
-            await listen(stack, self._app(), self._port)
+            await stack.enter_async_context(listening(self._app(), self._port))
             writer = self._background(stack, self._status.run())
             try:
                 await self._work(stack, http)
@@ -133,7 +134,7 @@ class Process(ABC):
         own."""
         owner = f"{self._identity.name}-{incarnation}"
         on_tool = partial(self._exporter.observe, "sandbox/tool_call_seconds")
-        broker = Broker(http, url or self._broker_url, self._token, owner, on_tool)
+        broker = Broker(http, url or self._broker_url, self._keys[Key.COORDINATOR_TO_BROKER], owner, on_tool)
         # The model took minutes to load: to claim what a successor holds would end that one.
         await self._blocking(self._spool.refuse_superseded, incarnation)
         await broker.claim(CLAIM_SECONDS)

@@ -9,13 +9,16 @@ stands as long as the groups in the store are the ones that it was made of.
 from __future__ import annotations
 
 import gzip
-import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
 
-from pydantic import ValidationError
-
-from headway_api.artifacts import Layout, by_number
+from headway_api import bounds
+from headway_api.artifacts import GROUPS, NUMBERED, Layout, by_number, pointed, written
+from headway_api.bounds import OutOfBounds
+from headway_api.packed import unpacked
 from headway_api.records import (
     Abandoned,
     BatchFigures,
@@ -26,9 +29,13 @@ from headway_api.records import (
     WeightsManifest,
 )
 from headway_api.store import Denied, NotFound, Store, bucket_unavailable, get_each
+from headway_api.stored import parsed, read_each
 from headway_coordinator.bounds import superseded
 from headway_coordinator.evaluation.summary import Summary
 from headway_coordinator.remedies.journal import Journal, Known
+
+MOST_DIGEST: Final = 64
+"""Characters of a SHA-256 in hex."""
 
 
 def encode(group: GroupRecord) -> bytes:
@@ -37,8 +44,8 @@ def encode(group: GroupRecord) -> bytes:
 
 
 def decode(data: bytes) -> GroupRecord:
-    """Inverse of `encode`."""
-    return GroupRecord.model_validate_json(gzip.decompress(data))
+    """Inverse of `encode`; raises OutOfBounds."""
+    return parsed(GroupRecord, unpacked(data, bounds.UNPACKED))
 
 
 @dataclass(frozen=True)
@@ -82,7 +89,7 @@ class Spool:
     def put(self, group: GroupRecord) -> GroupRecord:
         """Make a group durable; returns what stands, which is an earlier writing where there is one."""
         uri = self._uri(group)
-        return group if self._store.put_new(uri, encode(group)) else decode(self._store.get(uri))
+        return group if self._store.put_new(uri, encode(group)) else next(self._groups([uri]))
 
     def give_up(self, group: GroupRecord, why: Abandoned) -> GroupRecord:
         """Have a group that stands stand as abandoned, with all that it holds; returns it so."""
@@ -97,13 +104,13 @@ class Spool:
         summaries = self._summaries(listed, reports[-1].step if reports else -1)
         validations: dict[int, list[GroupRecord]] = {}
         read = [uri for step, uris in listed.items() if step not in summaries for uri in uris]
-        for group in self._groups([*read, *self._store.list(self._layout.failed_groups)]):
+        for group in self._groups([*read, *self._written(self._layout.failed_groups)]):
             if group.purpose is Purpose.VALIDATION:
                 validations.setdefault(group.step, []).append(group)
         if reports:
             reports[-1] = reports[-1].model_copy(update={"durable": self._durable(reports[-1])})
         taken = {self._layout.train_group(group) for report in reports for group in report.groups}
-        spooled = self._store.list(self._layout.train_groups)
+        spooled = self._written(self._layout.train_groups)
         newest = next((report.groups for report in reversed(reports) if report.groups), [])
         return Replay(
             reports=reports,
@@ -117,22 +124,24 @@ class Spool:
 
     def evaluated(self, candidate: str) -> list[GroupRecord]:
         """The answered groups of one candidate."""
-        return [*self._groups(self._store.list(self._layout.evaluation_groups(candidate)))]
+        return [*self._groups(self._written(self._layout.evaluation_groups(candidate)))]
 
     def tested(self) -> list[GroupRecord]:
         """The groups of a training job's test split, those of which nothing was scored included."""
-        answered = self._groups(self._store.list(self._layout.all_evaluation_groups))
+        answered = self._groups(self._written(self._layout.all_evaluation_groups))
         return [*answered, *self.unanswered()]
 
     def unanswered(self) -> list[GroupRecord]:
         """The groups of all candidates of which nothing was scored; of one id there may be several."""
-        failed = self._groups(self._store.list(self._layout.failed_groups))
+        failed = self._groups(self._written(self._layout.failed_groups))
         return [group for group in failed if group.purpose is Purpose.EVALUATION]
 
     def rows_digest(self, digest: str) -> str:
         """The digest of the rows that the job began with: of the first start that says one."""
         uri = self._layout.rows_digest
-        return digest if self._store.put_new(uri, digest.encode()) else self._store.get(uri).decode()
+        if self._store.put_new(uri, digest.encode()):
+            return digest
+        return self._store.get(uri)[:MOST_DIGEST].decode(errors="replace")
 
     def conclude(self, summary: Summary) -> None:
         """Keep what a validation came to. Its groups, and their usage, are in the store already.
@@ -152,8 +161,8 @@ class Spool:
 
     def figures(self) -> dict[int, BatchFigures]:
         """What batches came to, as far as it was kept, by the step that they made."""
-        uris = self._store.list(self._layout.all_batch_figures)
-        found = map(BatchFigures.model_validate_json, get_each(self._store, uris))
+        uris = self._written(self._layout.all_batch_figures, NUMBERED)
+        found = read_each(self._store, uris, partial(parsed, BatchFigures))
         return {each.step: each for each in found}
 
     def batch_of(self, report: StepReport) -> list[GroupRecord]:
@@ -209,11 +218,11 @@ class Spool:
     def _validation_groups(self) -> dict[int, list[str]]:
         """URIs of the answered validation groups, by step."""
         folder = self._layout.all_validation_groups
-        return by_number(self._store.list(folder), folder)
+        return by_number(self._written(folder), folder)
 
     def _summaries(self, groups: Mapping[int, Sequence[str]], newest: int) -> dict[int, Summary]:
         """Those that stand for these groups, up to the newest step: a later one is validated again."""
-        uris = self._store.list(self._layout.validations)
+        uris = self._written(self._layout.validations, NUMBERED)
         found = [*filter(None, map(_summary, get_each(self._store, uris)))]
         return {
             summary.step: summary
@@ -222,27 +231,30 @@ class Spool:
         }
 
     def _groups(self, uris: Sequence[str]) -> Iterator[GroupRecord]:
-        return map(decode, get_each(self._store, uris))
+        return read_each(self._store, uris, decode)
+
+    def _written(self, folder: str, names: re.Pattern[str] = GROUPS) -> list[str]:
+        return written(self._store.list(folder), folder, names)
 
     def _durable(self, last: StepReport) -> int:
         """The newest durable step: what the learner has made so since it took the last one counts."""
         try:
-            pointed_to = int(json.loads(self._store.get(self._layout.latest))["step"])
-        except (NotFound, ValueError, KeyError, TypeError):
+            pointed_to = pointed(self._store.get(self._layout.latest))
+        except (NotFound, OutOfBounds):
             # NotFound, or nothing that can be read: the learner, which resumes there, says so.
             return last.durable
         return min(pointed_to, last.step)
 
     def _reports(self) -> list[StepReport]:
-        uris = self._store.list(self._layout.step_histories)
-        return [*map(StepReport.model_validate_json, get_each(self._store, uris))]
+        uris = self._written(self._layout.step_histories, NUMBERED)
+        return [*read_each(self._store, uris, partial(parsed, StepReport))]
 
 
 def _summary(data: bytes) -> Summary | None:
     """A summary as it was stored; None where another version of this program wrote it otherwise."""
     try:
-        return Summary.model_validate_json(data)
-    except ValidationError:
+        return parsed(Summary, data)
+    except OutOfBounds:
         return None
 
 

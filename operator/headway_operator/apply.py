@@ -16,6 +16,7 @@ from typing import Final
 
 from headway_api import names
 from headway_api.conditions import Reason
+from headway_api.keys import Key
 from headway_operator.cache import Cache, Ref, ref_of
 from headway_operator.kube import KINDS, Api, ApiError, Json
 from headway_operator.plan.context import Mode, Wanted
@@ -23,7 +24,7 @@ from headway_operator.plan.health import Trouble
 
 log = logging.getLogger(__name__)
 
-TOKEN_BYTES: Final = 32
+KEY_BYTES: Final = 32
 CONTEST_MENDS: Final = 5
 CONTEST_SECONDS: Final = 60.0
 """An object is mended so often in so many seconds; then the job waits, ever longer."""
@@ -174,7 +175,7 @@ class Applier:
         kind, namespace, _ = item.ref
         if item.ref in self._applied:
             return 0
-        body = item.body | {"stringData": {names.TOKEN_KEY: secrets.token_urlsafe(TOKEN_BYTES)}}
+        body = item.body | {"stringData": {key: secrets.token_urlsafe(KEY_BYTES) for key in Key}}
         try:
             self._api.create(KINDS[kind], namespace, body)
             created = 1

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import Counter as Tally
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -18,6 +17,7 @@ from headway_operator.config import DEFAULT_MANAGER
 from headway_operator.figures import figures, labels_of, state_of
 from headway_operator.kube import JOBS, Json
 from headway_operator.plan.reading import manager_of
+from headway_wire.threads import ThreadedServer
 
 SUCCESS: Final = "success"
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -115,7 +115,7 @@ def _family(known: metrics.Family) -> GaugeMetricFamily | CounterMetricFamily:
 
 def serve(
     port: int, telemetry: Telemetry, healthy: Callable[[], str], ready: Callable[[], str]
-) -> ThreadingHTTPServer:
+) -> ThreadedServer:
     """Answer /metrics, /healthz and /readyz; `healthy` and `ready` return what is wrong, or nothing."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -140,7 +140,6 @@ def serve(
         def log_message(self, format: str, *args: object) -> None:
             """Probes and scrapes are not worth a line."""
 
-    server = ThreadingHTTPServer(("", port), Handler)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, name="telemetry", daemon=True).start()
+    server = ThreadedServer(port, Handler)
+    server.start("telemetry")
     return server

@@ -1,4 +1,4 @@
-"""HTTP for the coordinator (weights, with the job's token) and for the kubelet (probes, without)."""
+"""HTTP for the coordinator (weights, with a key) and for the kubelet (probes, without)."""
 
 from __future__ import annotations
 
@@ -12,16 +12,21 @@ from pydantic import ValidationError
 
 from headway_api import bounds
 from headway_api.bounds import OutOfBounds, json_within, shortened
+from headway_api.keys import Key
 from headway_api.model_names import POLICY, is_slot
 from headway_api.record import explained
 from headway_api.records import WeightsManifest, WeightsState
 from headway_api.sandbox_api import Problem
 from headway_rollout.weights.slots import SlotRefused
-from headway_rollout.wire import body, known
+from headway_wire.contents import TooLarge, TooSlow, body
+from headway_wire.listening import known
 
 RETRY_SECONDS: Final = 5
+BODY_SECONDS: Final = 30.0
+"""Longest that a manifest may take to come."""
 SHOWN_CHARACTERS: Final = 500
 """Most characters of what is wrong with a manifest that an answer says."""
+UNAUTHORIZED: Final = f"send this job's key {Key.COORDINATOR_TO_ROLLOUT} as Authorization: Bearer"
 OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})
 
 
@@ -44,8 +49,8 @@ class Server(Protocol):
         """The engine answers, and no verification has failed."""
 
 
-def application(server: Server, token: str) -> web.Application:
-    """The weight agent's routes; every one but the probes wants `Authorization: Bearer <token>`.
+def application(server: Server, key: str) -> web.Application:
+    """The weight agent's routes; every one but the probes wants `Authorization: Bearer <key>`.
 
         POST   /v1/weights?slot=NAME   take the manifest in the body; 200 with the state afterwards
         GET    /v1/weights?slot=NAME   the state
@@ -56,11 +61,13 @@ def application(server: Server, token: str) -> web.Application:
 
     async def put_weights(request: web.Request) -> web.Response:
         try:
-            raw = await body(request, bounds.REPORT)
+            raw = await body(request, bounds.REPORT, BODY_SECONDS)
             found = await asyncio.to_thread(json_within, raw, bounds.REPORT)
             manifest = WeightsManifest.model_validate(found)
-        except TimeoutError:
-            return _problem(408, "BodyTooSlow", "the manifest did not come in time; send it at once")
+        except TooLarge as error:
+            return _problem(413, "BodyTooLarge", f"the manifest has {error}")
+        except TooSlow as error:
+            return _problem(408, "BodyTooSlow", f"{error}; send it at once")
         except ValidationError as error:
             return _problem(400, "InvalidManifest", f"this is no manifest: {explained(error)}")
         except (OutOfBounds, web.RequestPayloadError) as error:
@@ -90,7 +97,7 @@ def application(server: Server, token: str) -> web.Application:
     async def readyz(_request: web.Request) -> web.Response:
         return web.Response(status=200 if await server.ready() else 503)
 
-    app = web.Application(middlewares=[_authorize(token), _named])
+    app = web.Application(middlewares=[_authorize(key), _named])
     app.add_routes(
         [
             web.post("/v1/weights", put_weights),
@@ -103,14 +110,14 @@ def application(server: Server, token: str) -> web.Application:
     return app
 
 
-def _authorize(token: str) -> Middleware:
-    expected = f"Bearer {token}".encode()
+def _authorize(key: str) -> Middleware:
+    expected = f"Bearer {key}".encode()
 
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
         given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
         if request.path not in OPEN_PATHS and not hmac.compare_digest(given, expected):
-            return _problem(401, "Unauthorized", "send the job's token as a bearer token")
+            return _problem(401, "Unauthorized", UNAUTHORIZED)
         if request.path not in OPEN_PATHS:
             known(request)
         return await handler(request)

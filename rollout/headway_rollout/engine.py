@@ -10,7 +10,7 @@ import aiohttp
 from headway_api import bounds
 from headway_api.bounds import OutOfBounds, json_within, shortened
 from headway_api.weights_direct import MEET_SECONDS, STEP_SECONDS, DirectPlace
-from headway_rollout.wire import content
+from headway_wire.contents import content
 
 HEALTH_SECONDS: Final = 5.0
 SHORT_SECONDS: Final = 30.0

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import aiohttp
-from aiohttp import web
 
 from headway_api import names
 from headway_api.exits import JobError, not_final
+from headway_api.keys import Key, Keys
 from headway_api.logs import event
 from headway_api.model_names import POLICY
 from headway_api.records import WeightsManifest, WeightsState
@@ -34,7 +34,7 @@ from headway_rollout.weights.keeper import NOTHING, Keeper
 from headway_rollout.weights.learner import Learner
 from headway_rollout.weights.loaders import BaseLoader, FullLoader, Loader, LoraLoader
 from headway_rollout.weights.slots import Failed, SlotRefused, Slots
-from headway_rollout.wire import Listening, listen
+from headway_wire.listening import listening
 
 if TYPE_CHECKING:
     from headway_api.config import ServedModel
@@ -47,7 +47,6 @@ START_SECONDS: Final = 1800.0
 POLL_SECONDS: Final = 0.5
 REPORT_SECONDS: Final = 3.0
 """How long a server that failed still answers `GET /v1/weights` with the reason before it ends."""
-DRAIN_SECONDS: Final = 2.0
 
 
 @dataclass(frozen=True)
@@ -90,9 +89,9 @@ class RolloutServer:
     be verified (all retriable); a base model that vLLM cannot load ends it for good.
     """
 
-    def __init__(self, served: ServedModel, token: str, settings: Settings) -> None:
+    def __init__(self, served: ServedModel, keys: Keys, settings: Settings) -> None:
         self._served = served
-        self._token = token
+        self._keys = keys
         self._settings = settings
         self._engine: Engine | None = None
         self._process: EngineProcess | None = None
@@ -125,26 +124,23 @@ class RolloutServer:
         stopping = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-        agent, shown = application(self, self._token), metrics_port.application(lambda: self._engine)
-        listening = [
-            await self._listen(agent, self._settings.weights_port),
-            await self._listen(shown, self._settings.metrics_port),
-        ]
-        try:
-            # The engine closes an idle connection after 5 s. A request that met the close would look like an
-            # engine that fails.
-            connector = aiohttp.TCPConnector(limit=0, force_close=True)
-            async with aiohttp.ClientSession(connector=connector) as http:
-                await self._until(stopping, self._serve(http))
-        finally:
-            if self._process is not None:
-                await self._process.stop()
-            for one in listening:
-                await one.close()
+        agent = application(self, self._keys[Key.COORDINATOR_TO_ROLLOUT])
+        shown = metrics_port.application(lambda: self._engine)
+        host = self._settings.address
+        async with (
+            listening(agent, self._settings.weights_port, host=host),
+            listening(shown, self._settings.metrics_port, host=host),
+        ):
+            try:
+                # The engine closes an idle connection after 5 s. A request that met the close would look like
+                # an engine that fails.
+                connector = aiohttp.TCPConnector(limit=0, force_close=True)
+                async with aiohttp.ClientSession(connector=connector) as http:
+                    await self._until(stopping, self._serve(http))
+            finally:
+                if self._process is not None:
+                    await self._process.stop()
         event(log, "stopped")
-
-    async def _listen(self, app: web.Application, port: int) -> Listening:
-        return await listen(app, self._settings.address, port, DRAIN_SECONDS)
 
     async def _until(self, stopping: asyncio.Event, work: Coroutine[None, None, None]) -> None:
         """Run `work`, which ends only by raising, until it does or SIGTERM comes."""
@@ -225,7 +221,8 @@ class RolloutServer:
             raise SlotRefused(f"all its weights are replaced at once, so it has the slot {POLICY} alone")
         workers, host = served.rollout.engine.tensor_parallel_size, self._settings.host()
         join = DirectJoin(workers=workers, accelerated=host.accelerator)
-        return FullLoader(engine, read_headers(folder), Learner(http, self._token, join))
+        learner = Learner(http, self._keys[Key.ROLLOUT_TO_LEARNER], join)
+        return FullLoader(engine, read_headers(folder), learner)
 
     async def _watch(self, engine: Engine, slots: Slots, process: EngineProcess) -> None:
         ended, hung = asyncio.create_task(process.ended()), asyncio.create_task(hang.found(engine))

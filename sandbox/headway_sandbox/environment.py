@@ -15,7 +15,8 @@
 
 One instance lives for one episode, in a pod of its own that can reach nothing and is destroyed afterwards.
 It is called by one thread at a time. `reset` must depend on its arguments alone, and tools on them and on the
-calls before: preflight replays an episode and compares. Anything a method raises is reported, never scored.
+calls before: nothing checks that, and otherwise the same seed gives other episodes. Anything a method raises
+is reported, never scored.
 
 Standard library only, and as little of it as possible: every import here is paid once an episode.
 """

@@ -18,10 +18,12 @@ from uuid import uuid4
 
 import pytest
 from limits import pods_to_hold, unheld
-from live_job import Sandbox, look, pods, sandbox_in_use
+from live_job import Sandbox, keys_in, look, pods, sandbox_in_use
 from neighbours import Target, targets
 from outside_host import outside_host
 
+from headway_api import names
+from headway_api.keys import HELD_BY
 from headway_demo.objects import read_group
 
 STRANGERS = f"headway-e2e-strangers-{uuid4().hex[:8]}"
@@ -42,6 +44,8 @@ class Scene:
     coordinator: dict[str, Any]
     everyone: list[dict[str, Any]]
     """Every pod of the cluster."""
+    keys: dict[str, set[str]]
+    """Role -> the keys in its pod."""
 
     def of(self, *prefixes: str) -> set[str]:
         """Targets whose names begin so; there is at least one for each."""
@@ -66,7 +70,10 @@ def scene(bench: Any, shared_job: str) -> Iterator[Scene]:
             with ThreadPoolExecutor() as threads:
                 inside, strange, coordinating = threads.map(lambda pod: look(kube, pod, found), places)
             everyone = pods_to_hold(kube)
-        yield Scene(sandbox, found, inside, strange, coordinating, everyone)
+            looked_into = {role: pods(kube, shared_job, role)[0] for role in names.ROLES}
+            looked_into[names.SANDBOX] = sandbox.pod
+            held = {role: keys_in(kube, pod, role) for role, pod in looked_into.items()}
+        yield Scene(sandbox, found, inside, strange, coordinating, everyone, held)
 
 
 @contextmanager
@@ -149,6 +156,10 @@ def test_a_sandbox_holds_no_rights_and_no_credentials(scene: Scene) -> None:
     named = [name for name in scene.inside["environment"] if name.startswith(("AWS_", "HEADWAY_"))]
     assert named == ["HEADWAY_ENTRYPOINT", "HEADWAY_ENVIRONMENT_CONFIG"]
     assert scene.sandbox.pod["spec"]["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+
+
+def test_a_pod_holds_the_keys_of_its_role_and_no_other(scene: Scene) -> None:
+    assert scene.keys == {role: {key.value for key in HELD_BY[role]} for role in names.ROLES}
 
 
 def test_every_container_of_the_cluster_is_held_to_requests_and_limits(scene: Scene) -> None:

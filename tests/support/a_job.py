@@ -14,6 +14,7 @@ from typing import Any
 
 from aiohttp import web
 from episodes import sealed, version
+from role_keys import TO_COORDINATOR
 from scripted_learner import ScriptedLearner
 
 from headway_analysis.measures.figures import Figures
@@ -35,8 +36,6 @@ from headway_coordinator.spool import Spool, decode
 from headway_coordinator.stop import Stopped
 from headway_coordinator.training import Training
 from headway_coordinator.validations import Beside
-
-TOKEN = "secret"
 
 
 class Rotation:
@@ -188,7 +187,7 @@ class Job:
         replay = spool.replay()
         figures.restore(spool, replay)
         await training.restore(replay)
-        api = LearnerApi(TOKEN, lambda: b"")
+        api = LearnerApi(TO_COORDINATOR, lambda: b"")
         api.training = training
         runner = web.AppRunner(api.app(), shutdown_timeout=0.1)
         await runner.setup()
@@ -207,7 +206,7 @@ class Job:
     def learner(self, url: str) -> ScriptedLearner:
         """A learner that takes the batches of the coordinator at an address."""
         publish = publishing(self.store, self.layout)
-        return ScriptedLearner(url, TOKEN, self.store, self.layout, publish)
+        return ScriptedLearner(url, TO_COORDINATOR, self.store, self.layout, publish)
 
     def recounted(self) -> dict[UsageClass, float]:
         """The bill of what lies in the store, from the groups and reports themselves."""

@@ -22,7 +22,8 @@ from typing import Any
 import aiohttp
 from books import FOLDERS, Books, amounts
 from lease_service import LeaseService, free_port
-from rollout_server import TOKEN, RolloutServer, job_config, kill, publish_adapter, version
+from role_keys import TO_COORDINATOR
+from rollout_server import RolloutServer, job_config, kill, publish_adapter, version
 from scripted_learner import ScriptedLearner
 
 from headway_api.artifacts import Layout
@@ -92,7 +93,7 @@ class ChaosJob:
         self._blocks = blocks
         self.store = FileStore()
         self.layout = Layout(self.config.spec.output.uri, "tests", "job", self.config.uid)
-        run = {"port": self.port, "gateway_port": self.gateway_port, "token": TOKEN, "broker_url": leases.url}
+        run = {"port": self.port, "gateway_port": self.gateway_port, "broker_url": leases.url}
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "run.json").write_text(json.dumps(run))
         (folder / "job.json").write_text(self.config.model_dump_json(by_alias=True))
@@ -100,7 +101,7 @@ class ChaosJob:
         for _ in range(servers):
             self.add_server()
         self.learner = Stubborn(
-            f"http://127.0.0.1:{self.port}", TOKEN, self.store, self.layout, self._publish
+            f"http://127.0.0.1:{self.port}", TO_COORDINATOR, self.store, self.layout, self._publish
         )
         self.starts = 0
         self.coordinator = self.start_coordinator()

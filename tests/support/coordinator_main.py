@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import uvloop
+from role_keys import KEYS
 
 from headway_api import logs
 from headway_api import status as st
@@ -44,7 +45,7 @@ def main(folder: Path) -> None:
     at = where(job, "127.0.0.1", run["gateway_port"])
     coordinator = Coordinator(
         job,
-        run["token"],
+        KEYS,
         open_store(job.spec.output),
         folder / "cache",
         sink,

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import uvloop
+from role_keys import KEYS
 
 from headway_api import logs
 from headway_api import status as st
@@ -42,7 +43,7 @@ def main(folder: Path) -> None:
     gateway = f"http://127.0.0.1:{run['gateway_port']}"
     coordinator = EvalCoordinator(
         job,
-        run["token"],
+        KEYS,
         open_store(job.spec.output),
         folder / "cache",
         sink,

@@ -17,6 +17,7 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 from lease_service import LeaseService, free_port, lease_service
+from role_keys import TO_BROKER
 from speaker import Speaker
 
 from headway_api.records import EpisodeRecord, Purpose, Row
@@ -38,7 +39,6 @@ from headway_coordinator.sandboxes import Broker
 from headway_coordinator.trajectory.render import choose
 
 ARN = "arn:headway:rltrainingjob::tests:job/uid"
-TOKEN = "broker-token"
 MAX_TOKENS = 200
 
 
@@ -99,7 +99,7 @@ class GatewayRig:
         return Builtin(self.backend.chat, max_turns)
 
     def episodes(self, agent: Agent, leases: LeaseService, timeout: float = 40.0) -> Episodes:
-        broker = Broker(self.http, leases.url, TOKEN, "me")
+        broker = Broker(self.http, leases.url, TO_BROKER, "me")
         return Episodes(Rules(timeout, 120.0, (0.0, 1.0)), agent, broker, Router())
 
     @asynccontextmanager
@@ -142,7 +142,7 @@ async def gateway_rig(
 @asynccontextmanager
 async def sandboxes(folder: Path, entrypoint: str) -> AsyncIterator[LeaseService]:
     """Sandboxes with the environment `entrypoint` of `folder`."""
-    async with lease_service(folder, entrypoint, TOKEN) as leases:
+    async with lease_service(folder, entrypoint, TO_BROKER) as leases:
         yield leases
 
 

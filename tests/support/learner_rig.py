@@ -21,7 +21,9 @@ from typing import Any
 
 import psutil
 from aiohttp import web
+from role_keys import TO_COORDINATOR, written
 
+from headway_api import names
 from headway_api.config import JobConfig
 from headway_api.records import (
     Batch,
@@ -38,7 +40,6 @@ from headway_api.records import (
     WeightsManifest,
 )
 
-TOKEN = "a-token-of-this-job"
 VOCABULARY = 512
 
 
@@ -202,8 +203,8 @@ class ScriptedCoordinator:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Any) -> web.StreamResponse:
-        if request.headers.get("Authorization") != f"Bearer {TOKEN}":
-            return web.json_response({"message": "not this job's token"}, status=401)
+        if request.headers.get("Authorization") != f"Bearer {TO_COORDINATOR}":
+            return web.json_response({"message": "not this job's key"}, status=401)
         fault = self.fault(request)
         if fault == "503":
             return web.Response(status=503)
@@ -257,13 +258,12 @@ class LearnerProcess:
     def __init__(self, config: JobConfig, folder: Path, url: str, place: Mapping[str, str]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "job.json").write_text(config.model_dump_json(by_alias=True, exclude_none=True))
-        (folder / "token").write_text(TOKEN)
         self._log = (folder / "learner.log").open("ab")
         self.log = folder / "learner.log"
         self._environ = {
             **os.environ,
             "HEADWAY_CONFIG": str(folder / "job.json"),
-            "HEADWAY_TOKEN_FILE": str(folder / "token"),
+            "HEADWAY_KEYS_DIR": str(written(folder, names.LEARNER)),
             "HEADWAY_CACHE_DIR": str(folder / "cache"),
             "HEADWAY_COORDINATOR_URL": url,
             "NPROC": str(config.spec.learner.processes_per_node),

@@ -113,3 +113,13 @@ def _leased(kube: Kube, job: str) -> Sandbox | None:
         if episode:
             return Sandbox(pod, episode)
     return None
+
+
+def keys_in(kube: Any, pod: dict[str, Any], container: str) -> set[str]:
+    """Names of the keys that a container finds in its pod, each of which it can read."""
+    program = (
+        "import pathlib; found = pathlib.Path('/etc/headway-keys').glob('[a-z]*'); "
+        "print(*(file.name for file in found if file.read_bytes()))"
+    )
+    where = ("-n", pod["metadata"]["namespace"], pod["metadata"]["name"], "-c", container)
+    return set(kube.run("exec", *where, "--", "python3", "-c", program).split())

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 
 _SELF = Path("/proc/self")
@@ -42,5 +44,14 @@ def kept(most: int) -> Iterator[None]:
 
 def _give_back() -> None:
     """Return free memory to the kernel: malloc keeps some for each thread, and it would count as used."""
+    _set_aside(os.environ.get("PYTEST_CURRENT_TEST", ""))
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
+
+
+@lru_cache(maxsize=1)
+def _set_aside(test: str) -> None:
+    """What there was before a test stays: to look through it at each collection takes most of the time."""
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()

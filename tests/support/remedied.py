@@ -27,6 +27,7 @@ from typing import Any
 
 import learner_rig as rig
 import ranks_of
+from role_keys import CHECKPOINTS
 
 from headway_api.records import StepReport
 
@@ -92,7 +93,7 @@ class _Played:
         config = rig.job(self._place, self._base, processes=self._ranks.world, **self._settings)
         self._layout_of(config)
         cache = self._place / "cache"
-        self._learner = Learner(config, "token", FileStore(), self._base, cache, self._ranks, None)
+        self._learner = Learner(config, CHECKPOINTS, FileStore(), self._base, cache, self._ranks, None)
         self._note(self._learner.resume())
 
     def train(self, n: int) -> None:

@@ -22,13 +22,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from role_keys import TO_ROLLOUT, written
+
 from headway_api import names
 from headway_api.config import EvalConfig, JobConfig
 from headway_api.model_names import POLICY
 from headway_api.records import Canary, PolicyVersion, WeightsManifest, WeightsState
 from headway_api.store import digest
 
-TOKEN = "the-token-of-this-job"
 CANARY_TOKENS = list(range(9, 60))
 TOLERANCE = 1e-3
 
@@ -91,10 +92,9 @@ class RolloutServer:
         self.log = folder / "server.log"
         self.engine_port, self.weights_port, self.metrics_port = free_port(), free_port(), free_port()
         (folder / "job.json").write_text(self.config.model_dump_json(by_alias=True))
-        (folder / "token").write_text(TOKEN + "\n")
         environment = os.environ | {
             names.ENV_CONFIG: str(folder / "job.json"),
-            names.ENV_TOKEN_FILE: str(folder / "token"),
+            names.ENV_KEYS: str(written(folder, names.ROLLOUT)),
             names.ENV_CACHE: str(folder / "cache"),
             names.ENV_SERVER_SET: "0",
             "HEADWAY_BIND_ADDRESS": "127.0.0.1",
@@ -196,7 +196,7 @@ class RolloutServer:
         return self._agent("GET", slot)
 
     def _agent(self, method: str, slot: str, body: str | None = None) -> WeightsState:
-        code, text = request(method, f"{self.agent_url}/v1/weights?slot={slot}", body, TOKEN)
+        code, text = request(method, f"{self.agent_url}/v1/weights?slot={slot}", body, TO_ROLLOUT)
         assert code == 200, text
         return WeightsState.model_validate_json(text)
 

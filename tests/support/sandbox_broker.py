@@ -16,6 +16,7 @@ from typing import Any
 
 import aiohttp
 from aiohttp import web
+from role_keys import LEASES, TO_BROKER
 
 from headway_api import names
 from headway_api.config import JobConfig
@@ -28,7 +29,6 @@ from headway_sandbox.broker.metrics import Metrics
 from headway_sandbox.broker.service import Service
 from headway_sandbox.broker.warm import WarmPool
 
-TOKEN = "a-token-of-the-job"
 SMALL = {"requests": {"cpu": "10m", "memory": "48Mi"}, "limits": {"cpu": "500m", "memory": "48Mi"}}
 
 
@@ -95,8 +95,8 @@ class Broker:
     url: str
     warm: WarmPool
 
-    async def call(self, method: str, path: str, body: Any = None, token: str = TOKEN) -> tuple[int, Any]:
-        headers = {"Authorization": f"Bearer {token}"}
+    async def call(self, method: str, path: str, body: Any = None, key: str = TO_BROKER) -> tuple[int, Any]:
+        headers = {"Authorization": f"Bearer {key}"}
         async with self.http.request(method, self.url + path, json=body, headers=headers) as response:
             text = await response.text()
             return response.status, json.loads(text) if text[:1] == "{" else text
@@ -136,9 +136,9 @@ async def running(
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
         platform = pods.Platform({}, resources, [])
         warm = WarmPool(api(http, kubeconfig, config.namespace), http, kind, platform, bounded, metrics)
-        leases = Leases(warm, http, TOKEN, metrics)
+        leases = Leases(warm, http, LEASES, metrics)
         runner = web.AppRunner(
-            Service(warm, leases, metrics, TOKEN).app(), access_log=None, shutdown_timeout=0.1
+            Service(warm, leases, metrics, TO_BROKER).app(), access_log=None, shutdown_timeout=0.1
         )
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def sending(token: str, *, patience: float = 20, host: str = "127.0.0.1", port: int = 0) -> Iterator[Sender]:
+def sending(key: str, *, patience: float = 20, host: str = "127.0.0.1", port: int = 0) -> Iterator[Sender]:
     """One that waits for a server for `patience` seconds, and whose transfers have all come to an end after.
 
     A thread that waits in torch's store while the interpreter is torn down aborts the process.
@@ -23,7 +23,7 @@ def sending(token: str, *, patience: float = 20, host: str = "127.0.0.1", port: 
     from headway_trainer.publish.sender import Sender
 
     handover: Any = partial(Handover, step_seconds=patience, go_seconds=patience)
-    made = Sender(host, port, token, torch.device("cpu"), handover)
+    made = Sender(host, port, key, torch.device("cpu"), handover)
     try:
         yield made
     finally:

@@ -22,6 +22,7 @@ import metal_desk
 from aiohttp import web
 from endpoint_service import Service, says, serving
 from lease_service import LeaseService, free_port, lease_service
+from role_keys import TO_BROKER
 
 from headway_api.artifacts import Layout
 from headway_api.config import EvalConfig
@@ -33,7 +34,6 @@ from headway_coordinator.spool import Spool
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "suites" / "arithmetic.py"
 MAIN = Path(__file__).parent / "eval_coordinator_main.py"
-TOKEN = "broker-token"
 SUITE, TASK = "sums", "arithmetic.py@arithmetic"
 QUESTION = re.compile(r"What is (\d+) ([-+*]) (\d+)\?")
 
@@ -75,7 +75,6 @@ class SuiteRig:
     async def coordinator(self) -> asyncio.subprocess.Process:
         """Start one."""
         run = {
-            "token": TOKEN,
             "broker_url": self.own.url,
             "suite_broker_urls": {SUITE: self.suite.url},
             "port": free_port(),
@@ -144,6 +143,6 @@ async def suite_rig(
             }
         )
         config = job.spec.suites[0].environment.config
-        own = await stack.enter_async_context(lease_service(folder, "metal_desk:MetalDesk", TOKEN))
-        sampled = await stack.enter_async_context(lease_service(folder, ENTRYPOINT, TOKEN, config=config))
+        own = await stack.enter_async_context(lease_service(folder, "metal_desk:MetalDesk", TO_BROKER))
+        sampled = await stack.enter_async_context(lease_service(folder, ENTRYPOINT, TO_BROKER, config=config))
         yield SuiteRig(folder, job, own, sampled, endpoints)

@@ -32,6 +32,7 @@ from lease_service import free_port
 from observed_fleet import Fleet
 from played_pods import PlayedPods, sandboxes
 from recorded_vllm import Told
+from role_keys import KEYS, LEASES, TO_BROKER, TO_COORDINATOR
 from scripted_learner import ScriptedLearner
 from speaking_job import job as speaking
 from speaking_job import speaking_engine, until_ready
@@ -52,7 +53,7 @@ from headway_sandbox.broker.service import Service
 from headway_sandbox.broker.warm import WarmPool
 
 Json = dict[str, Any]
-NAMESPACE, JOB, TOKEN = "team", "refunds", "secret"
+NAMESPACE, JOB = "team", "refunds"
 SERVERS = 2
 LOST_EVERY_SECONDS = 4.0
 """So often the node under a sandbox is lost."""
@@ -125,8 +126,8 @@ async def broker(config: JobConfig, api: PlayedPods) -> AsyncIterator[str]:
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
         limits = pool.Limits(minimum=4, maximum=config.most_episodes, starting_at_once=16)
         warm = WarmPool(api, http, kind, pods.Platform({}, {}, []), limits, metrics)  # type: ignore[arg-type]
-        leases = Leases(warm, http, TOKEN, metrics)
-        app = Service(warm, leases, metrics, TOKEN).app()
+        leases = Leases(warm, http, LEASES, metrics)
+        app = Service(warm, leases, metrics, TO_BROKER).app()
         async with listening(app) as url:
             work = [asyncio.create_task(warm.run()), asyncio.create_task(leases.run()), losing(api)]
             try:
@@ -213,7 +214,7 @@ async def _live(
 
         coordinator = Coordinator(
             config,
-            TOKEN,
+            KEYS,
             store,
             folder / "cache",
             shown.fleet.coordinator_says,
@@ -226,7 +227,7 @@ async def _live(
         await until_ready(running, port)
         learner = PacedLearner(
             f"http://127.0.0.1:{port}",
-            TOKEN,
+            TO_COORDINATOR,
             store,
             coordinator.layout,
             publishing(store, coordinator.layout),

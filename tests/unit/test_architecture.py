@@ -17,6 +17,7 @@ PACKAGES = {
     "headway_rollout": ROOT / "rollout/headway_rollout",
     "headway_trainer": ROOT / "trainer/headway_trainer",
     "headway_sandbox": ROOT / "sandbox/headway_sandbox",
+    "headway_wire": ROOT / "wire/headway_wire",
 }
 STANDARD_LIBRARY_ONLY = ("environment.py", "tools.py", "server.py", "__init__.py")
 
@@ -40,7 +41,13 @@ def importers(package: str, library: str) -> set[str]:
     }
 
 
-ALSO_IMPORTS = {"headway_coordinator": {"headway_analysis"}}
+ALSO_IMPORTS = {
+    "headway_coordinator": {"headway_analysis", "headway_wire"},
+    "headway_operator": {"headway_wire"},
+    "headway_rollout": {"headway_wire"},
+    "headway_trainer": {"headway_wire"},
+    "headway_sandbox": {"headway_wire"},
+}
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -80,3 +87,34 @@ def test_what_runs_in_a_sandbox_is_standard_library_only() -> None:
     for file in STANDARD_LIBRARY_ONLY:
         names = {name.split(".")[0] for name in imports(root / file)}
         assert names <= set(sys.stdlib_module_names) | {"headway_sandbox"}, file
+
+
+LISTENERS = {"AppRunner", "TCPSite", "HTTPServer", "ThreadingHTTPServer", "run_app"}
+LISTENERS |= {"start_server", "create_server"}
+LISTENS = {
+    "headway_sandbox/http.py": "create_server",
+    "headway_wire/listening.py": "AppRunner create_server",
+    "headway_wire/threads.py": "ThreadingHTTPServer",
+}
+"""Who may listen; a sandbox's server has the standard library alone, and bounds of its own."""
+
+
+def listeners(path: Path) -> set[str]:
+    """What of `LISTENERS` a file calls, or derives from."""
+    named: list[ast.expr] = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        named += [node.func] if isinstance(node, ast.Call) else []
+        named += node.bases if isinstance(node, ast.ClassDef) else []
+    return LISTENERS & {
+        node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "") for node in named
+    }
+
+
+def test_nothing_listens_but_by_the_bounded_servers() -> None:
+    found = {
+        str(path.relative_to(root.parent)): " ".join(sorted(listeners(path)))
+        for root in PACKAGES.values()
+        for path in root.rglob("*.py")
+        if listeners(path)
+    }
+    assert found == LISTENS

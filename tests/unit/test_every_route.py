@@ -9,8 +9,8 @@ import asyncio
 import gzip
 import json
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -18,60 +18,19 @@ import pytest
 from aiohttp import web
 from memory import flat
 from open_rollout import a_rollout
+from role_servers import Served, Weights, serving
 
 from headway_api import bounds
 from headway_api.bounds import KIB, MIB
-from headway_api.records import WeightsManifest, WeightsState
-from headway_coordinator import serving
+from headway_coordinator.gateway import bodies
 from headway_coordinator.gateway.server import GatewayServer
 from headway_coordinator.learner_api import LearnerApi, Probes
-from headway_rollout import agent, metrics_port, wire
-from headway_rollout.weights.keeper import NOTHING
+from headway_rollout import agent, metrics_port
+from headway_sandbox.broker import service
+from headway_wire import contents
 
-TOKEN = "the-job's"
-BEARER = {"Authorization": f"Bearer {TOKEN}"}
-
-
-class Weights:
-    """A weight agent's server that has nothing."""
-
-    def state(self, slot: str) -> WeightsState:
-        return NOTHING
-
-    async def take(self, slot: str, manifest: WeightsManifest) -> WeightsState | None:
-        raise AssertionError(manifest)
-
-    def release(self, slot: str) -> None:
-        return None
-
-    def alive(self) -> bool:
-        return True
-
-    async def ready(self) -> bool:
-        return True
-
-
-@dataclass(frozen=True)
-class Served:
-    url: str
-    headers: dict[str, str]
-    app: web.Application
-
-
-@asynccontextmanager
-async def coordinators(app: web.Application, path: str = "", **headers: str) -> AsyncIterator[Served]:
-    async with AsyncExitStack() as stack:
-        served = await serving.listen(stack, app, 0, host="127.0.0.1", leave_with_client=True)
-        yield Served(f"http://127.0.0.1:{served.sockets[0].getsockname()[1]}{path}", headers, app)
-
-
-@asynccontextmanager
-async def rollouts(app: web.Application, **headers: str) -> AsyncIterator[Served]:
-    served = await wire.listen(app, "127.0.0.1", 0, 0.1)
-    try:
-        yield Served(f"http://127.0.0.1:{served.server.sockets[0].getsockname()[1]}", headers, app)
-    finally:
-        await served.close()
+KEY = "the-job's"
+BEARER = {"Authorization": f"Bearer {KEY}"}
 
 
 @asynccontextmanager
@@ -80,17 +39,24 @@ async def gateway() -> AsyncIterator[Served]:
     backend: Any = None
     async with (
         server.open(a_rollout(), backend) as rollout,
-        coordinators(server.app(), **{"X-Amzn-SageMaker-Trajectory-Id": rollout.rollout_id}) as one,
+        serving(server.app(), **{"X-Amzn-SageMaker-Trajectory-Id": rollout.rollout_id}) as one,
     ):
         yield one
 
 
+def broker() -> web.Application:
+    """The broker's routes, over no pool: no body here is one that it would be asked with."""
+    nothing: Any = SimpleNamespace(claim=None, grant=None)
+    return service.Service(nothing, nothing, nothing, KEY).app()
+
+
 SERVERS: dict[str, Callable[[], Any]] = {
     "gateway": gateway,
-    "learner": lambda: coordinators(LearnerApi(TOKEN, lambda: b"").app(), **BEARER),
-    "probes": lambda: coordinators(Probes(lambda: b"").app()),
-    "weights": lambda: rollouts(agent.application(Weights(), TOKEN), **BEARER),
-    "scrape": lambda: rollouts(metrics_port.application(lambda: None)),
+    "learner": lambda: serving(LearnerApi(KEY, lambda: b"").app(), **BEARER),
+    "probes": lambda: serving(Probes(lambda: b"").app()),
+    "weights": lambda: serving(agent.application(Weights(), KEY), **BEARER),
+    "scrape": lambda: serving(metrics_port.application(lambda: None)),
+    "broker": lambda: serving(broker(), **BEARER),
 }
 TAKES: dict[str, dict[str, int]] = {
     "gateway": {
@@ -104,6 +70,7 @@ TAKES: dict[str, dict[str, int]] = {
     "probes": {},
     "weights": {"POST /v1/weights": bounds.REPORT},
     "scrape": {},
+    "broker": {"POST /v1/leases": service.MOST_BODY, "POST /v1/owners": service.MOST_BODY},
 }
 """Bytes that a route takes at most."""
 READS_NONE: dict[str, set[str]] = {
@@ -112,6 +79,7 @@ READS_NONE: dict[str, set[str]] = {
     "probes": {"GET /healthz", "GET /readyz", "GET /metrics"},
     "weights": {"GET /v1/weights", "DELETE /v1/weights", "GET /healthz", "GET /readyz"},
     "scrape": {"GET /metrics"},
+    "broker": {"DELETE /v1/leases/{lease}", "GET /v1/pool", "GET /healthz", "GET /readyz", "GET /metrics"},
 }
 
 
@@ -190,12 +158,9 @@ async def test_a_body_without_a_length_ends_at_the_bound(name: str, route: str) 
 
 @pytest.mark.parametrize(("name", "route"), PAIRS)
 async def test_a_body_that_drips_is_ended(name: str, route: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from headway_coordinator.gateway import bodies
-
-    for module in (serving, wire):
+    for module in (contents, agent, service):
         monkeypatch.setattr(module, "BODY_SECONDS", 0.3)
     monkeypatch.setattr(bodies, "CALL_SECONDS", 0.3)
-    monkeypatch.setattr(serving.body, "__defaults__", (0.3,))
 
     async def dripping() -> AsyncIterator[bytes]:
         while True:

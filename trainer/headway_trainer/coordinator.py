@@ -8,33 +8,29 @@ The coordinator may be away (restarting, rescheduled) for `PATIENCE`; until then
 
 from __future__ import annotations
 
-import gzip
 import http.client
-import io
 import time
-import urllib.error
-import urllib.request
-import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import IO, Any, Final
+from typing import Final
 
 from pydantic import ValidationError
 
 from headway_api import bounds
-from headway_api.bounds import OutOfBounds, shortened
+from headway_api.bounds import OutOfBounds, containers_within, shortened
 from headway_api.exits import JobError
 from headway_api.names import STARTING
+from headway_api.packed import MAGIC, unpacked
 from headway_api.record import explained
 from headway_api.records import Batch, Finished, StepReport
 from headway_api.sandbox_api import Problem
+from headway_trainer.exchange import Answer, Away, Request, Within, exchange
 from headway_trainer.logs import log
 
 LONG_POLL: Final = 30.0
 """Seconds the coordinator may hold a request for a batch."""
 SILENCE: Final = 30.0
-"""Seconds without a word, besides those that the coordinator was asked to hold it, until a request counts as
-lost. A learner that is told to stop may have to wait so long before it can save."""
+"""Seconds until the head of an answer is there, besides those that the coordinator was asked to hold it, and
+longest silence after that. A learner that is told to stop may have to wait so long before it can save."""
 PATIENCE: Final = 600.0
 """Seconds without any answer after which the learner saves what is not durable and is started again. That the
 coordinator is starting is one."""
@@ -42,20 +38,13 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
 MOST_PACKED: Final = 1024 * bounds.MIB
 """Bytes of one answer, as it comes."""
 MOST_PLAIN: Final = 4 * MOST_PACKED
-FREE_PLAIN: Final = 16 * bounds.MIB
-RATIO: Final = 100
-"""Bytes of a batch for each that comes, beyond `FREE_PLAIN`: tokens compress ten times, a bomb a thousand."""
 WHOLE: Final = 600.0
 """Seconds that one answer may take from its first byte to its last."""
-PART: Final = 64 * bounds.KIB
+CONTAINERS: Final = 10_000_000
+"""Lists and objects of one batch, each of some hundred bytes in memory. A turn has ten."""
 SHOWN: Final = 500
 """Characters of an answer in an error."""
-GZIP_MAGIC: Final = b"\x1f\x8b"
 AGAIN: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
-
-
-class Away(Exception):
-    """No answer, or one that says to try again."""
 
 
 class AnnounceFirst(Exception):
@@ -70,29 +59,13 @@ class Unreachable(JobError):
         super().__init__("CoordinatorUnreachable", message, permanent=False)
 
 
-class _StayHere(urllib.request.HTTPRedirectHandler):
-    """Follows no redirect: it is an answer like another, and refused."""
-
-    def redirect_request(self, *_: Any) -> None:
-        return None
-
-
-@dataclass(frozen=True)
-class _Answer:
-    status: int
-    body: bytes
-
-
 class Coordinator:
     """Client of the coordinator's learner API; blocking, used by rank 0 only."""
 
-    def __init__(self, url: str, token: str, *, patience: float = PATIENCE) -> None:
+    def __init__(self, url: str, key: str, *, patience: float = PATIENCE) -> None:
         self._url = url.rstrip("/")
-        self._token = token
+        self._key = key
         self._patience = patience
-        # The coordinator is in the same namespace: a proxy from the environment is never on the way.
-        # A redirect would carry the token to another host.
-        self._open = urllib.request.build_opener(urllib.request.ProxyHandler({}), _StayHere()).open
         self._silent_since: float | None = None
         self._pause = FIRST_PAUSE
 
@@ -132,24 +105,19 @@ class Coordinator:
         record = Finished if answer.status == http.client.GONE else Batch
         try:
             return record.model_validate_json(_plain(answer.body))
-        except (ValidationError, OutOfBounds, OSError, EOFError, zlib.error) as error:
+        except (ValidationError, OutOfBounds) as error:
             said = explained(error) if isinstance(error, ValidationError) else shortened(str(error), SHOWN)
             raise JobError("ContractMismatch", f"the coordinator's answer cannot be read: {said}") from error
 
-    def _exchange(self, method: str, path: str, body: bytes | None = None, *, wait: float = 0.0) -> _Answer:
-        request = urllib.request.Request(self._url + path, data=body, method=method)
-        request.add_header("Authorization", f"Bearer {self._token}")
-        request.add_header("Accept-Encoding", "gzip")
+    def _exchange(self, method: str, path: str, body: bytes | None = None, *, wait: float = 0.0) -> Answer:
+        headers = {"Authorization": f"Bearer {self._key}", "Accept-Encoding": "gzip"}
         if body is not None:
-            request.add_header("Content-Type", "application/json")
+            headers["Content-Type"] = "application/json"
+        within = Within(head=wait + SILENCE, silence=SILENCE, whole=WHOLE, size=MOST_PACKED)
         try:
-            with self._open(request, timeout=wait + SILENCE) as response:
-                answer = _Answer(response.status, _content(response, MOST_PACKED))
-        except urllib.error.HTTPError as error:
-            with error:
-                answer = _Answer(error.code, _body(error))
-        except (OSError, http.client.HTTPException) as error:
-            raise Away(f"{type(error).__name__}: {error}") from error
+            answer = exchange(self._url, Request(method, path, headers, body), within)
+        except OutOfBounds as error:
+            raise JobError("ContractMismatch", f"the coordinator answers with {error}") from error
         if answer.status in AGAIN:
             if _is_starting(answer):
                 self._silent_since = None
@@ -169,7 +137,7 @@ class Coordinator:
         self._pause = min(LONGEST_PAUSE, self._pause * 2)
 
 
-def _is_starting(answer: _Answer) -> bool:
+def _is_starting(answer: Answer) -> bool:
     """Whether the coordinator is there, and reads what a predecessor left: minutes, of a long run."""
     try:
         return Problem.model_validate_json(answer.body).reason == STARTING
@@ -177,7 +145,7 @@ def _is_starting(answer: _Answer) -> bool:
         return False
 
 
-def _refuse(answer: _Answer, method: str, path: str) -> None:
+def _refuse(answer: Answer, method: str, path: str) -> None:
     if answer.status in (200, 201, 202, 204, 410):
         return
     said = shortened(answer.body[:SHOWN].decode(errors="replace"), SHOWN)
@@ -191,44 +159,13 @@ def _refuse(answer: _Answer, method: str, path: str) -> None:
     )
 
 
-def _content(response: IO[bytes], most: int) -> bytes:
-    """What an answer holds, as it came.
-
-    Raises:
-        Away: its bytes come too slowly to be one.
-        JobError: it is more than `most` bytes.
-    """
-    deadline, parts, size = time.monotonic() + WHOLE, [], 0
-    while part := response.read1(PART):  # type: ignore[attr-defined]
-        size += len(part)
-        if size > most:
-            raise JobError("ContractMismatch", f"the coordinator answers with more than {most} bytes")
-        if time.monotonic() > deadline:
-            raise Away(f"the answer did not come within {WHOLE:.0f} s")
-        parts.append(part)
-    if getattr(response, "length", None):  # bytes that were promised and never came
-        raise http.client.IncompleteRead(b"")
-    return b"".join(parts)
-
-
-def _body(error: urllib.error.HTTPError) -> bytes:
-    try:
-        return error.read(bounds.CALL)
-    except (OSError, http.client.HTTPException) as broken:
-        raise Away(f"{type(broken).__name__}: {broken}") from broken
-
-
 def _plain(body: bytes) -> bytes:
     """An answer's content, decompressed.
 
     Raises:
-        OutOfBounds: it would be far larger than any batch that compresses to so little.
+        OutOfBounds: it would be far larger than any batch that compresses to so little, or have more lists
+            and objects than any.
     """
-    if not body.startswith(GZIP_MAGIC):
-        return body
-    most = min(MOST_PLAIN, FREE_PLAIN + RATIO * len(body))
-    with gzip.GzipFile(fileobj=io.BytesIO(body)) as packed:
-        plain = packed.read(most + 1)
-    if len(plain) > most:
-        raise OutOfBounds(f"more than {most} bytes, decompressed from {len(body)}")
-    return plain
+    if not body.startswith(MAGIC):
+        return containers_within(body, CONTAINERS)
+    return containers_within(unpacked(body, MOST_PLAIN), CONTAINERS)

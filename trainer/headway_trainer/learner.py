@@ -16,12 +16,13 @@ from types import MappingProxyType
 from typing import Any
 
 from headway_api import config as job_config
-from headway_api import last_logs, names
+from headway_api import keys, last_logs, names
 from headway_api.artifacts import Layout, by_number
 from headway_api.base_model import fetch
 from headway_api.config import JobConfig
 from headway_api.exits import ANEW, JobError, leave, not_final
 from headway_api.in_force import InForce, Refusal
+from headway_api.keys import Key
 from headway_api.records import Batch, PolicyVersion, StepReport
 from headway_api.spec.model import ModelSpec
 from headway_api.store import Store, open_store
@@ -53,21 +54,21 @@ class Learner:
     def __init__(
         self,
         config: JobConfig,
-        token: str,
+        key: str,
         store: Store,
         base: Path,
         cache: Path,
         ranks: Ranks,
         sender: Sender | None,
     ) -> None:
-        """`token` is the job's; `base` holds the base model's files; `cache` is scratch that the ranks of a
-        node share."""
+        """`key` signs records of checkpoints; `base` holds the base model's files; `cache` is scratch that
+        the ranks of a node share."""
         spec = config.spec
         self._spec = spec
         self._store = store
         self._ranks = ranks
         self._layout = Layout(spec.output.uri, config.namespace, config.name, config.uid)
-        self._journal = Journal(store, self._layout, Signer.of(token, self._layout))
+        self._journal = Journal(store, self._layout, Signer.of(key, self._layout))
         # Before the model is loaded: what was in force then says which one it is.
         self._latest: Checkpoint | None = ranks.share(self._journal.begin() if ranks.first else None)
         scratch = cache / "learner"
@@ -281,10 +282,10 @@ def run(environ: Mapping[str, str]) -> None:
     """
     started = time.monotonic()
     config = job_config.load(environ)
-    token = job_config.load_token(environ)
+    held = keys.load(environ, names.LEARNER)
     rank = environ["LOCAL_RANK"]
     container = names.LEARNER if _first_here(environ) else f"{names.LEARNER}-{rank}"
-    last_logs.begin(environ, config, [token], container)
+    last_logs.begin(environ, config, held.values(), container)
     AT_END.append(last_logs.keep_at_end)
     cache = Path(environ.get(names.ENV_CACHE, names.CACHE_DIR))
     with not_final():  # the preflight has used this bucket already
@@ -297,13 +298,14 @@ def run(environ: Mapping[str, str]) -> None:
         folders = ranks.gather(fetching.result() if fetching else None)
     base = folders[ranks.rank - ranks.local_rank]
     assert base is not None
-    sender = sender_of(config, token, environ, ranks)
-    learner = Learner(config, token, store, base, cache, ranks, sender)
+    sender = sender_of(config, held[Key.ROLLOUT_TO_LEARNER], environ, ranks)
+    learner = Learner(config, held[Key.CHECKPOINTS], store, base, cache, ranks, sender)
     log("loaded", seconds=round(time.monotonic() - started, 1), processes=ranks.world)
     probes = (
         Probes(int(environ.get(names.ENV_PROBE_PORT, names.PORT_LEARNER))) if ranks.local_rank == 0 else None
     )
-    coordinator = Coordinator(_coordinator_url(config, environ), token) if ranks.first else None
+    url, key = _coordinator_url(config, environ), held[Key.LEARNER_TO_COORDINATOR]
+    coordinator = Coordinator(url, key) if ranks.first else None
     finished = serve(learner, coordinator, ranks, probes)
     if sender is not None:
         sender.close()

@@ -6,10 +6,11 @@ alive. Ready means that the coordinator knows the step this learner is at.
 
 from __future__ import annotations
 
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Final
+
+from headway_wire.threads import ThreadedServer
 
 STALL: Final = 4 * 3600.0
 """Longer than ranks wait for one another (`ranks.CONTROL_TIMEOUT`), and than a resumption with its download
@@ -35,14 +36,13 @@ class Probes:
             def log_message(self, format: str, *args: object) -> None:
                 """Probes are not worth a line."""
 
-        self._server = ThreadingHTTPServer(("", port), Handler)
-        self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, name="probes", daemon=True).start()
+        self._server = ThreadedServer(port, Handler)
+        self._server.start("probes")
 
     @property
     def port(self) -> int:
         """Where it listens; of use when asked for port 0."""
-        return int(self._server.server_address[1])
+        return self._server.port
 
     @property
     def alive(self) -> bool:
@@ -55,5 +55,4 @@ class Probes:
 
     def close(self) -> None:
         """Stop serving."""
-        self._server.shutdown()
-        self._server.server_close()
+        self._server.close()

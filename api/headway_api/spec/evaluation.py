@@ -171,6 +171,12 @@ class RLEvalJobSpec(SpecModel):
         frozen_while_running("pendingDeadlineSeconds"),
         EPISODE_WITHIN_SANDBOX,
         Rule(
+            "!has(self.output.roleSecretRefs) || !has(self.output.roleSecretRefs.learner)",
+            "spec.output.roleSecretRefs.learner is of training jobs: an evaluation has no learner; remove it",
+            lambda self: self.output.role_secret_refs is None or self.output.role_secret_refs.learner is None,
+            "output",
+        ),
+        Rule(
             "!has(self.gate) || " + _NAMED.format("self.gate.candidate"),
             "spec.gate.candidate must be the name of a candidate",
             lambda self: self.gate is None or _named(self, self.gate.candidate),

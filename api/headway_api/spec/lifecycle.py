@@ -71,6 +71,17 @@ class FailureRule(SpecModel):
     """What is done."""
 
 
+class RoleSecretRefs(SpecModel):
+    """Secrets of single roles."""
+
+    coordinator: SecretRef | None = None
+    """Of the coordinator, which writes trajectories, usage and reports, and deletes nothing."""
+    learner: SecretRef | None = None
+    """Of the learner, which writes checkpoints and weights, and deletes old ones. Not in an RLEvalJob."""
+    rollout: SecretRef | None = None
+    """Of the rollout servers, which read models and weights, and write nothing."""
+
+
 class OutputSpec(SpecModel):
     """The object store: where results go, and how every s3:// URI of the job is reached."""
 
@@ -85,3 +96,11 @@ class OutputSpec(SpecModel):
     """Secret whose keys become variables of coordinator, learner and rollout servers: AWS_ACCESS_KEY_ID and
     AWS_SECRET_ACCESS_KEY, and HF_TOKEN for a hf:// model that needs one. Without the first two, or without
     a Secret: the service account's own identity (IRSA or EKS Pod Identity)."""
+    role_secret_refs: RoleSecretRefs | None = None
+    """Secrets that stand for secretRef in the pods of one role, so that each role may do no more than it
+    needs (docs/security.md). A role that is absent here has secretRef."""
+
+    def secret_of(self, role: str) -> SecretRef | None:
+        """The Secret with the store's credentials of a role; None: its service account's own identity."""
+        own = self.role_secret_refs and getattr(self.role_secret_refs, role, None)
+        return own or self.secret_ref

@@ -41,32 +41,52 @@ class Sampling(SpecModel):
 
 
 OWN_FLAGS: Final = (
+    "--api-key",
     "--config",
     "--dtype",
     "--enable-lora",
+    "--enable-prompt-tokens-details",
+    "--enable-scale-out",
+    "--headless",
+    "--hf-config-path",
+    "--hf-overrides",
     "--host",
+    "--logits-processors",
     "--logprobs-mode",
+    "--lora-dtype",
+    "--lora-modules",
+    "--lora-target-modules",
+    "--max-cpu-loras",
     "--max-lora-rank",
     "--max-loras",
     "--max-model-len",
     "--model",
+    "--no-enable-lora",
+    "--no-enable-prompt-tokens-details",
+    "--no-enable-scale-out",
+    "--override-generation-config",
     "--port",
     "--seed",
     "--served-model-name",
+    "--ssl-certfile",
+    "--ssl-keyfile",
     "--tensor-parallel-size",
+    "--tokenizer",
+    "--uds",
     "--weight-transfer-config",
+    "--worker-cls",
     "--worker-extension-cls",
+    "-tp",
 )
 """Flags of vLLM that follow from the rest of the spec. With others the learner would train on the wrong
 probabilities (`--logprobs-mode raw_logprobs`: 0.2 nats off at temperature 0.7), or find no server."""
-SHORTEST: Final = 5
-"""Characters from which on vLLM may take the beginning of a flag for the flag."""
 
 
 def _is_free(argument: str) -> bool:
-    """Whether an argument sets none of the platform's own flags, in any way in which vLLM reads one."""
-    name = argument.partition("=")[0].replace("_", "-")
-    return len(name) < SHORTEST or not any(flag.startswith(name) for flag in OWN_FLAGS)
+    """Whether an argument sets none of the platform's own flags, in any way in which vLLM reads one: its
+    beginning (argparse's abbreviations), with `_`, as `--flag=value` or `--flag.key`."""
+    name = argument.split("=")[0].split(".")[0].replace("_", "-")
+    return not name.startswith("-") or not any(flag.startswith(name) for flag in OWN_FLAGS)
 
 
 def _are_free(arguments: Sequence[str]) -> bool:
@@ -82,16 +102,16 @@ class Engine(SpecModel):
         tuple[Argument, ...],
         Field(max_length=64),
         Rule(
-            f"self.all(argument, size(argument.split('=')[0]) < {SHORTEST} || "
-            f"![{', '.join(map(cel_literal, OWN_FLAGS))}].exists(flag, "
-            "flag.startsWith(argument.split('=')[0].replace('_', '-'))))",
+            "self.all(argument, !argument.startsWith('-') || "
+            "[argument.split('=')[0].split('.')[0].replace('_', '-')].all(name, "
+            f"![{', '.join(map(cel_literal, OWN_FLAGS))}].exists(flag, flag.startsWith(name))))",
             "spec.rollout.engine.extraArgs may not set what follows from the rest of the spec: remove "
             f"{', '.join(OWN_FLAGS)}",
             _are_free,
         ),
     ] = ()
     """Arguments added to vLLM's command line, after the platform's own. Those that follow from the rest of
-    the spec are refused."""
+    the spec are refused, abbreviated ones too."""
 
 
 class ServersSpec(SpecModel):

@@ -15,6 +15,7 @@ from headway_api.spec.evaluation import CandidateEndpoint
 from headway_coordinator.endpoint.refused import Kind, Verdict, judge
 from headway_coordinator.endpoint.reply import MAX_BYTES, Failed, Reply, Unreadable, document, read
 from headway_coordinator.endpoint.wire import sent
+from headway_wire.contents import TooLarge, content
 
 CONNECT_SECONDS = 10.0
 QUOTED_BYTES = 64 * 1024
@@ -115,12 +116,10 @@ async def _content(response: aiohttp.ClientResponse) -> bytes:
     Raises:
         Unreadable: it is longer than any answer.
     """
-    data = bytearray()
-    async for part in response.content.iter_any():
-        data += part
-        if len(data) > MAX_BYTES:
-            raise Unreadable(f"the answer is longer than {MAX_BYTES} bytes")
-    return bytes(data)
+    try:
+        return await content(response, MAX_BYTES)
+    except TooLarge as error:
+        raise Unreadable(f"the answer is longer than {MAX_BYTES} bytes") from error
 
 
 def _forms(token: str) -> list[str]:

@@ -79,7 +79,7 @@ class Fleet:
     def __init__(
         self,
         http: aiohttp.ClientSession,
-        token: str,
+        key: str,
         discover: Discover,
         on_load: Callable[[float], None] = lambda seconds: None,
         on_sync: Callable[[int, float], None] = lambda step, seconds: None,
@@ -88,7 +88,7 @@ class Fleet:
         unannounced: str = UNANNOUNCED,
     ) -> None:
         self._http = http
-        self._token = token
+        self._key = key
         self._discover = discover
         self._on_load = on_load
         self._on_sync = on_sync
@@ -135,7 +135,7 @@ class Fleet:
 
     async def _release(self, endpoint: Endpoint) -> None:
         try:
-            await weights.release(self._http, endpoint.weights, self._token, self._slot)
+            await weights.release(self._http, endpoint.weights, self._key, self._slot)
         except (Refused, Unreachable) as error:
             logs.event(_log, "not-released", level=logging.WARNING, slot=self._slot, error=str(error))
 
@@ -297,7 +297,7 @@ class Fleet:
 
     async def _state(self, endpoint: Endpoint) -> WeightsState:
         """What a server holds in the slot."""
-        return await weights.state(self._http, endpoint.weights, self._token, self._slot)
+        return await weights.state(self._http, endpoint.weights, self._key, self._slot)
 
     async def _keep(self, endpoint: Endpoint) -> None:
         """Keep one server holding the wanted weights."""
@@ -381,7 +381,7 @@ class Fleet:
             async with asyncio.timeout(None) as loading:
                 self._loading[endpoint] = manifest.version, loading
                 try:
-                    return await weights.load(self._http, endpoint.weights, self._token, manifest, self._slot)
+                    return await weights.load(self._http, endpoint.weights, self._key, manifest, self._slot)
                 finally:
                     self._loading.pop(endpoint, None)
         except TimeoutError:

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pydantic import ValidationError
-
 from headway_api.base_model import fetch
 from headway_api.exits import JobError
 from headway_api.records import PolicyVersion, StepReport, WeightsManifest
@@ -21,6 +19,7 @@ from headway_api.spec.evaluation import RLEvalJobSpec
 from headway_api.spec.model import ModelSpec
 from headway_api.status import ResolvedCandidate
 from headway_api.store import Denied, NotFound, Store
+from headway_api.stored import read
 from headway_coordinator.faults import CandidateFault
 from headway_coordinator.preflight import checks
 from headway_coordinator.trajectory import render
@@ -114,9 +113,9 @@ def _published(candidate: ResolvedCandidate, store: Store) -> WeightsManifest:
         raise CandidateFault("CheckpointMissing", f"{uri} is no folder of published weights", which)
     step = int(found["step"])
     try:
-        report = StepReport.model_validate_json(store.get(f"{found['root']}/steps/{step:06d}.json"))
+        report = read(store, f"{found['root']}/steps/{step:06d}.json", StepReport)
         kept = bool(store.list(uri))
-    except (NotFound, ValidationError):
+    except (NotFound, JobError):
         kept = False
     except Denied as error:
         text = f"{error}; let the credentials of spec.output read it"

@@ -22,6 +22,7 @@ from headway_api import logs, names, prices
 from headway_api import status as st
 from headway_api.conditions import merge
 from headway_api.config import EvalConfig
+from headway_api.keys import Key, Keys
 from headway_api.store import Store
 from headway_coordinator import stall
 from headway_coordinator import status as status_writer
@@ -39,8 +40,8 @@ from headway_coordinator.preflight.evaluation import EvalRunner
 from headway_coordinator.process import Process
 from headway_coordinator.recurring import Recurring
 from headway_coordinator.sandboxes import pool_of
-from headway_coordinator.serving import listen
 from headway_coordinator.view import bill
+from headway_wire.listening import listening
 
 COMPARE_SECONDS: Final = 3.0
 """At least so long between two looks at what the tries amount to."""
@@ -55,7 +56,7 @@ class EvalCoordinator(Process):
     def __init__(
         self,
         job: EvalConfig,
-        token: str,
+        keys: Keys,
         store: Store,
         cache: Path,
         sink: status_writer.Sink,
@@ -78,7 +79,7 @@ class EvalCoordinator(Process):
         super().__init__(
             job,
             job.spec.output,
-            token,
+            keys,
             store,
             cache,
             sink,
@@ -161,7 +162,7 @@ class EvalCoordinator(Process):
             self.job,
             evaluation.state,
             http,
-            self._token,
+            self._keys[Key.COORDINATOR_TO_ROLLOUT],
             self._store,
             self._cache,
             broker,
@@ -183,7 +184,8 @@ class EvalCoordinator(Process):
         )
         self._background(stack, self._watch.run())
         if self.spec.opens_gateway:
-            await listen(stack, self._server.app(), self._gateway_port, leave_with_client=True)
+            agents = listening(self._server.app(), self._gateway_port, leave_with_client=True)
+            await stack.enter_async_context(agents)
         await self._measure(stack, evaluation, [*units.all()])
 
     async def _measure(self, stack: AsyncExitStack, evaluation: Evaluation, units: Sequence[Unit]) -> None:

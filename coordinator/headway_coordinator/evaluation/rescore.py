@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import ValidationError
-
+from headway_api.artifacts import GROUPS, written
+from headway_api.exits import JobError
 from headway_api.records import EpisodeRecord, GroupRecord, Outcome, Turn
 from headway_api.spec.evaluation import CandidateRescore
-from headway_api.store import Denied, NotFound, Store, get_each
+from headway_api.store import Denied, NotFound, Store
+from headway_api.stored import read_each
 from headway_coordinator import spool
 from headway_coordinator.agents.agent import Played, Stage
 from headway_coordinator.dataset import position_of
@@ -34,13 +34,13 @@ def stored(name: str, asked: CandidateRescore, store: Store) -> Stored:
     what = f"evaluation/{asked.candidate}" if asked.candidate is not None else f"validation/{asked.step:06d}"
     folder = f"{root}/trajectories/{what}"
     try:
-        groups = [spool.decode(data) for data in get_each(store, store.list(folder))]
+        groups = [*read_each(store, written(store.list(folder), folder, GROUPS), spool.decode)]
         # The last one of a row stands: an answered group, where there is one.
         found = dict(_episodes([*_unanswered(root, asked, store), *groups]))
     except Denied as error:
         text = f"{error}; let the credentials of spec.output read it"
         raise CandidateFault("RunUnreadable", text, where) from error
-    except (NotFound, ValidationError, OSError, ValueError, EOFError, zlib.error) as error:
+    except (NotFound, JobError, ValueError) as error:
         text = f"{folder} holds no episodes that can be read: {error}"
         raise CandidateFault("RunUnreadable", text, where) from error
     if not groups:
@@ -53,9 +53,10 @@ def _unanswered(root: str, asked: CandidateRescore, store: Store) -> Iterator[Gr
     """The groups of the same run of which nothing was scored. They lie in a folder that all share."""
     of_candidate = asked.candidate is not None
     ids = f"e-{asked.candidate}-" if of_candidate else f"v{asked.step:06d}-"
-    uris = store.list(f"{root}/trajectories/failed")
+    folder = f"{root}/trajectories/failed"
+    uris = written(store.list(folder), folder, GROUPS)
     mine = [uri for uri in uris if uri.rpartition("/")[2].startswith(ids)]
-    for group in map(spool.decode, get_each(store, mine)):
+    for group in read_each(store, mine, spool.decode):
         if not of_candidate or group.candidate == asked.candidate:
             yield group
 

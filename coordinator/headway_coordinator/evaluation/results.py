@@ -21,11 +21,12 @@ from headway_analysis.report.inspect_log import Played
 from headway_analysis.report.markdown import markdown
 from headway_analysis.report.table import parquet, plain, table
 from headway_api import logs
-from headway_api.artifacts import Layout
+from headway_api.artifacts import GROUPS, Layout, written
 from headway_api.config import EvalConfig
 from headway_api.prices import PriceBook
 from headway_api.status import MlflowRun
-from headway_api.store import Store, get_each
+from headway_api.store import Store
+from headway_api.stored import read_each
 from headway_coordinator import spool
 from headway_coordinator.evaluation.state import EvalState
 from headway_coordinator.ledger.segments import Days
@@ -96,10 +97,11 @@ def played(store: Store, layout: Layout, standing: Standing) -> Iterator[Played]
     """The tries of a candidate with their episodes, by row. They are read while they are taken."""
     by_episode = {each.episode_id: each for each in standing.tries}
     mine = f"{layout.failed_groups}/e-{standing.name}-"
-    failed = [uri for uri in store.list(layout.failed_groups) if uri.startswith(mine)]
-    uris = [*store.list(layout.evaluation_groups(standing.name)), *failed]
-    for data in get_each(store, uris):
-        group = spool.decode(data)
+    failed = written(store.list(layout.failed_groups), layout.failed_groups, GROUPS)
+    folder = layout.evaluation_groups(standing.name)
+    uris = written(store.list(folder), folder, GROUPS)
+    uris += [uri for uri in failed if uri.startswith(mine)]
+    for group in read_each(store, uris, spool.decode):
         for episode in group.episodes:
             if (one := by_episode.get(episode.episode_id)) is not None:
                 yield one, episode, [each for each in group.discarded if each.index == episode.index]

@@ -40,7 +40,7 @@ class Served:
 @asynccontextmanager
 async def served(
     http: aiohttp.ClientSession,
-    token: str,
+    key: str,
     discover: Discover,
     candidates: Mapping[str, tuple[Readable, WeightsManifest]],
     room: Room,
@@ -51,7 +51,7 @@ async def served(
     async with asyncio.TaskGroup() as tasks:
         running = []
         for name, (model, manifest) in candidates.items():
-            fleet = Fleet(http, token, discover, slot=name)
+            fleet = Fleet(http, key, discover, slot=name)
             await fleet.want(manifest)
             running.append(tasks.create_task(fleet.run()))
             gateway = Gateway(model.renderer, fleet, model.context_length, timeout_seconds)

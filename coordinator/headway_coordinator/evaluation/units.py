@@ -70,7 +70,7 @@ class Units:
     job: EvalConfig
     state: EvalState
     http: aiohttp.ClientSession
-    token: str
+    key: str
     store: Store
     cache: Path
     broker: Broker
@@ -153,7 +153,7 @@ class Units:
             return
         seconds = self._spec.rollout.timeout_seconds
         discover = self.discover(number)
-        async with served(self.http, self.token, discover, ready, room, seconds) as found:
+        async with served(self.http, self.key, discover, ready, room, seconds) as found:
             self.fleets.update({name: one.fleet for name, one in found.items()})
             try:
                 usable = await self._proven(found)

@@ -10,10 +10,10 @@ from aiohttp import web
 
 from headway_api import bounds
 from headway_api.bounds import OutOfBounds, json_within
-from headway_coordinator import serving
 from headway_coordinator.gateway import openai
 from headway_coordinator.gateway.refusals import Refusal, bad
-from headway_coordinator.serving import TooSlow
+from headway_wire import contents
+from headway_wire.contents import TooSlow
 
 CALL_SECONDS: Final = 10.0
 """Longest that a call of a few hundred bytes may take to come."""
@@ -41,7 +41,7 @@ async def call(request: web.Request, most: int) -> dict[str, Any]:
 
 async def arguments(request: web.Request) -> dict[str, Any]:
     """A tool's arguments; raises as `call` does."""
-    raw = await _received(request, bounds.ARGUMENTS, serving.BODY_SECONDS)
+    raw = await _received(request, bounds.ARGUMENTS, contents.BODY_SECONDS)
     if len(raw) <= INLINE_BYTES:
         found = document(raw, bounds.ARGUMENTS)
     else:
@@ -62,7 +62,7 @@ async def chat(
     size = request.content_length
     small = size is not None and size <= INLINE_BYTES and "Content-Encoding" not in request.headers
     async with nullcontext() if small else big:
-        raw = await _received(request, most, serving.BODY_SECONDS)
+        raw = await _received(request, most, contents.BODY_SECONDS)
         if len(raw) <= INLINE_BYTES:
             return _chat(raw, most)
         async with parsing:
@@ -95,7 +95,7 @@ def document(
 
 async def _received(request: web.Request, most: int, seconds: float) -> bytes:
     try:
-        return await serving.body(request, most, seconds)
+        return await contents.body(request, most, seconds)
     except TooSlow as error:
         raise Refusal(408, "request_too_slow", f"{error}; send it at once") from error
     except web.RequestPayloadError as error:

@@ -34,7 +34,8 @@ from headway_coordinator.gateway.core import Ask, CannotForce, CannotRender, Com
 from headway_coordinator.gateway.refusals import Refusal, bad
 from headway_coordinator.gateway.rollouts import Rollout, Rollouts, token_in
 from headway_coordinator.gateway.turns import Backend, Client, Turn, Turns
-from headway_coordinator.serving import TooLarge, known, on_reset
+from headway_wire.contents import TooLarge
+from headway_wire.listening import known, on_reset
 
 MAX_BODY = bounds.CONVERSATION
 """Bytes of a request: reading more would hold the other episodes up."""

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
 
-from headway_api.artifacts import Layout
+from headway_api.artifacts import SEGMENTS, Layout, written
 from headway_api.records import GroupRecord, StepReport, UsageClass, UsageEvent
-from headway_api.store import NotFound, Store, get_each
+from headway_api.store import NotFound, Store
+from headway_api.stored import parsed, read_each
 from headway_coordinator.bounds import GIVEN_UP
 from headway_coordinator.ledger import events
 
@@ -26,8 +27,8 @@ def encode(segment: Sequence[UsageEvent]) -> bytes:
 
 
 def decode(data: bytes) -> list[UsageEvent]:
-    """Inverse of `encode`."""
-    return [UsageEvent.model_validate_json(line) for line in data.splitlines() if line]
+    """Inverse of `encode`; raises OutOfBounds."""
+    return [parsed(UsageEvent, line) for line in data.splitlines() if line]
 
 
 class Ledger:
@@ -48,9 +49,10 @@ class Ledger:
 
     def load(self) -> None:
         """Read every segment there is."""
-        uris = self._store.list(self._layout.usage)
-        for uri, data in zip(uris, get_each(self._store, uris), strict=True):
-            self._count({uri: decode(data)})
+        folder = self._layout.usage
+        uris = written(self._store.list(folder), folder, SEGMENTS)
+        for uri, found in zip(uris, read_each(self._store, uris, decode), strict=True):
+            self._count({uri: found})
 
     def group(self, group: GroupRecord) -> None:
         """Write down a finished group. One given up after it was written down costs what such a one costs."""
@@ -64,7 +66,7 @@ class Ledger:
 
     def _stood(self, uri: str) -> list[UsageEvent]:
         try:
-            return decode(self._store.get(uri))
+            return next(read_each(self._store, [uri], decode))
         except NotFound:  # it had cost nothing
             return []
 
@@ -78,7 +80,7 @@ class Ledger:
         if not segment or uri in self._seen:
             return []
         if not self._store.put_new(uri, encode(segment)):
-            segment = decode(self._store.get(uri))
+            segment = next(read_each(self._store, [uri], decode))
         return segment
 
     def _count(self, segments: Mapping[str, Sequence[UsageEvent]]) -> None:

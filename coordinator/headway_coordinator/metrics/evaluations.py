@@ -27,6 +27,7 @@ from headway_api.artifacts import Layout
 from headway_api.config import EvalConfig
 from headway_api.status import MlflowRun
 from headway_api.store import NotFound, Store
+from headway_api.stored import read
 from headway_coordinator.metrics import traces
 from headway_coordinator.metrics.mlflow import BATCH, DESCRIBED_AT_ONCE, HTTP_ENVIRONMENT, page
 from headway_coordinator.metrics.parameters import written
@@ -165,7 +166,7 @@ class Publisher:
         if parent is not None:
             labels["mlflow.parentRunId"] = parent.run_id
         try:
-            return MlflowRun.model_validate_json(self._store.get(kept_at))
+            return read(self._store, kept_at, MlflowRun)
         except NotFound:
             pass
         known = self._client.get_experiment_by_name(self._experiment)

@@ -13,6 +13,7 @@ from headway_api import logs, names
 from headway_api.artifacts import Layout
 from headway_api.status import MlflowRun
 from headway_api.store import NotFound, Store
+from headway_api.stored import read
 from headway_coordinator.metrics.parameters import without_secret
 
 CLOSE_SECONDS = 15.0
@@ -173,7 +174,7 @@ class Mlflow:
     def _find(self) -> MlflowRun:
         """The run of an earlier process of this job, else a new one."""
         try:
-            kept = MlflowRun.model_validate_json(self._store.get(self._kept_at))
+            kept = read(self._store, self._kept_at, MlflowRun)
             return kept.model_copy(update={"url": page(self._server, kept.experiment_id, kept.run_id)})
         except NotFound:
             pass

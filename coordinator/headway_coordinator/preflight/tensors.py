@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, Final
 
 from headway_api.base_model import FIELD, HUB
+from headway_api.bounds import json_within
 from headway_api.exits import JobError
 from headway_api.spec.model import ModelSpec
 from headway_api.store import Denied, NotFound, Store
@@ -40,7 +40,7 @@ def _files(folder: Path) -> list[str]:
     if not index.exists():
         return [MODEL_FILE]
     try:
-        return sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
+        return sorted(set(json_within(index.read_bytes(), LONGEST_HEADER)["weight_map"].values()))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _unreadable(INDEX_FILE, error) from error
 
@@ -57,7 +57,7 @@ def _of_file(store: Store, uri: str) -> Shapes:
         what = f"{error}; let the credentials of spec.output read it"
         raise JobError("ModelUnavailable", what, field=FIELD) from error
     try:
-        entries: dict[str, Any] = json.loads(start[8:end])
+        entries: dict[str, Any] = json_within(start[8:end], LONGEST_HEADER)
         return {name: tuple(entry["shape"]) for name, entry in entries.items() if name != "__metadata__"}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _unreadable(uri, error) from error

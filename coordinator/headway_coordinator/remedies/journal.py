@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from headway_api.artifacts import Layout
+from headway_api.artifacts import REMEDIES, Layout, written
 from headway_api.decisions import Decision, Kept, RefusedOrder
 from headway_api.record import Record
-from headway_api.store import Store, get_each
+from headway_api.store import Store
+from headway_api.stored import read
 
 T = TypeVar("T", bound=Record)
 
@@ -43,15 +44,13 @@ class Journal:
     def read(self) -> Known:
         """Everything there is."""
         known, folder = Known(), self._layout.remedies
-        uris = self._store.list(folder)
-        for uri, data in zip(uris, get_each(self._store, uris), strict=True):
-            below = uri.removeprefix(folder).lstrip("/")
-            if below.startswith("orders/"):
-                known.add(RefusedOrder.model_validate_json(data))
-            elif below.endswith("-kept.json"):
-                known.add(Kept.model_validate_json(data))
-            else:
-                known.add(Decision.model_validate_json(data))
+        for uri in written(self._store.list(folder), folder, REMEDIES):
+            kind: type[Decision | Kept | RefusedOrder] = Decision
+            if "/orders/" in uri.removeprefix(folder):
+                kind = RefusedOrder
+            elif uri.endswith("-kept.json"):
+                kind = Kept
+            known.add(read(self._store, uri, kind))
         return known
 
     def write(self, record: Decision | Kept | RefusedOrder) -> Decision | Kept | RefusedOrder:
@@ -65,4 +64,4 @@ class Journal:
     def _write(self, uri: str, record: T) -> T:
         if self._store.put_new(uri, record.model_dump_json().encode()):
             return record
-        return type(record).model_validate_json(self._store.get(uri))
+        return read(self._store, uri, type(record))

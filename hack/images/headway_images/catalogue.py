@@ -31,7 +31,7 @@ PULLED = ("operator", "coordinator", "sandbox", "trainer", "rollout")
 """Images of Headway that a cluster pulls; `base` is under them, and `host` never leaves this machine."""
 EXAMPLES = ("examples/sop-quickstart",)
 """Folders with the images of environments that the examples' jobs name."""
-ROOMS = ("api", "analysis", "coordinator", "operator", "rollout", "trainer", "sandbox")
+ROOMS = ("api", "analysis", "coordinator", "operator", "rollout", "trainer", "sandbox", "wire")
 PACKAGES = (*(f"{room}/headway_{room}" for room in ROOMS), "images/copy.sh")
 
 

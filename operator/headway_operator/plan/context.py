@@ -38,7 +38,7 @@ class Mode(StrEnum):
     """Created if absent, then left alone but for `replicas`: a running job keeps the images and settings it
     started with when the operator is upgraded under it."""
     SECRET = "secret"
-    """Created if absent, with a fresh token, and never read."""
+    """Created if absent, with fresh keys, and never read."""
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from headway_api import names
+from headway_api.keys import HELD_BY
 from headway_api.pod_template import merge
 from headway_api.spec.types import Resources
 from headway_operator.plan import template
@@ -41,7 +42,7 @@ class Process:
     api_token: bool = False
     """Speaks to the Kubernetes API."""
     store: bool = False
-    """Uses the artifact store: gets the credentials of spec.output.secretRef."""
+    """Uses the artifact store: gets the credentials that spec.output names for its role."""
     shm: bool = False
     """Shares memory between processes."""
     resources: Resources | None = None
@@ -93,9 +94,8 @@ def _pod_spec(context: Context, process: Process) -> Json:
         ],
         "volumes": volumes,
     }
-    if process.store and context.spec.output.secret_ref:
-        secret = {"secretRef": {"name": context.spec.output.secret_ref.name}}
-        spec["containers"][0]["envFrom"] = [secret]
+    if process.store and (secret := context.spec.output.secret_of(process.role)):
+        spec["containers"][0]["envFrom"] = [{"secretRef": {"name": secret.name}}]
     if secrets := pull_secrets(context):
         spec["imagePullSecrets"] = secrets
     return spec
@@ -104,7 +104,6 @@ def _pod_spec(context: Context, process: Process) -> Json:
 def _env(process: Process) -> list[Json]:
     fixed = {
         names.ENV_CONFIG: names.CONFIG_FILE,
-        names.ENV_TOKEN_FILE: names.TOKEN_FILE,
         names.ENV_CACHE: names.CACHE_DIR,
         "HOME": names.CACHE_DIR,
         "PYTHONUNBUFFERED": "1",
@@ -123,17 +122,15 @@ def _env(process: Process) -> list[Json]:
 
 
 def _volumes(context: Context, process: Process) -> tuple[list[Json], list[Json]]:
-    token = names.TOKEN_FILE.rpartition("/")[0]
-    secret = {"secretName": names.token_secret(context.stem, context.uid), "defaultMode": 0o440}
     volumes: list[Json] = [
         {"name": "config", "configMap": {"name": names.config_map(context.stem)}},
-        {"name": "token", "secret": secret},
+        {"name": "keys", "projected": {"sources": _keys(context, process.role), "defaultMode": 0o440}},
         {"name": "tmp", "emptyDir": {"sizeLimit": context.platform.cache_size_limit}},
         {"name": "cache", "emptyDir": {"sizeLimit": context.platform.cache_size_limit}},
     ]
     mounts: list[Json] = [
         {"name": "config", "mountPath": names.CONFIG_DIR, "readOnly": True},
-        {"name": "token", "mountPath": token, "readOnly": True},
+        {"name": "keys", "mountPath": names.KEYS_DIR, "readOnly": True},
         {"name": "tmp", "mountPath": "/tmp"},
         {"name": "cache", "mountPath": names.CACHE_DIR},
     ]
@@ -148,6 +145,21 @@ def _volumes(context: Context, process: Process) -> tuple[list[Json], list[Json]
         volumes.append({"name": "shm", "emptyDir": memory})
         mounts.append({"name": "shm", "mountPath": "/dev/shm"})
     return volumes, mounts
+
+
+def _keys(context: Context, role: str) -> list[Json]:
+    """The role's own keys, and no other. Of a job that began with one token for all, that token too: its pods
+    speak to pods that were started before the operator's upgrade."""
+    made = {
+        "name": names.keys_secret(context.stem, context.uid),
+        "items": [{"key": key.value, "path": key.value} for key in HELD_BY[role]],
+    }
+    former = {
+        "name": names.token_secret(context.stem, context.uid),
+        "items": [{"key": names.TOKEN_KEY, "path": names.TOKEN_KEY}],
+        "optional": True,
+    }
+    return [{"secret": made}, {"secret": former}]
 
 
 def resources(context: Context, process: Process) -> Json:

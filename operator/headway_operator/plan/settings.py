@@ -1,4 +1,4 @@
-"""What the pods are told: the job as a file, and the token its processes know one another by."""
+"""What the pods are told: the job as a file, and the keys its processes know one another by."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def objects(context: Context, config: JobConfig | EvalConfig) -> list[Wanted]:
         "job.json": config.model_dump_json(by_alias=True, exclude_none=True),
         SANDBOX_TEMPLATE: json.dumps(sandbox_template(context), sort_keys=True),
     }
-    secret = names.token_secret(context.stem, context.uid)
+    secret = names.keys_secret(context.stem, context.uid)
     return [
         Wanted(context.object("v1", "ConfigMap", names.config_map(context.stem), data=data)),
         Wanted(context.object("v1", "Secret", secret, type="Opaque", immutable=True), Mode.SECRET),

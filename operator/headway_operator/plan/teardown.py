@@ -47,19 +47,22 @@ def doomed(raw: Json, observed: Observed) -> tuple[Json, ...]:
         return pods
     if observed.pods() or observed.leaves():
         return ()
-    # The Secret first: nobody sees it, so that what comes after it must tell whether this was done.
-    return (_secret(raw), *observed.objects)
+    # Secrets first: nobody sees them, so that what comes after them must tell whether this was done.
+    return (*_secrets(raw), *observed.objects)
 
 
-def _secret(raw: Json) -> Json:
-    """Known by name alone: nobody may list Secrets."""
+def _secrets(raw: Json) -> tuple[Json, ...]:
+    """Known by name alone: nobody may list Secrets. A job of an earlier version has the second one too."""
     metadata = raw["metadata"]
-    name = names.token_secret(names.stem(raw["kind"], metadata["name"]), metadata["uid"])
-    return {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {"name": name, "namespace": metadata["namespace"]},
-    }
+    stem = names.stem(raw["kind"], metadata["name"])
+    return tuple(
+        {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": name(stem, metadata["uid"]), "namespace": metadata["namespace"]},
+        }
+        for name in (names.keys_secret, names.token_secret)
+    )
 
 
 def late(raw: Json, observed: Observed) -> str | None:

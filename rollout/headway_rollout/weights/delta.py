@@ -54,9 +54,13 @@ def _apply(elements: Elements, gaps: bytes, values: bytes) -> None:
 
 def _numbers(data: bytes, dtype: np.dtype[Any]) -> Elements:
     try:
-        planes = np.frombuffer(zlib.decompress(data), np.uint8).reshape(dtype.itemsize, -1)
+        unpacker = zlib.decompressobj()
+        plain = unpacker.decompress(data, CHUNK * dtype.itemsize + 1)
     except zlib.error as error:
         raise ValueError(str(error)) from error
+    if not unpacker.eof or len(plain) > CHUNK * dtype.itemsize:
+        raise ValueError(f"it changes more than {CHUNK} elements at once, or ends early")
+    planes = np.frombuffer(plain, np.uint8).reshape(dtype.itemsize, -1)
     numbers: Elements = np.ascontiguousarray(planes.T).view(dtype).reshape(-1)
     return numbers
 

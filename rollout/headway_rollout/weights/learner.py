@@ -18,7 +18,7 @@ from headway_api.records import DirectSource
 from headway_api.weights_direct import DirectHeader, DirectJoin, DirectPlace, header_path, join_path
 from headway_rollout.engine import Engine, NotJoined
 from headway_rollout.weights.checks import TensorHeader, Unusable, check_full
-from headway_rollout.wire import content, start
+from headway_wire.contents import content, start
 
 HEADER_FILE: Final = "header.json"
 """In the folder of a version that the engine takes from the learner, in the place of its weights."""
@@ -36,7 +36,7 @@ class Learner:
     """Asks for weights on behalf of this server's engine."""
 
     http: aiohttp.ClientSession
-    token: str
+    key: str
     join: DirectJoin
     """What this engine is."""
 
@@ -68,9 +68,9 @@ class Learner:
         await asyncio.to_thread(_write, folder, header)
 
     async def _call(self, method: str, url: str, body: Any = None) -> Any:
-        headers = {"Authorization": f"Bearer {self.token}", "Accept-Encoding": "identity"}
+        headers = {"Authorization": f"Bearer {self.key}", "Accept-Encoding": "identity"}
         limit = aiohttp.ClientTimeout(total=ASK_SECONDS)
-        # A redirect would carry the token to another host.
+        # A redirect would carry the key to another host.
         options: dict[str, Any] = {"headers": headers, "timeout": limit, "allow_redirects": False}
         options["auto_decompress"] = False  # what is compressed was not asked for, and is no JSON
         try:

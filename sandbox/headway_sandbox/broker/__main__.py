@@ -10,18 +10,19 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import aiohttp
-from aiohttp import web
 from pydantic import ValidationError
 
 from headway_api import config as job_config
-from headway_api import logs, names
+from headway_api import keys, logs, names
 from headway_api.exits import JobError, leave
+from headway_api.keys import Key, Keys
 from headway_sandbox.broker import pods, pool
 from headway_sandbox.broker.kube import Pods
 from headway_sandbox.broker.leases import Leases
 from headway_sandbox.broker.metrics import Metrics
 from headway_sandbox.broker.service import Service
 from headway_sandbox.broker.warm import WarmPool
+from headway_wire.listening import listening
 
 TEMPLATE_FILE = "sandbox-template.json"
 STARTING_AT_ONCE = 16
@@ -52,7 +53,7 @@ def load(environ: Mapping[str, str]) -> tuple[pods.Kind, pods.Platform]:
         raise JobError("ConfigUnreadable", f"{file.parent}: {error}") from error
 
 
-async def serve(kind: pods.Kind, platform: pods.Platform, token: str) -> None:
+async def serve(kind: pods.Kind, platform: pods.Platform, held: Keys) -> None:
     """Run until SIGTERM. Sandboxes stay: another broker, or the job's own deletion, takes care of them."""
     config = kind.config
     stop = asyncio.Event()
@@ -63,18 +64,15 @@ async def serve(kind: pods.Kind, platform: pods.Platform, token: str) -> None:
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector) as http:
         warm = WarmPool(Pods.in_cluster(http, config.namespace), http, kind, platform, limits(kind), metrics)
-        leases = Leases(warm, http, token, metrics)
-        app = Service(warm, leases, metrics, token).app()
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
-        await runner.setup()
-        await web.TCPSite(runner, port=names.PORT_BROKER).start()
-        logs.event(_log, "serving", job=config.name, suite=kind.suite, limits=str(limits(kind)))
-        work = [asyncio.create_task(warm.run()), asyncio.create_task(leases.run())]
-        waiting = asyncio.create_task(stop.wait())
-        done, _ = await asyncio.wait([*work, waiting], return_when=asyncio.FIRST_COMPLETED)
-        for task in (*work, waiting):
-            task.cancel()
-        await runner.cleanup()
+        leases = Leases(warm, http, held[Key.LEASES], metrics)
+        app = Service(warm, leases, metrics, held[Key.COORDINATOR_TO_BROKER]).app()
+        async with listening(app, names.PORT_BROKER, drain=SHUTDOWN_SECONDS):
+            logs.event(_log, "serving", job=config.name, suite=kind.suite, limits=str(limits(kind)))
+            work = [asyncio.create_task(warm.run()), asyncio.create_task(leases.run())]
+            waiting = asyncio.create_task(stop.wait())
+            done, _ = await asyncio.wait([*work, waiting], return_when=asyncio.FIRST_COMPLETED)
+            for task in (*work, waiting):
+                task.cancel()
         for task in done - {waiting}:
             task.result()
 
@@ -84,7 +82,7 @@ def main() -> None:
     logs.setup()
     try:
         kind, platform = load(os.environ)
-        asyncio.run(serve(kind, platform, job_config.load_token(os.environ)))
+        asyncio.run(serve(kind, platform, keys.load(os.environ, names.BROKER)))
     except JobError as error:
         leave(error)
 

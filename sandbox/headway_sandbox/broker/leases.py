@@ -1,7 +1,7 @@
 """Who holds which sandbox, until when.
 
 A lease is bound in the pod's own server, which refuses every other token from then on. The token is a
-function of the job's secret, the lease and the pod, so a broker that has forgotten everything gives the
+function of a key of the broker, the lease and the pod, so a broker that has forgotten everything gives the
 same answer as the one before it.
 """
 
@@ -54,10 +54,10 @@ class Held:
 class Leases:
     """Leases of one job. One at a time is granted for an id; asking again returns the same."""
 
-    def __init__(self, pool: WarmPool, http: aiohttp.ClientSession, secret: str, metrics: Metrics) -> None:
+    def __init__(self, pool: WarmPool, http: aiohttp.ClientSession, key: str, metrics: Metrics) -> None:
         self._pool = pool
         self._http = http
-        self._secret = secret.encode()
+        self._key = key.encode()
         self._metrics = metrics
         self._held: dict[str, Held] = {}
         self._asking: dict[str, asyncio.Task[Held]] = {}
@@ -149,7 +149,7 @@ class Leases:
             task.exception()  # told to whoever still waits; nobody may be left
 
     def _token(self, lease: str, pod: Pod) -> str:
-        return proof.token_of(self._secret, pod.uid, lease)
+        return proof.token_of(self._key, pod.uid, lease)
 
     def _document(self, lease: str, held: Held) -> Lease:
         return Lease(

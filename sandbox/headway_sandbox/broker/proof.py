@@ -1,7 +1,8 @@
 """How a broker that remembers nothing knows a lease that the job has given from one that a sandbox makes up.
 
-The token of a lease is a function of the job's secret, the pod and the lease. The pod was told it once, when
-it was bound. It shows that it has it by what it answers to a challenge; the token is not sent again.
+The token of a lease is a function of a key of the broker (`Key.LEASES`), the pod and the lease. The pod was
+told it once, when it was bound. It shows that it has it by what it answers to a challenge; the token is not
+sent again.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ import secrets
 from headway_api.sandbox_api import PROOF_PREFIX
 
 
-def token_of(secret: bytes, uid: str | None, lease: str) -> str:
+def token_of(key: bytes, uid: str | None, lease: str) -> str:
     """The token of one lease on one pod."""
-    return hmac.new(secret, f"{uid}/{lease}".encode(), hashlib.sha256).hexdigest()
+    return hmac.new(key, f"{uid}/{lease}".encode(), hashlib.sha256).hexdigest()
 
 
 def challenge() -> str:

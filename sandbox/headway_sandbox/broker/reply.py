@@ -14,6 +14,7 @@ import aiohttp
 from headway_api.bounds import KIB, OutOfBounds, json_within
 from headway_api.sandbox_api import MAX_LEASE_SECONDS, Challenge, Health, Proof
 from headway_sandbox.broker import proof
+from headway_wire.contents import content
 
 MOST: Final = 16 * KIB
 """Bytes of an answer to the broker."""
@@ -72,9 +73,7 @@ async def asked(
     ) as response:
         if "Content-Encoding" in response.headers:
             raise OutOfBounds("is compressed")
-        content = bytearray()
-        while len(content) <= MOST and (piece := await response.content.read(MOST + 1 - len(content))):
-            content += piece
-        if not content:
+        said = await content(response, MOST)
+        if not said:
             return response.status, None
-        return response.status, json_within(bytes(content), MOST, depth=DEPTH, values=VALUES)
+        return response.status, json_within(said, MOST, depth=DEPTH, values=VALUES)

@@ -6,40 +6,49 @@ import asyncio
 import hmac
 import time
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from aiohttp import web
 from prometheus_client import generate_latest
 from pydantic import BaseModel, ValidationError
 
-from headway_api.bounds import KIB, shortened
+from headway_api.bounds import KIB, OutOfBounds, json_within, shortened
+from headway_api.keys import Key
+from headway_api.record import explained
 from headway_api.sandbox_api import LeaseRequest, OwnerClaim, PoolState, Problem
 from headway_sandbox.broker.kube import WATCH_SECONDS
 from headway_sandbox.broker.leases import Leases, Refused
 from headway_sandbox.broker.metrics import Metrics
 from headway_sandbox.broker.warm import Impossible, WarmPool
+from headway_wire.contents import TooLarge, TooSlow, body
+from headway_wire.listening import known
 
 MOST_BODY = 16 * KIB
 """Bytes of a request to the broker."""
 BODY_SECONDS = 10.0
-ERROR_CHARACTERS = 1_000
+DEPTH = 4
+VALUES = 64
+ERROR_CHARACTERS = 500
+UNAUTHORIZED = f"send this job's key {Key.COORDINATOR_TO_BROKER} as Authorization: Bearer"
 SILENCE_SECONDS = WATCH_SECONDS + 120.0
 """An API server not heard of for so long (watches end sooner) means that this process is stuck."""
 
+Asked = TypeVar("Asked", bound=BaseModel)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Service:
     """Routes over a pool and its leases."""
 
-    def __init__(self, pool: WarmPool, leases: Leases, metrics: Metrics, token: str) -> None:
+    def __init__(self, pool: WarmPool, leases: Leases, metrics: Metrics, key: str) -> None:
         self._pool = pool
         self._leases = leases
         self._metrics = metrics
-        self._authorization = f"Bearer {token}".encode()
+        self._authorization = f"Bearer {key}".encode()
 
     def app(self) -> web.Application:
         """The aiohttp application."""
-        app = web.Application(middlewares=[self._guard], client_max_size=MOST_BODY)
+        app = web.Application(middlewares=[self._guard])
         app.add_routes(
             [
                 web.post("/v1/leases", self._lease),
@@ -56,20 +65,12 @@ class Service:
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         if request.path.startswith("/v1/"):
-            given = request.headers.get("Authorization", "").encode()
+            given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
             if not hmac.compare_digest(given, self._authorization):
-                return answer(401, Problem(reason="Unauthorized", message="the token is not this job's"))
+                return answer(401, Problem(reason="Unauthorized", message=UNAUTHORIZED))
+            known(request)
         try:
             return await handler(request)
-        except ValidationError as error:
-            message = shortened(str(error), ERROR_CHARACTERS)
-            return answer(400, Problem(reason="MalformedRequest", message=message, permanent=True))
-        except web.HTTPRequestEntityTooLarge:
-            message = f"the body is above {MOST_BODY} bytes"
-            return answer(413, Problem(reason="MalformedRequest", message=message, permanent=True))
-        except TimeoutError:
-            message = f"the body has not come within {BODY_SECONDS:g} s"
-            return answer(408, Problem(reason="MalformedRequest", message=message))
         except Impossible as error:
             return answer(409, error.problem)
         except Refused as error:
@@ -77,7 +78,7 @@ class Service:
             return answer(error.status, error.problem, headers)
 
     async def _lease(self, request: web.Request) -> web.Response:
-        asked = LeaseRequest.model_validate_json(await body_of(request))
+        asked = await asked_for(request, LeaseRequest)
         try:
             return answer(201, await self._leases.grant(asked))
         except asyncio.CancelledError:
@@ -93,7 +94,7 @@ class Service:
         return web.Response(status=204)
 
     async def _claim(self, request: web.Request) -> web.Response:
-        self._leases.claim(OwnerClaim.model_validate_json(await body_of(request)).owner)
+        self._leases.claim((await asked_for(request, OwnerClaim)).owner)
         return web.Response(status=204)
 
     async def _state(self, _: web.Request) -> web.Response:
@@ -117,10 +118,25 @@ class Service:
         return web.Response(body=generate_latest(self._metrics.registry), content_type="text/plain")
 
 
-async def body_of(request: web.Request) -> bytes:
-    """The body, within bounds of size (the application's) and time; raises TimeoutError."""
-    async with asyncio.timeout(BODY_SECONDS):
-        return await request.read()
+async def asked_for(request: web.Request, record: type[Asked]) -> Asked:
+    """The record that a request's body is; raises Refused."""
+    try:
+        raw = await body(request, MOST_BODY, BODY_SECONDS)
+        return record.model_validate(json_within(raw, MOST_BODY, depth=DEPTH, values=VALUES))
+    except TooLarge as error:
+        raise malformed(413, f"the body has {error}") from error
+    except TooSlow as error:
+        raise malformed(408, f"{error}; send it at once", permanent=False) from error
+    except ValidationError as error:
+        raise malformed(400, f"the body is no {record.__name__}: {explained(error)}") from error
+    except (OutOfBounds, web.RequestPayloadError) as error:
+        said = shortened(str(error), ERROR_CHARACTERS)
+        raise malformed(400, f"the body cannot be read: {said}") from error
+
+
+def malformed(status: int, message: str, *, permanent: bool = True) -> Refused:
+    """What a body is refused with."""
+    return Refused(status, Problem(reason="MalformedRequest", message=message, permanent=permanent))
 
 
 def answer(status: int, document: BaseModel, headers: dict[str, str] | None = None) -> web.Response:

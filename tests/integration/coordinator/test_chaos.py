@@ -17,7 +17,7 @@ import pytest
 from books import counted_twice, events, faults, tokens
 from chaos import EXAMPLE, ROOT, ChaosJob, chaos_job, judged_anew
 from lease_service import LeaseService, free_port, lease_service
-from rollout_server import TOKEN
+from role_keys import TO_BROKER
 
 from headway_api.records import Outcome
 
@@ -117,7 +117,7 @@ async def playing(
     if kind == "http":
         entrypoint = "headway_sandbox.reported:ReportedReward"
     blocks = {"agent": agents[kind], "environment": {"image": "environment", "entrypoint": entrypoint}}
-    async with lease_service(EXAMPLE, entrypoint, TOKEN, folder) as leases:
+    async with lease_service(EXAMPLE, entrypoint, TO_BROKER, folder) as leases:
         with chaos_job(folder / "job", inputs, leases, servers, **blocks) as job:
             if kind == "http":
                 job.start_agent(port)

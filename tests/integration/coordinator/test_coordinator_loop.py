@@ -16,7 +16,8 @@ from typing import Any
 import aiohttp
 import pytest
 from lease_service import free_port, lease_service
-from rollout_server import TOKEN, RolloutServer, job_config, publish_adapter, version
+from role_keys import KEYS, TO_BROKER, TO_COORDINATOR
+from rollout_server import RolloutServer, job_config, publish_adapter, version
 from scripted_learner import ScriptedLearner
 from tiny_model import write_model
 
@@ -94,7 +95,7 @@ class Job:
     def coordinator(self) -> Coordinator:
         return Coordinator(
             self.config,
-            TOKEN,
+            KEYS,
             self.store,
             self.folder / "cache",
             self.status.append,
@@ -109,7 +110,7 @@ class Job:
         return publish_adapter(self.folder / "published", base, version(step), seed=1)
 
     def learner(self) -> ScriptedLearner:
-        return ScriptedLearner(self.url, TOKEN, self.store, self.layout, self.publish)
+        return ScriptedLearner(self.url, TO_COORDINATOR, self.store, self.layout, self.publish)
 
     async def ready(self) -> None:
         async with asyncio.timeout(60), aiohttp.ClientSession() as http:
@@ -130,7 +131,7 @@ class Job:
 
 
 async def test_a_job_runs_from_preflight_to_report(server: RolloutServer, tmp_path: Path) -> None:
-    async with lease_service(ENVIRONMENT, "environment:RefundDesk", TOKEN) as leases:
+    async with lease_service(ENVIRONMENT, "environment:RefundDesk", TO_BROKER) as leases:
         job = Job(server, tmp_path, leases.url)
         running = asyncio.create_task(job.coordinator().run())
         await asyncio.wait([running, asyncio.ensure_future(job.ready())], return_when=asyncio.FIRST_COMPLETED)
@@ -183,7 +184,7 @@ async def test_a_job_runs_from_preflight_to_report(server: RolloutServer, tmp_pa
 async def test_linear_episodes_are_one_row_of_what_the_engine_saw(
     server: RolloutServer, tmp_path: Path
 ) -> None:
-    async with lease_service(ENVIRONMENT, "environment:RefundDesk", TOKEN) as leases:
+    async with lease_service(ENVIRONMENT, "environment:RefundDesk", TO_BROKER) as leases:
         job = Job(server, tmp_path, leases.url)
         running = asyncio.create_task(job.coordinator().run())
         await job.ready()
@@ -201,7 +202,7 @@ async def test_linear_episodes_are_one_row_of_what_the_engine_saw(
 
 
 async def test_a_restart_replays_what_was_spooled(server: RolloutServer, tmp_path: Path) -> None:
-    async with lease_service(ENVIRONMENT, "environment:RefundDesk", TOKEN) as leases:
+    async with lease_service(ENVIRONMENT, "environment:RefundDesk", TO_BROKER) as leases:
         job = Job(server, tmp_path, leases.url)
         learner = job.learner()
         first = asyncio.create_task(job.coordinator().run())

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollout_server import TOKEN, job_config
+from role_keys import written
+from rollout_server import job_config
 from toy_tokenizer import tokenizer
 
 from headway_api import names
@@ -28,10 +29,9 @@ def start(folder: Path) -> subprocess.Popen[str]:
         port = probe.getsockname()[1]
     config = job_config(folder, folder / "model", data={"train": {"uri": f"file://{folder}/train.jsonl"}})
     (folder / "job.json").write_text(config.model_dump_json(by_alias=True))
-    (folder / "token").write_text(TOKEN)
     environment = {key: value for key, value in os.environ.items() if not key.startswith("KUBERNETES_")} | {
         names.ENV_CONFIG: str(folder / "job.json"),
-        names.ENV_TOKEN_FILE: str(folder / "token"),
+        names.ENV_KEYS: str(written(folder, names.COORDINATOR)),
         names.ENV_CACHE: str(folder / "cache"),
         names.ENV_COORDINATOR_PORT: str(port),
     }

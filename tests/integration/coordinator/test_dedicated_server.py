@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 from lease_service import free_port, lease_service
-from rollout_server import TOKEN, RolloutServer, job_config, publish_full, score, version
+from role_keys import KEYS, TO_BROKER, TO_COORDINATOR
+from rollout_server import RolloutServer, job_config, publish_full, score, version
 from scripted_learner import ScriptedLearner
 from speaking_job import until_ready
 from tiny_model import write_model
@@ -111,10 +112,10 @@ async def test_validations_have_their_own_weights_beside_training(
         published[step] = found
         return found
 
-    async with lease_service(ENVIRONMENT, "environment:RefundDesk", TOKEN) as leases:
+    async with lease_service(ENVIRONMENT, "environment:RefundDesk", TO_BROKER) as leases:
         coordinator = Coordinator(
             config,
-            TOKEN,
+            KEYS,
             store,
             folder / "cache",
             status.append,
@@ -126,7 +127,7 @@ async def test_validations_have_their_own_weights_beside_training(
         url = f"http://127.0.0.1:{port}"
         running = asyncio.create_task(coordinator.run())
         await until_ready(running, port)
-        await asyncio.gather(ScriptedLearner(url, TOKEN, store, layout, publish).run(), running)
+        await asyncio.gather(ScriptedLearner(url, TO_COORDINATOR, store, layout, publish).run(), running)
 
     assert taken(train) == ["0.0", "0.1", "0.2", "0.3"]
     assert taken(held_out)[:3] == ["0.0", "0.2", "0.3"], "what is validated, and nothing between"

@@ -21,6 +21,7 @@ from faulty_servers import broker, sandbox, serving, weight_agent
 from lease_service import free_port
 from mlflow import MlflowClient
 from mlflow_server import mlflow_server
+from role_keys import KEYS, TO_COORDINATOR
 from scripted_learner import ScriptedLearner
 from speaking_job import ANSWER, CALL, job, speaking_engine, until_ready
 from stories import Story, a_spec, acting
@@ -37,7 +38,6 @@ from headway_coordinator.metrics.parameters import parameters
 from headway_coordinator.remedies import shown
 from headway_coordinator.status import Heard
 
-TOKEN = "secret"
 BROKEN = "<tool_call>\nlook_up x\n</tool_call><|im_end|>"
 CUT = "It is gold, and then"
 MAX_TURNS = 3
@@ -103,7 +103,7 @@ class Rig:
             port = free_port()
             coordinator = Coordinator(
                 self.config,
-                TOKEN,
+                KEYS,
                 self.store,
                 self.folder / "cache",
                 self.sink,
@@ -113,7 +113,9 @@ class Rig:
             )
             self.layout = coordinator.layout
             publish = publishing(self.store, self.layout)
-            learner = ScriptedLearner(f"http://127.0.0.1:{port}", TOKEN, self.store, self.layout, publish)
+            learner = ScriptedLearner(
+                f"http://127.0.0.1:{port}", TO_COORDINATOR, self.store, self.layout, publish
+            )
             async with asyncio.timeout(120):
                 running = asyncio.create_task(coordinator.run())
                 await until_ready(running, port)

@@ -16,11 +16,11 @@ from typing import Any
 import odd_tasks
 import pyarrow.parquet as pq
 import pytest
-from gateway_rig import TOKEN as BROKER_TOKEN
 from gateway_rig import GatewayRig, a_task, gateway_rig, token_truth
 from inspect_ai.log import read_eval_log
 from lease_service import lease_service
 from recounting import SCRIPT
+from role_keys import TO_BROKER
 from speaker import ANSWER, CALL
 from suite_rig import SUITE, SuiteRig, suite_rig
 
@@ -68,7 +68,7 @@ async def one_sample(tok: Any, folder: Path, task: str, *texts: str) -> tuple[Ga
     config = {"task": f"odd_tasks.py@{task}", "args": {}}
     async with (
         gateway_rig(tok, *texts) as rig,
-        lease_service(folder, ENTRYPOINT, BROKER_TOKEN, config=config) as leases,
+        lease_service(folder, ENTRYPOINT, TO_BROKER, config=config) as leases,
     ):
         agent = rig.sandboxed_agent(sys.executable, *PROGRAM[1:])
         return rig, await rig.episodes(agent, leases, timeout=120.0).run(a_task({"sample": 0}))

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from moving_model import EMBEDDING, MovingModel, engine_digests
-from rollout_server import TOKEN, RolloutServer, request, version
+from role_keys import TO_LEARNER
+from rollout_server import RolloutServer, request, version
 from tiny_model import write_model
 
 from headway_api.exits import RETRIABLE
@@ -39,7 +40,7 @@ class Trained(MovingModel):
         from headway_trainer.publish.sender import Sender
 
         handover: Any = partial(Handover, step_seconds=PATIENCE, go_seconds=PATIENCE)
-        self._senders.append(Sender("127.0.0.1", port, TOKEN, torch.device("cpu"), handover))
+        self._senders.append(Sender("127.0.0.1", port, TO_LEARNER, torch.device("cpu"), handover))
         return self._senders[-1]
 
     def end(self) -> None:

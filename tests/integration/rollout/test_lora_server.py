@@ -19,9 +19,9 @@ from typing import Any
 
 import aiohttp
 import pytest
+from role_keys import TO_ROLLOUT
 from rollout_server import (
     CANARY_TOKENS,
-    TOKEN,
     RolloutServer,
     publish_adapter,
     request,
@@ -153,7 +153,7 @@ def test_the_same_manifest_again_changes_nothing(server: RolloutServer, first: W
 
 def test_without_the_token_no_weights_are_taken(server: RolloutServer, first: WeightsManifest) -> None:
     assert request("POST", f"{server.agent_url}/v1/weights", first.model_dump_json(), "wrong")[0] == 401
-    assert request("POST", f"{server.agent_url}/v1/weights", "{}", TOKEN)[0] == 400
+    assert request("POST", f"{server.agent_url}/v1/weights", "{}", TO_ROLLOUT)[0] == 400
 
 
 def test_five_versions_while_generating(
@@ -249,7 +249,7 @@ async def fleets(server: RolloutServer, **wanted: WeightsManifest) -> AsyncItera
         return {Endpoint(server.url, server.agent_url)}
 
     async with aiohttp.ClientSession() as http, asyncio.TaskGroup() as tasks:
-        found = {slot: Fleet(http, TOKEN, discover, slot=slot) for slot in wanted}
+        found = {slot: Fleet(http, TO_ROLLOUT, discover, slot=slot) for slot in wanted}
         running = [tasks.create_task(fleet.run()) for fleet in found.values()]
         for slot, fleet in found.items():
             await fleet.want(wanted[slot])
@@ -306,7 +306,7 @@ def test_a_slot_more_than_the_engine_has_places_for_is_refused(
     server: RolloutServer, beside: WeightsManifest
 ) -> None:
     where = f"{server.agent_url}/v1/weights?slot=third"
-    code, text = request("POST", where, beside.model_dump_json(), TOKEN)
+    code, text = request("POST", where, beside.model_dump_json(), TO_ROLLOUT)
     assert code == 409, text
     assert "room for 2 adapters" in text
 

@@ -46,6 +46,10 @@ class Left:
     def reports(self) -> list[StepReport]:
         return [self.report(step) for step in range(self.latest + 1)]
 
+    def checkpoint_record(self, step: int) -> tuple[bytes, Layout]:
+        """The record that seals a checkpoint, and what it is of."""
+        return self._path(self._layout.checkpoint_report(step, 0)).read_bytes(), self._layout
+
     def weights(self, step: int) -> Path:
         return self._path(self._layout.weights(step))
 

@@ -11,6 +11,7 @@ import learner_rig as rig
 import pytest
 import rollout_server
 from direct_taker import Taker
+from role_keys import TO_LEARNER
 
 from headway_api.config import JobConfig
 from headway_api.records import StepReport, TensorDigests
@@ -41,7 +42,7 @@ async def take(report: StepReport, workers: int = 1) -> dict[str, str]:
     from headway_trainer.publish.sender import describe
 
     assert report.weights.direct is not None
-    taker = Taker(report.weights.direct, rig.TOKEN, workers)
+    taker = Taker(report.weights.direct, TO_LEARNER, workers)
     first, *others = await asyncio.to_thread(taker.take)
     header = describe(first)
     assert header.sha256 == report.weights.direct.header, "bit for bit what was announced"
@@ -118,7 +119,7 @@ async def test_weights_are_taken_while_the_learner_trains(
         await rig.reached(served, 0)
         first = served.reports[-1].weights.direct
         assert first is not None
-        taker = Taker(first, rig.TOKEN)
+        taker = Taker(first, TO_LEARNER)
         header = taker.header()
         waiting = await asyncio.to_thread(lambda: taker.meet(taker.join()))
         served.hold = 0
@@ -137,7 +138,6 @@ async def test_vllm_follows_a_learner_that_is_killed_and_comes_back(
 ) -> None:
     """Its canary passes for each version, so what it computes with is what the learner computed with."""
     monkeypatch.setenv("HEADWAY_DIRECT_ADDRESS", f"127.0.0.1:{rig.free_port()}")
-    monkeypatch.setattr(rollout_server, "TOKEN", rig.TOKEN)
     config = job(tmp_path, model)
     served = rig.ScriptedCoordinator([rig.batch(step) for step in range(1, STEPS + 1)])
     spec = {"full": {}, "dtype": "bfloat16"}

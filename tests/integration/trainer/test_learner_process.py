@@ -14,11 +14,15 @@ from typing import Any
 import learner_rig as rig
 import pytest
 from aiohttp import web
+from role_keys import KEYS, TO_COORDINATOR
 from safetensors.torch import load_file
 
 from headway_api.config import JobConfig
 from headway_api.exits import PERMANENT
+from headway_api.keys import Key
 from headway_api.records import Batch, FileDigest, PolicyVersion, StepReport
+from headway_trainer.checkpoint.manifest import NotWhole
+from headway_trainer.checkpoint.signer import Signer
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -328,5 +332,14 @@ async def test_a_model_that_does_not_load_is_named(tmp_path: Path, processes: in
     assert "ModelNotLoadable: spec.model.base: file://" in said
 
 
-async def test_requests_carry_the_jobs_token(calm: Calm) -> None:
-    assert (await calm.job()).authorizations == {f"Bearer {rig.TOKEN}"}
+async def test_checkpoints_carry_the_learners_own_signature(calm: Calm, left: Callable[..., Any]) -> None:
+    config = (await calm.job()).config
+    record, layout = left(config).checkpoint_record(STEPS)
+    assert Signer.of(KEYS[Key.CHECKPOINTS], layout).opened("report.json", record)["report"]["step"] == STEPS
+    for other in {*Key} - {Key.CHECKPOINTS}:
+        with pytest.raises(NotWhole, match="signature"):
+            Signer.of(KEYS[other], layout).opened("report.json", record)
+
+
+async def test_requests_carry_the_key_for_the_coordinator(calm: Calm) -> None:
+    assert (await calm.job()).authorizations == {f"Bearer {TO_COORDINATOR}"}

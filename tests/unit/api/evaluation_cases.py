@@ -58,6 +58,7 @@ OF_STORED = "spec.gate compares a candidate of rescore in a suite, where nobody 
 EXACTLY_ONE = "a candidate takes exactly one of model, checkpoint, endpoint and rescore"
 OF_RESCORE = "a candidate's rescore takes exactly one of candidate (of an RLEvalJob) and step"
 REFUSED: list[tuple[Json, str]] = [
+    ({"spec.output.roleSecretRefs": {"learner": {"name": "all"}}}, "an evaluation has no learner; remove it"),
     ({"spec.candidates": [MODEL, TUNED, {"name": "none"}]}, EXACTLY_ONE),
     ({"spec.candidates": [MODEL, TUNED | {"model": MODEL["model"]}]}, EXACTLY_ONE),
     ({"spec.candidates": checkpoint(which="best", step=3)}, "takes which or step, not both"),

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from headway_api.bounds import (
     MIB,
     OutOfBounds,
+    containers_within,
     json_elements,
     json_members,
     json_within,
@@ -148,3 +149,18 @@ def test_a_parsed_value_is_held_to_the_same_depth(value: Any, most: int) -> None
 def test_a_parsed_value_is_held_to_a_count() -> None:
     with pytest.raises(OutOfBounds, match="more than 5 values"):
         nesting({"a": [1, 2, 3], "b": [4, 5]}, 4, 5)
+
+
+def opened(value: Any) -> int:
+    """Lists and objects of a value."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return isinstance(value, dict | list) + sum(map(opened, inner))
+
+
+@given(JSON)
+def test_lists_and_objects_are_counted_outside_strings(value: Any) -> None:
+    raw, count = json.dumps(value).encode(), opened(value)
+    assert containers_within(raw, count) is raw
+    if count:
+        with pytest.raises(OutOfBounds, match=f"more than {count - 1} lists and objects"):
+            containers_within(raw, count - 1)

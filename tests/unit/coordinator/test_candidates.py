@@ -141,7 +141,7 @@ async def test_a_hub_that_does_not_answer_ends_its_candidate_alone(
         {"name": "far", "kind": "Model", "base": "hf://acme/open", "dtype": "float32", "serverSet": 0}
     )
     of = EvalConfig(name="job", namespace="ns", uid="uid", spec=job.spec, candidates=(far,))
-    made = units.Units(of, evaluation.state, no, "token", job.store, tmp_path, no, no, no, no, no)
+    made = units.Units(of, evaluation.state, no, "key", job.store, tmp_path, no, no, no, no, no)
     await evaluation.run([*made.all(), job.unit("other")])
     stages = {name: (each.stage, each.reason) for name, each in evaluation.state.candidates.items()}
     assert stages == {"far": ("Failed", "ModelNotFetched"), "other": ("Complete", None)}

@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 from a_job import spec
 from episodes import version
+from role_keys import KEYS
 
 from headway_api.conditions import WITHOUT_COORDINATOR, Condition, ConditionType, Reason, condition
 from headway_api.config import JobConfig
@@ -331,7 +332,7 @@ def test_a_successor_goes_on_with_what_was_said_and_leaves_the_operators_alone(t
     assert told.progress == Progress(step=7)
     assert told.state is None, "the operator's"
     assert api.asked[0][-2:] == ({"status": {}}, "application/merge-patch+json"), "it changes nothing"
-    coordinator = Coordinator(job(tmp_path), "token", FileStore(), tmp_path, lambda status: None, told=told)
+    coordinator = Coordinator(job(tmp_path), KEYS, FileStore(), tmp_path, lambda status: None, told=told)
     assert coordinator.status().conditions == said(True)
     assert coordinator.status().progress == Progress(step=7), "until it knows as much itself"
 
@@ -355,7 +356,7 @@ def test_the_answer_to_a_written_status_says_what_others_wrote(tmp_path: Path) -
 
 async def test_a_job_that_was_scaled_up_is_not_in_sync_without_the_new_server(tmp_path: Path) -> None:
     scaled = status.kubernetes_sink(job(tmp_path), Api({"spec": {"rollout": {"replicas": 2}}}))
-    coordinator = Coordinator(job(tmp_path), "token", FileStore(), tmp_path, scaled)
+    coordinator = Coordinator(job(tmp_path), KEYS, FileStore(), tmp_path, scaled)
     async with aiohttp.ClientSession() as http:
         fleet = coordinator._fleet = Fleet(http, "token", by_dns("nowhere"))
         fleet.router.wanted = version(1)

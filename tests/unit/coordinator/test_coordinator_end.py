@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from role_keys import KEYS
 
 from headway_api.exits import RETRIABLE
 from headway_api.store_away import Patience, StoreAway
@@ -43,7 +44,7 @@ def test_it_says_that_the_store_stayed_away(
 
     job = SimpleNamespace(spec=SimpleNamespace(output=None))
     monkeypatch.setattr(entry.config, "load_any", lambda environ: job)
-    monkeypatch.setattr(entry.config, "load_token", lambda environ: "token")
+    monkeypatch.setattr(entry.keys, "load", lambda environ, role: KEYS)
     monkeypatch.setattr(entry, "open_store", open_store)
     monkeypatch.setattr(entry, "in_cluster", lambda environ: False)
 

@@ -14,6 +14,7 @@ from aiohttp import web
 from episodes import version
 from faulty_servers import Scripted, broker, sandbox, serving
 from lease_service import free_port
+from role_keys import KEYS, TO_COORDINATOR
 from scripted_learner import ScriptedLearner
 from speaking_job import job, speaking_engine, until_ready
 
@@ -26,8 +27,6 @@ from headway_coordinator.engines.router import Endpoint, Failure, Router
 from headway_coordinator.episode import Task
 from headway_coordinator.spool import decode
 from headway_coordinator.status import Heard
-
-TOKEN = "secret"
 
 
 class Server:
@@ -89,7 +88,7 @@ class Rig:
         leases = await stack.enter_async_context(serving(broker(box.url)))
         coordinator = Coordinator(
             self.config,
-            TOKEN,
+            KEYS,
             self.store,
             self.folder / "cache",
             self.status.append,
@@ -105,7 +104,7 @@ class Rig:
             return published(step).model_copy(update={"kind": self.kind})
 
         url = f"http://127.0.0.1:{self.port}"
-        learner = ScriptedLearner(url, TOKEN, self.store, self.layout, publish)
+        learner = ScriptedLearner(url, TO_COORDINATOR, self.store, self.layout, publish)
         running = asyncio.create_task(coordinator.run())
 
         async def stop() -> None:

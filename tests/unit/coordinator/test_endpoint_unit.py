@@ -34,7 +34,7 @@ async def evaluated(folder: Path, url: str, broker: Any, rows: int = 2) -> Evalu
         candidates=(ResolvedCandidate(name="other", kind="Endpoint"),),
     )
     no = cast(Any, None)
-    units = Units(of, evaluation.state, no, "token", job.store, folder, broker, no, no, no, no)
+    units = Units(of, evaluation.state, no, "key", job.store, folder, broker, no, no, no, no)
     await evaluation.run([*units.all()])
     return evaluation
 
@@ -79,7 +79,7 @@ async def test_an_endpoint_without_its_secret_fails_alone(
         said.append(other.message)
         stalled.append(culprit(evaluation, {}, PoolState(ready=1, starting=0, leased=0), 60.0).words)
 
-    units = Units(of, evaluation.state, no, "token", job.store, tmp_path, no, no, no, no, no,
+    units = Units(of, evaluation.state, no, "key", job.store, tmp_path, no, no, no, no, no,
                   changed=changed, endpoints=tmp_path)  # fmt: skip
     await evaluation.run([*units.all(), job.unit("base")])
     assert (other.stage, other.reason) == ("Failed", "EndpointDenied")

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from an_evaluation import EvalJob
+from role_keys import KEYS
 
 from headway_analysis import comparison
 from headway_api.config import EvalConfig
@@ -26,7 +27,7 @@ from headway_coordinator.evaluation.run import Evaluation, Unit
 def coordinator(one: EvalJob, folder: Path, sink: status.Sink) -> EvalCoordinator:
     """A coordinator of the job, whose units the test makes."""
     job = EvalConfig(name="job", namespace="ns", uid="uid", spec=one.spec, candidates=())
-    return EvalCoordinator(job, "token", one.store, folder, sink)
+    return EvalCoordinator(job, KEYS, one.store, folder, sink)
 
 
 async def measured(it: EvalCoordinator, evaluation: Evaluation, units: list[Unit]) -> None:

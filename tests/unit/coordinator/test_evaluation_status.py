@@ -8,6 +8,7 @@ from pathlib import Path
 import a_finished_evaluation as job
 import pytest
 from an_evaluation import spec
+from role_keys import KEYS
 
 from headway_analysis.comparison import Comparison
 from headway_analysis.gate import Judgment, Verdict
@@ -26,7 +27,7 @@ LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 def coordinator(folder: Path, told: RLEvalJobStatus | None = None) -> EvalCoordinator:
     gate = {"candidate": "tuned", "minimum": "0.5"}
     config = EvalConfig(name="job", namespace="ns", uid="uid", spec=spec(gate=gate), candidates=())
-    return EvalCoordinator(config, "token", FileStore(), folder, lambda status: None, told=told)
+    return EvalCoordinator(config, KEYS, FileStore(), folder, lambda status: None, told=told)
 
 
 def test_a_condition_that_stays_keeps_its_time(tmp_path: Path) -> None:

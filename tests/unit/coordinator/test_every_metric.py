@@ -26,6 +26,7 @@ from faulty_servers import Scripted, after, broker, fail, first, sandbox, servin
 from lease_service import free_port
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
+from role_keys import KEYS, TO_COORDINATOR
 from scripted_learner import ScriptedLearner
 from speaking_job import job, speaking_engine, until_ready
 
@@ -56,7 +57,6 @@ from headway_trainer.loop import Stopwatch
 from headway_trainer.objective.presets import Objective
 from headway_trainer.step import MAXIMA, SUMS, StepResult
 
-TOKEN = "secret"
 ELSEWHERE = ("operator/", "job/")
 """Produced by the operator."""
 
@@ -113,7 +113,7 @@ async def coordinators(folder: Path) -> set[str]:
         store, port = FileStore(), free_port()
         coordinator = Coordinator(
             with_tasks(job(folder)),
-            TOKEN,
+            KEYS,
             store,
             folder / "cache",
             lambda status: None,
@@ -122,7 +122,9 @@ async def coordinators(folder: Path) -> set[str]:
             port=port,
         )
         publish = publishing(store, coordinator.layout)
-        learner = ScriptedLearner(f"http://127.0.0.1:{port}", TOKEN, store, coordinator.layout, publish)
+        learner = ScriptedLearner(
+            f"http://127.0.0.1:{port}", TO_COORDINATOR, store, coordinator.layout, publish
+        )
         async with asyncio.timeout(100):
             running = asyncio.create_task(coordinator.run())
             await until_ready(running, port)

@@ -11,6 +11,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 from aiohttp.test_utils import TestServer
+from role_keys import TO_ROLLOUT
 from served_weights import Process, Server
 from versions import chained, path, whole
 
@@ -20,8 +21,6 @@ from headway_coordinator import conditions
 from headway_coordinator.engines.fleet import Fleet
 from headway_coordinator.engines.router import Endpoint
 from headway_rollout.agent import application
-
-TOKEN = "token"
 
 
 @dataclass
@@ -45,7 +44,7 @@ class Job:
 @asynccontextmanager
 async def running(folder: Path) -> AsyncIterator[Job]:
     server = Server(folder)
-    agent = TestServer(application(Process(server), TOKEN))
+    agent = TestServer(application(Process(server), TO_ROLLOUT))
     await agent.start_server()
     endpoint = Endpoint("http://engine:8000", str(agent.make_url("")).rstrip("/"))
 
@@ -53,7 +52,7 @@ async def running(folder: Path) -> AsyncIterator[Job]:
         return {endpoint}
 
     async with aiohttp.ClientSession() as http:
-        fleet = Fleet(http, TOKEN, discover)
+        fleet = Fleet(http, TO_ROLLOUT, discover)
         task = asyncio.create_task(fleet.run())
         try:
             yield Job(server, fleet)

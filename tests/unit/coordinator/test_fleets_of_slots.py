@@ -12,6 +12,7 @@ import pytest
 from aiohttp.test_utils import TestServer
 from episodes import version
 from faulty_servers import Scripted, engine, serving
+from role_keys import TO_ROLLOUT
 from scripted_fleet import REQUEST, manifest, until
 
 from headway_api.records import Canary, WeightsManifest, WeightsState
@@ -23,8 +24,6 @@ from headway_coordinator.faults import InfraFault
 from headway_rollout.agent import application
 from headway_rollout.weights.keeper import NOTHING
 from headway_rollout.weights.slots import SlotRefused
-
-TOKEN = "token"
 
 
 class Agent:
@@ -69,7 +68,7 @@ class Rig:
         return self.there
 
     def fleet(self, slot: str, **how: Any) -> Fleet:
-        found = Fleet(self._http, TOKEN, self.discover, slot=slot, **how)
+        found = Fleet(self._http, TO_ROLLOUT, self.discover, slot=slot, **how)
         self._running.append(asyncio.create_task(found.run()))
         return found
 
@@ -86,7 +85,7 @@ class Rig:
 @asynccontextmanager
 async def a_rig() -> AsyncIterator[Rig]:
     agent = Agent()
-    server = TestServer(application(agent, TOKEN))
+    server = TestServer(application(agent, TO_ROLLOUT))
     async with serving(engine([4, 9])) as scripted, server, aiohttp.ClientSession() as http:
         rig = Rig(http, scripted, agent, str(server.make_url("")).rstrip("/"))
         try:

@@ -20,8 +20,8 @@ from memory import flat
 from open_rollout import ARN, TOOLS, USER, a_rollout, rig
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
-from headway_coordinator import serving
 from headway_coordinator.gateway import bodies, openai
+from headway_wire import contents
 
 pytestmark = pytest.mark.hostile
 
@@ -104,7 +104,7 @@ async def test_no_request_is_answered_with_a_fault_of_ours(
     tok: Any, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A deflated body that breaks off never ends, for aiohttp: the deadline ends it.
-    monkeypatch.setattr(serving, "BODY_SECONDS", 1.0)
+    monkeypatch.setattr(contents, "BODY_SECONDS", 1.0)
     monkeypatch.setattr(bodies, "CALL_SECONDS", 1.0)
     chance = random.Random(f"{SEED}/{path}")
     seen = set()

@@ -25,7 +25,6 @@ from speaker import ANSWER, Speaker
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
 from headway_api import bounds
-from headway_coordinator import serving
 from headway_coordinator.gateway import bodies
 from headway_coordinator.gateway.core import Ask, Gateway, Sampling, Session
 from headway_coordinator.gateway.server import GatewayServer
@@ -33,6 +32,8 @@ from headway_coordinator.gateway.turns import Backend, Places
 from headway_coordinator.room import Room
 from headway_coordinator.trajectory.linearize import linearize
 from headway_coordinator.trajectory.render import PROBE_TOOLS, choose
+from headway_wire import contents
+from headway_wire import listening as wire
 
 MOST = 64 * bounds.MIB
 PATHS = ("/v1/chat/completions", "/v1/tools/x", "/complete-rollout", "/update-reward")
@@ -57,7 +58,8 @@ async def listening(tok: Any, context: int = 1000) -> AsyncIterator[Rig]:
         speaker = Speaker(tok, [ANSWER])
         backend = Backend(Gateway(choose(tok, "qwen3"), speaker, context, 5.0), Places(Room(8)))
         gateway = GatewayServer()
-        served = await serving.listen(stack, gateway.app(), 0, host="127.0.0.1", leave_with_client=True)
+        serving = wire.listening(gateway.app(), 0, host="127.0.0.1", leave_with_client=True)
+        served = await stack.enter_async_context(serving)
         http = await stack.enter_async_context(aiohttp.ClientSession())
         one = await stack.enter_async_context(gateway.open(a_rollout(), backend))
         yield Rig(
@@ -104,7 +106,7 @@ async def test_who_has_no_token_may_send_64_kib(tok: Any, path: str) -> None:
 async def test_a_body_that_does_not_come_is_answered(
     tok: Any, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serving, "BODY_SECONDS", 0.3)
+    monkeypatch.setattr(contents, "BODY_SECONDS", 0.3)
     monkeypatch.setattr(bodies, "CALL_SECONDS", 0.3)
     async with listening(tok) as r:
         head = f"POST /e/{r.rollout.token}{path} HTTP/1.1\r\nContent-Length: 100"
@@ -116,7 +118,7 @@ async def test_a_body_that_does_not_come_is_answered(
 async def test_a_head_that_does_not_come_ends_its_connection(
     tok: Any, sent: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serving, "HEAD_SECONDS", 0.3)
+    monkeypatch.setattr(wire, "HEAD_SECONDS", 0.3)
     async with listening(tok) as r:
         host, port = r.url.removeprefix("http://").split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
@@ -142,13 +144,14 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
 import uvloop
 from contextlib import AsyncExitStack
 from open_rollout import a_rollout
-from headway_coordinator import serving
 from headway_coordinator.gateway.server import GatewayServer
+from headway_wire.listening import listening
 
 async def main():
     gateway = GatewayServer()
     async with AsyncExitStack() as stack:
-        served = await serving.listen(stack, gateway.app(), 0, host="0.0.0.0", leave_with_client=True)
+        serving = listening(gateway.app(), 0, host="0.0.0.0", leave_with_client=True)
+        served = await stack.enter_async_context(serving)
         one = await stack.enter_async_context(gateway.open(a_rollout(), None))
         print(served.sockets[0].getsockname()[1], one.token, flush=True)
         await asyncio.to_thread(sys.stdin.read)
@@ -192,7 +195,7 @@ async def test_300_half_requests_at_256_descriptors_reset_no_other() -> None:
 
 
 def test_the_soft_limit_of_descriptors_is_raised() -> None:
-    from headway_api.connections import raise_descriptors
+    from headway_wire.connections import raise_descriptors
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:

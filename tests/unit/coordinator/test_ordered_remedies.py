@@ -13,6 +13,7 @@ import pytest
 from a_job import publishing
 from faulty_servers import Scripted, broker, sandbox, serving, weights_slot
 from lease_service import free_port
+from role_keys import KEYS, TO_COORDINATOR
 from scripted_learner import ScriptedLearner
 from speaking_job import job, speaking_engine, until_ready
 
@@ -24,8 +25,6 @@ from headway_coordinator.engines.router import Endpoint
 from headway_coordinator.metrics.steps import StepFigures
 from headway_coordinator.spool import Replay, Spool
 from headway_coordinator.status import Heard
-
-TOKEN = "secret"
 
 
 def weight_agent() -> Scripted:
@@ -73,7 +72,7 @@ class Rig:
             port = free_port()
             coordinator = Coordinator(
                 self.config,
-                TOKEN,
+                KEYS,
                 self.store,
                 self.folder / "cache",
                 self.sink,
@@ -85,7 +84,7 @@ class Rig:
             self.newest = coordinator
             publish = publishing(self.store, coordinator.layout)
             url = f"http://127.0.0.1:{port}"
-            learner = ScriptedLearner(url, TOKEN, self.store, coordinator.layout, publish)
+            learner = ScriptedLearner(url, TO_COORDINATOR, self.store, coordinator.layout, publish)
             running = asyncio.create_task(coordinator.run())
             try:
                 await until_ready(running, port)

@@ -11,6 +11,7 @@ import pytest
 from a_job import spec
 from episodes import a_group
 from prometheus_client.parser import text_string_to_metric_families
+from role_keys import KEYS
 
 from headway_analysis.measures import figures
 from headway_api.artifacts import Layout
@@ -198,7 +199,7 @@ def test_a_validation_that_a_crash_kept_from_mlflow_is_logged_after_the_restart(
     before.log(found_then, step=0, at_ms=1)
     before.close()
     for _ in range(2):
-        coordinator = Coordinator(a_job(tmp_path), "token", FileStore(), tmp_path, lambda status: None)
+        coordinator = Coordinator(a_job(tmp_path), KEYS, FileStore(), tmp_path, lambda status: None)
         coordinator._figures.tracker = found = tracker(server, tmp_path)
         for step in (0, 2):
             coordinator._validated(step, found_then)
@@ -318,7 +319,7 @@ async def test_the_last_word_is_said_again_until_it_is_written(monkeypatch: pyte
 
 def test_no_bill_is_shown_before_the_ledger_is_loaded(tmp_path: Path) -> None:
     """A counter that began at 0 again would have Prometheus count the predecessor's bill twice."""
-    coordinator = Coordinator(a_job(tmp_path), "token", FileStore(), tmp_path, lambda status: None)
+    coordinator = Coordinator(a_job(tmp_path), KEYS, FileStore(), tmp_path, lambda status: None)
     assert not [sample for sample in coordinator._samples() if sample.name.startswith("usage/")]
     coordinator._restoring = False
     assert [sample for sample in coordinator._samples() if sample.name.startswith("usage/")]

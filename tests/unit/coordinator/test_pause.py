@@ -10,10 +10,11 @@ from typing import Any
 
 import aiohttp
 import pytest
-from a_job import TOKEN, Job, publishing, spec
+from a_job import Job, publishing, spec
 from faulty_servers import Scripted, broker, sandbox, serving, weight_agent
 from lease_service import free_port
 from raised import over_from, signal, verdict
+from role_keys import KEYS, TO_COORDINATOR
 from scripted_learner import ScriptedLearner
 from speaking_job import job as speaking_job
 from speaking_job import speaking_engine, until_ready
@@ -266,7 +267,7 @@ class Rig:
         port = free_port()
         coordinator = Coordinator(
             self.config,
-            TOKEN,
+            KEYS,
             self.store,
             self.folder / "cache",
             self.written.append,
@@ -278,7 +279,9 @@ class Rig:
         raising = signal(NOTHING, over_from(RAISED_AT))
         coordinator._signals._watch = Watch(job_of(self.config.spec), [raising])
         publish = publishing(self.store, coordinator.layout)
-        learner = ScriptedLearner(f"http://127.0.0.1:{port}", TOKEN, self.store, coordinator.layout, publish)
+        learner = ScriptedLearner(
+            f"http://127.0.0.1:{port}", TO_COORDINATOR, self.store, coordinator.layout, publish
+        )
         running = asyncio.create_task(coordinator.run())
 
         async def stop() -> None:

@@ -190,7 +190,7 @@ async def test_a_run_with_rows_that_nothing_answered_is_judged_to_its_end(tmp_pa
     resolved = (ResolvedCandidate(name="again", kind="Rescore"),)
     of = EvalConfig(name="job", namespace="ns", uid="uid", spec=job.spec, candidates=resolved)
     state, store, no = evaluation.state, job.store, cast(Any, None)
-    units = Units(of, state, no, "token", store, tmp_path, cast(Any, broker), no, no, no, no)
+    units = Units(of, state, no, "key", store, tmp_path, cast(Any, broker), no, no, no, no)
     await evaluation.run([*units.all()])
     again = evaluation.state.candidates["again"]
     assert (again.stage, again.message) == ("Complete", None)

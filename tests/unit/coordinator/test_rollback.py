@@ -8,8 +8,9 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from a_job import TOKEN, Job, manifest, report, spec
+from a_job import Job, manifest, report, spec
 from episodes import version
+from role_keys import TO_COORDINATOR
 
 from headway_api.exits import ANEW, JobError
 from headway_api.records import StepReport
@@ -45,7 +46,7 @@ async def test_the_coordinator_starts_again_where_the_learner_is(tmp_path: Path,
         assert sorted(training.state.evaluations) == [0, 2]
         rolled_back = roll_back(job, to=1)
         async with aiohttp.ClientSession() as http:
-            url, headers = f"{learner._url}/v1/steps", {"Authorization": f"Bearer {TOKEN}"}
+            url, headers = f"{learner._url}/v1/steps", {"Authorization": f"Bearer {TO_COORDINATOR}"}
             async with http.post(url, data=rolled_back.model_dump_json(), headers=headers) as answer:
                 assert answer.status == 503, "the learner is to come back, not to give up"
                 assert "was at step 3, resumed at step 1" in (await answer.json())["message"]

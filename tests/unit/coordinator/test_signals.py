@@ -12,6 +12,7 @@ import pytest
 from a_job import publishing
 from faulty_servers import Scripted, broker, sandbox, serving, weights_slot
 from lease_service import free_port
+from role_keys import KEYS, TO_COORDINATOR
 from scripted_learner import ScriptedLearner
 from speaking_job import job, speaking_engine, until_ready
 
@@ -28,7 +29,6 @@ from headway_coordinator.coordinator import Coordinator
 from headway_coordinator.engines.router import Endpoint
 from headway_coordinator.signals import Signals, healthy, message, shown
 
-TOKEN = "secret"
 STEPS = 5
 
 
@@ -53,12 +53,12 @@ async def run(
 
         store, port = FileStore(), free_port()
         coordinator = Coordinator(
-            config, TOKEN, store, folder / "cache", lambda status: None, told=told, broker_url=leases.url,
+            config, KEYS, store, folder / "cache", lambda status: None, told=told, broker_url=leases.url,
             discover=discover, port=port,
         )  # fmt: skip
         learner = ScriptedLearner(
             f"http://127.0.0.1:{port}",
-            TOKEN,
+            TO_COORDINATOR,
             store,
             coordinator.layout,
             publishing(store, coordinator.layout),
@@ -120,7 +120,7 @@ async def test_what_a_batch_came_to_is_read_again_where_it_was_not_kept(tmp_path
 async def test_before_it_has_read_the_steps_a_successor_repeats_its_predecessor(tmp_path: Path) -> None:
     first = await run(tmp_path, config(tmp_path), None, 3)
     told = first.status()
-    fresh = Coordinator(config(tmp_path), TOKEN, FileStore(), tmp_path, lambda status: None, told=told)
+    fresh = Coordinator(config(tmp_path), KEYS, FileStore(), tmp_path, lambda status: None, told=told)
     assert fresh.status().signals == told.signals
     assert find(fresh.status().conditions, ConditionType.HEALTHY) == find(
         told.conditions, ConditionType.HEALTHY

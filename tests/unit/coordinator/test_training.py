@@ -9,10 +9,11 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from a_job import TOKEN, Job, spec
+from a_job import Job, spec
 from episodes import a_group, version
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from role_keys import TO_COORDINATOR
 
 from headway_api.exits import JobError
 from headway_api.records import Abandoned, Batch, EpisodeRecord, StepReport, UsageClass
@@ -218,7 +219,7 @@ async def test_the_api_refuses_strangers_and_nonsense(tmp_path: Path) -> None:
         for headers in ({}, {"Authorization": "Bearer wrong"}):
             async with http.get(f"{url}/v1/batch?step=1", headers=headers) as answer:
                 assert answer.status == 401
-        good = {"Authorization": f"Bearer {TOKEN}"}
+        good = {"Authorization": f"Bearer {TO_COORDINATOR}"}
         async with http.get(f"{url}/v1/batch", headers=good) as answer:
             assert answer.status == 400
         async with http.post(f"{url}/v1/steps", data="{}", headers=good) as answer:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from a_job import spec
 from episodes import version
+from role_keys import KEYS
 
 from headway_analysis.measures.episodes import Evaluation, ranked
 from headway_api.artifacts import Layout
@@ -129,7 +130,7 @@ async def test_the_end_waits_for_what_the_learner_writes_last(
     store = FileStore()
     of = spec().model_copy(update={"output": spec().output.model_copy(update={"uri": f"file://{tmp_path}"})})
     job = JobConfig(name="job", namespace="ns", uid="uid", spec=of)
-    coordinator = coordinators.Coordinator(job, "token", store, tmp_path, lambda status: None)
+    coordinator = coordinators.Coordinator(job, KEYS, store, tmp_path, lambda status: None)
     newest = report(2, kind="delta", chain=[LINK], uri=f"file://{tmp_path}/000002").weights
     waiting = asyncio.create_task(coordinator._until_whole(newest))
     marker = f"{newest.uri}/{EXPORT_FILE}"

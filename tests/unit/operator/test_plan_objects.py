@@ -187,7 +187,7 @@ def test_the_file_the_pods_read_is_the_job() -> None:
     assert config.spec.rollout.replicas == 3
 
 
-def test_the_token_is_no_part_of_the_plan() -> None:
+def test_the_keys_are_no_part_of_the_plan() -> None:
     (secret,) = [item for item in everything() if item.ref[0] == "Secret"]
     assert secret.mode == Mode.SECRET
     assert not secret.body.keys() & {"data", "stringData"}
@@ -239,6 +239,22 @@ def test_credentials_of_the_store_reach_those_who_use_it_and_no_one_else() -> No
         role for role, template in templates(items).items() if "envFrom" in template["spec"]["containers"][0]
     }
     assert given_to == {"coordinator", "learner", "rollout"}
+
+
+def test_a_role_with_a_secret_of_its_own_gets_that_one_alone() -> None:
+    """So that rollout servers, which only read, need no credentials that write."""
+    both = {"secretRef": {"name": "all"}, "roleSecretRefs": {"rollout": {"name": "read"}}}
+    own = {"roleSecretRefs": {"learner": {"name": "write"}}}
+    for output, expected in (
+        (both, {"coordinator": ["all"], "learner": ["all"], "rollout": ["read"], "broker": []}),
+        (own, {"coordinator": [], "learner": ["write"], "rollout": [], "broker": []}),
+    ):
+        pods = templates(everything(output={"uri": "s3://b/runs"} | output))
+        found = {
+            role: [source["secretRef"]["name"] for source in pod["spec"]["containers"][0].get("envFrom", [])]
+            for role, pod in pods.items()
+        }
+        assert found == expected
 
 
 @pytest.mark.parametrize("agent", [{"http": {"url": "http://agent"}}, SANDBOXED])

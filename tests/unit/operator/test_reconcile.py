@@ -10,6 +10,7 @@ import pytest
 from observed_cluster import PLATFORM, eval_job, job, stamp
 
 from headway_api import names
+from headway_api.keys import Key
 from headway_operator.apply import Blocked
 from headway_operator.cache import Cache, ref_of
 from headway_operator.controller import Controller
@@ -173,6 +174,19 @@ def test_looking_again_writes_nothing(desk: Desk) -> None:
     desk.server.requests.clear()
     desk.reconcile()
     assert desk.server.requests == []
+
+
+def test_each_key_is_made_at_random_and_by_itself() -> None:
+    seen: set[str] = set()
+    for _ in range(2):
+        desk = Desk()
+        desk.reconcile()
+        (secret,) = [body for ref, body in desk.server.objects.items() if ref[0] == "Secret"]
+        assert secret["stringData"].keys() == set(Key)
+        assert secret["immutable"] is True
+        assert all(len(key) >= 43 for key in secret["stringData"].values()), "32 bytes"
+        seen |= set(secret["stringData"].values())
+    assert len(seen) == 2 * len(Key), "no two are the same, and none is another job's"
 
 
 def test_it_is_let_go_when_all_is_gone(desk: Desk) -> None:

@@ -109,9 +109,10 @@ def test_nothing_is_made_during_a_teardown(ending: World) -> None:
 def test_the_secret_goes_by_name_and_before_what_can_be_seen(ending: World) -> None:
     ending.carry_out()
     doomed = ending.gone(*names.ROLES).plan().doomed
-    name = names.token_secret("refunds", ending.body["metadata"]["uid"])
-    assert (doomed[0]["kind"], doomed[0]["metadata"]["name"]) == ("Secret", name)
-    assert [body["kind"] for body in doomed].count("Secret") == 1
+    uid = ending.body["metadata"]["uid"]
+    own = [names.keys_secret("refunds", uid), names.token_secret("refunds", uid)]
+    assert [(body["kind"], body["metadata"]["name"]) for body in doomed[:2]] == [("Secret", n) for n in own]
+    assert [body["kind"] for body in doomed].count("Secret") == 2
 
 
 def test_a_teardown_half_done_by_a_former_operator_is_carried_on() -> None:

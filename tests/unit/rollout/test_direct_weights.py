@@ -10,6 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 import torch
+from role_keys import TO_LEARNER
 from senders import sending
 from served_weights import Server
 from torch import Tensor
@@ -20,7 +21,6 @@ from headway_api.weights_direct import DirectJoin
 from headway_rollout.weights.learner import HEADER_FILE, Learner
 from headway_trainer.publish.sender import Offer, Sender, describe
 
-TOKEN = "a-token"
 SHORT = 5.0
 """Seconds that a learner waits for a server that does not come."""
 
@@ -31,7 +31,7 @@ def offered(step: int) -> dict[str, Tensor]:
 
 @pytest.fixture
 def sender() -> Iterator[Sender]:
-    with sending(TOKEN) as made:
+    with sending(TO_LEARNER) as made:
         yield made
 
 
@@ -39,7 +39,7 @@ def sender() -> Iterator[Sender]:
 async def server(tmp_path: Path) -> AsyncIterator[Server]:
     async with aiohttp.ClientSession() as http:
         join = DirectJoin(workers=1, accelerated=False)
-        yield Server(tmp_path, Learner(http, TOKEN, join))
+        yield Server(tmp_path, Learner(http, TO_LEARNER, join))
 
 
 def manifest(sender: Sender, step: int, **more: Any) -> WeightsManifest:
@@ -83,14 +83,14 @@ async def test_while_the_learner_is_away_the_engine_stays_as_it_was(server: Serv
     assert server.engine.calls == calls
     assert not server.slots.failed.done()
     assert server.held() == {"0.1"}
-    with sending(TOKEN, port=sender.port) as back:
+    with sending(TO_LEARNER, port=sender.port) as back:
         back.offer(offered(2))
         assert (await server.take(wanted)).version == version(2), "under the very same manifest"
 
 
-@pytest.mark.parametrize("why", ["newer", "token", "engine"])
+@pytest.mark.parametrize("why", ["newer", "key", "engine"])
 async def test_what_keeps_it_from_joining_leaves_the_engine_as_it_was(server: Server, why: str) -> None:
-    with sending("another-token" if why == "token" else TOKEN, patience=SHORT) as sender:
+    with sending("another-key" if why == "key" else TO_LEARNER, patience=SHORT) as sender:
         sender.offer(offered(2 if why == "newer" else 1))
         server.engine.joins = why != "engine"
         state = await server.take(manifest(sender, 1))
@@ -126,7 +126,7 @@ async def test_weights_of_another_model_are_refused(server: Server, sender: Send
 
 async def test_a_transfer_that_breaks_off_is_final(server: Server) -> None:
     server.engine.refuses = True
-    with sending(TOKEN, patience=SHORT) as sender:
+    with sending(TO_LEARNER, patience=SHORT) as sender:
         sender.offer(offered(1))
         state = await server.take(manifest(sender, 1))
     assert (state.version, state.ready, state.reason) == (None, False, "UpdateFailed")
@@ -139,7 +139,7 @@ async def test_what_lies_in_the_store_too_is_taken_from_there_where_the_learner_
 ) -> None:
     files = await asyncio.to_thread(whole, tmp_path / "store", 1)
     server.engine.joins = False
-    with sending(TOKEN, patience=SHORT) as sender:
+    with sending(TO_LEARNER, patience=SHORT) as sender:
         sender.offer(offered(1))
         if away:
             sender.close(0)

@@ -16,6 +16,7 @@ import aiohttp
 import pytest
 from evil_replies import Evil, Server, everywhere, evil_server, grown
 from memory import flat, kept
+from role_keys import TO_LEARNER
 
 from headway_api.bounds import MIB
 from headway_api.records import DirectSource
@@ -53,7 +54,7 @@ class Client:
 async def met(http: aiohttp.ClientSession, url: str) -> None:
     host, port = url.removeprefix("http://").split(":")
     source = DirectSource(host=host, port=int(port), header="0" * 64)
-    who = Learner(http, "token", DirectJoin(workers=1, accelerated=False))
+    who = Learner(http, TO_LEARNER, DirectJoin(workers=1, accelerated=False))
     await who.meet(source, Path("/nowhere"), Engine(http, url), {})
 
 

@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from role_keys import KEYS
 from served_weights import Server
 from versions import whole
 
@@ -186,7 +187,7 @@ async def test_a_server_whose_engine_hangs_kills_it_says_so_and_ends(
 ) -> None:
     monkeypatch.setattr(servers, "REPORT_SECONDS", 0.0)
     held, process = Server(tmp_path), Process()
-    server = RolloutServer(cast(ServedModel, None), "token", cast(Settings, None))
+    server = RolloutServer(cast(ServedModel, None), KEYS, cast(Settings, None))
     await held.take(whole(tmp_path, 1))
     assert held.state.ready
     watching = server._watch(Counting(), held.slots, cast(EngineProcess, process))

@@ -179,7 +179,7 @@ def test_the_first_model_runner_is_used_unless_the_user_says_otherwise() -> None
 
 
 def test_the_engine_gets_no_secret_of_the_server() -> None:
-    secrets = ("AWS_SECRET_ACCESS_KEY", "HEADWAY_TOKEN_FILE", "HF_TOKEN", "KUBERNETES_PORT")
+    secrets = ("AWS_SECRET_ACCESS_KEY", "HEADWAY_KEYS_DIR", "HF_TOKEN", "KUBERNETES_PORT")
     env = started(parent=dict.fromkeys(secrets, "x") | {"PATH": "/bin"}).env
     assert env["PATH"] == "/bin"
     assert not {*secrets} & env.keys()

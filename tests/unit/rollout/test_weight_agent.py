@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
+from role_keys import TO_ROLLOUT
 
 from headway_api.records import PolicyVersion, WeightsManifest, WeightsState
 from headway_api.sandbox_api import Problem
@@ -12,8 +13,7 @@ from headway_rollout.agent import application
 from headway_rollout.weights.keeper import NOTHING
 from headway_rollout.weights.slots import SlotRefused
 
-TOKEN = "secret"
-AUTHORIZED = {"Authorization": f"Bearer {TOKEN}"}
+AUTHORIZED = {"Authorization": f"Bearer {TO_ROLLOUT}"}
 MANIFEST = {
     "version": {"incarnation": 0, "step": 3},
     "kind": "lora",
@@ -63,7 +63,7 @@ def server() -> Scripted:
 
 @pytest.fixture
 async def client(server: Scripted) -> AsyncIterator[TestClient[Any, Any]]:
-    async with TestClient(TestServer(application(server, TOKEN))) as client:
+    async with TestClient(TestServer(application(server, TO_ROLLOUT))) as client:
         yield client
 
 
@@ -78,7 +78,7 @@ async def test_a_manifest_is_taken_and_the_state_answered(
     assert WeightsState.model_validate_json(await shown.text()) == state
 
 
-@pytest.mark.parametrize("header", [{}, {"Authorization": "Bearer wrong"}, {"Authorization": TOKEN}])
+@pytest.mark.parametrize("header", [{}, {"Authorization": "Bearer wrong"}, {"Authorization": TO_ROLLOUT}])
 async def test_without_the_token_nothing_is_taken_or_told(
     client: TestClient[Any, Any], server: Scripted, header: dict[str, str]
 ) -> None:

@@ -17,7 +17,8 @@ import aiohttp
 import pods_api
 import pytest
 from aiohttp import web
-from sandbox_broker import SMALL, TOKEN, job_config
+from role_keys import LEASES, TO_BROKER
+from sandbox_broker import SMALL, job_config
 
 from headway_api.sandbox_api import PROOF_PREFIX, Lease, LeaseRequest
 from headway_sandbox import session
@@ -79,7 +80,7 @@ async def broker(api: pods_api.PodsApi, most: int = 2) -> AsyncIterator[tuple[Wa
         over = Pods(http, server, "team", ssl.create_default_context(), Credentials(None))
         limits = pool.Limits(1, most, 1)
         warm = WarmPool(over, http, pods.Kind(config), pods.Platform({}, SMALL, []), limits, metrics)
-        leases = Leases(warm, http, TOKEN, metrics)
+        leases = Leases(warm, http, LEASES, metrics)
         running = asyncio.create_task(warm.run())
         try:
             yield warm, leases
@@ -104,7 +105,7 @@ def sandbox(uid: str, lease: str | None = None) -> web.Application:
     """A sandbox as its server is: bound to `lease` by this job, or to nobody and free to be bound."""
     real = session.Session(lambda: None)  # type: ignore[arg-type, return-value]
     if lease is not None:
-        token = proof.token_of(TOKEN.encode(), uid, lease)
+        token = proof.token_of(LEASES.encode(), uid, lease)
         real._lease, real._token, real._deadline = lease, token, SOON
 
     async def health(_: web.Request) -> web.Response:
@@ -200,7 +201,7 @@ async def test_a_sandbox_cannot_claim_the_lease_of_another() -> None:
     """It holds the token of its own lease, and of its own pod."""
     api = pods_api.PodsApi([EVIL, GOOD])
     api.add(found("thief"))
-    own = proof.token_of(TOKEN.encode(), "uid-of-thief", "episode-1").encode()
+    own = proof.token_of(LEASES.encode(), "uid-of-thief", "episode-1").encode()
 
     async def prove(request: web.Request) -> web.Response:
         challenge = (await request.json())["challenge"]
@@ -274,7 +275,7 @@ async def test_an_odd_event_of_the_api_server_is_asked_about_again(line: bytes) 
 async def asked(leases: Leases, warm: WarmPool, path: str, token: str, data: Any) -> tuple[int, str]:
     """What the broker's own HTTP answers."""
     config = job_config("team", "image", "u-1")
-    app = Service(warm, leases, Metrics(config), TOKEN).app()
+    app = Service(warm, leases, Metrics(config), TO_BROKER).app()
     async with pods_api.served(app, "127.0.0.1", 0) as url, aiohttp.ClientSession() as http:
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         async with http.post(url + path, data=data, headers=headers) as response:
@@ -290,12 +291,12 @@ LATE = json.dumps({"lease": "e", "owner": "o", "deadline_seconds": 1e300}).encod
     ("path", "token", "data", "status", "reason"),
     [
         ("/v1/leases", "another", b"[" * 2**20, 401, "Unauthorized"),
-        ("/v1/leases", TOKEN, b" " * 2**20, 413, "MalformedRequest"),
-        ("/v1/leases", TOKEN, DEEP, 400, "MalformedRequest"),
-        ("/v1/leases", TOKEN, LATE, 400, "MalformedRequest"),
+        ("/v1/leases", TO_BROKER, b" " * 2**20, 413, "MalformedRequest"),
+        ("/v1/leases", TO_BROKER, DEEP, 400, "MalformedRequest"),
+        ("/v1/leases", TO_BROKER, LATE, 400, "MalformedRequest"),
         ("/v1/owners", "another", b"[" * 2**20, 401, "Unauthorized"),
-        ("/v1/owners", TOKEN, b" " * 2**20, 413, "MalformedRequest"),
-        ("/v1/owners", TOKEN, LONG, 400, "MalformedRequest"),
+        ("/v1/owners", TO_BROKER, b" " * 2**20, 413, "MalformedRequest"),
+        ("/v1/owners", TO_BROKER, LONG, 400, "MalformedRequest"),
     ],
 )
 async def test_a_request_to_the_broker_has_bounds(
@@ -313,7 +314,7 @@ async def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.M
         await asyncio.sleep(60)
 
     async with broker(pods_api.PodsApi([])) as (warm, leases):
-        assert await asked(leases, warm, "/v1/owners", TOKEN, slow()) == (408, "MalformedRequest")
+        assert await asked(leases, warm, "/v1/owners", TO_BROKER, slow()) == (408, "MalformedRequest")
 
 
 def test_both_sides_sign_for_the_same_purpose() -> None:

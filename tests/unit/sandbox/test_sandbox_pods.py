@@ -308,6 +308,18 @@ def test_the_broker_serves_an_evaluation_too(tmp_path: Path) -> None:
     assert pod["spec"]["serviceAccountName"] == "refunds-eval-sandbox"
 
 
+@pytest.mark.parametrize("runs_code", [False, True])
+def test_a_sandbox_holds_no_key_of_its_job(runs_code: bool) -> None:
+    spec = pods.manifest(job(runsCode=runs_code), PLATFORM, "refunds-sandbox-1")["spec"]
+    sources = {key for volume in spec.get("volumes", []) for key in volume}
+    assert sources <= {"name", "emptyDir"}
+    assert [c["name"] for c in spec["containers"]] == ["sandbox", "runner"][: 1 + runs_code]
+    said = json.dumps(spec["containers"])
+    assert "secretKeyRef" not in said
+    assert "envFrom" not in said
+    assert names.KEYS_DIR not in said
+
+
 SUITE = {
     "name": "sums",
     "image": "registry/suite:1",

@@ -9,6 +9,7 @@ from typing import Any
 import learner_rig
 import pytest
 import torch
+from role_keys import TO_LEARNER
 from tiny_model import write_model
 from torch import Tensor
 
@@ -39,7 +40,7 @@ class Trained:
         self.base = write_model(folder / "base", seed=0, tied=tied)
         spec = ModelSpec.model_validate({"base": f"file://{self.base}", "dtype": "bfloat16", "full": {}})
         self.model: Any = models.load(self.base, spec, seed=0)
-        self.sender = Sender("learner-0", 0, "a-token", torch.device("cpu"))
+        self.sender = Sender("learner-0", 0, TO_LEARNER, torch.device("cpu"))
         self.publisher = DirectPublisher(
             self.model, self.base, folder / "scratch", self.sender, whole=lambda step: step % 3 == 0
         )
@@ -136,7 +137,7 @@ def test_a_learner_that_resumes_offers_the_same_and_says_so_if_it_does_not(train
 
 def test_only_the_first_process_hands_out_and_at_the_address_that_stays_the_same(tmp_path: Path) -> None:
     config = learner_rig.job(tmp_path, tmp_path, dtype="bfloat16")
-    given: dict[str, Any] = {"environ": {"HEADWAY_DIRECT_ADDRESS": "learner.test:0"}, "token": "a-token"}
+    given: dict[str, Any] = {"environ": {"HEADWAY_DIRECT_ADDRESS": "learner.test:0"}, "key": TO_LEARNER}
     first, second = Ranks(0, 0, 2, None), Ranks(1, 1, 2, None)
     assert sender_of(config, ranks=first, **given) is None, "its weights travel as a delta"
     weights = WeightsSpec.model_validate({"backend": "nccl"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from direct_taker import Taker
+from role_keys import TO_LEARNER
 from senders import sending
 from torch import Tensor
 
@@ -17,7 +19,6 @@ from headway_api.records import DirectSource
 from headway_api.weights_direct import header_path, join_path
 from headway_trainer.publish.sender import Sender, describe
 
-TOKEN = "a-token"
 SHORT = 8.0
 """Seconds that an impatient learner waits for a server."""
 
@@ -42,18 +43,18 @@ def same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> bool:
 
 @pytest.fixture
 def sender() -> Iterator[Sender]:
-    with sending(TOKEN, patience=20) as made:
+    with sending(TO_LEARNER, patience=20) as made:
         yield made
 
 
 @pytest.fixture
 def impatient() -> Iterator[Sender]:
-    with sending(TOKEN, patience=SHORT) as made:
+    with sending(TO_LEARNER, patience=SHORT) as made:
         yield made
 
 
 def taker(sender: Sender, header: str, workers: int = 1) -> Taker:
-    return Taker(DirectSource(host="127.0.0.1", port=sender.port, header=header), TOKEN, workers)
+    return Taker(DirectSource(host="127.0.0.1", port=sender.port, header=header), TO_LEARNER, workers)
 
 
 @pytest.fixture
@@ -146,7 +147,7 @@ def test_a_server_that_stalls_is_given_up(
 def test_without_the_key_of_the_place_nothing_is_had(sender: Sender) -> None:
     one = taker(sender, sender.offer(weights(1)))
     place = one.join()
-    stranger = Taker(one.source, TOKEN, step_seconds=0.3)
+    stranger = Taker(one.source, TO_LEARNER, step_seconds=0.3)
     with pytest.raises(RuntimeError):
         stranger.meet(place.model_copy(update={"key": "guessed"}))
     assert same(one.receive(one.meet(place), one.header())[0], weights(1))
@@ -186,3 +187,25 @@ def test_a_learner_that_is_done_ends_what_is_under_way_and_begins_nothing(sender
     assert same(one.receive(receivers, header)[0], weights(1))
     with pytest.raises(OSError, match="refused"):
         one.header()
+
+
+@pytest.mark.parametrize(
+    ("length", "body", "said"),
+    [
+        ("-1", b"{}", "Content-Length"),
+        ("65537", b"", "more than 65536 bytes"),
+        ("60000", b"[" * 60_000, "nested more than 32 levels deep"),
+        ("2", b"{}", "workers"),
+    ],
+)
+def test_a_join_out_of_bounds_is_refused(sender: Sender, length: str, body: bytes, said: str) -> None:
+    header = sender.offer(weights(1))
+    head = f"POST {join_path(header)} HTTP/1.0\r\nAuthorization: Bearer {TO_LEARNER}\r\n"
+    head += f"Content-Length: {length}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", sender.port), timeout=30) as connection:
+        connection.sendall(head.encode() + body)
+        answer = b""
+        while piece := connection.recv(4096):
+            answer += piece
+    assert b" 400 " in answer.splitlines()[0]
+    assert said in json.loads(answer.partition(b"\r\n\r\n")[2])["message"]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
+from role_keys import CHECKPOINTS
 
 from headway_api.artifacts import Layout
 from headway_api.exits import ANEW, RETRIABLE, JobError
@@ -16,8 +17,6 @@ from headway_api.store import FileStore
 from headway_trainer.checkpoint.journal import Journal, incarnation
 from headway_trainer.checkpoint.manifest import Checkpoint, CheckpointManifest
 from headway_trainer.checkpoint.signer import Signer
-
-TOKEN = "a-token-of-this-job"
 
 
 def report(step: int, number: int = 0, groups: tuple[str, ...] = ()) -> StepReport:
@@ -56,7 +55,7 @@ def layout(tmp_path: Path) -> Layout:
 
 def begun(layout: Layout, store: FileStore | None = None) -> tuple[Journal, Checkpoint | None]:
     """A learner that has started, and what it resumes from."""
-    journal = Journal(store or FileStore(), layout, Signer.of(TOKEN, layout))
+    journal = Journal(store or FileStore(), layout, Signer.of(CHECKPOINTS, layout))
     return journal, journal.begin()
 
 

@@ -12,6 +12,7 @@ from typing import TypeVar, cast
 
 import learner_rig as rig
 import pytest
+from role_keys import CHECKPOINTS
 
 from headway_api.artifacts import Layout
 from headway_api.exits import RETRIABLE, JobError
@@ -80,7 +81,7 @@ class Process:
         self.ranks = ranks
         self.store = Files()
         self.engine = Counting(name, ranks.rank)
-        self.journal = Journal(self.store, layout, Signer.of(rig.TOKEN, layout))
+        self.journal = Journal(self.store, layout, Signer.of(CHECKPOINTS, layout))
         self.keeper = Keeper(
             CheckpointsSpec(every_steps=EVERY, **spec),
             cast(Engine, self.engine),
@@ -293,7 +294,7 @@ def test_no_node_waits_for_what_another_has_given_up(
 
     assert Meeting().live(work) == [10, -1]
     assert folders(layout) == ["000010/000000"]
-    found = Journal(FileStore(), layout, Signer.of(rig.TOKEN, layout)).begin()
+    found = Journal(FileStore(), layout, Signer.of(CHECKPOINTS, layout)).begin()
     assert found is not None
     assert {file.name for file in found.state.files} >= {"weights_0.pt", "weights_1.pt"}
 

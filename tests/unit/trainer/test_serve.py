@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import learner_rig as rig
 import pytest
+from role_keys import TO_COORDINATOR
 
 from headway_api.exits import RETRIABLE, JobError
 from headway_api.in_force import Directive
@@ -156,7 +157,7 @@ async def test_what_is_pruned_goes_by_the_validations_that_a_batch_tells_of() ->
     ]
     script = rig.ScriptedCoordinator(batches)
     async with script.serving() as url:
-        ended = await served(learner, Coordinator(url, rig.TOKEN, patience=5), Ranks(0, 0, 1, None))
+        ended = await served(learner, Coordinator(url, TO_COORDINATOR, patience=5), Ranks(0, 0, 1, None))
     assert isinstance(ended, Finished)
     assert pruned == [(1, (), (0,)), (2, (0,), (1,)), (2, (0,), ())]
 
@@ -174,7 +175,7 @@ async def test_a_coordinator_that_stays_away_is_left_with_all_that_was_trained_d
 
     script = rig.ScriptedCoordinator([rig.batch(1), rig.batch(2)], fault=fault)
     async with script.serving() as url:
-        coordinator = Coordinator(url, rig.TOKEN, patience=0.2)
+        coordinator = Coordinator(url, TO_COORDINATOR, patience=0.2)
         ended = await served(learner, coordinator, Ranks(0, 0, 1, None))
     assert script.step == heard
     assert learner.durable == 1
@@ -266,7 +267,7 @@ async def test_a_directive_is_a_step_like_any_other_on_every_rank() -> None:
         [rig.batch(1), asked.model_copy(update={"validated": [0]}), rig.batch(3)]
     )
     async with script.serving() as url:
-        ended = await served(learner, Coordinator(url, rig.TOKEN, patience=5), Ranks(0, 0, 1, None))
+        ended = await served(learner, Coordinator(url, TO_COORDINATOR, patience=5), Ranks(0, 0, 1, None))
     assert isinstance(ended, Finished)
     assert [batch.step for batch in learner.done] == [2]
     assert [report.step for report in script.reports if report.directive] == [2]
@@ -293,7 +294,7 @@ async def test_one_that_comes_back_in_time_is_told_again() -> None:
 
     script = rig.ScriptedCoordinator([rig.batch(1)], fault=fault)
     async with script.serving() as url:
-        coordinator = Coordinator(url, rig.TOKEN, patience=30)
+        coordinator = Coordinator(url, TO_COORDINATOR, patience=30)
         call = asyncio.to_thread(serve, cast(Learner, learner), coordinator, Ranks(0, 0, 1, None), None)
         finished = await asyncio.wait_for(call, 30)
     assert finished is not None

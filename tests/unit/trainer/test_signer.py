@@ -13,9 +13,11 @@ from typing import Any, cast
 import learner_rig as rig
 import pytest
 import torch
+from role_keys import CHECKPOINTS, KEYS
 
 from headway_api.artifacts import Layout
 from headway_api.exits import RETRIABLE, JobError
+from headway_api.keys import Key
 from headway_api.spec.learner import CheckpointsSpec
 from headway_api.store import FileStore
 from headway_trainer.checkpoint.journal import Journal
@@ -58,9 +60,9 @@ class Pickled:
 class Process:
     """A learner as far as its checkpoints go."""
 
-    def __init__(self, layout: Layout, scratch: Path, token: str = rig.TOKEN) -> None:
+    def __init__(self, layout: Layout, scratch: Path, key: str = CHECKPOINTS) -> None:
         self.store, self.engine = FileStore(), Pickled()
-        self.journal = Journal(self.store, layout, Signer.of(token, layout))
+        self.journal = Journal(self.store, layout, Signer.of(key, layout))
         self.keeper = Keeper(
             CheckpointsSpec(),
             cast(Engine, self.engine),
@@ -187,17 +189,30 @@ def test_a_part_of_another_checkpoint_is_none_of_this_one(layout: Layout, tmp_pa
         process.take(2)
 
 
-@pytest.mark.parametrize("other", ["token", "namespace", "name", "uid"])
+@pytest.mark.parametrize("other", [key for key in Key if key != Key.CHECKPOINTS])
+def test_a_checkpoint_signed_with_another_roles_key_is_refused(
+    other: Key, layout: Layout, tmp_path: Path
+) -> None:
+    """Whatever coordinator, rollout servers and brokers hold, it signs nothing that a learner resumes."""
+    forger = Process(layout, tmp_path / "first", KEYS[other])
+    forger.resume()
+    forger.take(1)
+    with pytest.raises(JobError, match="its signature is not this job's") as refused:
+        Process(layout, tmp_path / "again").resume()
+    assert refused.value.termination.reason == "CheckpointUnusable"
+
+
+@pytest.mark.parametrize("other", ["key", "namespace", "name", "uid"])
 def test_another_jobs_key_opens_nothing(layout: Layout, other: str) -> None:
-    given = {"token": rig.TOKEN, "namespace": "rl", "name": "refunds", "uid": "uid"}
+    given = {"key": CHECKPOINTS, "namespace": "rl", "name": "refunds", "uid": "uid"}
     content = {"step": 3, "metrics": {"loss": 0.1 + 0.2}}
-    signed = Signer.of(rig.TOKEN, layout).signed(content)
+    signed = Signer.of(CHECKPOINTS, layout).signed(content)
     strange = given | {other: "other"}
-    token = strange.pop("token")
+    key = strange.pop("key")
     with pytest.raises(NotWhole, match="not this job's"):
-        Signer.of(token, Layout("file:///elsewhere", **strange)).opened("file:///r", signed)
+        Signer.of(key, Layout("file:///elsewhere", **strange)).opened("file:///r", signed)
     # Where the artifacts lie is no part of the key: a bucket may be copied.
-    moved = Signer.of(rig.TOKEN, Layout("file:///elsewhere", "rl", "refunds", "uid"))
+    moved = Signer.of(CHECKPOINTS, Layout("file:///elsewhere", "rl", "refunds", "uid"))
     assert moved.opened("file:///r", signed) == content
 
 
@@ -209,14 +224,14 @@ def test_the_signature_is_an_hmac_by_a_key_of_its_own(layout: Layout) -> None:
         inner = hashlib.sha256(bytes(b ^ 0x36 for b in padded) + text).digest()
         return hashlib.sha256(bytes(b ^ 0x5C for b in padded) + inner).digest()
 
-    key = mac(rig.TOKEN.encode(), b'["headway.dev/checkpoint/v1", "rl", "refunds", "uid"]\x01')
-    assert Signer.of(rig.TOKEN, layout).key == key
-    assert key != hmac.digest(rig.TOKEN.encode(), b"", "sha256")
-    found = json.loads(Signer.of(rig.TOKEN, layout).signed({"b": [1, 2.5], "a": "ü"}))
+    key = mac(CHECKPOINTS.encode(), b'["headway.dev/checkpoint/v1", "rl", "refunds", "uid"]\x01')
+    assert Signer.of(CHECKPOINTS, layout).key == key
+    assert key != hmac.digest(CHECKPOINTS.encode(), b"", "sha256")
+    found = json.loads(Signer.of(CHECKPOINTS, layout).signed({"b": [1, 2.5], "a": "ü"}))
     assert found["signature"] == mac(key, b'{"a":"\\u00fc","b":[1,2.5]}').hex()
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"[" * 100_000, b'{"a": 1e999}', b"\xff"])
 def test_what_is_no_record_is_refused(layout: Layout, data: bytes) -> None:
     with pytest.raises(NotWhole, match="it cannot be read"):
-        Signer.of(rig.TOKEN, layout).opened("file:///r", data)
+        Signer.of(CHECKPOINTS, layout).opened("file:///r", data)

@@ -21,11 +21,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
-from headway_api.artifacts import Layout, by_number
+from headway_api.artifacts import NUMBERED, Layout, by_number, pointed, written
+from headway_api.bounds import OutOfBounds
 from headway_api.exits import JobError
 from headway_api.records import PolicyVersion, Record, StepReport
 from headway_api.store import NotFound, Store
+from headway_api.stored import parsed, read_each
 from headway_trainer.checkpoint.manifest import Checkpoint, CheckpointManifest, NotWhole, unusable
 from headway_trainer.checkpoint.signer import Signer
 
@@ -41,8 +44,8 @@ def latest_step(store: Store, layout: Layout) -> int | None:
     except NotFound:
         return None
     try:
-        return int(json.loads(pointer)["step"])
-    except (ValueError, KeyError, TypeError) as error:
+        return pointed(pointer)
+    except OutOfBounds as error:
         raise unusable(layout.latest, f'it holds no {{"step": n}}: {pointer[:80]!r}') from error
 
 
@@ -181,7 +184,7 @@ class Journal:
         uri = self._layout.checkpoint_report(step, start)
         try:
             found = Checkpoint.model_validate(self.signer.opened(uri, self._store.get(uri)))
-        except (NotFound, ValueError) as error:
+        except (NotFound, ValueError, JobError) as error:
             raise NotWhole(uri, f"it cannot be read: {type(error).__name__}") from error
         if (found.report.step, found.state.start) != (step, start):
             raise NotWhole(uri, f"it was written for step {found.report.step}, start {found.state.start}")
@@ -203,8 +206,9 @@ class Journal:
         return number
 
     def _reports(self) -> list[StepReport]:
-        uris = self._store.list(self._layout.step_histories)
-        return [StepReport.model_validate_json(self._store.get(uri)) for uri in uris]
+        folder = self._layout.step_histories
+        uris = written(self._store.list(folder), folder, NUMBERED)
+        return [*read_each(self._store, uris, partial(parsed, StepReport))]
 
 
 def sealed_by(uris: Iterable[str], folder: str) -> int | None:

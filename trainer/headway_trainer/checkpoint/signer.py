@@ -1,9 +1,9 @@
 """Signatures on the records of a checkpoint: whoever may write the bucket cannot write one.
 
 A checkpoint's files are read back by code that could run what is in them (pickle). Their digests vouch for
-them, and lie beside them; so the records that hold digests carry an HMAC, by a key that only the job's own
-processes have. It is derived from the job's token, for this purpose and this job alone. docs/adr/0029 has the
-reasons, and what else was thought of.
+them, and lie beside them; so the records that hold digests carry an HMAC, by a key that only the job's
+learner has (`Key.CHECKPOINTS`). What signs is derived from it, for this purpose and this job alone.
+docs/adr/0029 and 0032 have the reasons, and what else was thought of.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class Signer:
     key: bytes
 
     @classmethod
-    def of(cls, token: str, layout: Layout) -> Signer:
-        """With the key of a job, from the token that its processes share (HKDF's expansion, RFC 5869)."""
+    def of(cls, key: str, layout: Layout) -> Signer:
+        """With what is derived from the learner's `key` for one job (HKDF's expansion, RFC 5869)."""
         info = json.dumps([PURPOSE, layout.namespace, layout.name, layout.uid]).encode() + b"\x01"
-        return cls(hmac.digest(token.encode(), info, "sha256"))
+        return cls(hmac.digest(key.encode(), info, "sha256"))
 
     def signed(self, content: dict[str, Any]) -> bytes:
         """`content`, which says itself what it is of, as JSON with its signature."""

@@ -148,7 +148,7 @@ def _uploaded(store: Store, uri: str, signer: Signer) -> list[FileDigest] | None
         forged: Exception = NotWhole(uri, f"it was written for {part.place}")
     except NotFound:
         return None
-    except (NotWhole, ValueError) as error:
+    except (NotWhole, ValueError, JobError) as error:
         forged = error
     raise JobError(
         "CheckpointNotUploaded",

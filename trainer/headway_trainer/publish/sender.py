@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Final
 
 import torch
@@ -24,17 +24,23 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from headway_api import names
+from headway_api.bounds import OutOfBounds, json_within, shortened
 from headway_api.config import JobConfig
+from headway_api.keys import Key
+from headway_api.record import explained
 from headway_api.records import Record
 from headway_api.sandbox_api import Problem
 from headway_api.weights_direct import DirectHeader, DirectJoin, DirectTensor, header_path, join_path
 from headway_trainer.logs import log
 from headway_trainer.publish.handover import Handover
 from headway_trainer.ranks import Ranks
+from headway_wire.threads import ThreadedServer, body
 
 DTYPES: Final = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
 MOST_THREADS: Final = 8
+UNAUTHORIZED: Final = f"send this job's key {Key.ROLLOUT_TO_LEARNER} as Authorization: Bearer"
 LONGEST_BODY: Final = 1 << 16
+SHOWN: Final = 200
 DRAIN_SECONDS: Final = 30.0
 """Longest that transfers under way keep a learner that is done."""
 
@@ -69,14 +75,14 @@ class Sender:
         self,
         host: str,
         port: int,
-        token: str,
+        key: str,
         device: torch.device,
         handover: Callable[[DirectJoin, torch.device], Handover] = Handover,
     ) -> None:
         """
         Args:
             host: name under which the servers reach this process.
-            token: the job's; whoever asks must have it.
+            key: whoever asks must have it.
             device: where this process computes.
         """
         self._offers: tuple[Offer, ...] = ()
@@ -84,11 +90,10 @@ class Sender:
         self._device = device
         self._handover = handover
         self._under_way: set[threading.Thread] = set()
-        self._server = ThreadingHTTPServer(("", port), _handler(self, token))
-        self._server.daemon_threads = True
+        self._server = ThreadedServer(port, _handler(self, key))
         self.host = host
-        self.port = int(self._server.server_address[1])
-        threading.Thread(target=self._server.serve_forever, args=(0.1,), name="weights", daemon=True).start()
+        self.port = self._server.port
+        self._server.start("weights")
 
     def offer(self, tensors: Mapping[str, Tensor]) -> str:
         """From now on hand out `tensors`, which nobody may change; the SHA-256 of their header. Those offered
@@ -119,8 +124,7 @@ class Sender:
 
     def close(self, seconds: float = DRAIN_SECONDS) -> None:
         """Take no more joins; return when the transfers under way are done, or after so many seconds."""
-        self._server.shutdown()
-        self._server.server_close()
+        self._server.close()
         deadline = time.monotonic() + seconds
         for thread in tuple(self._under_way):
             thread.join(max(0.0, deadline - time.monotonic()))
@@ -136,7 +140,7 @@ class Sender:
             self._under_way.discard(threading.current_thread())
 
 
-def sender_of(config: JobConfig, token: str, environ: Mapping[str, str], ranks: Ranks) -> Sender | None:
+def sender_of(config: JobConfig, key: str, environ: Mapping[str, str], ranks: Ranks) -> Sender | None:
     """That of this process; None where its job's weights travel another way, or where it is not rank 0."""
     if not ranks.first or not config.spec.learner.weights.direct(config.spec.model):
         return None
@@ -144,11 +148,11 @@ def sender_of(config: JobConfig, token: str, environ: Mapping[str, str], ranks: 
     if names.ENV_DIRECT_ADDRESS in environ:
         host, _, number = environ[names.ENV_DIRECT_ADDRESS].rpartition(":")
         port = int(number)
-    return Sender(host, port, token, ranks.device)
+    return Sender(host, port, key, ranks.device)
 
 
-def _handler(sender: Sender, token: str) -> type[BaseHTTPRequestHandler]:
-    expected = f"Bearer {token}".encode()
+def _handler(sender: Sender, key: str) -> type[BaseHTTPRequestHandler]:
+    expected = f"Bearer {key}".encode()
 
     class Handler(BaseHTTPRequestHandler):
         timeout = 10
@@ -161,15 +165,18 @@ def _handler(sender: Sender, token: str) -> type[BaseHTTPRequestHandler]:
             if (offer := self._found("join")) is None:
                 return
             try:
-                length = min(int(self.headers.get("Content-Length", "0")), LONGEST_BODY)
-                join = DirectJoin.model_validate_json(self.rfile.read(length))
+                join = DirectJoin.model_validate(json_within(body(self, LONGEST_BODY), LONGEST_BODY))
             except ValidationError as error:
-                self._answer(400, Problem(reason="InvalidJoin", message=str(error)))
+                self._refuse(400, "InvalidJoin", f"this is no way to join: {explained(error)}")
+                return
+            except OutOfBounds as error:
+                said = shortened(str(error), SHOWN)
+                self._refuse(400, "InvalidJoin", f"the body cannot be read: {said}")
                 return
             try:
                 place = sender.begin(offer, join)
             except RuntimeError as error:
-                self._answer(503, Problem(reason="NoPlace", message=str(error)))
+                self._refuse(503, "NoPlace", str(error))
                 return
             self._answer(200, place)
 
@@ -177,14 +184,16 @@ def _handler(sender: Sender, token: str) -> type[BaseHTTPRequestHandler]:
             """The offer asked for, or an answer that says why there is none."""
             given = self.headers.get("Authorization", "").encode()
             if not hmac.compare_digest(given, expected):
-                self._answer(401, Problem(reason="Unauthorized", message="send the job's token"))
+                self._refuse(401, "Unauthorized", UNAUTHORIZED)
                 return None
             offer = sender.offered(self.path)
             if offer is None or self.path.endswith("/join") != (what == "join"):
-                message = "the learner offers other weights now, or none yet"
-                self._answer(404, Problem(reason="OtherWeights", message=message))
+                self._refuse(404, "OtherWeights", "the learner offers other weights now, or none yet")
                 return None
             return offer
+
+        def _refuse(self, status: int, reason: str, message: str) -> None:
+            self._answer(status, Problem(reason=reason, message=message))
 
         def _answer(self, status: int, record: Record) -> None:
             body = record.model_dump_json().encode()

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from headway_api.connections import Connections
+from headway_wire.connections import Connections
 
 
 class Echo(asyncio.Protocol):

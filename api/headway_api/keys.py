@@ -1,0 +1,77 @@
+"""The keys of a job's processes: which role holds which, and no role more than it needs.
+
+A key that is named after two roles is sent by the first as `Authorization: Bearer`; the second checks it.
+Each other key is one role's own. The operator makes every key at random, in a Secret that no pod mounts whole
+(docs/adr/0032). Sandboxes hold none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from headway_api import names
+from headway_api.exits import JobError
+
+
+class Key(StrEnum):
+    """A key of a job: its name in the Secret, and of its file in a pod."""
+
+    LEARNER_TO_COORDINATOR = "learner-to-coordinator"
+    """Asks for batches, reports steps."""
+    COORDINATOR_TO_ROLLOUT = "coordinator-to-rollout"
+    """Tells the weight agent which weights to take."""
+    COORDINATOR_TO_BROKER = "coordinator-to-broker"
+    """Leases sandboxes."""
+    ROLLOUT_TO_LEARNER = "rollout-to-learner"
+    """Takes weights out of the learner's memory."""
+    LEASES = "leases"
+    """Of the broker: the token of each lease is a function of it."""
+    CHECKPOINTS = "checkpoints"
+    """Of the learner: it signs the records of checkpoints, and verifies them."""
+
+
+Keys = Mapping[Key, str]
+"""What a process holds."""
+
+HELD_BY: Final[Mapping[str, tuple[Key, ...]]] = {
+    names.COORDINATOR: (Key.LEARNER_TO_COORDINATOR, Key.COORDINATOR_TO_ROLLOUT, Key.COORDINATOR_TO_BROKER),
+    names.LEARNER: (Key.LEARNER_TO_COORDINATOR, Key.ROLLOUT_TO_LEARNER, Key.CHECKPOINTS),
+    names.ROLLOUT: (Key.COORDINATOR_TO_ROLLOUT, Key.ROLLOUT_TO_LEARNER),
+    names.BROKER: (Key.COORDINATOR_TO_BROKER, Key.LEASES),
+    names.SANDBOX: (),
+}
+"""Role -> the keys that its pods mount."""
+
+
+def load(environ: Mapping[str, str], role: str) -> Keys:
+    """The keys of a process of `role`, from the folder that its pod mounts.
+
+    A job that was begun when one token stood for all of them goes on with that token, whatever of it was
+    started before and what after the operator's upgrade.
+
+    Raises:
+        JobError: `ConfigUnreadable`: a key is not there, or is empty.
+    """
+    folder = Path(environ.get(names.ENV_KEYS, names.KEYS_DIR))
+    former = folder / names.TOKEN_KEY
+    shared = former.exists()
+    return {key: _read(former if shared else folder / key) for key in HELD_BY[role]}
+
+
+def _read(file: Path) -> str:
+    try:
+        found = file.read_text().strip()
+    except (OSError, ValueError) as error:
+        raise _missing(file, f"cannot be read ({type(error).__name__})") from error
+    # With an empty one, everybody would be let in who sends none.
+    if not found:
+        raise _missing(file, "is empty")
+    return found
+
+
+def _missing(file: Path, wrong: str) -> JobError:
+    text = f"the key in {file} {wrong}: delete the job and create it again, and its keys are made anew"
+    return JobError("ConfigUnreadable", text, permanent=False)

@@ -1,0 +1,36 @@
+"""Gzip within bounds: a thousand times its bytes may be in it."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Final
+
+from headway_api import bounds
+from headway_api.bounds import OutOfBounds
+
+MAGIC: Final = b"\x1f\x8b"
+FREE: Final = 8 * bounds.MIB
+RATIO: Final = 100
+"""Bytes for each that came, beyond `FREE`: tokens and text compress ten times, a bomb a thousand."""
+_GZIP: Final = 31
+
+
+def unpacked(data: bytes, most: int) -> bytes:
+    """What was compressed: one member, and nothing after it.
+
+    Raises:
+        OutOfBounds: it is no gzip, is cut short, or holds more than `most` bytes or `RATIO` times its own.
+    """
+    most = min(most, FREE + RATIO * len(data))
+    unpacker = zlib.decompressobj(_GZIP)
+    try:
+        plain = unpacker.decompress(data, most + 1)
+    except zlib.error as error:
+        raise OutOfBounds(f"not gzip: {error}") from error
+    if len(plain) > most:
+        raise OutOfBounds(f"more than {most} bytes, decompressed from {len(data)}")
+    if not unpacker.eof:
+        raise OutOfBounds("gzip that is cut short")
+    if unpacker.unused_data:
+        raise OutOfBounds("gzip with something behind it")
+    return plain

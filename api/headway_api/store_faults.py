@@ -1,0 +1,59 @@
+"""What the store says no with, and how much of it is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from urllib.parse import urlsplit
+
+from headway_api import bounds
+from headway_api.bounds import shortened
+from headway_api.exits import JobError
+from headway_api.store_away import may_pass
+
+
+class NotFound(KeyError):
+    """No object at this URI."""
+
+
+class Denied(PermissionError):
+    """There is no such bucket, or the credentials at hand may not do this; in the store's own words."""
+
+
+def bucket_unavailable(uri: str, error: Exception) -> JobError:
+    """What to tell whoever wrote `spec.output` where it cannot be read or written; `uri` lies under it."""
+    bucket = urlsplit(uri).netloc
+    return JobError(
+        "BucketUnavailable",
+        f"bucket {bucket!r} cannot be used ({error}); create it, or correct the name, the endpointUrl or "
+        "the credentials in secretRef or roleSecretRefs",
+        field="spec.output.uri",
+        permanent=not may_pass(error),
+    )
+
+
+def unreadable(uri: str, why: str) -> JobError:
+    """What to tell of an object, or a folder, that is not what the job wrote."""
+    return JobError(
+        "RecordUnreadable",
+        f"{shortened(uri, 1200)} cannot be read: {shortened(why, 500)}; bring back what the job wrote there, "
+        "and let nothing but its pods write below spec.output.uri",
+        field="spec.output.uri",
+    )
+
+
+def require_small(uri: str, size: int) -> None:
+    """Raise a JobError where an object is too large to be read whole."""
+    if size > bounds.OBJECT:
+        raise unreadable(uri, f"it has more than {bounds.OBJECT} bytes")
+
+
+def listed(folder: str, uris: Iterable[str]) -> list[str]:
+    """A listing. Raises a JobError where it is longer than that of any job's folder."""
+    found: list[str] = []
+    characters = 0
+    for uri in uris:
+        characters += len(uri)
+        if len(found) >= bounds.KEYS or characters > bounds.LISTING:
+            raise unreadable(folder, f"it holds more than {len(found)} objects")
+        found.append(uri)
+    return found

@@ -1,0 +1,60 @@
+"""Records that lie in the store, read within bounds: whoever may write the bucket may have written anything.
+
+What is not what the job wrote there ends with one typed error that names the object. Nothing else is harmed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from headway_api import bounds
+from headway_api.bounds import OutOfBounds, containers_within
+from headway_api.record import explained
+from headway_api.store import Store, get_each, unreadable
+
+T = TypeVar("T")
+Stored = TypeVar("Stored", bound=BaseModel)
+
+
+def parsed(record: type[Stored], data: bytes) -> Stored:
+    """The record that an object is.
+
+    Raises:
+        OutOfBounds: it is none, or larger than any; says which field, and what is wrong with it.
+    """
+    if len(data) > bounds.UNPACKED:
+        raise OutOfBounds(f"more than {bounds.UNPACKED} bytes")
+    try:
+        return record.model_validate_json(containers_within(data, bounds.CONTAINERS))
+    except ValidationError as error:
+        raise OutOfBounds(f"no {record.__name__}: {explained(error)}") from error
+
+
+def read(store: Store, uri: str, record: type[Stored]) -> Stored:
+    """The record at `uri`.
+
+    Raises:
+        JobError: `RecordUnreadable`.
+        NotFound: there is none, and the other errors of `Store.get`.
+    """
+    return _decoded(uri, store.get(uri), lambda data: parsed(record, data))
+
+
+def read_each(store: Store, uris: Sequence[str], decode: Callable[[bytes], T]) -> Iterator[T]:
+    """What `decode` makes of many small objects, in their order; raises as `read` does.
+
+    Args:
+        decode: raises OutOfBounds.
+    """
+    for uri, data in zip(uris, get_each(store, uris), strict=True):
+        yield _decoded(uri, data, decode)
+
+
+def _decoded(uri: str, data: bytes, decode: Callable[[bytes], T]) -> T:
+    try:
+        return decode(data)
+    except OutOfBounds as error:
+        raise unreadable(uri, str(error)) from error

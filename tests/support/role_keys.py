@@ -1,0 +1,25 @@
+"""The keys of the job under test, each another one: what holds the wrong one is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from headway_api.keys import HELD_BY, Key, Keys
+
+KEYS: Final[Keys] = {key: f"the-key-{key}-of-this-job" for key in Key}
+TO_COORDINATOR: Final = KEYS[Key.LEARNER_TO_COORDINATOR]
+TO_ROLLOUT: Final = KEYS[Key.COORDINATOR_TO_ROLLOUT]
+TO_BROKER: Final = KEYS[Key.COORDINATOR_TO_BROKER]
+TO_LEARNER: Final = KEYS[Key.ROLLOUT_TO_LEARNER]
+LEASES: Final = KEYS[Key.LEASES]
+CHECKPOINTS: Final = KEYS[Key.CHECKPOINTS]
+
+
+def written(folder: Path, role: str) -> Path:
+    """A folder as the pods of `role` mount it."""
+    place = folder / "keys"
+    place.mkdir(parents=True, exist_ok=True)
+    for key in HELD_BY[role]:
+        (place / key).write_text(KEYS[key] + "\n")
+    return place

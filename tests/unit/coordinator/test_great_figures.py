@@ -1,0 +1,120 @@
+"""A learner's figures of any size: the record bounds them, and everything that shows them goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import a_job
+import pytest
+from a_job import publishing
+from faulty_servers import Scripted, broker, sandbox, serving, weights_slot
+from lease_service import free_port
+from prometheus_client.parser import text_string_to_metric_families
+from pydantic import ValidationError
+from role_keys import KEYS, TO_COORDINATOR
+from scripted_learner import ScriptedLearner
+from speaking_job import job, speaking_engine, until_ready
+
+from headway_api import bounds
+from headway_api.metrics import FAMILIES
+from headway_api.records import GroupRecord, StepReport
+from headway_api.store import FileStore
+from headway_coordinator.coordinator import Coordinator
+from headway_coordinator.engines.router import Endpoint
+
+LEARNERS = [known.name for known in FAMILIES if known.name.startswith(("training/", "rollout/advantage/"))]
+
+
+def reported(**changes: Any) -> StepReport:
+    said = json.loads(a_job.report(1).model_dump_json()) | changes
+    return StepReport.model_validate_json(json.dumps(said))
+
+
+@pytest.mark.parametrize(
+    ("value", "taken"),
+    [(1e200, 1e12), (-1e200, -1e12), (10**400, 1e12), (1e12, 1e12), (-3.5, -3.5), (7, 7), (5e-324, 5e-324)],
+)
+def test_a_figure_beyond_the_bound_counts_as_the_bound(value: float, taken: float) -> None:
+    assert reported(metrics={"training/loss": value}).metrics == {"training/loss": taken}
+    assert a_job.report(1).model_copy() == reported()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"metrics": {f"a/{n}": 1.0 for n in range(bounds.METRICS + 1)}}, "more than 1000 numbers"),
+        ({"metrics": {"a" * (bounds.NAME + 1): 1.0}}, "a name has more than 200 characters"),
+        ({"metrics": {"a": float("nan")}}, "finite number"),
+        ({"metrics": {"a": float("inf")}}, "finite number"),
+        ({"metrics": {"a": "much"}}, "valid number"),
+        ({"metrics": [1.0]}, "be an object"),
+        ({"train_tokens": {"t0-000000": -1}}, "greater than or equal to 0"),
+        ({"train_tokens": {"t0-000000": 10**400}}, "less than or equal to 1000000000000"),
+    ],
+)
+def test_what_no_step_reports_is_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        reported(**changes)
+
+
+class Great(ScriptedLearner):
+    """Its reports go as they are written, beyond every bound; its records too."""
+
+    def commit(self, step: int, groups: list[GroupRecord], **said: Any) -> StepReport:
+        report = super().commit(step, groups, **said)
+        figures = {name: (-1) ** (step + n) * 1e200 for n, name in enumerate(LEARNERS)}
+        return report.model_copy(update={"metrics": report.metrics | figures})
+
+
+async def test_a_job_whose_every_figure_is_1e200_ends_well(tmp_path: Path) -> None:
+    """Status, metrics, signals and report say what there is to say of it."""
+    statuses: list[Any] = []
+    rewards = iter(range(10**6))
+
+    def judged(_: Any) -> Any:
+        reward = float(next(rewards) % 2)
+        return {"reward": reward, "score": reward}
+
+    box = sandbox()
+    box.answers = {**box.answers, "POST /finish": judged}
+    async with AsyncExitStack() as stack:
+        engine = await stack.enter_async_context(serving(speaking_engine(tmp_path)))
+        slots = Scripted({**weights_slot("?slot=validation"), **weights_slot()})
+        agent = await stack.enter_async_context(serving(slots))
+        sandboxes = await stack.enter_async_context(serving(box))
+        leases = await stack.enter_async_context(serving(broker(sandboxes.url)))
+
+        async def discover() -> set[Endpoint]:
+            return {Endpoint(engine.url, agent.url)}
+
+        store, port = FileStore(), free_port()
+        coordinator = Coordinator(
+            job(tmp_path, schedule={"maxSteps": 4, "maxEpochs": 10}),
+            KEYS,
+            store,
+            tmp_path / "cache",
+            statuses.append,
+            broker_url=leases.url,
+            discover=discover,
+            port=port,
+        )
+        publish = publishing(store, coordinator.layout)
+        learner = Great(f"http://127.0.0.1:{port}", TO_COORDINATOR, store, coordinator.layout, publish)
+        async with asyncio.timeout(100):
+            running = asyncio.create_task(coordinator.run())
+            await until_ready(running, port)
+            await asyncio.gather(learner.run(), running)
+    shown = {
+        sample.value
+        for metric in text_string_to_metric_families(coordinator._exporter.text().decode())
+        for sample in metric.samples
+        if sample.name == "headway_training_loss"
+    }
+    assert shown == {1e12} or shown == {-1e12}
+    assert statuses
+    json.dumps(statuses, allow_nan=False, default=str)
+    assert store.get(coordinator.layout.report)

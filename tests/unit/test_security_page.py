@@ -1,0 +1,48 @@
+"""The threat model names the test of each promise: each of them exists, and no name means two."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "security.md"
+NAMED = sorted(set(re.findall(r"(?:tests/[a-z0-9_/]+/)?test_[a-z0-9_]+\.py", PAGE.read_text())))
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_test_that_the_page_names_exists(name: str) -> None:
+    found = [ROOT / name] if "/" in name else [*(ROOT / "tests").rglob(name)]
+    assert [path for path in found if path.is_file()], "there is no such test"
+    assert len(found) == 1 or name in TWICE, f"name its folder: {[*map(str, found)]}"
+    assert any(re.search(r"def test_", path.read_text()) for path in found)
+
+
+TWICE = {"test_evil_answers.py"}
+"""Clients of the coordinator, the learner and the rollout servers have a test each of this name."""
+
+
+def promises() -> list[str]:
+    """Rows of the tables whose last column says what holds them."""
+    rows, inside = [], False
+    for line in PAGE.read_text().splitlines():
+        if line.startswith("|") and re.search(r"\| (held|shown) by \|$", line):
+            inside = True
+        elif not line.startswith("|"):
+            inside = False
+        elif inside and not line.startswith("|---"):
+            rows.append(line)
+    return rows
+
+
+@pytest.mark.parametrize("row", promises())
+def test_a_promise_names_what_holds_it(row: str) -> None:
+    held = row.rstrip("|").rpartition("|")[2]
+    assert re.search(r"test_[a-z0-9_]+\.py|\]\(#|the same", held), "a promise without a test is none"
+
+
+def test_the_page_makes_promises() -> None:
+    assert len(promises()) > 25
+    assert len(NAMED) > 25

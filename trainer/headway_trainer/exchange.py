@@ -1,0 +1,138 @@
+"""One request to a server of the job, and its answer, from a process without an event loop.
+
+A deadline holds for a head, and another for a whole answer, however often a byte drips in. Nothing is
+redirected, which would carry the token to another host, and no proxy is on the way.
+"""
+
+from __future__ import annotations
+
+import http.client
+import io
+import socket
+import time
+import urllib.parse
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from headway_api import bounds
+from headway_api.bounds import OutOfBounds
+
+PART: Final = 64 * bounds.KIB
+
+
+class Away(Exception):
+    """No answer, or one that says to try again."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    body: bytes | None = None
+
+
+@dataclass(frozen=True)
+class Within:
+    """How long an answer may take, in seconds, and how large it may be, in bytes."""
+
+    head: float
+    """Until all of the head is there."""
+    silence: float
+    """Between two pieces of the rest."""
+    whole: float
+    """From the end of the head to the end of the answer."""
+    size: int
+    """Of the content of a success. A refusal may have `bounds.CALL`, and what is more of it is left."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back."""
+
+    status: int
+    body: bytes
+
+
+def exchange(url: str, request: Request, within: Within) -> Answer:
+    """Ask the server at `url`, of which scheme, host and port count, over a connection of its own.
+
+    Raises:
+        Away: there is no answer in time, or none that is HTTP.
+        OutOfBounds: it is larger than `within` says.
+    """
+    place = urllib.parse.urlsplit(url)
+    connection = _Connection(place.hostname or "", place.port or 80, timeout=within.silence)
+    headers = {"Connection": "close", **request.headers}
+    try:
+        connection.limit(within.head, within.head)
+        connection.request(request.method, request.path, request.body, headers)
+        response = connection.getresponse()
+        connection.limit(within.whole, within.silence)
+        if response.status >= 300:
+            return Answer(response.status, response.read(bounds.CALL))
+        return Answer(response.status, _content(response, within.size))
+    except (OSError, http.client.HTTPException) as error:
+        raise Away(f"{type(error).__name__}: {error}") from error
+    finally:
+        connection.close()
+
+
+def _content(response: http.client.HTTPResponse, most: int) -> bytes:
+    """What an answer holds, as it came."""
+    parts, size = [], 0
+    while part := response.read1(PART):
+        size += len(part)
+        if size > most:
+            raise OutOfBounds(f"more than {most} bytes")
+        parts.append(part)
+    if response.length:  # bytes that were promised and never came
+        raise http.client.IncompleteRead(b"")
+    return b"".join(parts)
+
+
+class _Connection(http.client.HTTPConnection):
+    """One whose answers come within limits."""
+
+    until: float = 0.0
+    silence: float = 0.0
+
+    def limit(self, seconds: float, silence: float) -> None:
+        """From now on, read for so many seconds, and wait so long for each piece."""
+        self.until, self.silence = time.monotonic() + seconds, silence
+
+    def connect(self) -> None:
+        super().connect()
+        self.response_class = self._response  # type: ignore[assignment]
+
+    def _response(self, sock: socket.socket, *rest: Any, **more: Any) -> http.client.HTTPResponse:
+        response = http.client.HTTPResponse(sock, *rest, **more)
+        response.fp.close()
+        response.fp = io.BufferedReader(_Until(self, sock))
+        return response
+
+
+class _Until(io.RawIOBase):
+    """The bytes of a socket, within the limits of its connection."""
+
+    def __init__(self, connection: _Connection, sock: socket.socket) -> None:
+        self._connection = connection
+        self._sock = sock
+        self._file = sock.makefile("rb", buffering=0)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        left = self._connection.until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the answer did not come in time")
+        self._sock.settimeout(min(left, self._connection.silence))
+        return self._file.readinto(buffer)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()

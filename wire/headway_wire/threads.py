@@ -1,0 +1,95 @@
+"""The standard library's server with a thread a connection, within bounds: for processes without an event
+loop.
+
+It holds at most `MOST` connections, each for `SECONDS` at most, whatever drips in. A further one takes the
+place of the oldest. Its handlers answer one request a connection (HTTP/1.0).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final
+
+from headway_api.bounds import OutOfBounds
+
+MOST: Final = 64
+"""Connections, and so threads, at once: probes and scrapes are some a minute."""
+SECONDS: Final = 30.0
+"""Longest that a connection may take, from its start to the end of its answer."""
+LENGTH_DIGITS: Final = 12
+POLL_SECONDS: Final = 0.5
+"""How often it is looked for connections that have taken too long."""
+
+
+class ThreadedServer(ThreadingHTTPServer):
+    """Answers by `handler` on every address of this machine."""
+
+    daemon_threads = True
+
+    def __init__(self, port: int, handler: type[BaseHTTPRequestHandler]) -> None:
+        self._deadlines: dict[socket.socket, float] = {}
+        """Of each connection, the oldest first."""
+        self._changing = threading.Lock()
+        super().__init__(("", port), handler)
+
+    @property
+    def port(self) -> int:
+        """Where it listens; of use when asked for port 0."""
+        return int(self.server_address[1])
+
+    def start(self, name: str) -> None:
+        """Serve from a thread of that name until `close`."""
+        threading.Thread(target=self.serve_forever, args=(POLL_SECONDS,), name=name, daemon=True).start()
+
+    def close(self) -> None:
+        """Take no more connections."""
+        self.shutdown()
+        self.server_close()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._changing:
+            if len(self._deadlines) >= MOST:
+                self._end(next(iter(self._deadlines)))
+            self._deadlines[request] = time.monotonic() + SECONDS
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._changing:
+            self._deadlines.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        now = time.monotonic()
+        with self._changing:
+            for connection in [one for one, until in self._deadlines.items() if until < now]:
+                self._end(connection)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A peer that left is no error; anything else is said as it always was."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
+
+    def _end(self, connection: socket.socket) -> None:
+        """Have the thread of a connection come to its end."""
+        del self._deadlines[connection]
+        with contextlib.suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
+
+
+def body(handler: BaseHTTPRequestHandler, most: int) -> bytes:
+    """The body of the request that `handler` answers.
+
+    Raises:
+        OutOfBounds: it announces more than `most` bytes, or does not say how many.
+    """
+    text = handler.headers.get("Content-Length", "0")
+    if not (text.isascii() and text.isdigit() and len(text) <= LENGTH_DIGITS):
+        raise OutOfBounds("not of a length that Content-Length says in digits")
+    if int(text) > most:
+        raise OutOfBounds(f"more than {most} bytes")
+    return handler.rfile.read(int(text))
