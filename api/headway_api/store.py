@@ -23,6 +23,7 @@ from headway_api.bounds import is_below, shortened
 from headway_api.exits import JobError
 from headway_api.records import FileDigest
 from headway_api.store_away import Patience, Patient, batches, may_pass, status_of, wait_for
+from headway_api.store_refused import refusal
 
 if TYPE_CHECKING:
     from headway_api.spec.lifecycle import OutputSpec
@@ -59,7 +60,7 @@ class NotFound(KeyError):
 
 
 class Denied(PermissionError):
-    """There is no such bucket, or the credentials at hand may not do this; in the store's own words."""
+    """There is no such bucket, or the credentials at hand may not do this; the text says which."""
 
 
 class Store(Protocol):
@@ -246,10 +247,10 @@ def _translated(uri: str) -> Iterator[None]:
                 raise
             raise error.__context__ from None
     except ParamValidationError as error:  # no bucket can have this name
-        raise Denied(f"{uri}: {error}") from error
+        raise Denied(f"{uri}: {refusal(error).wrong}") from error
     except ClientError as error:
         if error.response["Error"]["Code"] == "NoSuchBucket" or status_of(error) == HTTPStatus.FORBIDDEN:
-            raise Denied(f"{uri}: {error}") from error
+            raise Denied(f"{uri}: {refusal(error).wrong}") from error
         if status_of(error) == HTTPStatus.NOT_FOUND:
             raise NotFound(uri) from None
         raise
@@ -257,11 +258,10 @@ def _translated(uri: str) -> Iterator[None]:
 
 def bucket_unavailable(uri: str, error: Exception) -> JobError:
     """What to tell whoever wrote `spec.output` where it cannot be read or written; `uri` lies under it."""
-    bucket = urlsplit(uri).netloc
+    bucket, why = urlsplit(uri).netloc, refusal(error)
     return JobError(
         "BucketUnavailable",
-        f"bucket {bucket!r} cannot be used ({error}); create it, or correct the name, the endpointUrl or "
-        "the credentials in secretRef",
+        f"bucket {bucket!r} cannot be used: {why.wrong}; {why.fix}",
         field="spec.output.uri",
         permanent=not may_pass(error),
     )

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 import aiohttp
 
-from headway_api import logs
+from headway_api import logs, names, pod_lacks
 from headway_api.exits import JobError, not_final
-from headway_api.sandbox_api import FinishReply, ResetReply
+from headway_api.sandbox_api import FinishReply, Problem, ResetReply
 from headway_api.spec.evaluation import RLEvalJobSpec
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.status import Check, Preflight
 from headway_coordinator import dataset
 from headway_coordinator.agents.builtin import opening
 from headway_coordinator.faults import AnswerFault, InfraFault, PermanentFault
+from headway_coordinator.http import Refused, Unreachable
 from headway_coordinator.preflight import checks
 from headway_coordinator.sandboxes import Broker
 from headway_coordinator.seeds import seed
@@ -71,7 +73,7 @@ class Checklist:
                     spec.environment.sandbox.deadline_seconds,
                     spec.rollout.timeout_seconds,
                 )
-                async with leased as sandbox:
+                async with self._told_of_waits(broker), leased as sandbox:
                     first = await sandbox.reset(row, seed(spec.seed, LEASE_ID))
                     if (program := spec.agent.sandboxed) is not None:
                         await sandbox.agent(program.command, NOWHERE, {})
@@ -93,6 +95,29 @@ class Checklist:
             "Environment", f"{len(first.messages)} messages and {len(first.tools)} tools after reset"
         )
         return first, reply
+
+    @asynccontextmanager
+    async def _told_of_waits(self, broker: Broker) -> AsyncIterator[None]:
+        """Show, as long as the block runs, what keeps the broker from making a sandbox."""
+        watch = asyncio.create_task(self._tell_waits(broker))
+        try:
+            yield
+        finally:
+            watch.cancel()
+            await asyncio.gather(watch, return_exceptions=True)
+
+    async def _tell_waits(self, broker: Broker) -> None:
+        told: str | None = None
+        while True:
+            await asyncio.sleep(PAUSE_SECONDS)
+            try:
+                problem = (await broker.pool()).problem
+            except (Refused, Unreachable):
+                continue
+            waits = None if problem is None else _waits_for(problem)
+            if waits != told:
+                told = waits
+                self.report(Preflight(state="Running", checks=self.results, waits_for=waits))
 
     def _need(self, name: str, check: Callable[[], T], found: Callable[[T], str]) -> T:
         try:
@@ -134,6 +159,13 @@ class Checklist:
         if failed and enforce:
             reason, _, message = failed[0].message.partition(": ")
             raise JobError(reason, message, field=failed[0].field)
+
+
+def _waits_for(problem: Problem) -> str:
+    """Why the broker has no sandbox, with the field to change."""
+    if problem.field is not None:
+        return f"{problem.field}: {problem.message}"[:TEXT_LIMIT]
+    return pod_lacks.of_creation(names.SANDBOX, problem.message)[:TEXT_LIMIT]
 
 
 async def until_answered(http: aiohttp.ClientSession, url: str, deadline: float) -> None:

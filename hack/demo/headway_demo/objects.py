@@ -38,6 +38,11 @@ class Bucket:
         else:
             self._s3.upload_file(str(path), BUCKET, key)
 
+    def put(self, uri: str, content: bytes) -> None:
+        """Write one object, which may lie in any bucket."""
+        place = urlsplit(uri)
+        self._s3.put_object(Bucket=place.netloc, Key=place.path.lstrip("/"), Body=content)
+
     def download(self, uri: str, folder: Path) -> list[Path]:
         """Copy everything under `uri` below `folder`, keeping the names."""
         prefix = urlsplit(uri).path.lstrip("/").rstrip("/") + "/"

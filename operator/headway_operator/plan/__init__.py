@@ -240,7 +240,16 @@ def _brokers(context: Context, observed: Observed, restarts: int) -> RoleHealth:
 def _sandbox_trouble(context: Context, observed: Observed) -> Trouble | None:
     """Why no sandbox starts: the job's own, or a suite's."""
     pools = [observed.of_suite(name) for name in (None, *(suite.name for suite in context.suites))]
-    return next((trouble for pool in pools if (trouble := _pool_trouble(pool))), None)
+    return next((trouble for pool in pools if (trouble := _pool_trouble(pool))), _never_created(context))
+
+
+def _never_created(context: Context) -> Trouble | None:
+    """What the coordinator, whose preflight waits for a sandbox, has heard from the broker: of pods that are
+    refused nobody else sees anything."""
+    found = context.job.status.preflight
+    if found is None or found.state != "Running" or not found.waits_for:
+        return None
+    return Trouble(Reason.CREATE_FAILED, found.waits_for)
 
 
 def _pool_trouble(observed: Observed) -> Trouble | None:

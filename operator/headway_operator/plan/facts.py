@@ -23,7 +23,13 @@ MOST_SIGNALS: Final = 16
 """As many as the status lists, those that are raised first."""
 OTHERWISE_TOLD: Final = (Reason.SUSPENDED, Reason.PAUSED, Reason.INVALID_SPEC)
 """Reasons of Stalled of which another fact tells."""
-NOT_MADE: Final = (Reason.IMAGE_PULL_FAILED, Reason.CREATE_FAILED)
+NOT_MADE: Final = (
+    Reason.IMAGE_PULL_FAILED,
+    Reason.CREATE_FAILED,
+    Reason.UNSCHEDULABLE,
+    Reason.OUT_OF_MEMORY,
+    Reason.PROCESS_FAILED,
+)
 """Reasons of Progressing of which an event tells while the job may still come up by itself."""
 SIGNALS: Final = {name.lower(): str(name) for name in SignalName}
 
