@@ -159,6 +159,9 @@ class Theatre:
         finally:
             with suppress(Exception):
                 act.clear()
+            found = act.seen
+            known = found.condition(fault.condition)
+            print(f"{fault.name}: {found.seconds:.1f} s {known.get('reason')}: {known.get('message')}", flush=True)
 
     def close(self) -> None:
         """Let everything go."""

@@ -69,6 +69,20 @@ def test_what_a_passed_check_warns_of_is_in_the_condition() -> None:
     assert told["message"] == "2 checks passed; warning: 1 of 4 rows have the same prompt"
 
 
+def test_a_preflight_that_gets_no_sandbox_says_why() -> None:
+    world = fresh().ready("broker")
+    world.starting("coordinator")
+    words = "spec.environment.sandbox.resources: exceeded quota: small"
+    world.body["status"]["preflight"] = {"state": "Running", "checks": [], "waitsFor": words}
+    world.carry_out()
+    assert (world.body["status"]["state"], world.body["status"]["reason"]) == ("Pending", "CreateFailed")
+    assert world.told("SandboxesReady")["message"] == words
+    assert words in world.told("Reconciling")["message"]
+    world.body["status"]["preflight"] = {"state": "Running", "checks": []}
+    world.carry_out()
+    assert world.body["status"]["state"] == "Preflight"
+
+
 def test_a_passed_preflight_is_starting_until_all_are_ready() -> None:
     world = started()
     assert world.body["status"]["state"] == "Starting"
