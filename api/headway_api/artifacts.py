@@ -24,6 +24,7 @@
     report.md                                     the same for people, of an RLEvalJob
     results.parquet                               a row for each candidate, row and try, of an RLEvalJob
     logs/<candidate>.eval                         Inspect logs, of an RLEvalJob
+    logs/<pod>/<container>.log                    the last of what a process has written
 
 A key is a pure function of what it holds, so writing twice is harmless.
 """
@@ -234,8 +235,12 @@ class Layout:
 
     @property
     def logs(self) -> str:
-        """Folder of the Inspect logs, of an RLEvalJob."""
+        """Folder of logs: of a job's processes, and the Inspect logs of an RLEvalJob."""
         return f"{self.root}/logs"
+
+    def last_log(self, pod: str, container: str) -> str:
+        """The last of what a process has written."""
+        return f"{self.logs}/{pod}/{container}.log"
 
     def log(self, candidate: str) -> str:
         """The Inspect log of one candidate."""

@@ -42,9 +42,10 @@ class ConditionType(StrEnum):
     is not told which generation of the spec it runs. Of a job that is suspended or has ended the operator
     says that it is Unknown, and so until a resumed one has a coordinator again."""
     HEALTHY = "Healthy"
-    """Of a training job: no sign of collapse is raised. False: the reason is the gravest one that is, the
-    message names all of them. Unknown: too little is known yet. The coordinator's; without
-    observedGeneration. Of a job that is suspended, what was said before stands."""
+    """No sign of collapse is raised, and no fault of environment or agent recurs. False: the reason is
+    EpisodesFailing or the gravest sign, the message names all of them. Unknown: too little is known yet. The
+    coordinator's; without observedGeneration. An evaluation has it once a fault has recurred. Of a job that
+    is suspended, what was said before stands."""
     PROGRESSING = "Progressing"
     """Steps are being completed, or candidates measured."""
     CHECKPOINT_AVAILABLE = "CheckpointAvailable"
@@ -93,6 +94,7 @@ class Reason(StrEnum):
     UNSCHEDULABLE = "Unschedulable"
     IMAGE_PULL_FAILED = "ImagePullFailed"
     CREATE_FAILED = "CreateFailed"
+    AGENT_UNREACHABLE = "AgentUnreachable"
     CONTESTED = "Contested"
     OUT_OF_MEMORY = "OutOfMemory"
     CRASH_LOOP = "CrashLoop"
@@ -105,6 +107,7 @@ class Reason(StrEnum):
     SERVER_SILENT = "ServerSilent"
 
     NO_SIGNAL_RAISED = "NoSignalRaised"
+    EPISODES_FAILING = "EpisodesFailing"
 
     STEPPING = "Stepping"
     EVALUATING = "Evaluating"

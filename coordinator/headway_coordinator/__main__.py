@@ -11,7 +11,7 @@ from pathlib import Path
 
 import uvloop
 
-from headway_api import config, logs, names
+from headway_api import config, last_logs, logs, names
 from headway_api.config import EvalConfig, JobConfig
 from headway_api.exits import JobError, job_error, leave, not_final
 from headway_api.status import RLEvalJobStatus, RLTrainingJobStatus
@@ -29,7 +29,10 @@ def main() -> None:
     """Entry point of the coordinator's pod."""
     logs.setup()
     try:
-        process, patience = process_of(config.load_any(os.environ))
+        job = config.load_any(os.environ)
+        last_logs.begin(os.environ, job, config.load_token(os.environ), names.COORDINATOR)
+        logs.setup()
+        process, patience = process_of(job)
         with store_explained():
             uvloop.run(serve(process, patience.over.set))
     except asyncio.CancelledError:
@@ -40,6 +43,8 @@ def main() -> None:
             _log.exception("failed")
             found = JobError("CoordinatorFailed", f"{type(error).__name__}: {error}", permanent=False)
         leave(found)
+    finally:
+        last_logs.keep_at_end()
 
 
 def process_of(job: JobConfig | EvalConfig) -> tuple[Process, Patience]:

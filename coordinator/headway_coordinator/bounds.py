@@ -24,6 +24,9 @@ ROLLED_BACK: Final = Abandoned(
 )
 GIVEN_UP: Final = {"TooOld": TOO_OLD_NOW, "NoStepLeft": NO_STEP_LEFT, "RolledBack": ROLLED_BACK}
 """What a group says that a remedy has no step for any more, by the reason."""
+LIKE_LIMIT: Final = 12
+"""Episodes that one cause may end before the first is scored, and twice as many as run at once: then the job
+gives up."""
 LOST_LIMIT = 8
 """Groups that may be abandoned one after the other before the job gives up for now."""
 

@@ -9,6 +9,7 @@ from headway_api.conditions import Condition, ConditionType, Reason, condition, 
 from headway_coordinator.engines.router import ALWAYS_BEHIND, Endpoint, Failure, Router
 
 OWN = frozenset({ConditionType.WEIGHTS_IN_SYNC, ConditionType.HEALTHY})
+OWN_OF_EVALUATION = frozenset({ConditionType.GATE_PASSED, ConditionType.HEALTHY})
 TOLD_MOST = 3
 """Servers whose words a message repeats."""
 PATIENCE_SECONDS = 30.0

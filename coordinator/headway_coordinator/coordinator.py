@@ -47,6 +47,7 @@ from headway_coordinator.metrics.steps import StepFigures
 from headway_coordinator.pause import Pauses
 from headway_coordinator.preflight.run import Ready, Runner
 from headway_coordinator.process import Process
+from headway_coordinator.recurring import Recurring
 from headway_coordinator.remedies import shown
 from headway_coordinator.remedies.driver import Remedies
 from headway_coordinator.room import Room
@@ -115,6 +116,7 @@ class Coordinator(Process):
         """What the run in MLflow says was changed."""
         self._conditions = conditions.Conditions(self._told.conditions)
         self._signals = Signals(job.spec, self._told.conditions)
+        self._faults = Recurring()
         self._figures = StepFigures(job.spec, self._signals)
         self._pauses = Pauses(job, job.spec.collapse, self._told)
         self._unkept: asyncio.Queue[BatchFigures] = asyncio.Queue()
@@ -181,6 +183,7 @@ class Coordinator(Process):
             timeout_seconds=rollout.timeout_seconds,
             sandbox_seconds=spec.environment.sandbox.deadline_seconds,
             reward_range=(spec.reward.range[0], spec.reward.range[1]),
+            agent_field=spec.agent.field,
         )
         places = Places(room.follower())
         self._places = [places]
@@ -191,7 +194,7 @@ class Coordinator(Process):
         def played_on(sampling: Fleet, places: Places = places) -> Run:
             gateway = Gateway(ready.renderer, sampling, ready.context_length, rollout.timeout_seconds)
             agent = agent_of(self.job, Backend(gateway, places), server, self._where, http)
-            return Episodes(rules, agent, broker, sampling.router).run
+            return Episodes(rules, agent, broker, sampling.router, self._faults.hear).run
 
         if spec.has_validation_server:
             own = Fleet(http, self._token, self._discover_validation, unannounced=NOT_VALIDATING)
@@ -219,6 +222,7 @@ class Coordinator(Process):
             paused=lambda: self._pauses.holds,
             beside=self._beside,
             signals=self._signals,
+            faults=self._faults,
         )
         training.remedies.order = self._order
         self._training = training
@@ -311,7 +315,7 @@ class Coordinator(Process):
         told = find(self._told.conditions, ConditionType.HEALTHY)
         if self._restoring:
             return [*synced, *([told] if told else [])]
-        return [*synced, self._signals.condition()]
+        return [*synced, self._signals.condition(self._faults.standing)]
 
     def _hear(self, heard: status_writer.Heard) -> None:
         """The job may ask for another number of rollout servers, or a person for a change."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -25,9 +25,10 @@ from headway_api.record import explained
 from headway_api.records import EpisodeRecord, Outcome, Purpose, Turn
 from headway_api.sandbox_api import TURN_REWARDS_TOLERANCE, FinishReply
 from headway_coordinator.agents.agent import Agent, Played, Stage
-from headway_coordinator.faults import AgentFault, CandidateFault, InfraFault
+from headway_coordinator.faults import AgentFault, CandidateFault, Cause, InfraFault
 from headway_coordinator.gateway.core import Sampling, Session
-from headway_coordinator.sandboxes import Broker, Sandbox
+from headway_coordinator.recurring import AGENT_FAILED, HANGS
+from headway_coordinator.sandboxes import ENTRYPOINT, Broker, Sandbox
 from headway_coordinator.stop import Stop
 from headway_coordinator.trajectory.linearize import linearize
 
@@ -58,6 +59,8 @@ class Rules:
     sandbox_seconds: float
     """Longest life of a sandbox in use."""
     reward_range: tuple[float, float]
+    agent_field: str | None = None
+    """Field of the spec that names the agent, where it is one of the user's own."""
 
 
 @dataclass(frozen=True)
@@ -97,12 +100,20 @@ class _Progress:
     acting_since: float = 0.0
     """When the agent began, monotonic."""
     sandbox_seconds: float = 0.0
+    sandbox: Sandbox | None = None
+
+    @property
+    def tool(self) -> str | None:
+        """The tool that has not returned."""
+        return self.sandbox.calling if self.sandbox is not None else None
 
 
 @dataclass(frozen=True)
 class _Ending:
     outcome: Outcome
     error: str | None = None
+    cause: Cause | None = None
+    """What of the job's own parts is to blame for it."""
     reply: FinishReply | None = None
     timed_out: bool = False
 
@@ -126,8 +137,17 @@ async def _within(seconds: float) -> AsyncIterator[None]:
 class Episodes:
     """Runs episodes with one agent and one broker."""
 
-    def __init__(self, rules: Rules, agent: Agent, broker: Broker, sessions: Sessions) -> None:
+    def __init__(
+        self,
+        rules: Rules,
+        agent: Agent,
+        broker: Broker,
+        sessions: Sessions,
+        on_cause: Callable[[str, Cause], None] = lambda episode_id, cause: None,
+    ) -> None:
+        """`on_cause`: what of the job's own parts failed in an episode, told before it is returned."""
         self._rules = rules
+        self._on_cause = on_cause
         self._agent = agent
         self._broker = broker
         self._sessions = sessions
@@ -145,12 +165,10 @@ class Episodes:
             async with task.stop.guard():
                 ending = await self._live(task, progress)
         except TimeoutError:
-            limit = self._rules.timeout_seconds
-            text = f"no end within {limit:g} s; it was waiting for {progress.stage}"
-            ending = _Ending(Outcome.INFRA_ERROR, text, timed_out=True)
+            ending = self._out_of_time(progress)
         except InfraFault as fault:
             text = f"{fault}; the agent: {progress.why}" if progress.why else str(fault)
-            ending = _Ending(Outcome.INFRA_ERROR, text)
+            ending = _Ending(Outcome.INFRA_ERROR, text, fault.cause)
         except ValidationError as error:
             text = f"{progress.stage} answered what it must not: {explained(error)}"
             ending = _Ending(Outcome.INFRA_ERROR, text)
@@ -162,11 +180,31 @@ class Episodes:
         finally:
             self._sessions.forget(task.episode_id)
         record = self._seal(task, progress, ending)
+        if ending.cause is not None:
+            self._on_cause(record.episode_id, ending.cause)
         if ending.outcome is Outcome.INFRA_ERROR:
             logs.event(
                 _log, "episode-failed", level=logging.WARNING, episode=record.episode_id, error=ending.error
             )
         return record
+
+    def _out_of_time(self, progress: _Progress) -> _Ending:
+        """Of an episode whose time is up: what it waited for."""
+        rules, tool = self._rules, progress.tool
+        waited = progress.stage if tool is None else f"tool {tool}"
+        text = f"no end within {rules.timeout_seconds:g} s; it was waiting for {waited}"
+        cause = None
+        if tool is not None:
+            said = f"tool {tool} has not returned by the end of the episode's time"
+            cause = Cause(HANGS, said, ENTRYPOINT)
+        elif progress.stage == AGENT and rules.agent_field is not None:
+            cause = Cause("AgentHangs", text, rules.agent_field)
+        return _Ending(Outcome.INFRA_ERROR, text, cause, timed_out=True)
+
+    def _agents(self, why: str) -> Cause | None:
+        """The agent's own failure, where it is one of the user's own."""
+        field = self._rules.agent_field
+        return None if field is None else Cause(AGENT_FAILED, f"the agent failed: {why}", field)
 
     async def _live(self, task: Task, progress: _Progress) -> _Ending:
         limit = self._rules.timeout_seconds
@@ -189,7 +227,8 @@ class Episodes:
                     outcome, played = await self._act(stage)
                     if not progress.session.taken and outcome is not Outcome.TRUNCATED:
                         why = played.why or "it said nothing"
-                        raise InfraFault(f"the agent ended without a single turn: {why}")
+                        cause = self._agents(f"it ended without a single turn: {why}")
+                        raise InfraFault(f"the agent ended without a single turn: {why}", cause)
                     return await self._judged(sandbox, progress, outcome, played)
             except TimeoutError:
                 if stage is None or not _slow_by_itself(stage, progress):
@@ -210,7 +249,8 @@ class Episodes:
         reply = await sandbox.finish(progress.messages, unfinished, played.reported, played.metrics, taken)
         check_reward(reply, self._rules.reward_range, taken)
         check_sizes(reply)
-        return _Ending(outcome, played.why, reply)
+        cause = self._agents(played.why or "") if outcome is Outcome.AGENT_ERROR else None
+        return _Ending(outcome, played.why, cause, reply)
 
     async def _act(self, stage: Stage) -> tuple[Outcome, Played]:
         try:
@@ -227,6 +267,7 @@ class Episodes:
         async with waiting, leased as sandbox:
             waiting.reschedule(None)
             start = time.monotonic()
+            progress.sandbox = sandbox
             try:
                 yield sandbox
             finally:
@@ -295,16 +336,16 @@ def check_reward(reply: FinishReply, within: tuple[float, float], turns: int) ->
     """
     given = reply.turn_rewards
     if given is not None and len(given) != turns:
-        raise InfraFault(f"the environment gave {len(given)} rewards of turns for {turns} turns")
+        said = f"the environment gave {len(given)} rewards of turns for {turns} turns"
+        raise InfraFault(said, Cause("TurnRewardsWrong", said, ENTRYPOINT))
     if given is not None and abs(sum(given) - reply.reward) > TURN_REWARDS_TOLERANCE:
-        raise InfraFault(
-            f"the environment's rewards of turns add up to {sum(given):g}, and its reward is {reply.reward:g}"
-        )
+        said = "the environment's rewards of turns add up to"
+        said += f" {sum(given):g}, and its reward is {reply.reward:g}"
+        raise InfraFault(said, Cause("TurnRewardsWrong", said, ENTRYPOINT))
     low, high = within
     if not low <= reply.reward <= high:
-        raise InfraFault(
-            f"the environment's reward is {reply.reward}, outside spec.reward.range [{low:g}, {high:g}]"
-        )
+        said = f"the environment's reward is {reply.reward}, outside spec.reward.range [{low:g}, {high:g}]"
+        raise InfraFault(said, Cause("RewardOutOfRange", said, "spec.reward.range"))
 
 
 def check_sizes(reply: FinishReply) -> None:
@@ -320,7 +361,6 @@ def check_sizes(reply: FinishReply) -> None:
     sizes += [(f"metric {name}", value, bounds.MAGNITUDE) for name, value in reply.metrics.items()]
     for name, value, most in sizes:
         if not bounds.within(value, most):
-            raise InfraFault(
-                f"the environment's {name} is {value}, beyond {most:g}: have the code of "
-                "spec.environment.entrypoint return it in a larger unit, or leave it out"
-            )
+            said = f"the environment's {name} is {value}, beyond {most:g}: have the code of "
+            said += f"{ENTRYPOINT} return it in a larger unit, or leave it out"
+            raise InfraFault(said, Cause("RewardOutOfBounds", said, ENTRYPOINT))

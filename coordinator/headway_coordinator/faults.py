@@ -6,9 +6,30 @@ candidate.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Cause:
+    """What of the job's own parts failed: its environment, or its agent."""
+
+    reason: str
+    """One word, such as ToolFailed."""
+    message: str
+    """What failed, where the part said it: method or tool, exception, file and line."""
+    field: str | None
+    """Field of the spec that names the part."""
+
 
 class InfraFault(Exception):
-    """A part of the platform failed; the episode is tried again and never scored."""
+    """An episode that nothing can be said of: it is tried again and never scored.
+
+    `cause`: what of the job's own failed; None where a part of the platform did.
+    """
+
+    def __init__(self, message: str = "", cause: Cause | None = None) -> None:
+        super().__init__(message)
+        self.cause = cause
 
 
 class AgentFault(Exception):
@@ -39,6 +60,6 @@ class PermanentFault(InfraFault):
     """The failing part says that asking again cannot help; `reason` and `field` are in its own words."""
 
     def __init__(self, message: str, reason: str, field: str | None) -> None:
-        super().__init__(message)
+        super().__init__(message, None if field is None else Cause(reason, message, field))
         self.reason = reason
         self.field = field

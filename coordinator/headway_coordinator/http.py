@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from headway_api import bounds
 from headway_api.bounds import OutOfBounds, json_within, shortened
 from headway_api.sandbox_api import Problem
-from headway_coordinator.faults import InfraFault, PermanentFault
+from headway_coordinator.faults import Cause, InfraFault, PermanentFault
 
 CONNECT_SECONDS = 5.0
 KEPT_SECONDS = 2.0
@@ -22,6 +22,8 @@ timeout_keep_alive), and a request that meets the close looks like a lost server
 again elsewhere."""
 SHOWN: Final = 2000
 """Characters of another process's words in an error."""
+UNEXPECTED: Final = "UnexpectedAnswer"
+REDIRECTED: Final = "Redirected"
 INLINE_BYTES: Final = 256 * bounds.KIB
 """Longer answers are read in a thread: episodes go on meanwhile."""
 
@@ -55,10 +57,15 @@ class Refused(Exception):
         """Seconds, `bounds.WAIT_SECONDS` at most."""
 
     def fault(self) -> InfraFault:
-        """As the fault of an episode."""
-        if self.problem.permanent:
-            return PermanentFault(str(self), self.problem.reason, self.problem.field)
-        return InfraFault(str(self))
+        """As the fault of an episode, in the other process's own words."""
+        found = self.problem
+        if found.reason in (UNEXPECTED, REDIRECTED):
+            return InfraFault(str(self))
+        if found.permanent:
+            return PermanentFault(found.message, found.reason, found.field)
+        if found.field is None:
+            return InfraFault(f"{found.reason}: {found.message}")
+        return InfraFault(found.message, Cause(found.reason, found.message, found.field))
 
 
 class Unreachable(Exception):
@@ -149,11 +156,11 @@ async def _refusal(response: aiohttp.ClientResponse) -> Problem:
     where = response.headers.get("Location")
     if response.status < 400 and where is not None:
         message = f"it answers with a redirect to {shortened(where, 200)}; name that address"
-        return Problem(reason="Redirected", message=message)
+        return Problem(reason=REDIRECTED, message=message)
     try:
         data = await content(response, bounds.CALL)
     except OutOfBounds as error:
-        return Problem(reason="UnexpectedAnswer", message=f"the answer cannot be read: {error}")
+        return Problem(reason=UNEXPECTED, message=f"the answer cannot be read: {error}")
     return problem_in(data)
 
 
@@ -162,7 +169,7 @@ def problem_in(data: bytes) -> Problem:
     try:
         found = Problem.model_validate(json_within(data, bounds.CALL))
     except (OutOfBounds, ValidationError):
-        return Problem(reason="UnexpectedAnswer", message=shortened(data.decode(errors="replace"), 500))
+        return Problem(reason=UNEXPECTED, message=shortened(data.decode(errors="replace"), 500))
     field = None if found.field is None else shortened(found.field, bounds.NAME)
     return found.model_copy(update={"message": _lines(found.message), "field": field})
 

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 from urllib.parse import quote
 
 import aiohttp
@@ -33,9 +33,10 @@ from headway_api.sandbox_api import (
     ToolReply,
 )
 from headway_coordinator.bounds import superseded
-from headway_coordinator.faults import AnswerFault, InfraFault
+from headway_coordinator.faults import AnswerFault, Cause, InfraFault
 from headway_coordinator.http import Refused, Unreachable, call
 
+ENTRYPOINT: Final = "spec.environment.entrypoint"
 RELEASE_SECONDS = 10.0
 ASK_SECONDS = 30.0
 PAUSE_SECONDS = 1.0
@@ -63,6 +64,8 @@ class Sandbox:
         self._on_tool = on_tool
         self.lease = lease
         self._timeout = timeout
+        self.calling: str | None = None
+        """The tool that is being called."""
 
     async def reset(self, row: dict[str, Any], seed: int) -> ResetReply:
         """Put the environment in its first state."""
@@ -72,7 +75,9 @@ class Sandbox:
     async def tool(self, name: str, arguments: dict[str, Any]) -> ToolReply:
         """Carry out one tool call."""
         body, started = ToolCall(name=name, arguments=arguments), time.monotonic()
+        self.calling = name
         reply = await self._post("tool", body, ToolReply)
+        self.calling = None
         self._on_tool(time.monotonic() - started)
         return reply
 
@@ -118,8 +123,9 @@ class Sandbox:
             )
             return kind.model_validate(answer)
         except ValidationError as error:
-            said = f"sandbox {self.lease.pod} answered /{path} with what it must not: {explained(error)}"
-            raise AnswerFault(said) from error
+            what = f"answered /{path} with what it must not: {explained(error)}"
+            cause = Cause("AnswerUnusable", f"the environment {what}", ENTRYPOINT)
+            raise AnswerFault(f"sandbox {self.lease.pod} {what}", cause) from error
         except Refused as error:
             raise error.fault() from error
         except Unreachable as error:

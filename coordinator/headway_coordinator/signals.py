@@ -18,6 +18,7 @@ from headway_api.objective import episode_tokens, expand
 from headway_api.signals import STATE_VALUES, SignalState
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_coordinator.metrics.prometheus import Sample
+from headway_coordinator.recurring import Standing, told
 
 SHOWN_MOST: Final = 16
 """Signals in status; its schema takes no more."""
@@ -93,9 +94,9 @@ class Signals:
         """`status.signals`: the worst first; those of which nothing is known last, where there is room."""
         return [shown(verdict) for verdict in self._watch.verdicts()[:SHOWN_MOST]]
 
-    def condition(self) -> Condition:
-        """Healthy. Equal to what was said before where nothing changed."""
-        merged = merge(self._told, [healthy(self._watch.verdicts())])
+    def condition(self, failing: Sequence[Standing] = ()) -> Condition:
+        """Healthy; `failing` is what ends episodes. Equal to what was said before where nothing changed."""
+        merged = merge(self._told, [healthy(self._watch.verdicts(), failing)])
         self._told = merged
         return merged[-1]
 
@@ -173,12 +174,14 @@ def message(verdict: Verdict) -> str:
     return reading.saw
 
 
-def healthy(verdicts: Sequence[Verdict]) -> Condition:
-    """The condition Healthy: its reason is the gravest signal that is raised."""
+def healthy(verdicts: Sequence[Verdict], failing: Sequence[Standing] = ()) -> Condition:
+    """The condition Healthy: its reason is that episodes fail, or the gravest signal that is raised."""
     raised = [verdict for verdict in verdicts if verdict.standing.state == "Raised"]
-    if raised:
-        text = "; ".join(f"{each.signal.name.value}: {message(each)}" for each in raised)
-        return condition(ConditionType.HEALTHY, False, raised[0].signal.name.value, text)
+    said = [told(failing)] if failing else []
+    said += [f"{each.signal.name.value}: {message(each)}" for each in raised]
+    if said:
+        reason = Reason.EPISODES_FAILING if failing else raised[0].signal.name.value
+        return condition(ConditionType.HEALTHY, False, reason, "; ".join(said))
     known = sum(verdict.standing.state != "Unknown" for verdict in verdicts)
     if not known:
         return condition(ConditionType.HEALTHY, None, Reason.PENDING, "no step says enough yet")

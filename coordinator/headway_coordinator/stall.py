@@ -10,6 +10,7 @@ from typing import NamedTuple
 from headway_api.sandbox_api import PoolState
 from headway_coordinator.engines.router import Router
 from headway_coordinator.http import Refused, Unreachable
+from headway_coordinator.recurring import told
 from headway_coordinator.training import Training
 
 AFTER_SECONDS = 120.0
@@ -58,6 +59,8 @@ def culprit(training: Training, router: Router, pool: PoolState | str, episode_s
         return Culprit(f"sandbox broker: {pool}", AFTER_SECONDS)
     if pool.problem is not None:
         return Culprit(f"sandboxes: {pool.problem.reason}: {pool.problem.message}", AFTER_SECONDS)
+    if standing := training.faults.standing:
+        return Culprit(told(standing), AFTER_SECONDS + (episode_seconds if pool.leased else 0.0))
     running = sum(training.state.in_flight.values())
     words = f"{running} episodes are running and none has ended; {pool.leased} sandboxes are leased"
     return Culprit(words, AFTER_SECONDS + (episode_seconds if pool.leased else 0.0))

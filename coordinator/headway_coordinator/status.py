@@ -18,10 +18,9 @@ from typing import Any, Protocol
 from pydantic import ValidationError
 
 from headway_api import logs, names
-from headway_api.conditions import ConditionType
 from headway_api.config import Identity
 from headway_api.status import RLEvalJobStatus, RLTrainingJobStatus
-from headway_coordinator.conditions import OWN
+from headway_coordinator.conditions import OWN, OWN_OF_EVALUATION
 
 LEAST_SECONDS = 2.0
 HEAR_SECONDS = 30.0
@@ -115,9 +114,7 @@ def told_of_evaluation(job: Identity, api: Any) -> RLEvalJobStatus:
         logs.event(_log, "status-not-read", level=logging.WARNING, error=str(error))
         return RLEvalJobStatus()
     return RLEvalJobStatus(
-        conditions=[
-            condition for condition in known.conditions if condition.type == ConditionType.GATE_PASSED
-        ],
+        conditions=[condition for condition in known.conditions if condition.type in OWN_OF_EVALUATION],
         progress=known.progress,
         results=known.results,
         headline=known.headline,

@@ -50,6 +50,7 @@ from headway_coordinator.ledger.events import discarded_tokens
 from headway_coordinator.ledger.segments import Ledger
 from headway_coordinator.mixing import order_of
 from headway_coordinator.one_at_a_time import OneAtATime
+from headway_coordinator.recurring import Recurring, given_up
 from headway_coordinator.remedies.driver import Record, Remedies
 from headway_coordinator.room import Room
 from headway_coordinator.sampler.slots import Sampler
@@ -86,10 +87,11 @@ class Training:
         paused: Callable[[], bool] = lambda: False,
         beside: Beside | None = None,
         signals: Signals | None = None,
+        faults: Recurring | None = None,
     ) -> None:
         """`paused` says whether nothing more is to be trained or begun, of which `on_change` may decide.
         `beside`: what samples validations while training goes on; None where training waits for them.
-        `signals`: what may call for a remedy."""
+        `signals`: what may call for a remedy. `faults`: hears why episodes failed."""
         algorithm, schedule = spec.algorithm, spec.schedule
         self._spec = spec
         self._data = data
@@ -100,6 +102,7 @@ class Training:
         self._incarnation = incarnation
         self._on_change = on_change
         self._on_episode = on_episode
+        self.faults = faults or Recurring()
         self._beside = beside
         self.paused = paused
         self._order = order_of(
@@ -134,6 +137,7 @@ class Training:
             published=lambda weights: self._store(spool.published, weights),
             moved=self._notify,
             on_validation=on_validation,
+            given_up=self._given_up,
         )
         self._test = FinalTest(
             spec,
@@ -258,8 +262,8 @@ class Training:
         """Until the last step is taken and validated.
 
         Raises:
-            ExceptionGroup: with a JobError: `EpisodesFailing`, `LearnerRolledBack`, `StaleBatch` or
-                `Superseded`.
+            ExceptionGroup: with a JobError: `EpisodesFailing`, `LearnerRolledBack`, `StaleBatch`,
+                `Superseded`, or the reason of a fault that ends every episode.
         """
         async with asyncio.TaskGroup() as tasks:
             background = [tasks.create_task(self._faulted())]
@@ -535,7 +539,12 @@ class Training:
         if why.reason == "TooFewScored":
             self._lost_in_a_row += 1
             if self._lost_in_a_row >= max(LOST_LIMIT, self.sampler.slots):
-                raise lost(group)
+                raise self._given_up(group)
+
+    def _given_up(self, group: GroupRecord) -> JobError:
+        """Why the job ends whose groups are all lost: by a fault of its own that ended most, or by many."""
+        found = self.faults.of_most()
+        return lost(group) if found is None else given_up(found, begun=self.state.step > 0)
 
     def _count_abandoned(self, group: GroupRecord, why: Abandoned) -> None:
         said = why.model_dump()
@@ -607,6 +616,11 @@ class Training:
         if record.reward is not None:
             self.state.moved()
         self._on_episode(record)
+        at_once = 1 + sum(counts.in_flight.values())
+        if self.faults.ended(record.episode_id, scored=record.reward is not None, at_once=at_once):
+            self._on_change()
+        if (found := self.faults.hopeless) is not None:
+            raise given_up(found, begun=counts.step > 0)
         return record
 
     async def _until(self, condition: Callable[[], bool]) -> None:

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from headway_analysis.measures.figures import Figures
 from headway_api import logs
+from headway_api.exits import JobError
 from headway_api.records import GroupRecord, StepReport, WeightsManifest
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_coordinator import group as groups
@@ -66,6 +67,7 @@ class Validations:
         published: whether the store still has weights.
         moved: told of every change.
         on_validation: told what a complete validation shows.
+        given_up: says why the job ends whose rows were all lost, of which one group is given.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class Validations:
         published: Callable[[WeightsManifest], Awaitable[bool]],
         moved: Callable[[], Awaitable[None]],
         on_validation: Callable[[int, Figures], None],
+        given_up: Callable[[GroupRecord], JobError] = lost,
     ) -> None:
         self._spec = spec
         self._rows = rows
@@ -94,6 +97,7 @@ class Validations:
         self._published = published
         self._moved = moved
         self._on_validation = on_validation
+        self._given_up = given_up
         self._answered: dict[int, list[GroupRecord]] = {}
         """Answered groups of validations that a predecessor began, or made at steps that are taken anew."""
         self.unfinished: list[int] = []
@@ -155,7 +159,7 @@ class Validations:
         """Run the oldest unfinished validation.
 
         Raises:
-            JobError: `EpisodesFailing`: no row was answered.
+            JobError: `EpisodesFailing`, or the reason of a fault that ended most: no row was answered.
         """
         step = self.unfinished[0]
         self._state.evaluating = step
@@ -168,7 +172,7 @@ class Validations:
         finally:
             self._state.evaluating = None
         if not driver.complete(found, len(self._rows)):
-            raise lost(found[0])
+            raise self._given_up(found[0])
         await self._conclude(step, found)
         self.unfinished.remove(step)
         if self._beside and not self.unfinished:

@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import Mapping
 
-from headway_api import config, logs, names
+from headway_api import config, last_logs, logs, names
 from headway_api.exits import JobError, leave
 from headway_rollout.server import RolloutServer, Settings
 
@@ -24,11 +24,16 @@ def main() -> None:
     logs.setup()
     settings = Settings.read(os.environ)
     settings.cache.mkdir(parents=True, exist_ok=True)
-    server = RolloutServer(served(os.environ), config.load_token(os.environ), settings)
+    token = config.load_token(os.environ)
+    last_logs.begin(os.environ, config.load_any(os.environ), token, names.ROLLOUT)
+    logs.setup()
+    server = RolloutServer(served(os.environ), token, settings)
     try:
         asyncio.run(server.run())
     except JobError as error:
         leave(error)
+    finally:
+        last_logs.keep_at_end()
 
 
 if __name__ == "__main__":

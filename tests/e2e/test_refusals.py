@@ -62,6 +62,16 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
         "EnvironmentNotImportable",
         "spec.environment.entrypoint",
     ),
+    "no-image-name": (
+        {"environment": {"image": "Headway/Environment:1"}},
+        "ImagePullFailed",
+        "spec.environment.image",
+    ),
+    "reward-raises": (
+        {"environment": {"entrypoint": "headway_sandbox.reported:ReportedReward"}},
+        "RewardFailed",
+        "spec.environment.entrypoint: reward raised ValueError",
+    ),
     "tight-context": (
         {
             "model": {"contextLength": 400},
@@ -76,6 +86,8 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
 
 WEIGHTS = "spoilt-weights"
 OF_WEIGHTS: dict[str, Any] = {"model": {"base": f"s3://headway/{SPOILT}/weights"}}
+NO_IMAGE = "no-image"
+OF_NO_IMAGE: dict[str, Any] = {"environment": {"image": "headway.invalid/no-such-environment:1"}}
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +105,8 @@ def spoilt_models(bench: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
 @pytest.fixture(scope="module")
 def refused(bench: Any, spoilt_models: None) -> Iterator[None]:
     """All the jobs that are accepted at first, at once: each waits mostly for its coordinator to start."""
-    jobs = {name: changes for name, (changes, _, _) in CASES.items()} | {WEIGHTS: OF_WEIGHTS}
+    jobs = {name: changes for name, (changes, _, _) in CASES.items()}
+    jobs |= {WEIGHTS: OF_WEIGHTS, NO_IMAGE: OF_NO_IMAGE}
     try:
         for name, changes in jobs.items():
             bench.kube.apply(bench.job(name, changes))
@@ -121,7 +134,23 @@ def test_the_job_fails_before_accelerators_and_says_what_to_write(
     assert not {"learner", "rollout"} & set(bench.pods(name))
 
 
-def test_weights_that_do_not_load_fail_the_job_and_its_pods_go(bench: Any, refused: None) -> None:
+def test_an_image_that_is_nowhere_stands_in_the_columns(bench: Any, refused: None) -> None:
+    def told() -> bool:
+        return bool(bench.get(NO_IMAGE)["status"].get("reason") == "ImagePullFailed")
+
+    bench.kube.wait("REASON", told, deadline_s=60, explain=lambda: json.dumps(bench.get(NO_IMAGE)["status"]))
+    status = bench.get(NO_IMAGE)["status"]
+    assert status["state"] in ("Pending", "Stalled"), status
+    ready = next(found for found in status["conditions"] if found["type"] == "Ready")
+    assert ready["message"].startswith("spec.environment.image: pod "), ready
+    events = bench.kube.run("get", "events", "-n", NAMESPACE, "-o", "json")
+    own = [e for e in json.loads(events)["items"] if e["involvedObject"]["name"] == NO_IMAGE]
+    assert [e for e in own if "spec.environment.image: " in e["message"]], own
+
+
+def test_weights_that_do_not_load_fail_the_job_and_its_pods_go(
+    bench: Any, refused: None, tmp_path: Path
+) -> None:
     failed = bench.wait_condition(WEIGHTS, "Failed")
     assert failed["reason"] == "ModelNotLoadable", failed
     assert "spec.model.base" in failed["message"], failed
@@ -131,3 +160,8 @@ def test_weights_that_do_not_load_fail_the_job_and_its_pods_go(bench: Any, refus
         deadline_s=90,
         explain=lambda: " ".join(bench.pods(WEIGHTS)),
     )
+    with bench.platform.bucket() as bucket:
+        kept = bucket.download(f"{bench.get(WEIGHTS)['status']['artifacts']['uri']}/logs", tmp_path)
+    said = {path.name: path.read_text() for path in kept}
+    assert "ModelNotLoadable" in said.get("learner.log", "") + said.get("rollout.log", ""), sorted(said)
+    assert "check-passed" in said["coordinator.log"]

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from headway_api import config as job_config
-from headway_api import names
+from headway_api import last_logs, names
 from headway_api.artifacts import Layout, by_number
 from headway_api.base_model import fetch
 from headway_api.config import JobConfig
@@ -44,7 +44,7 @@ from headway_trainer.publish.links import built_on, delta_steps
 from headway_trainer.publish.sender import Sender, sender_of
 from headway_trainer.ranks import Ranks
 from headway_trainer.step import optimizer_step, refuse_broken, with_old
-from headway_trainer.termination import EXIT, HOLD, end, exit_on_sigterm, live
+from headway_trainer.termination import AT_END, EXIT, HOLD, end, exit_on_sigterm, live
 
 
 class Learner:
@@ -282,6 +282,10 @@ def run(environ: Mapping[str, str]) -> None:
     started = time.monotonic()
     config = job_config.load(environ)
     token = job_config.load_token(environ)
+    rank = environ["LOCAL_RANK"]
+    container = names.LEARNER if _first_here(environ) else f"{names.LEARNER}-{rank}"
+    last_logs.begin(environ, config, token, container)
+    AT_END.append(last_logs.keep_at_end)
     cache = Path(environ.get(names.ENV_CACHE, names.CACHE_DIR))
     with not_final():  # the preflight has used this bucket already
         store = open_store(config.spec.output, Patience())

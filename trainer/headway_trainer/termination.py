@@ -13,6 +13,8 @@ from types import FrameType
 from typing import Final, NoReturn
 
 EXIT: Final = 128 + signal.SIGTERM
+AT_END: Final[list[Callable[[], object]]] = []
+"""What is done last, of a process that ends by itself or is told to; each within seconds."""
 
 
 class Hold:
@@ -79,6 +81,7 @@ def exit_on_sigterm(defers: Callable[[], bool] = HOLD.defers) -> None:
         while signal.SIGTERM not in reader.recv(16) or defers():
             continue
         writer.close()
+        _last()
         os._exit(EXIT)
 
     threading.Thread(target=leave, name="termination", daemon=True).start()
@@ -108,9 +111,15 @@ def end(code: int) -> NoReturn:
     Teardown destroys the threads of gloo and of the rendezvous store in no order, which now and then aborts
     ("terminate called without an active exception") a process whose work is done or whose error is told.
     """
+    _last()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def _last() -> None:
+    for do in AT_END:
+        do()
 
 
 def _heard(number: int, frame: FrameType | None) -> None:

@@ -115,6 +115,13 @@ class AgentSpec(SpecModel):
         return self.http is None and self.sandboxed is None
 
     @property
+    def field(self) -> str | None:
+        """Path of the agent, for messages; None of the platform's own loop."""
+        if self.http is not None:
+            return "spec.agent.http"
+        return "spec.agent.sandboxed.command" if self.sandboxed is not None else None
+
+    @property
     def turn_limit(self) -> int | None:
         """Most turns of an episode; None for an agent whose own loop decides."""
         return self.effective_builtin.max_turns if self.is_builtin else None

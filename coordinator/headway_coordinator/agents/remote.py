@@ -89,7 +89,7 @@ def played(rollout: Rollout) -> Played:
     """
     rollout.require_candidate()
     if rollout.fault is not None:
-        raise InfraFault(f"the agent ended its work after a fault of the platform: {rollout.fault}")
+        raise InfraFault(f"the agent ended its work after a fault: {rollout.fault}", rollout.cause)
     return Played(
         truncated=rollout.truncated is not None,
         why=rollout.truncated,
@@ -108,7 +108,7 @@ def failed(rollout: Rollout, why: str) -> Played:
     """
     rollout.require_candidate()
     if rollout.fault is not None:
-        raise InfraFault(f"the agent gave up ({why}) after a fault of the platform: {rollout.fault}")
+        raise InfraFault(f"the agent gave up ({why}) after a fault: {rollout.fault}", rollout.cause)
     if rollout.lost:
         raise InfraFault(f"the agent gave up ({why}) after it had not waited for a turn's answer")
     if rollout.truncated is not None:

@@ -37,6 +37,7 @@ from headway_coordinator.ledger.usage import usage
 from headway_coordinator.metrics.prometheus import Sample
 from headway_coordinator.preflight.evaluation import EvalRunner
 from headway_coordinator.process import Process
+from headway_coordinator.recurring import Recurring
 from headway_coordinator.sandboxes import pool_of
 from headway_coordinator.serving import listen
 from headway_coordinator.view import bill
@@ -94,6 +95,7 @@ class EvalCoordinator(Process):
         self._where = at or where(job, os.environ.get(names.ENV_POD_IP, "127.0.0.1"), gateway_port)
         self._api = Probes(self._exporter.text)
         self._server = GatewayServer()
+        self._faults = Recurring()
         self._evaluation: Evaluation | None = None
         self._watch: stall.Watch | None = None
         self._compared: Comparison | None = None
@@ -109,7 +111,9 @@ class EvalCoordinator(Process):
         )
         compared, before = self._compared, self._told
         # Merged: a condition is as old as its status, not as this write.
-        self._conditions = merge(self._conditions, view.gate_passed(self.spec, compared, self._final))
+        said = view.gate_passed(self.spec, compared, self._final)
+        said += view.healthy(self._conditions, self._faults.standing)
+        self._conditions = merge(self._conditions, said)
         found.conditions = self._conditions
         found.progress, found.usage = before.progress, before.usage
         found.results, found.headline = before.results, before.headline
@@ -148,6 +152,7 @@ class EvalCoordinator(Process):
             incarnation,
             on_change=self._moved,
             on_episode=self._ended,
+            faults=self._faults,
         )
         await evaluation.restore(self._told.progress.server_sets if self._told.progress else ())
         for name, why in self.job.unresolved.items():
@@ -166,6 +171,7 @@ class EvalCoordinator(Process):
             self._discover,
             self._moved,
             suites,
+            self._faults,
         )
         self._evaluation = evaluation
         self._api.ready = True

@@ -36,6 +36,7 @@ from headway_coordinator.gateway.core import Sampling
 from headway_coordinator.ledger import events
 from headway_coordinator.ledger.segments import Ledger, fold
 from headway_coordinator.one_at_a_time import OneAtATime
+from headway_coordinator.recurring import Recurring, given_up
 from headway_coordinator.room import Room
 from headway_coordinator.spool import Spool
 
@@ -76,7 +77,9 @@ class Evaluation:
         incarnation: int,
         on_change: Callable[[], None] = lambda: None,
         on_episode: Callable[[EpisodeRecord], None] = lambda record: None,
+        faults: Recurring | None = None,
     ) -> None:
+        """`faults` hears why episodes failed."""
         self._spec = spec
         self._rows = rows
         self._measured = measured(spec, rows)
@@ -85,6 +88,7 @@ class Evaluation:
         self._incarnation = incarnation
         self._on_change = on_change
         self._on_episode = on_episode
+        self.faults = faults or Recurring()
         self._order = Order(rows=len(self._measured), seed=spec.seed, shuffle=False)
         sampling = spec.evaluation.sampling
         self._sampling = Sampling(sampling.temperature, sampling.top_p, spec.max_tokens)
@@ -144,8 +148,8 @@ class Evaluation:
         """Until every candidate has every row, or has failed.
 
         Raises:
-            ExceptionGroup: with a JobError: `EpisodesFailing`, where no other candidate is answered, or
-                `Superseded`.
+            ExceptionGroup: with a JobError: `EpisodesFailing`, where no other candidate is answered,
+                `Superseded`, or the reason of a fault that ends every episode.
         """
         pending = [unit for unit in units if self._pending(unit)]
         had = self.state.server_sets & {unit.server_set for unit in pending}
@@ -269,6 +273,8 @@ class Evaluation:
         if not all(episode.episode_id in unit.settled for episode in group.episodes):
             candidate.lost_in_a_row = candidate.lost_in_a_row + 1 if group.unanswered else 0
         if candidate.lost_in_a_row >= LOST_LIMIT and candidate.stage == "Running":
+            if (found := self.faults.of_most()) is not None:
+                raise given_up(found, begun=self.state.own_rows_answered)
             raise _failing(group, candidate, unit, self.state)
 
     def _put(self, group: GroupRecord) -> GroupRecord:
@@ -308,6 +314,11 @@ class Evaluation:
         if record.reward is not None:
             state.moved()
         self._on_episode(record)
+        at_once = 1 + sum(state.in_flight.values())
+        if self.faults.ended(record.episode_id, scored=record.reward is not None, at_once=at_once):
+            self._on_change()
+        if (found := self.faults.hopeless) is not None:
+            raise given_up(found, begun=state.own_rows_answered)
         return record
 
     def _moved(self) -> None:

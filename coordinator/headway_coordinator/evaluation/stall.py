@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from headway_api.sandbox_api import PoolState
 from headway_coordinator.engines.fleet import Fleet
 from headway_coordinator.evaluation.run import Evaluation
+from headway_coordinator.recurring import told
 from headway_coordinator.stall import AFTER_SECONDS, STORE_SECONDS, Culprit
 
 
@@ -31,6 +32,8 @@ def culprit(
         return Culprit(f"sandbox broker: {pool}", AFTER_SECONDS)
     if pool.problem is not None:
         return Culprit(f"sandboxes: {pool.problem.reason}: {pool.problem.message}", AFTER_SECONDS)
+    if standing := evaluation.faults.standing:
+        return Culprit(told(standing), AFTER_SECONDS + (episode_seconds if pool.leased else 0.0))
     running = sum(evaluation.state.in_flight.values())
     waiting = (each for each in evaluation.state.live() if each.stage == "Pending" and each.message)
     if not running and (first := next(waiting, None)) is not None:

@@ -21,7 +21,7 @@ from headway_api.exits import JobError
 from headway_api.records import EpisodeRecord, Purpose, WeightsManifest
 from headway_api.sandbox_api import ResetReply
 from headway_api.spec.evaluation import Candidate, RLEvalJobSpec
-from headway_api.spec.suite import BOUNDS, Suite
+from headway_api.spec.suite import BOUNDS, Suite, field_of, field_said
 from headway_api.status import ResolvedCandidate
 from headway_api.store import Store
 from headway_coordinator import group as groups
@@ -37,9 +37,10 @@ from headway_coordinator.evaluation.candidates import Readable
 from headway_coordinator.evaluation.run import Players, Unit
 from headway_coordinator.evaluation.servers import Served, proven, served
 from headway_coordinator.evaluation.state import EvalState
-from headway_coordinator.faults import CandidateFault
+from headway_coordinator.faults import CandidateFault, Cause
 from headway_coordinator.gateway.server import GatewayServer
 from headway_coordinator.gateway.turns import Backend, Places
+from headway_coordinator.recurring import Recurring
 from headway_coordinator.room import Room
 from headway_coordinator.sandboxes import Broker
 from headway_coordinator.seeds import seed
@@ -82,6 +83,8 @@ class Units:
     changed: Callable[[], None] = lambda: None
     suites: Mapping[str, Broker] = field(default_factory=dict)
     """Of each suite, who hands out its sandboxes."""
+    faults: Recurring = field(default_factory=Recurring)
+    """Hears why episodes failed."""
     endpoints: Path = Path(names.ENDPOINTS_DIR)
     """Where the tokens of endpoints lie."""
     fleets: dict[str, Fleet] = field(default_factory=dict)
@@ -112,11 +115,11 @@ class Units:
     def _rules(self) -> Rules:
         low, high = self._spec.reward.range
         sandbox = self._spec.environment.sandbox.deadline_seconds
-        return Rules(self._spec.rollout.timeout_seconds, sandbox, (low, high))
+        return Rules(self._spec.rollout.timeout_seconds, sandbox, (low, high), self._spec.agent.field)
 
     def _player(self, backend: Backend, sessions: Sessions) -> groups.Run:
         agent = agent_of(self.job, backend, self.server, self.where, self.http)
-        own = Episodes(self._rules, agent, self.broker, sessions)
+        own = Episodes(self._rules, agent, self.broker, sessions, self.faults.hear)
         by_suite = {suite.name: self._sampler(suite, backend, sessions) for suite in self._spec.suites}
 
         async def live(task: Task) -> EpisodeRecord:
@@ -126,9 +129,15 @@ class Units:
 
     def _sampler(self, suite: Suite, backend: Backend, sessions: Sessions) -> Episodes:
         """Runs samples of a suite."""
-        rules = Rules(self._spec.rollout.timeout_seconds, suite.sandbox.deadline_seconds, BOUNDS)
+        seconds, task = suite.sandbox.deadline_seconds, field_of(suite.name, "task")
+        rules = Rules(self._spec.rollout.timeout_seconds, seconds, BOUNDS, task)
         agent = suite_agent(self.job, backend, self.server, self.where)
-        return Episodes(rules, agent, self.suites[suite.name], sessions)
+
+        def hear(episode: str, cause: Cause) -> None:
+            field = cause.field if cause.field == task else field_said(suite.name, cause.field)
+            self.faults.hear(episode, dataclasses.replace(cause, field=field))
+
+        return Episodes(rules, agent, self.suites[suite.name], sessions, hear)
 
     @asynccontextmanager
     async def _on_servers(
@@ -229,7 +238,7 @@ class Units:
             stored = await asyncio.to_thread(rescore.stored, asked.name, asked.rescore, self.store)
         http = self._spec.agent.http
         agent = rescore.Rescorer(asked.name, stored, http is not None and http.reports_reward, lost)
-        episodes = Episodes(self._rules, agent, self.broker, Nobody())
+        episodes = Episodes(self._rules, agent, self.broker, Nobody(), self.faults.hear)
         of_validation = asked.rescore.step is not None
 
         async def judged(task: Task) -> EpisodeRecord:

@@ -11,13 +11,14 @@ from headway_analysis.report.document import gaps, uncounted
 from headway_analysis.statistics.estimates import Estimate
 from headway_api import status as st
 from headway_api.artifacts import Layout
-from headway_api.conditions import Condition, ConditionType, Reason, condition
+from headway_api.conditions import Condition, ConditionType, Reason, condition, find
 from headway_api.exits import JobError
 from headway_api.prices import PriceBook
 from headway_api.spec.evaluation import RLEvalJobSpec
 from headway_coordinator.evaluation.state import CandidateState, EvalState
 from headway_coordinator.ledger.usage import usage
 from headway_coordinator.metrics.prometheus import Sample
+from headway_coordinator.recurring import Standing, told
 
 TEXT = 1024
 """Most characters of a status text."""
@@ -156,6 +157,16 @@ def gate_passed(spec: RLEvalJobSpec, found: Comparison | None, finished: bool) -
     passed = found.gate.verdict is Verdict.PASSED
     reason = Reason.PASSED if passed else Reason.GATE_NOT_PASSED
     return [condition(ConditionType.GATE_PASSED, passed, reason, found.gate.message)]
+
+
+def healthy(before: Sequence[Condition], failing: Sequence[Standing]) -> list[Condition]:
+    """The condition Healthy, of a job whose episodes fail or have failed."""
+    kind = ConditionType.HEALTHY
+    if failing:
+        return [condition(kind, False, Reason.EPISODES_FAILING, told(failing))]
+    if find(before, kind) is None:
+        return []
+    return [condition(kind, True, Reason.NO_SIGNAL_RAISED, "no fault of environment or agent recurs")]
 
 
 def artifacts(layout: Layout, finished: bool) -> st.EvalArtifacts:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from headway_api.bounds import shortened
-from headway_coordinator.faults import CandidateFault
+from headway_coordinator.faults import CandidateFault, Cause
 from headway_coordinator.gateway.core import Session
 from headway_coordinator.gateway.refusals import Refusal, bad, not_in_valid_status
 from headway_coordinator.gateway.rewards import metrics_in, rewards_in
@@ -78,6 +78,8 @@ class Rollout:
     """Why the model could not go on: the context, or a turn's most tokens."""
     faults: dict[str, str] = field(default_factory=dict)
     """Faults of the platform, by the request that met them, until that request is answered after all."""
+    cause: Cause | None = None
+    """What of the job's own parts failed when its agent called a tool."""
     candidate_fault: CandidateFault | None = None
     """Why no model answers any more."""
     lost: set[str] = field(default_factory=set)

@@ -267,6 +267,8 @@ def _faulted(rollout: Rollout, request: str, error: Exception) -> Refusal:
         return Refusal(502, "candidate_fault", str(error))
     if not isinstance(error, InfraFault):
         _log.exception("a call of %s failed", rollout.trajectory_id)
+    if isinstance(error, InfraFault) and error.cause is not None:
+        rollout.cause = error.cause
     rollout.faults[request] = (
         str(error) if isinstance(error, InfraFault) else f"{type(error).__name__}: {error}"
     )

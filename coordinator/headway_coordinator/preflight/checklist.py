@@ -28,6 +28,7 @@ from headway_coordinator.seeds import seed
 LEASE_ID = "preflight"
 NOWHERE = {"base_url": "http://127.0.0.1:9/v1", "api_key": "none", "prompt": "", "messages": [], "tools": []}
 """An episode for a program of which only its start is checked: nobody answers there."""
+VISITS = 3
 TEXT_LIMIT = 1024
 ANSWER_SECONDS, PAUSE_SECONDS = 5.0, 1.0
 
@@ -55,12 +56,14 @@ class Checklist:
             "url" if self.spec.agent.http and self.spec.agent.http.url else "service"
         )
         deadline = self.spec.pending_deadline_seconds
+        what = f"{url} does not answer; deploy the agent, or correct its address"
+        absent = Check(name=names.CHECK_AGENT, passed=False, message=what, field=field)
         try:
-            await until_answered(http, url, deadline)
+            await until_answered(http, url, deadline, lambda: self._waiting(absent))
         except TimeoutError as error:
             what = f"{url} did not answer within {deadline} s; is the agent deployed, and listening there?"
             raise JobError("AgentUnreachable", what, field=field, permanent=False) from error
-        self._passed("Agent", f"{url} answers")
+        self._passed(names.CHECK_AGENT, f"{url} answers")
 
     async def _visit(
         self, row: dataset.Row, broker: Broker, incarnation: int
@@ -68,17 +71,8 @@ class Checklist:
         spec = self.spec
         try:
             async with asyncio.timeout(spec.pending_deadline_seconds):
-                leased = broker.lease(
-                    f"{LEASE_ID}-{incarnation}",
-                    spec.environment.sandbox.deadline_seconds,
-                    spec.rollout.timeout_seconds,
-                )
-                async with self._told_of_waits(broker), leased as sandbox:
-                    first = await sandbox.reset(row, seed(spec.seed, LEASE_ID))
-                    if (program := spec.agent.sandboxed) is not None:
-                        await sandbox.agent(program.command, NOWHERE, {})
-                    messages = opening(first.messages, spec.agent.effective_builtin.system_prompt)
-                    reply = await sandbox.finish(messages, True, checks.lowest_report(spec))
+                async with self._told_of_waits(broker):
+                    first, reply = await self._once(row, broker, f"{LEASE_ID}-{incarnation}")
         except AnswerFault as fault:
             what = f"the environment answered what it must not: {fault}"
             self._failed("Environment", JobError("AnswerUnusable", what, field="spec.environment.entrypoint"))
@@ -87,6 +81,9 @@ class Checklist:
             self._failed("Environment", JobError(fault.reason, str(fault), field=fault.field))
             return None
         except (InfraFault, TimeoutError) as fault:
+            if isinstance(fault, InfraFault) and (cause := fault.cause) is not None:
+                self._failed("Environment", JobError(cause.reason, cause.message, field=cause.field))
+                return None
             text = str(fault) or f"no sandbox within {spec.pending_deadline_seconds} s"
             raise JobError(
                 "SandboxUnavailable", text, field="spec.environment.image", permanent=False
@@ -107,7 +104,7 @@ class Checklist:
             await asyncio.gather(watch, return_exceptions=True)
 
     async def _tell_waits(self, broker: Broker) -> None:
-        told: str | None = None
+        told: Check | None = None
         while True:
             await asyncio.sleep(PAUSE_SECONDS)
             try:
@@ -117,7 +114,32 @@ class Checklist:
             waits = None if problem is None else _waits_for(problem)
             if waits != told:
                 told = waits
-                self.report(Preflight(state="Running", checks=self.results, waits_for=waits))
+                self._waiting(waits)
+
+    def _waiting(self, waits: Check | None) -> None:
+        self.report(Preflight(state="Running", checks=self.results, waits_for=waits))
+    async def _once(self, row: dataset.Row, broker: Broker, lease: str) -> tuple[ResetReply, FinishReply]:
+        """A visit to a sandbox. One in which the environment's own code fails is made again: a third such
+        failure is no accident."""
+        visit = 1
+        while True:
+            try:
+                return await self._there(row, broker, lease if visit == 1 else f"{lease}-{visit}")
+            except InfraFault as fault:
+                if visit == VISITS or fault.cause is None or isinstance(fault, PermanentFault):
+                    raise
+                logs.event(_log, "environment-failed", level=logging.WARNING, error=str(fault))
+            visit += 1
+
+    async def _there(self, row: dataset.Row, broker: Broker, lease: str) -> tuple[ResetReply, FinishReply]:
+        spec = self.spec
+        seconds, timeout = spec.environment.sandbox.deadline_seconds, spec.rollout.timeout_seconds
+        async with broker.lease(lease, seconds, timeout) as sandbox:
+            first = await sandbox.reset(row, seed(spec.seed, LEASE_ID))
+            if (program := spec.agent.sandboxed) is not None:
+                await sandbox.agent(program.command, NOWHERE, {})
+            messages = opening(first.messages, spec.agent.effective_builtin.system_prompt)
+            return first, await sandbox.finish(messages, True, checks.lowest_report(spec))
 
     def _need(self, name: str, check: Callable[[], T], found: Callable[[T], str]) -> T:
         try:
@@ -161,19 +183,21 @@ class Checklist:
             raise JobError(reason, message, field=failed[0].field)
 
 
-def _waits_for(problem: Problem) -> str:
+def _waits_for(problem: Problem) -> Check:
     """Why the broker has no sandbox, with the field to change."""
-    if problem.field is not None:
-        return f"{problem.field}: {problem.message}"[:TEXT_LIMIT]
-    return pod_lacks.of_creation(names.SANDBOX, problem.message)[:TEXT_LIMIT]
+    text = problem.message if problem.field else pod_lacks.of_creation(names.SANDBOX, problem.message)
+    return Check(name="Environment", passed=False, message=text[:TEXT_LIMIT], field=problem.field)
 
 
-async def until_answered(http: aiohttp.ClientSession, url: str, deadline: float) -> None:
-    """Return once `url` answers, whatever it says.
+async def until_answered(
+    http: aiohttp.ClientSession, url: str, deadline: float, silent: Callable[[], None] = lambda: None
+) -> None:
+    """Return once `url` answers, whatever it says. `silent` is called once, when it does not at first.
 
     Raises:
         TimeoutError: it did not within `deadline` seconds.
     """
+    told = False
     async with asyncio.timeout(deadline):
         while True:
             try:
@@ -181,6 +205,9 @@ async def until_answered(http: aiohttp.ClientSession, url: str, deadline: float)
                     return
             except (aiohttp.ClientError, TimeoutError) as error:
                 logs.event(_log, "agent-unreachable", level=logging.WARNING, error=str(error))
+                if not told:
+                    told = True
+                    silent()
             await asyncio.sleep(PAUSE_SECONDS)
 
 

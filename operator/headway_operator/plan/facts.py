@@ -26,6 +26,7 @@ OTHERWISE_TOLD: Final = (Reason.SUSPENDED, Reason.PAUSED, Reason.INVALID_SPEC)
 NOT_MADE: Final = (
     Reason.IMAGE_PULL_FAILED,
     Reason.CREATE_FAILED,
+    Reason.AGENT_UNREACHABLE,
     Reason.UNSCHEDULABLE,
     Reason.OUT_OF_MEMORY,
     Reason.PROCESS_FAILED,
@@ -60,7 +61,7 @@ def facts(status: JobStatus) -> list[Fact]:
     """What stands in a status."""
     found = [fact for known in status.conditions if (fact := _of_condition(known, status))]
     if not is_finished(status.conditions):
-        found += [*_refused(status), *_stalled(status), *_not_made(status)]
+        found += [*_refused(status), *_stalled(status), *_not_made(status), *_failing(status)]
     found += [fact for role in status.roles if role.restarts for fact in [_restarted(role)]]
     if isinstance(status, RLTrainingJobStatus):
         found += [*_unwise(status), *_checkpointed(status), *_validated(status), *_raised(status)]
@@ -78,7 +79,7 @@ def over(told: Collection[str], status: JobStatus) -> Iterator[Fact]:
         return
     for key in sorted(told):
         what, _, when = key.rpartition(".")
-        if what in ("stalled", "weightsoutofsync") and (since := _clock(when)):
+        if what in ("stalled", "weightsoutofsync", "episodesfailing") and (since := _clock(when)):
             yield from _mended(what, when, since, status)
         if what.startswith("signalraised.") and isinstance(status, RLTrainingJobStatus):
             yield from _cleared(what.partition(".")[2], when, status)
@@ -89,6 +90,11 @@ def _mended(what: str, when: str, since: str, status: JobStatus) -> Iterator[Fac
     if what == "stalled" and (known := _in_state(status, ConditionType.STALLED, "False")):
         text = f"the job had been stalled since {since}, and is not any more"
         yield Fact(f"nolongerstalled.{when}", "NoLongerStalled", text, at=known.last_transition_time)
+    if what == "episodesfailing" and (known := find(status.conditions, ConditionType.HEALTHY)):
+        if known.status == "False" and known.reason == Reason.EPISODES_FAILING:
+            return
+        text = f"no fault of environment or agent recurs any more; one had since {since}"
+        yield Fact(f"episodesrecovered.{when}", "EpisodesRecovered", text)
     if what == "weightsoutofsync" and (known := _in_state(status, ConditionType.WEIGHTS_IN_SYNC, "True")):
         text = f"{known.message}; they had been out of sync since {since}"
         yield Fact(f"weightsinsync.{when}", "WeightsInSync", text, at=known.last_transition_time)
@@ -176,6 +182,15 @@ def _not_made(status: JobStatus) -> Iterator[Fact]:
     since = known.last_transition_time
     key = f"{known.reason.lower()}.{int(since.timestamp())}"
     yield Fact(key, known.reason, known.message, warning=True, not_before=since)
+
+
+def _failing(status: JobStatus) -> Iterator[Fact]:
+    """What of the job's own ends episodes again and again."""
+    known = _in_state(status, ConditionType.HEALTHY, "False")
+    if known is not None and known.reason == Reason.EPISODES_FAILING:
+        since = known.last_transition_time
+        key = f"episodesfailing.{int(since.timestamp())}"
+        yield Fact(key, "EpisodesFailing", known.message, warning=True, not_before=since)
 
 
 def _restarted(role: Role) -> Fact:

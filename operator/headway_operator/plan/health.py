@@ -172,6 +172,16 @@ def role_health(observed: Observed, role: str, desired: int, restarts_before: in
     )
 
 
+def checks_wait(context: Context) -> Trouble | None:
+    """What the preflight waits for, in the words of the coordinator, which alone sees it."""
+    found = context.job.status.preflight
+    waits = found.waits_for if found is not None and found.state == "Running" else None
+    if waits is None:
+        return None
+    reason = Reason.AGENT_UNREACHABLE if waits.name == names.CHECK_AGENT else Reason.CREATE_FAILED
+    return Trouble(reason, f"{waits.field}: {waits.message}" if waits.field else waits.message)
+
+
 def _queued(workload: Json | None) -> Trouble | None:
     """Why a Job has no pods although nothing is wrong: somebody else suspended it, as queues do.
 

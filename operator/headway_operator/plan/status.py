@@ -166,13 +166,19 @@ def _state(
     if any(health.trouble and health.trouble.reason == Reason.QUEUED for health in situation.roles):
         return "Queued", str(Reason.QUEUED)
     if situation.at_work:
-        return subject.at_work(context)[0], progressing
+        return subject.at_work(context)[0], _unhealthy(context.job.status) or progressing
     if state := subject.coming_up(context, situation):
         return state, progressing
     checks = context.job.status.preflight
     if checks and checks.state == "Running" and not situation.troubles:
         return "Preflight", _reason(known, ConditionType.PREFLIGHT_PASSED)
     return "Pending", progressing
+
+
+def _unhealthy(status: JobStatus) -> str:
+    """Why a job at work is not healthy, as its coordinator says: one that learns nothing is not all green."""
+    said = find(status.conditions, ConditionType.HEALTHY)
+    return said.reason if said is not None and said.status == "False" else ""
 
 
 def _reason(known: list[Condition], kind: ConditionType) -> str:

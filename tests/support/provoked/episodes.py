@@ -39,10 +39,7 @@ PROVOKED: dict[str, Provocation] = {
         {"agent": {"builtin": None, "sandboxed": {"command": ["desk-agent"]}}}
     ),
     "no-agent-there": Provocation(
-        {
-            "agent": {"builtin": None, "http": {"service": {"name": "no-such-agent", "port": 8080}}},
-            "pendingDeadlineSeconds": 30,
-        }
+        {"agent": {"builtin": None, "http": {"service": {"name": "no-such-agent", "port": 8080}}}}
     ),
     "learner-out-of-memory": Provocation({"learner": {"resources": {"limits": {"memory": "96Mi"}}}}),
     "server-out-of-memory": Provocation({"rollout": {"resources": {"limits": {"memory": "96Mi"}}}}),

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 from call_styles import STYLES, made
 from faulty_servers import Scripted, after, broker, drop, fail, first, hang, sandbox, say, serving
+from sandbox_server import Server
 from speaker import ANSWER, CALL, MALFORMED, Speaker
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
@@ -26,7 +29,7 @@ from headway_coordinator.bounds import NO_STEP_LEFT
 from headway_coordinator.dataset import Slot
 from headway_coordinator.engines.router import Router
 from headway_coordinator.episode import Episodes, Rules, Task, by_index, check_sizes
-from headway_coordinator.faults import AgentFault, InfraFault
+from headway_coordinator.faults import AgentFault, Cause, InfraFault
 from headway_coordinator.gateway.core import Gateway, Sampling
 from headway_coordinator.room import Room
 from headway_coordinator.sandboxes import Broker
@@ -44,6 +47,8 @@ class Rig:
     broker: Scripted
     sandbox: Scripted
     speaker: Speaker
+    http: aiohttp.ClientSession
+    serve: Callable[[Scripted], Awaitable[Scripted]]
 
 
 @asynccontextmanager
@@ -64,7 +69,11 @@ async def rig(
         rules = Rules(timeout, 60, (0.0, 1.0))
         agent = Builtin(Gateway(choose(tok, "qwen3"), speaker, context, timeout), max_turns, system)
         episodes = Episodes(rules, agent, Broker(http, leases.url, "t", "me"), Router())
-        yield Rig(episodes, leases, box, speaker)
+
+        async def serve(scripted: Scripted) -> Scripted:
+            return await stack.enter_async_context(serving(scripted))
+
+        yield Rig(episodes, leases, box, speaker, http, serve)
 
 
 def task(index: int = 0, attempt: int = 0) -> Task:
@@ -253,6 +262,70 @@ async def test_a_sandbox_that_dies_is_an_infra_error_and_its_lease_returns(
         assert record.timed_out == record.error.startswith("no end within")
         assert record.timed_out or fault is not hang
         assert r.broker.count("DELETE") == 1
+
+
+async def test_a_tool_that_hangs_is_named_and_not_the_agent(tok: Any) -> None:
+    causes: list[tuple[str, Cause]] = []
+    async with rig(tok, CALL, ANSWER, timeout=0.5) as r:
+        r.episodes._on_cause = lambda episode, cause: causes.append((episode, cause))
+        r.sandbox.faults["POST /tool"] = hang
+        record = await r.episodes.run(task())
+    assert record.error == "no end within 0.5 s; it was waiting for tool look_up"
+    said = "tool look_up has not returned by the end of the episode's time"
+    assert causes == [(record.episode_id, Cause("EnvironmentHangs", said, "spec.environment.entrypoint"))]
+
+
+@pytest.mark.parametrize(
+    ("tool", "reason", "said"),
+    [
+        ('"crash", "arguments": {}', "ToolFailed", "tool crash raised KeyError: 'bug'"),
+        ('"sleep", "arguments": {"seconds": 30}', "EnvironmentHangs", "tool sleep has not returned by"),
+    ],
+)
+async def test_a_real_sandbox_names_tool_file_and_line(
+    tok: Any, tmp_path: Path, tool: str, reason: str, said: str
+) -> None:
+    server, causes = Server(tmp_path), list[Cause]()
+    try:
+        server.start()
+        lease = {"lease": "e", "token": "t", "deadline": time.time() + 60, "seconds": 2.0}
+        assert server.post("/lease", lease, None)[0] == 204
+        call = f'<tool_call>\n{{"name": {tool}}}\n</tool_call><|im_end|>'
+        async with rig(tok, call, ANSWER, timeout=20.0) as r:
+            leases = await r.serve(broker(f"http://127.0.0.1:{server.port}"))
+            r.episodes._broker = Broker(r.http, leases.url, "t", "me")
+            r.episodes._on_cause = lambda episode, cause: causes.append(cause)
+            record = await r.episodes.run(task())
+    finally:
+        server.close()
+    [cause] = causes
+    assert (cause.reason, cause.field) == (reason, "spec.environment.entrypoint")
+    assert cause.message.startswith(said)
+    assert f"{tmp_path}/counter.py:" in cause.message
+    assert record.error == cause.message, "no request, no address"
+
+
+@pytest.mark.parametrize(
+    ("reward", "field"), [(2.0, "spec.reward.range"), (2e6, "spec.reward.range"), (1.0, None)]
+)
+async def test_a_reward_out_of_range_is_the_environments_fault(
+    tok: Any, reward: float, field: str | None
+) -> None:
+    causes: list[str | None] = []
+    async with rig(tok, ANSWER, reward=reward) as r:
+        r.episodes._on_cause = lambda episode, cause: causes.append(cause.field)
+        await r.episodes.run(task())
+    assert causes == ([field] if field else [])
+
+
+async def test_a_broken_platform_is_nobodys_fault_but_its_own(tok: Any) -> None:
+    causes: list[Cause] = []
+    async with rig(tok, CALL, ANSWER) as r:
+        r.episodes._on_cause = lambda episode, cause: causes.append(cause)
+        r.sandbox.faults["POST /tool"] = fail(500)
+        record = await r.episodes.run(task())
+    assert causes == []
+    assert record.error == "Broken: Broken on purpose"
 
 
 @pytest.mark.parametrize(

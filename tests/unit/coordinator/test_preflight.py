@@ -11,6 +11,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import web
 from faulty_servers import Scripted, broker, drop, fail, first, sandbox, say, serving
 from preflight_bench import Bench, spec, write_inputs
 from refusing_bucket import refusing_store
@@ -261,6 +262,50 @@ async def test_a_platform_that_fails_is_no_fault_of_the_job(folder: Path, where:
     assert not caught.value.permanent
 
 
+def blames(reason: str, message: str) -> Any:
+    """Answer as a sandbox does whose environment's own code failed."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        body = {"reason": reason, "message": message, "field": ENTRYPOINT, "permanent": False}
+        return web.json_response(body, status=500)
+
+    return answer
+
+
+async def test_a_reward_that_always_raises_fails_for_good_in_its_own_words(folder: Path) -> None:
+    bench = Bench(spec(folder))
+    said = "reward raised ValueError: no price (/env/desk.py:31 in reward)"
+    async with sandboxes() as (leases, box):
+        box.faults["POST /finish"] = blames("RewardFailed", said)
+        with pytest.raises(JobError) as caught:
+            await bench.environment(folder, leases)
+    found = caught.value.termination
+    assert caught.value.permanent
+    assert (found.reason, found.field, found.message) == ("RewardFailed", ENTRYPOINT, said)
+    assert box.count("POST /finish") == 3
+    assert bench.failed == [("Environment", ENTRYPOINT)]
+
+
+async def test_an_environment_that_failed_once_may_have_been_unlucky(folder: Path) -> None:
+    bench = Bench(spec(folder))
+    async with sandboxes() as (leases, box):
+        box.faults["POST /reset"] = first(
+            2, blames("ResetFailed", "reset raised OSError: (/env/d.py:3 in reset)")
+        )
+        await bench.environment(folder, leases)
+    assert not bench.failed
+
+
+async def test_no_message_of_a_refusal_holds_the_request(folder: Path) -> None:
+    bench = Bench(spec(folder))
+    async with sandboxes() as (leases, _):
+        leases.faults["POST /v1/leases"] = fail(409, "EnvironmentNotImportable", permanent=True)
+        with pytest.raises(JobError) as caught:
+            await bench.environment(folder, leases)
+    assert caught.value.termination.message == "EnvironmentNotImportable on purpose"
+
+
+ENTRYPOINT = "spec.environment.entrypoint"
 HTTP = {"http": {"url": "http://agent.example/"}}
 
 
@@ -314,6 +359,6 @@ async def test_a_sandbox_that_cannot_be_made_is_told_while_it_is_awaited(folder:
         leases.faults["GET /v1/pool"] = say({"ready": 0, "starting": 0, "leased": 0, "problem": problem})
         with pytest.raises(JobError):
             await bench.environment(folder, leases)
-    told = [report.waits_for for report in bench.reports if report.waits_for]
+    told = [report.waits_for.message for report in bench.reports if report.waits_for]
     field = "spec.environment.sandbox.runtimeClassName"
     assert told == [f'{field}: RuntimeClass "gvisor" not found; install it, or name another one']

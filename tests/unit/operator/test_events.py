@@ -217,6 +217,11 @@ LIFE: tuple[tuple[Callable[[Stage], object], tuple[str, str, str]], ...] = (
      ("Warning", "SignalRaised", "RewardCollapsed since step 7: 0.01 against 0.2. the reward fell; lower")),
     (signals(("RewardCollapsed", "Clear", 9)),
      ("Normal", "SignalCleared", "RewardCollapsed, raised since step 7, is clear since step 9")),
+    (says("Healthy", "False", "EpisodesFailing", "tool pay raised"),
+     ("Warning", "EpisodesFailing", "tool pay raised")),
+    (says("Healthy", "False", "EpisodesFailing", "tool pay raised, and more"), ("", "", "")),
+    (says("Healthy", "True", "NoSignalRaised"),
+     ("Normal", "EpisodesRecovered", "one had since 2026-11-01 12:1")),
     (says("Suspended", "True", "Suspended"), ("Normal", "Suspended", "step 4 of 40, external score 0.31")),
     (says("Suspended", "False", "Resumed"),
      ("Normal", "Resumed", "spec.suspend is false again; step 4 of 40")),
@@ -519,6 +524,7 @@ def test_each_event_is_explained() -> None:
     rows = re.findall(r"^\| (`[^|]*)\|", table, re.MULTILINE)
     explained = {name for row in rows for name in row.split("`")[1::2]}
     of_others = {"PreflightWarned", "PreflightFailed", "Failed", "GatePassed", "GateRefused"}
+    of_others |= {"ImagePullFailed", "CreateFailed"}
     changes = {f"Remedy{state}" for state in ("Taken", *get_args(RemedyState)) if state != "Watching"}
     life = {reason for _, (_, reason, _) in LIFE if reason}
     assert explained == life | of_others | changes | {"OrderRefused"}

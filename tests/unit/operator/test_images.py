@@ -156,6 +156,15 @@ def test_a_secret_that_is_missing_is_named_by_its_field() -> None:
     assert "create Secret objects" in words
 
 
+@pytest.mark.parametrize(("status", "reason"), [("False", "NothingToTrain"), ("True", "Stepping")])
+def test_a_job_that_learns_nothing_is_not_all_green(status: str, reason: str) -> None:
+    world = running()
+    healthy = world.condition("Healthy", status == "True") | {"reason": "NothingToTrain", "message": ""}
+    world.body["status"]["conditions"].append(healthy)
+    world.carry_out()
+    assert state(world) == ("Training", reason)
+
+
 def test_one_server_without_its_image_stalls_no_job() -> None:
     world = running(rollout={"replicas": 2})
     pod = world.waiting("rollout", "ImagePullBackOff", ABSENT)

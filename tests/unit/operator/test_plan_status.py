@@ -73,7 +73,8 @@ def test_a_preflight_that_gets_no_sandbox_says_why() -> None:
     world = fresh().ready("broker")
     world.starting("coordinator")
     words = "spec.environment.sandbox.resources: exceeded quota: small"
-    world.body["status"]["preflight"] = {"state": "Running", "checks": [], "waitsFor": words}
+    waits = {"name": "Environment", "passed": False, "message": words}
+    world.body["status"]["preflight"] = {"state": "Running", "checks": [], "waitsFor": waits}
     world.carry_out()
     assert (world.body["status"]["state"], world.body["status"]["reason"]) == ("Pending", "CreateFailed")
     assert world.told("SandboxesReady")["message"] == words

@@ -1,0 +1,144 @@
+"""The end of what a process of a job has written, kept in the job's own folder of the artifact store.
+
+Pods go when their job ends, and their logs with them. Each process keeps its own: so nobody needs the right
+to read the logs of a namespace. It does so every `EVERY_SECONDS` while there is something new, and when it
+ends. Of a process that is killed, what it wrote last may be missing. One that may not write keeps none.
+"""
+
+from __future__ import annotations
+
+import atexit
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from typing import Any, Final, TextIO
+
+from headway_api import names
+from headway_api.artifacts import Layout
+from headway_api.bounds import KIB
+from headway_api.config import EvalConfig, JobConfig
+from headway_api.store import open_store
+
+MOST: Final = 64 * KIB
+"""Bytes that are kept of a process."""
+EVERY_SECONDS: Final = 30.0
+END_SECONDS: Final = 5.0
+"""Longest that a process's end waits for the store to take them."""
+SHORTEST: Final = 8
+"""Characters of a value that is taken for a secret; a shorter one may be a word."""
+SECRET_NAME: Final = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL")
+HIDDEN: Final = "[secret]"
+
+Put = Callable[[bytes], None]
+
+
+class _Tee:
+    """A stream that is remembered: whatever is written to it goes where it went before, too."""
+
+    def __init__(self, stream: TextIO, heard: Callable[[str], object]) -> None:
+        self._stream = stream
+        self._heard = heard
+
+    def write(self, text: str) -> int:
+        self._heard(text)
+        return self._stream.write(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+class LastLogs:
+    """What one process wrote last. May be used by any thread."""
+
+    def __init__(self, put: Put, secrets: Iterable[str] = ()) -> None:
+        """`put` keeps a whole log, in place of the one before; `secrets` are left out of it."""
+        self._put = put
+        self._secrets = sorted({each for each in secrets if len(each) >= SHORTEST}, key=len, reverse=True)
+        self._lock, self._keeping = threading.Lock(), threading.Lock()
+        self._text = ""
+        self._kept: bytes | None = None
+
+    def hear(self, text: str) -> None:
+        """The process wrote this."""
+        with self._lock:
+            # Cut now and then, and a secret that the cut meets is gone whole: see `content`.
+            self._text += text
+            if len(self._text) > 4 * MOST:
+                self._text = self._text[-2 * MOST :]
+
+    def content(self) -> bytes:
+        """The end of it, without secrets, from the beginning of a line."""
+        with self._lock:
+            text = self._text
+        for secret in self._secrets:
+            text = text.replace(secret, HIDDEN)
+        whole = text.encode(errors="replace")
+        return whole if len(whole) <= MOST else whole[-MOST:].partition(b"\n")[2]
+
+    def keep(self) -> None:
+        """Keep it as it is now, unless that is done; a store that does not take it is left alone."""
+        with self._keeping:
+            content = self.content()
+            if content == (self._kept or b""):
+                return
+            try:
+                self._put(content)
+            except Exception as error:  # whatever a client of a store raises: the job does not end of it
+                if self._kept is None:
+                    print(f"last logs are not kept: {type(error).__name__}", file=sys.__stderr__, flush=True)
+            self._kept = content
+
+    def keep_at_end(self) -> None:
+        """The same for a process that ends: within `END_SECONDS`."""
+        last = threading.Thread(target=self.keep, daemon=True)
+        try:
+            last.start()
+        except RuntimeError:  # the interpreter starts none any more
+            self.keep()
+        else:
+            last.join(END_SECONDS)
+
+    def begin(self) -> None:
+        """Hear what is written from now on, and keep it again and again."""
+        sys.stdout, sys.stderr = _Tee(sys.stdout, self.hear), _Tee(sys.stderr, self.hear)  # type: ignore[assignment]
+        threading.Thread(target=self._again, name="last-logs", daemon=True).start()
+
+    def _again(self) -> None:
+        pause = threading.Event()
+        while not pause.wait(EVERY_SECONDS):
+            self.keep()
+
+
+_current: LastLogs | None = None
+
+
+def begin(environ: Mapping[str, str], job: JobConfig | EvalConfig, token: str, container: str) -> None:
+    """Keep what this process of a job writes; of one that is no pod, nothing is kept.
+
+    Args:
+        environ: says which pod it is, and holds the secrets of the store.
+        token: the job's.
+        container: the process's name in its pod.
+    """
+    global _current
+    pod = environ.get(names.ENV_POD_NAME)
+    if pod is None or _current is not None:
+        return
+    uri = Layout(job.spec.output.uri, job.namespace, job.name, job.uid).last_log(pod, container)
+    secrets = [token, *(value for name, value in environ.items() if SECRET_NAME.search(name.upper()))]
+    store = cache(lambda: open_store(job.spec.output))
+    _current = LastLogs(lambda content: store().put(uri, content), secrets)
+    _current.begin()
+    atexit.register(keep_at_end)  # after a traceback
+
+
+def keep_at_end() -> None:
+    """The process is about to end."""
+    if _current is not None:
+        _current.keep_at_end()

@@ -1,0 +1,137 @@
+"""What of a job's own parts fails again and again: its environment's methods and tools, and its agent. Pure.
+
+Faults are alike when they are of the same method or tool, at the same line, whatever values their words hold.
+A cause stands once it has ended `RAISED` of the last `WINDOW` episodes, and until it has ended none of the
+last `CLEAR_AFTER`. One that has ended every episode so far, and enough of them, is hopeless.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from headway_api.exits import JobError
+from headway_coordinator.bounds import LIKE_LIMIT
+from headway_coordinator.faults import Cause
+
+WINDOW: Final = 64
+RAISED: Final = 3
+CLEAR_AFTER: Final = 32
+SHOWN: Final = 3
+"""Causes that a message tells of."""
+ROUND: Final = (1, 2, 5)
+AGENT_FAILED: Final = "AgentFailed"
+HANGS: Final = "EnvironmentHangs"
+MENDED_APART: Final = ("spec.agent.http", "spec.suites[")
+"""Fields of what may be mended while the job runs, or fails alone: an agent's service, and a suite."""
+PLACE: Final = re.compile(r"\S+:\d+ in \S+")
+WHERE: Final = re.compile(r"(?P<where>.+?) (raised|returned|has not returned) ")
+DIGITS: Final = re.compile(r"\d+")
+ALIKE_CHARACTERS: Final = 200
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A cause that ends episodes."""
+
+    cause: Cause
+    """As it was told last."""
+    count: int
+    """Episodes that it has ended since it began to."""
+
+    @property
+    def words(self) -> str:
+        """For people. The count is a round one: a condition is not to be another at each episode."""
+        field = f"{self.cause.field}: " if self.cause.field else ""
+        return f"{field}{self.cause.message}. It has ended {rounded(self.count)} episodes or more"
+
+
+def alike(cause: Cause) -> str:
+    """The same for every cause that is mended by the same change."""
+    if (found := WHERE.match(cause.message)) is None:
+        return f"{cause.reason} {DIGITS.sub('#', cause.message)[:ALIKE_CHARACTERS]}"
+    places = PLACE.findall(cause.message)
+    at = places[-1] if places and cause.reason != HANGS else ""
+    return f"{cause.reason} {found['where']} {at}"
+
+
+def rounded(count: int) -> int:
+    """1, 2, 5, 10, 20, 50 and so on: the largest of them that is not above `count`."""
+    size = int(10 ** (len(str(count)) - 1))
+    return max(step * size for step in ROUND if step * size <= count)
+
+
+class Recurring:
+    """The causes of one process's episodes, as these end."""
+
+    def __init__(self) -> None:
+        self._recent: deque[str | None] = deque(maxlen=WINDOW)
+        self._counts: Counter[str] = Counter()
+        self._last: dict[str, Cause] = {}
+        self._standing: set[str] = set()
+        self._heard: dict[str, Cause] = {}
+        self._scored = False
+        self._ended = 0
+        self._at_once = 1
+
+    def hear(self, episode: str, cause: Cause) -> None:
+        """What of the job's own failed in an episode, by its id; `ended` follows."""
+        self._heard[episode] = cause
+
+    def ended(self, episode: str, *, scored: bool, at_once: int = 1) -> bool:
+        """An episode ended; says whether what stands is another now.
+
+        Args:
+            episode: its id.
+            scored: it has a reward.
+            at_once: how many ran together.
+        """
+        before, cause = self.standing, self._heard.pop(episode, None)
+        self._scored |= scored
+        self._ended += 1
+        self._at_once = max(self._at_once, at_once)
+        key = None if cause is None else alike(cause)
+        self._recent.append(key)
+        if key is not None and cause is not None:
+            self._counts[key] += 1
+            self._last[key] = cause
+            if self._recent.count(key) >= RAISED:
+                self._standing.add(key)
+        lately = {*[*self._recent][-CLEAR_AFTER:]}
+        self._standing &= lately
+        for gone in self._last.keys() - {*self._recent}:
+            del self._last[gone], self._counts[gone]
+        return [each.words for each in before] != [each.words for each in self.standing]
+
+    @property
+    def standing(self) -> list[Standing]:
+        """Causes that stand, those first that ended most."""
+        known = (Standing(self._last[key], self._counts[key]) for key in self._standing)
+        return sorted(known, key=lambda each: (-each.count, each.cause.message))
+
+    @property
+    def hopeless(self) -> Standing | None:
+        """What to give up by: enough episodes have ended that another one would not come through either."""
+        return self.of_most(max(LIKE_LIMIT, 2 * self._at_once))
+
+    def of_most(self, least: int = RAISED) -> Standing | None:
+        """The worst cause, where such causes ended half of all episodes and `least` of them, and no episode
+        has come through yet."""
+        known = [each for each in self.standing if not (each.cause.field or "").startswith(MENDED_APART)]
+        ended = sum(each.count for each in known)
+        enough = ended >= least and 2 * ended >= self._ended
+        return known[0] if enough and not self._scored else None
+
+
+def told(standing: Iterable[Standing]) -> str:
+    """What a condition says of them."""
+    return "; ".join(each.words for each in [*standing][:SHOWN])
+
+
+def given_up(found: Standing, *, begun: bool) -> JobError:
+    """Why the job ends: nothing comes through. Of one that has `begun`, a restart may be better."""
+    text = f"{found.cause.message}. It ended the first {found.count} episodes, and none was scored"
+    return JobError(found.cause.reason, text, field=found.cause.field, permanent=not begun)
