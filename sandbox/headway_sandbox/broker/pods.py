@@ -19,10 +19,6 @@ from headway_api.sandbox_api import Problem
 from headway_api.spec.environment import EnvironmentSpec
 
 CONTAINER: Final = names.SANDBOX
-NOT_STARTED: Final = "StartError"
-"""What containerd says where the image has no such program."""
-NO_SERVER: Final = "No module named 'headway_sandbox'"
-"""What Python says, where the image has one and no server."""
 IDLE_SECONDS: Final = 1800
 """A pod that nobody has leased for so long is replaced, so that its lease never outlives the pod."""
 DEFAULT_RESOURCES: Final = {"cpu": "250m", "memory": "512Mi"}
@@ -284,9 +280,5 @@ def _terminated(state: Json) -> Problem:
             reason=said.reason, message=said.message, field=said.field, permanent=code == exits.PERMANENT
         )
     reason = state.get("reason", "Error")
-    if reason == NOT_STARTED or NO_SERVER in state.get("message", ""):
-        why = state.get("message", "").strip().rpartition(": exec: ")[2] or f"exit code {code}"
-        text = f"the sandbox's process did not start ({why}); build the image FROM headway-sandbox"
-        return Problem(reason="SandboxNotStarted", message=text, field="spec.environment.image")
     message = f"the sandbox's process ended ({reason}, exit code {code}) before its episode did"
     return Problem(reason="SandboxEnded", message=f"{message} {state.get('message', '')}".rstrip())

@@ -322,17 +322,3 @@ def test_no_template_makes_a_sandbox_one_of_a_suite() -> None:
     labels = pods.manifest(job(podTemplate=template), PLATFORM, "p")["metadata"]["labels"]
     assert names.LABEL_SUITE not in labels
     assert labels["team"] == "rl"
-
-
-@pytest.mark.parametrize(
-    "ended",
-    [
-        {"exitCode": 128, "reason": "StartError", "message": 'runc create failed: exec: "python3": not found'},
-        {"exitCode": 1, "reason": "Error", "message": "ImportError: No module named 'headway_sandbox'"},
-    ],
-)
-def test_an_image_without_the_server_is_named(ended: dict[str, Any]) -> None:
-    problem = pods.problem_of(terminated(**ended))
-    assert problem is not None
-    assert (problem.reason, problem.field) == ("SandboxNotStarted", "spec.environment.image")
-    assert "build the image FROM headway-sandbox" in problem.message
