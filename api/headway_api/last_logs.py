@@ -106,7 +106,7 @@ class LastLogs:
 
     def begin(self) -> None:
         """Hear what is written from now on, and keep it again and again."""
-        sys.stdout, sys.stderr = _Tee(sys.stdout, self.hear), _Tee(sys.stderr, self.hear)  # type: ignore[assignment]
+        sys.stdout, sys.stderr = _Tee(sys.stdout, self.hear), _Tee(sys.stderr, self.hear)
         threading.Thread(target=self._again, name="last-logs", daemon=True).start()
 
     def _again(self) -> None:

@@ -117,9 +117,10 @@ class Training(Subject):
         job = context.training
         progress, schedule = job.status.progress, job.spec.schedule
         if progress and progress.step >= schedule.max_steps:
-            text = f"{progress.step} steps, as spec.schedule.maxSteps asked for"
+            text = f"{progress.step} steps, as spec.schedule.maxSteps asked for{_in_vain(job.status)}"
             return condition(ConditionType.COMPLETE, True, Reason.MAX_STEPS_REACHED, text)
         text = f"the rows left of spec.schedule.maxEpochs ({schedule.max_epochs}) do not fill another batch"
+        text += _in_vain(job.status)
         return condition(ConditionType.COMPLETE, True, Reason.DATA_EXHAUSTED, text)
 
     def at_work(self, context: Context) -> tuple[State, Reason]:
@@ -176,6 +177,16 @@ def _checkpoint(job: RLTrainingJob) -> Condition:
     return condition(
         ConditionType.CHECKPOINT_AVAILABLE, True, Reason.CHECKPOINTED, "see status.checkpoints.latest"
     )
+
+
+def _in_vain(status: RLTrainingJobStatus) -> str:
+    """What to add of a job that has ended well and learned nothing, or badly; empty of any other."""
+    said, regrets = find(status.conditions, ConditionType.HEALTHY), []
+    if status.usage is not None and status.usage.train_tokens == 0:
+        regrets.append("no token was trained, for in each group all rewards were alike")
+    if said is not None and said.status == "False":
+        regrets.append(f"{said.reason}: {said.message}")
+    return "".join(f"; but {regret}" for regret in regrets)
 
 
 def _nothing_known(reason: Reason) -> Condition:

@@ -33,6 +33,14 @@ RUNNER_VOLUME_SIZE: Final = "1Mi"
 BESIDE_RUNNER: Final = {"cpu": "10m", "memory": "32Mi", "ephemeral-storage": "1Mi"}
 """Requests of a server that has a runner beside it: the room asked for is the runner's."""
 
+ENDED: Final = "SandboxEnded"
+FRUITLESS: Final = 5
+"""Pods that may end one after the other before the first has answered. The pauses between them take 15 s."""
+STOPPED: Final = (137, 143)
+"""Exit codes of a process that was told to end, or killed: by its node, most often."""
+LAST_WORDS: Final = 500
+"""Characters of a log's end that a message repeats."""
+
 Json = dict[str, Any]
 
 
@@ -125,6 +133,8 @@ def _wanted(kind: Kind, platform: Platform) -> Json:
         "name": CONTAINER,
         "image": environment.image,
         "command": ["python3", "-m", "headway_sandbox.server"],
+        # What an image says that cannot run the server is nowhere else.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
         "env": [
             {"name": names.ENV_ENTRYPOINT, "value": environment.entrypoint},
             {"name": names.ENV_ENVIRONMENT_CONFIG, "value": json.dumps(environment.config or {})},
@@ -279,6 +289,26 @@ def _terminated(state: Json) -> Problem:
         return Problem(
             reason=said.reason, message=said.message, field=said.field, permanent=code == exits.PERMANENT
         )
-    reason = state.get("reason", "Error")
+    reason, said = state.get("reason", "Error"), state.get("message", "").strip()
     message = f"the sandbox's process ended ({reason}, exit code {code}) before its episode did"
-    return Problem(reason="SandboxEnded", message=f"{message} {state.get('message', '')}".rstrip())
+    return Problem(reason=ENDED, message=f"{message}: {said[-LAST_WORDS:]}" if said else message)
+
+
+def is_fruitless(pod: Json) -> bool:
+    """Whether a pod that never answered ended by its own image: as each other one of it will, most likely."""
+    ends = [container.get("state", {}).get("terminated") for container in _containers(pod)]
+    codes = [end.get("exitCode") for end in ends if end is not None and not exits.parse(end.get("message"))]
+    return any(code not in (0, *STOPPED) for code in codes)
+
+
+def hopeless(problem: Problem) -> Problem:
+    """What to say once `FRUITLESS` pods in a row have ended so."""
+    text = f"{FRUITLESS} sandboxes in a row ended before they answered, and none has answered yet; the last: "
+    fix = "build the image on Headway's sandbox image, with python3 and what the environment imports"
+    field = "spec.environment.image"
+    return Problem(reason=ENDED, message=f"{text}{problem.message}; {fix}", field=field, permanent=True)
+
+
+def _containers(pod: Json) -> list[Json]:
+    found: list[Json] = pod.get("status", {}).get("containerStatuses") or []
+    return [container for container in found if container.get("name", CONTAINER) == CONTAINER]

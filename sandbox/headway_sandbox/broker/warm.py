@@ -81,6 +81,7 @@ class WarmPool:
         self._start_seconds = 2.0
         self._failures = 0
         self._not_before = 0.0
+        self._fruitless, self._has_answered = 0, False
         self._wake = asyncio.Event()
         self._group: asyncio.TaskGroup | None = None
         self._deleting = asyncio.Semaphore(DELETES_AT_ONCE)
@@ -314,7 +315,7 @@ class WarmPool:
         pod.uid, pod.seen = meta["uid"], True
         if pods.ended(item):
             if pod.state is not State.LEASED:
-                self._failed(pods.problem_of(item) or Problem(reason="SandboxEnded", message=name))
+                self._failed(self._ended(item))
             self._dropped(pod)
             self._leaving.add(name)
             self._spawn(self._delete(pod))
@@ -326,6 +327,13 @@ class WarmPool:
         if pod.state is State.STARTING and problem is not None and problem != self.problem:
             self._failed(problem)
         return None
+
+    def _ended(self, item: Json) -> Problem:
+        """Why a pod ended before its episode: for good, where pods of this image never do anything else."""
+        problem = pods.problem_of(item) or Problem(reason=pods.ENDED, message=item["metadata"]["name"])
+        self._fruitless = self._fruitless + 1 if pods.is_fruitless(item) else 0
+        given_up = self._fruitless >= pods.FRUITLESS and not self._has_answered
+        return pods.hopeless(problem) if given_up else problem
 
     def _gone(self, pod: Pod) -> None:
         """Someone else deleted a pod: making it again at once would be a race against them."""
@@ -366,7 +374,7 @@ class WarmPool:
     def _answered(self, pod: Pod, health: Health) -> None:
         if self._pods.get(pod.name) is not pod:
             return
-        now = time.monotonic()
+        now, self._has_answered = time.monotonic(), True
         if health.lease is not None and health.deadline is not None:
             pod.state = State.LEASED
             self._found(pod, health.lease, health.deadline)

@@ -165,6 +165,18 @@ def test_a_job_that_learns_nothing_is_not_all_green(status: str, reason: str) ->
     assert state(world) == ("Training", reason)
 
 
+def test_a_job_that_learned_nothing_says_so_at_its_end() -> None:
+    world = running()
+    healthy = world.condition("Healthy", False) | {"reason": "NothingToTrain", "message": "no advantage"}
+    world.body["status"]["conditions"].append(healthy)
+    world.body["status"] |= {"usage": {"trainTokens": 0}, "progress": {"step": 40, "maxSteps": 40}}
+    world.workload_status("Job", "coordinator", conditions=[world.condition("Complete", True)])
+    world.carry_out()
+    told = world.told("Complete")["message"]
+    assert "; but no token was trained, for in each group all rewards were alike" in told
+    assert told.endswith("; but NothingToTrain: no advantage")
+
+
 def test_one_server_without_its_image_stalls_no_job() -> None:
     world = running(rollout={"replicas": 2})
     pod = world.waiting("rollout", "ImagePullBackOff", ABSENT)

@@ -146,6 +146,20 @@ async def test_the_broker_says_what_is_wrong_with_the_answer() -> None:
         assert "does not answer as a sandbox" in warm.problem.message
 
 
+@pytest.mark.parametrize(("answered", "given_up"), [(False, True), (True, False)])
+async def test_an_image_that_never_answers_is_given_up(answered: bool, given_up: bool) -> None:
+    state = {"terminated": {"exitCode": 1, "message": "No module named headway_sandbox"}}
+    ended = {
+        "metadata": {"name": "p"},
+        "status": {"phase": "Failed", "containerStatuses": [{"state": state}]},
+    }
+    async with broker(pods_api.PodsApi([])) as (warm, _):
+        warm._has_answered = answered
+        said = [warm._ended(ended) for _ in range(pods.FRUITLESS)]
+    assert [problem.permanent for problem in said] == [False] * (pods.FRUITLESS - 1) + [given_up]
+    assert all("No module named headway_sandbox" in problem.message for problem in said)
+
+
 async def test_a_redirect_leads_the_broker_nowhere() -> None:
     visited: list[str] = []
 

@@ -229,6 +229,30 @@ def test_a_sandbox_killed_for_memory_says_so_and_may_be_tried_again() -> None:
     assert not problem.permanent
 
 
+@pytest.mark.parametrize(
+    ("ended", "fruitless"),
+    [
+        ({"exitCode": 1, "message": "No module named headway_sandbox"}, True),
+        ({"exitCode": 128, "reason": "StartError", "message": 'exec: "python3": not found in $PATH'}, True),
+        ({"exitCode": 137, "reason": "OOMKilled"}, False),
+        ({"exitCode": 143}, False),
+        ({"exitCode": 0}, False),
+        ({"exitCode": 42, "message": '{"reason": "EnvironmentNotImportable", "message": "x"}'}, False),
+    ],
+)
+def test_an_image_that_cannot_run_the_server_is_told_from_a_kill(ended: Any, fruitless: bool) -> None:
+    assert pods.is_fruitless(terminated(**ended)) is fruitless
+
+
+def test_the_last_words_of_such_an_image_are_repeated() -> None:
+    problem = pods.problem_of(terminated(exitCode=1, message="No module named headway_sandbox\n"))
+    assert problem is not None
+    assert problem.message.endswith("before its episode did: No module named headway_sandbox")
+    given_up = pods.hopeless(problem)
+    assert (given_up.permanent, given_up.field) == (True, "spec.environment.image")
+    assert "No module named headway_sandbox; build the image on" in given_up.message
+
+
 def test_the_kubelets_and_the_schedulers_words_are_passed_on() -> None:
     waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
     pulled = pods.problem_of({"status": {"phase": "Pending", "containerStatuses": [{"state": waiting}]}})
