@@ -57,7 +57,9 @@ def of_creation(role: str | None, said: str) -> str:
     if "exceeded quota" in words:
         return f"{_field(role, 'resources')}{words}; {QUOTA}"
     if RANGE.search(words):
-        return f"{_field(role, 'resources')}{words}; lower what the job asks for, or have the LimitRange raised"
+        return (
+            f"{_field(role, 'resources')}{words}; lower what the job asks for, or have the LimitRange raised"
+        )
     if ACCOUNT.search(words):
         return f"spec.serviceAccountName: {words}; create it in the job's namespace, or name another one"
     if RUNTIME.search(words):

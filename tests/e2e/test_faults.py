@@ -17,7 +17,7 @@ from provoked import PROVOKED, inputs
 from provoked.stage import Seen, Theatre
 
 from headway_analysis.faults.catalogue import FAULTS
-from headway_analysis.faults.definition import Fault, Stage
+from headway_analysis.faults.definition import Stage
 from headway_demo.settings import NAMESPACE
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
@@ -31,7 +31,7 @@ PLUMBING = re.compile(
 BY_NAME = {fault.name: fault for fault in FAULTS}
 EVERY_TIME = (
     "no-bucket", "no-dataset", "other-format", "no-prompt-column", "no-model", "garbled-configuration", "no-module",
-    "no-room-for-turns", "spoilt-weights",
+    "no-room-for-turns",
 )  # fmt: skip
 """Of those that take a pod, the ones that `make test` has too. It has all that are refused at apply."""
 PAST_APPLY = [
@@ -42,9 +42,11 @@ PAST_APPLY = [
 
 
 @pytest.fixture(scope="module")
-def seen(bench: Any, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Seen]]:
+def seen(
+    bench: Any, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Seen]]:
     """What was seen of the faults that are asked for, all of them provoked together."""
-    asked = {getattr(item, "callspec").params["name"] for item in request.session.items if "seen" in item.fixturenames}
+    asked = {item.callspec.params["name"] for item in request.session.items if "seen" in item.fixturenames}
     wanted = {name: (BY_NAME[name], PROVOKED[name]) for name in BY_NAME if name in asked}
     secret = bench.kube.get("secret", "objects", "-n", NAMESPACE)
     keys = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "objects"}, "data": secret["data"]}
@@ -86,5 +88,3 @@ def test_state_condition_and_event_explain_it(seen: dict[str, Seen], name: str) 
     if fault.stage in (Stage.SPEC, Stage.PREFLIGHT):
         assert not {"learner", "rollout"} & found.roles
     assert not found.left, "pods of a job that has failed go"
-
-

@@ -5,7 +5,9 @@ from __future__ import annotations
 from headway_analysis.faults.definition import Fault, Kind, Stage, in_preflight, tried_again
 
 
-def pods_wait(name: str, kind: Kind, reason: str, wrong: str, says: str, advice: str = "", **more: str) -> Fault:
+def pods_wait(
+    name: str, kind: Kind, reason: str, wrong: str, says: str, advice: str = "", **more: str
+) -> Fault:
     """A fault that keeps pods from starting. It may pass, so the job waits for spec.pendingDeadlineSeconds."""
     words = {"state": "Pending", "condition": "Progressing", "event": reason} | more
     return Fault(
@@ -71,14 +73,6 @@ FAULTS: tuple[Fault, ...] = (
         Kind.CREDENTIALS,
         "BucketUnavailable",
         "The store knows the key's name and not its secret.",
-        "spec.output.uri: bucket 'headway' cannot be used: the store refuses the credentials...; correct the keys "
-        "in the Secret of spec.output.secretRef, or let the identity that they are of use it",
-    ),
-    in_preflight(
-        "unknown-key",
-        Kind.CREDENTIALS,
-        "BucketUnavailable",
-        "The store does not know the key.",
         "spec.output.uri: bucket 'headway' cannot be used: the store refuses the credentials...; correct the keys "
         "in the Secret of spec.output.secretRef, or let the identity that they are of use it",
     ),

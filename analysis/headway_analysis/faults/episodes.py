@@ -21,14 +21,16 @@ FAULTS: tuple[Fault, ...] = (
         Kind.ENVIRONMENT,
         "EnvironmentNotImportable",
         "The module has no class of the entrypoint's name.",
-        ENTRYPOINT + "environment:ReturnDesk cannot be imported: AttributeError: ...; write environment:RefundDesk",
+        ENTRYPOINT
+        + "environment:ReturnDesk cannot be imported: AttributeError: ...; write environment:RefundDesk",
     ),
     in_preflight(
         "no-environment",
         Kind.ENVIRONMENT,
         "EnvironmentNotImportable",
         "What the entrypoint names is no environment.",
-        ENTRYPOINT + "environment:case_ids is not a subclass of headway_sandbox.environment.Environment; write "
+        ENTRYPOINT
+        + "environment:case_ids is not a subclass of headway_sandbox.environment.Environment; write "
         "environment:RefundDesk",
     ),
     in_preflight(
@@ -54,17 +56,6 @@ FAULTS: tuple[Fault, ...] = (
         "The environment's reward is no number.",
         ENTRYPOINT + "reward is nan; return a finite number",
         "Find the division by zero, or the logarithm of zero, in the reward.",
-    ),
-    Fault(
-        "image-without-server",
-        Kind.IMAGE,
-        Stage.RUN,
-        "The image of the environment is not made from Headway's sandbox image.",
-        "spec.environment.image: the sandbox's process did not start (...); build the image FROM headway-sandbox",
-        state="Pending",
-        reason="CreateFailed",
-        condition="SandboxesReady",
-        event="CreateFailed",
     ),
     in_preflight(
         "program-not-in-image",

@@ -118,6 +118,7 @@ class Checklist:
 
     def _waiting(self, waits: Check | None) -> None:
         self.report(Preflight(state="Running", checks=self.results, waits_for=waits))
+
     async def _once(self, row: dataset.Row, broker: Broker, lease: str) -> tuple[ResetReply, FinishReply]:
         """A visit to a sandbox. One in which the environment's own code fails is made again: a third such
         failure is no accident."""

@@ -3,6 +3,4 @@
 from provoked import around, episodes, inputs, manifests
 from provoked.provocation import Provocation
 
-PROVOKED: dict[str, Provocation] = (
-    manifests.PROVOKED | inputs.PROVOKED | around.PROVOKED | episodes.PROVOKED
-)
+PROVOKED: dict[str, Provocation] = manifests.PROVOKED | inputs.PROVOKED | around.PROVOKED | episodes.PROVOKED

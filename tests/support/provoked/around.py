@@ -47,24 +47,28 @@ WALL: Json = {
     },
 }
 """Names and the API server, and nothing else."""
-ENDPOINT = {"name": "reference", "endpoint": {"url": "http://reference.absent.svc:8000/v1", "model": "reference"}}
+ENDPOINT = {
+    "name": "reference",
+    "endpoint": {"url": "http://reference.absent.svc:8000/v1", "model": "reference"},
+}
 
 PROVOKED: dict[str, Provocation] = {
     "no-bucket": Provocation({"output": {"uri": "s3://no-such-bucket/runs"}}),
     "odd-bucket-name": Provocation({"output": {"uri": "s3://my bucket/runs"}}),
     "no-store-there": Provocation({"output": {"endpointUrl": "http://objects.headway-demo.svc:7071"}}),
-    "no-store-of-that-name": Provocation({"output": {"endpointUrl": "http://no-such-store.headway-demo.svc:7070"}}),
-    "store-behind-a-wall": Provocation(beside=[WALL]),
-    "wrong-key": Provocation(
-        beside=[secret(AWS_ACCESS_KEY_ID="headway", AWS_SECRET_ACCESS_KEY="guessed")]
+    "no-store-of-that-name": Provocation(
+        {"output": {"endpointUrl": "http://no-such-store.headway-demo.svc:7070"}}
     ),
-    "unknown-key": Provocation(beside=[secret(AWS_ACCESS_KEY_ID="nobody", AWS_SECRET_ACCESS_KEY="guessed")]),
+    "store-behind-a-wall": Provocation(beside=[WALL]),
+    "wrong-key": Provocation(beside=[secret(AWS_ACCESS_KEY_ID="headway", AWS_SECRET_ACCESS_KEY="guessed")]),
     "no-keys": Provocation({"output": {"secretRef": None}}),
     "no-secret": Provocation({"output": {"secretRef": {"name": "keys"}}}),
     "no-account": Provocation({"serviceAccountName": "trainer"}),
     "no-token-of-an-endpoint": evaluation(
         {
-            "candidates": [{**ENDPOINT, "endpoint": {**ENDPOINT["endpoint"], "secretRef": {"name": "token"}}}],
+            "candidates": [
+                {**ENDPOINT, "endpoint": {**ENDPOINT["endpoint"], "secretRef": {"name": "token"}}}
+            ],
             "pendingDeadlineSeconds": 20,
         }
     ),

@@ -19,11 +19,22 @@ PROVOKED: dict[str, Provocation] = {
     "no-prompt-column": Provocation({"data": {"train": {"promptColumn": "question"}}}),
     "no-task-column": Provocation({"data": {"train": {"taskColumn": "topic"}}}),
     "unknown-task": Provocation(
-        {"data": {"train": {"uri": f"{ODD}/tasks.jsonl", "taskColumn": "task"}, "taskWeights": {"returns": 2}}}
+        {
+            "data": {
+                "train": {"uri": f"{ODD}/tasks.jsonl", "taskColumn": "task"},
+                "taskWeights": {"returns": 2},
+            }
+        }
     ),
-    "held-out-rows-trained": Provocation({"data": {"validation": {"uri": "s3://headway/quickstart/train.jsonl"}}}),
+    "held-out-rows-trained": Provocation(
+        {"data": {"validation": {"uri": "s3://headway/quickstart/train.jsonl"}}}
+    ),
     "too-few-rows": Provocation(
-        {"data": {"train": {"uri": f"{ODD}/tasks.jsonl"}}, "algorithm": {"batchSize": 8}, "schedule": {"maxEpochs": 1}}
+        {
+            "data": {"train": {"uri": f"{ODD}/tasks.jsonl"}},
+            "algorithm": {"batchSize": 8},
+            "schedule": {"maxEpochs": 1},
+        }
     ),
     "no-model": Provocation({"model": {"base": "s3://headway/quickstart/no-such-model"}}),
     "half-a-model": Provocation({"model": {"base": f"{ODD}/no-config"}}),

@@ -13,11 +13,11 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from kubernetes import client, config
-from provoked.provocation import EVALUATED, ODD_MODULE, SMALL, STORE, Json, Provocation, merged
 
 from headway_analysis.faults.definition import Fault, Stage
 from headway_api.names import API_VERSION, PLURALS, TRAINING_KIND
 from headway_demo import quickstart
+from provoked.provocation import EVALUATED, ODD_MODULE, SMALL, STORE, Json, Provocation, merged
 
 AT_ONCE: Final = 5
 """Jobs together: each has a coordinator and a broker, and two cores have no more room."""
@@ -70,7 +70,9 @@ class Server:
     def __init__(self, kubeconfig: str) -> None:
         self._api: Any = config.new_client_from_config(kubeconfig)
 
-    def ask(self, method: str, path: str, body: Json | None = None, kind: str = "application/json") -> tuple[int, Json]:
+    def ask(
+        self, method: str, path: str, body: Json | None = None, kind: str = "application/json"
+    ) -> tuple[int, Json]:
         """Status and answer."""
         headers = {"Content-Type": kind, "Accept": "application/json"}
         try:
@@ -125,7 +127,9 @@ class Theatre:
     def manifest(self, fault: Fault, how: Provocation, namespace: str) -> Json:
         """A valid job but for the fault's changes."""
         image, name = self._bench.platform.environment_image, how.name or fault.name
-        make, small = (quickstart.job, SMALL) if how.kind == TRAINING_KIND else (quickstart.evaluation, EVALUATED)
+        make, small = (
+            (quickstart.job, SMALL) if how.kind == TRAINING_KIND else (quickstart.evaluation, EVALUATED)
+        )
         found = make(image, name=name)
         found["metadata"]["namespace"] = namespace
         found["spec"] = merged(merged(found["spec"], small), {"output": {"endpointUrl": STORE}})
@@ -161,7 +165,10 @@ class Theatre:
                 act.clear()
             found = act.seen
             known = found.condition(fault.condition)
-            print(f"{fault.name}: {found.seconds:.1f} s {known.get('reason')}: {known.get('message')}", flush=True)
+            print(
+                f"{fault.name}: {found.seconds:.1f} s {known.get('reason')}: {known.get('message')}",
+                flush=True,
+            )
 
     def close(self) -> None:
         """Let everything go."""
@@ -216,8 +223,12 @@ class Act:
         fault, seen = self._fault, self.seen
         seen.job = self.job(self._name)
         fields = urlencode({"fieldSelector": f"involvedObject.uid={seen.job['metadata']['uid']}"})
-        seen.events = self._server.ask("GET", f"/api/v1/namespaces/{self.namespace}/events?{fields}")[1]["items"]
-        seen.roles |= {pod["metadata"]["labels"].get("app.kubernetes.io/component", "") for pod in self._pods()}
+        seen.events = self._server.ask("GET", f"/api/v1/namespaces/{self.namespace}/events?{fields}")[1][
+            "items"
+        ]
+        seen.roles |= {
+            pod["metadata"]["labels"].get("app.kubernetes.io/component", "") for pod in self._pods()
+        }
         known, status = seen.condition(fault.condition), seen.job.get("status", {})
         told = any(event["reason"] == fault.event for event in seen.events)
         shown = (status.get("state"), status.get("reason")) == (fault.state, fault.reason)

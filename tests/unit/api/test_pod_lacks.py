@@ -23,12 +23,16 @@ def test_a_scheduler_that_finds_no_node_is_told_without_preemption() -> None:
 def test_too_little_of_a_resource_names_the_resources() -> None:
     words = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
     assert pod_lacks.of_scheduler(names.ROLLOUT, "p", words).startswith("spec.rollout.resources: ")
-    assert pod_lacks.of_scheduler(names.COORDINATOR, "p", words).startswith("resources.coordinator of the chart")
+    assert pod_lacks.of_scheduler(names.COORDINATOR, "p", words).startswith(
+        "resources.coordinator of the chart"
+    )
 
 
 def test_a_killed_container_is_told_its_limit_and_field() -> None:
     said = pod_lacks.of_memory(names.ROLLOUT, "p", "rollout", "96Mi")
-    assert said.startswith("spec.rollout.resources: container rollout of pod p was OOMKilled at its limit of 96Mi")
+    assert said.startswith(
+        "spec.rollout.resources: container rollout of pod p was OOMKilled at its limit of 96Mi"
+    )
     assert "limits.memory" in said
 
 

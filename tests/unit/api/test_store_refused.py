@@ -10,7 +10,9 @@ from headway_api.exits import JobError
 from headway_api.store import bucket_unavailable
 from headway_api.store_refused import refusal
 
-REFUSED = "<HTTPConnection object at 0x7f0>: Failed to establish a new connection: [Errno 111] Connection refused"
+REFUSED = (
+    "<HTTPConnection object at 0x7f0>: Failed to establish a new connection: [Errno 111] Connection refused"
+)
 
 
 def head(code: int) -> ClientError:

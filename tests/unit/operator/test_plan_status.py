@@ -399,7 +399,9 @@ class TestFailures:
         refused = world.condition("ReplicaFailure", True) | {"message": "exceeded quota: gpus"}
         world.workload_status("Deployment", "rollout", conditions=[refused])
         world.carry_out()
-        words = "spec.rollout.resources: exceeded quota: gpus; free some of it, lower what the job asks for, or"
+        words = (
+            "spec.rollout.resources: exceeded quota: gpus; free some of it, lower what the job asks for, or"
+        )
         assert world.told("RolloutReady")["message"] == f"{words} have the ResourceQuota raised"
 
     def test_of_a_job_whose_pods_are_refused_an_event_tells(self) -> None:
