@@ -1,4 +1,4 @@
-"""What the artifact store says no with, in words for whoever wrote `spec.output`: what is wrong, what to write."""
+"""Why the artifact store says no, for whoever wrote `spec.output`: what is wrong, and what to write."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ CREDENTIALS: Final = (
     "correct the keys in the Secret of spec.output.secretRef, or let the identity that they are of use it"
 )
 KEYS: Final = (
-    "name a Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in spec.output.secretRef, or give the job's "
+    "name a Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in spec.output.secretRef, or give the "
+    "job's "
     "service account an identity"
 )
 ADDRESS: Final = "correct spec.output.endpointUrl, or let the pods of this job reach it"

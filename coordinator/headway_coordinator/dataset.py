@@ -248,7 +248,8 @@ def check_prompts(dataset: Dataset, rows: Sequence[Row], block: str) -> None:
     if bad is not None:
         raise JobError(
             "PromptColumnMissing",
-            f"row {bad} of {dataset.uri} has no {name!r}; columns are {', '.join(columns)}: name one of them, or "
+            f"row {bad} of {dataset.uri} has no {name!r}; columns are {', '.join(columns)}: name one of "
+            f"them, or "
             "fill the column",
             field=f"{block}.promptColumn",
         )

@@ -7,7 +7,6 @@ started. Of weights only loading them tells that they are spoilt.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -30,8 +29,8 @@ PLUMBING = re.compile(
 )
 BY_NAME = {fault.name: fault for fault in FAULTS}
 EVERY_TIME = (
-    "no-bucket", "no-dataset", "other-format", "no-prompt-column", "no-model", "garbled-configuration", "no-module",
-    "no-room-for-turns",
+    "no-bucket", "no-dataset", "other-format", "no-prompt-column", "no-model", "garbled-configuration",
+    "no-module", "no-room-for-turns",
 )  # fmt: skip
 """Of those that take a pod, the ones that `make test` has too. It has all that are refused at apply."""
 PAST_APPLY = [
@@ -44,7 +43,7 @@ PAST_APPLY = [
 @pytest.fixture(scope="module")
 def seen(
     bench: Any, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[dict[str, Seen]]:
+) -> dict[str, Seen]:
     """What was seen of the faults that are asked for, all of them provoked together."""
     asked = {item.callspec.params["name"] for item in request.session.items if "seen" in item.fixturenames}
     wanted = {name: (BY_NAME[name], PROVOKED[name]) for name in BY_NAME if name in asked}
@@ -59,7 +58,7 @@ def seen(
             found = theatre.all(wanted)
         finally:
             theatre.close()
-    yield found
+    return found
 
 
 @pytest.mark.parametrize("name", [fault.name for fault in FAULTS if fault.stage is Stage.APPLY])

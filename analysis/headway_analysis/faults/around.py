@@ -8,7 +8,7 @@ from headway_analysis.faults.definition import Fault, Kind, Stage, in_preflight,
 def pods_wait(
     name: str, kind: Kind, reason: str, wrong: str, says: str, advice: str = "", **more: str
 ) -> Fault:
-    """A fault that keeps pods from starting. It may pass, so the job waits for spec.pendingDeadlineSeconds."""
+    """A fault that keeps pods from starting. It may pass, so the job waits its deadline."""
     words = {"state": "Pending", "condition": "Progressing", "event": reason} | more
     return Fault(
         name,
@@ -30,7 +30,8 @@ FAULTS: tuple[Fault, ...] = (
         Kind.STORE,
         "BucketUnavailable",
         "The bucket for the results does not exist.",
-        "spec.output.uri: bucket 'no-such-bucket' cannot be used: there is no such bucket; create it, or correct "
+        "spec.output.uri: bucket 'no-such-bucket' cannot be used: there is no such bucket; create it, or "
+        "correct "
         "its name or spec.output.endpointUrl",
     ),
     in_preflight(
@@ -45,16 +46,19 @@ FAULTS: tuple[Fault, ...] = (
         Kind.STORE,
         "ProcessFailed",
         "Nobody listens at the store's address.",
-        "spec.output.uri: bucket 'headway' cannot be used: ... does not answer...; correct spec.output.endpointUrl, "
+        "spec.output.uri: bucket 'headway' cannot be used: ... does not answer...; correct "
+        "spec.output.endpointUrl, "
         "or let the pods of this job reach it",
-        "The job tries again `spec.failurePolicy.maxRestarts` times. Correct the address, or open the way to it.",
+        "The job tries again `spec.failurePolicy.maxRestarts` times. Correct the address, or open the way "
+        "to it.",
     ),
     tried_again(
         "no-store-of-that-name",
         Kind.NETWORK,
         "ProcessFailed",
         "The store's name is not known in the cluster.",
-        "spec.output.uri: bucket 'headway' cannot be used: ... does not answer...; correct spec.output.endpointUrl, "
+        "spec.output.uri: bucket 'headway' cannot be used: ... does not answer...; correct "
+        "spec.output.endpointUrl, "
         "or let the pods of this job reach it",
         "A Service is named with its namespace: `http://objects.team.svc:7070`.",
     ),
@@ -63,7 +67,8 @@ FAULTS: tuple[Fault, ...] = (
         Kind.NETWORK,
         "ProcessFailed",
         "A NetworkPolicy keeps the job's pods from the store.",
-        "spec.output.uri: bucket 'headway' cannot be used: ... does not answer...; correct spec.output.endpointUrl, "
+        "spec.output.uri: bucket 'headway' cannot be used: ... does not answer...; correct "
+        "spec.output.endpointUrl, "
         "or let the pods of this job reach it",
         "Let pods with the label `headway.dev/job-name` reach the store.",
         seconds=60,
@@ -73,7 +78,8 @@ FAULTS: tuple[Fault, ...] = (
         Kind.CREDENTIALS,
         "BucketUnavailable",
         "The store knows the key's name and not its secret.",
-        "spec.output.uri: bucket 'headway' cannot be used: the store refuses the credentials...; correct the keys "
+        "spec.output.uri: bucket 'headway' cannot be used: the store refuses the credentials...; correct "
+        "the keys "
         "in the Secret of spec.output.secretRef, or let the identity that they are of use it",
     ),
     in_preflight(
@@ -81,8 +87,10 @@ FAULTS: tuple[Fault, ...] = (
         Kind.CREDENTIALS,
         "BucketUnavailable",
         "No Secret is named, and the pods have no identity of their own.",
-        "spec.output.uri: bucket 'headway' cannot be used: there are no credentials for it; name a Secret with "
-        "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in spec.output.secretRef, or give the job's service account "
+        "spec.output.uri: bucket 'headway' cannot be used: there are no credentials for it; name a Secret "
+        "with "
+        "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in spec.output.secretRef, or give the job's service "
+        "account "
         "an identity",
     ),
     pods_wait(
@@ -90,7 +98,8 @@ FAULTS: tuple[Fault, ...] = (
         Kind.CREDENTIALS,
         "CreateFailed",
         "The Secret that the job names does not exist.",
-        'spec.output.secretRef: pod ...: CreateContainerConfigError: secret "keys" not found; create Secret keys '
+        'spec.output.secretRef: pod ...: CreateContainerConfigError: secret "keys" not found; create '
+        "Secret keys "
         "with that key, or name another one",
     ),
     pods_wait(
@@ -98,7 +107,8 @@ FAULTS: tuple[Fault, ...] = (
         Kind.CREDENTIALS,
         "CreateFailed",
         "The service account that the job names does not exist.",
-        'spec.serviceAccountName: serviceaccount "trainer" not found; create it in the job\'s namespace, or name '
+        'spec.serviceAccountName: serviceaccount "trainer" not found; create it in the job\'s namespace, '
+        "or name "
         "another one",
     ),
     pods_wait(
@@ -128,7 +138,8 @@ FAULTS: tuple[Fault, ...] = (
         Kind.QUOTA,
         "CreateFailed",
         "A ResourceQuota of the namespace lets no more pods be made.",
-        "exceeded quota: few-pods, ...; free some of it, lower what the job asks for, or have the ResourceQuota "
+        "exceeded quota: few-pods, ...; free some of it, lower what the job asks for, or have the "
+        "ResourceQuota "
         "raised",
     ),
     pods_wait(
@@ -136,7 +147,8 @@ FAULTS: tuple[Fault, ...] = (
         Kind.QUOTA,
         "CreateFailed",
         "A ResourceQuota leaves less memory than a learner asks for.",
-        "spec.learner.resources: exceeded quota: little-memory, ...; free some of it, lower what the job asks "
+        "spec.learner.resources: exceeded quota: little-memory, ...; free some of it, lower what the job "
+        "asks "
         "for, or have the ResourceQuota raised",
         state="Starting",
     ),
@@ -145,7 +157,8 @@ FAULTS: tuple[Fault, ...] = (
         Kind.QUOTA,
         "CreateFailed",
         "A ResourceQuota leaves less than a sandbox asks for.",
-        "spec.environment.sandbox.resources: exceeded quota: small-sandboxes, ...; free some of it, lower what "
+        "spec.environment.sandbox.resources: exceeded quota: small-sandboxes, ...; free some of it, lower "
+        "what "
         "the job asks for, or have the ResourceQuota raised",
         state="Preflight",
         condition="SandboxesReady",
@@ -155,7 +168,8 @@ FAULTS: tuple[Fault, ...] = (
         Kind.QUOTA,
         "CreateFailed",
         "A LimitRange of the namespace allows a container less than a server asks for.",
-        "spec.rollout.resources: maximum memory usage per Container is ...; lower what the job asks for, or have "
+        "spec.rollout.resources: maximum memory usage per Container is ...; lower what the job asks for, "
+        "or have "
         "the LimitRange raised",
         state="Starting",
     ),
@@ -164,7 +178,8 @@ FAULTS: tuple[Fault, ...] = (
         Kind.NODE,
         "Unschedulable",
         "No node has the label that the learner's pod template asks for.",
-        "spec.learner.podTemplate: ... node(s) didn't match Pod's node affinity/selector... Add such a node, or "
+        "spec.learner.podTemplate: ... node(s) didn't match Pod's node affinity/selector... Add such a "
+        "node, or "
         "ask for what one has",
         "Add such a node, or ask for what one has.",
         state="Starting",
@@ -213,7 +228,8 @@ FAULTS: tuple[Fault, ...] = (
         Kind.NODE,
         "CreateFailed",
         "The priority class of the learner does not exist.",
-        "spec.learner.podTemplate: no PriorityClass with name urgent was found; create it, or name another one",
+        "spec.learner.podTemplate: no PriorityClass with name urgent was found; create it, or name "
+        "another one",
         state="Starting",
     ),
     pods_wait(

@@ -62,7 +62,8 @@ FAULTS: tuple[Fault, ...] = (
         Kind.AGENT,
         "AgentNotStarted",
         "The agent's program is not in the environment's image.",
-        "spec.agent.sandboxed.command: desk-agent cannot be started in the environment's image: No such file or "
+        "spec.agent.sandboxed.command: desk-agent cannot be started in the environment's image: No such "
+        "file or "
         "directory",
         "Copy the program into the image, or write its whole path.",
     ),

@@ -53,7 +53,8 @@ FAULTS: tuple[Fault, ...] = (
         Kind.DATA,
         "PromptColumnMissing",
         "A row has no prompt in the column that the job names.",
-        "spec.data.train.promptColumn: row 0 of ... has no 'question'; columns are ...: name one of them, or fill the "
+        "spec.data.train.promptColumn: row 0 of ... has no 'question'; columns are ...: name one of them, "
+        "or fill the "
         "column",
         "Name a column that every row fills, or fill this one.",
     ),
@@ -62,7 +63,8 @@ FAULTS: tuple[Fault, ...] = (
         Kind.DATA,
         "ColumnMissing",
         "A row has no task in the column that the job names.",
-        "spec.data.train.taskColumn: row 0 has no 'topic'; columns are ...: name one of them, or fill the column",
+        "spec.data.train.taskColumn: row 0 has no 'topic'; columns are ...: name one of them, or fill the "
+        "column",
     ),
     in_preflight(
         "unknown-task",
@@ -76,7 +78,8 @@ FAULTS: tuple[Fault, ...] = (
         Kind.DATA,
         "SplitsOverlap",
         "Held-out rows are training rows too, so figures of them would flatter.",
-        "spec.data.validation: ... rows of spec.data.validation are also rows of spec.data.train: ...; remove "
+        "spec.data.validation: ... rows of spec.data.validation are also rows of spec.data.train: ...; "
+        "remove "
         "them from one of the two, or write spec.data.allowOverlap: true",
     ),
     in_preflight(
@@ -165,14 +168,16 @@ FAULTS: tuple[Fault, ...] = (
         "The model is on the Hugging Face hub, which pods do not reach.",
         "spec.model.base: ... could not be fetched from the hub (...); let the pods reach it, or copy the "
         "model's folder to s3:// and name it here",
-        "The job tries again `spec.failurePolicy.maxRestarts` times. Let the pods reach the hub, or copy the model.",
+        "The job tries again `spec.failurePolicy.maxRestarts` times. Let the pods reach the hub, or copy "
+        "the model.",
     ),
     in_preflight(
         "no-weights-to-start-from",
         Kind.WEIGHTS,
         "ModelUnavailable",
         "Nothing lies where the job is to start from.",
-        "spec.model.warmStart: nothing lies at ...; upload a Hugging Face folder there, or correct the address",
+        "spec.model.warmStart: nothing lies at ...; upload a Hugging Face folder there, or correct the "
+        "address",
     ),
     in_preflight(
         "other-rank",
@@ -188,14 +193,16 @@ FAULTS: tuple[Fault, ...] = (
         "WarmStartUnusable",
         "The adapter to start from was trained on another base model.",
         "spec.model.warmStart: the adapter is of base model ..., not ...; start from an adapter of this base "
-        "model, or, where both are the same model, correct base_model_name_or_path in its adapter_config.json",
+        "model, or, where both are the same model, correct base_model_name_or_path in its "
+        "adapter_config.json",
     ),
     Fault(
         "no-job-to-start-from",
         Kind.WEIGHTS,
         Stage.SPEC,
         "The job is to start from the weights of a job that is not there.",
-        "spec.model.warmStart.job: there is no RLTrainingJob absent in this namespace yet; this job starts when "
+        "spec.model.warmStart.job: there is no RLTrainingJob absent in this namespace yet; this job "
+        "starts when "
         "there is one and it has ended; to start sooner, give the uri of weights instead",
         "Apply the other job, or correct the name; the two may be applied in any order.",
         state="Pending",
@@ -208,7 +215,8 @@ FAULTS: tuple[Fault, ...] = (
         Kind.WEIGHTS,
         Stage.SPEC,
         "An evaluation measures the weights of a job that is not there.",
-        "spec.candidates[tuned].checkpoint.job: there is no RLTrainingJob absent in this namespace; create it, "
+        "spec.candidates[tuned].checkpoint.job: there is no RLTrainingJob absent in this namespace; "
+        "create it, "
         "or name another job",
         "The evaluation waits for it for `spec.pendingDeadlineSeconds`.",
         state="Pending",
@@ -231,9 +239,11 @@ FAULTS: tuple[Fault, ...] = (
         Kind.WEIGHTS,
         Stage.RUN,
         "The checkpoint that the job is to go on from is gone or damaged.",
-        "cannot be resumed from (...); if it stays so, set latest.json in the job's folder to an older step, one "
+        "cannot be resumed from (...); if it stays so, set latest.json in the job's folder to an older "
+        "step, one "
         "whose checkpoint holds report.json",
-        "[Going back to an older checkpoint](operations.md#going-back-to-an-older-checkpoint) says how to name "
+        "[Going back to an older checkpoint](operations.md#going-back-to-an-older-checkpoint) says how to "
+        "name "
         "another one.",
         state="Starting",
         reason="ProcessFailed",

@@ -16,7 +16,8 @@ FAULTS: tuple[Fault, ...] = (
         "wrong-type",
         Kind.MANIFEST,
         "A field holds text where a number belongs, or the other way round.",
-        "spec.algorithm.batchSize: Invalid value: ...: spec.algorithm.batchSize in body must be of type integer",
+        "spec.algorithm.batchSize: Invalid value: ...: spec.algorithm.batchSize in body must be of type "
+        "integer",
         "Write the number without quotes.",
     ),
     at_apply(
@@ -186,7 +187,8 @@ FAULTS: tuple[Fault, ...] = (
         "sandbox-egress",
         Kind.NETWORK,
         "A sandbox is to reach an address.",
-        "spec.environment.sandbox.egress is not applied by this version; put what the tools need into the image",
+        "spec.environment.sandbox.egress is not applied by this version; put what the tools need into the "
+        "image",
     ),
     at_apply(
         "tracking-in-a-file",
@@ -213,7 +215,8 @@ FAULTS: tuple[Fault, ...] = (
         "above-the-cap",
         Kind.QUOTA,
         "The job asks for more servers than the platform lets one job have.",
-        "spec.rollout.replicas: ... is above this platform's limit of ...; lower it, or have the limit raised",
+        "spec.rollout.replicas: ... is above this platform's limit of ...; lower it, or have the limit "
+        "raised",
         "The limits are `caps` in the chart's values.",
     ),
     in_spec(
@@ -240,6 +243,7 @@ FAULTS: tuple[Fault, ...] = (
         "starts-from-itself",
         Kind.WEIGHTS,
         "The job is to start from its own weights.",
-        "spec.model.warmStart.job: a job cannot start from itself; name another job, or give the uri of weights",
+        "spec.model.warmStart.job: a job cannot start from itself; name another job, or give the uri of "
+        "weights",
     ),
 )

@@ -126,8 +126,9 @@ def _not_made(pod: Json, container: str, waiting: Json) -> Trouble:
 
 def _memory_limit(pod: Json, container: str) -> str | None:
     specs = (spec for spec in pod["spec"].get("containers", []) if spec["name"] == container)
-    limits: Json = next(specs, {}).get("resources", {}).get("limits", {})
-    return limits.get("memory")
+    found: Json = next(specs, {})
+    limit: str | None = found.get("resources", {}).get("limits", {}).get("memory")
+    return limit
 
 
 def _ending(ended: Json) -> str:

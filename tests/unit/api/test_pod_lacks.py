@@ -7,7 +7,8 @@ import pytest
 from headway_api import names, pod_lacks
 
 SCHEDULER = (
-    "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector. no new claims to deallocate, "
+    "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector. no new claims to "
+    "deallocate, "
     "preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling."
 )
 
@@ -15,7 +16,8 @@ SCHEDULER = (
 def test_a_scheduler_that_finds_no_node_is_told_without_preemption() -> None:
     said = pod_lacks.of_scheduler(names.LEARNER, "refunds-learner-0", SCHEDULER)
     assert said == (
-        "spec.learner.podTemplate: pod refunds-learner-0: Unschedulable: 0/1 nodes are available: 1 node(s) didn't "
+        "spec.learner.podTemplate: pod refunds-learner-0: Unschedulable: 0/1 nodes are available: 1 "
+        "node(s) didn't "
         "match Pod's node affinity/selector. Add such a node, or ask for what one has"
     )
 
