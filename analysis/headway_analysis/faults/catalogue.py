@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from headway_analysis.faults import around, episodes, inputs, manifest
+from headway_analysis.faults import around, episodes, images, inputs, manifest
 from headway_analysis.faults.definition import Fault
 
 FAULTS: Final[tuple[Fault, ...]] = (
@@ -12,4 +12,5 @@ FAULTS: Final[tuple[Fault, ...]] = (
     *inputs.FAULTS,
     *around.FAULTS,
     *episodes.FAULTS,
+    *images.FAULTS,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from provoked.provocation import ODD_MODULE, Provocation, Scene
+from provoked.provocation import HOST_IMAGE, ODD_MODULE, Provocation, Scene
 
 CHECKPOINTED = 12
 """A step that no checkpoint is of."""
@@ -52,5 +52,13 @@ PROVOKED: dict[str, Provocation] = {
     ),
     "nothing-to-train": odd("Flat", schedule={"maxSteps": 8}),
     "reward-no-number": odd("NotANumber"),
+    "reset-raises": odd("Unready"),
+    "reward-raises": odd("Unjust"),
+    "no-image-name": Provocation({"environment": {"image": "Headway/Environment:1"}}),
+    "no-registry": Provocation({"environment": {"image": "headway.invalid/no-such-environment:1"}}),
+    "image-not-loaded": Provocation(
+        {"environment": {"image": "localhost/headway/absent:dev", "imagePullPolicy": "Never"}}
+    ),
+    "image-without-server": Provocation({"environment": {"image": HOST_IMAGE}}),
     "lost-checkpoint": Provocation({"suspend": True}, meanwhile=lose_the_checkpoint),
 }

@@ -1,0 +1,71 @@
+"""Faults of images, and of the environment's own code."""
+
+from __future__ import annotations
+
+from headway_analysis.faults.definition import Fault, Kind, Stage, in_preflight
+
+IMAGE = "spec.environment.image: "
+ENTRYPOINT = "spec.environment.entrypoint: "
+
+FAULTS: tuple[Fault, ...] = (
+    in_preflight(
+        "no-image-name",
+        Kind.IMAGE,
+        "ImagePullFailed",
+        "The image's name is none that an image can have.",
+        IMAGE + "pod ... has no image Headway/Environment:1: InvalidImageName...; write it as "
+        "REGISTRY/NAME:TAG, the name in lower case",
+    ),
+    Fault(
+        "no-registry",
+        Kind.IMAGE,
+        Stage.PREFLIGHT,
+        "The image's registry is not known, or does not answer.",
+        IMAGE
+        + "pod ... has no image headway.invalid/no-such-environment:1: ...; correct the registry's name, "
+        "or have the nodes reach it; the pull is tried again",
+        "Correct the registry's name, or have the nodes reach it.",
+        state="Pending",
+        reason="ImagePullFailed",
+        condition="Progressing",
+        event="ImagePullFailed",
+    ),
+    Fault(
+        "image-not-loaded",
+        Kind.IMAGE,
+        Stage.PREFLIGHT,
+        "The image is to be on the node already, and is not.",
+        IMAGE + "pod ... has no image localhost/headway/absent:dev: ErrImageNeverPull: ...; load it onto the "
+        "node, or have it pulled: imagePullPolicy IfNotPresent",
+        state="Stalled",
+        reason="ImagePullFailed",
+        condition="Stalled",
+        event="Stalled",
+    ),
+    Fault(
+        "image-without-server",
+        Kind.IMAGE,
+        Stage.PREFLIGHT,
+        "The environment's image is not made from Headway's sandbox image.",
+        IMAGE + "5 sandboxes in a row ended before they answered, and none has answered yet; the last: ...; "
+        "build the image on Headway's sandbox image, with python3 and what the environment imports",
+        reason="SandboxEnded",
+        seconds=60,
+    ),
+    in_preflight(
+        "reset-raises",
+        Kind.ENVIRONMENT,
+        "ResetFailed",
+        "The environment cannot begin an episode.",
+        ENTRYPOINT + "reset raised KeyError: 'shop' (...",
+        "Mend the line that is named; a row may lack a column that the environment reads.",
+    ),
+    in_preflight(
+        "reward-raises",
+        Kind.ENVIRONMENT,
+        "RewardFailed",
+        "The environment cannot judge an episode without an answer.",
+        ENTRYPOINT + "reward raised ZeroDivisionError: no fields to judge (...",
+        "Mend the line that is named; an episode may end without an answer.",
+    ),
+)
