@@ -112,28 +112,6 @@ FAULTS: tuple[Fault, ...] = (
         "another one",
     ),
     pods_wait(
-        "no-token-of-an-endpoint",
-        Kind.CREDENTIALS,
-        "CandidateFailed",
-        "The Secret with the token of an endpoint does not exist.",
-        "spec.candidates[reference].endpoint.secretRef: ... Secret token ...",
-        "A Secret that is made while the evaluation waits is seen within two minutes.",
-        state="Failed",
-        condition="Failed",
-        event="Failed",
-    ),
-    pods_wait(
-        "no-endpoint",
-        Kind.NETWORK,
-        "CandidateFailed",
-        "Nobody answers at the address of an endpoint that is measured.",
-        "spec.candidates[reference].endpoint.url: ...",
-        "Correct the address, or let the coordinator's pod reach it.",
-        state="Failed",
-        condition="Failed",
-        event="Failed",
-    ),
-    pods_wait(
         "no-pods-left",
         Kind.QUOTA,
         "CreateFailed",
@@ -160,7 +138,6 @@ FAULTS: tuple[Fault, ...] = (
         "spec.environment.sandbox.resources: exceeded quota: small-sandboxes, ...; free some of it, lower "
         "what "
         "the job asks for, or have the ResourceQuota raised",
-        state="Preflight",
         condition="SandboxesReady",
     ),
     pods_wait(
@@ -210,7 +187,6 @@ FAULTS: tuple[Fault, ...] = (
         "spec.environment.sandbox.podTemplate: ... node(s) didn't match Pod's node affinity/selector... Add "
         "such a node, or ask for what one has",
         "Add such a node, or ask for what one has.",
-        state="Preflight",
         condition="SandboxesReady",
     ),
     pods_wait(
@@ -220,7 +196,6 @@ FAULTS: tuple[Fault, ...] = (
         "The RuntimeClass of the sandboxes is not installed.",
         'spec.environment.sandbox.runtimeClassName: RuntimeClass "gvisor" not found; install it, or name '
         "another one",
-        state="Preflight",
         condition="SandboxesReady",
     ),
     pods_wait(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from provoked.provocation import Json, Provocation, evaluation
+from provoked.provocation import Json, Provocation
 
 NOWHERE = {"headway.example/no-such": "node"}
 
@@ -47,10 +47,6 @@ WALL: Json = {
     },
 }
 """Names and the API server, and nothing else."""
-ENDPOINT = {
-    "name": "reference",
-    "endpoint": {"url": "http://reference.absent.svc:8000/v1", "model": "reference"},
-}
 
 PROVOKED: dict[str, Provocation] = {
     "no-bucket": Provocation({"output": {"uri": "s3://no-such-bucket/runs"}}),
@@ -64,15 +60,6 @@ PROVOKED: dict[str, Provocation] = {
     "no-keys": Provocation({"output": {"secretRef": None}}),
     "no-secret": Provocation({"output": {"secretRef": {"name": "keys"}}}),
     "no-account": Provocation({"serviceAccountName": "trainer"}),
-    "no-token-of-an-endpoint": evaluation(
-        {
-            "candidates": [
-                {**ENDPOINT, "endpoint": {**ENDPOINT["endpoint"], "secretRef": {"name": "token"}}}
-            ],
-            "pendingDeadlineSeconds": 20,
-        }
-    ),
-    "no-endpoint": evaluation({"candidates": [ENDPOINT], "pendingDeadlineSeconds": 20}),
     "no-pods-left": Provocation(beside=[quota("few-pods", pods="0")]),
     "no-memory-left": Provocation(
         {"learner": {"resources": {"limits": {"memory": "12Gi"}}}},

@@ -44,13 +44,7 @@ PROVOKED: dict[str, Provocation] = {
     "learner-out-of-memory": Provocation({"learner": {"resources": {"limits": {"memory": "96Mi"}}}}),
     "server-out-of-memory": Provocation({"rollout": {"resources": {"limits": {"memory": "96Mi"}}}}),
     "out-of-time": Provocation({"activeDeadlineSeconds": 5}),
-    "never-ready": Provocation(
-        {
-            "learner": {"podTemplate": {"spec": {"nodeSelector": {"headway.example/no-such": "node"}}}},
-            "pendingDeadlineSeconds": 30,
-        }
-    ),
-    "nothing-to-train": odd("Flat", schedule={"maxSteps": 8}),
+    "nothing-to-train": odd("Flat", schedule={"maxSteps": 8}, evaluation={"everySteps": 8}),
     "reward-no-number": odd("NotANumber"),
     "reset-raises": odd("Unready"),
     "reward-raises": odd("Unjust"),
