@@ -47,7 +47,8 @@ FAULTS: tuple[Fault, ...] = (
         Kind.ENVIRONMENT,
         "RewardOutOfRange",
         "The environment's reward lies outside the range that the job gives.",
-        "spec.reward.range: reward 0.0 is outside ...; correct the environment's reward, or the range",
+        "spec.reward.range: the environment's reward is ..., outside spec.reward.range ...; correct the "
+        "environment's reward, or the range",
     ),
     in_preflight(
         "reward-no-number",
