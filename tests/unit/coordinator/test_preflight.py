@@ -331,6 +331,9 @@ async def test_a_service_that_is_not_there_is_named_and_asked_for_again_later(fo
         "spec.agent.http.url",
         False,
     )
+    told = [report.waits_for for report in bench.reports if report.waits_for]
+    assert [(check.name, check.field) for check in told] == [("Agent", "spec.agent.http.url")]
+    assert told[0].message == "http://127.0.0.1:1/ does not answer; deploy the agent, or correct its address"
 
 
 async def test_an_environment_that_judges_by_report_is_given_one(folder: Path) -> None:
