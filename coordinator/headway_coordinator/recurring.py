@@ -25,8 +25,9 @@ SHOWN: Final = 3
 ROUND: Final = (1, 2, 5)
 AGENT_FAILED: Final = "AgentFailed"
 HANGS: Final = "EnvironmentHangs"
-MENDED_APART: Final = ("spec.agent.http", "spec.suites[")
-"""Fields of what may be mended while the job runs, or fails alone: an agent's service, and a suite."""
+MENDED_APART: Final = ("spec.agent.http", "spec.suites[", "spec.environment.sandbox.resources")
+"""Fields of what ends no job: an agent's service is mended while it runs, a suite fails alone, and sandboxes
+may go with their nodes."""
 PLACE: Final = re.compile(r"\S+:\d+ in \S+")
 WHERE: Final = re.compile(r"(?P<where>.+?) (raised|returned|has not returned) ")
 DIGITS: Final = re.compile(r"\d+")

@@ -37,6 +37,7 @@ from headway_coordinator.faults import AnswerFault, Cause, InfraFault
 from headway_coordinator.http import Refused, Unreachable, call
 
 ENTRYPOINT: Final = "spec.environment.entrypoint"
+RESOURCES: Final = "spec.environment.sandbox.resources"
 RELEASE_SECONDS = 10.0
 ASK_SECONDS = 30.0
 PAUSE_SECONDS = 1.0
@@ -130,7 +131,14 @@ class Sandbox:
             raise error.fault() from error
         except Unreachable as error:
             fault = AnswerFault if error.answered else InfraFault
-            raise fault(f"sandbox {self.lease.pod}: {error}") from error
+            raise fault(f"sandbox {self.lease.pod}: {error}", self._lost(path, error)) from error
+
+    def _lost(self, path: str, error: Unreachable) -> Cause | None:
+        """What a sandbox may have gone by that broke off while a tool ran: the tool, or its node."""
+        if path != "tool" or error.answered or isinstance(error.__cause__, TimeoutError):
+            return None
+        said = f"the sandbox ended while tool {self.calling} ran: it may have used up its memory"
+        return Cause("SandboxLost", said, RESOURCES)
 
 
 async def pool_of(brokers: Sequence[Broker]) -> PoolState:

@@ -76,16 +76,19 @@ def test_the_job_fails_before_accelerators_and_says_what_to_write(
 
 def test_an_image_that_is_nowhere_stands_in_the_columns(bench: Any, refused: None) -> None:
     def told() -> bool:
-        return bool(bench.get(NO_IMAGE)["status"].get("reason") == "ImagePullFailed")
+        return bool(bench.get(NO_IMAGE).get("status", {}).get("reason") == "ImagePullFailed")
+
+    def recorded() -> bool:
+        found = json.loads(bench.kube.run("get", "events", "-n", NAMESPACE, "-o", "json"))["items"]
+        own = [event["message"] for event in found if event["involvedObject"]["name"] == NO_IMAGE]
+        return any("spec.environment.image: " in message for message in own)
 
     bench.kube.wait("REASON", told, deadline_s=60, explain=lambda: json.dumps(bench.get(NO_IMAGE)["status"]))
     status = bench.get(NO_IMAGE)["status"]
     assert status["state"] in ("Pending", "Stalled"), status
     ready = next(found for found in status["conditions"] if found["type"] == "Ready")
     assert ready["message"].startswith("spec.environment.image: pod "), ready
-    events = bench.kube.run("get", "events", "-n", NAMESPACE, "-o", "json")
-    own = [e for e in json.loads(events)["items"] if e["involvedObject"]["name"] == NO_IMAGE]
-    assert [e for e in own if "spec.environment.image: " in e["message"]], own
+    bench.kube.wait("an event", recorded, deadline_s=30)
 
 
 def test_weights_that_do_not_load_fail_the_job_and_its_pods_go(

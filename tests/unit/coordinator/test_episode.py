@@ -318,6 +318,16 @@ async def test_a_reward_out_of_range_is_the_environments_fault(
     assert causes == ([field] if field else [])
 
 
+async def test_a_sandbox_that_goes_while_a_tool_runs_names_the_tool(tok: Any) -> None:
+    causes: list[Cause] = []
+    async with rig(tok, CALL, ANSWER) as r:
+        r.episodes._on_cause = lambda episode, cause: causes.append(cause)
+        r.sandbox.faults["POST /tool"] = drop
+        await r.episodes.run(task())
+    said = "the sandbox ended while tool look_up ran: it may have used up its memory"
+    assert causes == [Cause("SandboxLost", said, "spec.environment.sandbox.resources")]
+
+
 async def test_a_broken_platform_is_nobodys_fault_but_its_own(tok: Any) -> None:
     causes: list[Cause] = []
     async with rig(tok, CALL, ANSWER) as r:
