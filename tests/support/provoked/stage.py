@@ -172,8 +172,8 @@ class Theatre:
 
     def close(self) -> None:
         """Let everything go."""
-        for name in self._namespaces:
-            self._bench.kube.run("delete", "namespace", name, "--wait=false")
+        gone = ("--timeout=180s", "--ignore-not-found")
+        self._bench.kube.run("delete", "namespace", *sorted(self._namespaces), *gone, timeout_s=200)
         self.server.close()
 
 
