@@ -37,10 +37,10 @@ FAULTS: tuple[Fault, ...] = (
         "The image is to be on the node already, and is not.",
         IMAGE + "pod ... has no image localhost/headway/absent:dev: ErrImageNeverPull: ...; load it onto the "
         "node, or have it pulled: imagePullPolicy IfNotPresent",
-        state="Stalled",
+        state="Pending",
         reason="ImagePullFailed",
-        condition="Stalled",
-        event="Stalled",
+        condition="Progressing",
+        event="ImagePullFailed",
     ),
     Fault(
         "image-without-server",
