@@ -118,12 +118,14 @@ class LastLogs:
 _current: LastLogs | None = None
 
 
-def begin(environ: Mapping[str, str], job: JobConfig | EvalConfig, token: str, container: str) -> None:
+def begin(
+    environ: Mapping[str, str], job: JobConfig | EvalConfig, secrets: Iterable[str], container: str
+) -> None:
     """Keep what this process of a job writes; of one that is no pod, nothing is kept.
 
     Args:
         environ: says which pod it is, and holds the secrets of the store.
-        token: the job's.
+        secrets: what the process holds beside those; none of it is kept.
         container: the process's name in its pod.
     """
     global _current
@@ -131,9 +133,9 @@ def begin(environ: Mapping[str, str], job: JobConfig | EvalConfig, token: str, c
     if pod is None or _current is not None:
         return
     uri = Layout(job.spec.output.uri, job.namespace, job.name, job.uid).last_log(pod, container)
-    secrets = [token, *(value for name, value in environ.items() if SECRET_NAME.search(name.upper()))]
+    held = [*secrets, *(value for name, value in environ.items() if SECRET_NAME.search(name.upper()))]
     store = cache(lambda: open_store(job.spec.output))
-    _current = LastLogs(lambda content: store().put(uri, content), secrets)
+    _current = LastLogs(lambda content: store().put(uri, content), held)
     _current.begin()
     atexit.register(keep_at_end)  # after a traceback
 

@@ -30,7 +30,7 @@ def main() -> None:
     logs.setup()
     try:
         job = config.load_any(os.environ)
-        last_logs.begin(os.environ, job, config.load_token(os.environ), names.COORDINATOR)
+        last_logs.begin(os.environ, job, [config.load_token(os.environ)], names.COORDINATOR)
         logs.setup()
         process, patience = process_of(job)
         with store_explained():

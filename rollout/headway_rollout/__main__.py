@@ -25,7 +25,7 @@ def main() -> None:
     settings = Settings.read(os.environ)
     settings.cache.mkdir(parents=True, exist_ok=True)
     token = config.load_token(os.environ)
-    last_logs.begin(os.environ, config.load_any(os.environ), token, names.ROLLOUT)
+    last_logs.begin(os.environ, config.load_any(os.environ), [token], names.ROLLOUT)
     logs.setup()
     server = RolloutServer(served(os.environ), token, settings)
     try:

@@ -18,7 +18,9 @@ The series of the split `chosen_on` were recorded before any threshold was chose
 other seeds and settings, and no threshold was chosen on them. What they showed was looked at, and ScoreParted
 and RewardOneSided were then defined anew. Those of `fresh` were listed and recorded after that. What they
 showed was looked at, too, and ValidationParted and three labels were then defined anew. Those of `unseen` are
-clean runs alone, listed and recorded after that. Every figure is as it was measured.
+clean runs alone, listed and recorded after that. What they showed was looked at as well: GroupsUniform and
+PolicyMismatch were then defined anew, and a label was written. Those of `untouched` were listed and recorded
+after that. Every figure is as it was measured.
 
 Only `read.py` and `series/` are needed to test signals. Recording needs torch, DeepSpeed and an hour.
 """

@@ -23,6 +23,10 @@ NOISE: Final = 10
 """Multiple of its normal by which entropy is provoked to rise (provocations/)."""
 WINDOW: Final = 10
 """Steps from a symptom's first one in which it must show, that one besides."""
+LEFT: Final = 0.5
+"""Share of the reward that a policy which falls apart keeps at most: as `symptoms.RULES` has a collapse."""
+PLATEAU: Final = 5
+"""Steps before a fall, whose mean is what it falls from."""
 MALFORMED: Final = "episodes/malformed_tool_call_rate"
 NORM: Final = "training/grad_norm"
 JUMP: Final = 10
@@ -56,6 +60,8 @@ def present(series: Series) -> set[SignalName]:
         found.add(SignalName.TOOL_CALLS_MALFORMED)
     if jumps(series):
         found.add(SignalName.GRADIENT_SPIKING)
+    if falls_apart(series):
+        found |= {SignalName.REWARD_COLLAPSED, SignalName.POLICY_MISMATCH}
     return found
 
 
@@ -102,6 +108,21 @@ def becomes_noise(series: Series) -> bool:
         fall = before - fmean(reward[at] for at in three)
         most = NOISE * median(first)
         if all(entropy[at] >= most for at in three) and fall >= RISE * (high - low):
+            return True
+    return False
+
+
+def falls_apart(series: Series) -> bool:
+    """Whether the training reward falls by half for three steps, from a plateau of half its range at least.
+
+    Validations come every few steps and do not see a policy that is back before the next one. While it falls,
+    and while it returns, it is far from the one that sampled a batch that is some steps old.
+    """
+    low, high = series.known.reward_range
+    shares = [(value - low) / (high - low) for _, value in series.curve("rollout/reward/mean")]
+    for at in range(PLATEAU, len(shares) - 2):
+        before = fmean(shares[at - PLATEAU : at])
+        if before >= LEFT and fmean(shares[at : at + 3]) <= LEFT * before:
             return True
     return False
 

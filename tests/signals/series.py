@@ -1,4 +1,4 @@
-"""A run's recorded figures, and how they are kept: a CSV file a run, and what is known of the runs as JSON.
+"""A run's recorded figures, and how they are kept: a packed CSV file a run, and what is known of it as JSON.
 
 Standard library and the contracts only: whoever reads the series needs no torch.
 """
@@ -6,6 +6,8 @@ Standard library and the contracts only: whoever reads the series needs no torch
 from __future__ import annotations
 
 import csv
+import gzip
+import io
 import json
 import math
 import re
@@ -37,7 +39,7 @@ LEFT_OUT: Final = re.compile(
 """What says nothing of a run's health beside what is kept."""
 DIGITS: Final = 5
 """Significant digits of a kept number."""
-Split = Literal["chosen_on", "held_out", "fresh", "unseen"]
+Split = Literal["chosen_on", "held_out", "fresh", "unseen", "untouched"]
 
 
 class Step(NamedTuple):
@@ -119,17 +121,10 @@ def rounded(value: float) -> float:
 
 def write(series: Series, folder: Path = FOLDER) -> None:
     """Keep a run; one of the same name is replaced."""
-    place = folder / series.split / f"{series.name}.csv"
+    place = _place(series.split, series.name, folder)
     place.parent.mkdir(parents=True, exist_ok=True)
-    names = sorted({name for s in series.steps for name in (*s.figures, *(s.validation or {}))})
-    with place.open("w", newline="") as file:
-        table = csv.writer(file, lineterminator="\n")
-        table.writerow(["step", *names])
-        for s in series.steps:
-            cells = {**s.figures, **(s.validation or {})}
-            table.writerow(
-                [s.step, *(f"{cells[name]:.{DIGITS}g}" if name in cells else "" for name in names)]
-            )
+    # Without a time the same figures make the same bytes.
+    place.write_bytes(gzip.compress(_text(series.steps).encode(), mtime=0))
     runs = _by_name(folder)
     runs[series.name] = {
         "name": series.name,
@@ -148,8 +143,23 @@ def forget(series: Series, folder: Path = FOLDER) -> None:
     """Drop a run."""
     runs = _by_name(folder)
     del runs[series.name]
-    (folder / series.split / f"{series.name}.csv").unlink()
+    _place(series.split, series.name, folder).unlink()
     _keep(runs, folder)
+
+
+def _place(split: str, name: str, folder: Path) -> Path:
+    return folder / split / f"{name}.csv.gz"
+
+
+def _text(steps: Sequence[Step]) -> str:
+    """The figures as CSV: a row a step. A figure that a step does not have is an empty cell."""
+    names, file = sorted(columns(steps)), io.StringIO()
+    table = csv.writer(file, lineterminator="\n")
+    table.writerow(["step", *names])
+    for s in steps:
+        cells = {**s.figures, **(s.validation or {})}
+        table.writerow([s.step, *(f"{cells[name]:.{DIGITS}g}" if name in cells else "" for name in names)])
+    return file.getvalue()
 
 
 def _by_name(folder: Path) -> dict[str, dict[str, Any]]:
@@ -172,7 +182,7 @@ def index(folder: Path = FOLDER) -> list[dict[str, Any]]:
 def read(run: Mapping[str, Any], folder: Path = FOLDER) -> Series:
     """A kept run. A cell that is empty is no figure."""
     known = run["known"] | {"reward_range": tuple(run["known"]["reward_range"])}
-    with (folder / run["split"] / f"{run['name']}.csv").open(newline="") as file:
+    with gzip.open(_place(run["split"], run["name"], folder), "rt", newline="") as file:
         steps = tuple(map(_step, csv.DictReader(file)))
     return Series(
         name=run["name"],

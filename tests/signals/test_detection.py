@@ -42,7 +42,7 @@ def test_every_signal_is_found_in_two_runs() -> None:
 
 
 def test_clean_runs_raise_no_alarm_but_those_that_are_known() -> None:
-    """On the split `unseen` they are more than 1 in 1,000 steps; bench/results/signals.md has the rates."""
+    """bench/results/signals.md has the rates, by split."""
     found = [(series.name, alarm.signal) for series in read.clean() for alarm in false_alarms(series)]
     assert Counter(found) == Counter(FALSE.keys())
 

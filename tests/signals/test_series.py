@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 import sys
@@ -19,8 +20,8 @@ from tests.signals.series import Expected, Known, Series, Step
 from headway_api.metrics import family
 from headway_api.signals import SignalName
 
-LARGEST = 6 * 2**20
-"""Bytes of 260 runs, 20 kB each, and of what is known of them: text, which a person can read and compare."""
+LARGEST = 3 * 2**20
+"""Bytes of 400 runs, 5 kB each, and of what is known of them. `zcat` shows a run's figures as text."""
 KNOWN = Known(
     steps=2,
     max_turns=6,
@@ -50,6 +51,17 @@ def test_a_series_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     written = a_run(steps, expected=(expected,), settings={"seed": 1})
     series.write(written, tmp_path)
     assert series.read_all(folder=tmp_path) == [written]
+
+
+def test_the_same_figures_make_the_same_bytes(tmp_path: Path) -> None:
+    run = a_run((Step(1, {REWARD: 1.0}, None),))
+    found = []
+    for folder in (tmp_path / "one", tmp_path / "other"):
+        series.write(run, folder)
+        found.append((folder / "held_out" / "a.csv.gz").read_bytes())
+    assert found[0] == found[1]
+    assert gzip.decompress(found[0]) == b"step,rollout/reward/mean\n1,1\n"
+    assert found[0][4:8] == bytes(4), "a time of writing is in it"
 
 
 def test_a_figure_that_a_step_does_not_have_is_no_key(tmp_path: Path) -> None:
@@ -89,10 +101,18 @@ def test_every_signal_was_provoked(split: series.Split) -> None:
 
 
 @pytest.mark.parametrize(
-    ("split", "least"), [("chosen_on", 34), ("held_out", 16), ("fresh", 16), ("unseen", 50)]
+    ("split", "least"),
+    [("chosen_on", 34), ("held_out", 16), ("fresh", 16), ("unseen", 50), ("untouched", 75)],
 )
 def test_there_are_clean_runs_enough(split: series.Split, least: int) -> None:
     assert len(read.clean(split)) >= least
+
+
+def test_runs_of_untouched_are_the_first_ones_of_its_list() -> None:
+    """So which of them are on record does not depend on what they showed."""
+    listed = [run.name for run in record.every_run() if run.split == "untouched"]
+    recorded = {s.name for s in read.all_series("untouched")}
+    assert recorded == {*listed[: len(recorded)]}
 
 
 def test_a_clean_run_ends_about_as_good_as_it_has_been() -> None:
@@ -242,6 +262,22 @@ def test_calls_are_malformed_where_they_become_twice_as_many(calls: list[float],
 )
 def test_a_norm_jumps_ten_times_above_the_clip_twice(norm: list[float], jumped: bool) -> None:
     assert labels.jumps(of_figures(norm=norm)) == jumped
+
+
+@pytest.mark.parametrize(
+    ("reward", "apart"),
+    [
+        ([0.8] * 5 + [0.39] * 3 + [0.8] * 5, True),
+        ([0.8] * 5 + [0.6, 0.1, 0.5] + [0.8] * 5, True),
+        ([0.8] * 5 + [0.41] * 3 + [0.8] * 5, False),
+        ([0.8] * 5 + [0.1] + [0.8] * 5, False),
+        ([0.48] * 5 + [0.1] * 3, False),
+        ([0.9, 0.1, 0.1, 0.1, 0.1], False),
+    ],
+    ids=["by-half", "on-average", "not-quite", "one-step", "no-plateau", "too-early"],
+)
+def test_a_policy_falls_apart_where_half_its_reward_is_gone(reward: list[float], apart: bool) -> None:
+    assert labels.falls_apart(of_figures(reward=reward)) == apart
 
 
 def test_half_a_rise_is_told_over_five_steps() -> None:

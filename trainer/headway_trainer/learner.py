@@ -284,7 +284,7 @@ def run(environ: Mapping[str, str]) -> None:
     token = job_config.load_token(environ)
     rank = environ["LOCAL_RANK"]
     container = names.LEARNER if _first_here(environ) else f"{names.LEARNER}-{rank}"
-    last_logs.begin(environ, config, token, container)
+    last_logs.begin(environ, config, [token], container)
     AT_END.append(last_logs.keep_at_end)
     cache = Path(environ.get(names.ENV_CACHE, names.CACHE_DIR))
     with not_final():  # the preflight has used this bucket already

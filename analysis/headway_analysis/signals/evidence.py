@@ -22,24 +22,38 @@ NO_SPREAD = 1e-30
 
 @dataclass(frozen=True)
 class Share:
-    """A share of the episodes of several steps."""
+    """A share of what several steps count: of their episodes, or of their groups."""
 
     value: float
     low: float
-    """Clopper and Pearson's (1934) 99 % interval, of the episodes as if they were independent."""
+    """Clopper and Pearson's (1934) 99 % interval, of what is counted as if it were independent."""
     high: float
-    episodes: float
+    total: float
 
 
 def pooled(history: History, name: str, steps: int) -> Share | None:
     """A rate of episodes over the last steps, each weighed by its episodes."""
-    rates = dict(history.dated(name, history.now - steps, history.now))
-    counts = dict(history.dated(EPISODES, history.now - steps, history.now))
-    both = [(rates[step], counts[step]) for step in rates if counts.get(step, 0) > 0]
-    total = sum(count for _, count in both)
+    both = _paired(history, name, EPISODES, steps)
+    return _share(sum(rate * count for rate, count in both), sum(count for _, count in both))
+
+
+def counted(history: History, name: str, of: str, steps: int) -> Share | None:
+    """A count over the last steps, as a share of another one. Both are whole, so nothing is rounded."""
+    both = _paired(history, name, of, steps)
+    return _share(sum(count for count, _ in both), sum(total for _, total in both))
+
+
+def _paired(history: History, name: str, counts: str, steps: int) -> list[tuple[float, float]]:
+    """A figure of the last steps with a count of each; steps that count nothing are left out."""
+    found = dict(history.dated(name, history.now - steps, history.now))
+    counted = dict(history.dated(counts, history.now - steps, history.now))
+    return [(found[step], counted[step]) for step in found if counted.get(step, 0) > 0]
+
+
+def _share(hits: float, total: float) -> Share | None:
     if not total:
         return None
-    hits = min(total, max(0.0, sum(rate * count for rate, count in both)))
+    hits = min(total, max(0.0, hits))
     low = float(betaincinv(hits, total - hits + 1, RARE)) if hits > 0 else 0.0
     high = float(betaincinv(hits + 1, total - hits, 1 - RARE)) if hits < total else 1.0
     return Share(hits / total, low, high, total)

@@ -7,6 +7,7 @@ import os
 import re
 import select
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -86,10 +87,21 @@ class Kube:
             env=self.environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
         try:
-            yield _forwarded_port(process, deadline_s=30)
+            port = _forwarded_port(process, deadline_s=30)
+            # kubectl writes a line for each connection: a full pipe would block it, and the tunnel with it.
+            threading.Thread(target=_drain, args=(process,), daemon=True).start()
+            yield port
         finally:
             process.terminate()
             process.wait(timeout=10)
+
+
+def _drain(process: subprocess.Popen[str]) -> None:
+    """Read what a process writes until it ends."""
+    assert process.stdout is not None
+    with process.stdout:
+        for _ in process.stdout:
+            pass
 
 
 def _forwarded_port(process: subprocess.Popen[str], *, deadline_s: float) -> int:

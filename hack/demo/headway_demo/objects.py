@@ -43,6 +43,12 @@ class Bucket:
         place = urlsplit(uri)
         self._s3.put_object(Bucket=place.netloc, Key=place.path.lstrip("/"), Body=content)
 
+    def has(self, uri: str) -> bool:
+        """Whether there is an object of this address."""
+        key = urlsplit(uri).path.lstrip("/")
+        found = self._s3.list_objects_v2(Bucket=BUCKET, Prefix=key, MaxKeys=1).get("Contents", [])
+        return any(item["Key"] == key for item in found)
+
     def download(self, uri: str, folder: Path) -> list[Path]:
         """Copy everything under `uri` below `folder`, keeping the names."""
         prefix = urlsplit(uri).path.lstrip("/").rstrip("/") + "/"

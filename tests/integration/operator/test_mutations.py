@@ -206,8 +206,9 @@ def _assert_well(rig: Rig, process: subprocess.Popen[bytes]) -> None:
 
 
 def _remove(rig: Rig, writer: Writer, bodies: list[Json]) -> None:
-    for body in bodies:
-        resource, name = names.PLURALS[body["kind"]], body["metadata"]["name"]
+    jobs = [(names.PLURALS[body["kind"]], body["metadata"]["name"]) for body in bodies]
+    for resource, name in jobs:
         writer.send("DELETE", resource, name)
+    for resource, name in jobs:
         wait(f"{name} to be let go", lambda r=resource, n=name: not writer.held(r, n), explain=rig.log)
         writer.send("PATCH", resource, name, '{"metadata":{"finalizers":null}}')

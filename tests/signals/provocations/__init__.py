@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from tests.signals.circumstances import Circumstances
-from tests.signals.provocations import collapses, episodes, fresh, policies, rewards
+from tests.signals.provocations import collapses, episodes, fresh, policies, rewards, untouched
 
 RUNS: Final[tuple[Circumstances, ...]] = (
     *collapses.RUNS,
@@ -17,4 +17,5 @@ RUNS: Final[tuple[Circumstances, ...]] = (
     *policies.RUNS,
     *episodes.RUNS,
     *fresh.RUNS,
+    *untouched.RUNS,
 )

@@ -159,6 +159,8 @@ def healthy(step: int) -> dict[str, float]:
         "rollout/reward/std": 0.4,
         "rollout/external_score/mean": min(0.9, 0.3 + 0.02 * step),
         "analysis/batch_valid_ratio": 0.75,
+        "analysis/zero_adv_groups": 2.0,
+        "training/num_groups": 8.0,
         "training/num_trajectories": 32.0,
         "training/entropy": 1.0,
         "training/grad_norm": 0.5,
@@ -220,7 +222,8 @@ def test_a_job_that_never_validates_has_no_word_on_held_out_rows() -> None:
 def test_constant_rewards_raise_what_they_are(reward: float) -> None:
     """All alike below the best: flat, with nothing to train. All at the best: the task is solved."""
     watch = Watch(UNVALIDATED)
-    flat = {"rollout/reward/mean": reward, "rollout/reward/std": 0.0, "analysis/batch_valid_ratio": 0.0}
+    alike = {"analysis/batch_valid_ratio": 0.0, "analysis/zero_adv_groups": 8.0}
+    flat = {"rollout/reward/mean": reward, "rollout/reward/std": 0.0, **alike}
     for step in range(1, 60):
         watch.step(step, healthy(step) | flat | {"rollout/external_score/mean": reward})
     expected = {"RewardFlat", "NothingToTrain", "GroupsUniform"} if reward < 1 else set()

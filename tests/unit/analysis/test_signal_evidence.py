@@ -58,7 +58,7 @@ def test_a_pooled_share_has_the_exact_binomial_interval(hits: list[int]) -> None
 def test_a_share_counts_the_steps_that_tell_it_alone() -> None:
     found = pooled(history([0.5, None, 1.0, 0.25], [10.0, 10.0, 0.0, 20.0]), "rate", 4)
     assert found is not None
-    assert (found.value, found.episodes) == (pytest.approx(1 / 3), 30.0)
+    assert (found.value, found.total) == (pytest.approx(1 / 3), 30.0)
     assert pooled(history([None], [10.0]), "rate", 4) is None
     assert pooled(history([0.5], [0.0]), "rate", 4) is None
 

@@ -19,10 +19,10 @@ PROCESS = """
 import os, sys
 from headway_api import config, exits, last_logs, logs
 job = config.load_any(os.environ)
-last_logs.begin(os.environ, job, config.load_token(os.environ), "coordinator")
+last_logs.begin(os.environ, job, ["token-of-the-job"], "coordinator")
 logs.setup()
 try:
-    print("the token is", config.load_token(os.environ), os.environ["AWS_SECRET_ACCESS_KEY"])
+    print("the token is", "token-of-the-job", os.environ["AWS_SECRET_ACCESS_KEY"])
     {ends}
 finally:
     last_logs.keep_at_end()
@@ -98,10 +98,8 @@ def test_a_process_leaves_its_log_however_it_ends(tmp_path: Path, ends: str, sai
     )
     config = JobConfig(name="refunds", namespace="team", uid="u", spec=spec)
     (tmp_path / "config.json").write_text(config.model_dump_json(by_alias=True))
-    (tmp_path / "token").write_text("token-of-the-job")
     env = os.environ | {
         names.ENV_CONFIG: str(tmp_path / "config.json"),
-        names.ENV_TOKEN_FILE: str(tmp_path / "token"),
         names.ENV_POD_NAME: "refunds-coordinator-x1",
         "AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI",
     }

@@ -137,11 +137,14 @@ LEARNING: Final = (
         name=Name.GROUPS_UNIFORM,
         judge=learning.groups_uniform,
         meaning="Most groups score alike and give no gradient, while the reward stalls.",
-        number=f"1 less the mean of `{learning.VALID}` over {learning.WINDOW} steps.",
-        threshold=f"Over above {learning.MOST_UNIFORM:.0%} while the reward neither surely rises (over "
-        f"{learning.BACK} steps) nor is within {learning.SOLVED_WITHIN:.0%} of its best; clear at "
-        f"{learning.FEW_UNIFORM:.0%}.",
-        reason="More than half of what is sampled then teaches nothing.",
+        number=f"Sum of `{learning.UNIFORM}` over that of `{learning.GROUPS}`, over {learning.WINDOW} and "
+        f"{learning.BACK} steps: the one whose interval (Clopper and Pearson, 99 %) begins higher.",
+        threshold=f"Over where the last {learning.WINDOW} steps are above {learning.MOST_UNIFORM:.0%} and "
+        f"the interval begins above {learning.FEW_UNIFORM:.0%}. The reward must neither surely rise (over "
+        f"{learning.BACK} steps) nor be within {learning.SOLVED_WITHIN:.0%} of its best. Clear when the last "
+        f"{learning.WINDOW} steps are at {learning.FEW_UNIFORM:.0%} or below.",
+        reason="More than half of what is sampled then surely teaches nothing. Five batches of three groups "
+        "are above 60% by chance where half of the groups score alike, so the share alone is no evidence.",
         source=f"{GUIDE}: training reward flat, groups score alike; {SERIES}.",
         advice="Lower spec.algorithm.groupSize from 8 to 4 and raise spec.algorithm.batchSize.",
         look_at=(

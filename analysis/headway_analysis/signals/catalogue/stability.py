@@ -79,13 +79,19 @@ STABILITY: Final = (
         name=Name.POLICY_MISMATCH,
         judge=stability.policy_mismatch,
         meaning="Servers and learner give the same tokens different probabilities on average.",
-        number=f"Median of `training/mismatch_kl` (k3) over {learning.LAST} steps, in nats a token.",
+        number=f"Median of `training/mismatch_kl` (k3) over {learning.LAST} steps, in nats a token. "
+        f"{stability.LONGER}",
         threshold=f"Over above {stability.MISMATCH:g} where the batch is fresh: up to "
         f"{stability.FRESH_LAG:g} steps old, "
         f"and trained on once. Else above {stability.MISMATCH_DRIFTED:g}; clear at half of that.",
         reason="A batch that another policy sampled teaches what that one should do. Of fresh batches "
         "clean runs "
-        "stay below 0.001, of older ones below 0.05.",
+        "stay below 0.001, of older ones most stay below 0.05. A single jump of the policy shows in every "
+        "batch that was sampled before it. A median of so many more steps is not moved by that. A token that "
+        "the new policy would not say any more has a large part in the mean, and hardly any in the update. "
+        "Where the importance weights are uneven, the update itself is off, and nothing is waited for. Nor "
+        "is it where the two are far apart: in old batches a collapse shows in the mismatch first, and steps "
+        "later in the reward.",
         source="Yao et al. 2025, Your Efficient RL Framework Secretly Brings You Off-Policy RL Training; "
         f"{SERIES}.",
         advice="Set spec.algorithm.maxStepsOffPolicy to 0; if it stays, servers and learner compute "
@@ -102,7 +108,7 @@ STABILITY: Final = (
         name=Name.MISMATCH_TAIL,
         judge=stability.mismatch_tail,
         meaning="Servers and learner give a few tokens very different probabilities.",
-        number=f"Median of `training/mismatch_far_share` over {learning.LAST} steps.",
+        number=f"Median of `training/mismatch_far_share` over {learning.LAST} steps. {stability.LONGER}",
         threshold=f"Over above {stability.FAR:.1%} where the batch is fresh (as PolicyMismatch has it), else "
         f"above {stability.FAR_DRIFTED:.0%}; clear at half of that.",
         reason="A few such tokens carry most of an update that does not bound ratios, long before the mean "

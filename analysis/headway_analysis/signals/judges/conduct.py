@@ -81,7 +81,7 @@ def rate(name: str, what: str, threshold: float) -> Judge:
             return None
         share, steps = max(found, key=lambda each: each[0].low)
         saw = (
-            f"{share.value:.1%} of {share.episodes:.0f} episodes of {steps} steps {what} "
+            f"{share.value:.1%} of {share.total:.0f} episodes of {steps} steps {what} "
             f"({share.low:.1%} to {share.high:.1%})"
         )
         recent = found[0][0]

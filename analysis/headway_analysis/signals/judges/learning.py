@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from statistics import fmean, median
+from statistics import median
 from typing import Final
 
 from headway_analysis.signals.definition import Level, Reading
-from headway_analysis.signals.evidence import Shift, above, below, level, shift
+from headway_analysis.signals.evidence import Shift, above, below, counted, level, shift
 from headway_analysis.signals.history import History
 
 REWARD: Final = "rollout/reward/mean"
 REWARD_SPREAD: Final = "rollout/reward/std"
 SCORE: Final = "rollout/external_score/mean"
 VALID: Final = "analysis/batch_valid_ratio"
+UNIFORM: Final = "analysis/zero_adv_groups"
+GROUPS: Final = "training/num_groups"
 VALIDATED: Final = "val/reward/mean"
 VALIDATED_SPREAD: Final = "val/reward/std"
 VALIDATED_ROWS: Final = "val/reward/num_prompts"
@@ -40,7 +42,7 @@ MOST_UNIFORM: Final = 0.6
 FEW_UNIFORM: Final = 0.5
 PARTED: Final = 0.15
 SURELY: Final = 2.0
-"""Multiple of `PARTED` from which one validation is evidence enough."""
+"""Multiple of a threshold from which less evidence is enough."""
 DIVERGED: Final = 0.3
 TASK_BEFORE: Final = 20
 ONE_SIDED: Final = 0.95
@@ -119,16 +121,24 @@ def reward_flat(history: History) -> Reading | None:
 
 
 def groups_uniform(history: History) -> Reading | None:
-    """Share of groups without an advantage, while the reward stalls."""
-    valid = history.recent(VALID, WINDOW)
-    if len(valid) < WINDOW or history.latest(VALID) is None:
+    """Share of groups without an advantage, while the reward stalls. A share of few groups is uncertain."""
+    recent = counted(history, UNIFORM, GROUPS, WINDOW)
+    if len(history.recent(UNIFORM, WINDOW)) < WINDOW or history.latest(UNIFORM) is None or recent is None:
         return None
-    share = 1 - fmean(valid)
-    state = above(share, MOST_UNIFORM, FEW_UNIFORM)
-    saw = f"{share:.0%} of the groups of {WINDOW} steps score alike"
-    if state is not Level.CLEAR and not stalls(history):
-        return Reading(Level.CLEAR, share, MOST_UNIFORM, f"{saw}, and the reward rises or is near its best")
-    return Reading(state, share, MOST_UNIFORM, f"{saw}, and the reward stalls")
+    longer = counted(history, UNIFORM, GROUPS, BACK) or recent
+    share, steps = (longer, BACK) if longer.low > recent.low else (recent, WINDOW)
+    state = above(recent.value, MOST_UNIFORM, FEW_UNIFORM)
+    if state is Level.OVER and share.low <= FEW_UNIFORM:
+        state = Level.BETWEEN
+    saw = (
+        f"{share.value:.0%} of the {share.total:.0f} groups of {steps} steps score alike "
+        f"({share.low:.0%} to {share.high:.0%})"
+    )
+    if not stalls(history):
+        state, saw = Level.CLEAR, f"{saw}, and the reward rises or is near its best"
+    elif state is not Level.CLEAR:
+        saw = f"{saw}, and the reward stalls"
+    return Reading(state, share.value, MOST_UNIFORM, saw, share.low, share.high)
 
 
 def score_parted(history: History) -> Reading | None:

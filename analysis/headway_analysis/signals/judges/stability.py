@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 from headway_analysis.signals.definition import Judge, Level, Reading
 from headway_analysis.signals.evidence import above, below, level
 from headway_analysis.signals.history import History
-from headway_analysis.signals.judges.learning import LAST, WINDOW, solved, stalls
+from headway_analysis.signals.judges.learning import LAST, SURELY, WINDOW, solved, stalls
 
 ENTROPY: Final = "training/entropy"
 NORM: Final = "training/grad_norm"
 LAG: Final = "staleness/lag_mean"
+OLDEST: Final = "staleness/lag_max"
 EFFECTIVE: Final = "training/effective_sample_share"
 
 ENTROPY_LOW: Final = 0.15
@@ -37,6 +39,14 @@ STALE: Final = 0.9
 FRESH: Final = 0.75
 LEAST: Final = 1e-9
 """Nothing is a multiple of a level below it."""
+LONGEST: Final = 7
+"""The most steps of age that are waited for, so that what lasts is raised within ten steps."""
+LONGER: Final = (
+    f"Of older batches, over two steps more for each step of their oldest token's age (`{OLDEST}`, up to "
+    f"{LONGEST}). Not where the median over {LAST} steps is above {SURELY:g} times the threshold, or that of "
+    f"`{EFFECTIVE}` below {EFFECTIVE_AGAIN:.0%}."
+)
+"""Over how many steps the number of an old batch is taken, in words."""
 NORM_BEFORE: Final = 20
 STALE_FOR: Final = 10
 
@@ -93,14 +103,35 @@ def mismatch_tail(history: History) -> Reading | None:
 
 def _apart(history: History, name: str, what: str, fresh: float, drifted: float) -> Reading | None:
     """How far two policies are apart that are one, or of which one has drifted from the other."""
-    now, lag = level(history.recent(name, LAST), LAST), history.latest(LAG)
-    if now is None or lag is None or history.latest(name) is None:
+    lag = history.latest(LAG)
+    if lag is None or history.latest(name) is None:
         return None
     is_fresh = lag <= FRESH_LAG and history.job.updates_per_batch == 1
     threshold = fresh if is_fresh else drifted
+    shortly = level(history.recent(name, LAST), LAST)
+    far = shortly is not None and shortly > SURELY * threshold
+    steps = LAST if is_fresh or far or _wastes(history) else LAST + 2 * _age(history)
+    now = level(history.recent(name, steps), max(LAST, steps - 2))
+    if now is None:
+        return None
     of = "the same weights" if is_fresh else f"weights {lag:.2g} steps apart"
-    saw = f"sampling and trained policy, of {of}, differ by {what.format(now)} (median of {LAST} steps)"
+    saw = f"sampling and trained policy, of {of}, differ by {what.format(now)} (median of {steps} steps)"
     return Reading(above(now, threshold, threshold / 2), now, threshold, saw)
+
+
+def _age(history: History) -> int:
+    """How many steps old the oldest token of the last batches is, up to `LONGEST`.
+
+    A single jump of the policy shows in every batch that was sampled before it. So it shows in as many steps.
+    """
+    ages = [*history.recent(OLDEST, LAST), *history.recent(LAG, LAST)]
+    return min(LONGEST, math.ceil(max(0.0, *ages)))
+
+
+def _wastes(history: History) -> bool:
+    """Whether importance weights leave some of the last batches' tokens without effect."""
+    now = level(history.recent(EFFECTIVE, LAST), LAST)
+    return now is not None and now < EFFECTIVE_AGAIN
 
 
 def too_few_effective_samples(history: History) -> Reading | None:
