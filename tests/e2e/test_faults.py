@@ -53,7 +53,6 @@ def seen(
     folder: Path = tmp_path_factory.mktemp("odd")
     with bench.platform.bucket() as bucket:
         inputs.upload(bucket, folder)
-        theatre.bucket = bucket
         try:
             found = theatre.all(wanted)
         finally:

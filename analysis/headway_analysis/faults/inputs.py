@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headway_analysis.faults.definition import Fault, Kind, Stage, in_preflight, tried_again
+from headway_analysis.faults.definition import Fault, Kind, Stage, in_preflight
 
 FAULTS: tuple[Fault, ...] = (
     in_preflight(
@@ -113,14 +113,6 @@ FAULTS: tuple[Fault, ...] = (
         "Hugging Face folder again",
     ),
     in_preflight(
-        "no-tokenizer",
-        Kind.MODEL,
-        "TokenizerUnusable",
-        "The model's folder has no tokenizer.",
-        "spec.model.base: the tokenizer of the base model cannot be loaded: ...; add tokenizer.json and "
-        "tokenizer_config.json beside the weights",
-    ),
-    in_preflight(
         "no-chat-template",
         Kind.MODEL,
         "ChatTemplateMissing",
@@ -145,14 +137,6 @@ FAULTS: tuple[Fault, ...] = (
         "for all of them",
     ),
     in_preflight(
-        "no-such-call",
-        Kind.MODEL,
-        "ToolCallParserUnusable",
-        "Tool calls are to be read as Hermes writes them, and the model has no token for it.",
-        "spec.agent.builtin.toolCallParser: hermes finds a call by the token <tool_call>, which the base "
-        "model's tokenizer lacks; use auto, or a model that was trained with it",
-    ),
-    in_preflight(
         "no-room-for-turns",
         Kind.MODEL,
         "ContextTooShort",
@@ -160,16 +144,6 @@ FAULTS: tuple[Fault, ...] = (
         "spec.rollout.sampling.maxTokens: ... prompt and tool tokens + ... turns x ... tokens = ..., but the "
         "context holds ..., tool results not counted; lower spec.rollout.sampling.maxTokens to ..., or "
         "spec.agent.builtin.maxTurns",
-    ),
-    tried_again(
-        "hub-out-of-reach",
-        Kind.NETWORK,
-        "ProcessFailed",
-        "The model is on the Hugging Face hub, which pods do not reach.",
-        "spec.model.base: ... could not be fetched from the hub (...); let the pods reach it, or copy the "
-        "model's folder to s3:// and name it here",
-        "The job tries again `spec.failurePolicy.maxRestarts` times. Let the pods reach the hub, or copy "
-        "the model.",
     ),
     in_preflight(
         "no-weights-to-start-from",
@@ -223,32 +197,5 @@ FAULTS: tuple[Fault, ...] = (
         reason="CandidateMissing",
         condition="CandidatesResolved",
         event="CandidateMissing",
-    ),
-    Fault(
-        "spoilt-weights",
-        Kind.WEIGHTS,
-        Stage.RUN,
-        "The file of the base model's weights is cut short. Only loading it tells.",
-        "spec.model.base: ...",
-        "Upload the folder again, and compare its size with the original's.",
-        reason="ModelNotLoadable",
-        seconds=120,
-    ),
-    Fault(
-        "lost-checkpoint",
-        Kind.WEIGHTS,
-        Stage.RUN,
-        "The checkpoint that the job is to go on from is gone or damaged.",
-        "cannot be resumed from (...); if it stays so, set latest.json in the job's folder to an older "
-        "step, one "
-        "whose checkpoint holds report.json",
-        "[Going back to an older checkpoint](operations.md#going-back-to-an-older-checkpoint) says how to "
-        "name "
-        "another one.",
-        state="Starting",
-        reason="ProcessFailed",
-        condition="LearnerReady",
-        event="ProcessFailed",
-        seconds=120,
     ),
 )

@@ -38,11 +38,6 @@ class Bucket:
         else:
             self._s3.upload_file(str(path), BUCKET, key)
 
-    def put(self, uri: str, content: bytes) -> None:
-        """Write one object, which may lie in any bucket."""
-        place = urlsplit(uri)
-        self._s3.put_object(Bucket=place.netloc, Key=place.path.lstrip("/"), Body=content)
-
     def has(self, uri: str) -> bool:
         """Whether there is an object of this address."""
         key = urlsplit(uri).path.lstrip("/")

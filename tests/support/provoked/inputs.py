@@ -39,11 +39,9 @@ PROVOKED: dict[str, Provocation] = {
     "no-model": Provocation({"model": {"base": "s3://headway/quickstart/no-such-model"}}),
     "half-a-model": Provocation({"model": {"base": f"{ODD}/no-config"}}),
     "garbled-configuration": Provocation({"model": {"base": f"{ODD}/garbled-config"}}),
-    "no-tokenizer": Provocation({"model": {"base": f"{ODD}/no-tokenizer"}}),
     "no-chat-template": Provocation({"model": {"base": f"{ODD}/no-template"}}),
     "beyond-the-model": Provocation({"model": {"contextLength": 1000000}}),
     "no-such-module": Provocation({"model": {"lora": {"targets": ["w_pack"]}}}),
-    "no-such-call": Provocation({"agent": {"builtin": {"toolCallParser": "hermes"}}}),
     "no-room-for-turns": Provocation(
         {
             "model": {"contextLength": 400},
@@ -51,13 +49,11 @@ PROVOKED: dict[str, Provocation] = {
             "agent": {"builtin": {"maxTurns": 6}},
         }
     ),
-    "hub-out-of-reach": Provocation({"model": {"base": "hf://acme/no-such-model"}}),
     "no-weights-to-start-from": Provocation({"model": {"warmStart": {"uri": f"{ODD}/no-such-weights"}}}),
     "other-rank": Provocation({"model": {"warmStart": {"uri": f"{ODD}/adapter-rank"}}}),
     "adapter-of-another-model": Provocation({"model": {"warmStart": {"uri": f"{ODD}/adapter-base"}}}),
     "no-job-to-start-from": Provocation({"model": {"warmStart": {"job": "absent"}}}),
     "no-candidate": evaluation({"candidates": [{"name": "tuned", "checkpoint": {"job": "absent"}}]}),
-    "spoilt-weights": Provocation({"model": {"base": f"{ODD}/spoilt-weights"}}),
 }
 LEFT_OUT = {
     "no-config": ("config.json",),

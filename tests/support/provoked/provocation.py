@@ -2,40 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from headway_api.names import EVAL_KIND, TRAINING_KIND
 
 Json = dict[str, Any]
 ODD: Final = "s3://headway/odd"
 """Folder of what is uploaded for faults."""
-ODD_MODULE: Final = "odd"
-"""Name of the module of `odd.py`, and of the ConfigMap that holds it."""
-HOST_IMAGE: Final = "@coordinator"
-"""Stands for an image that is there, and that no environment is in."""
 STORE: Final = "http://objects.headway-demo.svc:7070"
-
-
-class Scene(Protocol):
-    """What a provocation that takes several steps may do."""
-
-    @property
-    def namespace(self) -> str: ...
-
-    def patch(self, name: str, change: Json) -> Json:
-        """Merge a change into the job."""
-
-    def put(self, uri: str, content: bytes) -> None:
-        """Write an object to the store."""
-
-    def job(self, name: str) -> Json:
-        """The job as it is."""
-
-
-def nothing_more(scene: Scene, name: str) -> None:
-    """The job as applied is enough."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +27,6 @@ class Provocation:
     """Objects that are made in its namespace before; they are in the way of every other job there."""
     edit: Mapping[str, Any] | None = None
     """Merged over the spec once the job is there: the edit is what is refused."""
-    meanwhile: Callable[[Scene, str], None] = nothing_more
-    """Done once the job is there."""
 
     @property
     def alone(self) -> bool:

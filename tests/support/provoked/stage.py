@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -17,7 +16,7 @@ from kubernetes import client, config
 from headway_analysis.faults.definition import Fault, Stage
 from headway_api.names import API_VERSION, PLURALS, TRAINING_KIND
 from headway_demo import quickstart
-from provoked.provocation import EVALUATED, ODD_MODULE, SMALL, STORE, Json, Provocation, merged
+from provoked.provocation import EVALUATED, SMALL, STORE, Json, Provocation, merged
 
 AT_ONCE: Final = 5
 """Jobs together: each has a coordinator and a broker, and two cores have no more room."""
@@ -28,12 +27,6 @@ SETTLED_S: Final = 5
 """After so long nothing more is said of a job that has ended."""
 LOOK_S: Final = 0.4
 MERGE: Final = "application/merge-patch+json"
-MODULE: Final[Json] = {
-    "apiVersion": "v1",
-    "kind": "ConfigMap",
-    "metadata": {"name": ODD_MODULE},
-    "data": {f"{ODD_MODULE}.py": (Path(__file__).parent / "odd.py").read_text()},
-}
 
 
 @dataclass
@@ -106,7 +99,6 @@ class Theatre:
     def __init__(self, bench: Any, secret: Json, prefix: str) -> None:
         """`secret`: the store's keys as another namespace has them."""
         self.server = Server(str(bench.kube.kubeconfig))
-        self.bucket: Any = None
         self._bench = bench
         self._secret = secret
         self._prefix = prefix
@@ -119,7 +111,7 @@ class Theatre:
             return full
         self._namespaces.add(full)
         self._bench.kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": full}})
-        given = {(each["kind"], each["metadata"]["name"]): each for each in (self._secret, MODULE, *beside)}
+        given = {(each["kind"], each["metadata"]["name"]): each for each in (self._secret, *beside)}
         for each in given.values():
             self._bench.kube.apply(merged(each, {"metadata": {"namespace": full}}))
         return full
@@ -134,9 +126,6 @@ class Theatre:
         found["metadata"]["namespace"] = namespace
         found["spec"] = merged(merged(found["spec"], small), {"output": {"endpointUrl": STORE}})
         found["spec"] = merged(found["spec"], how.changes)
-        image = found["spec"]["environment"].get("image", "")
-        if image.startswith("@"):
-            found["spec"]["environment"]["image"] = self._bench.platform.refs[image[1:]]
         return found
 
     def all(self, faults: Mapping[str, tuple[Fault, Provocation]]) -> dict[str, Seen]:
@@ -207,7 +196,6 @@ class Act:
             return seen
         if seen.status != 201:
             raise AssertionError(f"the API server refused it: {seen.answer}")
-        self._how.meanwhile(self, self._name)
         ends = time.monotonic() + self._fault.seconds + PATIENCE_S
         while not self._look() and time.monotonic() < ends:
             if is_finished(seen.job):
@@ -251,11 +239,3 @@ class Act:
     def job(self, name: str) -> Json:
         """As it is now."""
         return self._server.ask("GET", path(self._how.kind, self.namespace, name))[1]
-
-    def patch(self, name: str, change: Json) -> Json:
-        """As it is after the change."""
-        return self._server.ask("PATCH", path(self._how.kind, self.namespace, name), change, MERGE)[1]
-
-    def put(self, uri: str, content: bytes) -> None:
-        """Write an object of the bucket."""
-        self._theatre.bucket.put(uri, content)
