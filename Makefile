@@ -59,6 +59,10 @@ dashboards: venv ## write the Grafana dashboards of the chart from the metric fa
 dashboard-pictures: venv ## draw docs/dashboards/*.png from a job that is run for it (2 minutes)
 	PYTHONPATH=hack/dashboards:tests/support $(PY) -m headway_dashboards.pictures docs/dashboards
 
+.PHONY: troubleshooting
+troubleshooting: venv ## write docs/troubleshooting.md from the catalogue of faults
+	$(PY) -m headway_analysis.faults.page
+
 .PHONY: signals test-signals
 signals: venv ## write docs/signals.md, the runbooks of signals and the chart's list of them from their definitions
 	$(PY) -m headway_analysis.signals.page

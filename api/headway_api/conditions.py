@@ -94,6 +94,7 @@ class Reason(StrEnum):
     UNSCHEDULABLE = "Unschedulable"
     IMAGE_PULL_FAILED = "ImagePullFailed"
     CREATE_FAILED = "CreateFailed"
+    AGENT_UNREACHABLE = "AgentUnreachable"
     CONTESTED = "Contested"
     OUT_OF_MEMORY = "OutOfMemory"
     CRASH_LOOP = "CrashLoop"

@@ -135,6 +135,8 @@ ENV_RUNNER: Final = "HEADWAY_RUNNER"
 MAX_JOB_NAME: Final = 40
 """Longest job name: children's host names (`<job>-eval-coordinator-xxxxx`) must fit in 63 characters."""
 
+CHECK_AGENT: Final = "Agent"
+"""Name of the preflight's check that the agent's service answers."""
 TRAINING_KIND: Final = "RLTrainingJob"
 EVAL_KIND: Final = "RLEvalJob"
 

@@ -284,6 +284,8 @@ class Preflight(StatusModel):
     """Where they stand. Warned: a check failed, and spec.preflight.policy is Warn."""
     checks: Annotated[list[Check], Field(max_length=32, default_factory=list)]
     """Each check's result."""
+    waits_for: Check | None = None
+    """The check that cannot be made yet, for want of a sandbox or an agent, and why."""
 
 
 class Role(StatusModel):

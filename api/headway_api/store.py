@@ -29,6 +29,7 @@ from headway_api.store_faults import NotFound as NotFound
 from headway_api.store_faults import bucket_unavailable as bucket_unavailable
 from headway_api.store_faults import listed, require_small
 from headway_api.store_faults import unreadable as unreadable
+from headway_api.store_refused import refusal
 
 if TYPE_CHECKING:
     from headway_api.spec.lifecycle import OutputSpec
@@ -258,10 +259,10 @@ def _translated(uri: str) -> Iterator[None]:
                 raise
             raise error.__context__ from None
     except ParamValidationError as error:  # no bucket can have this name
-        raise Denied(f"{uri}: {error}") from error
+        raise Denied(f"{uri}: {refusal(error).wrong}") from error
     except ClientError as error:
         if error.response["Error"]["Code"] == "NoSuchBucket" or status_of(error) == HTTPStatus.FORBIDDEN:
-            raise Denied(f"{uri}: {error}") from error
+            raise Denied(f"{uri}: {refusal(error).wrong}") from error
         if status_of(error) == HTTPStatus.NOT_FOUND:
             raise NotFound(uri) from None
         raise

@@ -9,6 +9,7 @@ from headway_api import bounds
 from headway_api.bounds import shortened
 from headway_api.exits import JobError
 from headway_api.store_away import may_pass
+from headway_api.store_refused import refusal
 
 
 class NotFound(KeyError):
@@ -16,16 +17,15 @@ class NotFound(KeyError):
 
 
 class Denied(PermissionError):
-    """There is no such bucket, or the credentials at hand may not do this; in the store's own words."""
+    """There is no such bucket, or the credentials at hand may not do this; the text says which."""
 
 
 def bucket_unavailable(uri: str, error: Exception) -> JobError:
     """What to tell whoever wrote `spec.output` where it cannot be read or written; `uri` lies under it."""
-    bucket = urlsplit(uri).netloc
+    bucket, why = urlsplit(uri).netloc, refusal(error)
     return JobError(
         "BucketUnavailable",
-        f"bucket {bucket!r} cannot be used ({error}); create it, or correct the name, the endpointUrl or "
-        "the credentials in secretRef or roleSecretRefs",
+        f"bucket {bucket!r} cannot be used: {why.wrong}; {why.fix}",
         field="spec.output.uri",
         permanent=not may_pass(error),
     )

@@ -228,7 +228,8 @@ def load(dataset: Dataset, store: Store, block: str) -> list[Row]:
             field=field,
         ) from error
     if not rows:
-        raise JobError("DatasetEmpty", f"{dataset.uri} has no rows", field=field)
+        text = f"{dataset.uri} has no rows; write rows to it, or name another file"
+        raise JobError("DatasetEmpty", text, field=field)
     check_prompts(dataset, rows, block)
     return rows
 
@@ -247,7 +248,9 @@ def check_prompts(dataset: Dataset, rows: Sequence[Row], block: str) -> None:
     if bad is not None:
         raise JobError(
             "PromptColumnMissing",
-            f"row {bad} of {dataset.uri} has no {name!r}; columns are {', '.join(columns)}",
+            f"row {bad} of {dataset.uri} has no {name!r}; columns are {', '.join(columns)}: name one of "
+            f"them, or "
+            "fill the column",
             field=f"{block}.promptColumn",
         )
 

@@ -227,7 +227,7 @@ def slim(body: Json) -> Json:
     if body["kind"] == "Pod":
         body["spec"] = {key: spec[key] for key in ("nodeName",) if key in spec}
         body["spec"]["containers"] = [
-            {key: container[key] for key in ("name", "resources") if key in container}
+            {key: container[key] for key in ("name", "image", "envFrom", "resources") if key in container}
             for container in spec.get("containers") or []
         ]
     else:

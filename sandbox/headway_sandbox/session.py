@@ -261,7 +261,10 @@ def wrong_numbers(reward: float, score: float, metrics: Mapping[str, float]) -> 
     named |= {f"metric {name}": (number, bounds.MAGNITUDE) for name, number in metrics.items()}
     for name, (number, most) in named.items():
         if not math.isfinite(number):
-            return "RewardNotFinite", f"{bounds.shortened(name, bounds.NAME)} is {number}"
+            return (
+                "RewardNotFinite",
+                f"{bounds.shortened(name, bounds.NAME)} is {number}; return a finite number",
+            )
         if not bounds.within(number, most):
             return (
                 "RewardOutOfBounds",

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 import aiohttp
 
-from headway_api import logs
+from headway_api import logs, names, pod_lacks
 from headway_api.exits import JobError, not_final
-from headway_api.sandbox_api import FinishReply, ResetReply
+from headway_api.sandbox_api import FinishReply, Problem, ResetReply
 from headway_api.spec.evaluation import RLEvalJobSpec
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.status import Check, Preflight
 from headway_coordinator import dataset
 from headway_coordinator.agents.builtin import opening
 from headway_coordinator.faults import AnswerFault, InfraFault, PermanentFault
+from headway_coordinator.http import Refused, Unreachable
 from headway_coordinator.preflight import checks
 from headway_coordinator.sandboxes import Broker
 from headway_coordinator.seeds import seed
@@ -54,12 +56,14 @@ class Checklist:
             "url" if self.spec.agent.http and self.spec.agent.http.url else "service"
         )
         deadline = self.spec.pending_deadline_seconds
+        what = f"{url} does not answer; deploy the agent, or correct its address"
+        absent = Check(name=names.CHECK_AGENT, passed=False, message=what, field=field)
         try:
-            await until_answered(http, url, deadline)
+            await until_answered(http, url, deadline, lambda: self._waiting(absent))
         except TimeoutError as error:
             what = f"{url} did not answer within {deadline} s; is the agent deployed, and listening there?"
             raise JobError("AgentUnreachable", what, field=field, permanent=False) from error
-        self._passed("Agent", f"{url} answers")
+        self._passed(names.CHECK_AGENT, f"{url} answers")
 
     async def _visit(
         self, row: dataset.Row, broker: Broker, incarnation: int
@@ -67,7 +71,8 @@ class Checklist:
         spec = self.spec
         try:
             async with asyncio.timeout(spec.pending_deadline_seconds):
-                first, reply = await self._once(row, broker, f"{LEASE_ID}-{incarnation}")
+                async with self._told_of_waits(broker):
+                    first, reply = await self._once(row, broker, f"{LEASE_ID}-{incarnation}")
         except AnswerFault as fault:
             what = f"the environment answered what it must not: {fault}"
             self._failed("Environment", JobError("AnswerUnusable", what, field="spec.environment.entrypoint"))
@@ -87,6 +92,32 @@ class Checklist:
             "Environment", f"{len(first.messages)} messages and {len(first.tools)} tools after reset"
         )
         return first, reply
+
+    @asynccontextmanager
+    async def _told_of_waits(self, broker: Broker) -> AsyncIterator[None]:
+        """Show, as long as the block runs, what keeps the broker from making a sandbox."""
+        watch = asyncio.create_task(self._tell_waits(broker))
+        try:
+            yield
+        finally:
+            watch.cancel()
+            await asyncio.gather(watch, return_exceptions=True)
+
+    async def _tell_waits(self, broker: Broker) -> None:
+        told: Check | None = None
+        while True:
+            await asyncio.sleep(PAUSE_SECONDS)
+            try:
+                problem = (await broker.pool()).problem
+            except (Refused, Unreachable):
+                continue
+            waits = None if problem is None else _waits_for(problem)
+            if waits != told:
+                told = waits
+                self._waiting(waits)
+
+    def _waiting(self, waits: Check | None) -> None:
+        self.report(Preflight(state="Running", checks=self.results, waits_for=waits))
 
     async def _once(self, row: dataset.Row, broker: Broker, lease: str) -> tuple[ResetReply, FinishReply]:
         """A visit to a sandbox. One in which the environment's own code fails is made again: a third such
@@ -153,12 +184,21 @@ class Checklist:
             raise JobError(reason, message, field=failed[0].field)
 
 
-async def until_answered(http: aiohttp.ClientSession, url: str, deadline: float) -> None:
-    """Return once `url` answers, whatever it says.
+def _waits_for(problem: Problem) -> Check:
+    """Why the broker has no sandbox, with the field to change."""
+    text = problem.message if problem.field else pod_lacks.of_creation(names.SANDBOX, problem.message)
+    return Check(name="Environment", passed=False, message=text[:TEXT_LIMIT], field=problem.field)
+
+
+async def until_answered(
+    http: aiohttp.ClientSession, url: str, deadline: float, silent: Callable[[], None] = lambda: None
+) -> None:
+    """Return once `url` answers, whatever it says. `silent` is called once, when it does not at first.
 
     Raises:
         TimeoutError: it did not within `deadline` seconds.
     """
+    told = False
     async with asyncio.timeout(deadline):
         while True:
             try:
@@ -166,6 +206,9 @@ async def until_answered(http: aiohttp.ClientSession, url: str, deadline: float)
                     return
             except (aiohttp.ClientError, TimeoutError) as error:
                 logs.event(_log, "agent-unreachable", level=logging.WARNING, error=str(error))
+                if not told:
+                    told = True
+                    silent()
             await asyncio.sleep(PAUSE_SECONDS)
 
 

@@ -37,6 +37,7 @@ from headway_operator.plan.health import (
     EVIDENCE_SECONDS,
     RoleHealth,
     Trouble,
+    checks_wait,
     failure,
     is_complete,
     pod_trouble,
@@ -221,7 +222,9 @@ def _workloads(subject: Subject, context: Context, begun: bool) -> list[Wanted]:
 def _roles(subject: Subject, context: Context, observed: Observed, begun: bool) -> list[RoleHealth]:
     restarts = {role.name: role.restarts for role in context.job.status.roles}
     first = [
-        role_health(observed, names.COORDINATOR, 1, restarts.get(names.COORDINATOR, 0)),
+        _coordinator(
+            context, role_health(observed, names.COORDINATOR, 1, restarts.get(names.COORDINATOR, 0))
+        ),
         _brokers(context, observed, restarts.get(names.BROKER, 0)),
     ]
     return first + (subject.heavy_roles(context, observed, restarts) if begun else [])
@@ -240,7 +243,19 @@ def _brokers(context: Context, observed: Observed, restarts: int) -> RoleHealth:
 def _sandbox_trouble(context: Context, observed: Observed) -> Trouble | None:
     """Why no sandbox starts: the job's own, or a suite's."""
     pools = [observed.of_suite(name) for name in (None, *(suite.name for suite in context.suites))]
-    return next((trouble for pool in pools if (trouble := _pool_trouble(pool))), None)
+    return next((trouble for pool in pools if (trouble := _pool_trouble(pool))), _never_created(context))
+
+
+def _coordinator(context: Context, health: RoleHealth) -> RoleHealth:
+    """The coordinator, with what its checks wait for: it is ready after them."""
+    return health if health.trouble else replace(health, trouble=checks_wait(context))
+
+
+def _never_created(context: Context) -> Trouble | None:
+    """What the coordinator, whose preflight waits for a sandbox, has heard from the broker: of pods that are
+    refused nobody else sees anything."""
+    waits = checks_wait(context)
+    return waits if waits is not None and waits.reason == Reason.CREATE_FAILED else None
 
 
 def _pool_trouble(observed: Observed) -> Trouble | None:

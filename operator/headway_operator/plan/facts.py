@@ -23,8 +23,17 @@ MOST_SIGNALS: Final = 16
 """As many as the status lists, those that are raised first."""
 OTHERWISE_TOLD: Final = (Reason.SUSPENDED, Reason.PAUSED, Reason.INVALID_SPEC)
 """Reasons of Stalled of which another fact tells."""
-NOT_MADE: Final = (Reason.IMAGE_PULL_FAILED, Reason.CREATE_FAILED)
+NOT_MADE: Final = (
+    Reason.IMAGE_PULL_FAILED,
+    Reason.CREATE_FAILED,
+    Reason.AGENT_UNREACHABLE,
+    Reason.UNSCHEDULABLE,
+    Reason.OUT_OF_MEMORY,
+    Reason.PROCESS_FAILED,
+)
 """Reasons of Progressing of which an event tells while the job may still come up by itself."""
+AWAITED: Final = (Reason.WAITING_FOR_WEIGHTS, Reason.CANDIDATE_MISSING, Reason.CHECKPOINT_MISSING)
+"""Reasons of Ready of which an event tells: another job is not there, or has not come so far."""
 SIGNALS: Final = {name.lower(): str(name) for name in SignalName}
 
 
@@ -168,13 +177,15 @@ def _stalled(status: JobStatus) -> Iterator[Fact]:
 
 
 def _not_made(status: JobStatus) -> Iterator[Fact]:
-    """What pods cannot be made without, unless Stalled tells of it."""
-    known = _in_state(status, ConditionType.PROGRESSING, "False")
-    if known is None or known.reason not in NOT_MADE or _in_state(status, ConditionType.STALLED, "True"):
+    """What pods cannot be made without, unless Stalled tells of it; or which other job is waited for."""
+    if _in_state(status, ConditionType.STALLED, "True"):
         return
-    since = known.last_transition_time
-    key = f"{known.reason.lower()}.{int(since.timestamp())}"
-    yield Fact(key, known.reason, known.message, warning=True, not_before=since)
+    for kind, reasons in ((ConditionType.PROGRESSING, NOT_MADE), (ConditionType.READY, AWAITED)):
+        known = _in_state(status, kind, "False")
+        if known is not None and known.reason in reasons:
+            since = known.last_transition_time
+            key = f"{known.reason.lower()}.{int(since.timestamp())}"
+            yield Fact(key, known.reason, known.message, warning=True, not_before=since)
 
 
 def _failing(status: JobStatus) -> Iterator[Fact]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from headway_api import exits, names
+from headway_api import exits, names, pod_lacks
 from headway_api.conditions import Reason
 from headway_operator.plan import images
 from headway_operator.plan.context import Context, Json
@@ -25,6 +25,7 @@ from headway_operator.plan.observed import (
     is_over,
     is_ready,
     moment,
+    role_of,
     runs_on,
     terminations,
 )
@@ -93,7 +94,7 @@ def pod_trouble(pod: Json) -> Trouble | None:
         )
         if ended.get("reason") == "OOMKilled" and not container.get("ready"):
             limit = _memory_limit(pod, container["name"])
-            text = f"container {container['name']} of pod {name} was OOMKilled{limit}; raise its memory"
+            text = pod_lacks.of_memory(role_of(pod), name, container["name"], limit)
             return Trouble(Reason.OUT_OF_MEMORY, text)
         reason = WAITING.get(waiting.get("reason", ""))
         if reason == Reason.CRASH_LOOP:
@@ -104,7 +105,7 @@ def pod_trouble(pod: Json) -> Trouble | None:
     scheduled = known.get("PodScheduled", {})
     if scheduled.get("status") == "False":
         return Trouble(
-            Reason.UNSCHEDULABLE, f"pod {name}: {scheduled.get('reason')}: {scheduled.get('message', '')}"
+            Reason.UNSCHEDULABLE, pod_lacks.of_scheduler(role_of(pod), name, scheduled.get("message", ""))
         )
     if "DisruptionTarget" in known:
         return Trouble(Reason.DISRUPTED, f"pod {name}: {known['DisruptionTarget'].get('message', '')}")
@@ -123,11 +124,11 @@ def _not_made(pod: Json, container: str, waiting: Json) -> Trouble:
     return Trouble(Reason.CREATE_FAILED, text, Outlook.MAY_PASS, _not_ready_since(pod))
 
 
-def _memory_limit(pod: Json, container: str) -> str:
-    for spec in pod["spec"].get("containers", []):
-        if spec["name"] == container and (limit := spec.get("resources", {}).get("limits", {}).get("memory")):
-            return f" at its limit of {limit}"
-    return ""
+def _memory_limit(pod: Json, container: str) -> str | None:
+    specs = (spec for spec in pod["spec"].get("containers", []) if spec["name"] == container)
+    found: Json = next(specs, {})
+    limit: str | None = found.get("resources", {}).get("limits", {}).get("memory")
+    return limit
 
 
 def _ending(ended: Json) -> str:
@@ -170,6 +171,16 @@ def role_health(observed: Observed, role: str, desired: int, restarts_before: in
         at_work=ready + sum(map(runs_on, waiting)) >= needed,
         culprit=culprit,
     )
+
+
+def checks_wait(context: Context) -> Trouble | None:
+    """What the preflight waits for, in the words of the coordinator, which alone sees it."""
+    found = context.job.status.preflight
+    waits = found.waits_for if found is not None and found.state == "Running" else None
+    if waits is None:
+        return None
+    reason = Reason.AGENT_UNREACHABLE if waits.name == names.CHECK_AGENT else Reason.CREATE_FAILED
+    return Trouble(reason, f"{waits.field}: {waits.message}" if waits.field else waits.message)
 
 
 def _queued(workload: Json | None) -> Trouble | None:
@@ -221,10 +232,9 @@ def _workload_trouble(observed: Observed, workload: Json | None) -> Trouble | No
     """Why a workload cannot make its pods: a Deployment says so itself, of a Job only events tell."""
     if workload is None:
         return None
-    if failure := holds(workload, "ReplicaFailure"):
-        return Trouble(Reason.CREATE_FAILED, failure.get("message", ""))
-    words = observed.refusals.get(workload["metadata"]["uid"])
-    return Trouble(Reason.CREATE_FAILED, words) if words else None
+    failure = holds(workload, "ReplicaFailure") or {}
+    words = failure.get("message") or observed.refusals.get(workload["metadata"]["uid"])
+    return Trouble(Reason.CREATE_FAILED, pod_lacks.of_creation(role_of(workload), words)) if words else None
 
 
 def _pending(waiting: list[Json], workload: Json | None) -> tuple[datetime | None, str]:

@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
-from faulty_servers import Scripted, broker, drop, fail, first, sandbox, serving
+from faulty_servers import Scripted, broker, drop, fail, first, sandbox, say, serving
 from preflight_bench import Bench, spec, write_inputs
 from refusing_bucket import refusing_store
 
@@ -331,6 +331,9 @@ async def test_a_service_that_is_not_there_is_named_and_asked_for_again_later(fo
         "spec.agent.http.url",
         False,
     )
+    told = [report.waits_for for report in bench.reports if report.waits_for]
+    assert [(check.name, check.field) for check in told] == [("Agent", "spec.agent.http.url")]
+    assert told[0].message == "http://127.0.0.1:1/ does not answer; deploy the agent, or correct its address"
 
 
 async def test_an_environment_that_judges_by_report_is_given_one(folder: Path) -> None:
@@ -348,3 +351,17 @@ async def test_a_program_that_cannot_be_started_fails_the_preflight(folder: Path
             )
     assert caught.value.termination.reason == "AgentNotStarted"
     assert ("POST /agent", ["nothing"]) in [(path, (body or {}).get("command")) for path, body in box.asked]
+
+
+async def test_a_sandbox_that_cannot_be_made_is_told_while_it_is_awaited(folder: Path) -> None:
+    bench = Bench(spec(folder, pendingDeadlineSeconds=4))
+    refused = 'pods "a" is forbidden: pod rejected: RuntimeClass "gvisor" not found'
+    problem = {"reason": "Forbidden", "message": refused, "field": None, "permanent": False}
+    async with sandboxes() as (leases, _):
+        leases.faults["POST /v1/leases"] = fail(503, "PoolEmpty")
+        leases.faults["GET /v1/pool"] = say({"ready": 0, "starting": 0, "leased": 0, "problem": problem})
+        with pytest.raises(JobError):
+            await bench.environment(folder, leases)
+    told = [report.waits_for.message for report in bench.reports if report.waits_for]
+    field = "spec.environment.sandbox.runtimeClassName"
+    assert told == [f'{field}: RuntimeClass "gvisor" not found; install it, or name another one']

@@ -69,6 +69,21 @@ def test_what_a_passed_check_warns_of_is_in_the_condition() -> None:
     assert told["message"] == "2 checks passed; warning: 1 of 4 rows have the same prompt"
 
 
+def test_a_preflight_that_gets_no_sandbox_says_why() -> None:
+    world = fresh().ready("broker")
+    world.starting("coordinator")
+    words = "spec.environment.sandbox.resources: exceeded quota: small"
+    waits = {"name": "Environment", "passed": False, "message": words}
+    world.body["status"]["preflight"] = {"state": "Running", "checks": [], "waitsFor": waits}
+    world.carry_out()
+    assert (world.body["status"]["state"], world.body["status"]["reason"]) == ("Pending", "CreateFailed")
+    assert world.told("SandboxesReady")["message"] == words
+    assert words in world.told("Reconciling")["message"]
+    world.body["status"]["preflight"] = {"state": "Running", "checks": []}
+    world.carry_out()
+    assert world.body["status"]["state"] == "Preflight"
+
+
 def test_a_passed_preflight_is_starting_until_all_are_ready() -> None:
     world = started()
     assert world.body["status"]["state"] == "Starting"
@@ -384,7 +399,10 @@ class TestFailures:
         refused = world.condition("ReplicaFailure", True) | {"message": "exceeded quota: gpus"}
         world.workload_status("Deployment", "rollout", conditions=[refused])
         world.carry_out()
-        assert world.told("RolloutReady")["message"] == "exceeded quota: gpus"
+        words = (
+            "spec.rollout.resources: exceeded quota: gpus; free some of it, lower what the job asks for, or"
+        )
+        assert world.told("RolloutReady")["message"] == f"{words} have the ResourceQuota raised"
 
     def test_of_a_job_whose_pods_are_refused_an_event_tells(self) -> None:
         world = started()

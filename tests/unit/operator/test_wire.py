@@ -142,7 +142,15 @@ def test_of_a_pod_only_what_the_planner_reads_is_kept() -> None:
         },
         "spec": {
             "nodeName": "n",
-            "containers": [{"name": "c", "env": [{}] * 9, "resources": {"limits": {"memory": "1Gi"}}}],
+            "containers": [
+                {
+                    "name": "c",
+                    "image": "registry.test/c:1",
+                    "env": [{}] * 9,
+                    "envFrom": [{"secretRef": {"name": "keys"}}],
+                    "resources": {"limits": {"memory": "1Gi"}},
+                }
+            ],
             "volumes": [{}],
         },
         "status": {"phase": "Running"},
@@ -150,7 +158,12 @@ def test_of_a_pod_only_what_the_planner_reads_is_kept() -> None:
     found = wire.slim(copy.deepcopy(pod))
     assert found["metadata"].keys() == {"name", "labels"}
     assert found["metadata"]["labels"].keys() == {"headway.dev/job-uid", "app.kubernetes.io/component"}
-    container = {"name": "c", "resources": {"limits": {"memory": "1Gi"}}}
+    container = {
+        "name": "c",
+        "image": "registry.test/c:1",
+        "envFrom": [{"secretRef": {"name": "keys"}}],
+        "resources": {"limits": {"memory": "1Gi"}},
+    }
     assert found["spec"] == {"nodeName": "n", "containers": [container]}
     assert found["status"] == pod["status"]
 

@@ -1,0 +1,172 @@
+"""Faults of what a job stands on: store, network, credentials, quotas and nodes."""
+
+from __future__ import annotations
+
+from headway_analysis.faults.definition import Fault, Kind, Stage, in_preflight, tried_again
+
+
+def pods_wait(
+    name: str, kind: Kind, reason: str, wrong: str, says: str, advice: str = "", **more: str
+) -> Fault:
+    """A fault that keeps pods from starting. It may pass, so the job waits its deadline."""
+    words = {"state": "Pending", "condition": "Progressing", "event": reason} | more
+    return Fault(
+        name,
+        kind,
+        Stage.RUN,
+        wrong,
+        says,
+        advice,
+        state=words["state"],
+        reason=reason,
+        condition=words["condition"],
+        event=words["event"],
+    )
+
+
+FAULTS: tuple[Fault, ...] = (
+    in_preflight(
+        "no-bucket",
+        Kind.STORE,
+        "BucketUnavailable",
+        "The bucket for the results does not exist.",
+        "spec.output.uri: bucket 'no-such-bucket' cannot be used: there is no such bucket; create it, or "
+        "correct "
+        "its name or spec.output.endpointUrl",
+    ),
+    in_preflight(
+        "odd-bucket-name",
+        Kind.STORE,
+        "BucketUnavailable",
+        "No bucket can have this name.",
+        "spec.output.uri: bucket 'my bucket' cannot be used: no bucket can have this name (...); correct it",
+    ),
+    tried_again(
+        "no-store-there",
+        Kind.STORE,
+        "ProcessFailed",
+        "Nobody listens at the store's address.",
+        "spec.output.uri: bucket 'headway' cannot be used: ... does not answer...; correct "
+        "spec.output.endpointUrl, "
+        "or let the pods of this job reach it",
+        "The job tries again `spec.failurePolicy.maxRestarts` times. Correct the address, or open the way "
+        "to it.",
+    ),
+    tried_again(
+        "no-store-of-that-name",
+        Kind.NETWORK,
+        "ProcessFailed",
+        "The store's name is not known in the cluster.",
+        "spec.output.uri: bucket 'headway' cannot be used: ... does not answer...; correct "
+        "spec.output.endpointUrl, "
+        "or let the pods of this job reach it",
+        "A Service is named with its namespace: `http://objects.team.svc:7070`.",
+    ),
+    tried_again(
+        "store-behind-a-wall",
+        Kind.NETWORK,
+        "ProcessFailed",
+        "A NetworkPolicy keeps the job's pods from the store.",
+        "spec.output.uri: bucket 'headway' cannot be used: ... does not answer...; correct "
+        "spec.output.endpointUrl, "
+        "or let the pods of this job reach it",
+        "Let pods with the label `headway.dev/job-name` reach the store.",
+        seconds=60,
+    ),
+    in_preflight(
+        "wrong-key",
+        Kind.CREDENTIALS,
+        "BucketUnavailable",
+        "The store knows the key's name and not its secret.",
+        "spec.output.uri: bucket 'headway' cannot be used: the store refuses the credentials...; correct "
+        "the keys in the Secret of spec.output.secretRef (or roleSecretRefs), or let the identity that they "
+        "are of use it",
+    ),
+    in_preflight(
+        "no-keys",
+        Kind.CREDENTIALS,
+        "BucketUnavailable",
+        "No Secret is named, and the pods have no identity of their own.",
+        "spec.output.uri: bucket 'headway' cannot be used: there are no credentials for it; name a Secret "
+        "with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in spec.output.secretRef, or give the job's "
+        "service account an identity",
+    ),
+    pods_wait(
+        "no-account",
+        Kind.CREDENTIALS,
+        "CreateFailed",
+        "The service account that the job names does not exist.",
+        'spec.serviceAccountName: serviceaccount "trainer" not found; create it in the job\'s namespace, '
+        "or name "
+        "another one",
+    ),
+    pods_wait(
+        "no-pods-left",
+        Kind.QUOTA,
+        "CreateFailed",
+        "A ResourceQuota of the namespace lets no more pods be made.",
+        "exceeded quota: few-pods, ...; free some of it, lower what the job asks for, or have the "
+        "ResourceQuota "
+        "raised",
+    ),
+    pods_wait(
+        "no-memory-left",
+        Kind.QUOTA,
+        "CreateFailed",
+        "A ResourceQuota leaves less memory than a learner asks for.",
+        "spec.learner.resources: exceeded quota: little-memory, ...; free some of it, lower what the job "
+        "asks "
+        "for, or have the ResourceQuota raised",
+        state="Starting",
+    ),
+    pods_wait(
+        "no-such-node",
+        Kind.NODE,
+        "Unschedulable",
+        "No node has the label that the learner's pod template asks for.",
+        "spec.learner.podTemplate: ... node(s) didn't match Pod's node affinity/selector... Add such a "
+        "node, or "
+        "ask for what one has",
+        "Add such a node, or ask for what one has.",
+        state="Starting",
+    ),
+    pods_wait(
+        "no-accelerator",
+        Kind.NODE,
+        "Unschedulable",
+        "No node has an accelerator of the kind that the servers ask for.",
+        "spec.rollout.resources: ... Insufficient nvidia.com/gpu... Add such a node, or ask for what one has",
+        "Add such a node, or ask for what one has.",
+        state="Starting",
+    ),
+    pods_wait(
+        "too-large-for-any-node",
+        Kind.NODE,
+        "Unschedulable",
+        "No node has as much memory as the learner asks for.",
+        "spec.learner.resources: ... Insufficient memory... Add such a node, or ask for what one has",
+        "Add such a node, or ask for what one has.",
+        state="Starting",
+    ),
+    pods_wait(
+        "no-node-for-sandboxes",
+        Kind.NODE,
+        "Unschedulable",
+        "No node has the label that the sandboxes' pod template asks for.",
+        "spec.environment.sandbox.podTemplate: ... node(s) didn't match Pod's node affinity/selector... Add "
+        "such a node, or ask for what one has",
+        "Add such a node, or ask for what one has.",
+        condition="SandboxesReady",
+    ),
+    pods_wait(
+        "name-taken",
+        Kind.MANIFEST,
+        "NameConflict",
+        "An object that the job needs exists already, and is not the job's.",
+        "ConfigMap ... exists and belongs to nobody this operator knows; delete it, or give the job another "
+        "metadata.name",
+        state="Stalled",
+        condition="Stalled",
+        event="Stalled",
+    ),
+)

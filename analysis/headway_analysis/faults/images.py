@@ -1,0 +1,33 @@
+"""Faults of images, and of the environment's own code."""
+
+from __future__ import annotations
+
+from headway_analysis.faults.definition import Fault, Kind, Stage, in_preflight
+
+IMAGE = "spec.environment.image: "
+ENTRYPOINT = "spec.environment.entrypoint: "
+
+FAULTS: tuple[Fault, ...] = (
+    in_preflight(
+        "no-image-name",
+        Kind.IMAGE,
+        "ImagePullFailed",
+        "The image's name is none that an image can have.",
+        IMAGE + "pod ... has no image Headway/Environment:1: InvalidImageName...; write it as "
+        "REGISTRY/NAME:TAG, the name in lower case",
+    ),
+    Fault(
+        "no-registry",
+        Kind.IMAGE,
+        Stage.PREFLIGHT,
+        "The image's registry is not known, or does not answer.",
+        IMAGE
+        + "pod ... has no image headway.invalid/no-such-environment:1: ...; correct the registry's name, "
+        "or have the nodes reach it; the pull is tried again",
+        "Correct the registry's name, or have the nodes reach it.",
+        state="Pending",
+        reason="ImagePullFailed",
+        condition="Progressing",
+        event="ImagePullFailed",
+    ),
+)

@@ -1,0 +1,201 @@
+"""Faults of what a job reads: rows, base model, and weights to start from."""
+
+from __future__ import annotations
+
+from headway_analysis.faults.definition import Fault, Kind, Stage, in_preflight
+
+FAULTS: tuple[Fault, ...] = (
+    in_preflight(
+        "no-dataset",
+        Kind.DATA,
+        "DatasetNotFound",
+        "No file lies at the address of the training rows.",
+        "spec.data.train.uri: no object at ...; correct the URI",
+    ),
+    in_preflight(
+        "no-validation-rows",
+        Kind.DATA,
+        "DatasetNotFound",
+        "No file lies at the address of the held-out rows.",
+        "spec.data.validation.uri: no object at ...; correct the URI",
+    ),
+    in_preflight(
+        "another-bucket",
+        Kind.DATA,
+        "DatasetNotFound",
+        "The rows are in a bucket that does not exist.",
+        "spec.data.train.uri: ...: there is no such bucket...; correct the URI, or let the credentials of "
+        "spec.output read it",
+    ),
+    in_preflight(
+        "other-format",
+        Kind.DATA,
+        "DatasetUnreadable",
+        "The file is of another format than the job says.",
+        "spec.data.train.uri: ... is not readable parquet: ...; correct format or the file",
+    ),
+    in_preflight(
+        "broken-row",
+        Kind.DATA,
+        "DatasetUnreadable",
+        "One line of the file is no JSON.",
+        "spec.data.train.uri: ... is not readable jsonl: row 2 cannot be read: ...; mend or remove it",
+    ),
+    in_preflight(
+        "no-rows",
+        Kind.DATA,
+        "DatasetEmpty",
+        "The file has no rows.",
+        "spec.data.train.uri: ... has no rows; write rows to it, or name another file",
+    ),
+    in_preflight(
+        "no-prompt-column",
+        Kind.DATA,
+        "PromptColumnMissing",
+        "A row has no prompt in the column that the job names.",
+        "spec.data.train.promptColumn: row 0 of ... has no 'question'; columns are ...: name one of them, "
+        "or fill the "
+        "column",
+        "Name a column that every row fills, or fill this one.",
+    ),
+    in_preflight(
+        "no-task-column",
+        Kind.DATA,
+        "ColumnMissing",
+        "A row has no task in the column that the job names.",
+        "spec.data.train.taskColumn: row 0 has no 'topic'; columns are ...: name one of them, or fill the "
+        "column",
+    ),
+    in_preflight(
+        "unknown-task",
+        Kind.DATA,
+        "TaskUnknown",
+        "A task has a weight, and no row is of it.",
+        "spec.data.taskWeights: no training row has the task returns; tasks are ...: name one of them",
+    ),
+    in_preflight(
+        "held-out-rows-trained",
+        Kind.DATA,
+        "SplitsOverlap",
+        "Held-out rows are training rows too, so figures of them would flatter.",
+        "spec.data.validation: ... rows of spec.data.validation are also rows of spec.data.train: ...; "
+        "remove "
+        "them from one of the two, or write spec.data.allowOverlap: true",
+    ),
+    in_preflight(
+        "too-few-rows",
+        Kind.DATA,
+        "TooFewRows",
+        "There are fewer rows than one batch takes.",
+        "spec.algorithm.batchSize: ... rows in 1 epochs do not fill one batch of ...; lower batchSize, raise "
+        "schedule.maxEpochs, or add rows",
+    ),
+    in_preflight(
+        "no-model",
+        Kind.MODEL,
+        "ModelUnavailable",
+        "Nothing lies at the address of the base model.",
+        "spec.model.base: nothing lies at ...; upload a Hugging Face folder there, or correct the address",
+    ),
+    in_preflight(
+        "half-a-model",
+        Kind.MODEL,
+        "ModelIncomplete",
+        "The folder holds weights and no configuration.",
+        "spec.model.base: the base model has no config.json; upload the whole Hugging Face folder",
+    ),
+    in_preflight(
+        "garbled-configuration",
+        Kind.MODEL,
+        "ModelNotLoadable",
+        "The model's config.json is damaged.",
+        "spec.model.base: the base model's config.json is no model's configuration (...); upload the whole "
+        "Hugging Face folder again",
+    ),
+    in_preflight(
+        "no-chat-template",
+        Kind.MODEL,
+        "ChatTemplateMissing",
+        "The model is a base model without a chat template.",
+        "spec.model.base: the base model has no chat template; add chat_template.jinja beside its tokenizer, "
+        "or use an instruction-tuned model",
+    ),
+    in_preflight(
+        "beyond-the-model",
+        Kind.MODEL,
+        "ContextLengthTooLong",
+        "The job asks for a longer context than the model has.",
+        "spec.model.contextLength: ... is more than the model's own limit of ...; lower it",
+    ),
+    in_preflight(
+        "no-such-module",
+        Kind.MODEL,
+        "LoraTargetsUnusable",
+        "The adapter is to be on modules that the model does not have.",
+        "spec.model.lora.targets: w_pack: the base model has no linear module of that name that may get an "
+        "adapter (embeddings, the output head and experts get none); name some of ..., or leave targets out "
+        "for all of them",
+    ),
+    in_preflight(
+        "no-room-for-turns",
+        Kind.MODEL,
+        "ContextTooShort",
+        "Prompt, tools and all turns do not fit the context together.",
+        "spec.rollout.sampling.maxTokens: ... prompt and tool tokens + ... turns x ... tokens = ..., but the "
+        "context holds ..., tool results not counted; lower spec.rollout.sampling.maxTokens to ..., or "
+        "spec.agent.builtin.maxTurns",
+    ),
+    in_preflight(
+        "no-weights-to-start-from",
+        Kind.WEIGHTS,
+        "ModelUnavailable",
+        "Nothing lies where the job is to start from.",
+        "spec.model.warmStart: nothing lies at ...; upload a Hugging Face folder there, or correct the "
+        "address",
+    ),
+    in_preflight(
+        "other-rank",
+        Kind.WEIGHTS,
+        "WarmStartUnusable",
+        "The adapter to start from has another rank than the job's.",
+        "spec.model.warmStart: the adapter has rank 8 and alpha 16, not 16 and 32; set spec.model.lora.rank "
+        "and alpha to the adapter's, or merge it into its base model",
+    ),
+    in_preflight(
+        "adapter-of-another-model",
+        Kind.WEIGHTS,
+        "WarmStartUnusable",
+        "The adapter to start from was trained on another base model.",
+        "spec.model.warmStart: the adapter is of base model ..., not ...; start from an adapter of this base "
+        "model, or, where both are the same model, correct base_model_name_or_path in its "
+        "adapter_config.json",
+    ),
+    Fault(
+        "no-job-to-start-from",
+        Kind.WEIGHTS,
+        Stage.SPEC,
+        "The job is to start from the weights of a job that is not there.",
+        "spec.model.warmStart.job: there is no RLTrainingJob absent in this namespace yet; this job "
+        "starts when "
+        "there is one and it has ended; to start sooner, give the uri of weights instead",
+        "Apply the other job, or correct the name; the two may be applied in any order.",
+        state="Pending",
+        reason="WaitingForWeights",
+        condition="Ready",
+        event="WaitingForWeights",
+    ),
+    Fault(
+        "no-candidate",
+        Kind.WEIGHTS,
+        Stage.SPEC,
+        "An evaluation measures the weights of a job that is not there.",
+        "spec.candidates[tuned].checkpoint.job: there is no RLTrainingJob absent in this namespace; "
+        "create it, "
+        "or name another job",
+        "The evaluation waits for it for `spec.pendingDeadlineSeconds`.",
+        state="Pending",
+        reason="CandidateMissing",
+        condition="CandidatesResolved",
+        event="CandidateMissing",
+    ),
+)

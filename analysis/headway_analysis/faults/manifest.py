@@ -1,0 +1,249 @@
+"""Faults of the manifest itself, and fields that hold no address, name or size of their kind."""
+
+from __future__ import annotations
+
+from headway_analysis.faults.definition import Fault, Kind, at_apply, in_spec
+
+FAULTS: tuple[Fault, ...] = (
+    at_apply(
+        "unknown-field",
+        Kind.MANIFEST,
+        "A field has no such name, most often by a letter or an indentation.",
+        'unknown field "spec.algorithm.batchsize"',
+        "`python -m headway_api.recipes job.yaml` names the field that is meant.",
+    ),
+    at_apply(
+        "wrong-type",
+        Kind.MANIFEST,
+        "A field holds text where a number belongs, or the other way round.",
+        "spec.algorithm.batchSize: Invalid value: ...: spec.algorithm.batchSize in body must be of type "
+        "integer",
+        "Write the number without quotes.",
+    ),
+    at_apply(
+        "missing-field",
+        Kind.MANIFEST,
+        "A field that every job needs is not there.",
+        "spec.environment.entrypoint: Required value",
+        "Write the field; the [reference](reference/crds.md) says what it holds.",
+    ),
+    at_apply(
+        "below-the-least",
+        Kind.MANIFEST,
+        "A number is below the least that makes sense.",
+        "spec.algorithm.groupSize in body should be greater than or equal to 2",
+        "Raise it: a group of one has nothing to compare.",
+    ),
+    at_apply(
+        "not-one-of",
+        Kind.MANIFEST,
+        "A field takes one of a few words, and holds another.",
+        'spec.readinessPolicy: Unsupported value: "Sometime": supported values: ...',
+        "Write one of the supported values.",
+    ),
+    at_apply(
+        "long-name",
+        Kind.MANIFEST,
+        "The job's name leaves no room for the names of its pods.",
+        "at most 40 characters",
+        "Shorten metadata.name.",
+    ),
+    at_apply(
+        "learning-rate",
+        Kind.MANIFEST,
+        "The learning rate is far above what any run bears.",
+        "spec.optimizer.learningRate must be at most 0.01",
+        "Begin with 4e-5 for an adapter, and a tenth of it for all weights.",
+    ),
+    at_apply(
+        "lora-and-full",
+        Kind.MANIFEST,
+        "The job asks for an adapter and for all weights.",
+        "spec.model takes lora or full, not both; remove one of them",
+    ),
+    at_apply(
+        "two-agents",
+        Kind.AGENT,
+        "The job names two agents.",
+        "spec.agent takes one of builtin, http and sandboxed; remove the others",
+    ),
+    at_apply(
+        "turns-beyond-context",
+        Kind.MANIFEST,
+        "The turns do not fit the context, whatever the prompt is.",
+        "does not fit spec.model.contextLength; lower one of the first two, or raise the last",
+    ),
+    at_apply(
+        "episode-outlives-sandbox",
+        Kind.MANIFEST,
+        "An episode may take longer than its sandbox lives.",
+        "spec.rollout.timeoutSeconds must not be above spec.environment.sandbox.deadlineSeconds: an episode "
+        "ends with its sandbox; lower the first, or raise the second",
+    ),
+    at_apply(
+        "reward-range-reversed",
+        Kind.MANIFEST,
+        "The lowest reward is above the highest.",
+        "spec.reward.range: the first number must be below the second",
+        "Write the lowest reward first.",
+    ),
+    at_apply(
+        "unwise-budget",
+        Kind.MANIFEST,
+        "The job relies on a budget, which this version does not enforce.",
+        "spec.budget is not enforced by this version; bound the job with spec.schedule.maxSteps and "
+        "spec.activeDeadlineSeconds",
+    ),
+    at_apply(
+        "changed-for-good",
+        Kind.MANIFEST,
+        "A field of a job is changed that never changes.",
+        "spec.seed is immutable",
+        "Delete the job and apply it anew, or apply it under another name.",
+    ),
+    at_apply(
+        "changed-while-running",
+        Kind.MANIFEST,
+        "A field is changed that takes effect only when processes start.",
+        "spec.checkpoints.keepLast may change only while the job is suspended; set spec.suspend: true first",
+    ),
+    at_apply(
+        "entrypoint-with-dot",
+        Kind.ENVIRONMENT,
+        "The entrypoint names the class after a dot, as an import does.",
+        "spec.environment.entrypoint must be module:Class, such as refunds_env:RefundEnvironment",
+        "Write a colon before the class.",
+    ),
+    at_apply(
+        "agent-without-address",
+        Kind.AGENT,
+        "The agent is a service, and nothing says where it is.",
+        "spec.agent.http takes exactly one of url and service",
+        "Name the agent's Service and port, or its address.",
+    ),
+    at_apply(
+        "data-over-https",
+        Kind.DATA,
+        "The rows lie behind an address that is none of the object store.",
+        "the uri of a dataset must start with s3://",
+        "Copy the file to the bucket and name it there.",
+    ),
+    at_apply(
+        "data-without-format",
+        Kind.DATA,
+        "The file's name does not tell its format.",
+        "a dataset whose uri does not end in .parquet, .jsonl, .json or .csv needs format",
+        "Set `format` beside `uri`.",
+    ),
+    at_apply(
+        "no-held-out-rows",
+        Kind.DATA,
+        "The job is to be validated, and has no held-out rows.",
+        "spec.data.validation is needed to evaluate; give it, or switch evaluation off with "
+        "spec.evaluation.everySteps: 0 and atStart: false",
+    ),
+    at_apply(
+        "weights-without-tasks",
+        Kind.DATA,
+        "Tasks have weights, and no column says which task a row is of.",
+        "spec.data.taskWeights needs spec.data.train.taskColumn, which names the task of a row",
+        "Name the column, or remove the weights.",
+    ),
+    at_apply(
+        "model-without-scheme",
+        Kind.MODEL,
+        "The model is named as on the hub, without saying that it is there.",
+        "spec.model.base must start with hf:// or s3://",
+        "Write `hf://` before the name of a model on the hub.",
+    ),
+    at_apply(
+        "model-with-branch",
+        Kind.MODEL,
+        "The name of a model on the hub has a branch in it.",
+        "spec.model.base: a model on the hub is hf://ORGANIZATION/NAME of letters, digits, -, _ and . alone; "
+        "correct the name, and put a branch, tag or commit into revision",
+    ),
+    at_apply(
+        "float16",
+        Kind.MODEL,
+        "The model is to be trained in float16.",
+        "spec.model.dtype: float16 is not run by this version; use bfloat16",
+    ),
+    at_apply(
+        "results-elsewhere",
+        Kind.STORE,
+        "Results are to go to what is no S3 store.",
+        "spec.output.uri must start with s3://",
+        "Stores with an S3 interface of their own are named by `spec.output.endpointUrl`.",
+    ),
+    at_apply(
+        "endpoint-without-scheme",
+        Kind.STORE,
+        "The store's address has no scheme.",
+        "spec.output.endpointUrl must start with http:// or https://",
+        "Write the scheme before the address.",
+    ),
+    at_apply(
+        "sandbox-egress",
+        Kind.NETWORK,
+        "A sandbox is to reach an address.",
+        "spec.environment.sandbox.egress is not applied by this version; put what the tools need into the "
+        "image",
+    ),
+    at_apply(
+        "tracking-in-a-file",
+        Kind.NETWORK,
+        "MLflow is named by a file, which pods do not share.",
+        "spec.tracking.mlflow.uri must start with http:// or https://",
+        "Run an MLflow server in the cluster, and write its address.",
+    ),
+    at_apply(
+        "odd-quantity",
+        Kind.QUOTA,
+        "A quantity is written as Kubernetes does not write it.",
+        "spec.rollout.resources.limits.memory in body should match",
+        "Write whole numbers with a unit of Kubernetes: `4Gi`, `500m`.",
+    ),
+    at_apply(
+        "two-starts",
+        Kind.WEIGHTS,
+        "The job is to start from another job and from a folder.",
+        "spec.model.warmStart takes exactly one of job and uri",
+        "Remove one of the two.",
+    ),
+    in_spec(
+        "above-the-cap",
+        Kind.QUOTA,
+        "The job asks for more servers than the platform lets one job have.",
+        "spec.rollout.replicas: ... is above this platform's limit of ...; lower it, or have the limit "
+        "raised",
+        "The limits are `caps` in the chart's values.",
+    ),
+    in_spec(
+        "host-path",
+        Kind.NODE,
+        "A pod template mounts a folder of the node.",
+        "spec.learner.podTemplate.spec.volumes[0].hostPath may not be used in a job; ask for it in the "
+        "operator's roleTemplates",
+    ),
+    in_spec(
+        "secret-in-sandbox",
+        Kind.CREDENTIALS,
+        "A sandbox is to hold a key of a Secret.",
+        "valueFrom.secretKeyRef may not be used in a sandbox, which holds no credentials; give a value, or "
+        "take it from a configMap",
+    ),
+    in_spec(
+        "account-of-a-role",
+        Kind.CREDENTIALS,
+        "The job names an account that the operator makes for one role.",
+        "spec.serviceAccountName: ... is made by the operator for a role of its own; name another account",
+    ),
+    in_spec(
+        "starts-from-itself",
+        Kind.WEIGHTS,
+        "The job is to start from its own weights.",
+        "spec.model.warmStart.job: a job cannot start from itself; name another job, or give the uri of "
+        "weights",
+    ),
+)

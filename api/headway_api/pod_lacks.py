@@ -1,0 +1,84 @@
+"""What a pod cannot be had for, with the field of the job that asks for it, and what to do. Pure.
+
+Scheduler, quotas and the API server say what they lack; none of them knows where a job's pods come from.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from headway_api import names
+
+BLOCKS: Final = {
+    names.LEARNER: "spec.learner",
+    names.ROLLOUT: "spec.rollout",
+    names.SANDBOX: "spec.environment.sandbox",
+}
+"""Where a job says what the pods of a role are to be."""
+AHEAD: Final = re.compile(
+    r'^(?:Error creating: )?(?:pods? "[^"]*" is forbidden: )?(?:pod rejected: )?'
+    r"(?:error looking up service account \S+: )?"
+)
+"""What stands before the words that say what is wrong."""
+BEHIND: Final = re.compile(r" (?:no new claims to deallocate, )?preemption: .*$", re.DOTALL)
+"""What the scheduler adds of pods that it could push aside."""
+NODE: Final = "Add such a node, or ask for what one has"
+QUOTA: Final = "free some of it, lower what the job asks for, or have the ResourceQuota raised"
+ACCOUNT: Final = re.compile(r'serviceaccount "[^"]+" not found')
+RUNTIME: Final = re.compile(r'RuntimeClass "[^"]+" not found')
+PRIORITY: Final = "no PriorityClass with name"
+RANGE: Final = re.compile(r"(?:maximum|minimum) \S+ usage per (?:Container|Pod)")
+
+
+def of_scheduler(role: str | None, pod: str, said: str) -> str:
+    """Why no node takes a pod.
+
+    Args:
+        role: its role.
+        pod: its name.
+        said: the scheduler's words.
+    """
+    words = BEHIND.sub("", said).rstrip(". ")
+    part = "resources" if "Insufficient" in words else "podTemplate"
+    return f"{_field(role, part)}pod {pod}: Unschedulable: {words}. {NODE}"
+
+
+def of_memory(role: str | None, pod: str, container: str, limit: str | None) -> str:
+    """That a container needed more memory than it may have; `limit` is None where none is known."""
+    at = f" at its limit of {limit}" if limit else ""
+    killed = f"container {container} of pod {pod} was OOMKilled{at}"
+    return f"{_field(role, 'resources')}{killed}; raise its memory (limits.memory)"
+
+
+def of_creation(role: str | None, said: str) -> str:
+    """Why the API server makes no pod of a role; `said` are its words."""
+    words = AHEAD.sub("", said).rstrip(". ")
+    if "exceeded quota" in words:
+        return f"{_field(role, 'resources')}{words}; {QUOTA}"
+    if RANGE.search(words):
+        return (
+            f"{_field(role, 'resources')}{words}; lower what the job asks for, or have the LimitRange raised"
+        )
+    if ACCOUNT.search(words):
+        return f"spec.serviceAccountName: {words}; create it in the job's namespace, or name another one"
+    if RUNTIME.search(words):
+        return f"{_field(role, 'runtimeClassName')}{words}; install it, or name another one"
+    if PRIORITY in words:
+        return f"{_field(role, 'podTemplate')}{words}; create it, or name another one"
+    if "violates PodSecurity" in words:
+        return f"{words}; run the job in a namespace whose label pod-security.kubernetes.io/enforce allows it"
+    return words
+
+
+def field_of(role: str | None, part: str) -> str | None:
+    """Path of a part of what a job says of a role; None of a role that a job says nothing of."""
+    block = BLOCKS.get(role or "")
+    return f"{block}.{part}" if block else None
+
+
+def _field(role: str | None, part: str) -> str:
+    found = field_of(role, part)
+    if found is None and part == "resources" and role is not None:
+        found = f"resources.{role} of the chart's values"
+    return f"{found}: " if found else ""

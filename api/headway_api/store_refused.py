@@ -1,0 +1,79 @@
+"""Why the artifact store says no, for whoever wrote `spec.output`: what is wrong, and what to write."""
+
+from __future__ import annotations
+
+import re
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from headway_api.bounds import shortened
+from headway_api.store_away import status_of
+
+if TYPE_CHECKING:
+    from botocore.exceptions import ClientError
+
+CREDENTIALS: Final = (
+    "correct the keys in the Secret of spec.output.secretRef (or roleSecretRefs), or let the identity that "
+    "they are of use it"
+)
+KEYS: Final = (
+    "name a Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in spec.output.secretRef, or give the "
+    "job's service account an identity"
+)
+ADDRESS: Final = "correct spec.output.endpointUrl, or let the pods of this job reach it"
+WORDS: Final = 300
+"""Characters of an error's own words."""
+ERRNO: Final = re.compile(r"\[Errno -?\d+\] ([A-Za-z ,]+)")
+"""What the operating system says of a connection, within what three libraries say around it."""
+
+
+class Refusal(NamedTuple):
+    """Why a bucket cannot be used."""
+
+    wrong: str
+    fix: str
+
+
+def refusal(error: Exception) -> Refusal:
+    """What is meant by the error that a request to the store ended with, or by the one it was raised from."""
+    from botocore.exceptions import (
+        ClientError,
+        ConnectionError,
+        HTTPClientError,
+        NoCredentialsError,
+        ParamValidationError,
+        PartialCredentialsError,
+    )
+
+    cause = error.__cause__ or error
+    if isinstance(cause, ClientError):
+        return _answered(cause)
+    if isinstance(cause, ParamValidationError):
+        said = str(cause).removeprefix("Parameter validation failed:\n").partition(": Bucket name must")[0]
+        return Refusal(f"no bucket can have this name ({shortened(said, WORDS)})", "correct it")
+    if isinstance(cause, NoCredentialsError | PartialCredentialsError):
+        return Refusal("there are no credentials for it", KEYS)
+    if isinstance(cause, ConnectionError | HTTPClientError):
+        return Refusal(_silent(cause), ADDRESS)
+    return Refusal(shortened(str(cause), WORDS), "correct spec.output")
+
+
+def _silent(error: BaseException) -> str:
+    """Who does not answer, and what the operating system says of it."""
+    told = getattr(error, "kwargs", {})
+    found = ERRNO.search(str(told.get("error", "")))
+    why = f" ({found[1].strip()})" if found else ""
+    return f"{told.get('endpoint_url') or 'the store'} does not answer{why}"
+
+
+def _answered(error: ClientError) -> Refusal:
+    said, status = error.response["Error"], status_of(error)
+    code = str(said.get("Code", status))
+    named = "" if code.isdigit() else f" ({code})"
+    if code == "NoSuchBucket" or status == HTTPStatus.NOT_FOUND:
+        fix = "create it, or correct its name or spec.output.endpointUrl"
+        return Refusal(f"there is no such bucket{named}", fix)
+    if status == HTTPStatus.FORBIDDEN:
+        return Refusal(f"the store refuses the credentials{named}", CREDENTIALS)
+    words = shortened(str(said.get("Message") or "it does not say why"), WORDS)
+    return Refusal(f"the store answers {code}: {words}", "correct spec.output.uri or spec.output.endpointUrl")

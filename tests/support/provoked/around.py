@@ -1,0 +1,74 @@
+"""Of what a job stands on: store, network, credentials, quotas and nodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from provoked.provocation import Json, Provocation
+
+NOWHERE = {"headway.example/no-such": "node"}
+
+
+def secret(**keys: str) -> Json:
+    """A Secret of the store's keys, in place of the right one."""
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "objects"}, "stringData": keys}
+
+
+def quota(name: str, **hard: str) -> Json:
+    """A ResourceQuota of the job's namespace."""
+    named = {key.replace("_", "."): value for key, value in hard.items()}
+    body = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": name}}
+    return body | {"spec": {"hard": named}}
+
+
+def placed(role: str, **spec: Any) -> Json:
+    """Changes that put these fields into the pod template of a role."""
+    return {role: {"podTemplate": {"spec": spec}}}
+
+
+LIMIT_RANGE: Json = {
+    "apiVersion": "v1",
+    "kind": "LimitRange",
+    "metadata": {"name": "small"},
+    "spec": {"limits": [{"type": "Container", "max": {"memory": "4500Mi"}}]},
+}
+INSIDE: Json = {"ipBlock": {"cidr": "0.0.0.0/0"}}
+WALL: Json = {
+    "apiVersion": "networking.k8s.io/v1",
+    "kind": "NetworkPolicy",
+    "metadata": {"name": "no-store"},
+    "spec": {
+        "podSelector": {"matchLabels": {"app.kubernetes.io/component": "coordinator"}},
+        "policyTypes": ["Egress"],
+        "egress": [
+            {"to": [INSIDE], "ports": [{"protocol": "TCP", "port": 443}, {"protocol": "TCP", "port": 6443}]},
+            {"to": [INSIDE], "ports": [{"protocol": "UDP", "port": 53}]},
+        ],
+    },
+}
+"""Names and the API server, and nothing else."""
+
+PROVOKED: dict[str, Provocation] = {
+    "no-bucket": Provocation({"output": {"uri": "s3://no-such-bucket/runs"}}),
+    "odd-bucket-name": Provocation({"output": {"uri": "s3://my bucket/runs"}}),
+    "no-store-there": Provocation({"output": {"endpointUrl": "http://objects.headway-demo.svc:7071"}}),
+    "no-store-of-that-name": Provocation(
+        {"output": {"endpointUrl": "http://no-such-store.headway-demo.svc:7070"}}
+    ),
+    "store-behind-a-wall": Provocation(beside=[WALL]),
+    "wrong-key": Provocation(beside=[secret(AWS_ACCESS_KEY_ID="headway", AWS_SECRET_ACCESS_KEY="guessed")]),
+    "no-keys": Provocation({"output": {"secretRef": None}}),
+    "no-account": Provocation({"serviceAccountName": "trainer"}),
+    "no-pods-left": Provocation(beside=[quota("few-pods", pods="0")]),
+    "no-memory-left": Provocation(
+        {"learner": {"resources": {"limits": {"memory": "12Gi"}}}},
+        beside=[quota("little-memory", limits_memory="12Gi")],
+    ),
+    "no-such-node": Provocation(placed("learner", nodeSelector=NOWHERE)),
+    "no-accelerator": Provocation({"rollout": {"resources": {"limits": {"nvidia.com/gpu": "1"}}}}),
+    "too-large-for-any-node": Provocation({"learner": {"resources": {"limits": {"memory": "4000Gi"}}}}),
+    "no-node-for-sandboxes": Provocation({"environment": placed("sandbox", nodeSelector=NOWHERE)}),
+    "name-taken": Provocation(
+        beside=[{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "name-taken-config"}}]
+    ),
+}

@@ -1,0 +1,98 @@
+"""Of rows, models and weights: what is uploaded for them, and the jobs that name it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from provoked.provocation import ODD, Provocation, evaluation
+
+PROVOKED: dict[str, Provocation] = {
+    "no-dataset": Provocation({"data": {"train": {"uri": "s3://headway/quickstart/no-such-file.jsonl"}}}),
+    "no-validation-rows": Provocation({"data": {"validation": {"uri": f"{ODD}/no-such-file.jsonl"}}}),
+    "another-bucket": Provocation({"data": {"train": {"uri": "s3://no-such-bucket/train.jsonl"}}}),
+    "other-format": Provocation({"data": {"train": {"format": "parquet"}}}),
+    "broken-row": Provocation({"data": {"train": {"uri": f"{ODD}/broken.jsonl"}}}),
+    "no-rows": Provocation({"data": {"train": {"uri": f"{ODD}/empty.jsonl"}}}),
+    "no-prompt-column": Provocation({"data": {"train": {"promptColumn": "question"}}}),
+    "no-task-column": Provocation({"data": {"train": {"taskColumn": "topic"}}}),
+    "unknown-task": Provocation(
+        {
+            "data": {
+                "train": {"uri": f"{ODD}/tasks.jsonl", "taskColumn": "task"},
+                "taskWeights": {"returns": 2},
+            }
+        }
+    ),
+    "held-out-rows-trained": Provocation(
+        {"data": {"validation": {"uri": "s3://headway/quickstart/train.jsonl"}}}
+    ),
+    "too-few-rows": Provocation(
+        {
+            "data": {"train": {"uri": f"{ODD}/tasks.jsonl"}},
+            "algorithm": {"batchSize": 8},
+            "schedule": {"maxEpochs": 1},
+        }
+    ),
+    "no-model": Provocation({"model": {"base": "s3://headway/quickstart/no-such-model"}}),
+    "half-a-model": Provocation({"model": {"base": f"{ODD}/no-config"}}),
+    "garbled-configuration": Provocation({"model": {"base": f"{ODD}/garbled-config"}}),
+    "no-chat-template": Provocation({"model": {"base": f"{ODD}/no-template"}}),
+    "beyond-the-model": Provocation({"model": {"contextLength": 1000000}}),
+    "no-such-module": Provocation({"model": {"lora": {"targets": ["w_pack"]}}}),
+    "no-room-for-turns": Provocation(
+        {
+            "model": {"contextLength": 400},
+            "rollout": {"sampling": {"maxTokens": 64}},
+            "agent": {"builtin": {"maxTurns": 6}},
+        }
+    ),
+    "no-weights-to-start-from": Provocation({"model": {"warmStart": {"uri": f"{ODD}/no-such-weights"}}}),
+    "other-rank": Provocation({"model": {"warmStart": {"uri": f"{ODD}/adapter-rank"}}}),
+    "adapter-of-another-model": Provocation({"model": {"warmStart": {"uri": f"{ODD}/adapter-base"}}}),
+    "no-job-to-start-from": Provocation({"model": {"warmStart": {"job": "absent"}}}),
+    "no-candidate": evaluation({"candidates": [{"name": "tuned", "checkpoint": {"job": "absent"}}]}),
+}
+LEFT_OUT = {
+    "no-config": ("config.json",),
+    "no-tokenizer": ("tokenizer.json", "tokenizer_config.json"),
+    "no-template": ("chat_template.jinja",),
+}
+HALVED = {"garbled-config": "config.json", "spoilt-weights": "model.safetensors"}
+
+
+def upload(bucket: Any, folder: Path) -> None:
+    """Everything that these jobs name, but for what is not to be there."""
+    model = folder / "model"
+    bucket.download("s3://headway/quickstart/model", model)
+    odd = folder / "odd"
+    for name, files in LEFT_OUT.items():
+        shutil.copytree(model, odd / name, ignore=shutil.ignore_patterns(*files))
+    for name, file in HALVED.items():
+        shutil.copytree(model, odd / name)
+        whole = (model / file).read_bytes()
+        (odd / name / file).write_bytes(whole[: len(whole) // 2])
+    _adapters(odd)
+    _rows(odd)
+    bucket.upload(odd, "odd")
+
+
+def _adapters(odd: Path) -> None:
+    base = "s3://headway/quickstart/model"
+    adapter = {"peft_type": "LORA", "base_model_name_or_path": base, "r": 16, "lora_alpha": 32}
+    for name, changes in {
+        "adapter-rank": {"r": 8, "lora_alpha": 16},
+        "adapter-base": {"base_model_name_or_path": "acme/another-model"},
+    }.items():
+        (odd / name).mkdir()
+        (odd / name / "adapter_config.json").write_text(json.dumps(adapter | changes))
+
+
+def _rows(odd: Path) -> None:
+    row = {"prompt": "Handle case bold-bison.", "case_id": "bold-bison"}
+    lines = [json.dumps(row | {"case_id": name, "task": "refunds"}) for name in ("bold-bison", "calm-crane")]
+    (odd / "tasks.jsonl").write_text("\n".join(lines) + "\n")
+    (odd / "broken.jsonl").write_text("\n".join([*lines, '{"prompt": "Handle']) + "\n")
+    (odd / "empty.jsonl").write_text("")

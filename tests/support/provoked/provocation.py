@@ -1,0 +1,73 @@
+"""What is done to a cluster so that a fault shows, and what a job is made of that has none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from headway_api.names import EVAL_KIND, TRAINING_KIND
+
+Json = dict[str, Any]
+ODD: Final = "s3://headway/odd"
+"""Folder of what is uploaded for faults."""
+STORE: Final = "http://objects.headway-demo.svc:7070"
+
+
+@dataclass(frozen=True)
+class Provocation:
+    """A job that is valid but for `changes`, and what stands around it."""
+
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    """Merged over the valid spec; None removes."""
+    kind: str = TRAINING_KIND
+    name: str = ""
+    """The job's name where it matters; otherwise the fault's."""
+    beside: Sequence[Json] = ()
+    """Objects that are made in its namespace before; they are in the way of every other job there."""
+    edit: Mapping[str, Any] | None = None
+    """Merged over the spec once the job is there: the edit is what is refused."""
+
+    @property
+    def alone(self) -> bool:
+        """Whether the job needs a namespace of its own."""
+        return bool(self.beside)
+
+
+def evaluation(changes: Mapping[str, Any], **more: Any) -> Provocation:
+    """Of an RLEvalJob."""
+    return Provocation(changes, kind=EVAL_KIND, **more)
+
+
+def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> Json:
+    """`base` with `changes` laid over it, mapping by mapping; None removes."""
+    result = dict(base)
+    for key, value in changes.items():
+        old = result.get(key)
+        if value is None:
+            result.pop(key, None)
+        elif isinstance(old, Mapping) and isinstance(value, Mapping):
+            result[key] = merged(old, value)
+        else:
+            result[key] = value
+    return result
+
+
+SMALL: Final[Json] = {
+    "algorithm": {"batchSize": 2, "groupSize": 4},
+    "schedule": {"maxSteps": 1},
+    "evaluation": {"everySteps": 1, "atStart": False, "maxRows": 2},
+    "environment": {"sandbox": {"warmPool": {"min": 0, "max": 8}}},
+    "rollout": {"maxConcurrency": 8},
+    "tracking": None,
+}
+"""What keeps a job cheap."""
+EVALUATED: Final[Json] = {
+    "candidates": None,
+    "evaluation": {"maxRows": 2},
+    "environment": {"sandbox": {"warmPool": {"min": 0, "max": 4}}},
+    "rollout": {"maxConcurrency": 4},
+    "gate": None,
+    "tracking": None,
+}
+"""The same of an evaluation; `changes` name its candidates."""

@@ -1,0 +1,241 @@
+"""Provokes faults on a cluster, many at a time, and keeps what was seen of each."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from kubernetes import client, config
+
+from headway_analysis.faults.definition import Fault, Stage
+from headway_api.names import API_VERSION, PLURALS, TRAINING_KIND
+from headway_demo import quickstart
+from provoked.provocation import EVALUATED, SMALL, STORE, Json, Provocation, merged
+
+AT_ONCE: Final = 5
+"""Jobs together: each has a coordinator and a broker, and two cores have no more room."""
+PATIENCE_S: Final = 90
+"""Longer than any fault takes on a busy machine, beyond its own time."""
+GONE_S: Final = 90
+SETTLED_S: Final = 5
+"""After so long nothing more is said of a job that has ended."""
+LOOK_S: Final = 0.4
+MERGE: Final = "application/merge-patch+json"
+
+
+@dataclass
+class Seen:
+    """What was seen of a fault."""
+
+    answer: str = ""
+    """What the API server answered."""
+    status: int = 0
+    exists: bool = False
+    """Whether the API server has taken the job."""
+    job: Json = field(default_factory=dict)
+    """As it was when it said what is wrong, or when time was up."""
+    events: list[Json] = field(default_factory=list)
+    """Of the job."""
+    seconds: float = 0.0
+    """From the job's creation until it said what is wrong."""
+    roles: set[str] = field(default_factory=set)
+    """Roles of its pods at that time."""
+    left: list[str] = field(default_factory=list)
+    """Pods of a job that failed, once they had time to go."""
+    error: str = ""
+    """Why nothing was seen."""
+
+    def condition(self, kind: str) -> Json:
+        """The condition of this type, or an empty one."""
+        found = self.job.get("status", {}).get("conditions", [])
+        return next((each for each in found if each["type"] == kind), {})
+
+
+class Server:
+    """The API server, as its administrator asks it."""
+
+    def __init__(self, kubeconfig: str) -> None:
+        self._api: Any = config.new_client_from_config(kubeconfig)
+
+    def ask(
+        self, method: str, path: str, body: Json | None = None, kind: str = "application/json"
+    ) -> tuple[int, Json]:
+        """Status and answer."""
+        headers = {"Content-Type": kind, "Accept": "application/json"}
+        try:
+            answer = self._api.call_api(
+                method, f"{self._api.configuration.host}{path}", header_params=headers, body=body,
+                _request_timeout=60,
+            )  # fmt: skip
+        except client.ApiException as error:
+            return error.status or 0, json.loads(error.body or "{}")
+        text = answer.read()
+        return answer.status, json.loads(text) if text else {}
+
+    def close(self) -> None:
+        self._api.close()
+
+
+def is_finished(job: Json) -> bool:
+    """Whether a job has ended."""
+    return bool(job.get("status", {}).get("completionTime"))
+
+
+def path(kind: str, namespace: str, name: str = "") -> str:
+    """URL path of a job, or of all of them."""
+    found = f"/apis/{API_VERSION}/namespaces/{namespace}/{PLURALS[kind]}"
+    return f"{found}/{name}" if name else found
+
+
+class Theatre:
+    """Where faults are provoked: namespaces with the store's credentials in them."""
+
+    def __init__(self, bench: Any, secret: Json, prefix: str) -> None:
+        """`secret`: the store's keys as another namespace has them."""
+        self.server = Server(str(bench.kube.kubeconfig))
+        self._bench = bench
+        self._secret = secret
+        self._prefix = prefix
+        self._namespaces: set[str] = set()
+
+    def namespace(self, name: str, beside: Iterable[Json] = ()) -> str:
+        """A namespace with these objects; theirs replace ours of the same name."""
+        full = f"{self._prefix}-{name}"
+        if full in self._namespaces:
+            return full
+        self._namespaces.add(full)
+        self._bench.kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": full}})
+        given = {(each["kind"], each["metadata"]["name"]): each for each in (self._secret, *beside)}
+        for each in given.values():
+            self._bench.kube.apply(merged(each, {"metadata": {"namespace": full}}))
+        return full
+
+    def manifest(self, fault: Fault, how: Provocation, namespace: str) -> Json:
+        """A valid job but for the fault's changes."""
+        image, name = self._bench.platform.environment_image, how.name or fault.name
+        make, small = (
+            (quickstart.job, SMALL) if how.kind == TRAINING_KIND else (quickstart.evaluation, EVALUATED)
+        )
+        found = make(image, name=name)
+        found["metadata"]["namespace"] = namespace
+        found["spec"] = merged(merged(found["spec"], small), {"output": {"endpointUrl": STORE}})
+        found["spec"] = merged(found["spec"], how.changes)
+        return found
+
+    def all(self, faults: Mapping[str, tuple[Fault, Provocation]]) -> dict[str, Seen]:
+        """What was seen of each, those at apply first."""
+        quick = [pair for pair in faults.values() if pair[0].stage is Stage.APPLY]
+        slow = [pair for pair in faults.values() if pair[0].stage is not Stage.APPLY]
+        places = {fault.name: self._place(fault, how) for fault, how in faults.values()}
+        seen = {fault.name: self._seen(fault, how, places[fault.name]) for fault, how in quick}
+        slow.sort(key=lambda pair: -pair[0].seconds)
+        with ThreadPoolExecutor(AT_ONCE) as threads:
+            found = threads.map(lambda pair: self._seen(*pair, places[pair[0].name]), slow)
+            return seen | dict(zip((fault.name for fault, _ in slow), found, strict=True))
+
+    def _place(self, fault: Fault, how: Provocation) -> str:
+        return self.namespace(fault.name if how.alone else "jobs", how.beside)
+
+    def _seen(self, fault: Fault, how: Provocation, namespace: str) -> Seen:
+        act = Act(self, fault, how, namespace)
+        try:
+            return act.play()
+        except Exception as error:
+            act.seen.error = f"{type(error).__name__}: {error}"
+            return act.seen
+        finally:
+            with suppress(Exception):
+                act.clear()
+            found = act.seen
+            known = found.condition(fault.condition)
+            print(
+                f"{fault.name}: {found.seconds:.1f} s {known.get('reason')}: {known.get('message')}",
+                flush=True,
+            )
+
+    def close(self) -> None:
+        """Let everything go."""
+        gone = ("--timeout=180s", "--ignore-not-found")
+        self._bench.kube.run("delete", "namespace", *sorted(self._namespaces), *gone, timeout_s=200)
+        self.server.close()
+
+
+class Act:
+    """One fault."""
+
+    def __init__(self, theatre: Theatre, fault: Fault, how: Provocation, namespace: str) -> None:
+        self._theatre = theatre
+        self._server = theatre.server
+        self._fault = fault
+        self._how = how
+        self.namespace = namespace
+        self._manifest = theatre.manifest(fault, how, namespace)
+        self._name = self._manifest["metadata"]["name"]
+        self.seen = Seen()
+
+    def play(self) -> Seen:
+        """Provoke it, and look until it is seen or its time is up."""
+        seen, kind = self.seen, self._how.kind
+        query = "?" + urlencode({"fieldValidation": "Strict", "fieldManager": "kubectl"})
+        began = time.monotonic()
+        seen.status, answer = self._server.ask("POST", path(kind, self.namespace) + query, self._manifest)
+        if self._how.edit is not None and seen.status == 201:
+            seen.status, answer = self._server.ask(
+                "PATCH", path(kind, self.namespace, self._name) + query, {"spec": dict(self._how.edit)}, MERGE
+            )
+        seen.answer = str(answer.get("message", ""))
+        seen.seconds = time.monotonic() - began
+        seen.exists = self._server.ask("GET", path(kind, self.namespace, self._name))[0] == 200
+        if self._fault.stage is Stage.APPLY:
+            return seen
+        if seen.status != 201:
+            raise AssertionError(f"the API server refused it: {seen.answer}")
+        ends = time.monotonic() + self._fault.seconds + PATIENCE_S
+        while not self._look() and time.monotonic() < ends:
+            if is_finished(seen.job):
+                ends = min(ends, time.monotonic() + SETTLED_S)
+            time.sleep(LOOK_S)
+        seen.seconds = time.monotonic() - began
+        if self._fault.state == "Failed":
+            self._wait_until_gone()
+        return seen
+
+    def _look(self) -> bool:
+        """Whether it is seen now."""
+        fault, seen = self._fault, self.seen
+        seen.job = self.job(self._name)
+        fields = urlencode({"fieldSelector": f"involvedObject.uid={seen.job['metadata']['uid']}"})
+        seen.events = self._server.ask("GET", f"/api/v1/namespaces/{self.namespace}/events?{fields}")[1][
+            "items"
+        ]
+        seen.roles |= {
+            pod["metadata"]["labels"].get("app.kubernetes.io/component", "") for pod in self._pods()
+        }
+        known, status = seen.condition(fault.condition), seen.job.get("status", {})
+        told = any(event["reason"] == fault.event for event in seen.events)
+        shown = (status.get("state"), status.get("reason")) == (fault.state, fault.reason)
+        return told and shown and bool(fault.pattern.search(known.get("message", "")))
+
+    def _pods(self) -> list[Json]:
+        label = urlencode({"labelSelector": f"headway.dev/job-name={self._name}"})
+        return list(self._server.ask("GET", f"/api/v1/namespaces/{self.namespace}/pods?{label}")[1]["items"])
+
+    def _wait_until_gone(self) -> None:
+        ends = time.monotonic() + GONE_S
+        while (left := self._pods()) and time.monotonic() < ends:
+            time.sleep(2 * LOOK_S)
+        self.seen.left = [pod["metadata"]["name"] for pod in left]
+
+    def clear(self) -> None:
+        """Delete the job; its pods go with it."""
+        self._server.ask("DELETE", path(self._how.kind, self.namespace, self._name))
+
+    def job(self, name: str) -> Json:
+        """As it is now."""
+        return self._server.ask("GET", path(self._how.kind, self.namespace, name))[1]

@@ -1,0 +1,47 @@
+"""The catalogue of faults: its page is current, and no fault stands in it that no cluster has shown."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from provoked import PROVOKED
+
+from headway_analysis.faults import page
+from headway_analysis.faults.catalogue import FAULTS
+from headway_analysis.faults.definition import Fault, Kind, Stage
+
+ROOT = Path(__file__).resolve().parents[3]
+LONGEST = 25
+"""Words of a sentence."""
+EACH = pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+
+
+def test_the_page_is_that_of_the_catalogue() -> None:
+    assert (ROOT / page.PAGE).read_text() == page.page(), "run make troubleshooting"
+
+
+def test_every_fault_is_provoked_on_a_cluster() -> None:
+    names = Counter(fault.name for fault in FAULTS)
+    assert max(names.values()) == 1
+    assert names.keys() == PROVOKED.keys()
+
+
+def test_there_are_faults_of_each_kind_and_many_past_apply() -> None:
+    assert len(FAULTS) >= 60
+    assert len([fault for fault in FAULTS if fault.stage is not Stage.APPLY]) >= 25
+    assert {fault.kind for fault in FAULTS} == set(Kind)
+
+
+@EACH
+def test_a_fault_has_a_fix_and_short_sentences(fault: Fault) -> None:
+    assert fault.advice or "; " in fault.says, "neither the message nor the page says what to do"
+    for sentence in (fault.wrong, fault.advice):
+        assert len(sentence.split()) <= LONGEST, sentence
+
+
+@EACH
+def test_what_varies_in_a_message_is_found_in_it(fault: Fault) -> None:
+    assert fault.pattern.search(f"before: {fault.says.replace('...', 'anything')} after")
+    assert not fault.pattern.search("another fault")

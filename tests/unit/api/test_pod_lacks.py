@@ -1,0 +1,91 @@
+"""What a pod lacks, in the words of scheduler and API server, with field and fix."""
+
+from __future__ import annotations
+
+import pytest
+
+from headway_api import names, pod_lacks
+
+SCHEDULER = (
+    "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector. no new claims to "
+    "deallocate, "
+    "preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling."
+)
+
+
+def test_a_scheduler_that_finds_no_node_is_told_without_preemption() -> None:
+    said = pod_lacks.of_scheduler(names.LEARNER, "refunds-learner-0", SCHEDULER)
+    assert said == (
+        "spec.learner.podTemplate: pod refunds-learner-0: Unschedulable: 0/1 nodes are available: 1 "
+        "node(s) didn't "
+        "match Pod's node affinity/selector. Add such a node, or ask for what one has"
+    )
+
+
+def test_too_little_of_a_resource_names_the_resources() -> None:
+    words = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
+    assert pod_lacks.of_scheduler(names.ROLLOUT, "p", words).startswith("spec.rollout.resources: ")
+    assert pod_lacks.of_scheduler(names.COORDINATOR, "p", words).startswith(
+        "resources.coordinator of the chart"
+    )
+
+
+def test_a_killed_container_is_told_its_limit_and_field() -> None:
+    said = pod_lacks.of_memory(names.ROLLOUT, "p", "rollout", "96Mi")
+    assert said.startswith(
+        "spec.rollout.resources: container rollout of pod p was OOMKilled at its limit of 96Mi"
+    )
+    assert "limits.memory" in said
+
+
+@pytest.mark.parametrize(
+    ("role", "said", "field", "fix"),
+    [
+        (
+            names.LEARNER,
+            'Error creating: pods "a-learner-" is forbidden: exceeded quota: few, requested: pods=1',
+            "spec.learner.resources: exceeded quota",
+            "have the ResourceQuota raised",
+        ),
+        (
+            names.COORDINATOR,
+            'Error creating: pods "a-" is forbidden: error looking up service account team/trainer: '
+            'serviceaccount "trainer" not found',
+            'spec.serviceAccountName: serviceaccount "trainer" not found',
+            "create it in the job's namespace",
+        ),
+        (
+            names.SANDBOX,
+            'pods "a" is forbidden: pod rejected: RuntimeClass "gvisor" not found',
+            'spec.environment.sandbox.runtimeClassName: RuntimeClass "gvisor" not found',
+            "install it",
+        ),
+        (
+            names.LEARNER,
+            'pods "a" is forbidden: no PriorityClass with name urgent was found',
+            "spec.learner.podTemplate: no PriorityClass with name urgent was found",
+            "create it",
+        ),
+        (
+            names.ROLLOUT,
+            'pods "a" is forbidden: maximum memory usage per Container is 4500Mi, but limit is 5Gi',
+            "spec.rollout.resources: maximum memory usage per Container is 4500Mi",
+            "have the LimitRange raised",
+        ),
+        (
+            names.COORDINATOR,
+            'pods "a" is forbidden: violates PodSecurity "restricted:latest": hostPath volumes',
+            'violates PodSecurity "restricted:latest"',
+            "pod-security.kubernetes.io/enforce allows it",
+        ),
+    ],
+)
+def test_a_pod_that_is_refused_has_field_and_fix(role: str, said: str, field: str, fix: str) -> None:
+    found = pod_lacks.of_creation(role, said)
+    assert found.startswith(field)
+    assert found.endswith(fix) or fix in found
+    assert "forbidden" not in found
+
+
+def test_words_that_nobody_knows_stand_as_they_are() -> None:
+    assert pod_lacks.of_creation(names.LEARNER, "the moon is full") == "the moon is full"

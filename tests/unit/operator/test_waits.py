@@ -1,0 +1,98 @@
+"""What a job waits for, which may still come: one event tells it, with field and fix."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from observed_cluster import PASSED, World, job
+
+from headway_operator.plan.events import news
+
+Json = dict[str, Any]
+NO_NODE = "0/3 nodes are available: 3 Insufficient memory."
+
+
+def begun() -> World:
+    """A job whose preflight has passed and whose learner and servers start."""
+    world = World(job(status=copy.deepcopy(PASSED)))
+    world.carry_out()
+    world.ready("coordinator", "broker")
+    world.starting("rollout")
+    return world
+
+
+def checked(**waits: Any) -> World:
+    """A job whose preflight waits for something."""
+    world = World(job())
+    world.carry_out()
+    world.ready("broker")
+    world.starting("coordinator")
+    check = {"passed": False, **waits}
+    world.body["status"]["preflight"] = {"state": "Running", "checks": [], "waitsFor": check}
+    world.carry_out()
+    return world
+
+
+def warned(world: World) -> list[tuple[str, str]]:
+    """The warnings that a new operator would record, but for those of the spec."""
+    told = news(world.plan().status, set())  # type: ignore[arg-type]
+    return [(fact.reason, fact.message) for fact in told if fact.warning and fact.reason != "SpecUnwise"]
+
+
+def test_a_learner_that_no_node_takes_is_one_event() -> None:
+    world = begun()
+    world.unschedulable("learner", NO_NODE)
+    world.carry_out()
+    [(reason, message)] = warned(world)
+    assert reason == "Unschedulable"
+    assert "spec.learner.resources: pod refunds-learner-0: Unschedulable: 0/3 nodes" in message
+    assert "3 Insufficient memory. Add such a node, or ask for what one has" in message
+
+
+def test_the_event_is_told_once_whichever_pod_waits() -> None:
+    world = begun()
+    world.unschedulable("learner", NO_NODE)
+    world.carry_out()
+    first = {fact.key for fact in news(world.plan().status, set())}  # type: ignore[arg-type]
+    world.unschedulable("learner", "0/4 nodes are available: 4 Insufficient memory.")
+    world.later(60).carry_out()
+    assert {fact.key for fact in news(world.plan().status, set())} == first  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "reason"),
+    [
+        ("Agent", "spec.agent.http.service", "AgentUnreachable"),
+        ("Environment", "spec.environment.sandbox.runtimeClassName", "CreateFailed"),
+    ],
+)
+def test_what_the_preflight_waits_for_is_in_columns_and_event(name: str, field: str, reason: str) -> None:
+    world = checked(name=name, field=field, message="it is not there; make it")
+    assert (world.body["status"]["state"], world.body["status"]["reason"]) == ("Pending", reason)
+    words = f"{field}: it is not there; make it"
+    assert words in world.told("Progressing")["message"]
+    [(told, message)] = warned(world)
+    assert told == reason
+    assert words in message
+
+
+def test_a_preflight_that_waits_too_long_fails_with_its_words() -> None:
+    world = checked(name="Agent", field="spec.agent.http.url", message="nobody answers; deploy it")
+    world.later(3700).carry_out()
+    failed = world.told("Failed")
+    assert failed["reason"] == "PendingDeadlineExceeded"
+    assert "spec.agent.http.url: nobody answers; deploy it" in failed["message"]
+
+
+def test_a_job_that_waits_for_another_one_says_so_once() -> None:
+    raw = job()
+    raw["spec"]["model"]["warmStart"] = {"job": "earlier"}
+    world = World(raw)
+    world.carry_out()
+    [(reason, message)] = warned(world)
+    assert reason == "WaitingForWeights"
+    assert message.startswith(
+        "spec.model.warmStart.job: there is no RLTrainingJob earlier in this namespace yet"
+    )
