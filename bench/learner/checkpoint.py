@@ -178,8 +178,16 @@ class Link(FileStore):
     def put(self, uri: str, data: bytes) -> None:
         """The folder's own work comes first; the sleep is beyond it."""
         super().put(uri, data)
+        self._send(len(data))
+
+    def upload(self, path: Path, uri: str) -> None:
+        """As `put`, of a file."""
+        super().upload(path, uri)
+        self._send(path.stat().st_size)
+
+    def _send(self, size: int) -> None:
         with self._taken:
-            time.sleep(len(data) * 8 / BITS)
+            time.sleep(size * 8 / BITS)
 
 
 class _Block:
