@@ -48,11 +48,13 @@ NAME_RULES = (
         f"size(self.metadata.name) <= {MAX_JOB_NAME}",
         f"metadata.name must have at most {MAX_JOB_NAME} characters: its pods' host names are made from it",
         lambda self: len(self.metadata.name) <= MAX_JOB_NAME,
+        "metadata",
     ),
     Rule(
         f"self.metadata.name.matches('{NAME_PATTERN}')",
         "metadata.name must start with a letter, end with a letter or digit, and hold only lower-case "
         "letters, digits and -",
         lambda self: not self.metadata.name or re.match(NAME_PATTERN, self.metadata.name) is not None,
+        "metadata",
     ),
 )
