@@ -63,19 +63,18 @@ ANEW_LAST: Final = (
 )
 """What was defined anew after the split `unseen` had been looked at."""
 BEFORE_UNTOUCHED: Final = (
-    "With those before `unseen` was looked at, 16 alarms of its 2,654 clean steps are false: 6.03 in 1,000 "
-    "(3.45 to 9.79). What was mended then is not among its alarms now: they are of other signals. They come "
-    "from 9 of its 79 clean runs, and 4 of them from one, so that the interval is too narrow. The goal of 1 "
-    "in 1,000 is not met, and the other splits flattered."
+    "With the definitions and labels as they were, 12 alarms of its 2,654 clean steps were false: 4.52 in "
+    "1,000 (2.34 to 7.90). With those before `unseen` was looked at, 16 were: 6.03 in 1,000 (3.45 to 9.79). "
+    "The 12 came from 9 of its 79 clean runs, and 4 of them from one, so that the interval is too narrow. "
+    "The goal of 1 in 1,000 was not met, and the other splits had flattered."
 )
-"""What definitions and labels before `ANEW_LAST` make of the split `untouched`."""
+"""What definitions and labels before `ANEW_UNTOUCHED`, and before `ANEW_LAST`, make of `untouched`."""
 ANEW_UNTOUCHED: Final = (
-    "Then these runs were looked at, and more was defined anew: with the definitions and labels as they "
-    "were, 12 alarms of its 2,654 clean steps were false, 4.52 in 1,000 (2.34 to 7.90). EntropyRising asks "
-    "for a reward that falls with it, or for ten steps. The interval of a share of episodes is of so many "
-    "fewer as their batches differ. GradientSpiking asks for a norm that had not come twice in the steps "
-    "before. LengthExploding, ToolCallsInflating and Repetition ask for five medians in a row. A label was "
-    "widened: around the steps at which a policy falls apart, its update and what it does are ill, too."
+    "EntropyRising asks for a reward that falls with it, or for ten steps. The interval of a share of "
+    "episodes is of so many fewer as their batches differ further than by luck. GradientSpiking asks for a "
+    "norm that had not come twice in the steps before. LengthExploding, ToolCallsInflating and Repetition "
+    "ask for five medians in a row. A label was widened: around the steps at which a policy falls apart, "
+    "its update and what it does are ill, too."
 )
 """What was defined anew after the split `untouched` had been looked at."""
 SEALED: Final = ""

@@ -64,7 +64,8 @@ no clean run of `untouched` had been looked at by then, and nothing was changed 
 recorded in the order of their list until the time was over: {provoked} that provoke a symptom, then the \
 first {recorded} of {listed} that were to be clean. So what they showed did not choose them, and the \
 figures of `untouched` were what to expect of another job like them. Its provocations are clearly too much, \
-and several have old batches. {before_untouched} {anew_untouched} So `untouched` flatters now, too.
+and several have old batches. {before_untouched} Then these runs were looked at, and more was \
+defined anew. {anew_untouched} So `untouched` flatters now, too.
 """
 SEALED: Final = """\
 Runs of `sealed` have other seeds and settings again. Their list, the definitions and the labels were \

@@ -1,4 +1,4 @@
-"""Runs that provoke symptoms, all of the split `sealed`: of the signals that were made more patient before it.
+"""Runs that provoke symptoms, all of the split `sealed`: many of signals that were made more patient before.
 
 What is changed is clearly too much, and is changed at a step: no symptom here depends on when it comes of
 itself.

@@ -145,7 +145,8 @@ CONDUCT: Final = (
         "of 8 tokens that it "
         "had said before.",
         threshold=f"Over above {conduct.REPETITIVE:.0%}; clear at {conduct.REPETITIVE / 2:.0%}.",
-        reason=f"Answers that work seldom repeat eight tokens; a degenerate policy does little else. {PASSES}",
+        reason="Answers that work seldom repeat eight tokens; a degenerate policy does little else. "
+        f"{PASSES}",
         source=f"{SERIES}.",
         advice="Lower spec.optimizer.learningRate, and see whether the reward pays for length.",
         look_at=("`training/entropy`", "`rollout/tokens/response_mean`", TRAJECTORIES),
