@@ -44,6 +44,7 @@ def test_an_entropy_that_is_high_for_a_few_steps_passes(burst: int) -> None:
 def test_an_entropy_that_stays_high_is_raised_within_ten_steps() -> None:
     assert noisy([1.4] * 15, STEADY * 3) == 6
     assert noisy([0.45] * 15, STEADY * 3) == 7
+    assert noisy([0.45] * 15, [0.6] * 4 + [0.3] * 11) == 7
     assert noisy([0.35] * 15, STEADY * 3) is None
 
 
@@ -58,6 +59,7 @@ def test_an_entropy_that_ends_in_a_collapse_is_told_after_it() -> None:
     """Where no group has an advantage, no step is taken, and no entropy is known."""
     assert noisy([1.4, 3.0, *[None] * 8], [0.6, 0.6, *[0.0] * 8]) == 3
     assert noisy([1.4, 3.0, *[None] * 8], [0.6, 0.6, *[0.6] * 8]) is None
+    assert noisy([1.4] * 5 + [None] * 10, STEADY * 3) is None
 
 
 def test_an_entropy_that_few_steps_know_does_not_last() -> None:
