@@ -284,7 +284,7 @@ def test_a_policy_falls_apart_where_half_its_reward_is_gone(reward: list[float],
 def test_a_policy_that_falls_apart_shows_it_around_its_fall() -> None:
     rewards = [0.8] * 20 + [0.3] * 3 + [0.8] * 20
     steps = [
-        Step(number, {REWARD: reward, "analysis/batch_valid_ratio": 1.0}, None)
+        Step(number, {REWARD: reward, "analysis/batch_valid_ratio": 1.0, labels.MALFORMED: 0.0}, None)
         for number, reward in enumerate(rewards, 1)
     ]
     found = a_run((Step(0, {}, {SCORE: 0.5, "val/reward/mean": 0.5}), *steps))
