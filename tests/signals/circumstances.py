@@ -12,7 +12,7 @@ from tests.signals.demo import quickstart
 from headway_api.signals import SignalName
 from headway_api.spec.training import RLTrainingJobSpec
 
-Split = Literal["chosen_on", "held_out", "fresh", "unseen", "untouched"]
+Split = Literal["chosen_on", "held_out", "fresh", "unseen", "untouched", "sealed"]
 Figures = Mapping[str, float]
 Rule = Callable[[Sequence[Figures]], int | None]
 """Figures of the steps from 1 on -> the step at which a symptom begins; None where it never does. A rule

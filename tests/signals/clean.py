@@ -19,11 +19,12 @@ NUMBERS: Final[Mapping[Split, range]] = {
     "fresh": range(201, 245),
     "unseen": range(401, 461),
     "untouched": range(501, 631),
+    "sealed": range(701, 831),
 }
 """A run's number makes its settings. There are more than are needed: some do not go as they should.
 
-They are recorded in this order. So those of `untouched` that are on record are the first ones of its list,
-however many the time allowed: which ones they are does not depend on what they showed.
+They are recorded in this order. So those of `untouched` and `sealed` that are on record are the first ones
+of their lists, however many the time allowed: which ones they are does not depend on what they showed.
 """
 LOSSES: Final = ("ppo", "cispo", "gspo", "importance_sampling", "ppo")
 ADVANTAGES: Final[tuple[Mapping[str, Any], ...]] = (

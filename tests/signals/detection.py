@@ -112,8 +112,7 @@ def detections(series: Series) -> list[Detection]:
 
 def false_alarms(series: Series) -> list[Alarm]:
     """The alarms of a clean run, but for symptoms that it shows."""
-    shown = labels.present(series)
-    return [alarm for alarm in alarms(series) if alarm.signal not in shown]
+    return [alarm for alarm in alarms(series) if not labels.shows(series, alarm.signal, alarm.step)]
 
 
 def steps_of(runs: Iterable[Series]) -> int:

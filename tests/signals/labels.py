@@ -45,6 +45,31 @@ RATES: Final = {
 """The guide's limits."""
 
 
+OF_A_FALL: Final = frozenset(
+    {
+        SignalName.ENTROPY_RISING,
+        SignalName.GRADIENT_SPIKING,
+        SignalName.MISMATCH_TAIL,
+        SignalName.TOO_FEW_EFFECTIVE_SAMPLES,
+        SignalName.RATIOS_CLIPPED,
+        SignalName.TOKENS_MASKED,
+        SignalName.TURNS_TRUNCATED,
+        SignalName.TURNS_EXHAUSTED,
+        SignalName.LENGTH_EXPLODING,
+        SignalName.TOOL_CALLS_MALFORMED,
+        SignalName.TOOL_CALLS_INFLATING,
+        SignalName.REPETITION,
+    }
+)
+"""What a policy that falls apart shows in its update and in what it does, around the steps of its fall."""
+
+
+def shows(series: Series, signal: SignalName, step: int) -> bool:
+    """Whether a clean run shows a symptom: at some step, or since its policy falls apart around this one."""
+    near = any(abs(step - at) <= WINDOW for at in falls(series))
+    return signal in present(series) or (signal in OF_A_FALL and near)
+
+
 def present(series: Series) -> set[SignalName]:
     """The symptoms that a clean run shows: a signal that says so is right."""
     found = {name for name, (figure, most) in RATES.items() if _is_over(series, figure, most)}
@@ -113,18 +138,24 @@ def becomes_noise(series: Series) -> bool:
 
 
 def falls_apart(series: Series) -> bool:
-    """Whether the training reward falls by half for three steps, from a plateau of half its range at least.
+    """Whether its policy falls apart somewhere."""
+    return bool(falls(series))
+
+
+def falls(series: Series) -> set[int]:
+    """The steps at which the training reward falls by half for three, from a plateau of half its range.
 
     Validations come every few steps and do not see a policy that is back before the next one. While it falls,
     and while it returns, it is far from the one that sampled a batch that is some steps old.
     """
     low, high = series.known.reward_range
-    shares = [(value - low) / (high - low) for _, value in series.curve("rollout/reward/mean")]
+    shares = [(step, (value - low) / (high - low)) for step, value in series.curve("rollout/reward/mean")]
+    found = set[int]()
     for at in range(PLATEAU, len(shares) - 2):
-        before = fmean(shares[at - PLATEAU : at])
-        if before >= LEFT and fmean(shares[at : at + 3]) <= LEFT * before:
-            return True
-    return False
+        before = fmean(share for _, share in shares[at - PLATEAU : at])
+        if before >= LEFT and fmean(share for _, share in shares[at : at + 3]) <= LEFT * before:
+            found |= {step for step, _ in shares[at : at + 3]}
+    return found
 
 
 def garbles(series: Series) -> bool:

@@ -39,7 +39,7 @@ LEFT_OUT: Final = re.compile(
 """What says nothing of a run's health beside what is kept."""
 DIGITS: Final = 5
 """Significant digits of a kept number."""
-Split = Literal["chosen_on", "held_out", "fresh", "unseen", "untouched"]
+Split = Literal["chosen_on", "held_out", "fresh", "unseen", "untouched", "sealed"]
 
 
 class Step(NamedTuple):

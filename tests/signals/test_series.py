@@ -108,10 +108,11 @@ def test_there_are_clean_runs_enough(split: series.Split, least: int) -> None:
     assert len(read.clean(split)) >= least
 
 
-def test_runs_of_untouched_are_the_first_ones_of_its_list() -> None:
+@pytest.mark.parametrize("split", ["untouched", "sealed"])
+def test_runs_that_are_on_record_are_the_first_ones_listed(split: series.Split) -> None:
     """So which of them are on record does not depend on what they showed."""
-    listed = [run.name for run in record.every_run() if run.split == "untouched"]
-    recorded = {s.name for s in read.all_series("untouched")}
+    listed = [run.name for run in record.every_run() if run.split == split]
+    recorded = {s.name for s in read.all_series(split)}
     assert recorded == {*listed[: len(recorded)]}
 
 
@@ -278,6 +279,20 @@ def test_a_norm_jumps_ten_times_above_the_clip_twice(norm: list[float], jumped: 
 )
 def test_a_policy_falls_apart_where_half_its_reward_is_gone(reward: list[float], apart: bool) -> None:
     assert labels.falls_apart(of_figures(reward=reward)) == apart
+
+
+def test_a_policy_that_falls_apart_shows_it_around_its_fall() -> None:
+    rewards = [0.8] * 20 + [0.3] * 3 + [0.8] * 20
+    steps = [
+        Step(number, {REWARD: reward, "analysis/batch_valid_ratio": 1.0, labels.MALFORMED: 0.0}, None)
+        for number, reward in enumerate(rewards, 1)
+    ]
+    found = a_run((Step(0, {}, {SCORE: 0.5, "val/reward/mean": 0.5}), *steps))
+    assert labels.falls(found) == {21, 22, 23}
+    for step, shown in ((10, False), (11, True), (33, True), (34, False)):
+        assert labels.shows(found, SignalName.TOKENS_MASKED, step) == shown, step
+        assert not labels.shows(found, SignalName.PERMANENT_FAILURES, step)
+        assert labels.shows(found, SignalName.REWARD_COLLAPSED, step)
 
 
 def test_half_a_rise_is_told_over_five_steps() -> None:

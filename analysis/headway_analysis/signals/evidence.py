@@ -26,15 +26,34 @@ class Share:
 
     value: float
     low: float
-    """Clopper and Pearson's (1934) 99 % interval, of what is counted as if it were independent."""
+    """Clopper and Pearson's (1934) 99 % interval, of what is counted as if it were independent: of groups,
+    or of as many episodes as the design effect leaves."""
     high: float
     total: float
 
 
 def pooled(history: History, name: str, steps: int) -> Share | None:
-    """A rate of episodes over the last steps, each weighed by its episodes."""
+    """A rate of episodes over the last steps, each weighed by its episodes.
+
+    Episodes of a batch are alike, as one policy sampled them. So the interval is of as many episodes as the
+    design effect leaves (Rao and Scott 1992).
+    """
     both = _paired(history, name, EPISODES, steps)
-    return _share(sum(rate * count for rate, count in both), sum(count for _, count in both))
+    hits, total = sum(rate * count for rate, count in both), sum(count for _, count in both)
+    return _share(hits, total, design_effect(both))
+
+
+def design_effect(batches: Sequence[tuple[float, float]]) -> float:
+    """How much further the rates of batches vary than independent episodes would: at least 1.
+
+    It is Pearson's statistic over its degrees of freedom. `batches`: a rate and a count of episodes each.
+    """
+    total = sum(count for _, count in batches)
+    rate = sum(each * count for each, count in batches) / total if total else 0.0
+    if len(batches) < 2 or not 0 < rate < 1:
+        return 1.0
+    spread = sum(count * (each - rate) ** 2 for each, count in batches) / (rate * (1 - rate))
+    return max(1.0, spread / (len(batches) - 1))
 
 
 def counted(history: History, name: str, of: str, steps: int) -> Share | None:
@@ -50,13 +69,15 @@ def _paired(history: History, name: str, counts: str, steps: int) -> list[tuple[
     return [(found[step], counted[step]) for step in found if counted.get(step, 0) > 0]
 
 
-def _share(hits: float, total: float) -> Share | None:
+def _share(hits: float, total: float, effect: float = 1.0) -> Share | None:
     if not total:
         return None
-    hits = min(total, max(0.0, hits))
-    low = float(betaincinv(hits, total - hits + 1, RARE)) if hits > 0 else 0.0
-    high = float(betaincinv(hits + 1, total - hits, 1 - RARE)) if hits < total else 1.0
-    return Share(hits / total, low, high, total)
+    value = min(1.0, max(0.0, hits / total))
+    count = total / effect
+    hits = value * count
+    low = float(betaincinv(hits, count - hits + 1, RARE)) if value > 0 else 0.0
+    high = float(betaincinv(hits + 1, count - hits, 1 - RARE)) if value < 1 else 1.0
+    return Share(value, low, high, total)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from tests.signals.circumstances import Circumstances
-from tests.signals.provocations import collapses, episodes, fresh, policies, rewards, untouched
+from tests.signals.provocations import collapses, episodes, fresh, policies, rewards, sealed, untouched
 
 RUNS: Final[tuple[Circumstances, ...]] = (
     *collapses.RUNS,
@@ -18,4 +18,5 @@ RUNS: Final[tuple[Circumstances, ...]] = (
     *episodes.RUNS,
     *fresh.RUNS,
     *untouched.RUNS,
+    *sealed.RUNS,
 )

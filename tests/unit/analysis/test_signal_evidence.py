@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from scipy.stats import binomtest, ttest_ind
+from scipy.stats import binomtest, chi2_contingency, ttest_ind
 
 from headway_analysis.signals.definition import Level
-from headway_analysis.signals.evidence import EPISODES, above, below, level, pooled, shift
+from headway_analysis.signals.evidence import EPISODES, above, below, design_effect, level, pooled, shift
 from headway_analysis.signals.history import History, Job, Series
 
 JOB = Job(0.0, 1.0, 3)
@@ -48,11 +48,35 @@ def test_one_value_says_nothing_of_a_shift(earlier: list[float], recent: list[fl
 
 @given(st.lists(st.integers(0, 24), min_size=1, max_size=6))
 def test_a_pooled_share_has_the_exact_binomial_interval(hits: list[int]) -> None:
+    """But for batches that differ further than by luck."""
+    assume(design_effect([(hit / 24, 24.0) for hit in hits]) == 1)
     found = pooled(history([hit / 24 for hit in hits], [24.0] * len(hits)), "rate", 10)
     expected = binomtest(sum(hits), 24 * len(hits)).proportion_ci(0.99, "exact")
     assert found is not None
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high), abs=1e-9)
     assert found.value == pytest.approx(sum(hits) / (24 * len(hits)))
+
+
+@given(st.lists(st.integers(0, 24), min_size=2, max_size=6))
+def test_batches_that_differ_widen_the_interval(hits: list[int]) -> None:
+    found = pooled(history([hit / 24 for hit in hits], [24.0] * len(hits)), "rate", 10)
+    exact = binomtest(sum(hits), 24 * len(hits)).proportion_ci(0.99, "exact")
+    assert found is not None
+    assume(design_effect([(hit / 24, 24.0) for hit in hits]) > 1.01)
+    assert found.low < exact.low
+    assert found.high > exact.high
+    assert found.low <= found.value <= found.high
+
+
+def test_the_design_effect_is_pearsons_statistic_a_degree_of_freedom() -> None:
+    table = [[18, 6, 0], [6, 18, 24]]
+    expected = chi2_contingency(table, correction=False).statistic / 2
+    assert design_effect([(18 / 24, 24.0), (6 / 24, 24.0), (0.0, 24.0)]) == pytest.approx(expected)
+    assert expected == pytest.approx(15.75)
+    assert design_effect([(0.5, 24.0), (0.5, 12.0)]) == 1.0
+    for same in (0.0, 1.0):
+        assert design_effect([(same, 24.0), (same, 24.0)]) == 1.0
+    assert design_effect([(0.5, 24.0)]) == design_effect([]) == 1.0
 
 
 def test_a_share_counts_the_steps_that_tell_it_alone() -> None:

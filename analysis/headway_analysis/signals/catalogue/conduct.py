@@ -9,6 +9,13 @@ from headway_analysis.signals.definition import Signal
 from headway_analysis.signals.judges import conduct, learning
 from headway_api.signals import SignalName as Name
 
+LASTING: Final = 5
+"""Readings of a median of three before what an agent does is taken for more than a few odd batches."""
+PASSES: Final = (
+    f"Three odd batches move {LASTING - 2} medians of three, and pass: {LASTING} in a row take as many "
+    "batches."
+)
+
 CONDUCT: Final = (
     Signal(
         name=Name.PERMANENT_FAILURES,
@@ -16,8 +23,8 @@ CONDUCT: Final = (
         meaning="Episodes are lost for good, by a fault of the platform or of the environment.",
         number=conduct.number_of(conduct.FAILED),
         threshold=conduct.threshold_of(conduct.MOST_FAILED),
-        reason="Such an episode was tried again, and failed each time.",
-        source=f"{GUIDE}: over 1 % permanent failures is a bug of the environment.",
+        reason=f"Such an episode was tried again, and failed each time. {conduct.BURSTS}",
+        source=f"{GUIDE}: over 1 % permanent failures is a bug of the environment; {conduct.RAO_SCOTT}.",
         advice="Mend the environment: the errors of its episodes name the call that fails.",
         look_at=(
             "The coordinator's log, event `episode-failed`.",
@@ -31,8 +38,8 @@ CONDUCT: Final = (
         meaning="Turns are cut at maxTokens.",
         number=conduct.number_of(conduct.CUT),
         threshold=conduct.threshold_of(conduct.MOST_CUT),
-        reason="What is cut teaches that unfinished attempts are bad.",
-        source=f"{GUIDE}: over 5 % of responses at the cap, raise it.",
+        reason=f"What is cut teaches that unfinished attempts are bad. {conduct.BURSTS}",
+        source=f"{GUIDE}: over 5 % of responses at the cap, raise it; {conduct.RAO_SCOTT}.",
         advice="Raise spec.rollout.sampling.maxTokens; where answers ramble, mend the reward first.",
         look_at=(
             "`rollout/tokens/response_mean` and `_max`: are all long, or a few?",
@@ -46,8 +53,9 @@ CONDUCT: Final = (
         meaning="Episodes end since the context has no room for another turn.",
         number=conduct.number_of(conduct.FULL),
         threshold=conduct.threshold_of(conduct.MOST_FULL),
-        reason="An episode that is cut is judged unfinished, however good it was.",
-        source=f"{GUIDE}: truncated rollouts teach that unfinished attempts are bad; its 5 %.",
+        reason=f"An episode that is cut is judged unfinished, however good it was. {conduct.BURSTS}",
+        source=f"{GUIDE}: truncated rollouts teach that unfinished attempts are bad; its 5 %; "
+        f"{conduct.RAO_SCOTT}.",
         advice="Raise spec.model.contextLength, or have tools answer more briefly.",
         look_at=("`rollout/tokens/prompt_mean`: who fills it, tools or the model?", "`rollout/turns/mean`"),
         confirmed_by="the share falls below 5 %.",
@@ -58,8 +66,9 @@ CONDUCT: Final = (
         meaning="Episodes do not end within rollout.timeoutSeconds.",
         number=conduct.number_of(conduct.LATE),
         threshold=conduct.threshold_of(conduct.MOST_LATE),
-        reason="They are cut off, and judged unfinished or lost; the longest ones come first.",
-        source=f"{GUIDE}: its 5 % for truncation.",
+        reason="They are cut off, and judged unfinished or lost; the longest ones come first. "
+        f"{conduct.BURSTS}",
+        source=f"{GUIDE}: its 5 % for truncation; {conduct.RAO_SCOTT}.",
         advice="Raise spec.rollout.timeoutSeconds, or find the call that is slow.",
         look_at=(
             "The coordinator's log, event `episode-failed`, of those that were lost: what did they wait for?",
@@ -73,8 +82,8 @@ CONDUCT: Final = (
         meaning="Episodes use up maxTurns.",
         number=conduct.number_of(conduct.EXHAUSTED),
         threshold=conduct.threshold_of(conduct.MOST_EXHAUSTED),
-        reason="A limit is there for the few that wander.",
-        source=f"{GUIDE}: under 10 % of episodes use up their turns.",
+        reason=f"A limit is there for the few that wander. {conduct.BURSTS}",
+        source=f"{GUIDE}: under 10 % of episodes use up their turns; {conduct.RAO_SCOTT}.",
         advice="Raise spec.agent.builtin.maxTurns to 1.5 times what a person needs; where the agent goes "
         "round "
         "in circles, mend the tools' answers.",
@@ -91,8 +100,10 @@ CONDUCT: Final = (
         meaning="Tool calls cannot be read.",
         number=conduct.number_of(conduct.MALFORMED),
         threshold=conduct.threshold_of(conduct.MOST_MALFORMED),
-        reason="A call that is not read is a turn lost; a share that stays shows that nothing punishes it.",
-        source=f"The guide watches format compliance beside the reward; the share is chosen from {SERIES}.",
+        reason="A call that is not read is a turn lost; a share that stays shows that nothing punishes it. "
+        f"{conduct.BURSTS}",
+        source="The guide watches format compliance beside the reward; the share is chosen from "
+        f"{SERIES}; {conduct.RAO_SCOTT}.",
         advice="Check that the tools' schemas are those the model was trained on; give the reward a small "
         "part "
         "for format (0.1).",
@@ -105,12 +116,13 @@ CONDUCT: Final = (
         meaning="Answers become much longer than they were, and no better.",
         number=conduct.growth_of(conduct.LENGTH),
         threshold=conduct.growth_threshold(conduct.LONGER),
-        reason="Longer answers that do not score better cost tokens alone.",
+        reason=f"Longer answers that do not score better cost tokens alone. {PASSES}",
         source=f"DAPO (arXiv 2503.14476) on overlong answers; {SERIES}.",
         advice="See whether the reward pays for length; then lower spec.rollout.sampling.maxTokens or use "
         "reduction sequence_mean or constant.",
         look_at=("`rollout/repetition/mean`", "`rollout/reward/mean` against length", TRAJECTORIES),
         confirmed_by="length falls back, and the external score holds.",
+        raise_after=LASTING,
     ),
     Signal(
         name=Name.TOOL_CALLS_INFLATING,
@@ -118,11 +130,12 @@ CONDUCT: Final = (
         meaning="Episodes make many more tool calls than they did, and are no better.",
         number=conduct.growth_of(conduct.CALLS),
         threshold=conduct.growth_threshold(conduct.MORE_CALLS),
-        reason="Calls that do not raise the score are paid for by somebody.",
+        reason=f"Calls that do not raise the score are paid for by somebody. {PASSES}",
         source=f"{GUIDE}: pay for tool calls, and the agent calls all it can; {SERIES}.",
         advice="See whether the reward pays for calls, and stop that; then limit them in the environment.",
         look_at=("`rollout/tool_calls_of/*`: which tool?", "`rollout/external_score/mean`", TRAJECTORIES),
         confirmed_by="calls fall back, and the external score holds.",
+        raise_after=LASTING,
     ),
     Signal(
         name=Name.REPETITION,
@@ -132,10 +145,12 @@ CONDUCT: Final = (
         "of 8 tokens that it "
         "had said before.",
         threshold=f"Over above {conduct.REPETITIVE:.0%}; clear at {conduct.REPETITIVE / 2:.0%}.",
-        reason="Answers that work seldom repeat eight tokens; a degenerate policy does little else.",
+        reason="Answers that work seldom repeat eight tokens; a degenerate policy does little else. "
+        f"{PASSES}",
         source=f"{SERIES}.",
         advice="Lower spec.optimizer.learningRate, and see whether the reward pays for length.",
         look_at=("`training/entropy`", "`rollout/tokens/response_mean`", TRAJECTORIES),
         confirmed_by="the share falls.",
+        raise_after=LASTING,
     ),
 )

@@ -34,15 +34,19 @@ STABILITY: Final = (
         name=Name.ENTROPY_RISING,
         judge=stability.entropy_rising,
         meaning="The policy becomes noise.",
-        number=f"Median of `{stability.ENTROPY}` over {learning.LAST} steps, over that of the first "
-        f"{learning.WINDOW}.",
-        threshold=f"Over above {stability.ENTROPY_HIGH:g} where that is {stability.ENTROPY_MORE:g} nats "
-        "more, and the "
-        f"reward neither rises nor is near its best; clear at {stability.ENTROPY_HIGH_AGAIN:g}.",
+        number=f"Median of `{stability.ENTROPY}` over {learning.LAST} steps, and over {learning.BACK}, over "
+        f"that of the first {learning.WINDOW}. Where nothing is trained any more, the last {learning.LAST} "
+        f"ones of {learning.WINDOW} steps stand.",
+        threshold=f"Over above {stability.ENTROPY_HIGH:g} where the reward neither rises nor is near its "
+        f"best. Either that is {stability.ENTROPY_MORE:g} nats more, and the mean reward of {learning.LAST} "
+        f"steps is {learning.RISEN:.0%} of its range below that of the {learning.WINDOW} before: then once "
+        f"is enough. Or the median of {learning.BACK} steps is {stability.ENTROPY_LASTS:g} nats more. Clear "
+        "where neither median is.",
         reason="Learning sharpens a policy; one that spreads far beyond its beginning forgets. Few tokens "
-        "of a "
-        "solved task are uncertain, so a multiple alone says nothing.",
-        source=f"{SERIES}.",
+        "of a solved task are uncertain, so a multiple alone says nothing. The entropy is of groups that "
+        "are trained: where these are few, it is high for two or three steps, and passes. What becomes "
+        "noise loses its reward with it, or lasts.",
+        source=f"{SERIES}; their labels ask for the same fall of the reward.",
         advice="Lower spec.optimizer.learningRate; remove spec.algorithm.entropy where it is set.",
         look_at=(
             "`training/grad_norm` and `training/mismatch_kl`: which moved first?",
@@ -50,7 +54,7 @@ STABILITY: Final = (
         ),
         confirmed_by="entropy falls back, and the reward with it rises.",
         severity="critical",
-        raise_after=1,
+        raise_after=2,
     ),
     Signal(
         name=Name.GRADIENT_SPIKING,
@@ -58,13 +62,14 @@ STABILITY: Final = (
         meaning="The gradient's norm jumps far above what it was.",
         number=f"Median of `{stability.NORM}` over {learning.LAST} steps, over that of the "
         f"{stability.NORM_BEFORE} steps before.",
-        threshold=f"Over above {stability.SPIKE:g} where the norm is above spec.optimizer.gradientClip; "
-        "clear at "
+        threshold=f"Over above {stability.SPIKE:g} where the norm is above spec.optimizer.gradientClip, and "
+        f"above the largest but one of these {stability.NORM_BEFORE} steps; clear at "
         f"{stability.SPIKE_OVER:g}.",
         reason="One spike is clipped and passes, and does not move a median; several push the policy away. "
         "Below the clip the norm jumps as far in runs that go well: in 8 of the first 52 clean ones. A jump "
         "moves weights further there too, as Adam divides by a running root mean square of the gradient. It "
-        "did no harm in them.",
+        "did no harm in them. A norm that was as large twice in those steps is heavy-tailed: that is how the "
+        "job goes, and two such steps side by side are chance.",
         source="Takase et al. 2023 (arXiv 2312.16903) on loss spikes; Kingma and Ba 2015 (arXiv 1412.6980) "
         f"on Adam's step; {SERIES}.",
         advice="Lower spec.optimizer.learningRate, and look at the batch of the first spike.",

@@ -40,7 +40,8 @@ def number_of(name: str) -> str:
     steps = ", ".join(map(str, WINDOWS[:-1]))
     return (
         f"`{name}` over {steps} and {WINDOWS[-1]} steps, weighed by `{EPISODES}`: the one whose interval "
-        "(Clopper and Pearson, 99 %) begins highest."
+        "(Clopper and Pearson, 99 %) begins highest. Where the rates of these steps vary further than "
+        "independent episodes would, the interval is of so many fewer (Rao and Scott's design effect)."
     )
 
 
@@ -51,6 +52,14 @@ def threshold_of(threshold: float) -> str:
         "it; "
         "clear when these are at it or below."
     )
+
+
+BURSTS: Final = (
+    "Episodes of a batch are alike: two or three batches in which many do so are two or three events, and "
+    "pass. An interval that takes them for independent ones would be far too narrow."
+)
+"""Why the interval of a rate looks at its batches."""
+RAO_SCOTT: Final = "Rao and Scott 1992, A simple method for the analysis of clustered binary data"
 
 
 def growth_of(name: str) -> str:

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import math
+from statistics import fmean
 from typing import Final
 
 from headway_analysis.signals.definition import Judge, Level, Reading
 from headway_analysis.signals.evidence import above, below, level
 from headway_analysis.signals.history import History
-from headway_analysis.signals.judges.learning import LAST, SURELY, WINDOW, solved, stalls
+from headway_analysis.signals.judges.learning import (
+    BACK,
+    LAST,
+    REWARD,
+    RISEN,
+    SURELY,
+    WINDOW,
+    solved,
+    stalls,
+)
 
 ENTROPY: Final = "training/entropy"
 NORM: Final = "training/grad_norm"
@@ -19,8 +29,11 @@ EFFECTIVE: Final = "training/effective_sample_share"
 ENTROPY_LOW: Final = 0.15
 ENTROPY_LOW_AGAIN: Final = 0.25
 ENTROPY_HIGH: Final = 3.0
-ENTROPY_HIGH_AGAIN: Final = 2.0
 ENTROPY_MORE: Final = 0.7
+ENTROPY_LASTS: Final = 0.35
+"""Half of that, where it is the median of many steps."""
+ENTROPY_LEAST: Final = 8
+"""Of `BACK` steps: how many must have an entropy."""
 SPIKE: Final = 5.0
 SPIKE_OVER: Final = 2.0
 FRESH_LAG: Final = 0.25
@@ -64,16 +77,42 @@ def entropy_falling(history: History) -> Reading | None:
 
 
 def entropy_rising(history: History) -> Reading | None:
-    """The entropy now, in multiples of that of the first steps."""
-    found = _against_first(history, ENTROPY)
-    if found is None:
+    """The entropy now, in multiples of that of the first steps: while the reward falls with it, or for long.
+
+    Where nothing is trained any more there is no entropy. The last three ones of `WINDOW` steps stand then.
+    """
+    first = level(history.first(ENTROPY, WINDOW), WINDOW)
+    now = level(history.recent(ENTROPY, WINDOW)[-LAST:], LAST)
+    if first is None or now is None or first < LEAST:
         return None
-    now, first, share = found
-    saw = f"the entropy is {now:.3g} nats a token, {share:.2g} times the {first:.3g} of the first steps"
-    state = above(share, ENTROPY_HIGH, ENTROPY_HIGH_AGAIN)
-    if now - first < ENTROPY_MORE or not stalls(history):
-        state = Level.CLEAR
-    return Reading(state, share, ENTROPY_HIGH, saw)
+    fallen = _fallen(history)
+    long = level(history.recent(ENTROPY, BACK), ENTROPY_LEAST)
+    high, lasts = _risen(now, first, ENTROPY_MORE), _risen(long or 0.0, first, ENTROPY_LASTS)
+    known = history.latest(ENTROPY) is not None
+    if not (known or (high and fallen)):
+        return None
+    shown, steps = (now, LAST) if high or long is None else (long, BACK)
+    share = shown / first
+    saw = (
+        f"the entropy is {shown:.3g} nats a token (median of {steps} steps), {share:.2g} times the "
+        f"{first:.3g} of the first steps"
+    )
+    if not (high or lasts) or not stalls(history):
+        return Reading(Level.CLEAR, share, ENTROPY_HIGH, saw)
+    if high and fallen:
+        return Reading(Level.OVER, share, ENTROPY_HIGH, f"{saw}, and the reward falls", sure=True)
+    return Reading(Level.OVER if lasts else Level.BETWEEN, share, ENTROPY_HIGH, saw)
+
+
+def _risen(value: float, first: float, more: float) -> bool:
+    return value > ENTROPY_HIGH * first and value - first >= more
+
+
+def _fallen(history: History) -> bool:
+    """Whether the mean reward of `LAST` steps is a tenth of its range below that of the steps before."""
+    before = history.recent(REWARD, WINDOW, until=history.now - LAST)
+    now = history.recent(REWARD, LAST)
+    return bool(before and now) and fmean(before) - fmean(now) >= RISEN * history.job.reward_span
 
 
 def gradient_spiking(history: History) -> Reading | None:
@@ -87,7 +126,16 @@ def gradient_spiking(history: History) -> Reading | None:
     saw = f"the gradient's norm is {now:.3g}, {times:.2g} times the {before:.3g} of the steps before"
     if now <= history.job.gradient_clip:
         return Reading(Level.CLEAR, times, SPIKE, f"{saw}, and is not clipped")
-    return Reading(above(times, SPIKE, SPIKE_OVER), times, SPIKE, saw)
+    state = above(times, SPIKE, SPIKE_OVER)
+    if state is Level.OVER and now <= _seen_before(history):
+        state, saw = Level.BETWEEN, f"{saw}, and was as large twice in them"
+    return Reading(state, times, SPIKE, saw)
+
+
+def _seen_before(history: History) -> float:
+    """The largest norm but one of the steps before: what has come twice comes again."""
+    values = sorted(history.recent(NORM, NORM_BEFORE, until=history.now - LAST))
+    return values[-2] if len(values) > 1 else math.inf
 
 
 def policy_mismatch(history: History) -> Reading | None:
