@@ -167,9 +167,9 @@ def _by_name(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def _keep(runs: Mapping[str, Mapping[str, Any]], folder: Path) -> None:
-    text = json.dumps([runs[name] for name in sorted(runs)], indent=1, sort_keys=True)
+    lines = ",\n".join(json.dumps(runs[name], sort_keys=True) for name in sorted(runs))
     part = folder / f"{INDEX}.part"
-    part.write_text(text + "\n")
+    part.write_text(f"[\n{lines}\n]\n")
     part.replace(folder / INDEX)
 
 
