@@ -21,7 +21,7 @@ showed was looked at, too, and ValidationParted and three labels were then defin
 clean runs alone, listed and recorded after that. What they showed was looked at as well: GroupsUniform and
 PolicyMismatch were then defined anew, and a label was written. Those of `untouched` were listed and recorded
 after that. What they showed was looked at: EntropyRising, GradientSpiking, the shares of episodes, and what
-an agent does too much of were then made more patient, and a label was widened. Those of `sealed` are listed
+an agent does too much of were then made more patient, and a label was widened. Those of `sealed` were listed
 and recorded after that. Every figure is as it was measured.
 
 Only `read.py` and `series/` are needed to test signals. Recording needs torch, DeepSpeed and an hour.

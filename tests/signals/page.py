@@ -72,7 +72,7 @@ Runs of `sealed` have other seeds and settings again. Their list, the definition
 committed before the first of them was recorded, and nothing was changed since. The runs were recorded in \
 the order of their list until the time was over: {provoked} that provoke a symptom, then the first \
 {recorded} of {listed} that were to be clean. So what they showed did not choose them, and the figures of \
-`sealed` are what to expect of another job like them. Its provocations are clearly too much. They are of \
+`sealed` are what to expect of another job like them. Its provocations are clearly too much. Many are of \
 signals that were made more patient before. {sealed}
 """
 
