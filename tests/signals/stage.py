@@ -67,6 +67,8 @@ class Box:
 
     def __init__(self, session: Session, *, lost: bool, late: bool) -> None:
         self._session, self._lost, self._late = session, lost, late
+        self.calling: str | None = None
+        """A tool that has not returned: there is none, in process."""
 
     async def reset(self, row: Row, seed: int) -> ResetReply:
         return ResetReply.model_validate(self._session.reset({"row": row, "seed": seed}))

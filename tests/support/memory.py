@@ -11,6 +11,13 @@ from functools import lru_cache
 from pathlib import Path
 
 _SELF = Path("/proc/self")
+_MMAP_THRESHOLD = -3
+"""M_MMAP_THRESHOLD of malloc.h."""
+_LARGE = 1024 * 1024
+_LIBC = ctypes.CDLL(None)
+# A larger block goes back to the kernel when it is freed. By default malloc keeps such blocks, the more of
+# them the more tests a process has run, and a peak would be that of what lies between them.
+_LIBC.mallopt(_MMAP_THRESHOLD, _LARGE)
 
 
 def _kib(name: str) -> int:
@@ -46,7 +53,7 @@ def _give_back() -> None:
     """Return free memory to the kernel: malloc keeps some for each thread, and it would count as used."""
     _set_aside(os.environ.get("PYTEST_CURRENT_TEST", ""))
     gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)
+    _LIBC.malloc_trim(0)
 
 
 @lru_cache(maxsize=1)

@@ -53,10 +53,13 @@ LOOK_UP: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> Iterator[RolloutServer]:
-    flags = ["--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--api-key", KEY]
+    flags = ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
     rollout = {"engine": {"extraArgs": flags}, "maxConcurrency": 8, "sampling": {"maxTokens": 32}}
     model = {"lora": {"rank": 8, "alpha": 16}, "contextLength": CONTEXT}
-    with RolloutServer(tmp_path_factory.mktemp("server"), tiny, model=model, rollout=rollout) as server:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VLLM_API_KEY", KEY)  # no job may set vLLM's --api-key; other servers have one
+        started = RolloutServer(tmp_path_factory.mktemp("server"), tiny, model=model, rollout=rollout)
+    with started as server:
         server.wait_ready()
         yield server
 

@@ -190,12 +190,12 @@ async def test_a_quota_is_said_in_the_api_servers_words(
         assert state.starting == 0
 
 
-async def test_only_the_jobs_token_is_answered(cluster: Any, image: str, job: Any) -> None:
+async def test_only_the_coordinators_key_is_answered(cluster: Any, image: str, job: Any) -> None:
     async with rig.running(
         cluster.kubeconfig, job(image, sandbox={"warmPool": {"min": 0, "max": 1}})
     ) as broker:
-        assert (await broker.call("GET", "/v1/pool", token="wrong"))[0] == 401
-        assert (await broker.call("GET", "/healthz", token="wrong"))[0] == 200
+        assert (await broker.call("GET", "/v1/pool", key="wrong"))[0] == 401
+        assert (await broker.call("GET", "/healthz", key="wrong"))[0] == 200
         async with aiohttp.ClientSession() as http, http.get(f"{broker.url}/metrics") as response:
             assert "headway_sandbox_pool_size" in await response.text()
 

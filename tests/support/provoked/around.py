@@ -65,7 +65,7 @@ PROVOKED: dict[str, Provocation] = {
         beside=[quota("little-memory", limits_memory="12Gi")],
     ),
     "no-such-node": Provocation(placed("learner", nodeSelector=NOWHERE)),
-    "no-accelerator": Provocation({"rollout": {"resources": {"limits": {"nvidia.com/gpu": "1"}}}}),
+    "no-accelerator": Provocation({"learner": {"resources": {"limits": {"nvidia.com/gpu": "1"}}}}),
     "too-large-for-any-node": Provocation({"learner": {"resources": {"limits": {"memory": "4000Gi"}}}}),
     "no-node-for-sandboxes": Provocation({"environment": placed("sandbox", nodeSelector=NOWHERE)}),
     "name-taken": Provocation(
