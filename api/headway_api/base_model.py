@@ -8,6 +8,7 @@ from typing import Final, Protocol
 
 from headway_api.exits import JobError
 from headway_api.store import Corrupt, Denied, NotFound, Store, download_folder
+from headway_api.store_refused import ERRNO
 
 FIELD: Final = "spec.model.base"
 HUB: Final = "hf://"
@@ -90,10 +91,11 @@ def _from_hub(model: Source, cache: Path, weights: bool, field: str) -> Path:
             field=field,
         ) from error
     except OSError as error:  # all that huggingface_hub raises where the hub does not answer
-        said = str(error).partition("\n")[0]
+        known, first = ERRNO.search(str(error)), str(error).partition("\n")[0]
+        said = known[1].strip() if known else f"{type(error).__name__}: {first}"
         raise JobError(
             "ModelNotFetched",
-            f"{name} could not be fetched from the hub ({type(error).__name__}: {said}); let the pods reach "
+            f"{name} could not be fetched from the hub ({said}); let the pods reach "
             "it, or copy the model's folder to s3:// and name it here",
             field=field,
             permanent=False,

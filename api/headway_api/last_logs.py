@@ -62,7 +62,8 @@ class LastLogs:
         self._secrets = sorted({each for each in secrets if len(each) >= SHORTEST}, key=len, reverse=True)
         self._lock, self._keeping = threading.Lock(), threading.Lock()
         self._text = ""
-        self._kept: bytes | None = None
+        self._kept = b""
+        self._told = False
 
     def hear(self, text: str) -> None:
         """The process wrote this."""
@@ -82,16 +83,18 @@ class LastLogs:
         return whole if len(whole) <= MOST else whole[-MOST:].partition(b"\n")[2]
 
     def keep(self) -> None:
-        """Keep it as it is now, unless that is done; a store that does not take it is left alone."""
+        """Keep it as it is now, unless that is done; what the store did not take is tried again next time."""
         with self._keeping:
             content = self.content()
-            if content == (self._kept or b""):
+            if content == self._kept:
                 return
             try:
                 self._put(content)
             except Exception as error:  # whatever a client of a store raises: the job does not end of it
-                if self._kept is None:
+                if not self._told:
                     print(f"last logs are not kept: {type(error).__name__}", file=sys.__stderr__, flush=True)
+                self._told = True
+                return
             self._kept = content
 
     def keep_at_end(self) -> None:

@@ -249,8 +249,7 @@ def check_prompts(dataset: Dataset, rows: Sequence[Row], block: str) -> None:
         raise JobError(
             "PromptColumnMissing",
             f"row {bad} of {dataset.uri} has no {name!r}; columns are {', '.join(columns)}: name one of "
-            f"them, or "
-            "fill the column",
+            "them, or fill the column",
             field=f"{block}.promptColumn",
         )
 

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import pytest
 from provoked import PROVOKED, inputs
-from provoked.stage import Seen, Theatre
+from provoked.rig import FaultRig, Seen
 
 from headway_analysis.faults.catalogue import FAULTS
 from headway_analysis.faults.definition import Stage
@@ -49,14 +49,14 @@ def seen(
     wanted = {name: (BY_NAME[name], PROVOKED[name]) for name in BY_NAME if name in asked}
     secret = bench.kube.get("secret", "objects", "-n", NAMESPACE)
     keys = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "objects"}, "data": secret["data"]}
-    theatre = Theatre(bench, keys, f"faults-{uuid4().hex[:6]}")
+    rig = FaultRig(bench, keys, f"faults-{uuid4().hex[:6]}")
     folder: Path = tmp_path_factory.mktemp("odd")
     with bench.platform.bucket() as bucket:
         inputs.upload(bucket, folder)
         try:
-            found = theatre.all(wanted)
+            found = rig.all(wanted)
         finally:
-            theatre.close()
+            rig.close()
     return found
 
 

@@ -57,22 +57,22 @@ and the labels were committed before the first of them was recorded. {before_uns
 looked at, and more was defined anew. {anew_last} So `unseen` flatters now, too.
 
 Runs of `untouched` have other seeds and settings again. Their list and the labels were committed before \
-the first of them was recorded. So were the definitions, but for one thing. That PolicyMismatch and \
-MismatchTail do not wait where policies are far apart was committed while these runs were recorded: \
-without it the collapses in [remedies](remedies.md) would be told steps later than before. No signal and \
+the first of them was recorded. So were the definitions, but for one thing, which was committed \
+while these runs were recorded: PolicyMismatch and MismatchTail do not wait where policies are far apart. \
+Without it the collapses in [remedies](remedies.md) would be told steps later than before. No signal and \
 no clean run of `untouched` had been looked at by then, and nothing was changed since. The runs were \
-recorded in the order of their list until the time was over: {provoked} that provoke a symptom, then the \
-first {recorded} of {listed} that were to be clean. So what they showed did not choose them, and the \
-figures of `untouched` were what to expect of another job like them. Its provocations are clearly too much, \
+recorded in the order of their list until the time was over. They are {provoked} that provoke a symptom, \
+then the first {recorded} of {listed} that were to be clean. So what they showed did not choose them, and \
+the figures of `untouched` were what to expect of another job like them. Its provocations are clearly too much, \
 and several have old batches. {before_untouched} Then these runs were looked at, and more was \
 defined anew. {anew_untouched} So `untouched` flatters now, too.
 """
 SEALED: Final = """\
 Runs of `sealed` have other seeds and settings again. Their list, the definitions and the labels were \
 committed before the first of them was recorded, and nothing was changed since. The runs were recorded in \
-the order of their list until the time was over: {provoked} that provoke a symptom, then the first \
-{recorded} of {listed} that were to be clean. So what they showed did not choose them, and the figures of \
-`sealed` are what to expect of another job like them. Its provocations are clearly too much. Many are of \
+the order of their list until the time was over. They are {provoked} that provoke a symptom, then the \
+first {recorded} of {listed} that were to be clean. So what they showed did not choose them, and the figures \
+of `sealed` are what to expect of another job like them. Its provocations are clearly too much. Many are of \
 signals that were made more patient before. {sealed}
 """
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from headway_analysis.faults import around, episodes, images, inputs, manifest
+from headway_analysis.faults import episodes, images, inputs, manifest, platform
 from headway_analysis.faults.definition import Fault
 
 FAULTS: Final[tuple[Fault, ...]] = (
     *manifest.FAULTS,
     *inputs.FAULTS,
-    *around.FAULTS,
+    *platform.FAULTS,
     *episodes.FAULTS,
     *images.FAULTS,
 )

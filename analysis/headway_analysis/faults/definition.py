@@ -114,5 +114,16 @@ def tried_again(
 ) -> Fault:
     """A fault of the preflight that may pass, so a process is started again spec.failurePolicy.maxRestarts
     times."""
-    stage, kept = Stage.PREFLIGHT, ("Pending", "Progressing")
-    return Fault(name, kind, stage, wrong, says, advice, kept[0], reason, kept[1], reason, seconds)
+    return Fault(
+        name,
+        kind,
+        Stage.PREFLIGHT,
+        wrong,
+        says,
+        advice,
+        state="Pending",
+        reason=reason,
+        condition="Progressing",
+        event=reason,
+        seconds=seconds,
+    )

@@ -1,4 +1,4 @@
-"""Faults of what runs: environment, agent, and the processes of a job."""
+"""Faults of the environment's own code."""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
-"""Faults of images, and of the environment's own code."""
+"""Faults of images."""
 
 from __future__ import annotations
 
 from headway_analysis.faults.definition import Fault, Kind, Stage, in_preflight
 
 IMAGE = "spec.environment.image: "
-ENTRYPOINT = "spec.environment.entrypoint: "
 
 FAULTS: tuple[Fault, ...] = (
     in_preflight(

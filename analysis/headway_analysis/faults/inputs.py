@@ -54,8 +54,7 @@ FAULTS: tuple[Fault, ...] = (
         "PromptColumnMissing",
         "A row has no prompt in the column that the job names.",
         "spec.data.train.promptColumn: row 0 of ... has no 'question'; columns are ...: name one of them, "
-        "or fill the "
-        "column",
+        "or fill the column",
         "Name a column that every row fills, or fill this one.",
     ),
     in_preflight(
@@ -79,16 +78,15 @@ FAULTS: tuple[Fault, ...] = (
         "SplitsOverlap",
         "Held-out rows are training rows too, so figures of them would flatter.",
         "spec.data.validation: ... rows of spec.data.validation are also rows of spec.data.train: ...; "
-        "remove "
-        "them from one of the two, or write spec.data.allowOverlap: true",
+        "remove them from one of the two, or write spec.data.allowOverlap: true",
     ),
     in_preflight(
         "too-few-rows",
         Kind.DATA,
         "TooFewRows",
         "There are fewer rows than one batch takes.",
-        "spec.algorithm.batchSize: ... rows in 1 epochs do not fill one batch of ...; lower batchSize, raise "
-        "schedule.maxEpochs, or add rows",
+        "spec.algorithm.batchSize: ... rows in 1 epochs do not fill one batch of ...; lower batchSize, "
+        "raise schedule.maxEpochs, or add rows",
     ),
     in_preflight(
         "no-model",
@@ -117,8 +115,8 @@ FAULTS: tuple[Fault, ...] = (
         Kind.MODEL,
         "ChatTemplateMissing",
         "The model is a base model without a chat template.",
-        "spec.model.base: the base model has no chat template; add chat_template.jinja beside its tokenizer, "
-        "or use an instruction-tuned model",
+        "spec.model.base: the base model has no chat template; add chat_template.jinja beside its "
+        "tokenizer, or use an instruction-tuned model",
     ),
     in_preflight(
         "beyond-the-model",
@@ -133,16 +131,16 @@ FAULTS: tuple[Fault, ...] = (
         "LoraTargetsUnusable",
         "The adapter is to be on modules that the model does not have.",
         "spec.model.lora.targets: w_pack: the base model has no linear module of that name that may get an "
-        "adapter (embeddings, the output head and experts get none); name some of ..., or leave targets out "
-        "for all of them",
+        "adapter (embeddings, the output head and experts get none); name some of ..., or leave targets "
+        "out for all of them",
     ),
     in_preflight(
         "no-room-for-turns",
         Kind.MODEL,
         "ContextTooShort",
         "Prompt, tools and all turns do not fit the context together.",
-        "spec.rollout.sampling.maxTokens: ... prompt and tool tokens + ... turns x ... tokens = ..., but the "
-        "context holds ..., tool results not counted; lower spec.rollout.sampling.maxTokens to ..., or "
+        "spec.rollout.sampling.maxTokens: ... prompt and tool tokens + ... turns x ... tokens = ..., but "
+        "the context holds ..., tool results not counted; lower spec.rollout.sampling.maxTokens to ..., or "
         "spec.agent.builtin.maxTurns",
     ),
     in_preflight(
@@ -158,16 +156,16 @@ FAULTS: tuple[Fault, ...] = (
         Kind.WEIGHTS,
         "WarmStartUnusable",
         "The adapter to start from has another rank than the job's.",
-        "spec.model.warmStart: the adapter has rank 8 and alpha 16, not 16 and 32; set spec.model.lora.rank "
-        "and alpha to the adapter's, or merge it into its base model",
+        "spec.model.warmStart: the adapter has rank 8 and alpha 16, not 16 and 32; set "
+        "spec.model.lora.rank and alpha to the adapter's, or merge it into its base model",
     ),
     in_preflight(
         "adapter-of-another-model",
         Kind.WEIGHTS,
         "WarmStartUnusable",
         "The adapter to start from was trained on another base model.",
-        "spec.model.warmStart: the adapter is of base model ..., not ...; start from an adapter of this base "
-        "model, or, where both are the same model, correct base_model_name_or_path in its "
+        "spec.model.warmStart: the adapter is of base model ..., not ...; start from an adapter of this "
+        "base model, or, where both are the same model, correct base_model_name_or_path in its "
         "adapter_config.json",
     ),
     Fault(
@@ -175,9 +173,8 @@ FAULTS: tuple[Fault, ...] = (
         Kind.WEIGHTS,
         Stage.SPEC,
         "The job is to start from the weights of a job that is not there.",
-        "spec.model.warmStart.job: there is no RLTrainingJob absent in this namespace yet; this job "
-        "starts when "
-        "there is one and it has ended; to start sooner, give the uri of weights instead",
+        "spec.model.warmStart.job: there is no RLTrainingJob absent in this namespace yet; this job starts "
+        "when there is one and it has ended; to start sooner, give the uri of weights instead",
         "Apply the other job, or correct the name; the two may be applied in any order.",
         state="Pending",
         reason="WaitingForWeights",
@@ -189,9 +186,8 @@ FAULTS: tuple[Fault, ...] = (
         Kind.WEIGHTS,
         Stage.SPEC,
         "An evaluation measures the weights of a job that is not there.",
-        "spec.candidates[tuned].checkpoint.job: there is no RLTrainingJob absent in this namespace; "
-        "create it, "
-        "or name another job",
+        "spec.candidates[tuned].checkpoint.job: there is no RLTrainingJob absent in this namespace; create "
+        "it, or name another job",
         "The evaluation waits for it for `spec.pendingDeadlineSeconds`.",
         state="Pending",
         reason="CandidateMissing",

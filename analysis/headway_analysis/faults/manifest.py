@@ -77,8 +77,8 @@ FAULTS: tuple[Fault, ...] = (
         "episode-outlives-sandbox",
         Kind.MANIFEST,
         "An episode may take longer than its sandbox lives.",
-        "spec.rollout.timeoutSeconds must not be above spec.environment.sandbox.deadlineSeconds: an episode "
-        "ends with its sandbox; lower the first, or raise the second",
+        "spec.rollout.timeoutSeconds must not be above spec.environment.sandbox.deadlineSeconds: an "
+        "episode ends with its sandbox; lower the first, or raise the second",
     ),
     at_apply(
         "reward-range-reversed",
@@ -160,8 +160,8 @@ FAULTS: tuple[Fault, ...] = (
         "model-with-branch",
         Kind.MODEL,
         "The name of a model on the hub has a branch in it.",
-        "spec.model.base: a model on the hub is hf://ORGANIZATION/NAME of letters, digits, -, _ and . alone; "
-        "correct the name, and put a branch, tag or commit into revision",
+        "spec.model.base: a model on the hub is hf://ORGANIZATION/NAME of letters, digits, -, _ and . "
+        "alone; correct the name, and put a branch, tag or commit into revision",
     ),
     at_apply(
         "float16",

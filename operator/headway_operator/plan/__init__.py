@@ -53,7 +53,7 @@ from headway_operator.plan.observed import (
     moment,
 )
 from headway_operator.plan.reading import Refusal, manager_of, parse, parse_status, salvage
-from headway_operator.plan.situation import Situation, helpless_at, stalls_at
+from headway_operator.plan.situation import Situation, needs_help_at, stalls_at
 from headway_operator.plan.subject import Settled, Subject
 from headway_operator.plan.subjects import subject_of
 from headway_operator.wire import UNREAD
@@ -345,7 +345,7 @@ def _surplus(observed: Observed, wanted: tuple[Wanted, ...]) -> tuple[Json, ...]
 def _again(context: Context, observed: Observed, situation: Situation) -> float | None:
     """Seconds until a deadline may have passed."""
     moments = []
-    moments += helpless_at(situation)
+    moments += needs_help_at(situation)
     if (stalls := stalls_at(context, situation)) and stalls > observed.now:
         moments.append(stalls)
     if (limit := context.spec.active_deadline_seconds) is not None:

@@ -7,7 +7,7 @@ from headway_api.conditions import Condition, ConditionType, Reason, condition, 
 from headway_operator.plan import pause as pauses
 from headway_operator.plan.context import Context, Job
 from headway_operator.plan.health import Trouble
-from headway_operator.plan.situation import Situation, helpless, no_progress
+from headway_operator.plan.situation import Situation, needs_help, no_progress
 
 
 def accepted(refusal: str | None) -> Condition:
@@ -97,7 +97,7 @@ def progressing(context: Context, situation: Situation, at_work: Reason) -> Cond
         return condition(kind, False, Reason.FAILED if situation.failure else Reason.SUCCEEDED)
     if context.held:
         return condition(kind, False, held_by(context).reason if situation.suspended else Reason.SUSPENDING)
-    if why := helpless(situation):
+    if why := needs_help(situation):
         return condition(kind, False, why.reason, why.message)
     if text := no_progress(context, situation):
         return condition(kind, False, Reason.NO_PROGRESS, text)
@@ -146,7 +146,7 @@ def kstatus(context: Context, situation: Situation, progress: Condition) -> list
         )
     if situation.obstacle and situation.blocked:
         return stuck(situation.obstacle)
-    if why := helpless(situation):
+    if why := needs_help(situation):
         return stuck(why)
     if progress.reason == Reason.NO_PROGRESS:
         return stuck(Trouble(progress.reason, progress.message))

@@ -67,7 +67,7 @@ class Situation:
         return self.begun and all(health.at_work for health in self.roles)
 
 
-def helpless(situation: Situation) -> Trouble | None:
+def needs_help(situation: Situation) -> Trouble | None:
     """What nobody but a person can mend: at once where the kubelet's words say so, else after `PATIENCE`."""
     return next(
         (
@@ -80,7 +80,7 @@ def helpless(situation: Situation) -> Trouble | None:
     )
 
 
-def helpless_at(situation: Situation) -> list[datetime]:
+def needs_help_at(situation: Situation) -> list[datetime]:
     """When what may pass by itself will have had its time."""
     moments = [trouble.since + PATIENCE for trouble in situation.troubles if trouble.since is not None]
     return [moment for moment in moments if moment > situation.now]

@@ -1,4 +1,4 @@
-"""Of what runs: environment, agent, and the processes of a job."""
+"""Of the environment and its image."""
 
 from __future__ import annotations
 

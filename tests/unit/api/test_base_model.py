@@ -30,6 +30,20 @@ def test_a_gated_model_says_where_its_token_goes(tmp_path: Path, monkeypatch: py
     assert "put an HF_TOKEN that may read it into the Secret of spec.output.secretRef" in told.message
 
 
+def test_a_hub_of_unknown_name_is_told_in_plain_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: Any, **__: Any) -> None:
+        raise LocalEntryNotFoundError(
+            "Got: ConnectError: [Errno -2] Name or service not known\nSee the docs."
+        )
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", away)
+    said = r"acme/open could not be fetched from the hub \(Name or service not known\); let the pods reach"
+    with pytest.raises(JobError, match=said):
+        base_model.fetch(ModelSpec(base="hf://acme/open"), FileStore(), tmp_path)
+
+
 def test_a_hub_that_does_not_answer_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def away(*_: Any, **__: Any) -> None:
         raise LocalEntryNotFoundError("Got: ConnectError: Connection refused\nSee the docs.")

@@ -68,6 +68,22 @@ def test_what_is_unchanged_is_written_once() -> None:
     assert puts == [b"a"]
 
 
+def test_what_the_store_refused_is_written_at_the_end() -> None:
+    puts: list[bytes] = []
+
+    def put(content: bytes) -> None:
+        puts.append(content)
+        if len(puts) == 1:
+            raise StoreAway("away")
+
+    logs = LastLogs(put)
+    logs.hear("a")
+    logs.keep()
+    logs.keep_at_end()
+    logs.keep_at_end()
+    assert puts == [b"a", b"a"]
+
+
 def test_a_store_that_is_away_ends_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     def refuse(content: bytes) -> None:
         raise StoreAway("away")

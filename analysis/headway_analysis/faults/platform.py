@@ -6,10 +6,19 @@ from headway_analysis.faults.definition import Fault, Kind, Stage, in_preflight,
 
 
 def pods_wait(
-    name: str, kind: Kind, reason: str, wrong: str, says: str, advice: str = "", **more: str
+    name: str,
+    kind: Kind,
+    reason: str,
+    wrong: str,
+    says: str,
+    advice: str = "",
+    *,
+    state: str = "Pending",
+    condition: str = "Progressing",
+    event: str = "",
 ) -> Fault:
-    """A fault that keeps pods from starting. It may pass, so the job waits its deadline."""
-    words = {"state": "Pending", "condition": "Progressing", "event": reason} | more
+    """A fault that keeps pods from starting. It may pass, so the job waits its deadline. `event`: its reason,
+    where that is not the condition's."""
     return Fault(
         name,
         kind,
@@ -17,10 +26,10 @@ def pods_wait(
         wrong,
         says,
         advice,
-        state=words["state"],
+        state=state,
         reason=reason,
-        condition=words["condition"],
-        event=words["event"],
+        condition=condition,
+        event=event or reason,
     )
 
 
@@ -31,8 +40,7 @@ FAULTS: tuple[Fault, ...] = (
         "BucketUnavailable",
         "The bucket for the results does not exist.",
         "spec.output.uri: bucket 'no-such-bucket' cannot be used: there is no such bucket; create it, or "
-        "correct "
-        "its name or spec.output.endpointUrl",
+        "correct its name or spec.output.endpointUrl",
     ),
     in_preflight(
         "odd-bucket-name",
@@ -47,8 +55,7 @@ FAULTS: tuple[Fault, ...] = (
         "ProcessFailed",
         "Nobody listens at the store's address.",
         "spec.output.uri: bucket 'headway' cannot be used: ... does not answer...; correct "
-        "spec.output.endpointUrl, "
-        "or let the pods of this job reach it",
+        "spec.output.endpointUrl, or let the pods of this job reach it",
         "The job tries again `spec.failurePolicy.maxRestarts` times. Correct the address, or open the way "
         "to it.",
     ),
@@ -58,8 +65,7 @@ FAULTS: tuple[Fault, ...] = (
         "ProcessFailed",
         "The store's name is not known in the cluster.",
         "spec.output.uri: bucket 'headway' cannot be used: ... does not answer...; correct "
-        "spec.output.endpointUrl, "
-        "or let the pods of this job reach it",
+        "spec.output.endpointUrl, or let the pods of this job reach it",
         "A Service is named with its namespace: `http://objects.team.svc:7070`.",
     ),
     tried_again(
@@ -68,8 +74,7 @@ FAULTS: tuple[Fault, ...] = (
         "ProcessFailed",
         "A NetworkPolicy keeps the job's pods from the store.",
         "spec.output.uri: bucket 'headway' cannot be used: ... does not answer...; correct "
-        "spec.output.endpointUrl, "
-        "or let the pods of this job reach it",
+        "spec.output.endpointUrl, or let the pods of this job reach it",
         "Let pods with the label `headway.dev/job-name` reach the store.",
         seconds=60,
     ),
@@ -79,8 +84,8 @@ FAULTS: tuple[Fault, ...] = (
         "BucketUnavailable",
         "The store knows the key's name and not its secret.",
         "spec.output.uri: bucket 'headway' cannot be used: the store refuses the credentials...; correct "
-        "the keys in the Secret of spec.output.secretRef (or roleSecretRefs), or let the identity that they "
-        "are of use it",
+        "the keys in the Secret of spec.output.secretRef (or roleSecretRefs), or let the identity that "
+        "they are of use it",
     ),
     in_preflight(
         "no-keys",
@@ -96,9 +101,8 @@ FAULTS: tuple[Fault, ...] = (
         Kind.CREDENTIALS,
         "CreateFailed",
         "The service account that the job names does not exist.",
-        'spec.serviceAccountName: serviceaccount "trainer" not found; create it in the job\'s namespace, '
-        "or name "
-        "another one",
+        'spec.serviceAccountName: serviceaccount "trainer" not found; create it in the job\'s namespace, or '
+        "name another one",
     ),
     pods_wait(
         "no-pods-left",
@@ -106,8 +110,7 @@ FAULTS: tuple[Fault, ...] = (
         "CreateFailed",
         "A ResourceQuota of the namespace lets no more pods be made.",
         "exceeded quota: few-pods, ...; free some of it, lower what the job asks for, or have the "
-        "ResourceQuota "
-        "raised",
+        "ResourceQuota raised",
     ),
     pods_wait(
         "no-memory-left",
@@ -115,8 +118,7 @@ FAULTS: tuple[Fault, ...] = (
         "CreateFailed",
         "A ResourceQuota leaves less memory than a learner asks for.",
         "spec.learner.resources: exceeded quota: little-memory, ...; free some of it, lower what the job "
-        "asks "
-        "for, or have the ResourceQuota raised",
+        "asks for, or have the ResourceQuota raised",
         state="Starting",
     ),
     pods_wait(
@@ -125,8 +127,7 @@ FAULTS: tuple[Fault, ...] = (
         "Unschedulable",
         "No node has the label that the learner's pod template asks for.",
         "spec.learner.podTemplate: ... node(s) didn't match Pod's node affinity/selector... Add such a "
-        "node, or "
-        "ask for what one has",
+        "node, or ask for what one has",
         "Add such a node, or ask for what one has.",
         state="Starting",
     ),
@@ -153,8 +154,8 @@ FAULTS: tuple[Fault, ...] = (
         Kind.NODE,
         "Unschedulable",
         "No node has the label that the sandboxes' pod template asks for.",
-        "spec.environment.sandbox.podTemplate: ... node(s) didn't match Pod's node affinity/selector... Add "
-        "such a node, or ask for what one has",
+        "spec.environment.sandbox.podTemplate: ... node(s) didn't match Pod's node affinity/selector... "
+        "Add such a node, or ask for what one has",
         "Add such a node, or ask for what one has.",
         condition="SandboxesReady",
     ),
@@ -163,8 +164,8 @@ FAULTS: tuple[Fault, ...] = (
         Kind.MANIFEST,
         "NameConflict",
         "An object that the job needs exists already, and is not the job's.",
-        "ConfigMap ... exists and belongs to nobody this operator knows; delete it, or give the job another "
-        "metadata.name",
+        "ConfigMap ... exists and belongs to nobody this operator knows; delete it, or give the job "
+        "another metadata.name",
         state="Stalled",
         condition="Stalled",
         event="Stalled",

@@ -93,7 +93,7 @@ def path(kind: str, namespace: str, name: str = "") -> str:
     return f"{found}/{name}" if name else found
 
 
-class Theatre:
+class FaultRig:
     """Where faults are provoked: namespaces with the store's credentials in them."""
 
     def __init__(self, bench: Any, secret: Json, prefix: str) -> None:
@@ -143,16 +143,16 @@ class Theatre:
         return self.namespace(fault.name if how.alone else "jobs", how.beside)
 
     def _seen(self, fault: Fault, how: Provocation, namespace: str) -> Seen:
-        act = Act(self, fault, how, namespace)
+        one = ProvokedJob(self, fault, how, namespace)
         try:
-            return act.play()
+            return one.run()
         except Exception as error:
-            act.seen.error = f"{type(error).__name__}: {error}"
-            return act.seen
+            one.seen.error = f"{type(error).__name__}: {error}"
+            return one.seen
         finally:
             with suppress(Exception):
-                act.clear()
-            found = act.seen
+                one.clear()
+            found = one.seen
             known = found.condition(fault.condition)
             print(
                 f"{fault.name}: {found.seconds:.1f} s {known.get('reason')}: {known.get('message')}",
@@ -166,20 +166,19 @@ class Theatre:
         self.server.close()
 
 
-class Act:
-    """One fault."""
+class ProvokedJob:
+    """A job with one fault."""
 
-    def __init__(self, theatre: Theatre, fault: Fault, how: Provocation, namespace: str) -> None:
-        self._theatre = theatre
-        self._server = theatre.server
+    def __init__(self, rig: FaultRig, fault: Fault, how: Provocation, namespace: str) -> None:
+        self._server = rig.server
         self._fault = fault
         self._how = how
         self.namespace = namespace
-        self._manifest = theatre.manifest(fault, how, namespace)
+        self._manifest = rig.manifest(fault, how, namespace)
         self._name = self._manifest["metadata"]["name"]
         self.seen = Seen()
 
-    def play(self) -> Seen:
+    def run(self) -> Seen:
         """Provoke it, and look until it is seen or its time is up."""
         seen, kind = self.seen, self._how.kind
         query = "?" + urlencode({"fieldValidation": "Strict", "fieldManager": "kubectl"})
