@@ -63,8 +63,8 @@ Without it the collapses in [remedies](remedies.md) would be told steps later th
 no clean run of `untouched` had been looked at by then, and nothing was changed since. The runs were \
 recorded in the order of their list until the time was over. They are {provoked} that provoke a symptom, \
 then the first {recorded} of {listed} that were to be clean. So what they showed did not choose them, and \
-the figures of `untouched` were what to expect of another job like them. Its provocations are clearly too much, \
-and several have old batches. {before_untouched} Then these runs were looked at, and more was \
+the figures of `untouched` were what to expect of another job like them. Its provocations are clearly too \
+much, and several have old batches. {before_untouched} Then these runs were looked at, and more was \
 defined anew. {anew_untouched} So `untouched` flatters now, too.
 """
 SEALED: Final = """\
