@@ -1,0 +1,90 @@
+"""What a check is: its number, its threshold, and what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from headway_analysis.preflight.evidence import Baseline, Played, Script
+
+Verdict = Literal["Pass", "Warn", "Fail", "Unknown"]
+"""Unknown: too few episodes to tell, or what the check needs was not given."""
+
+MOST_EXAMPLES: Final = 3
+
+
+@dataclass(frozen=True)
+class Example:
+    """One episode or script that shows what a check found."""
+
+    title: str
+    """What it is, in a few words: `row 12, second run`."""
+    text: str
+    """What a person should see: an answer with its reward and score, or a diff."""
+    episode_id: str | None = None
+    """The episode of the baseline, where it is one."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one check came to."""
+
+    check: str
+    """Id of the check."""
+    verdict: Verdict
+    saw: str
+    """What was seen, with its numbers, as one or two sentences."""
+    value: float | None = None
+    threshold: float | None = None
+    low: float | None = None
+    """Ends of the 95 % interval of `value`, where it has one."""
+    high: float | None = None
+    advice: str = ""
+    """What to change; empty of a check that passes."""
+    field: str | None = None
+    """Field of the spec to change, where one is to blame."""
+    needs: int | None = None
+    """Unknown: episodes that would be enough to tell."""
+    examples: tuple[Example, ...] = ()
+    """At most `MOST_EXAMPLES`."""
+    figures: tuple[tuple[str, float], ...] = ()
+    """Further numbers by name, for the report: `pass@8`, `p99 tool tokens`."""
+
+
+Scripts = Callable[[Baseline], Sequence[Script]]
+Judge = Callable[[Baseline, Sequence[Played]], Finding]
+
+
+def no_scripts(baseline: Baseline) -> Sequence[Script]:
+    """The baseline alone is enough."""
+    return ()
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check of the preflight. Everything but `scripts` and `judge` is for people."""
+
+    id: str
+    """Short and stable, of lower-case words with hyphens: `scorer-agrees`."""
+    meaning: str
+    """What it finds, in one sentence."""
+    number: str
+    """How the number is computed."""
+    threshold: str
+    """When it fails, when it warns, and when too little is known."""
+    reason: str
+    """Why the threshold is where it is."""
+    source: str
+    """Who says so: a publication, the practice guide."""
+    advice: str
+    """The first thing to change."""
+    judge: Judge
+    """Given the scripts of this check alone, in their order, each as it was played."""
+    scripts: Scripts = no_scripts
+    """What has to be played for it: bounded in number, and a function of the baseline alone."""
+    stops_early: bool = False
+    """Whether a verdict Fail over part of the baseline is certain: no later episode would change it. The
+    judge then accounts for every look that is taken."""
+    needs_model: bool = True
+    """Whether it judges what a model did. Without one, an author's own tests run the others."""

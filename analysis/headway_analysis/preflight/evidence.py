@@ -1,0 +1,159 @@
+"""What the checks are given: facts of the job, baseline episodes, and scripts as they were played.
+
+No check reads anything else, so that a coordinator, a command line and a test can give it the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from headway_api.records import EpisodeRecord, GroupRecord
+
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What job, model and data say, whatever the model does."""
+
+    rows: Sequence[Json]
+    """Training rows."""
+    validation: Sequence[Json] = ()
+    test: Sequence[Json] = ()
+    prompt_column: str | None = None
+    """`spec.data.train.promptColumn`."""
+    group_size: int = 8
+    batch_size: int = 1
+    """Groups of a training step."""
+    max_steps: int = 1
+    success_threshold: float = 1.0
+    """An episode whose external score reaches it is a success."""
+    reward_range: tuple[float, float] = (0.0, 1.0)
+    max_turns: int | None = 16
+    """None of an agent whose own loop decides."""
+    max_tokens: int = 1024
+    """Most tokens of a turn."""
+    context_length: int = 4096
+    """Most tokens of an episode."""
+    contract: Json | None = None
+    """`spec.environment.contract`: an OpenAPI document, or MCP's list of tools."""
+    seed: int = 0
+    """The job's."""
+    tool_call_parser: str = "auto"
+    other_parsers: Mapping[str, int] = field(default_factory=dict)
+    """Parser -> malformed calls of the baseline that it would have read."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One tool call of a script."""
+
+    name: str
+    arguments: Json
+
+
+@dataclass(frozen=True)
+class Script:
+    """An episode that needs no model: a row, tool calls, and the message it ends with."""
+
+    check: str
+    """Id of the check that asks for it."""
+    label: str
+    """What it tries, as the check's judge tells its scripts apart: `second run`, `field dropped: tier`."""
+    row: Json
+    environment_seed: int
+    calls: tuple[Call, ...] = ()
+    """In their order; an episode that ends by a tool ends the script too."""
+    answer: str | None = None
+    """Text of the last message, the assistant's; None: the script ends after its calls."""
+    like: str | None = None
+    """Id of the baseline's episode that it is made from."""
+    truncated: bool = False
+    after: str | None = None
+    """Label of another script of the same check that is played to its end before this one begins."""
+
+
+@dataclass(frozen=True)
+class ToolResult:
+    """What a tool answered."""
+
+    name: str
+    arguments: Json
+    content: str
+    seconds: float
+    done: bool = False
+
+
+@dataclass(frozen=True)
+class Played:
+    """What became of a script."""
+
+    script: Script
+    messages: Sequence[Json] = ()
+    """What the environment's reset said."""
+    tools: Sequence[Json] = ()
+    """OpenAI tool specs that it offered."""
+    results: Sequence[ToolResult] = ()
+    reward: float | None = None
+    score: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    error: str | None = None
+    """Why it has no reward: what failed, with method, file and line where they are known."""
+    seconds: float = 0.0
+    """From the sandbox's lease to the judgement."""
+    waited: float = 0.0
+    """For the sandbox."""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One destination that a sandbox tried to reach."""
+
+    name: str
+    """`metadata address`, `API server`, `DNS`, `internet`."""
+    address: str
+    reached: bool
+    seconds_after_start: float
+    """How old the pod was."""
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """One baseline episode, with what its record does not say."""
+
+    record: EpisodeRecord
+    group: GroupRecord
+    row: Json
+    environment_seed: int
+    tools: Sequence[Json] = ()
+    """OpenAI tool specs that the environment offered."""
+    results: Sequence[ToolResult] = ()
+    """Its tool calls, as they were carried out, in their order."""
+    tool_tokens: Sequence[int] = ()
+    """Of each result, tokens by the model's own tokenizer."""
+    prompt_tokens: int = 0
+    """Tokens of the first prompt, tools included."""
+    malformed: Sequence[str] = ()
+    """Text of the turns whose tool calls could not be read."""
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """Everything that was measured before the first gradient."""
+
+    facts: Facts
+    sampled: Sequence[Sampled] = ()
+    wanted: int = 0
+    """Episodes that the job asks for; `sampled` may hold fewer while they are still being run."""
+    probes: Sequence[Probe] = ()
+    seconds: float = 0.0
+    """From the first episode's begin to the last one's end."""
+    concurrency: int = 1
+    """Most episodes at once."""
+
+    @property
+    def scored(self) -> list[Sampled]:
+        """Episodes with a reward."""
+        return [one for one in self.sampled if one.record.reward is not None]
