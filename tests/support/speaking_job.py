@@ -41,6 +41,7 @@ def job(folder: Path, **fields: Any) -> JobConfig:
         "rollout": {"sampling": {"maxTokens": 40}, "timeoutSeconds": 20},
         "agent": {"builtin": {"maxTurns": 4}},
         "evaluation": {"passK": [1]},
+        "preflight": {"episodes": 0},
         **fields,
     }
     return JobConfig.model_validate({"name": "job", "namespace": "ns", "uid": "uid", "spec": spec})
