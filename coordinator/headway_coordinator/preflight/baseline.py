@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -78,6 +79,8 @@ class Sampler:
     ended: int = 0
     """Episodes that have ended for good."""
     in_flight: int = 0
+    moved_at: float = field(default_factory=time.monotonic)
+    """When an episode last got a reward, or a group ended, monotonic."""
     counts: Counter[str] = field(default_factory=Counter)
     """Episodes of this process by outcome."""
     _lost_in_a_row: int = 0
@@ -190,7 +193,7 @@ class Sampler:
         plan = self.plans[group.group_id]
         drawn = plan.task(0, 0).environment_seed
         self.groups[group.group_id] = [*sampled(group, answers, plan.row, drawn, self._tokens)]
-        self.ended = sum(map(len, self.groups.values()))
+        self.ended, self.moved_at = sum(map(len, self.groups.values())), time.monotonic()
 
     @cached_property
     def _tokens(self) -> Callable[[str], int]:
@@ -217,6 +220,7 @@ class Sampler:
         self.counts[record.outcome.value] += 1
         self.on_episode(record)
         at_once, scored = 1 + self.in_flight, record.reward is not None
+        self.moved_at = time.monotonic() if scored else self.moved_at
         if self.faults.ended(record.episode_id, scored=scored, at_once=at_once):
             self.changed()
         if (found := self.faults.hopeless) is not None:

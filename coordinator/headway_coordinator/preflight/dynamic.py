@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -25,12 +26,14 @@ from headway_api import logs
 from headway_api.artifacts import Layout
 from headway_api.exits import JobError
 from headway_api.records import EpisodeRecord
+from headway_api.sandbox_api import PoolState
 from headway_api.spec.training import RLTrainingJobSpec
-from headway_api.status import Preflight
+from headway_api.status import Check, Preflight
 from headway_api.store import Store
 from headway_coordinator.engines.concurrency import Concurrency
 from headway_coordinator.engines.discovery import Discover
 from headway_coordinator.engines.fleet import Fleet
+from headway_coordinator.engines.router import Router
 from headway_coordinator.evaluation.servers import proven
 from headway_coordinator.faults import CandidateFault
 from headway_coordinator.ledger.segments import Ledger
@@ -45,6 +48,7 @@ from headway_coordinator.recurring import Recurring
 from headway_coordinator.room import Room
 from headway_coordinator.sandboxes import Broker
 from headway_coordinator.spool import Spool
+from headway_coordinator.stall import Culprit, Watch, of_episodes
 
 FAILED: Final = "PreflightFailed"
 NOT_ASKED: Final = "the preflight samples nothing now"
@@ -81,6 +85,7 @@ class Dynamic:
     sampler: Sampler | None = None
     findings: list[Finding] = field(default_factory=list)
     kept: keyed.Kept | None = None
+    _watch: Watch | None = None
 
     async def run(self, *, begun: bool) -> None:
         """Return once the job may train. `begun`: it trains already, so nothing is sampled any more.
@@ -146,9 +151,11 @@ class Dynamic:
     @asynccontextmanager
     async def _served(self, fleet: Fleet, room: Room) -> AsyncIterator[None]:
         """While the block runs, the server is looked after; it begins once one holds the weights."""
+        self._watch = self._watched(fleet.router)
         running = [
             asyncio.create_task(fleet.run()),
             asyncio.create_task(Concurrency(self.http, fleet.router, room).run()),
+            asyncio.create_task(self._watch.run()),
         ]
         try:
             try:
@@ -160,6 +167,20 @@ class Dynamic:
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
+            self._watch = None
+
+    def _watched(self, router: Router) -> Watch:
+        """Looks whether episodes end, and names what they wait for where they do not."""
+        assert self.sampler is not None
+        sampler, seconds = self.sampler, self.spec.rollout.timeout_seconds
+
+        def blame(pool: PoolState | str) -> Culprit:
+            return of_episodes(router, pool, self.faults, sampler.in_flight, seconds)
+
+        def idle() -> float:
+            return time.monotonic() - sampler.moved_at
+
+        return Watch(idle, blame, self.broker.pool, self._moved)
 
     async def _judged(self, baseline: Baseline, room: Room) -> list[Finding]:
         scripts = [
@@ -190,9 +211,15 @@ class Dynamic:
                 checks=self.runner.results,
                 episodes=self.sampler.ended,
                 wanted_episodes=self.sampler.wanted,
+                waits_for=self._waits_for,
             )
         )
         self.changed()
+
+    @property
+    def _waits_for(self) -> Check | None:
+        stalled = self._watch.stalled if self._watch is not None else None
+        return None if stalled is None else Check(name="Baseline", passed=False, message=stalled[:1024])
 
     def _conclude(self, kept: keyed.Kept, how: str | None, *, begun: bool) -> None:
         """Say that the preflight is over.
