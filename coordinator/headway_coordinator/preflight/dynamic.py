@@ -183,20 +183,16 @@ class Dynamic:
         return Watch(idle, blame, self.broker.pool, self._moved)
 
     async def _judged(self, baseline: Baseline, room: Room) -> list[Finding]:
-        scripts = [
-            script
-            for script in await asyncio.to_thread(run.scripts_of, baseline)
-            if self.spec.preflight.checks.get(script.check) != "Off"
-        ]
+        own = self.spec.preflight.checks
+        scripts = await asyncio.to_thread(run.scripts_of, baseline, own)
         logs.event(_log, "preflight-scripts", scripts=len(scripts))
         player = Player(self.spec, self.broker, room, f"preflight-script-{self.incarnation}")
         played = await player.play(scripts)
-        found = await asyncio.to_thread(run.findings, baseline, played)
-        return [finding for finding in found if self.spec.preflight.checks.get(finding.check) != "Off"]
+        return await asyncio.to_thread(run.findings, baseline, played, own)
 
     def _certain(self, baseline: Baseline) -> Finding | None:
         """A failure that no later episode would change, and that ends the job."""
-        found = run.certain_failure(baseline)
+        found = run.certain_failure(baseline, self.spec.preflight.checks)
         return found if found is not None and self._stops([found]) else None
 
     def _stops(self, findings: list[Finding]) -> list[Finding]:
@@ -243,7 +239,7 @@ class Dynamic:
         )
         self.changed()
         if state == "Failed":
-            said = [f"{each.check}: {shown.sentence(each)}" for each in shown.ordered(stops)]
+            said = [f"{each.check}: {shown.sentence(each)}" for each in run.gravest_first(stops)]
             raise JobError(FAILED, "; ".join(said), field=stops[0].field)
 
     @property

@@ -3,28 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-import json
+import dataclasses
 import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from headway_analysis.preflight.evidence import Played, Script, ToolResult
+from headway_analysis.preflight import playing
+from headway_analysis.preflight.evidence import Played, Script
 from headway_api import logs
+from headway_api.sandbox_api import FinishRequest, ResetRequest, ToolCall
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_coordinator.agents.builtin import opening
-from headway_coordinator.episode import check_reward, check_sizes
 from headway_coordinator.faults import InfraFault
-from headway_coordinator.gateway.core import call_id
+from headway_coordinator.preflight.checks import lowest_report
 from headway_coordinator.room import Room
 from headway_coordinator.sandboxes import Broker, Sandbox
 
 TRIES: Final = 2
 """Of a script whose sandbox was lost by no fault of the environment."""
 ERROR_LENGTH: Final = 2000
-Json = dict[str, Any]
 _log = logging.getLogger(__name__)
+
+
+class _Lost(Exception):
+    """The platform failed, and not the environment; `so_far` is what the script came to."""
+
+    def __init__(self, so_far: Played) -> None:
+        super().__init__(so_far.error)
+        self.so_far = so_far
 
 
 @dataclass
@@ -66,84 +74,69 @@ class Player:
 
     async def _once_more(self, lease: str, script: Script) -> Played:
         """A script, and again where its sandbox was lost by no fault of the environment."""
-        for attempt in range(1, TRIES + 1):
-            began = time.monotonic()
+        found = Played(script)
+        for attempt in range(TRIES):
             try:
-                return await self._played(f"{lease}-{attempt}", script)
-            except InfraFault as fault:
-                if fault.cause is None and attempt < TRIES:
-                    logs.event(_log, "script-failed", level=logging.WARNING, error=str(fault))
-                    continue
-                return Played(script, error=str(fault)[:ERROR_LENGTH], seconds=time.monotonic() - began)
-            except TimeoutError:
-                text = f"no end within {self.spec.rollout.timeout_seconds:g} s"
-                return Played(script, error=text, seconds=time.monotonic() - began)
-        raise AssertionError("the last try returns")
+                return await self._leased(f"{lease}-{attempt}", script)
+            except _Lost as lost:
+                found = lost.so_far
+                logs.event(_log, "script-failed", level=logging.WARNING, error=str(lost))
+        return found
 
-    async def _played(self, lease: str, script: Script) -> Played:
+    async def _leased(self, lease: str, script: Script) -> Played:
+        """A script in a sandbox of its own.
+
+        Raises:
+            _Lost: it ended by what is not the environment's.
+        """
         rollout, began = self.spec.rollout, time.monotonic()
         seconds = self.spec.environment.sandbox.deadline_seconds
-        waiting = asyncio.timeout(rollout.timeout_seconds)
-        leased = self.broker.lease(lease, seconds, rollout.timeout_seconds)
-        async with waiting, leased as sandbox:
-            waited = time.monotonic() - began
-            waiting.reschedule(asyncio.get_running_loop().time() + rollout.timeout_seconds)
-            return await self._in_sandbox(sandbox, script, began, waited)
-
-    async def _in_sandbox(self, sandbox: Sandbox, script: Script, began: float, waited: float) -> Played:
-        first = await sandbox.reset(dict(script.row), script.environment_seed)
-        messages = opening(first.messages, self.spec.agent.effective_builtin.system_prompt)
-        results: list[ToolResult] = []
-        for number, call in enumerate(script.calls):
-            messages.append(_asked(number, call.name, dict(call.arguments)))
-            at = time.monotonic()
-            reply = await sandbox.tool(call.name, dict(call.arguments))
-            seconds = time.monotonic() - at
-            results.append(ToolResult(call.name, call.arguments, reply.content, seconds, reply.done))
-            messages.append(
-                {
-                    "role": "tool",
-                    "tool_call_id": call_id(number, 0),
-                    "content": reply.content,
-                    "name": call.name,
-                }
-            )
-            if reply.done:
-                break
-        ended = bool(results) and results[-1].done
-        if script.answer is not None and not ended:
-            messages.append({"role": "assistant", "content": script.answer})
-        turns = sum(message.get("role") == "assistant" for message in messages)
-        played = Played(
-            script,
-            messages=first.messages,
-            tools=first.tools,
-            results=results,
-            waited=waited,
-            seconds=time.monotonic() - began,
-        )
-        return await self._judged(sandbox, played, messages, turns)
-
-    async def _judged(self, sandbox: Sandbox, played: Played, messages: list[Json], turns: int) -> Played:
-        """What the environment makes of it. An agent that reports its own reward judges no script."""
-        low, high = self.spec.reward.range
-        agent = self.spec.agent.http
-        reports = agent is not None and agent.reports_reward
-        truncated = played.script.truncated
-        reply = await sandbox.finish(messages, truncated, [low] if reports else None, None, turns)
-        found: Json = {"score": reply.score, "metrics": reply.metrics}
         try:
-            check_reward(reply, (low, high), turns)
-            check_sizes(reply)
+            waiting = asyncio.timeout(rollout.timeout_seconds)
+            leased = self.broker.lease(lease, seconds, rollout.timeout_seconds)
+            async with waiting, leased as sandbox:
+                waiting.reschedule(None)
+                waited = time.monotonic() - began
+                return dataclasses.replace(await self._played(sandbox, script), waited=waited)
+        except TimeoutError:
+            text = f"no sandbox within {rollout.timeout_seconds:g} s"
+            raise _Lost(Played(script, error=text, waited=time.monotonic() - began)) from None
         except InfraFault as fault:
-            found["error"] = str(fault)[:ERROR_LENGTH]
-        else:
-            found["reward"] = None if reports else reply.reward
-        return Played(**(vars(played) | found))
+            raise _Lost(Played(script, error=str(fault)[:ERROR_LENGTH])) from fault
 
+    async def _played(self, sandbox: Sandbox, script: Script) -> Played:
+        """What the environment says of a script.
 
-def _asked(number: int, name: str, arguments: Json) -> Json:
-    """A tool call as a model's message has it."""
-    function = {"name": name, "arguments": json.dumps(arguments)}
-    call = {"id": call_id(number, 0), "type": "function", "function": function}
-    return {"role": "assistant", "content": "", "tool_calls": [call]}
+        Raises:
+            _Lost: the sandbox was lost.
+        """
+        seconds = self.spec.rollout.timeout_seconds
+        play, ends = playing.played(script, time.monotonic), time.monotonic() + seconds
+        request, infrastructure = next(play), False
+        try:
+            while True:
+                try:
+                    async with asyncio.timeout(ends - time.monotonic()):
+                        reply = await self._asked(sandbox, request)
+                except (InfraFault, TimeoutError) as fault:
+                    infrastructure = isinstance(fault, InfraFault) and fault.cause is None
+                    said = str(fault) or f"no end within {seconds:g} s"
+                    request = play.throw(playing.Failed(said[:ERROR_LENGTH]))
+                else:
+                    request = play.send(reply)
+        except StopIteration as end:
+            found: Played = end.value
+        if infrastructure:
+            raise _Lost(found)
+        # What an agent reports of itself, no script does: there is no reward then.
+        return dataclasses.replace(found, reward=None) if lowest_report(self.spec) else found
+
+    async def _asked(self, sandbox: Sandbox, request: playing.Request) -> playing.Reply:
+        if isinstance(request, ResetRequest):
+            return await sandbox.reset(request.row, request.seed)
+        if isinstance(request, ToolCall):
+            return await sandbox.tool(request.name, request.arguments)
+        assert isinstance(request, FinishRequest)
+        messages = opening(request.messages, self.spec.agent.effective_builtin.system_prompt)
+        reported = lowest_report(self.spec)
+        return await sandbox.finish(messages, request.truncated, reported, None, request.turns)

@@ -7,29 +7,19 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from headway_analysis.preflight.definition import Finding
+from headway_analysis.preflight.run import GRAVEST_FIRST, gravest_first
 from headway_api import status as st
-from headway_api.preflight import CHECK_IDS
 from headway_coordinator.metrics.prometheus import Sample
 
 MOST_LINES: Final = 16
 TEXT_LIMIT: Final = 1024
 WORD_LIMIT: Final = 128
-GRAVEST_FIRST: Final = ("Fail", "Warn", "Unknown", "Pass")
 WORDS: Final = {"Fail": "failed", "Warn": "warned", "Unknown": "not known", "Pass": "passed"}
-
-
-def ordered(findings: Sequence[Finding]) -> list[Finding]:
-    """What failed first, then warnings, then what is not known; each in the order of the checks."""
-    places = {name: place for place, name in enumerate(CHECK_IDS)}
-    return sorted(
-        findings,
-        key=lambda found: (GRAVEST_FIRST.index(found.verdict), places.get(found.check, len(places))),
-    )
 
 
 def lines(findings: Sequence[Finding]) -> list[st.PreflightFinding]:
     """The first of them, as status has room for."""
-    return [_line(found) for found in ordered(findings)[:MOST_LINES]]
+    return [_line(found) for found in gravest_first(findings)[:MOST_LINES]]
 
 
 def _line(found: Finding) -> st.PreflightFinding:

@@ -6,6 +6,7 @@ The coordinator is the real one, over servers that answer by script.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from speaking_job import job, speaking_engine
 from headway_api.artifacts import Layout
 from headway_api.config import JobConfig
 from headway_api.exits import JobError
+from headway_api.preflight import CHECK_IDS
 from headway_api.records import Purpose
 from headway_api.store import FileStore
 from headway_coordinator import status
@@ -33,7 +35,10 @@ from headway_coordinator.engines.router import Endpoint
 from headway_coordinator.preflight.start import BEFORE_TRAINING
 from headway_coordinator.spool import decode
 
-EPISODES = 24
+SIZE, ROWS, EPISODES = 8, 12, 72
+"""Enough for a foothold to be ruled out: 64 episodes on 8 rows."""
+LENIENT = {check: "Warn" for check in CHECK_IDS if check != "foothold"}
+"""The sandbox pays whatever is answered, which other checks object to."""
 SUCCEEDS: tuple[float, ...] = (1.0, 0.0)
 
 
@@ -60,11 +65,13 @@ class Rig:
     def config(self, uid: str = "uid", **preflight: Any) -> JobConfig:
         config = job(
             self.folder,
-            algorithm={"batchSize": 2, "groupSize": 4},
-            preflight={"episodes": EPISODES} | preflight,
+            algorithm={"batchSize": 2, "groupSize": SIZE},
+            preflight={"episodes": EPISODES, "checks": LENIENT} | preflight,
             environment={"image": "registry.test/i:1", "entrypoint": "m:C"},
             evaluation={"everySteps": 0, "atStart": False},
         )
+        rows = [{"prompt": f"train {number}"} for number in range(ROWS)]
+        (self.folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         return config.model_copy(update={"uid": uid})
 
     def coordinator(self, config: JobConfig) -> Coordinator:
@@ -146,8 +153,7 @@ def mixed(number: int) -> float:
 async def test_a_job_is_sampled_before_its_learner_is_made(tmp_path: Path) -> None:
     async with rig(tmp_path, mixed) as stage:
         await stage.run(stage.config())
-        assert stage.states[-1] == "Passed"
-        assert "Sampling" in stage.states
+        assert stage.states[-2:] == ["Sampling", "Warned"]
         assert (stage.preflight["episodes"], stage.preflight["wantedEpisodes"]) == (EPISODES, EPISODES)
         taken = [body for key, body in stage.agent.asked if key == "POST /v1/weights"]
         assert (taken[0]["kind"], taken[1]["kind"]) == ("base", "lora")
@@ -171,14 +177,14 @@ async def test_a_failed_check_ends_the_job_before_a_learner(tmp_path: Path) -> N
         assert stage.preflight["state"] == "Failed"
         assert stage.preflight["findings"][0]["check"] == "foothold"
         assert stage.preflight["findings"][0]["verdict"] == "Fail"
+        assert stage.preflight["episodes"] < EPISODES, "it ends as soon as that is certain"
         assert stage.told[-1]["usage"]["evaluationTokens"] > 0
         assert stage.told[-1].get("progress") is None
 
 
 async def test_one_check_may_warn_alone(tmp_path: Path) -> None:
     async with rig(tmp_path, lambda number: 0.0) as stage:
-        everything = dict.fromkeys(("foothold", "reward-variance", "reward-range"), "Warn")
-        await stage.run(stage.config(checks=everything))
+        await stage.run(stage.config(checks=LENIENT | {"foothold": "Warn"}))
         assert stage.states[-1] == "Warned"
         assert stage.preflight["episodes"] == EPISODES, "a failure that ends nothing cuts nothing short"
         assert stage.told[-1]["progress"]["step"] == 2
@@ -186,10 +192,9 @@ async def test_one_check_may_warn_alone(tmp_path: Path) -> None:
 
 async def test_a_check_that_is_off_is_not_told(tmp_path: Path) -> None:
     async with rig(tmp_path, lambda number: 0.0) as stage:
-        off = dict.fromkeys(("foothold", "reward-variance", "reward-range"), "Off")
-        await stage.run(stage.config(checks=off))
+        await stage.run(stage.config(checks=LENIENT | {"foothold": "Off"}))
         assert "foothold" not in {each["check"] for each in stage.preflight["findings"]}
-        assert stage.states[-1] in ("Passed", "Warned")
+        assert stage.states[-1] == "Warned"
 
 
 async def test_no_episodes_leave_the_static_checks(tmp_path: Path) -> None:
@@ -226,5 +231,5 @@ async def test_a_restart_goes_on_with_the_groups_there_are(tmp_path: Path) -> No
         await stage.run(stage.config())
         after = {uri: stage.store.get(uri) for uri in stage.store.list(stage.layout().preflight_groups)}
         assert before.items() <= after.items()
-        assert len(after) == EPISODES // 4
-        assert stage.states[-1] == "Passed"
+        assert len(after) == EPISODES // SIZE
+        assert stage.told[-1]["progress"]["step"] == 2
