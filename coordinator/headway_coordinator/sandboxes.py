@@ -22,12 +22,15 @@ from headway_api.sandbox_api import (
     AgentRequest,
     AgentState,
     AgentWait,
+    Destination,
     FinishReply,
     FinishRequest,
     Lease,
     LeaseRequest,
     OwnerClaim,
     PoolState,
+    ProbeReply,
+    ProbeRequest,
     ResetReply,
     ResetRequest,
     ToolCall,
@@ -131,6 +134,11 @@ class Sandbox:
             turns=turns,
         )
         return await self._post("finish", body, FinishReply)
+
+    async def probe(self, destinations: Sequence[Destination]) -> ProbeReply:
+        """What the sandbox reaches."""
+        places = [each.model_dump(include={"address", "port"}) for each in destinations]
+        return await self._post("probe", ProbeRequest(destinations=places), ProbeReply)
 
     async def _post(self, path: str, body: Record, kind: type[Reply]) -> Reply:
         try:

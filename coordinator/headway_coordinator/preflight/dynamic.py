@@ -10,6 +10,7 @@ over            findings are kept, told, and held against the policy; only then 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -39,7 +40,7 @@ from headway_coordinator.faults import CandidateFault
 from headway_coordinator.ledger.segments import Ledger
 from headway_coordinator.metrics.prometheus import Sample
 from headway_coordinator.players import Players
-from headway_coordinator.preflight import keyed, shown, start
+from headway_coordinator.preflight import keyed, probes, shown, start
 from headway_coordinator.preflight.baseline import Sampler
 from headway_coordinator.preflight.evidence import Notebook
 from headway_coordinator.preflight.run import Ready, Runner
@@ -50,6 +51,7 @@ from headway_coordinator.sandboxes import Broker
 from headway_coordinator.spool import Spool
 from headway_coordinator.stall import Culprit, Watch, of_episodes
 
+ISOLATED: Final = "isolated"
 FAILED: Final = "PreflightFailed"
 NOT_ASKED: Final = "the preflight samples nothing now"
 READ_BACK: Final = "read back from an equal preflight"
@@ -183,7 +185,10 @@ class Dynamic:
         return Watch(idle, blame, self.broker.pool, self._moved)
 
     async def _judged(self, baseline: Baseline, room: Room) -> list[Finding]:
-        own = self.spec.preflight.checks
+        own, lease = self.spec.preflight.checks, f"preflight-probe-{self.incarnation}"
+        if own.get(ISOLATED) != "Off":
+            tried = await probes.probe(self.spec, self.broker, lease, probes.destinations())
+            baseline = dataclasses.replace(baseline, probes=tried)
         scripts = await asyncio.to_thread(run.scripts_of, baseline, own)
         logs.event(_log, "preflight-scripts", scripts=len(scripts))
         player = Player(self.spec, self.broker, room, f"preflight-script-{self.incarnation}")
