@@ -38,10 +38,9 @@ from headway_coordinator.engines.router import Router
 from headway_coordinator.gateway.server import GatewayServer
 from headway_coordinator.learner_api import LearnerApi
 from headway_coordinator.ledger.usage import usage
-from headway_coordinator.metrics import mlflow
-from headway_coordinator.metrics.parameters import parameters, tags
 from headway_coordinator.metrics.prometheus import Sample
 from headway_coordinator.metrics.steps import StepFigures
+from headway_coordinator.metrics.tracking import tracker_of
 from headway_coordinator.pause import Pauses
 from headway_coordinator.players import Players
 from headway_coordinator.preflight.dynamic import Dynamic
@@ -406,19 +405,10 @@ class Coordinator(Process):
 
     def _track(self, stack: AsyncExitStack) -> None:
         """Log to MLflow, where the spec asks for it."""
-        wanted = self.spec.tracking.mlflow
-        if wanted is None:
-            return
-        experiment = wanted.experiment or f"{self.job.namespace}/{self.job.name}"
-        about = mlflow.About(
-            name=f"{self.job.name}-{self.job.uid[:8]}",
-            parameters=parameters(self.spec),
-            tags=tags(self.job, "RLTrainingJob"),
-        )
-        tracker = mlflow.connect(wanted.uri, self._store, self.layout, experiment, about)
-        self._figures.tracker = tracker
-        tracker.start()
-        stack.push_async_callback(asyncio.to_thread, tracker.close)
+        tracker = self._figures.tracker = tracker_of(self.job, self._store, self.layout)
+        if tracker is not None:
+            tracker.start()
+            stack.push_async_callback(asyncio.to_thread, tracker.close)
 
 
 def begun(told: st.RLTrainingJobStatus) -> bool:

@@ -26,7 +26,7 @@ from headway_analysis.preflight.evidence import Baseline, Facts
 from headway_api import logs
 from headway_api.artifacts import Layout
 from headway_api.exits import JobError
-from headway_api.records import EpisodeRecord
+from headway_api.records import EpisodeRecord, Purpose
 from headway_api.sandbox_api import PoolState
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.status import Check, Preflight
@@ -40,7 +40,7 @@ from headway_coordinator.faults import CandidateFault
 from headway_coordinator.ledger.segments import Ledger
 from headway_coordinator.metrics.prometheus import Sample
 from headway_coordinator.players import Players
-from headway_coordinator.preflight import keyed, probes, shown, start
+from headway_coordinator.preflight import keyed, parsers, probes, shown, start
 from headway_coordinator.preflight.baseline import Sampler
 from headway_coordinator.preflight.evidence import Notebook
 from headway_coordinator.preflight.run import Ready, Runner
@@ -101,6 +101,8 @@ class Dynamic:
             keyed.key_of, self.spec, self.ready.data, self.ready.model, self.layout.uid
         )
         kept = await asyncio.to_thread(keyed.read_back, self.store, self.layout, key, begun=begun)
+        if kept is not None and kept.cut and not begun and not self._stops(kept.findings):
+            kept = None
         read_back = kept is not None
         if kept is None and begun:
             self.runner.conclude(enforce=False)
@@ -123,7 +125,7 @@ class Dynamic:
         manifest, note = await asyncio.to_thread(start.manifest, self.spec.model, self.store)
         fleet = Fleet(self.http, self.key, self.discover, unannounced=NOT_ASKED)
         await fleet.want(manifest)
-        room, notebook = Room(self.spec.rollout.max_concurrency), Notebook()
+        room, notebook = Room(self.spec.validation_episodes), Notebook()  # one server's share
         sampler = self.sampler = Sampler(
             self.spec, self.ready.data, self._facts, self.ready.renderer, self.layout, self.store, self.spool,
             self.ledger, self.incarnation, room, self.players.on(fleet, room, notebook.of), notebook,
@@ -134,11 +136,13 @@ class Dynamic:
         self._moved()
         async with self._served(fleet, room):
             cut = await sampler.run()
-        baseline = sampler.baseline
-        findings = [cut] if cut is not None else await self._judged(baseline, room)
-        if cut is not None:
+        baseline = await self._read_again(sampler.baseline)
+        if cut is None:
+            findings = await self._judged(baseline, room)
+        else:
             logs.event(_log, "preflight-certain", check=cut.check, episodes=sampler.ended)
             note = "; ".join(filter(None, [note, CUT_SHORT]))
+            findings = await asyncio.to_thread(self._so_far, baseline, cut)
         document = await asyncio.to_thread(report.document, baseline, findings)
         return keyed.Kept(
             key=key,
@@ -146,6 +150,7 @@ class Dynamic:
             episodes=sampler.ended,
             wanted=sampler.wanted,
             note=note,
+            cut=cut is not None,
             findings=keyed.storable(findings),
             document=dict(document),
         )
@@ -194,6 +199,17 @@ class Dynamic:
         player = Player(self.spec, self.broker, room, f"preflight-script-{self.incarnation}")
         played = await player.play(scripts)
         return await asyncio.to_thread(run.findings, baseline, played, own)
+
+    async def _read_again(self, baseline: Baseline) -> Baseline:
+        """The baseline with what other parsers make of calls that could not be read."""
+        own = baseline.facts.tool_call_parser
+        found = await asyncio.to_thread(parsers.would_read, self.ready.model, own, baseline.sampled)
+        return dataclasses.replace(baseline, facts=dataclasses.replace(baseline.facts, other_parsers=found))
+
+    def _so_far(self, baseline: Baseline, cut: Finding) -> list[Finding]:
+        """What the episodes alone say, where they ended early: why nothing succeeds may be among it."""
+        found = run.findings(baseline, (), self.spec.preflight.checks)
+        return [cut if each.check == cut.check else each for each in found]
 
     def _certain(self, baseline: Baseline) -> Finding | None:
         """A failure that no later episode would change, and that ends the job."""
@@ -275,3 +291,4 @@ class Dynamic:
             yield from shown.samples(self.findings, self.kept.episodes, self.kept.wanted)
         elif self.sampler is not None:
             yield from shown.samples([], self.sampler.ended, self.sampler.wanted)
+            yield Sample("episodes/in_flight", self.sampler.in_flight, {"purpose": Purpose.PREFLIGHT})

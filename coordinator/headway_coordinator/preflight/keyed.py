@@ -42,6 +42,8 @@ class Kept(Record):
     wanted: int = Field(ge=0)
     note: str | None = Field(default=None, max_length=1024)
     """What else to say of it: what was sampled, where that is not what the job starts from."""
+    cut: bool = False
+    """Sampling ended early, since a failure was certain: it stands for jobs that end by that."""
     findings: list[Finding]
     document: Json = Field(default_factory=dict)
     """The whole report."""
@@ -76,6 +78,7 @@ def key_of(spec: RLTrainingJobSpec, data: Data, model: Path, uid: str) -> str:
         "training": [spec.algorithm.group_size, spec.algorithm.batch_size, spec.schedule.max_steps],
         "success": spec.evaluation.success_threshold,
         "episodes": spec.preflight.episodes,
+        "off": sorted(name for name, policy in spec.preflight.checks.items() if policy == "Off"),
         "seed": spec.seed,
         "alone": uid if is_alone(spec) else None,
     }

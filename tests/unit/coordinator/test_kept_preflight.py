@@ -59,6 +59,7 @@ def test_an_equal_job_has_the_same_key(model: Path) -> None:
         {"reward": {"range": [-1, 1]}},
         {"algorithm": {"groupSize": 4}},
         {"preflight": {"episodes": 64}},
+        {"preflight": {"episodes": 0, "checks": {"splits": "Off"}}},
     ],
 )
 def test_whatever_it_depends_on_makes_another_key(model: Path, blocks: dict[str, Any]) -> None:
