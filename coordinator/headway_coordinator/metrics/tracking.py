@@ -9,7 +9,7 @@ from headway_coordinator.metrics import mlflow
 from headway_coordinator.metrics.parameters import parameters, tags
 
 
-def tracker_of(job: JobConfig, store: Store, layout: Layout) -> mlflow.Tracker | None:
+def tracker_of(job: JobConfig, store: Store, layout: Layout) -> mlflow.Mlflow | None:
     """What logs to MLflow, not started yet; None where the spec does not ask for it."""
     wanted = job.spec.tracking.mlflow
     if wanted is None:
