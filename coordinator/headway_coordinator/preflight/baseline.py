@@ -41,6 +41,8 @@ from headway_coordinator.trajectory.render import Renderer
 LONG_TEXT: Final = 200_000
 """Characters beyond which a text's tokens are estimated."""
 CHARACTERS_A_TOKEN: Final = 4
+LOOKS: Final = 16
+"""A look for a certain failure follows once the episodes are more by this part of them: it reads them all."""
 _log = logging.getLogger(__name__)
 
 
@@ -84,6 +86,8 @@ class Sampler:
     counts: Counter[str] = field(default_factory=Counter)
     """Episodes of this process by outcome."""
     _lost_in_a_row: int = 0
+    _looked: int = 0
+    """Episodes at the last look for a certain failure."""
     _blocking: OneAtATime = field(default_factory=OneAtATime)
 
     @property
@@ -175,7 +179,9 @@ class Sampler:
             raise lost(group) if found is None else given_up(found, begun=False)
         self._add(group, answers)
         self.changed()
-        self._ask(await asyncio.to_thread(self.certain, self.baseline))
+        if self.ended >= self._looked + max(self.size, self._looked // LOOKS):
+            self._looked = self.ended
+            self._ask(await asyncio.to_thread(self.certain, self.baseline))
 
     def _keep(self, group: GroupRecord, answers: GroupAnswers) -> GroupRecord:
         """The answers first: a group that is there has them."""

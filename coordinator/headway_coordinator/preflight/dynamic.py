@@ -213,7 +213,10 @@ class Dynamic:
 
     def _certain(self, baseline: Baseline) -> Finding | None:
         """A failure that no later episode would change, and that ends the job."""
-        found = run.certain_failure(baseline, self.spec.preflight.checks)
+        asked = self.spec.preflight
+        if "Enforce" not in (asked.policy, *asked.checks.values()):
+            return None
+        found = run.certain_failure(baseline, asked.checks)
         return found if found is not None and self._stops([found]) else None
 
     def _stops(self, findings: list[Finding]) -> list[Finding]:

@@ -97,8 +97,10 @@ def sampled(
     environment_seed: int,
     tokens: Count,
 ) -> Iterator[Sampled]:
-    """Each episode of a group, as the checks are given it."""
-    for episode in group.episodes:
+    """Each episode of a group, as the checks are given it. Tokens stay only where they are read again."""
+    episodes = [without_tokens(episode) for episode in group.episodes]
+    group = group.model_copy(update={"episodes": episodes, "discarded": []})
+    for episode in episodes:
         known = answers.episodes.get(episode.episode_id, Answers())
         results = [
             ToolResult(each.name, each.arguments, each.content, each.seconds, each.done)
@@ -115,6 +117,13 @@ def sampled(
             prompt_tokens=episode.turns[0].prompt_tokens if episode.turns else 0,
             malformed=malformed(episode),
         )
+
+
+def without_tokens(episode: EpisodeRecord) -> EpisodeRecord:
+    """The episode without its training rows, unless a call in them could not be read: there may be thousands
+    of episodes, and a number takes more memory than a word."""
+    unread = any(turn.malformed_tool_calls for turn in episode.turns)
+    return episode if unread else episode.model_copy(update={"rows": []})
 
 
 def malformed(episode: EpisodeRecord) -> Sequence[str]:
