@@ -44,6 +44,12 @@ def ending_call(one: Sampled) -> ToolResult | None:
     return one.results[-1] if one.results and one.results[-1].done else None
 
 
+def said_by(one: Sampled) -> str | None:
+    """The model's answer: its last message, or as JSON the arguments of the call that ended the episode."""
+    ending = ending_call(one)
+    return answer_of(one) if ending is None else json.dumps(dict(ending.arguments), ensure_ascii=False)
+
+
 def calls_of(one: Sampled) -> tuple[Call, ...]:
     """Its tool calls, as they were carried out."""
     return tuple(Call(result.name, result.arguments) for result in one.results)

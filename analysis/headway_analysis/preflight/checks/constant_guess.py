@@ -12,11 +12,11 @@ from typing import Any, Final
 from headway_analysis.overlaps import normalized
 from headway_analysis.preflight.choose import one_a_row, replay
 from headway_analysis.preflight.conversation import (
-    answer_of,
     excerpt,
     function_of,
     parameters_of,
     prompt_messages,
+    said_by,
     text_of,
     told,
 )
@@ -67,7 +67,7 @@ def scripts(baseline: Baseline) -> Sequence[Script]:
 
 def _frequent(baseline: Baseline) -> str:
     """The answer that the baseline gave most often."""
-    answers = [answer for one in baseline.scored if (answer := answer_of(one))]
+    answers = [answer for one in baseline.scored if (answer := said_by(one))]
     counts = Counter(map(normalized, answers))
     if not counts:
         return ""
@@ -77,7 +77,7 @@ def _frequent(baseline: Baseline) -> str:
 
 def _oracle(baseline: Baseline, label: Label, one: Sampled, at: int) -> Iterator[Script]:
     """The label as an answer, with the calls of the row's best episode."""
-    full = [answer for other in baseline.scored[:200] if (answer := answer_of(other))]
+    full = [answer for other in baseline.scored[:200] if (answer := said_by(other))]
     prompt = "\n".join(text_of(message) for message in prompt_messages(one))
     for name, text in list(writings(one.row.get(label.column), prompt, full[:20]))[:2]:
         yield replay(ID, f"{ORACLE}, {name}: {at}", one, answer=text)
@@ -238,11 +238,9 @@ CHECK: Final = Check(
     "that of an "
     "empty answer, the prompt repeated, and random tool calls. The share of the most frequent label, where a "
     "column is the label. For comparison an oracle: the label as the answer.",
-    threshold="Fails where the most frequent answer or label is surely right in more than "
-    f"{OFTEN:.0%}, another "
-    f"guess in more than {EVER:.0%}, or where a guess always earns {PAID:.0%} of the rewards' span "
-    "and no less "
-    f"than the base model. Unknown below {ENOUGH} rows.",
+    threshold=f"Fails where the most frequent answer or label is surely right in more than {OFTEN:.0%}, or "
+    f"another guess in more than {EVER:.0%}. Fails as well where another guess always earns {PAID:.0%} of the "
+    f"rewards' span, and no less than the base model. Unknown below {ENOUGH} rows.",
     reason="Training finds the cheapest answer that pays: if it is a constant one, nothing else is learnt.",
     source=f"{GUIDE}: verify that variance is there, and read what the reward pays; {EXACT}.",
     advice="Balance the rows, and pay nothing for an answer without content.",

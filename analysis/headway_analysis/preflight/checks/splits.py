@@ -152,10 +152,9 @@ CHECK: Final = Check(
     f"row; columns that {MOSTLY:.0%} of the training rows have and others lack; rows that no episode "
     "starts from, "
     f"of {STARTS} tried in each split.",
-    threshold=f"Fails where over {MOST_SHARED:.0%} of a split's rows are shared, a split lacks a "
-    "column or a row its "
-    f"prompt, or no episode starts from a row. Warns with fewer, and where over {MOST_REPEATED:.0%} "
-    "are repeated.",
+    threshold=f"Fails where over {MOST_SHARED:.0%} of a split's rows are shared, or no episode starts from a "
+    "row. Fails as well where a split lacks a column, or a row its prompt. Warns where fewer are shared, or over "
+    f"{MOST_REPEATED:.0%} are repeated.",
     reason="A model that is measured on rows it was trained on looks better than it is.",
     source=f"{GUIDE}: split train, validation and held-out test before anything else.",
     advice="Split the rows once, before anything is measured.",
