@@ -76,7 +76,7 @@ class Sampler:
     changed: Callable[[], None]
     """Told of every group, and of every episode."""
     on_episode: Callable[[EpisodeRecord], None] = lambda record: None
-    groups: dict[str, list[Sampled]] = field(default_factory=dict)
+    finished: dict[str, list[Sampled]] = field(default_factory=dict)
     """Finished groups by id."""
     ended: int = 0
     """Episodes that have ended for good."""
@@ -103,7 +103,7 @@ class Sampler:
     @property
     def baseline(self) -> Baseline:
         """What there is so far."""
-        found = [one for _, members in sorted(self.groups.items()) for one in members]
+        found = [one for _, members in sorted(self.finished.items()) for one in members]
         begun = min((one.record.started_at for one in found), default=0.0)
         over = max((one.record.finished_at for one in found), default=0.0)
         at_once = min(self.wanted, self.room.ceiling)
@@ -128,7 +128,7 @@ class Sampler:
             self._ask(await asyncio.to_thread(self.certain, self.baseline))
             async with asyncio.TaskGroup() as tasks:
                 for group_id, plan in self.plans.items():
-                    if group_id not in self.groups:
+                    if group_id not in self.finished:
                         tasks.create_task(self._one(plan))
         except* Certain as found:
             ended = _first(found).finding
@@ -198,8 +198,8 @@ class Sampler:
     def _add(self, group: GroupRecord, answers: GroupAnswers) -> None:
         plan = self.plans[group.group_id]
         drawn = plan.task(0, 0).environment_seed
-        self.groups[group.group_id] = [*sampled(group, answers, plan.row, drawn, self._tokens)]
-        self.ended, self.moved_at = sum(map(len, self.groups.values())), time.monotonic()
+        self.finished[group.group_id] = [*sampled(group, answers, plan.row, drawn, self._tokens)]
+        self.ended, self.moved_at = sum(map(len, self.finished.values())), time.monotonic()
 
     @cached_property
     def _tokens(self) -> Callable[[str], int]:

@@ -35,7 +35,7 @@ from headway_coordinator.engines.router import Endpoint
 from headway_coordinator.preflight.start import BEFORE_TRAINING
 from headway_coordinator.spool import decode
 
-SIZE, ROWS, EPISODES = 8, 12, 72
+SIZE, ROWS, EPISODES = 8, 15, 120
 """Enough for a foothold to be ruled out: 64 episodes on 8 rows."""
 LENIENT = {check: "Warn" for check in CHECK_IDS if check != "foothold"}
 """The sandbox pays whatever is answered, which other checks object to."""
@@ -66,6 +66,7 @@ class Rig:
         config = job(
             self.folder,
             algorithm={"batchSize": 2, "groupSize": SIZE},
+            rollout={"sampling": {"maxTokens": 40}, "timeoutSeconds": 20, "maxConcurrency": SIZE},
             preflight={"episodes": EPISODES, "checks": LENIENT} | preflight,
             environment={"image": "registry.test/i:1", "entrypoint": "m:C"},
             evaluation={"everySteps": 0, "atStart": False},
@@ -233,3 +234,15 @@ async def test_a_restart_goes_on_with_the_groups_there_are(tmp_path: Path) -> No
         assert before.items() <= after.items()
         assert len(after) == EPISODES // SIZE
         assert stage.told[-1]["progress"]["step"] == 2
+
+
+async def test_what_ended_early_stands_for_jobs_that_end_by_it(tmp_path: Path) -> None:
+    async with rig(tmp_path, lambda number: 0.0) as stage:
+        for uid in ("uid", "equal"):
+            stage.told.clear()
+            with pytest.raises(JobError):
+                await stage.run(stage.config(uid))
+        assert "Sampling" not in stage.states, "the second ends by what the first found"
+        await stage.run(stage.config("lenient", checks=LENIENT | {"foothold": "Warn"}))
+        assert stage.preflight["state"] == "Warned"
+        assert stage.preflight["episodes"] == EPISODES
