@@ -70,11 +70,11 @@ def _prose(key: str, value: Any) -> bool:
 
 
 def _dropped(answer: Answer, names: Sequence[str]) -> Iterator[Mutant]:
+    if answer.opening:
+        empty = f"{answer.before}{answer.opening}{answer.closing}{answer.after}"
+        yield Mutant("empty wrapper", empty, True, "a wrapper without an answer is taken")
     if len(answer.fields) < 2:
         yield Mutant("answer dropped", answer.before.strip() or " ", True, "no answer at all is taken")
-        if answer.opening:
-            empty = f"{answer.before}{answer.opening}{answer.closing}{answer.after}"
-            yield Mutant("empty wrapper", empty, True, "a wrapper without an answer is taken")
         return
     for name in names:
         left = tuple(pair for pair in answer.fields if pair[0] != name)
@@ -113,7 +113,7 @@ def altered(value: Any, others: Sequence[Any] = ()) -> Any:
     if isinstance(value, bool):
         return not value
     if isinstance(value, int | float):
-        return value + 7
+        return _other_number(value)
     if isinstance(value, str):
         return _other_text(value)
     if isinstance(value, list):
@@ -121,6 +121,11 @@ def altered(value: Any, others: Sequence[Any] = ()) -> Any:
     if isinstance(value, dict):
         return {key: altered(inner) for key, inner in value.items()} or {"other": 1}
     return "none of these"
+
+
+def _other_number(number: int | float) -> int | float:
+    """One that no tolerance takes for the same."""
+    return number + 7 + abs(number) // 2
 
 
 def _plain(value: Any) -> str:
@@ -136,7 +141,7 @@ def _other_text(text: str) -> str:
     numbers = list(_NUMBER.finditer(text))
     if numbers:
         last = numbers[-1].group()
-        other = str(int(last) + 7) if last.lstrip("-").isdigit() else str(float(last) + 7)
+        other = str(_other_number(int(last) if last.lstrip("-").isdigit() else float(last)))
         return f"{text[: numbers[-1].start()]}{other}{text[numbers[-1].end() :]}"
     return "none of these"
 

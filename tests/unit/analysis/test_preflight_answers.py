@@ -12,6 +12,7 @@ import pytest
 from a_baseline import Policy, a_baseline, play_all, sample_of
 from desk import (
     ACTIONS,
+    PROMPT,
     AnyTagDesk,
     Desk,
     ForgetfulDesk,
@@ -83,7 +84,7 @@ def test_every_change_of_the_issue_is_made() -> None:
     others = {"action": ["refund", "repair"]}
     made = {mutant.label: mutant for mutant in mutants_of(answer, others, ["answer"])}
     assert made["field dropped: action"].text == '<answer>{"limit": 5}</answer>'
-    assert made["value altered: limit"].text == '<answer>{"action": "refund", "limit": 12}</answer>'
+    assert made["value altered: limit"].text == '<answer>{"action": "refund", "limit": 14}</answer>'
     assert made["value altered: action"].text == '<answer>{"action": "repair", "limit": 5}</answer>'
     assert made["another tag"].text.startswith("<other_answer>")
     assert made["tag left out"].text == '{"action": "refund", "limit": 5}'
@@ -299,7 +300,29 @@ def test_a_judge_that_pays_an_empty_answer_fails() -> None:
 def test_guesses_on_few_rows_are_unknown() -> None:
     said = found("constant-guess", Desk, desk_baseline(rows=3))
     assert said.verdict == "Unknown"
-    assert said.needs == 6
+    assert said.needs == 8
+
+
+def test_two_answers_in_turn_are_no_constant_one() -> None:
+    rows = [
+        {**row, "expected": {"action": ACTIONS[at % 2], "limit": 5}} for at, row in enumerate(desk_rows(16))
+    ]
+    said = found("constant-guess", Desk, sample_of(lambda: Desk({}), rows, desk_model(0.6), 8))
+    assert said.verdict == "Pass"
+    assert dict(said.figures)["share of the most frequent label"] == 0.5
+
+
+class CallPayingDesk(Desk):
+    """Every call is paid."""
+
+    def reward(self, transcript: Transcript) -> Reward | float:
+        return 0.7 * self.right(transcript) + 0.1 * min(3, len(transcript.calls))
+
+
+def test_a_reward_that_pays_calls_alone_is_a_warning() -> None:
+    said = found("constant-guess", CallPayingDesk)
+    assert said.verdict == "Warn"
+    assert "Random tool calls add to the reward" in said.saw
 
 
 def test_random_calls_are_drawn_from_the_seed_and_fit_the_schema() -> None:
@@ -357,6 +380,45 @@ def test_a_prompt_that_does_not_fit_is_told(make: type[Environment], verdict: st
     assert seen.verdict == verdict
     assert said in seen.saw
     assert seen.examples
+
+
+def test_what_else_labels_hold_need_not_be_asked_for() -> None:
+    """The score looks at two of three fields: the third is a note on the row."""
+
+    class NotedDesk(Desk):
+        def score(self, transcript: Transcript) -> float:
+            answer, expected = self.read(transcript.answer), self.row["expected"]
+            return float(all(answer.get(name) == expected[name] for name in ("action", "limit")))
+
+    rows = [
+        {**row, "expected": {**row["expected"], "difficulty": at}} for at, row in enumerate(desk_rows(13))
+    ]
+    for skill in (-1.0, 0.5):
+        model = desk_model(skill)
+
+        def policy(row: Row, index: int, model: Policy = model) -> tuple[Sequence[Call], str | None]:
+            less = {name: value for name, value in row["expected"].items() if name != "difficulty"}
+            return model({**row, "expected": less}, index)
+
+        baseline = sample_of(lambda: NotedDesk({}), rows, policy, 8)
+        assert found("prompt-labels", NotedDesk, baseline).verdict == "Pass"
+        assert found("scorer-mutants", NotedDesk, baseline).verdict == "Pass"
+
+
+def test_an_example_with_some_rows_label_is_no_leak() -> None:
+    class ShowingDesk(Desk):
+        def prompt(self) -> str:
+            return f"{PROMPT}\nThe answer is repair where it is broken."
+
+        def right(self, transcript: Transcript) -> float:
+            return float(transcript.answer == self.row["answer"])
+
+        def score(self, transcript: Transcript) -> float:
+            return self.right(transcript)
+
+    rows = [{"prompt": f"case {at}", "case_id": f"c{at}", "answer": ACTIONS[at % 3]} for at in range(13)]
+    baseline = sample_of(lambda: ShowingDesk({}), rows, lambda row, index: ((), ACTIONS[index % 4]), 8)
+    assert "tells" not in found("prompt-labels", ShowingDesk, baseline).saw
 
 
 def test_rows_without_a_label_are_unknown() -> None:

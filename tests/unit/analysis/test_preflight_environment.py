@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
-from a_baseline import a_baseline, play_all
+from a_baseline import a_baseline, play_all, sample_of
 from desk import (
     ClockedDesk,
     CountingDesk,
@@ -16,13 +18,16 @@ from desk import (
     UnseededDesk,
     desk_baseline,
     desk_rows,
+    written,
 )
 
 from headway_analysis.preflight.catalogue import BY_ID
 from headway_analysis.preflight.checks import deterministic, isolated
 from headway_analysis.preflight.definition import Finding
-from headway_analysis.preflight.evidence import Baseline, Played, Probe
-from headway_sandbox.environment import Environment
+from headway_analysis.preflight.evidence import Baseline, Call, Played, Probe
+from headway_sandbox.environment import Environment, Observation, ToolError, tool
+
+Row = Mapping[str, Any]
 
 NOWHERE = Probe("metadata address", "169.254.169.254", reached=False, seconds_after_start=0.1)
 
@@ -107,6 +112,55 @@ def test_a_canary_of_another_episode_is_found() -> None:
     assert "canary" in said.examples[0].text
 
 
+class RefundingDesk(Desk):
+    """What was refunded once stays so, for every episode."""
+
+    refunded: set[str] = set()  # noqa: RUF012
+
+    @tool
+    def refund(self, case_id: str, cents: int) -> str:
+        """Pay."""
+        before = case_id in self.refunded
+        self.refunded.add(case_id)
+        return "refused: paid before" if before else "paid"
+
+
+def refunder(row: Row, index: int) -> tuple[Sequence[Call], str]:
+    return (Call("refund", {"case_id": row["case_id"], "cents": 5}),), written(row["expected"])
+
+
+def test_what_the_baseline_left_behind_is_found() -> None:
+    RefundingDesk.refunded.clear()
+    baseline = sample_of(lambda: RefundingDesk({}), desk_rows(13), refunder, 1)
+    said = found("isolated", RefundingDesk, baseline)
+    assert said.verdict == "Fail"
+    assert said.examples[0].title == "changed since the baseline"
+    assert "refused: paid before" in said.examples[0].text
+
+
+def test_a_tool_that_needs_a_number_is_given_one_with_the_canary() -> None:
+    baseline = desk_baseline(RefundingDesk)
+    [calls] = [each.calls for each in BY_ID["isolated"].scripts(baseline) if each.label == "canary: 0"]
+    [refund] = [call for call in calls if call.name == "refund"]
+    assert str(refund.arguments["case_id"]).startswith("canary")
+    assert isinstance(refund.arguments["cents"], int)
+
+
+def test_a_limit_of_calls_is_no_dependence_on_their_order() -> None:
+    class Patient(Desk):
+        def reset(self, row: Row, seed: int) -> Observation:
+            self.left = 3
+            return super().reset(row, seed)
+
+        def case(self) -> dict[str, Any]:
+            self.left -= 1
+            if self.left < 1:
+                raise ToolError("no calls left")
+            return super().case()
+
+    assert found("deterministic", Patient).verdict == "Pass"
+
+
 def test_a_clock_is_no_trace_of_another_episode() -> None:
     assert found("isolated", ClockedDesk).verdict == "Pass"
 
@@ -180,6 +234,14 @@ def test_rows_that_start_no_episode_are_named() -> None:
     assert said.verdict == "Fail"
     assert "no episode starts from test row" in said.saw
     assert "opened_by" in said.examples[0].text
+
+
+def test_a_lost_sandbox_says_nothing_of_its_row() -> None:
+    baseline = desk_baseline()
+    baseline = replace(baseline, facts=replace(baseline.facts, test=desk_rows(5, 7)))
+    played = [Played(script, error="no sandbox within 60 s") for script in BY_ID["splits"].scripts(baseline)]
+    assert played
+    assert BY_ID["splits"].judge(baseline, played).verdict == "Pass"
 
 
 def test_splits_of_nothing_are_unknown() -> None:

@@ -54,12 +54,15 @@ def scripts(baseline: Baseline) -> Sequence[Script]:
 
 
 def _as_shown(value: object, prompt: str, full: Sequence[str]) -> str | None:
-    """The label with the fields alone that the prompt's example has; None where it has all."""
+    """The label with those fields alone that the prompt's example has, or names; None where it has all."""
     fields, answer = fields_of(value), label_answer(value)
-    shown = of_label(prompt, fields) if len(fields) > 1 else None
-    if answer is None or shown is None or set(fields) <= shown.names:
+    if answer is None or len(fields) < 2:
         return None
-    less = answer.with_fields(tuple(pair for pair in answer.fields if pair[0] in shown.names))
+    shown = of_label(prompt, fields)
+    names = shown.names if shown else {field for field in fields if names_it(prompt, field)}
+    less = answer.with_fields(tuple(pair for pair in answer.fields if pair[0] in names))
+    if less.fields == answer.fields or not less.fields:
+        return None
     tag = next((name[1:-1] for name, _ in writings(value, prompt, full) if name.startswith("<")), None)
     return less.with_tag(tag).core
 
@@ -114,6 +117,8 @@ def _omitted(
 ) -> Iterator[Fault]:
     """Fields that labels have, and the prompt's example does not show."""
     misled = _misled(played, baseline.facts.success_threshold)
+    if misled is False:
+        return
     needless = _needless(baseline, label)
     missing: dict[str, list[tuple[Sampled, str, bool]]] = {}
     for one in rows:
@@ -136,14 +141,16 @@ def _omitted(
             one.record.episode_id,
         )
         said = f"Labels have the field `{field}`, and {where}, in {len(found)} of {len(rows)} rows."
-        yield Fault(said, example, f"Show `{field}` in the prompt's example.", certain=not named or misled)
+        yield Fault(
+            said, example, f"Show `{field}` in the prompt's example.", certain=not named or misled is True
+        )
 
 
-def _misled(played: Sequence[Played], threshold: float) -> bool:
-    """Whether the label scores full, and not with the fields alone that the example shows."""
+def _misled(played: Sequence[Played], threshold: float) -> bool | None:
+    """Whether the label scores full, and not with the prompt's fields alone; None: not known."""
     full = {one.script.label for one in played if one.score is not None and one.score >= threshold}
-    shown = [one.script.label for one in played if one.script.label.startswith(SHOWN)]
-    return bool(shown) and bool(full) and not full & set(shown)
+    shown = {one.script.label for one in played if one.script.label.startswith(SHOWN)}
+    return not full & shown if shown and full else None
 
 
 def _asked_by_tool(one: Sampled, field: str, fields: Sequence[str]) -> bool:
@@ -211,9 +218,17 @@ def _tags_of_labels(rows: Sequence[Sampled], label: Label) -> Iterator[Fault]:
         return
 
 
+def _in_others(one: Sampled, text: str, rows: Sequence[Sampled], label: Label) -> bool:
+    """Whether prompts of rows with other labels say the same, or no row has another label."""
+    value = written(one.row.get(label.column))
+    others = [other for other in rows if written(other.row.get(label.column)) != value]
+    return not others or any(text in prompt_text(other) for other in others)
+
+
 def _told(rows: Sequence[Sampled], label: Label) -> Iterator[Fault]:
     """Labels that prompt or tools give away."""
     prompts = [(one, text) for one in rows if (text := in_prompt(one, label)) is not None]
+    prompts = [(one, text) for one, text in prompts if not _in_others(one, text, rows, label)]
     if prompts and len(prompts) >= OFTEN * len(rows):
         one, text = prompts[0]
         said = f"The prompt tells the label in {share(len(prompts), len(rows))} rows."

@@ -133,7 +133,7 @@ def _filled(rows: Sequence[Json]) -> dict[str, int]:
 def _unstarted(baseline: Baseline, played: Sequence[Played]) -> Faults:
     """Rows whose episode ended before it began: of the scripts, and of the baseline."""
     for one in played:
-        if one.error is not None and not one.messages:
+        if one.error is not None and "reset" in one.error and not one.messages:
             text = f"{one.error}\n{written(one.script.row)}"
             yield True, Example(f"no episode starts from {one.script.label}", excerpt(text))
     for sampled in baseline.sampled:
@@ -153,7 +153,8 @@ CHECK: Final = Check(
     "starts from, "
     f"of {STARTS} tried in each split.",
     threshold=f"Fails where over {MOST_SHARED:.0%} of a split's rows are shared, or no episode starts from a "
-    "row. Fails as well where a split lacks a column, or a row its prompt. Warns where fewer are shared, or over "
+    "row. Fails as well where a split lacks a column, or a row its prompt. Warns where fewer are "
+    "shared, or over "
     f"{MOST_REPEATED:.0%} are repeated.",
     reason="A model that is measured on rows it was trained on looks better than it is.",
     source=f"{GUIDE}: split train, validation and held-out test before anything else.",
