@@ -119,10 +119,6 @@ class Layout:
         """The same as Markdown."""
         return f"{self.root}/preflight.md"
 
-    def shared_preflight(self, key: str) -> str:
-        """What the preflight of a job found, by what it depends on: an equal job reads it back."""
-        return f"{self.output_uri.rstrip('/')}/{self.namespace}/preflight/{key}.json"
-
     @property
     def validations(self) -> str:
         """Folder of the summaries of finished evaluations."""
@@ -283,6 +279,12 @@ class Layout:
     def log(self, candidate: str) -> str:
         """The Inspect log of one candidate."""
         return f"{self.logs}/{candidate}.eval"
+
+
+def shared_preflight(layout: Layout, key: str) -> str:
+    """What the preflight of a job found, by what it depends on, beside the folders of all jobs: an equal job
+    reads it back."""
+    return f"{layout.output_uri.rstrip('/')}/{layout.namespace}/preflight/{key}.json"
 
 
 def pointed(pointer: bytes) -> int:

@@ -17,7 +17,7 @@ from typing import Any, Final
 from pydantic import Field
 
 from headway_analysis.preflight.definition import Finding
-from headway_api.artifacts import Layout
+from headway_api.artifacts import Layout, shared_preflight
 from headway_api.base_model import WEIGHTS
 from headway_api.bounds import OutOfBounds
 from headway_api.record import Record
@@ -109,7 +109,7 @@ def read_back(store: Store, layout: Layout, key: str, *, begun: bool) -> Kept | 
     own = _kept(store, layout.preflight)
     if own is not None and (begun or own.key == key):
         return own
-    shared = _kept(store, layout.shared_preflight(key))
+    shared = _kept(store, shared_preflight(layout, key))
     return shared if shared is not None and shared.key == key else None
 
 
@@ -118,7 +118,7 @@ def keep(store: Store, layout: Layout, kept: Kept, markdown: str) -> None:
     data = kept.model_dump_json().encode()
     store.put(layout.preflight_for_people, markdown.encode())
     store.put(layout.preflight, data)
-    store.put(layout.shared_preflight(kept.key), data)
+    store.put(shared_preflight(layout, kept.key), data)
 
 
 def _kept(store: Store, uri: str) -> Kept | None:

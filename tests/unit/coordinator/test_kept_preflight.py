@@ -9,7 +9,7 @@ import pytest
 from a_job import manifest, report, spec
 
 from headway_analysis.preflight.definition import Example, Finding
-from headway_api.artifacts import Layout
+from headway_api.artifacts import Layout, shared_preflight
 from headway_api.records import WeightsManifest
 from headway_api.spec.model import ModelSpec
 from headway_api.spec.training import RLTrainingJobSpec
@@ -128,7 +128,7 @@ def test_another_key_stands_only_for_a_job_that_trains(tmp_path: Path) -> None:
 def test_what_nobody_can_read_is_made_again(tmp_path: Path, data: bytes) -> None:
     store, own = FileStore(), layout(tmp_path)
     store.put(own.preflight, data)
-    store.put(own.shared_preflight("the key"), data)
+    store.put(shared_preflight(own, "the key"), data)
     assert keyed.read_back(store, own, "the key", begun=False) is None
 
 
