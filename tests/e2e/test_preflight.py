@@ -13,18 +13,15 @@ from headway_demo.watch import condition, is_true, why
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
-EPISODES = 64
-HOPELESS: dict[str, Any] = {
-    "agent": {"builtin": {"maxTurns": 1}},
-    "algorithm": {"batchSize": 2, "groupSize": 8},
-    "schedule": {"maxSteps": 1},
-}
-"""Four turns are needed, and one is given."""
+EPISODES = 16
+CUT, FOOTHOLD = "context-fits", "foothold"
+HOPELESS: dict[str, Any] = {"agent": {"builtin": {"maxTurns": 1}}, "schedule": {"maxSteps": 1}}
+"""Four turns are needed, and one is given: every episode is cut off."""
 
 
-def only_foothold(**preflight: Any) -> dict[str, Any]:
+def only(check: str, **preflight: Any) -> dict[str, Any]:
     """The one check that is of interest; what the others want tried takes a sandbox each."""
-    others = dict.fromkeys((check for check in CHECK_IDS if check != "foothold"), "Off")
+    others = dict.fromkeys((each for each in CHECK_IDS if each != check), "Off")
     return {"episodes": EPISODES, "checks": others, **preflight}
 
 
@@ -56,9 +53,9 @@ def events(bench: Any, name: str) -> dict[str, str]:
 
 
 def test_enforce_stops_before_any_learner_pod(bench: Any, jobs: list[str]) -> None:
-    name = "no-foothold"
+    name = "no-turns"
     jobs.append(name)
-    bench.kube.apply(bench.job(name, HOPELESS | {"preflight": only_foothold()}))
+    bench.kube.apply(bench.job(name, HOPELESS | {"preflight": only(CUT)}))
     roles = watched(bench, name, "Failed")
     assert "rollout" in roles
     assert "learner" not in roles
@@ -67,39 +64,37 @@ def test_enforce_stops_before_any_learner_pod(bench: Any, jobs: list[str]) -> No
     assert failed is not None
     assert passed is not None
     assert failed["reason"] == "PreflightFailed"
-    assert "foothold" in failed["message"]
+    assert CUT in failed["message"]
     assert (passed["status"], passed["reason"]) == ("False", "CheckFailed")
-    assert "foothold" in passed["message"]
+    assert CUT in passed["message"]
     preflight = job["status"]["preflight"]
     assert preflight["state"] == "Failed"
     [line] = preflight["findings"]
-    assert (line["check"], line["verdict"], line["value"]) == ("foothold", "Fail", "0")
+    assert (line["check"], line["verdict"]) == (CUT, "Fail")
+    assert line["field"] == "spec.agent.builtin.maxTurns"
+    assert line["value"].startswith("1 ("), "all of them, with an interval"
     assert job["status"]["usage"]["evaluationTokens"] > 0, "its tokens are on the bill"
-    assert "foothold" in events(bench, name)["PreflightFailed"]
+    assert CUT in events(bench, name)["PreflightFailed"]
     assert "learner" not in {role["name"] for role in job["status"].get("roles", [])}
 
 
 def test_warn_goes_on_and_says_so(bench: Any, jobs: list[str]) -> None:
-    name = "little-foothold"
+    name = "few-turns"
     jobs.append(name)
-    bench.kube.apply(bench.job(name, HOPELESS | {"preflight": only_foothold(policy="Warn")}))
+    bench.kube.apply(bench.job(name, HOPELESS | {"preflight": only(CUT, policy="Warn")}))
     bench.wait_condition(name, "Complete", deadline_s=400)
     job = bench.get(name)
     passed = condition(job, "PreflightPassed")
     assert passed is not None
     assert (passed["status"], passed["reason"]) == ("False", "Warned")
-    assert "foothold" in passed["message"]
+    assert CUT in passed["message"]
     assert job["status"]["preflight"]["episodes"] == EPISODES
     assert job["status"]["progress"]["step"] == 1
-    assert "foothold" in events(bench, name)["PreflightWarned"]
+    assert CUT in events(bench, name)["PreflightWarned"]
 
 
 def test_an_equal_job_reads_the_result_back(bench: Any, jobs: list[str]) -> None:
-    changes = {
-        "algorithm": {"batchSize": 2, "groupSize": 8},
-        "schedule": {"maxSteps": 1},
-        "preflight": only_foothold(episodes=16),
-    }
+    changes = {"schedule": {"maxSteps": 1}, "preflight": only(FOOTHOLD)}
     for name in ("sound", "sound-again"):
         jobs.append(name)
         bench.kube.apply(bench.job(name, changes))

@@ -19,11 +19,9 @@ from headway_analysis.preflight.definition import Finding
 from headway_analysis.preflight.evidence import Baseline, Facts, Sampled
 from headway_api import logs
 from headway_api.artifacts import Layout
-from headway_api.bounds import OutOfBounds
 from headway_api.records import EpisodeRecord, GroupRecord, Purpose
 from headway_api.spec.training import RLTrainingJobSpec
-from headway_api.store import NotFound, Store
-from headway_api.stored import parsed
+from headway_api.store import Store
 from headway_coordinator import group as groups
 from headway_coordinator.bounds import LOST_LIMIT, lost
 from headway_coordinator.dataset import Data, tasks_of
@@ -32,7 +30,7 @@ from headway_coordinator.gateway.core import Sampling
 from headway_coordinator.ledger.segments import Ledger
 from headway_coordinator.mixing import order_of
 from headway_coordinator.one_at_a_time import OneAtATime
-from headway_coordinator.preflight.evidence import GroupAnswers, Notebook, sampled
+from headway_coordinator.preflight.evidence import GroupAnswers, Notebook, answers_of, sampled
 from headway_coordinator.recurring import Recurring, given_up
 from headway_coordinator.room import Room
 from headway_coordinator.spool import Spool
@@ -114,7 +112,7 @@ class Sampler:
         for group in await self._blocking(self.spool.baseline):
             await self._blocking(self.ledger.group, group)
             if group.group_id in self.plans and group.scored:
-                self._add(group, await self._blocking(self._answers, group))
+                self._add(group, await self._blocking(answers_of, self.store, self.layout, group))
         logs.event(_log, "baseline-restored", episodes=self.ended, wanted=self.wanted)
 
     async def run(self) -> Finding | None:
@@ -172,7 +170,7 @@ class Sampler:
         own, group = group, await self._blocking(self._keep, group, answers)
         await self._blocking(self.ledger.group, group)
         if group is not own:
-            answers = await self._blocking(self._answers, group)
+            answers = await self._blocking(answers_of, self.store, self.layout, group)
         self._lost_in_a_row = 0 if group.scored else self._lost_in_a_row + 1
         if self._lost_in_a_row >= LOST_LIMIT:
             found = self.faults.of_most()
@@ -188,12 +186,6 @@ class Sampler:
         self.spool.refuse_superseded(self.incarnation)
         self.store.put_new(self.layout.preflight_answers(group.key), answers.model_dump_json().encode())
         return self.spool.put(group)
-
-    def _answers(self, group: GroupRecord) -> GroupAnswers:
-        try:
-            return parsed(GroupAnswers, self.store.get(self.layout.preflight_answers(group.key)))
-        except (NotFound, OutOfBounds):
-            return GroupAnswers()
 
     def _add(self, group: GroupRecord, answers: GroupAnswers) -> None:
         plan = self.plans[group.group_id]

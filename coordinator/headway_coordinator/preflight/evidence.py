@@ -12,9 +12,13 @@ from typing import Any, Final
 from pydantic import Field
 
 from headway_analysis.preflight.evidence import Sampled, ToolResult
+from headway_api.artifacts import Layout
+from headway_api.exits import JobError
 from headway_api.record import Record
 from headway_api.records import EpisodeRecord, GroupRecord
 from headway_api.sandbox_api import ResetReply, ToolReply
+from headway_api.store import NotFound, Store
+from headway_api.stored import read
 
 MOST_CALLS: Final = 512
 """Tool calls of an episode that are kept."""
@@ -88,6 +92,14 @@ class Notebook:
         """What the sandboxes of a group answered; forgotten here from now on."""
         known = {episode.episode_id: self._notes.pop(episode.episode_id, None) for episode in group.episodes}
         return GroupAnswers(episodes={name: notes.answers for name, notes in known.items() if notes})
+
+
+def answers_of(store: Store, layout: Layout, group: GroupRecord) -> GroupAnswers:
+    """What was kept of a group's sandboxes; nothing where it is lost, or nobody can read it. Blocking."""
+    try:
+        return read(store, layout.preflight_answers(group.key), GroupAnswers)
+    except (NotFound, JobError):
+        return GroupAnswers()
 
 
 def sampled(

@@ -19,11 +19,11 @@ from pydantic import Field
 from headway_analysis.preflight.definition import Finding
 from headway_api.artifacts import Layout, shared_preflight
 from headway_api.base_model import WEIGHTS
-from headway_api.bounds import OutOfBounds
+from headway_api.exits import JobError
 from headway_api.record import Record
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.store import NotFound, Store
-from headway_api.stored import parsed
+from headway_api.stored import read
 from headway_coordinator.dataset import Data, digest
 
 VERSION: Final = 1
@@ -124,8 +124,8 @@ def keep(store: Store, layout: Layout, kept: Kept, markdown: str) -> None:
 def _kept(store: Store, uri: str) -> Kept | None:
     """None where there is none, or where another version of this program wrote it otherwise."""
     try:
-        return parsed(Kept, store.get(uri))
-    except (NotFound, OutOfBounds):
+        return read(store, uri, Kept)
+    except (NotFound, JobError):
         return None
 
 

@@ -19,6 +19,7 @@ from lease_service import free_port, lease_service
 from role_keys import KEYS, TO_BROKER, TO_COORDINATOR
 from rollout_server import RolloutServer, job_config, publish_adapter, version
 from scripted_learner import ScriptedLearner
+from speaking_job import until_ready
 from tiny_model import write_model
 
 from headway_api.artifacts import Layout
@@ -248,7 +249,7 @@ async def test_the_base_model_samples_before_the_learner_speaks(
                 if running.done():
                     running.result()
         assert learner.finished is None, "nothing was asked of it yet"
-        await job.ready()
+        await until_ready(running, job.port)
         await asyncio.gather(learner.run(), running)
 
     groups = [decode(job.store.get(uri)) for uri in job.store.list(job.layout.preflight_groups)]

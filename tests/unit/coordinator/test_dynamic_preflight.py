@@ -13,14 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 from a_job import publishing
 from faulty_servers import Scripted, broker, sandbox, serving, weight_agent
 from lease_service import free_port
 from role_keys import KEYS, TO_COORDINATOR
 from scripted_learner import ScriptedLearner
-from speaking_job import job, speaking_engine
+from speaking_job import job, speaking_engine, until_ready
 
 from headway_api.artifacts import Layout
 from headway_api.config import JobConfig
@@ -94,24 +93,8 @@ class Rig:
         )
         running = asyncio.create_task(coordinator.run())
         async with asyncio.timeout(60):
-            await self.over(running)
-            if running.done():
-                running.result()
+            await until_ready(running, self.port)
             await asyncio.gather(learner.run(), running)
-
-    async def over(self, running: asyncio.Task[None]) -> None:
-        """Return once the preflight is over, or the process."""
-        while not running.done():
-            try:
-                async with aiohttp.ClientSession() as http:
-                    wanted = f"http://127.0.0.1:{self.port}/v1/batch?step=1&wait=0"
-                    headers = {"Authorization": f"Bearer {TO_COORDINATOR}"}
-                    async with http.get(wanted, headers=headers) as answer:
-                        if answer.status != 503:
-                            return
-            except aiohttp.ClientConnectionError:
-                pass
-            await asyncio.sleep(0.02)
 
     @property
     def preflight(self) -> dict[str, Any]:

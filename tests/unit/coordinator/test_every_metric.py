@@ -97,7 +97,7 @@ def with_tasks(config: JobConfig) -> JobConfig:
     Path(uri.removeprefix("file://")).write_text("".join(json.dumps(row) + "\n" for row in rows))
     content["spec"]["data"]["test"] = {"uri": uri}
     content["spec"]["algorithm"]["groupSize"] = 3
-    content["spec"]["preflight"] = {"policy": "Warn", "episodes": 8}
+    content["spec"]["preflight"] = {"policy": "Warn", "episodes": 8, "checks": {"splits": "Off"}}
     for block in ("train", "validation", "test"):
         content["spec"]["data"][block]["taskColumn"] = "task"
     return JobConfig.model_validate(content)
