@@ -329,6 +329,16 @@ SIGNALS: Final = (
 REMEDIES: Final = (
     Family("remedy/changes", "Changes made to the running job, by what became of them.", labels=("state",)),
 )
+PREFLIGHT: Final = (
+    Family("preflight/episodes", "Baseline episodes that the preflight has sampled or read back."),
+    Family("preflight/wanted_episodes", "Baseline episodes that the job asks for, in whole groups."),
+    Family(
+        "preflight/verdict",
+        "1 for the verdict of a check of baseline episodes, 0 for the others it might have had.",
+        labels=("check", "verdict"),
+    ),
+    Family("preflight/value", "The number that such a check judges.", labels=("check",)),
+)
 STALENESS: Final = (
     Family("staleness/lag_mean", "Mean age of the batch's tokens when it was cut.", "steps"),
     Family("staleness/lag_max", "Age of its oldest token.", "steps"),
@@ -487,6 +497,7 @@ FAMILIES: Final = (
     *STALENESS,
     *SIGNALS,
     *REMEDIES,
+    *PREFLIGHT,
     *EPISODES,
     *USAGE,
     *SANDBOX,

@@ -68,6 +68,8 @@ class Purpose(StrEnum):
     VALIDATION = "validation"
     EVALUATION = "evaluation"
     """Of an RLEvalJob."""
+    PREFLIGHT = "preflight"
+    """Of the untrained model, before a learner exists: what the checks of the preflight judge."""
 
 
 class VersionSpan(Record):

@@ -16,6 +16,7 @@ Sandbox (the lease's own token, bound by the first `POST /lease`):
     POST   /agent             AgentRequest -> AgentState | 409 before the reset or after the finish; starts
                               the program once: asked again, it answers how that one fares
     POST   /agent/wait        AgentWait -> AgentState, once the program has ended or the time is over
+    POST   /probe             ProbeRequest -> ProbeReply: what the pod reaches
     POST   /finish            FinishRequest -> FinishReply; a program that still runs is killed first
 Every refusal is a `Problem`. The server in the pod is standard library only and reads and writes the same
 JSON without these models; `tests/unit/sandbox` holds the two against each other.
@@ -37,6 +38,7 @@ MAX_LEASE_SECONDS: Final = 86_400
 """Longest lease: the most that `spec.environment.sandbox.deadlineSeconds` allows."""
 PROOF_PREFIX: Final = "headway-lease:"
 """Before a challenge: what is signed with a token is signed for this purpose alone."""
+MAX_DESTINATIONS: Final = 8
 MAX_AGENT_WAIT: Final = 60
 """Seconds that one `POST /agent/wait` may take."""
 TURN_REWARDS_TOLERANCE: Final = 1e-6
@@ -153,6 +155,31 @@ class ToolReply(Record):
     content: str
     done: bool = False
     """The environment has reached a final state; the episode ends after this turn."""
+
+
+class Destination(Record):
+    """Where a sandbox tries to get."""
+
+    name: str
+    """What it is, for people; a sandbox is not told."""
+    address: str
+    port: int = Field(gt=0, lt=65536)
+
+
+class ProbeRequest(Record):
+    """Try to connect to each of them."""
+
+    destinations: list[dict[str, Any]] = Field(max_length=MAX_DESTINATIONS)
+    """`address` and `port` of each."""
+
+
+class ProbeReply(Record):
+    """What came of it."""
+
+    reached: list[bool] = Field(max_length=MAX_DESTINATIONS)
+    """Of each destination whether it answered, in their order."""
+    age: float = Field(ge=0)
+    """Seconds since the pod's start."""
 
 
 class AgentRequest(Record):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -21,12 +22,15 @@ from headway_api.sandbox_api import (
     AgentRequest,
     AgentState,
     AgentWait,
+    Destination,
     FinishReply,
     FinishRequest,
     Lease,
     LeaseRequest,
     OwnerClaim,
     PoolState,
+    ProbeReply,
+    ProbeRequest,
     ResetReply,
     ResetRequest,
     ToolCall,
@@ -55,14 +59,28 @@ class Tools(Protocol):
     async def tool(self, name: str, arguments: dict[str, Any]) -> ToolReply: ...
 
 
+class Witness(Protocol):
+    """Whoever notes what a sandbox answered."""
+
+    def began(self, reply: ResetReply) -> None: ...
+
+    def called(self, name: str, arguments: dict[str, Any], reply: ToolReply, seconds: float) -> None: ...
+
+
 class Sandbox:
     """One episode's sandbox."""
 
     def __init__(
-        self, http: aiohttp.ClientSession, lease: Lease, timeout: float, on_tool: Timed = lambda seconds: None
+        self,
+        http: aiohttp.ClientSession,
+        lease: Lease,
+        timeout: float,
+        on_tool: Timed = lambda seconds: None,
+        witness: Witness | None = None,
     ) -> None:
         self._http = http
         self._on_tool = on_tool
+        self._witness = witness
         self.lease = lease
         self._timeout = timeout
         self.calling: str | None = None
@@ -71,15 +89,20 @@ class Sandbox:
     async def reset(self, row: dict[str, Any], seed: int) -> ResetReply:
         """Put the environment in its first state."""
         body = ResetRequest(row=row, seed=seed)
-        return await self._post("reset", body, ResetReply)
+        reply = await self._post("reset", body, ResetReply)
+        if self._witness is not None:
+            self._witness.began(reply)
+        return reply
 
     async def tool(self, name: str, arguments: dict[str, Any]) -> ToolReply:
         """Carry out one tool call."""
         body, started = ToolCall(name=name, arguments=arguments), time.monotonic()
         self.calling = name
         reply = await self._post("tool", body, ToolReply)
-        self.calling = None
-        self._on_tool(time.monotonic() - started)
+        self.calling, seconds = None, time.monotonic() - started
+        self._on_tool(seconds)
+        if self._witness is not None:
+            self._witness.called(name, arguments, reply, seconds)
         return reply
 
     async def agent(
@@ -111,6 +134,11 @@ class Sandbox:
             turns=turns,
         )
         return await self._post("finish", body, FinishReply)
+
+    async def probe(self, destinations: Sequence[Destination]) -> ProbeReply:
+        """What the sandbox reaches."""
+        places = [each.model_dump(include={"address", "port"}) for each in destinations]
+        return await self._post("probe", ProbeRequest(destinations=places), ProbeReply)
 
     async def _post(self, path: str, body: Record, kind: type[Reply]) -> Reply:
         try:
@@ -168,6 +196,13 @@ class Broker:
         self._token = token
         self._owner = owner
         self._on_tool = on_tool
+        self._witness: Callable[[str], Witness | None] = lambda episode_id: None
+
+    def witnessed(self, by: Callable[[str], Witness]) -> Broker:
+        """The same leases, with somebody who notes what the sandbox of each episode answers."""
+        seen = copy.copy(self)
+        seen._witness = by
+        return seen
 
     async def claim(self, deadline: float) -> None:
         """Announce this process, and so free what its predecessor held. Asks again for `deadline` seconds.
@@ -211,7 +246,8 @@ class Broker:
         """
         request = LeaseRequest(lease=episode_id, owner=self._owner, deadline_seconds=deadline_seconds)
         try:
-            yield Sandbox(self._http, await self._acquire(request), timeout, self._on_tool)
+            leased, witness = await self._acquire(request), self._witness(episode_id)
+            yield Sandbox(self._http, leased, timeout, self._on_tool, witness)
         finally:
             await asyncio.shield(self._release(episode_id))
 

@@ -18,7 +18,7 @@ import os
 import signal
 import sys
 
-from headway_sandbox import process
+from headway_sandbox import process, reach
 from headway_sandbox.environment import Environment
 from headway_sandbox.faults import ENTRYPOINT_FIELD, described
 from headway_sandbox.http import Refusal, Served, listen
@@ -96,6 +96,7 @@ def steps(session: Session) -> dict[str, Callable[[dict[str, Any]], dict[str, An
         "/agent": session.start_agent,
         "/agent/wait": session.wait_for_agent,
         "/finish": session.finish,
+        "/probe": reach.probe,
     }
 
 

@@ -47,6 +47,7 @@ def job_config(folder: Path, base: Path | str, **spec: Any) -> JobConfig:
         "data": {"train": {"uri": f"file://{folder}/train.jsonl"}},
         "environment": {"image": "environment", "entrypoint": "environment:Environment"},
         "evaluation": {"everySteps": 0, "atStart": False},
+        "preflight": {"episodes": 0},
         "output": {"uri": f"file://{folder}/store"},
         "rollout": {"sampling": {"maxTokens": 32}, "maxConcurrency": 16},
         "agent": {"builtin": {"maxTurns": 4}},

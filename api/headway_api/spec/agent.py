@@ -8,6 +8,8 @@ from headway_api.base import SpecModel
 from headway_api.rules import Rule
 from headway_api.spec.types import Argument, Label, Uri, uri_scheme
 
+ToolCallParser = Literal["auto", "hermes", "llama"]
+
 
 class BuiltinAgent(SpecModel):
     """The platform's tool loop: sample a turn, run its tool calls in the sandbox, repeat."""
@@ -17,7 +19,7 @@ class BuiltinAgent(SpecModel):
     the turns a person needs; under a tenth of the episodes should reach it."""
     system_prompt: Annotated[str, Field(max_length=32768)] | None = None
     """System message put before the row's prompt. Absent: the environment's own, if it has one."""
-    tool_call_parser: Literal["auto", "hermes", "llama"] = "auto"
+    tool_call_parser: ToolCallParser = "auto"
     """How tool calls are read from the model's text. auto picks by the model's family, chat template and
     tokens (Hermes and Qwen, Llama, gpt-oss and more); hermes reads JSON between <tool_call> tags, whatever
     the family writes, and the preflight fails where the model's tokenizer has no such tag; llama reads a turn

@@ -3,7 +3,7 @@
 An event's id is a function of what it counts, so a replay yields the same ids and counts nothing twice.
 
 * training episodes: `prefill`, `cachedPrefill` and `sample` a turn, `sandboxSeconds` an episode;
-* episodes of validations and evaluations: the evaluation classes;
+* episodes of validations, evaluations and the preflight: the evaluation classes;
 * episodes that an endpoint sampled: `endpointPrompt` and `endpointSample` a turn, `sandboxSeconds`;
 * episodes that were scored again: `sandboxSeconds` alone, for another run sampled their turns;
 * episodes that were retried, that stayed InfraError, or whose group was abandoned: every token they used is
@@ -41,6 +41,7 @@ _CLASSES = {
     Purpose.TRAIN: (UsageClass.PREFILL, UsageClass.CACHED_PREFILL, UsageClass.SAMPLE),
     Purpose.VALIDATION: _EVALUATION,
     Purpose.EVALUATION: _EVALUATION,
+    Purpose.PREFLIGHT: _EVALUATION,
 }
 
 

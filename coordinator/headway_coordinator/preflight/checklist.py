@@ -175,8 +175,18 @@ class Checklist:
         self.results.append(Check(name=name, passed=False, message=text, field=found.field))
         self.report(Preflight(state="Running", checks=self.results))
 
-    def _conclude(self, *, enforce: bool) -> None:
-        failed = [check for check in self.results if not check.passed]
+    @property
+    def failed(self) -> list[Check]:
+        """Checks that failed so far."""
+        return [check for check in self.results if not check.passed]
+
+    def conclude(self, *, enforce: bool) -> None:
+        """Say that the preflight is over.
+
+        Raises:
+            JobError: a check failed, and that is enforced.
+        """
+        failed = self.failed
         state = "Passed" if not failed else "Failed" if enforce else "Warned"
         self.report(Preflight(state=state, checks=self.results))
         if failed and enforce:

@@ -72,7 +72,7 @@ class EvalRunner(Checklist):
             self._try("Reward", lambda: checks.reward(found[1], self.spec))
         for suite in self.spec.suites:
             await self._suite(suite, suites[suite.name], incarnation)
-        self._conclude(enforce=True)
+        self.conclude(enforce=True)
         assert found is not None, "a failed check has raised"
         return found[0]
 

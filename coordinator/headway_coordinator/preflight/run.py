@@ -39,6 +39,8 @@ class Ready:
     data: Data
     renderer: render.Renderer
     context_length: int
+    model: Path
+    """Folder with the base model's configuration and tokenizer."""
 
 
 class Runner(Checklist):
@@ -109,7 +111,7 @@ class Runner(Checklist):
             )
         parser = spec.agent.effective_builtin.tool_call_parser
         chosen = self._need("Tokenizer", lambda: render.load(folder, parser)[0], checks.renderer)
-        return Ready(data, chosen, length)
+        return Ready(data, chosen, length, folder)
 
     def _tasks(self, data: Data) -> None:
         """Each row has a task where a column names it; figures tell of so many tasks.
@@ -166,8 +168,14 @@ class Runner(Checklist):
                 raise bucket_unavailable(self.layout.latest, error) from error
         return True
 
+    @property
+    def samples(self) -> bool:
+        """Whether baseline episodes are judged too, before the preflight is over."""
+        return self.spec.preflight.policy != "Off" and self.spec.preflight.episodes > 0
+
     async def environment(self, ready: Ready, broker: Broker, incarnation: int) -> None:
-        """One real sandbox: import, reset and judgement, then the arithmetic that needs its prompt.
+        """One real sandbox: import, reset and judgement, then the arithmetic that needs its prompt. With that
+        the preflight is over, unless it `samples`.
 
         Raises:
             JobError: a check failed and the policy is Enforce, or no sandbox was to be had.
@@ -182,7 +190,9 @@ class Runner(Checklist):
             self._try(
                 "Context", lambda: checks.context(first, ready.renderer, ready.context_length, self.spec)
             )
-        self._conclude(enforce=self.spec.preflight.policy == "Enforce")
+        enforce = self.spec.preflight.policy == "Enforce"
+        if not self.samples or (enforce and self.failed):
+            self.conclude(enforce=enforce)
 
 
 def _told(named: Sequence[str]) -> str:

@@ -213,7 +213,7 @@ async def test_a_context_that_is_too_short_says_what_to_write_instead(folder: Pa
 
 async def test_warn_goes_on_and_off_asks_nothing(folder: Path) -> None:
     async with sandboxes(reward=7.0) as (leases, _):
-        warned = Bench(spec(folder, preflight={"policy": "Warn"}))
+        warned = Bench(spec(folder, preflight={"policy": "Warn", "episodes": 0}))
         await warned.environment(folder, leases)
         assert warned.reports[-1].state == "Warned"
         assert warned.failed == [("Reward", "spec.reward.range")]

@@ -1,0 +1,248 @@
+"""What answers without any work would score."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import fsum
+from typing import Final
+
+from headway_analysis.overlaps import normalized
+from headway_analysis.preflight.arguments import random_call
+from headway_analysis.preflight.choose import one_a_row, replay
+from headway_analysis.preflight.conversation import (
+    excerpt,
+    prompt_messages,
+    said_by,
+    text_of,
+    told,
+)
+from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example, Finding
+from headway_analysis.preflight.evidence import Baseline, Call, Json, Played, Sampled, Script
+from headway_analysis.preflight.labels import Label, common, label_of, writings
+from headway_analysis.preflight.shares import Share, share
+from headway_analysis.preflight.sources import EXACT, GUIDE
+
+ID: Final = "constant-guess"
+ROWS: Final = 16
+"""Rows that the most frequent answer is tried on."""
+FEW_ROWS: Final = 8
+"""Rows that every other guess is tried on."""
+CALLS: Final = 3
+OFTEN: Final = 0.6
+"""Success of the most frequent answer, or share of the most frequent label, that is too much."""
+SURELY: Final = 0.45
+"""What its interval must begin above: of 16 tosses of a coin, so many come in one of 26 trials."""
+EVER: Final = 0.05
+"""Success of an answer without content that is too much."""
+PAID: Final = 0.5
+"""Part of the way from the lowest to the highest reward."""
+CALLS_PAID: Final = 0.1
+"""The same of what calls add to an empty answer."""
+ENOUGH: Final = 8
+"""Rows below which nothing is said."""
+FREQUENT: Final = "most frequent answer"
+EMPTY: Final = "empty answer"
+CALLING: Final = "random tool calls"
+ORACLE: Final = "oracle"
+
+
+def scripts(baseline: Baseline) -> Sequence[Script]:
+    """Each guess on some rows. The most frequent answer comes after the row's own calls."""
+    found: list[Script] = []
+    guess = _frequent(baseline)
+    label = label_of(baseline)
+    rows = one_a_row(baseline, ROWS)
+    for at, one in enumerate(rows):
+        if guess:
+            found.append(replay(ID, f"{FREQUENT}: {at}", one, answer=guess))
+    for at, one in enumerate(rows[:FEW_ROWS]):
+        last = next((text_of(m) for m in reversed(prompt_messages(one)) if m.get("role") == "user"), "")
+        found.append(replay(ID, f"{EMPTY}: {at}", one, answer="", calls=()))
+        found.append(replay(ID, f"prompt repeated: {at}", one, answer=last, calls=()))
+        if one.tools:
+            calls = _random(one.tools, f"{baseline.facts.seed}/{at}")
+            found.append(replay(ID, f"{CALLING}: {at}", one, answer="", calls=calls))
+        if label is not None:
+            found += _oracle(baseline, label, one, at)
+    return found
+
+
+def _frequent(baseline: Baseline) -> str:
+    """The answer that the baseline gave most often."""
+    answers = [answer for one in baseline.scored if (answer := said_by(one))]
+    counts = Counter(map(normalized, answers))
+    if not counts:
+        return ""
+    most = max(counts, key=lambda text: (counts[text], text))
+    return next(answer for answer in answers if normalized(answer) == most)
+
+
+def _oracle(baseline: Baseline, label: Label, one: Sampled, at: int) -> Iterator[Script]:
+    """The label as an answer, with the calls of the row's best episode."""
+    full = [answer for other in baseline.scored[:200] if (answer := said_by(other))]
+    prompt = "\n".join(text_of(message) for message in prompt_messages(one))
+    for name, text in list(writings(one.row.get(label.column), prompt, full[:20]))[:2]:
+        yield replay(ID, f"{ORACLE}, {name}: {at}", one, answer=text)
+
+
+def _random(tools: Sequence[Json], seed: str) -> list[Call]:
+    drawn = random.Random(seed)
+    return [random_call(drawn.choice(list(tools)), drawn) for _ in range(CALLS)]
+
+
+@dataclass(frozen=True)
+class Guess:
+    """What one guess came to."""
+
+    name: str
+    success: Share
+    reward: float
+    """Mean."""
+    rewards: Sequence[float]
+    shown: Played
+
+
+def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
+    """Each guess against the base model, and against what success pays."""
+    guesses = [*_guesses(baseline, played)]
+    label = label_of(baseline)
+    majority = _majority(baseline, label)
+    tried = [guess for guess in guesses if not guess.name.startswith(ORACLE)]
+    if not tried and majority is None:
+        return Finding(ID, "Unknown", "No guess could be tried.", threshold=OFTEN, needs=ENOUGH)
+    failed = [guess for guess in tried if _scores(guess) or _earns(guess, baseline)]
+    figures = [(f"success of {guess.name}", guess.success.value) for guess in guesses]
+    figures += [(f"reward of {guess.name}", guess.reward) for guess in guesses]
+    if majority is not None:
+        figures.append(("share of the most frequent label", majority.value))
+    common_label = majority is not None and _too_common(majority)
+    if failed or common_label:
+        return _failed(failed, majority if common_label else None, label, tuple(figures))
+    best = max((guess.success for guess in tried), key=lambda each: each.value, default=share(0, 0))
+    saw = f"The best guess without work succeeds in {best}."
+    ends = (best.value, OFTEN, best.low, best.high)
+    if _calls_are_paid(guesses, baseline):
+        saw = f"{saw} Random tool calls add to the reward of an empty answer."
+        advice = "Pay for the answer alone: where calls are paid, an agent calls all it can."
+        shown = tuple(_example(guess) for guess in tried if guess.name in (CALLING, EMPTY))
+        return Finding(ID, "Warn", saw, *ends, advice, ENTRY, examples=shown, figures=tuple(figures))
+    if any(len(guess.rewards) < ENOUGH for guess in tried if guess.name == FREQUENT):
+        return Finding(ID, "Unknown", saw, *ends, needs=ENOUGH, figures=tuple(figures))
+    return Finding(ID, "Pass", saw, *ends, figures=tuple(figures))
+
+
+ENTRY: Final = "spec.environment.entrypoint"
+
+
+def _guesses(baseline: Baseline, played: Sequence[Played]) -> Iterator[Guess]:
+    by_name: dict[str, list[Played]] = {}
+    for one in played:
+        if one.reward is not None and one.score is not None:
+            by_name.setdefault(one.script.label.rpartition(": ")[0], []).append(one)
+    for name, found in by_name.items():
+        good = [(one.score or 0.0) >= baseline.facts.success_threshold for one in found]
+        rewards = [one.reward or 0.0 for one in found]
+        best = max(found, key=lambda one: (one.score or 0.0, one.reward or 0.0))
+        yield Guess(name, share(sum(good), len(good)), fsum(rewards) / len(rewards), rewards, best)
+
+
+def _majority(baseline: Baseline, label: Label | None) -> Share | None:
+    """How often the most frequent label comes, over all rows that have one."""
+    if label is None:
+        return None
+    values = [row.get(label.column) for row in baseline.facts.rows]
+    known = [value for value in values if value not in (None, "")]
+    found = common(known)
+    return None if found is None or len(known) < ENOUGH else share(found[1], len(known))
+
+
+def _too_common(part: Share) -> bool:
+    return part.value >= OFTEN and part.low > SURELY
+
+
+def _scores(guess: Guess) -> bool:
+    return _too_common(guess.success) if guess.name == FREQUENT else guess.success.low > EVER
+
+
+def _earns(guess: Guess, baseline: Baseline) -> bool:
+    """Whether a guess without content is always paid well, and no worse than the base model."""
+    rewards = [one.record.reward or 0.0 for one in baseline.scored]
+    if len(rewards) < 2 or len(guess.rewards) < ENOUGH / 2 or guess.name == FREQUENT:
+        return False
+    low, high = min(*rewards, *guess.rewards), max(*rewards, *guess.rewards)
+    mean = fsum(rewards) / len(rewards)
+    return high > low and guess.reward >= mean and min(guess.rewards) >= low + PAID * (high - low)
+
+
+def _calls_are_paid(guesses: Sequence[Guess], baseline: Baseline) -> bool:
+    by_name = {guess.name: guess for guess in guesses}
+    calling, empty = by_name.get(CALLING), by_name.get(EMPTY)
+    rewards = [one.record.reward or 0.0 for one in baseline.scored]
+    if calling is None or empty is None or len(calling.rewards) < ENOUGH / 2 or not rewards:
+        return False
+    span = max(rewards) - min(*rewards, *empty.rewards)
+    return span > 0 and min(calling.rewards) - max(empty.rewards) >= CALLS_PAID * span
+
+
+def _failed(
+    failed: Sequence[Guess],
+    majority: Share | None,
+    label: Label | None,
+    figures: tuple[tuple[str, float], ...],
+) -> Finding:
+    parts = [f"{guess.name}: success {guess.success}, reward {guess.reward:.2f}" for guess in failed]
+    if majority is not None and label is not None:
+        parts.append(f"one value of column `{label.column}` is the label of {majority} rows")
+    shown = max((guess.success for guess in failed), key=lambda each: each.low, default=majority)
+    shown = shown or share(0, 0)
+    if majority is not None or any(guess.name == FREQUENT for guess in failed):
+        advice = "Balance the rows: one answer for most of them teaches that answer."
+        field = "spec.data.train"
+    else:
+        advice = "Have reward and score give nothing for an answer without content."
+        field = ENTRY
+    saw = "Answers without work are paid: " + "; ".join(parts) + "."
+    examples = tuple(map(_example, failed[:MOST_EXAMPLES]))
+    return Finding(
+        ID,
+        "Fail",
+        saw,
+        shown.value,
+        OFTEN,
+        shown.low,
+        shown.high,
+        advice,
+        field,
+        examples=examples,
+        figures=figures,
+    )
+
+
+def _example(guess: Guess) -> Example:
+    one = guess.shown
+    text = f"reward {one.reward} | score {one.score}\n{told(one.results)}\n{one.script.answer or '(empty)'}"
+    return Example(guess.name, excerpt(text), one.script.like)
+
+
+CHECK: Final = Check(
+    id=ID,
+    meaning="An answer without work scores already.",
+    number=f"Success share of the baseline's most frequent answer on {ROWS} rows. On {FEW_ROWS} rows "
+    "that of an "
+    "empty answer, the prompt repeated, and random tool calls. The share of the most frequent label, where a "
+    "column is the label. For comparison an oracle: the label as the answer.",
+    threshold=f"Fails where the most frequent answer or label is right in {OFTEN:.0%} or more, surely over "
+    f"{SURELY:.0%}. Fails where another guess is surely right in over {EVER:.0%}, or always earns "
+    f"{PAID:.0%} of the "
+    "rewards' span and no less than the base model. Warns where random calls add "
+    f"{CALLS_PAID:.0%} of the span to an empty answer. Unknown below {ENOUGH} rows.",
+    reason="Training finds the cheapest answer that pays: if it is a constant one, nothing else is learnt.",
+    source=f"{GUIDE}: verify that variance is there, and read what the reward pays; {EXACT}.",
+    advice="Balance the rows, and pay nothing for an answer without content.",
+    judge=judge,
+    scripts=scripts,
+    needs_model=False,
+)
