@@ -134,6 +134,22 @@ class Turn(Record):
     """Whether an endpoint said what it cost. Where it did not, the tokens are 0 here and not known."""
 
 
+class Judgement(Record):
+    """A question that an episode put to a judge, and what its answer cost."""
+
+    judge: str
+    """Name of one of spec.judges."""
+    question: str = Field(pattern=r"^[0-9a-f]{64}$")
+    """Digest of what was asked, and of whom: the answer lies in the store under it where it is kept."""
+    cached: bool = False
+    """The answer was there already, and cost nothing."""
+    prompt_tokens: int = Field(default=0, ge=0)
+    """As the judge's endpoint counts them, of every answer that it gave, those that could not be used too."""
+    sampled_tokens: int = Field(default=0, ge=0)
+    counted: bool = True
+    """Whether the endpoint said what it cost. Where it did not, the tokens are 0 here and not known."""
+
+
 class EpisodeRecord(Record):
     """One episode, sealed. `outcome` says whether `reward` means anything."""
 
@@ -156,6 +172,8 @@ class EpisodeRecord(Record):
     """The strict external score, separate from the reward; success is score >= successThreshold."""
     metrics: dict[str, float] = Field(default_factory=dict)
     """The reward's own parts (completion, field accuracy...)."""
+    judgements: list[Judgement] = Field(default_factory=list)
+    """What its reward and score asked of judges, in the order of the answers; of a lost episode too."""
     messages: list[dict[str, Any]]
     """The conversation as a person reads it (OpenAI chat form)."""
     turns: list[Turn]
@@ -447,6 +465,9 @@ class UsageClass(StrEnum):
     ENDPOINT_PROMPT = "endpointPrompt"
     """Tokens at an endpoint outside the job, as the endpoint counts them."""
     ENDPOINT_SAMPLE = "endpointSample"
+    JUDGE_PROMPT = "judgePrompt"
+    """Tokens of questions to judges, as their endpoints count them."""
+    JUDGE_SAMPLE = "judgeSample"
     SANDBOX_SECONDS = "sandboxSeconds"
 
 

@@ -17,6 +17,8 @@ Sandbox (the lease's own token, bound by the first `POST /lease`):
                               the program once: asked again, it answers how that one fares
     POST   /agent/wait        AgentWait -> AgentState, once the program has ended or the time is over
     POST   /finish            FinishRequest -> FinishReply; a program that still runs is killed first
+    POST   /judge/questions   QuestionWait -> Questions: what reward and score ask of judges, while /finish runs
+    POST   /judge/answer      Answer -> {} | 409 if no such question is open
 Every refusal is a `Problem`. The server in the pod is standard library only and reads and writes the same
 JSON without these models; `tests/unit/sandbox` holds the two against each other.
 """
@@ -39,6 +41,10 @@ PROOF_PREFIX: Final = "headway-lease:"
 """Before a challenge: what is signed with a token is signed for this purpose alone."""
 MAX_AGENT_WAIT: Final = 60
 """Seconds that one `POST /agent/wait` may take."""
+MAX_QUESTION_WAIT: Final = 60
+"""Seconds that one `POST /judge/questions` may take."""
+MAX_QUESTIONS: Final = 64
+"""Questions to judges of one episode."""
 TURN_REWARDS_TOLERANCE: Final = 1e-6
 """Distance that the sum of rewards of turns may have to the reward."""
 
@@ -196,6 +202,42 @@ class FinishRequest(Record):
     """The parts of it that the agent sent along."""
     turns: int = Field(default=0, ge=0)
     """Turns that reached the agent: so many rewards of turns the environment may give."""
+    judges: list[str] = Field(default_factory=list)
+    """Names of the judges that reward and score may ask. Whoever asks then answers, by `/judge/questions`."""
+
+
+class QuestionWait(Record):
+    """Wait for questions to judges."""
+
+    seconds: float = Field(ge=0, le=MAX_QUESTION_WAIT)
+    """Longest wait; then there are none."""
+
+
+class Question(Record):
+    """What reward or score asks of a judge."""
+
+    id: int = Field(ge=0, lt=MAX_QUESTIONS)
+    """Of this episode."""
+    name: str = Field(min_length=1, max_length=bounds.NAME)
+    """Of the judge."""
+    messages: Messages = Field(min_length=1)
+    """OpenAI chat messages."""
+    answer_schema: dict[str, Any] | None = Field(default=None, alias="schema")
+    """JSON schema that the answer is to hold to; None: it is text."""
+
+
+class Questions(Record):
+    """New questions; each is told once."""
+
+    questions: Annotated[list[Question], Field(max_length=MAX_QUESTIONS, fail_fast=True)]
+
+
+class Answer(Record):
+    """A judge's answer to one of them."""
+
+    id: int
+    answer: Any
+    """Text, or JSON where the question has a schema."""
 
 
 class FinishReply(Record):

@@ -40,6 +40,8 @@ from headway_coordinator.gateway.core import Gateway
 from headway_coordinator.gateway.server import GatewayServer
 from headway_coordinator.gateway.turns import Backend, Places
 from headway_coordinator.group import Run
+from headway_coordinator.judges.answering import Judges
+from headway_coordinator.judges.connected import connected
 from headway_coordinator.learner_api import LearnerApi
 from headway_coordinator.ledger.usage import usage
 from headway_coordinator.metrics import mlflow
@@ -142,11 +144,13 @@ class Coordinator(Process):
         broker = await self._claimed(http, incarnation)
         if self.spec.agent.http is not None:
             await runner.agent(http, agent_url(self.job, self.spec.agent.http))
-        await runner.environment(ready, broker, incarnation)
+        judges = connected(self.spec.judges, http, self._store, self.layout)
+        await runner.judges(judges)
+        await runner.environment(ready, broker, incarnation, judges)
         await self._blocking(self._ledger.load)
         replay = await self._blocking(self._spool.replay)
         self._track(stack)
-        training = await self._assemble(stack, http, broker, ready, incarnation)
+        training = await self._assemble(stack, http, broker, ready, incarnation, judges)
         for lost in await self._blocking(self._figures.restore, self._spool, replay):
             self._unkept.put_nowait(lost)
         await training.restore(replay)
@@ -175,6 +179,7 @@ class Coordinator(Process):
         broker: Broker,
         ready: Ready,
         incarnation: int,
+        judges: Judges,
     ) -> Training:
         spec, rollout = self.spec, self.spec.rollout
         on_load = partial(self._exporter.observe, "weights/sync_seconds")
@@ -198,7 +203,7 @@ class Coordinator(Process):
         def played_on(sampling: Fleet, places: Places = places) -> Run:
             gateway = Gateway(ready.renderer, sampling, ready.context_length, rollout.timeout_seconds)
             agent = agent_of(self.job, Backend(gateway, places), server, self._where, http)
-            return Episodes(rules, agent, broker, sampling.router, self._faults.hear).run
+            return Episodes(rules, agent, broker, sampling.router, self._faults.hear, judges).run
 
         if spec.has_validation_server:
             own = Fleet(http, key, self._discover_validation, unannounced=NOT_VALIDATING)

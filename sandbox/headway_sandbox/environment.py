@@ -13,7 +13,8 @@
         def reward(self, transcript): ...     # dense, trained on, within spec.reward.range
         def score(self, transcript): ...      # strict, only reported, never trained on
 
-Each of them, and each tool, may be `async`. One instance lives for one episode, in a pod of its own that can reach nothing and is destroyed afterwards.
+Each of them, and each tool, may be `async`. One instance lives for one episode, in a pod of its own that can
+reach nothing and is destroyed afterwards.
 It is called by one thread at a time. `reset` must depend on its arguments alone, and tools on them and on the
 calls before: nothing checks that, and otherwise the same seed gives other episodes. Anything a method raises
 is reported, never scored.
@@ -173,10 +174,8 @@ class Environment(ABC):
     def score(self, transcript: Transcript) -> float | Awaitable[float]:
         """Judge an episode for people: strict, independent of `reward`; success is >= `successThreshold`."""
 
-    def judge(
-        self, name: str, messages: Sequence[Message], schema: Mapping[str, Any] | None = None
-    ) -> Any:
-        """Ask the judge `name` of spec.judges: its text, or JSON that holds to `schema`. Waits for the answer.
+    def judge(self, name: str, messages: Sequence[Message], schema: Mapping[str, Any] | None = None) -> Any:
+        """Ask the judge `name` of spec.judges, and wait: its text, or JSON that holds to `schema`.
 
         For `reward` and `score` alone. A judge that fails ends the episode, which is tried again.
         """

@@ -50,9 +50,9 @@ def described(error: BaseException, method: object = None) -> str:
 
 def home(method: object) -> str:
     """Where a method is written, or what an object does that is called like one; empty where unknown."""
-    code = getattr(method, "__code__", None) or getattr(
-        getattr(type(method), "__call__", None), "__code__", None
-    )
+    code = getattr(method, "__code__", None)
+    if code is None and callable(method):
+        code = getattr(type(method).__call__, "__code__", None)
     return "" if code is None else place([(code, code.co_firstlineno)])
 
 

@@ -1,6 +1,6 @@
 """Asking a judge from `reward` and `score`. The platform asks it: a sandbox has no network.
 
-    verdict = self.judge("style", [user(f"Is this polite? {transcript.answer}")], schema={"type": "object", ...})
+    grade = self.judge("style", [user(f"Grade this: {transcript.answer}")], schema={"type": "number"})
 
 A question waits here until the coordinator takes it, over a connection that the coordinator opened with the
 token of the lease, and brings the answer the same way. A judge that fails ends the episode, which is tried
@@ -120,13 +120,15 @@ def written(name: object, messages: object, schema: object) -> dict[str, Any]:
     """A question as it travels; raises TypeError and ValueError."""
     if not isinstance(name, str) or not name:
         raise TypeError("judge takes the name of one of spec.judges")
-    if isinstance(messages, str) or not all(isinstance(each, dict) for each in messages):  # type: ignore[attr-defined]
+    given = [*messages] if isinstance(messages, list | tuple) else []
+    if not given or not all(isinstance(each, dict) for each in given):
         raise TypeError('judge takes a list of messages, such as [{"role": "user", "content": "..."}]')
     if not (schema is None or isinstance(schema, dict)):
         raise TypeError("schema is a JSON schema, as a dict")
-    document = {"name": name, "messages": [*messages], "schema": schema}  # type: ignore[misc]
+    document = {"name": name, "messages": given, "schema": schema}
     try:
-        text = bounds.written(document, finite=True)
+        bounds.written(document, finite=True)
+        text = bounds.text(json.dumps(document, ensure_ascii=False))
     except bounds.NotGiven as error:
         raise ValueError(f"the question is {error}") from None
     if len(text) > bounds.QUESTION:

@@ -9,6 +9,7 @@ An event's id is a function of what it counts, so a replay yields the same ids a
 * episodes that were retried, that stayed InfraError, or whose group was abandoned: every token they used is
   `discarded`, and nothing else is counted of them. Why is in the group's record, and so in `discarded`.
   Tokens of an endpoint stay what they are, since they cost there what the others cost;
+* questions to judges: `judgePrompt` and `judgeSample`, of lost episodes too, like tokens of an endpoint;
 * a step: `train`, the tokens of each group that went through forward and backward.
 """
 
@@ -49,6 +50,7 @@ def of_group(group: GroupRecord) -> list[UsageEvent]:
     events: list[UsageEvent] = []
     for episode, why in _fates(group):
         events += _turns(group, episode, why)
+        events += _judged(episode)
         if why is None:
             events += _event(episode, "episode", UsageClass.SANDBOX_SECONDS, episode.sandbox_seconds)
     return events
@@ -112,6 +114,12 @@ def _elsewhere(episode: EpisodeRecord) -> Iterator[UsageEvent]:
     for turn in episode.turns:
         yield from _event(episode, turn.index, UsageClass.ENDPOINT_PROMPT, turn.prompt_tokens)
         yield from _event(episode, turn.index, UsageClass.ENDPOINT_SAMPLE, turn.sampled_tokens)
+
+
+def _judged(episode: EpisodeRecord) -> Iterator[UsageEvent]:
+    for number, asked in enumerate(episode.judgements):
+        yield from _event(episode, f"judge-{number}", UsageClass.JUDGE_PROMPT, asked.prompt_tokens)
+        yield from _event(episode, f"judge-{number}", UsageClass.JUDGE_SAMPLE, asked.sampled_tokens)
 
 
 def _billed(episode: EpisodeRecord, purpose: Purpose) -> Iterator[UsageEvent]:

@@ -268,7 +268,8 @@ def test_an_async_method_that_hangs_is_named_with_its_line(tmp_path: Path) -> No
 
 def test_an_episode_without_async_pays_for_no_event_loop(tmp_path: Path) -> None:
     """What is imported for `async` and for judges is imported where it is used."""
-    code = "import sys; import headway_sandbox.server as s; s.load('headway_sandbox.reported:ReportedReward', {})"
+    code = "import sys; import headway_sandbox.server as server"
+    code += "; server.load('headway_sandbox.reported:ReportedReward', {})"
     code += "; print(sorted({'asyncio', 'threading', 'headway_sandbox.judges'} & sys.modules.keys()))"
     root = Path(__file__).resolve().parents[3] / "sandbox"
     ran = subprocess.run(
