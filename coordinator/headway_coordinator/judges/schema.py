@@ -77,7 +77,7 @@ def _require_one(schema: Mapping[str, Any], place: str) -> None:
             raise BadSchema(f"{at} must be a number")
         wants = {"required": list, "enum": list, "anyOf": list, "properties": dict}.get(name)
         if wants is not None and not isinstance(value, wants):
-            raise BadSchema(f"{at} must be a {'list' if wants is list else 'object'}")
+            raise BadSchema(f"{at} must be {'a list' if wants is list else 'an object'}")
         if name == "required" and not all(isinstance(one, str) for one in value):
             raise BadSchema(f"{at} must be a list of names")
 
