@@ -1,4 +1,4 @@
-"""An environment that asks judges, in a real sandbox server, and what a coordinator needs to answer for it."""
+"""An environment that asks judges, in a real sandbox server, and what a coordinator needs to answer."""
 
 from __future__ import annotations
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -365,8 +364,10 @@ def test_a_good_answer_bent_anywhere_is_an_answer_or_none() -> None:
         except (NoAnswer, Unreadable, Failed):
             return None
 
-    bent: Callable[[bytes], bytes] = lambda reply: reply.partition(b"\r\n\r\n")[2]
-    found = [judgement(bent(next(iter(evil.parts())))) for evil in grown(CHAT, 1, 2000)]  # type: ignore[arg-type]
+    def bent(reply: Any) -> bytes:
+        return bytes(reply).partition(b"\r\n\r\n")[2]
+
+    found = [judgement(bent(next(iter(evil.parts())))) for evil in grown(CHAT, 1, 2000)]
     assert {"grade": 0.5} in found
     assert None in found
     assert all(one is None or isinstance(one["grade"], int | float) for one in found)

@@ -1,4 +1,4 @@
-"""A question to a judge, as a sandbox's server hands it over: who may ask, who may answer, and within bounds."""
+"""A question to a judge, as a sandbox's server hands it over: who may ask and answer, and how much."""
 
 from __future__ import annotations
 
