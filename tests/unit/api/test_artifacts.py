@@ -36,6 +36,7 @@ def test_every_kind_of_key_is_there() -> None:
         "trajectories/failed",
         "validations",
         "usage",
+        "judgements",
         "checkpoints",
         "weights",
         "steps",
