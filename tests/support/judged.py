@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+from lease_service import LeaseService, lease_service
 from sandbox_server import Server
+from speaker import ANSWER, Speaker
 
 from headway_api.artifacts import Layout
-from headway_api.records import Judgement
-from headway_api.sandbox_api import FinishReply, Lease, Question
+from headway_api.records import GroupRecord, Purpose
+from headway_api.sandbox_api import Question
 from headway_api.spec.judge import Judge as JudgeSpec
 from headway_api.store import FileStore
+from headway_coordinator import group as groups
+from headway_coordinator.agents.builtin import Builtin
+from headway_coordinator.dataset import Slot
+from headway_coordinator.engines.router import Router
+from headway_coordinator.episode import Episodes, Rules
+from headway_coordinator.faults import Cause
+from headway_coordinator.gateway.core import Gateway, Sampling
 from headway_coordinator.judges.answering import Judges
 from headway_coordinator.judges.connected import connected
 from headway_coordinator.judges.question import Asked, asked
-from headway_coordinator.sandboxes import Sandbox
+from headway_coordinator.room import Room
+from headway_coordinator.sandboxes import Broker
+from headway_coordinator.trajectory.render import choose
 
 GRADE = {"type": "object", "properties": {"grade": {"type": "number"}}, "required": ["grade"]}
 ENVIRONMENT = """
@@ -96,16 +107,45 @@ async def judges(folder: Path, *specs: JudgeSpec) -> AsyncIterator[Judges]:
         yield connected(specs, http, FileStore(), layout, folder / "tokens")
 
 
-async def judged(server: Server, of: Judges, row: dict[str, Any], told: list[Judgement]) -> FinishReply:
-    """Have the environment judge an episode of a row that a coordinator leased."""
-    lease = Lease(lease="e1", pod="pod-0", url=f"http://127.0.0.1:{server.port}", token="secret",
-                  waited_seconds=0.0)  # fmt: skip
-    await asyncio.to_thread(server.lease)
-    async with aiohttp.ClientSession() as http:
-        sandbox = Sandbox(http, lease, 30.0)
-        await sandbox.reset(row, 0)
+@dataclass
+class Rig:
+    run: groups.Run
+    leases: LeaseService
+    causes: list[Cause]
 
-        async def finish(names: list[str]) -> FinishReply:
-            return await sandbox.finish([], False, judges=names)
 
-        return await of.finished(sandbox, finish, told.append)
+@asynccontextmanager
+async def rig(tok: Any, folder: Path, judges: Judges, timeout: float = 40.0) -> AsyncIterator[Rig]:
+    """Episodes of one turn each."""
+    (folder / "grader.py").write_text(ENVIRONMENT)
+    causes: list[Cause] = []
+    async with AsyncExitStack() as stack:
+        leases = await stack.enter_async_context(lease_service(folder, "grader:Grader", "t"))
+        http = await stack.enter_async_context(aiohttp.ClientSession())
+        agent = Builtin(Gateway(choose(tok, "qwen3"), Speaker(tok, [ANSWER]), 1000, timeout), 4, None)
+        rules = Rules(timeout, 120, (0.0, 1.0))
+        episodes = Episodes(
+            rules,
+            agent,
+            Broker(http, leases.url, "t", "me"),
+            Router(),
+            lambda episode, cause: causes.append(cause),
+            judges,
+        )
+        yield Rig(episodes.run, leases, causes)
+
+
+def plan(size: int = 1, **row: Any) -> groups.Plan:
+    return groups.Plan(
+        slot=Slot(position=0, epoch=0, row=0),
+        purpose=Purpose.TRAIN,
+        step=0,
+        row={"reward": ASKS, **row},
+        size=size,
+        sampling=Sampling(1.0, 1.0, 24),
+        job_seed=7,
+    )
+
+
+async def ran(rig: Rig, of: groups.Plan, retries: int = 0) -> GroupRecord:
+    return await groups.run(of, rig.run, Room(8), incarnation=0, max_retries=retries)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,30 +13,19 @@ import pytest
 from endpoint_service import Service, fails, says
 from endpoint_service import serving as endpoint
 from faulty_servers import broker, sandbox, serving
-from lease_service import LeaseService, lease_service
 from preflight_bench import Bench, write_inputs
 from preflight_bench import spec as job_spec
-from speaker import ANSWER, Speaker
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
 from headway_api import prices
 from headway_api.exits import JobError
-from headway_api.records import EpisodeRecord, GroupRecord, Judgement, Outcome, Purpose, UsageClass
-from headway_coordinator import group as groups
-from headway_coordinator.agents.builtin import Builtin
-from headway_coordinator.dataset import Slot
-from headway_coordinator.engines.router import Router
-from headway_coordinator.episode import Episodes, Rules
-from headway_coordinator.faults import Cause, InfraFault
-from headway_coordinator.gateway.core import Gateway, Sampling
+from headway_api.records import EpisodeRecord, GroupRecord, Judgement, Outcome, UsageClass
+from headway_coordinator.faults import InfraFault
 from headway_coordinator.judges import judge as asking
-from headway_coordinator.judges.answering import Judges
 from headway_coordinator.ledger import events
 from headway_coordinator.ledger.segments import fold, total
 from headway_coordinator.ledger.usage import usage
-from headway_coordinator.room import Room
 from headway_coordinator.sandboxes import Broker
-from headway_coordinator.trajectory.render import choose
 
 
 @pytest.fixture(scope="module")
@@ -52,50 +39,6 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "pause", lambda asked, tries: 0.0)
 
 
-@dataclass
-class Rig:
-    run: groups.Run
-    leases: LeaseService
-    causes: list[Cause]
-
-
-@asynccontextmanager
-async def rig(tok: Any, folder: Path, judges: Judges, timeout: float = 40.0) -> AsyncIterator[Rig]:
-    """Episodes of one turn each."""
-    (folder / "grader.py").write_text(judged.ENVIRONMENT)
-    causes: list[Cause] = []
-    async with AsyncExitStack() as stack:
-        leases = await stack.enter_async_context(lease_service(folder, "grader:Grader", "t"))
-        http = await stack.enter_async_context(aiohttp.ClientSession())
-        agent = Builtin(Gateway(choose(tok, "qwen3"), Speaker(tok, [ANSWER]), 1000, timeout), 4, None)
-        rules = Rules(timeout, 120, (0.0, 1.0))
-        episodes = Episodes(
-            rules,
-            agent,
-            Broker(http, leases.url, "t", "me"),
-            Router(),
-            lambda episode, cause: causes.append(cause),
-            judges,
-        )
-        yield Rig(episodes.run, leases, causes)
-
-
-def plan(size: int = 1, **row: Any) -> groups.Plan:
-    return groups.Plan(
-        slot=Slot(position=0, epoch=0, row=0),
-        purpose=Purpose.TRAIN,
-        step=0,
-        row={"reward": judged.ASKS, **row},
-        size=size,
-        sampling=Sampling(1.0, 1.0, 24),
-        job_seed=7,
-    )
-
-
-async def ran(rig: Rig, of: groups.Plan, retries: int = 0) -> GroupRecord:
-    return await groups.run(of, rig.run, Room(8), incarnation=0, max_retries=retries)
-
-
 def grades(*values: float) -> list[Any]:
     return [says(f'{{"grade": {value}}}') for value in values]
 
@@ -103,8 +46,8 @@ def grades(*values: float) -> list[Any]:
 async def test_a_reward_is_what_the_judge_says_and_is_on_the_bill(tok: Any, tmp_path: Path) -> None:
     async with endpoint(*grades(0.25)) as service:
         of = judged.spec(service.url)
-        async with judged.judges(tmp_path, of) as judges, rig(tok, tmp_path, judges) as r:
-            group = await ran(r, plan(size=2))
+        async with judged.judges(tmp_path, of) as judges, judged.rig(tok, tmp_path, judges) as r:
+            group = await judged.ran(r, judged.plan(size=2))
     assert [episode.reward for episode in group.episodes] == [0.25, 0.25]
     assert len(service.bodies) == 1, "the same question of the same row"
     told = [one for episode in group.episodes for one in episode.judgements]
@@ -133,8 +76,8 @@ async def test_a_judge_that_fails_is_no_zero(tok: Any, tmp_path: Path, reward: s
     """Whatever the environment does with exceptions: it is never told."""
     async with endpoint(fails(400, "no")) as service:
         of = judged.spec(service.url)
-        async with judged.judges(tmp_path, of) as judges, rig(tok, tmp_path, judges) as r:
-            group = await ran(r, plan(reward=reward), retries=1)
+        async with judged.judges(tmp_path, of) as judges, judged.rig(tok, tmp_path, judges) as r:
+            group = await judged.ran(r, judged.plan(reward=reward), retries=1)
     [episode], [retried] = group.episodes, group.discarded
     assert (episode.outcome, episode.reward) == (Outcome.INFRA_ERROR, None)
     assert (retried.outcome, retried.reward) == (Outcome.INFRA_ERROR, None)
@@ -149,8 +92,8 @@ async def test_a_judge_that_fails_is_no_zero(tok: Any, tmp_path: Path, reward: s
 async def test_answers_that_cannot_be_used_are_paid_for_all_the_same(tok: Any, tmp_path: Path) -> None:
     async with endpoint(says("It is rather good.")) as service:
         of = judged.spec(service.url)
-        async with judged.judges(tmp_path, of) as judges, rig(tok, tmp_path, judges) as r:
-            group = await ran(r, plan(), retries=1)
+        async with judged.judges(tmp_path, of) as judges, judged.rig(tok, tmp_path, judges) as r:
+            group = await judged.ran(r, judged.plan(), retries=1)
     assert group.episodes[0].reward is None
     assert [cause.reason for cause in r.causes] == ["JudgeAnswerUnusable"] * 2
     assert billed(group)[UsageClass.JUDGE_PROMPT] == 2 * asking.TRIES * 20
@@ -160,8 +103,8 @@ async def test_a_judge_that_is_killed_costs_a_retry(tok: Any, tmp_path: Path) ->
     async with endpoint(fails(500)) as service:
         service.answers = [fails(500)] * asking.TRIES + grades(1.0)
         of = judged.spec(service.url)
-        async with judged.judges(tmp_path, of) as judges, rig(tok, tmp_path, judges) as r:
-            group = await ran(r, plan(), retries=1)
+        async with judged.judges(tmp_path, of) as judges, judged.rig(tok, tmp_path, judges) as r:
+            group = await judged.ran(r, judged.plan(), retries=1)
     assert [episode.reward for episode in group.episodes] == [1.0]
     assert [episode.outcome for episode in group.discarded] == [Outcome.INFRA_ERROR]
 
@@ -175,8 +118,8 @@ async def test_an_environment_that_does_not_wait_for_its_judge_is_told(tok: Any,
 
     async with endpoint(later) as service:
         of = judged.spec(service.url)
-        async with judged.judges(tmp_path, of) as judges, rig(tok, tmp_path, judges) as r:
-            group = await ran(r, plan(reward="self.left()"))
+        async with judged.judges(tmp_path, of) as judges, judged.rig(tok, tmp_path, judges) as r:
+            group = await judged.ran(r, judged.plan(reward="self.left()"))
         held.set()
     assert group.episodes[0].reward is None
     [cause] = r.causes
@@ -189,8 +132,8 @@ async def test_an_episode_whose_time_ends_says_which_judge_it_waited_for(tok: An
 
     async with endpoint(never) as service:
         of = judged.spec(service.url, timeoutSeconds=600)
-        async with judged.judges(tmp_path, of) as judges, rig(tok, tmp_path, judges, timeout=4.0) as r:
-            group = await ran(r, plan())
+        async with judged.judges(tmp_path, of) as judges, judged.rig(tok, tmp_path, judges, timeout=4.0) as r:
+            group = await judged.ran(r, judged.plan())
     [cause] = r.causes
     assert (cause.reason, cause.field) == ("JudgeSlow", "spec.judges[style]")
     assert "which waits for judge style" in str(group.episodes[0].error)
@@ -200,8 +143,8 @@ async def test_what_is_asked_amiss_is_the_environments_fault(tok: Any, tmp_path:
     asks = "self.judge('style', [user('?')], {'pattern': '(a+)+'})"
     async with endpoint() as service:
         of = judged.spec(service.url)
-        async with judged.judges(tmp_path, of) as judges, rig(tok, tmp_path, judges) as r:
-            await ran(r, plan(reward=asks))
+        async with judged.judges(tmp_path, of) as judges, judged.rig(tok, tmp_path, judges) as r:
+            await judged.ran(r, judged.plan(reward=asks))
     [cause] = r.causes
     assert (cause.reason, cause.field) == ("JudgeMisused", "spec.environment.entrypoint")
     assert "schema.pattern is not read" in cause.message
