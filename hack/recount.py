@@ -118,9 +118,9 @@ def count_group(group: dict[str, Any], counted: Counter[str]) -> None:
 
 
 def count_judgements(group: dict[str, Any], counted: Counter[str]) -> None:
-    """Add what the group's episodes asked of judges."""
-    for episode in group["episodes"] + group["discarded"]:
-        for asked in episode.get("judgements", []):
+    """Add what the group and its episodes asked of judges."""
+    for asker in [group, *group["episodes"], *group["discarded"]]:
+        for asked in asker.get("judgements", []):
             counted["judgePrompt"] += asked["prompt_tokens"]
             counted["judgeSample"] += asked["sampled_tokens"]
 

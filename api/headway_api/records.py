@@ -187,10 +187,11 @@ class EpisodeRecord(Record):
 
 SampledBy = Literal["servers", "endpoint", "nobody"]
 """Who sampled a group's tokens; `nobody`: stored episodes that were scored again."""
-AbandonReason = Literal["TooFewScored", "NoStepLeft", "TooOld", "RolledBack"]
-"""Why a training group is not trained: too many of its episodes failed for good; no step can take it; its
-tokens are older than may be trained by now, since a predecessor of the coordinator wrote it, or a remedy has
-lowered the bound or the batch; or a remedy went back behind the policy that sampled it."""
+AbandonReason = Literal["TooFewScored", "NotJudged", "NoStepLeft", "TooOld", "RolledBack"]
+"""Why a training group is not trained: too many of its episodes failed for good; its environment rewards
+whole groups, and could not judge this one; no step can take it; its tokens are older than may be trained by
+now, since a predecessor of the coordinator wrote it, or a remedy has lowered the bound or the batch; or a
+remedy went back behind the policy that sampled it."""
 
 
 class Abandoned(Record):
@@ -224,6 +225,8 @@ class GroupRecord(Record):
     abandoned group may lack some: it had not begun them."""
     discarded: list[EpisodeRecord] = Field(default_factory=list)
     """Earlier attempts that were retried: counted as discarded, never scored or trained."""
+    judgements: list[Judgement] = Field(default_factory=list)
+    """What the reward of the whole group asked of judges."""
     abandoned: Abandoned | None = None
     """Why nothing of it is trained, where that is so."""
     dropped: dict[str, str] = Field(default_factory=dict)

@@ -17,7 +17,8 @@ Sandbox (the lease's own token, bound by the first `POST /lease`):
                               the program once: asked again, it answers how that one fares
     POST   /agent/wait        AgentWait -> AgentState, once the program has ended or the time is over
     POST   /finish            FinishRequest -> FinishReply; a program that still runs is killed first
-    POST   /judge/questions   QuestionWait -> Questions: what reward and score ask of judges, while /finish runs
+    POST   /group             GroupRequest -> GroupReply | 409 where an episode was; it is over then
+    POST   /judge/questions   QuestionWait -> Questions: what is asked of judges while /finish or /group runs
     POST   /judge/answer      Answer -> {} | 409 if no such question is open
 Every refusal is a `Problem`. The server in the pod is standard library only and reads and writes the same
 JSON without these models; `tests/unit/sandbox` holds the two against each other.
@@ -41,6 +42,8 @@ PROOF_PREFIX: Final = "headway-lease:"
 """Before a challenge: what is signed with a token is signed for this purpose alone."""
 MAX_AGENT_WAIT: Final = 60
 """Seconds that one `POST /agent/wait` may take."""
+MOST_GROUP: Final = 64
+"""Episodes of one group; `spec.algorithm.groupSize` is 32 at most."""
 MAX_QUESTION_WAIT: Final = 60
 """Seconds that one `POST /judge/questions` may take."""
 MAX_QUESTIONS: Final = 64
@@ -144,6 +147,8 @@ class ResetReply(Record):
     """OpenAI chat messages to begin with (system and user)."""
     tools: Tools
     """OpenAI tool specs (`{"type": "function", "function": {...}}`)."""
+    grouped: bool = False
+    """The environment rewards whole groups too: `/group`."""
 
 
 class ToolCall(Record):
@@ -204,6 +209,42 @@ class FinishRequest(Record):
     """Turns that reached the agent: so many rewards of turns the environment may give."""
     judges: list[str] = Field(default_factory=list)
     """Names of the judges that reward and score may ask. Whoever asks then answers, by `/judge/questions`."""
+
+
+class GroupEpisode(Record):
+    """A finished episode, as the others of its group are held against it."""
+
+    messages: list[dict[str, Any]]
+    truncated: bool
+    turns: int = Field(ge=0)
+    """Turns that reached the agent."""
+    reward: float
+    """What `/finish` said of it alone."""
+    metrics: dict[str, float] = Field(default_factory=dict)
+
+
+class GroupRequest(Record):
+    """A group is over; the environment rewards its episodes against each other."""
+
+    row: dict[str, Any]
+    seed: int
+    episodes: list[GroupEpisode] = Field(min_length=1)
+    judges: list[str] = Field(default_factory=list)
+    """As in `FinishRequest`."""
+
+
+class GroupReward(Record):
+    """Of one episode; in the place of what `/finish` said."""
+
+    reward: float
+    metrics: Metrics = Field(default_factory=dict)
+    turn_rewards: TurnRewards | None = None
+
+
+class GroupReply(Record):
+    """One reward for each episode, in their order."""
+
+    rewards: Annotated[list[GroupReward], Field(max_length=MOST_GROUP, fail_fast=True)]
 
 
 class QuestionWait(Record):

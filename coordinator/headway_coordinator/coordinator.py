@@ -52,6 +52,7 @@ from headway_coordinator.pause import Pauses
 from headway_coordinator.preflight.run import Ready, Runner
 from headway_coordinator.process import Process
 from headway_coordinator.recurring import Recurring
+from headway_coordinator.relative import Relative
 from headway_coordinator.remedies import shown
 from headway_coordinator.remedies.driver import Remedies
 from headway_coordinator.room import Room
@@ -193,6 +194,7 @@ class Coordinator(Process):
             reward_range=(spec.reward.range[0], spec.reward.range[1]),
             agent_field=spec.agent.field,
         )
+        relative = Relative(rules, broker, judges, self._faults)
         places = Places(room.follower())
         self._places = [places]
         server = GatewayServer()
@@ -203,7 +205,8 @@ class Coordinator(Process):
         def played_on(sampling: Fleet, places: Places = places) -> Run:
             gateway = Gateway(ready.renderer, sampling, ready.context_length, rollout.timeout_seconds)
             agent = agent_of(self.job, Backend(gateway, places), server, self._where, http)
-            return Episodes(rules, agent, broker, sampling.router, self._faults.hear, judges).run
+            heard = (self._faults.hear, judges, relative.hear)
+            return Episodes(rules, agent, broker, sampling.router, *heard).run
 
         if spec.has_validation_server:
             own = Fleet(http, key, self._discover_validation, unannounced=NOT_VALIDATING)
@@ -232,6 +235,7 @@ class Coordinator(Process):
             beside=self._beside,
             signals=self._signals,
             faults=self._faults,
+            relative=relative,
         )
         training.remedies.order = self._order
         self._training = training

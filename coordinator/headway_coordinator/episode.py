@@ -23,7 +23,7 @@ from headway_api import bounds, logs
 from headway_api.exits import JobError
 from headway_api.record import explained
 from headway_api.records import EpisodeRecord, Judgement, Outcome, Purpose, Turn
-from headway_api.sandbox_api import TURN_REWARDS_TOLERANCE, FinishReply
+from headway_api.sandbox_api import TURN_REWARDS_TOLERANCE, FinishReply, ResetReply
 from headway_api.spec.judge import field_of as judge_field
 from headway_coordinator.agents.agent import Agent, Played, Stage
 from headway_coordinator.faults import AgentFault, CandidateFault, Cause, InfraFault
@@ -150,9 +150,12 @@ class Episodes:
         sessions: Sessions,
         on_cause: Callable[[str, Cause], None] = lambda episode_id, cause: None,
         judges: Judges | None = None,
+        on_first: Callable[[ResetReply], None] = lambda first: None,
     ) -> None:
-        """`on_cause`: what of the job's own parts failed in an episode, told before it is returned."""
+        """`on_cause`: what of the job's own parts failed in an episode, told before it is returned.
+        `on_first`: how the environment begins each."""
         self._judges = judges or Judges()
+        self._on_first = on_first
         self._rules = rules
         self._on_cause = on_cause
         self._agent = agent
@@ -226,6 +229,7 @@ class Episodes:
                 async with _within(limit):
                     progress.stage = "the environment's reset"
                     first = await sandbox.reset(task.row, task.environment_seed)
+                    self._on_first(first)
                     progress.stage, progress.acting_since = AGENT, time.monotonic()
                     stage = Stage(
                         session=progress.session,

@@ -24,6 +24,8 @@ from headway_api.sandbox_api import (
     Answer,
     FinishReply,
     FinishRequest,
+    GroupReply,
+    GroupRequest,
     Lease,
     LeaseRequest,
     OwnerClaim,
@@ -126,6 +128,10 @@ class Sandbox:
             judges=[*judges],
         )
         return await self._post("finish", body, FinishReply)
+
+    async def group(self, body: GroupRequest) -> GroupReply:
+        """Have the environment reward the episodes of a group against each other."""
+        return await self._post("group", body, GroupReply)
 
     async def questions(self, seconds: float) -> list[Question]:
         """What the environment asks of judges: new questions, or none within so many seconds."""

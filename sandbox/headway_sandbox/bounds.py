@@ -40,6 +40,7 @@ BODIES = {
     "/tool": 4 * 1024 * 1024,
     "/agent": 16 * 1024 * 1024,
     "/finish": 32 * 1024 * 1024,
+    "/group": 64 * 1024 * 1024,
     "/judge/answer": 8 * 1024 * 1024,
 }
 """Bytes of a request's body by its path; `SMALL` for any other."""

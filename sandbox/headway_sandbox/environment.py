@@ -30,7 +30,7 @@ from headway_sandbox.tools import Done, Tool, ToolError, declared, tool
 
 TYPE_CHECKING = False  # `typing` itself costs milliseconds at every start
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
     from typing import Any
 
     Message = Mapping[str, Any]
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     """A number, or one a turn."""
     Returned = Value | tuple[Value, Mapping[str, float]] | "Reward"
     """What a reward may be: `headway_sandbox.returns`."""
+    GroupReward = Callable[[Sequence["Transcript"]], Any]
 
 __all__ = [
     "Call",
@@ -112,7 +113,7 @@ class Call:
 class Transcript:
     """A finished episode: `calls` is the pod's own record, `messages` is the conversation around it."""
 
-    __slots__ = ("calls", "messages", "reported", "reported_metrics", "row", "truncated", "turns")
+    __slots__ = ("calls", "messages", "reported", "reported_metrics", "reward", "row", "truncated", "turns")
 
     def __init__(
         self,
@@ -123,6 +124,7 @@ class Transcript:
         reported_metrics: Mapping[str, float] | None = None,
         turns: int = 0,
         row: Mapping[str, Any] | None = None,
+        reward: Reward | None = None,
     ) -> None:
         self.messages = messages
         self.calls = calls
@@ -138,6 +140,8 @@ class Transcript:
         """The model's turns that reached the agent, in one conversation or several."""
         self.row = row or {}
         """The dataset row, for a reward that is an object of its own and has no environment."""
+        self.reward = reward
+        """In `group_reward`: what `reward` said of the episode alone; else None."""
 
     @property
     def answer(self) -> str:
@@ -169,6 +173,11 @@ class Environment(ABC):
 
         May be given as an object instead, `reward = FieldAccuracy()`, which is called with the transcript.
         """
+
+    group_reward: GroupReward | None = None
+    """Rewards the episodes of one training group against each other: a method that is given their
+    transcripts, and returns a reward for each, of any shape that `reward` may return. It is called once, in a
+    sandbox of its own, after `reset` with the group's row. It is trained on in the place of `reward`."""
 
     @abstractmethod
     def score(self, transcript: Transcript) -> float | Awaitable[float]:

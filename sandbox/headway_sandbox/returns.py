@@ -68,6 +68,15 @@ def reward_of(returned: object, turns: int) -> Reward:
     return Reward(total, metrics, of_turns)
 
 
+def rewards_of(returned: object, turns: list[int]) -> list[Reward]:
+    """What `group_reward` returned; raises as `reward_of` does. `turns`: of each of its episodes."""
+    if not isinstance(returned, list | tuple):
+        raise NotGiven(f"a {type(returned).__name__}; return a list of rewards, one for each transcript")
+    if len(returned) != len(turns):
+        raise NotGiven(f"{len(returned)} rewards for {len(turns)} transcripts; return one for each")
+    return [reward_of(one, of) for one, of in zip(returned, turns, strict=True)]
+
+
 def score_of(returned: object) -> float:
     """What `score` returned; raises as `reward_of` does."""
     found = number(returned, "", "a number")

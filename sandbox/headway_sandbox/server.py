@@ -97,6 +97,7 @@ def steps(session: Session) -> dict[str, Callable[[dict[str, Any]], dict[str, An
         "/agent": session.start_agent,
         "/agent/wait": session.wait_for_agent,
         "/finish": session.finish,
+        "/group": session.group,
         "/judge/questions": session.questions,
         "/judge/answer": session.answer,
     }

@@ -19,9 +19,10 @@ from headway_sandbox import awaited, bounds
 from headway_sandbox.awaited import settled
 from headway_sandbox.environment import Call, ToolError, Transcript
 from headway_sandbox.faults import ENTRYPOINT_FIELD, fault, place, stack, unusable
+from headway_sandbox.grouped import grouped
 from headway_sandbox.http import Refusal
 from headway_sandbox.returns import TURN_REWARDS_TOLERANCE as TURN_REWARDS_TOLERANCE
-from headway_sandbox.returns import Unusable, reward_of, score_of
+from headway_sandbox.returns import Unusable, reward_of, rewards_of, score_of
 from headway_sandbox.returns import wrong_turns as wrong_turns
 
 TYPE_CHECKING = False
@@ -131,6 +132,8 @@ class Session:
                     text = f"at most {bounds.MESSAGES} messages and {bounds.TOOLS} tools"
                     raise bounds.NotGiven(f"more than is read: {text}")
                 answer = {"messages": messages, "tools": tools}
+                if self._environment.group_reward is not None:
+                    answer["grouped"] = True
                 if (size := len(bounds.written(answer))) > bounds.ANSWER:
                     raise bounds.NotGiven(f"{size} bytes, and the most is {bounds.ANSWER}")
             self._tools = {tool.name: tool for tool in offered}
@@ -216,6 +219,27 @@ class Session:
                     score = score_of(settled(self._environment.score(transcript)))
         judged = {"reward": reward.value, "score": score, "metrics": reward.metrics}
         return {**judged, "turn_rewards": reward.turns}
+
+    def group(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Reward the episodes of a group against each other. The pod has no episode of its own, before or
+        after."""
+        row, seed, judges = body.get("row"), body.get("seed"), body.get("judges", [])
+        if not isinstance(row, dict) or not isinstance(seed, int) or not is_list_of(judges, str):
+            raise Refusal(400, "MalformedRequest", "a group takes a row, a seed, episodes and judges")
+        transcripts = grouped(body.get("episodes"), row)
+        with self._busy:
+            if self._begun:
+                raise Refusal(409, "AlreadyReset", "a sandbox that had an episode judges no group")
+            self._begun = self._finished = True
+            method = self._environment.group_reward
+            if method is None:
+                raise Refusal(409, "NoGroupReward", "the environment has no group_reward")
+            with self._judging("ResetFailed", "reset", self._environment.reset):
+                settled(self._environment.reset(row, seed))
+            with asking(judges), self._judging("RewardFailed", "group_reward", method):
+                found = rewards_of(settled(method(transcripts)), [each.turns for each in transcripts])
+        judged = [{"reward": r.value, "metrics": r.metrics, "turn_rewards": r.turns} for r in found]
+        return {"rewards": judged}
 
     def questions(self, body: dict[str, Any]) -> dict[str, Any]:
         """What reward and score ask of judges: new questions, or none within so many seconds."""

@@ -31,7 +31,7 @@ class JudgeEndpoint(SpecModel):
 
 class Judge(SpecModel):
     """A model that the environment's reward and score may ask, by self.judge(NAME, messages, schema=...). The
-    coordinator asks it: sandboxes reach nothing. One that fails costs an episode a retry, and is never a 0."""
+    coordinator asks it: sandboxes reach nothing. One that fails costs a retry, and is never a reward of 0."""
 
     validations = (
         Rule(

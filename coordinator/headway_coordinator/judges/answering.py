@@ -9,17 +9,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from headway_api.bounds import OutOfBounds
 from headway_api.records import Judgement
-from headway_api.sandbox_api import FinishReply, Question
+from headway_api.sandbox_api import Question
 from headway_coordinator.faults import Cause, InfraFault
 from headway_coordinator.judges.judge import Judge
 from headway_coordinator.judges.question import asked
 from headway_coordinator.judges.schema import BadSchema, require
 from headway_coordinator.sandboxes import ENTRYPOINT, Sandbox
 
+Reply = TypeVar("Reply")
 LOOK_SECONDS: Final = 20.0
 """Longest that one look for questions may take."""
 
@@ -42,11 +43,11 @@ class Judges:
     async def finished(
         self,
         sandbox: Sandbox,
-        finish: Callable[[list[str]], Awaitable[FinishReply]],
+        finish: Callable[[list[str]], Awaitable[Reply]],
         told: Callable[[Judgement], None] = lambda judgement: None,
         waits: Callable[[str | None], None] = lambda judge: None,
-    ) -> FinishReply:
-        """What the environment makes of an episode, whose questions are answered meanwhile.
+    ) -> Reply:
+        """What the environment makes of an episode, or of a group. Its questions are answered meanwhile.
 
         Args:
             finish: asks the sandbox for it, given the judges that may be asked.

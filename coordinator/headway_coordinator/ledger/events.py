@@ -23,6 +23,7 @@ from headway_api.records import (
     AbandonReason,
     EpisodeRecord,
     GroupRecord,
+    Judgement,
     Outcome,
     Purpose,
     StepReport,
@@ -50,9 +51,11 @@ def of_group(group: GroupRecord) -> list[UsageEvent]:
     events: list[UsageEvent] = []
     for episode, why in _fates(group):
         events += _turns(group, episode, why)
-        events += _judged(episode)
+        events += _judged(episode.episode_id, episode.judgements, episode.finished_at)
         if why is None:
             events += _event(episode, "episode", UsageClass.SANDBOX_SECONDS, episode.sandbox_seconds)
+    ended = max((episode.finished_at for episode in group.episodes), default=0.0)
+    events += _judged(f"{group.group_id}/group", group.judgements, ended)
     return events
 
 
@@ -116,10 +119,13 @@ def _elsewhere(episode: EpisodeRecord) -> Iterator[UsageEvent]:
         yield from _event(episode, turn.index, UsageClass.ENDPOINT_SAMPLE, turn.sampled_tokens)
 
 
-def _judged(episode: EpisodeRecord) -> Iterator[UsageEvent]:
-    for number, asked in enumerate(episode.judgements):
-        yield from _event(episode, f"judge-{number}", UsageClass.JUDGE_PROMPT, asked.prompt_tokens)
-        yield from _event(episode, f"judge-{number}", UsageClass.JUDGE_SAMPLE, asked.sampled_tokens)
+def _judged(whose: str, judgements: Sequence[Judgement], at: float) -> Iterator[UsageEvent]:
+    for number, asked in enumerate(judgements):
+        used = {UsageClass.JUDGE_PROMPT: asked.prompt_tokens, UsageClass.JUDGE_SAMPLE: asked.sampled_tokens}
+        for name, quantity in used.items():
+            if quantity:
+                told = f"{whose}/judge-{number}/{name.value}"
+                yield UsageEvent(id=told, usage_class=name, quantity=quantity, at=at)
 
 
 def _billed(episode: EpisodeRecord, purpose: Purpose) -> Iterator[UsageEvent]:
