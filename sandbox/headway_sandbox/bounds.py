@@ -31,7 +31,7 @@ CONTENT = 4 * 1024 * 1024
 ANSWER = 7 * 1024 * 1024
 """Bytes of an answer: a coordinator reads 8 MiB at most."""
 QUESTION = 1024 * 1024
-"""Characters of one question to a judge, as JSON."""
+"""Bytes of one question to a judge, as JSON."""
 ERROR = 2_000
 """Characters of an error's own words that are repeated."""
 SMALL = 64 * 1024

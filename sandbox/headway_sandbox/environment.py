@@ -31,15 +31,15 @@ from headway_sandbox.tools import Done, Tool, ToolError, declared, tool
 TYPE_CHECKING = False  # `typing` itself costs milliseconds at every start
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
-    from typing import Any
+    from typing import Any, TypeAlias
 
     Message = Mapping[str, Any]
     """An OpenAI chat message."""
     Value = float | Sequence[float]
     """A number, or one a turn."""
-    Returned = Value | tuple[Value, Mapping[str, float]] | "Reward"
+    Returned: TypeAlias = "Value | tuple[Value, Mapping[str, float]] | Reward"
     """What a reward may be: `headway_sandbox.returns`."""
-    GroupReward = Callable[[Sequence["Transcript"]], Any]
+    GroupReward: TypeAlias = "Callable[[Sequence[Transcript]], Any]"
 
 __all__ = [
     "Call",

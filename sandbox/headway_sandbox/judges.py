@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 MOST_QUESTIONS = 64
 """Of one episode."""
 AT_ONCE = 4
-"""Handed over in one answer."""
+"""Handed over in one answer: of these a coordinator reads 8 MiB, 32 levels and 100,000 values."""
+MOST_DEPTH = 24
+MOST_VALUES = 20_000
+"""Of one question."""
 MAX_WAIT = 60
 """Seconds that one look for questions may take; equal to `headway_api.sandbox_api.MAX_QUESTION_WAIT`."""
 
@@ -127,11 +130,30 @@ def written(name: object, messages: object, schema: object) -> dict[str, Any]:
         raise TypeError("schema is a JSON schema, as a dict")
     document = {"name": name, "messages": given, "schema": schema}
     try:
-        bounds.written(document, finite=True)
+        size = len(bounds.written(document, finite=True))
         text = bounds.text(json.dumps(document, ensure_ascii=False))
     except bounds.NotGiven as error:
         raise ValueError(f"the question is {error}") from None
-    if len(text) > bounds.QUESTION:
-        raise ValueError(f"the question has {len(text)} characters; ask with {bounds.QUESTION} at most")
+    if size > bounds.QUESTION:
+        raise ValueError(f"the question has {size} bytes; ask with {bounds.QUESTION} at most")
     found: dict[str, Any] = json.loads(text)  # what is changed later was not asked
+    if not shallow(found):
+        said = f"at most {MOST_DEPTH} levels and {MOST_VALUES} values"
+        raise ValueError(f"the question is nested or long beyond what is read: ask with {said}")
     return found
+
+
+def shallow(document: object) -> bool:
+    """Whether a question has as few levels and values as a coordinator reads."""
+    level, count = [document], 0
+    for _ in range(MOST_DEPTH):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, dict | list)
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+        count += len(level)
+        if not level or count > MOST_VALUES:
+            break
+    return not level

@@ -69,6 +69,9 @@ class Grader(Environment):
         import time; time.sleep(0.5)
         return 0.0
 
+    def deep(self, levels):
+        return [self.deep(levels - 1)] if levels else []
+
     def many(self, count):
         return sum(self.judge("style", [user(str(n))], {"type": "number"}) for n in range(count))
 

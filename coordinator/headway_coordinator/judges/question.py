@@ -16,8 +16,8 @@ from headway_coordinator.endpoint.reply import Reply
 from headway_coordinator.endpoint.wire import LIMIT, NEW_LIMIT
 from headway_coordinator.judges.schema import mismatch
 
-MOST_QUESTION: Final = 1024 * KIB
-"""Bytes of one question's messages and schema, as JSON."""
+MOST_QUESTION: Final = 2048 * KIB
+"""Bytes of one question and of whom it is put to, as JSON; a sandbox hands over half of that."""
 MOST_ANSWER: Final = 256 * KIB
 """Bytes of one answer."""
 ANSWER_DEPTH: Final = 16

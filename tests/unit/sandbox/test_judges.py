@@ -116,6 +116,10 @@ def test_an_answer_stands_and_only_what_was_taken_has_one(server: Server) -> Non
         ({"reward": "self.judge('style', [user({1})])"}, "the question is what is no JSON"),
         ({"reward": "self.judge('style', [user(float('nan'))])"}, "the question is what is no JSON"),
         ({"reward": "self.judge('style', [user('x' * 2_000_000)])"}, "ask with 1048576 at most"),
+        ({"reward": "self.judge('style', [user('\U0001f600' * 90_000)])"}, "the question has 1080"),
+        ({"reward": "self.judge('style', [user([0] * 30_000)])"}, "at most 24 levels and 20000 values"),
+        ({"reward": "self.judge('style', [user(self.deep(40))])"}, "at most 24 levels and 20000 values"),
+        ({"reward": "self.judge('style', [user(self.deep(400))])"}, "nested more than 96 levels deep"),
     ],
 )
 def test_what_is_no_question_is_the_environments_fault(
