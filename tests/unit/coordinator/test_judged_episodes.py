@@ -12,6 +12,7 @@ import judged
 import pytest
 from endpoint_service import Service, fails, says
 from endpoint_service import serving as endpoint
+from episodes import a_group, sealed
 from faulty_servers import broker, sandbox, serving
 from preflight_bench import Bench, write_inputs
 from preflight_bench import spec as job_spec
@@ -175,20 +176,23 @@ async def test_an_image_that_is_older_than_judges_is_told_so(tmp_path: Path) -> 
     )
 
 
-async def test_judgements_of_one_episode_have_ids_of_their_own() -> None:
-    from episodes import sealed
-
+def test_judgements_of_one_episode_have_ids_of_their_own() -> None:
     asked = [
         Judgement(judge="style", question="0" * 64, prompt_tokens=n, sampled_tokens=1) for n in (3, 0, 4)
     ]
     episode = sealed("t0-000000", 0, reward=1.0).model_copy(update={"judgements": asked})
-    found = list(events._judged(episode))
-    assert [event.id.split("/", 1)[1] for event in found] == [
-        "judge-0/judgePrompt",
-        "judge-0/judgeSample",
-        "judge-1/judgeSample",
-        "judge-2/judgePrompt",
-        "judge-2/judgeSample",
+    other = sealed("t0-000000", 1, reward=0.0)
+    group = a_group("t0-000000", [1.0]).model_copy(update={"episodes": [episode, other]})
+    found = [event.id for event in events.of_group(group) if "judge" in event.id]
+    assert found == [
+        f"{episode.episode_id}/{rest}"
+        for rest in (
+            "judge-0/judgePrompt",
+            "judge-0/judgeSample",
+            "judge-1/judgeSample",
+            "judge-2/judgePrompt",
+            "judge-2/judgeSample",
+        )
     ]
 
 
