@@ -136,6 +136,22 @@ class Turn(Record):
     """Whether an endpoint said what it cost. Where it did not, the tokens are 0 here and not known."""
 
 
+class Judgement(Record):
+    """A question that an episode put to a judge, and what its answer cost."""
+
+    judge: str
+    """Name of one of spec.judges."""
+    question: str = Field(pattern=r"^[0-9a-f]{64}$")
+    """Digest of what was asked, and of whom: the answer lies in the store under it where it is kept."""
+    cached: bool = False
+    """The answer was there already, and cost nothing."""
+    prompt_tokens: int = Field(default=0, ge=0)
+    """As the judge's endpoint counts them, of every answer that it gave, those that could not be used too."""
+    sampled_tokens: int = Field(default=0, ge=0)
+    counted: bool = True
+    """Whether the endpoint said what it cost. Where it did not, the tokens are 0 here and not known."""
+
+
 class EpisodeRecord(Record):
     """One episode, sealed. `outcome` says whether `reward` means anything."""
 
@@ -158,6 +174,8 @@ class EpisodeRecord(Record):
     """The strict external score, separate from the reward; success is score >= successThreshold."""
     metrics: dict[str, float] = Field(default_factory=dict)
     """The reward's own parts (completion, field accuracy...)."""
+    judgements: list[Judgement] = Field(default_factory=list)
+    """What its reward and score asked of judges, in the order of the answers; of a lost episode too."""
     messages: list[dict[str, Any]]
     """The conversation as a person reads it (OpenAI chat form)."""
     turns: list[Turn]
@@ -171,10 +189,11 @@ class EpisodeRecord(Record):
 
 SampledBy = Literal["servers", "endpoint", "nobody"]
 """Who sampled a group's tokens; `nobody`: stored episodes that were scored again."""
-AbandonReason = Literal["TooFewScored", "NoStepLeft", "TooOld", "RolledBack"]
-"""Why a training group is not trained: too many of its episodes failed for good; no step can take it; its
-tokens are older than may be trained by now, since a predecessor of the coordinator wrote it, or a remedy has
-lowered the bound or the batch; or a remedy went back behind the policy that sampled it."""
+AbandonReason = Literal["TooFewScored", "NotJudged", "NoStepLeft", "TooOld", "RolledBack"]
+"""Why a training group is not trained: too many of its episodes failed for good; its environment rewards
+whole groups, and could not judge this one; no step can take it; its tokens are older than may be trained by
+now, since a predecessor of the coordinator wrote it, or a remedy has lowered the bound or the batch; or a
+remedy went back behind the policy that sampled it."""
 
 
 class Abandoned(Record):
@@ -208,6 +227,8 @@ class GroupRecord(Record):
     abandoned group may lack some: it had not begun them."""
     discarded: list[EpisodeRecord] = Field(default_factory=list)
     """Earlier attempts that were retried: counted as discarded, never scored or trained."""
+    judgements: list[Judgement] = Field(default_factory=list)
+    """What the reward of the whole group asked of judges."""
     abandoned: Abandoned | None = None
     """Why nothing of it is trained, where that is so."""
     dropped: dict[str, str] = Field(default_factory=dict)
@@ -449,6 +470,9 @@ class UsageClass(StrEnum):
     ENDPOINT_PROMPT = "endpointPrompt"
     """Tokens at an endpoint outside the job, as the endpoint counts them."""
     ENDPOINT_SAMPLE = "endpointSample"
+    JUDGE_PROMPT = "judgePrompt"
+    """Tokens of questions to judges, as their endpoints count them."""
+    JUDGE_SAMPLE = "judgeSample"
     SANDBOX_SECONDS = "sandboxSeconds"
 
 

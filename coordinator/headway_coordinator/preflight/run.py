@@ -23,6 +23,7 @@ from headway_api.status import Preflight
 from headway_api.store import Denied, NotFound, Store, bucket_unavailable
 from headway_coordinator import dataset
 from headway_coordinator.dataset import Data, Row
+from headway_coordinator.judges.answering import Judges
 from headway_coordinator.preflight import checks, overlaps, tensors
 from headway_coordinator.preflight.checklist import Checklist, said_of
 from headway_coordinator.sandboxes import Broker
@@ -173,7 +174,9 @@ class Runner(Checklist):
         """Whether baseline episodes are judged too, before the preflight is over."""
         return self.spec.preflight.policy != "Off" and self.spec.preflight.episodes > 0
 
-    async def environment(self, ready: Ready, broker: Broker, incarnation: int) -> None:
+    async def environment(
+        self, ready: Ready, broker: Broker, incarnation: int, judges: Judges | None = None
+    ) -> None:
         """One real sandbox: import, reset and judgement, then the arithmetic that needs its prompt. With that
         the preflight is over, unless it `samples`.
 
@@ -183,7 +186,7 @@ class Runner(Checklist):
         if self.spec.preflight.policy == "Off":
             self.report(Preflight(state="Skipped", checks=self.results))
             return
-        found = await self._visit(ready.data.train[0], broker, incarnation)
+        found = await self._visit(ready.data.train[0], broker, incarnation, judges)
         if found is not None:
             first, reply = found
             self._try("Reward", lambda: checks.reward(reply, self.spec))
