@@ -227,7 +227,16 @@ def _turns(prefix: str, episodes: Sequence[EpisodeRecord]) -> Figures:
         f"{prefix}/turns/malformed_tool_call_rate": _share(turn.malformed_tool_calls > 0 for turn in turns),
         f"{prefix}/turns/token_limit_rate": _share(turn.finish_reason == "length" for turn in turns),
         f"{prefix}/turns/fork_rate": sum(e.forks for e in episodes) / len(turns) if turns else 0.0,
+        **{f"{prefix}/forks_of/{name}": n / len(turns) for name, n in _by_reason(episodes).items() if turns},
     }
+
+
+def _by_reason(episodes: Sequence[EpisodeRecord]) -> Counter[str]:
+    """Turns whose history drifted, by why."""
+    found: Counter[str] = Counter()
+    for drift in (drift for episode in episodes for drift in episode.drifts):
+        found[drift.reason] += drift.count
+    return found
 
 
 def _tools(prefix: str, episodes: Sequence[EpisodeRecord]) -> Figures:
