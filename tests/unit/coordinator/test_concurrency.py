@@ -14,6 +14,7 @@ from episodes import version
 from faulty_servers import Fault, Scripted, drop, fail, hang, serving
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from role_keys import TO_ROLLOUT
 
 from headway_coordinator.engines import concurrency
 from headway_coordinator.engines.concurrency import FULL, ROOMY, Concurrency, Look, adapt, read
@@ -184,7 +185,7 @@ async def rig(servers: int = 2, ceiling: int = 8) -> AsyncIterator[Rig]:
     router, room = Router(wanted=version(1)), Room(ceiling)
     async with AsyncExitStack() as stack:
         http = await stack.enter_async_context(aiohttp.ClientSession())
-        found = Rig(room, router, Concurrency(http, router, room), [])
+        found = Rig(room, router, Concurrency(http, TO_ROLLOUT, router, room), [])
 
         def saying(scripted: Scripted) -> Fault:
             async def answer(request: web.Request) -> web.StreamResponse:
