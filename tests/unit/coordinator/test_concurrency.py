@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 from episodes import version
-from faulty_servers import Fault, Scripted, drop, fail, hang, serving
+from faulty_servers import Fault, Scripted, drop, fail, hang, keyed, serving
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from role_keys import TO_ROLLOUT
@@ -222,6 +222,21 @@ async def test_a_server_that_does_not_answer_changes_nothing(
         r.engines[0].faults["GET /metrics"] = fault
         assert await r.look() == 8
         assert [server.reading for server in r.router.servers.values()] == [None]
+
+
+async def test_a_server_is_asked_with_the_key_of_its_port() -> None:
+    async with rig(servers=1) as r:
+        said, seen = r.engines[0].faults["GET /metrics"], []
+
+        async def answer(request: web.Request) -> web.StreamResponse | None:
+            refused = await keyed(TO_ROLLOUT)(request)
+            seen.append(refused is None)
+            return refused or await said(request)
+
+        r.engines[0].faults["GET /metrics"] = answer
+        await r.look()
+        assert seen == [True]
+        assert [server.reading is None for server in r.router.servers.values()] == [False]
 
 
 async def test_a_server_that_takes_weights_meanwhile_is_not_heard() -> None:
