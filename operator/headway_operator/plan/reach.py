@@ -33,7 +33,11 @@ def refusals(context: Context) -> Iterator[str]:
 
 
 def _urls(context: Context) -> Iterator[tuple[str, str]]:
-    agent = context.spec.agent.http
+    agent, output, mlflow = context.spec.agent.http, context.spec.output, context.spec.tracking.mlflow
+    if output.endpoint_url is not None:
+        yield "spec.output.endpointUrl", output.endpoint_url
+    if mlflow is not None:
+        yield "spec.tracking.mlflow.uri", mlflow.uri
     if agent is not None and agent.url is not None:
         yield "spec.agent.http.url", agent.url
     if agent is not None and agent.callback_url is not None:
@@ -49,8 +53,7 @@ def _address(field: str, url: str, context: Context) -> Iterator[str]:
     if found is None:
         yield f"{field}: {shortened(url, SHOWN)} is no URL; write http(s)://HOST[:PORT][/PATH] in ASCII"
         return
-    # Where agents are told to call back to is no address that the platform asks.
-    listed = policy.agent_urls if not field.endswith("callbackUrl") else ()
+    listed = policy.agent_urls if field.endswith((".http.url", ".endpoint.url")) else ()
     matching = [pattern for pattern in listed if addresses.matches(pattern, found)]
     if any(not addresses.is_wild(pattern) for pattern in matching):
         return

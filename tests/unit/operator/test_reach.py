@@ -22,6 +22,8 @@ from headway_operator.plan.context import Context
 URL = "spec.agent.http.url"
 CALLBACK = "spec.agent.http.callbackUrl"
 ENDPOINT = "spec.candidates[big].endpoint.url"
+STORE = "spec.output.endpointUrl"
+TRACKING = "spec.tracking.mlflow.uri"
 SERVER = "10.96.0.1"
 
 NOBODYS = {
@@ -56,6 +58,10 @@ def refused(policy: Policy, *, namespace: str = "team", **spec: Any) -> list[str
 
 
 def named(field: str, url: str) -> dict[str, Any]:
+    if field == STORE:
+        return {"output": {"uri": "s3://b/o", "endpointUrl": url}}
+    if field == TRACKING:
+        return {"tracking": {"mlflow": {"uri": url}}}
     if field == ENDPOINT:
         return {"candidates": [{"name": "big", "endpoint": {"url": url, "model": "m"}}]}
     if field == CALLBACK:
@@ -66,7 +72,7 @@ def named(field: str, url: str) -> dict[str, Any]:
 DEFAULT = Policy(api_server=SERVER)
 
 
-@pytest.mark.parametrize("field", [URL, CALLBACK, ENDPOINT])
+@pytest.mark.parametrize("field", [URL, CALLBACK, ENDPOINT, STORE, TRACKING])
 @pytest.mark.parametrize("host", HOSTS)
 def test_no_job_may_name_the_platforms_own_addresses(field: str, host: str) -> None:
     [said] = refused(DEFAULT, **named(field, f"http://{host}/latest"))
@@ -74,7 +80,7 @@ def test_no_job_may_name_the_platforms_own_addresses(field: str, host: str) -> N
     assert "; write " in said
 
 
-@pytest.mark.parametrize("field", [URL, CALLBACK, ENDPOINT])
+@pytest.mark.parametrize("field", [URL, CALLBACK, ENDPOINT, STORE, TRACKING])
 @pytest.mark.parametrize("host", EVERYBODYS)
 def test_other_addresses_are_everybodys(field: str, host: str) -> None:
     assert refused(DEFAULT, **named(field, f"http://{host}/v1")) == []
@@ -119,9 +125,11 @@ def test_a_platform_lists_the_addresses_of_agents(field: str, url: str, taken: b
         assert "policy.agentUrls" in said[0]
 
 
-def test_a_list_says_nothing_of_where_agents_call_back_to() -> None:
-    agent = {"http": {"url": "http://agent.team.svc:8000", "callbackUrl": "https://gateway.other.dev"}}
-    assert refused(LISTED, agent=agent) == []
+@pytest.mark.parametrize("field", [CALLBACK, STORE, TRACKING])
+def test_a_list_of_agents_says_nothing_of_other_addresses(field: str) -> None:
+    spec = named(field, "https://other.dev")
+    spec.setdefault("agent", {"http": {}})["http"]["url"] = "http://agent.team.svc:8000"
+    assert refused(LISTED, **spec) == []
 
 
 @pytest.mark.parametrize(
