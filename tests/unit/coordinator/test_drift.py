@@ -12,11 +12,15 @@ from speaker import ANSWER, CALL, Speaker
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
 from headway_analysis.measures import figures
+from headway_analysis.measures.tries import Place, Rules, a_try
+from headway_analysis.report import inspect_log
+from headway_analysis.report.table import table
 from headway_api.metrics import family
 from headway_api.records import FORK_REASONS, Drift, EpisodeRecord, ForkReason
 from headway_coordinator.gateway import drift
 from headway_coordinator.gateway.conversations import meaning
 from headway_coordinator.gateway.core import Ask, Gateway, Sampling, Session
+from headway_coordinator.metrics.traces import spans
 from headway_coordinator.trajectory.calls import Message, Tool
 from headway_coordinator.trajectory.linearize import linearize
 from headway_coordinator.trajectory.render import PROBE_TOOLS, choose
@@ -157,3 +161,16 @@ def test_the_figures_tell_forks_by_their_reason() -> None:
     assert found["rollout/turns/fork_rate"] == 3 / turns
     by_reason = {name: value for name, value in found.items() if name.startswith("rollout/forks_of/")}
     assert by_reason == {"rollout/forks_of/content": 2 / turns, "rollout/forks_of/again": 1 / turns}
+
+
+def test_the_reports_of_a_trajectory_say_why_it_forked() -> None:
+    drift_ = Drift(reason="system", count=2, turn=1, message=0, role="system")
+    episode = sealed("e-base-000000", 0).model_copy(update={"forks": 2, "drifts": [drift_]})
+    one = a_try(episode, Place(candidate="base", row=0), Rules())
+    [line] = table({"base": [one]}).to_pylist()
+    assert (line["forks"], line["forks_by_reason"]) == (2, [("system", 2)])
+    told = [drift_.model_dump(mode="json")]
+    metadata = inspect_log.sample(one, episode, [], "base", None).metadata
+    assert (metadata["forks"], metadata["drifts"]) == (2, told)
+    root = spans(one, episode)[0].attributes
+    assert (root["headway.dev/forks"], root["headway.dev/drifts"]) == (2, told)
