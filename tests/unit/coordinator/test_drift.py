@@ -159,8 +159,8 @@ def test_the_figures_tell_forks_by_their_reason() -> None:
     found = figures.batch([group], 1, trained=(), max_turns=9)
     turns = len(drifted.turns) * 2
     assert found["rollout/turns/fork_rate"] == 3 / turns
-    by_reason = {name: value for name, value in found.items() if name.startswith("rollout/forks_of/")}
-    assert by_reason == {"rollout/forks_of/content": 2 / turns, "rollout/forks_of/again": 1 / turns}
+    by_reason = {reason: found[f"rollout/forks_of/{reason}"] for reason in FORK_REASONS}
+    assert by_reason == dict.fromkeys(FORK_REASONS, 0.0) | {"content": 2 / turns, "again": 1 / turns}
 
 
 def test_the_reports_of_a_trajectory_say_why_it_forked() -> None:
