@@ -96,6 +96,11 @@ def conduct(prefix: str, rates: str, when: str) -> tuple[Family, ...]:
             f"Share of turns {when} whose history drifted from what was sampled.",
             "ratio",
         ),
+        Family(
+            f"{prefix}/forks_of/{{name}}",
+            f"Share of turns {when} whose history drifted for one of the reasons of docs/operations.md.",
+            "ratio",
+        ),
         Family(f"{prefix}/tool_calls/mean", f"Mean tool calls of an episode {when} that could be read."),
         Family(f"{prefix}/tool_calls/max", f"Most tool calls of an episode {when} that could be read."),
         Family(

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from functools import total_ordering
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -152,6 +152,45 @@ class Judgement(Record):
     """Whether the endpoint said what it cost. Where it did not, the tokens are 0 here and not known."""
 
 
+ForkReason = Literal[
+    "tools",
+    "system",
+    "dropped",
+    "inserted",
+    "role",
+    "calls",
+    "arguments",
+    "call_id",
+    "whitespace",
+    "content",
+    "again",
+    "cut_off",
+    "thought",
+    "template",
+]
+"""How a history left what was sampled.
+
+By the agent: other tools; another system prompt; messages left out or put in; another role; other tool
+calls; other arguments of one; another id of the call that a tool answers; other blanks; other words; the
+same history asked again. By the model's chat template: a turn that was cut off cannot be gone on from;
+thoughts are dropped; the history is written otherwise.
+"""
+FORK_REASONS: tuple[ForkReason, ...] = get_args(ForkReason)
+
+
+class Drift(Record):
+    """Turns of an episode whose history left what was sampled for one reason, and where the first did."""
+
+    reason: ForkReason
+    count: int = Field(ge=1)
+    turn: int = Field(ge=0)
+    """Which of the episode's turns the first was, in the order in which they were asked for."""
+    message: int | None = Field(default=None, ge=0)
+    """The first message of that turn's request that differs, from 0. None: no message does."""
+    role: str | None = Field(default=None, max_length=32)
+    """Its role in the request."""
+
+
 class EpisodeRecord(Record):
     """One episode, sealed. `outcome` says whether `reward` means anything."""
 
@@ -182,6 +221,8 @@ class EpisodeRecord(Record):
     rows: list[Row]
     forks: int = Field(default=0, ge=0)
     """Turns whose history was not one that had been sampled: each makes a row more."""
+    drifts: list[Drift] = Field(default_factory=list, max_length=len(FORK_REASONS))
+    """Why they were not, one for each reason. Their counts add up to `forks`; records of before have none."""
     sandbox_seconds: float = Field(ge=0)
     started_at: float
     finished_at: float

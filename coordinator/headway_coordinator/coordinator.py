@@ -162,11 +162,12 @@ class Coordinator(Process):
         assert self._fleet is not None
         assert self._watch is not None
         self._background(stack, self._fleet.run())
-        self._background(stack, Concurrency(http, self._fleet.router, training.room).run())
+        key = self._keys[Key.COORDINATOR_TO_ROLLOUT]
+        self._background(stack, Concurrency(http, key, self._fleet.router, training.room).run())
         if (beside := self._beside) is not None:
             self._background(stack, beside.fleet.run())
             if beside.room is not None:
-                self._background(stack, Concurrency(http, beside.fleet.router, beside.room).run())
+                self._background(stack, Concurrency(http, key, beside.fleet.router, beside.room).run())
         self._background(stack, self._watch.run())
         self._background(stack, self._keep_figures())
         await training.run()

@@ -316,6 +316,7 @@ class Episodes:
             turns=turns,
             rows=linearize(progress.session.graph, progress.session.unseen),
             forks=progress.session.forks,
+            drifts=list(progress.session.drifts.values()),
             sandbox_seconds=progress.sandbox_seconds,
             started_at=progress.started_at,
             finished_at=time.time(),
