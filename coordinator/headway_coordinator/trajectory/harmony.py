@@ -14,6 +14,7 @@ from typing import Any
 from headway_coordinator.trajectory.calls import Message, Parsed, Tool
 from headway_coordinator.trajectory.lengths import Bounded
 from headway_coordinator.trajectory.readers import GPT_OSS, Reader, forced, kept, last
+from headway_coordinator.trajectory.template import decoded
 
 
 class HarmonyRenderer(Bounded):
@@ -27,6 +28,12 @@ class HarmonyRenderer(Bounded):
         self._reader = reader
         self._start, self._channel = tokenizer.convert_tokens_to_ids(["<|start|>", "<|channel|>"])
         self.stop_token_ids = reader.stop_token_ids
+
+    def said(self, messages: Sequence[Message], tools: Sequence[Tool], *, generate: bool) -> str:
+        ids = self._inner.render_ids(
+            signed([], messages), tools=list(tools) or None, add_generation_prompt=generate
+        )
+        return decoded(self._tokenizer, self._before_channel(ids) if generate else list(ids))
 
     def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
         ids = self._inner.render_ids(
