@@ -7,6 +7,7 @@ written down again as JSON, is a call with a `problem`.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,6 +62,11 @@ class Parsed:
     content: str
     reasoning: str | None = None
     calls: list[Call] = field(default_factory=list)
+
+
+def kinds(calls: list[Call]) -> dict[MalformedKind, int]:
+    """How many calls cannot be carried out, by what is wrong with them."""
+    return dict(Counter(call.kind for call in calls if call.kind is not None))
 
 
 def malformed(raw: str, problem: object, tags: tuple[str, str] = ("", "")) -> Call:

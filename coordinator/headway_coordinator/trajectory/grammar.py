@@ -21,7 +21,7 @@ from headway_coordinator.trajectory.values import Schemas
 Tags = tuple[str, str]
 Body = Callable[[str, Tags, Schemas], list[Call]]
 """What stands between two tags -> the calls in it."""
-TOOL: Final = "TOOL"
+TOOL: Final = "\0"
 """Stands for a tool's name where a call is begun for the model."""
 CALL_ID, ARGS = "[CALL_ID]", "[ARGS]"
 """Of Mistral's templates: a call's id, which nobody needs, and its arguments."""
@@ -38,7 +38,7 @@ class Grammar(Protocol):
     any_tool: str | None
     """A turn begins with this that calls some tool; None: such a turn cannot be begun for the model."""
     named: str | None
-    """And with this, one that calls TOOL."""
+    """And with this, one that calls the tool for which `TOOL` stands."""
 
     def read(self, text: str, tools: Schemas) -> tuple[str, list[Call]]:
         """The text around the calls, and the calls."""
@@ -274,7 +274,7 @@ def pythonic(raw: str, tags: Tags, tools: Schemas) -> list[Call]:
         found = values.tree(raw)
     except ValueError as error:
         return [malformed(raw, str(error), tags)]
-    nodes = found.elts if isinstance(found, ast.List | ast.Tuple) else [found]
+    nodes = found[0].elts if len(found) == 1 and isinstance(found[0], ast.List | ast.Tuple) else found
     if not nodes or len(nodes) > MOST_CALLS:
         return [malformed(raw, f"{STRUCTURE}: no call, or more than {MOST_CALLS}", tags)]
     return [

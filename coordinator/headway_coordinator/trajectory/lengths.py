@@ -45,8 +45,9 @@ class Bounded:
     """What every renderer knows by its tokenizer."""
 
     _tokenizer: Any
+    family: str = ""
     proof: Proof | None = None
-    """See `Renderer`."""
+    """Both as in `Renderer`."""
 
     @cached_property
     def longest_token(self) -> Extent | None:

@@ -43,7 +43,7 @@ VALUES: Final[dict[str, Any]] = {
     "where": {"row": 1},
     "empty": None,
 }
-WORDS: Final = {"key": 'Zoë said "≥ 7" — 水獺 🦦\nand {more}, [too] \\ <b>'}
+WORDS: Final = {"key": 'Zoë said "≥ 7" — 水 😀\nand {more}, [too] \\ <b>'}
 WHY: Final = "The otter is the key."
 RESULT: Final[Message] = {
     "role": "tool",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from headway_coordinator.trajectory import thoughts
 from headway_coordinator.trajectory.calls import Message, Parsed, Tool
@@ -27,6 +27,10 @@ from headway_coordinator.trajectory.probe import (
     calling,
 )
 from headway_coordinator.trajectory.template import decoded
+
+HARMONY: Final = "<|return|>"
+"""With this a model ends a turn in Harmony."""
+
 
 class Provable(Protocol):
     """What a renderer has to have for a proof."""
@@ -158,8 +162,10 @@ class _Probe:
         if turn is None or None in ways:
             return False
         said = "".join(decoded(self._tokenizer, turn.sampled).split())
-        begun = ["".join(decoded(self._tokenizer, list(way or ())).split()) for way in ways]
-        return all(text.rpartition("</think>")[2] in said for text in begun)
+        some, named = ["".join(decoded(self._tokenizer, list(way or ())).split()) for way in ways]
+        # How the head of a call goes on behind its name is left to the model by some templates.
+        named = named[: named.rfind("look_up") + len("look_up")]
+        return all(text.rpartition("</think>")[2] in said for text in (some, named))
 
     def is_one_row(self, thought: str) -> bool:
         turn = self._turn(ASKED, calling(call(KEY), thought=thought), SIMPLE, RESULT)
@@ -219,9 +225,12 @@ class _Probe:
         for opening, closing in thoughts.MARKS:
             if bare.endswith(opening):
                 base = bare.removesuffix(opening)
-                told = whole[len(base) :].removeprefix(opening)
-                thought = "" if told.lstrip().startswith(closing) else f"\n{closing}\n\n"
-                return thought + told if whole.startswith(base) else None
+                told = whole[len(base) :]
+                if not whole.startswith(base):
+                    return None
+                if told.startswith(opening):
+                    return told.removeprefix(opening)
+                return told if told.lstrip().startswith(closing) else f"\n{closing}\n\n{told}"
             if bare.endswith(closing):
                 held = bare.removesuffix(closing).rstrip().removesuffix(opening)
                 return whole[len(held) :] if whole.startswith(held) else None
@@ -231,6 +240,9 @@ class _Probe:
         self, said: str, history: list[Message], turn: Message, tools: list[Tool], following: Message
     ) -> list[int] | None:
         """Ids of a turn, to the token that ends it: of a template that writes none, the next message's."""
+        # Harmony's history has <|end|> where the model says <|return|>.
+        if HARMONY in map(self._told, self._renderer.stop_token_ids):
+            said = said.removesuffix("<|end|>") + HARMONY * said.endswith("<|end|>")
         ids = list(self._tokenizer.encode(said, add_special_tokens=False))
         stops = self._renderer.stop_token_ids
         end = next((place for place, token in enumerate(ids) if token in stops), None)
@@ -243,6 +255,10 @@ class _Probe:
             if then and then[0] in stops:
                 return [*ids, then[0]]
         return [*ids, self._tokenizer.eos_token_id] if self._tokenizer.eos_token_id is not None else None
+
+
+    def _told(self, token: int) -> str:
+        return decoded(self._tokenizer, [token])
 
 
 def _calls(parsed: Parsed) -> list[tuple[str | None, dict[str, Any] | None]]:

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 from headway_api import logs
 from headway_api.bounds import shortened
 from headway_api.exits import JobError
+from headway_coordinator.trajectory import thoughts
 from headway_coordinator.trajectory.calls import Message, Parsed, Tool
 from headway_coordinator.trajectory.encoder import Encoder
 from headway_coordinator.trajectory.harmony import HarmonyRenderer
@@ -111,6 +112,8 @@ class Renderer(Protocol):
     name: str
     stop_token_ids: list[int]
 
+    family: str
+    """`model_type` of the model, as far as it is known."""
     proof: Proof | None
     """What was shown of it on a probe; None: nothing was asked."""
 
@@ -150,14 +153,6 @@ class Renderer(Protocol):
         None where the family has no known way. Such a turn is read as `parse([*forced, *sampled], prompt)`
         and extended as `extend([*prompt, *forced], sampled)`, since the model did not sample them.
         """
-
-
-def _drops_thought(said: str, fresh: str, history: Sequence[Message]) -> bool:
-    """Whether `said` has a thought of `history` more often than a fresh rendering. How blanks are set, and
-    an empty thought, are no reason to leave what was sampled."""
-    told = [message.get("reasoning_content") for message in history]
-    thoughts = [thought.strip() for thought in told if isinstance(thought, str) and thought.strip()]
-    return any(said.count(thought) > fresh.count(thought) for thought in thoughts)
 
 
 class Typed(Bounded):
@@ -208,7 +203,7 @@ class Typed(Bounded):
             return None
         said = decoded(self._tokenizer, bridged)
         fresh = decoded(self._tokenizer, self.render([*history, *new], tools))
-        return None if said != fresh and _drops_thought(said, fresh, history) else bridged
+        return None if said != fresh and thoughts.dropped(said, fresh, history) else bridged
 
     def _bridged(
         self,
@@ -268,11 +263,17 @@ def choose(tokenizer: Any, family: str, tool_call_parser: str = "auto") -> Rende
     """The renderer of a model's family where it agrees with the model's chat template, else the template.
 
     A parser other than `auto` is a wish for how calls are read: a renderer that reads them otherwise is
-    passed over.
+    passed over. With `auto` the reader is the one that reads most of what the template writes (`prove`).
 
     Raises:
         JobError: `ToolCallParserUnusable`, where `hermes` could never find a call.
     """
+    found = _chosen(tokenizer, family, tool_call_parser)
+    found.family = family
+    return found
+
+
+def _chosen(tokenizer: Any, family: str, tool_call_parser: str) -> Renderer:
     wish = STYLES.get(tool_call_parser)
     if wish == HERMES and not _has(tokenizer, wish):
         raise JobError(
@@ -315,8 +316,14 @@ def typed(name: str, tokenizer: Any) -> Renderer:
     from renderers import GptOssRendererConfig, config_from_name, create_renderer
 
     if name == GPT_OSS:
-        config = GptOssRendererConfig(conversation_start_date=f"{TODAY:%Y-%m-%d}")
-        return HarmonyRenderer(tokenizer, create_renderer(tokenizer, config), Harmony(tokenizer))
+        inner, keeping = (
+            create_renderer(
+                tokenizer,
+                GptOssRendererConfig(conversation_start_date=f"{TODAY:%Y-%m-%d}", thinking_retention=kept),
+            )
+            for kept in (None, "all")
+        )
+        return HarmonyRenderer(tokenizer, inner, keeping, Harmony(tokenizer))
     config = config_from_name(name)
     encoder: Any = Encoder(tokenizer)
     inner = create_renderer(encoder, config)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 MARKS: Final = (
     ("<think>", "</think>"),
@@ -56,3 +57,11 @@ def empty(text: str) -> list[tuple[int, int]]:
 def without_empty(text: str) -> str:
     """A text without them."""
     return _EMPTY.sub("", text)
+
+
+def dropped(said: str, fresh: str, history: Sequence[dict[str, Any]]) -> bool:
+    """Whether `said` has a thought of `history` more often than a fresh rendering. How blanks are set, and
+    an empty thought, are no reason to leave what was sampled."""
+    told = [message.get("reasoning_content") for message in history]
+    held = [thought.strip() for thought in told if isinstance(thought, str) and thought.strip()]
+    return any(said.count(thought) > fresh.count(thought) for thought in held)

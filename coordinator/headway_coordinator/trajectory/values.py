@@ -96,18 +96,22 @@ def _fits(value: object, kinds: set[str]) -> bool:
     return any(kind in kinds and fits(value) for kind, fits in known)
 
 
-def tree(text: str) -> ast.expr:
-    """A Python expression, parsed and never run.
+def tree(text: str) -> list[ast.expr]:
+    """Python expressions, one a line, parsed and never run.
 
     Raises:
-        ValueError: it is none, or too long or too deep to be read.
+        ValueError: they are none, or too long or too deep to be read.
     """
     if len(text) > MOST_PYTHON:
         raise ValueError(f"{len(text)} characters are more than the {MOST_PYTHON} that are read as Python")
     try:
-        return ast.parse(text.strip(), mode="eval").body
+        lines = ast.parse(text.strip()).body
     except (SyntaxError, MemoryError, RecursionError) as error:
         raise ValueError(f"it is not Python: {error}") from error
+    found = [line.value for line in lines if isinstance(line, ast.Expr)]
+    if len(found) < len(lines):
+        raise ValueError("a statement of Python is no call")
+    return found
 
 
 def python(text: str) -> Any:
@@ -116,7 +120,10 @@ def python(text: str) -> Any:
     Raises:
         ValueError: it is none.
     """
-    return literal(tree(text))
+    nodes = tree(text)
+    if len(nodes) != 1:
+        raise ValueError(f"{len(nodes)} expressions are no value")
+    return literal(nodes[0])
 
 
 def literal(node: ast.expr) -> Any:
