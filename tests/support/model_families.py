@@ -56,8 +56,6 @@ class Family:
     specials: tuple[str, ...] = ()
     eos: str = "<|im_end|>"
     head: str = ""
-    alone: bool = False
-    """A turn that calls says nothing else, and one call."""
     model_type: str = ""
     made: Callable[[], Any] | None = field(default=None, compare=False)
     """A tokenizer that is there already."""
@@ -74,13 +72,12 @@ def template(family: Family) -> str:
         kept = "loop.index0 > last.user" if family.drops else "true"
         thinks = (
             f"{{%- if message.reasoning_content and {kept} -%}}"
-            f"{{{{- {family.think[0]!r} + message.reasoning_content + {family.think[1]!r} -}}}}{{%- endif -%}}"
+            f"{{{{- {family.think[0]!r} + message.reasoning_content + {family.think[1]!r} -}}}}"
+            "{%- endif -%}"
         )
     refuses = ""
     if family.ids:
         refuses = f"{{%- if {family.ids} -%}}{{{{- raise_exception('an id of a call') -}}}}{{%- endif -%}}"
-    if family.alone:
-        refuses += "{%- if message.tool_calls | length > 1 -%}{{- raise_exception('one call') -}}{%- endif -%}"
     return (
         f"{{{{- {family.head!r} -}}}}"
         "{%- if tools -%}{{- '[tools] ' + (tools | tojson) -}}{%- endif -%}"
@@ -221,7 +218,7 @@ FAMILIES: tuple[Family, ...] = (
         "Mistral",
         "Mistral 7B v0.3, Mixtral, Nemo, Large 2407",
         "Mistral's documentation of tokenizers v3",
-        call="{{- '{\"name\": \"' + name + '\", \"arguments\": ' + (arguments | tojson)"
+        call='{{- \'{"name": "\' + name + \'", "arguments": \' + (arguments | tojson)'
         " + ', \"id\": \"' + call.id + '\"}' -}}",
         before="[TOOL_CALLS] [",
         between=", ",
@@ -346,9 +343,7 @@ FAMILIES: tuple[Family, ...] = (
         "MiniMax M2",
         "MiniMax-M2, M2.1",
         "MiniMax-M2's tool calling guide",
-        call=_elements(
-            '<invoke name="NAME">\n', "</invoke>\n", '<parameter name="KEY">', "</parameter>\n"
-        ),
+        call=_elements('<invoke name="NAME">\n', "</invoke>\n", '<parameter name="KEY">', "</parameter>\n"),
         before="\n<minimax:tool_call>\n",
         after="</minimax:tool_call>",
         turn=("]~b]ROLE\n", "[e~[\n"),
@@ -409,7 +404,7 @@ FAMILIES: tuple[Family, ...] = (
         "Command",
         "Command R7B, Command A",
         "Cohere's documentation of tool use",
-        call="{{- '    {\"tool_call_id\": \"' + (loop.index0 | string) + '\", \"tool_name\": \"' + name"
+        call='{{- \'    {"tool_call_id": "\' + (loop.index0 | string) + \'", "tool_name": "\' + name'
         " + '\", \"parameters\": ' + (arguments | tojson) + '}' -}}",
         before="<|START_ACTION|>[\n",
         between=",\n",

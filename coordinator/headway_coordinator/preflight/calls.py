@@ -29,7 +29,9 @@ def readable(tools: Sequence[Tool], chosen: Renderer, parser: str) -> str:
         return f"tool calls are read as {proof.reader} writes them"
     if parser != "auto":
         return f"tool calls are read by {parser}, as asked; the chat template writes none that shows it"
-    family = f"of the family {chosen.family}" if chosen.family else "of a family that config.json does not name"
+    family = (
+        f"of the family {chosen.family}" if chosen.family else "of a family that config.json does not name"
+    )
     raise JobError(
         "ToolCallsUnreadable",
         f"the environment offers {len(tools)} tools, and no reader finds the calls that the chat template of "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from os.path import commonprefix
 from typing import Any, Protocol, TypeVar
 
 from headway_coordinator.trajectory.grammar import Grammar
@@ -41,7 +40,7 @@ def ways(
             calls = said([*ASKED, calling(call(KEY))], SIMPLE, generate=False)
         except Exception:  # a template raises what its author chose: it does not take calls in this way
             continue
-        added = calls[len(commonprefix([asking, calls])) :]
+        added = calls.removeprefix(asking)
         for grammar in grammars:
             if any(mark in added for mark in grammar.marks):
                 yield _template(tokenizer, grammar, taken), grammar.name

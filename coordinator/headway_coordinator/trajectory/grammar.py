@@ -1,8 +1,8 @@
 """How families write tool calls, as grammars: tags, and what stands between them. Text in, calls out.
 
-A grammar goes through its text once, from tag to tag. No expression here looks back, so that a text of
-megabytes takes milliseconds, whatever a model wrote. The parsers of servers and of the `renderers` package
-search for a closing tag from each opening one anew: 100 kB of opening tags cost them seconds.
+A grammar goes through its text from tag to tag and looks back nowhere: a megabyte takes some 0.2 s, whatever
+a model wrote. The `renderers` package searches for a closing tag from each opening one anew: its reader of
+Qwen 3.5 takes 7 s for 56 kB of `<parameter=a>`.
 """
 
 from __future__ import annotations
@@ -93,9 +93,7 @@ class Blocks:
         return end, end, False
 
 
-def json_calls(
-    name: str = "name", arguments: tuple[str, ...] = ("arguments", "parameters")
-) -> Body:
+def json_calls(name: str = "name", arguments: tuple[str, ...] = ("arguments", "parameters")) -> Body:
     """Calls as JSON: one object, or a list of them."""
 
     def read(raw: str, tags: Tags, tools: Schemas) -> list[Call]:
@@ -130,9 +128,7 @@ def json_calls(
     return read
 
 
-def named_json(
-    separators: tuple[str, ...], *, fence: bool = False, prefix: str = "", cut: str = ""
-) -> Body:
+def named_json(separators: tuple[str, ...], *, fence: bool = False, prefix: str = "", cut: str = "") -> Body:
     """A call as a name, one of `separators`, and JSON.
 
     Args:

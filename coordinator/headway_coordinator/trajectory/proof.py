@@ -256,7 +256,6 @@ class _Probe:
                 return [*ids, then[0]]
         return [*ids, self._tokenizer.eos_token_id] if self._tokenizer.eos_token_id is not None else None
 
-
     def _told(self, token: int) -> str:
         return decoded(self._tokenizer, [token])
 
@@ -275,10 +274,7 @@ def _spoken(parsed: Parsed) -> Message:
     message: Message = {"role": "assistant", "content": parsed.content}
     if parsed.reasoning:
         message["reasoning_content"] = parsed.reasoning
-    calls = [
-        call(one.arguments or {}, str(one.name), index)
-        for index, one in enumerate(parsed.calls)
-    ]
+    calls = [call(one.arguments or {}, str(one.name), index) for index, one in enumerate(parsed.calls)]
     return message | {"tool_calls": calls} if calls else message
 
 

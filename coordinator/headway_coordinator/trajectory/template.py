@@ -94,7 +94,9 @@ def _with_arguments(message: Message, *, text: bool) -> Message:
 
 
 def _without_blank(message: Message) -> Message:
-    return message | {"content": None} if message.get("tool_calls") and not message.get("content") else message
+    return (
+        message | {"content": None} if message.get("tool_calls") and not message.get("content") else message
+    )
 
 
 def _object_arguments(function: dict[str, Any]) -> dict[str, Any]:

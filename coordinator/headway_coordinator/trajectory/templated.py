@@ -1,4 +1,4 @@
-"""The model's own chat template as a renderer: messages to token ids, and one row for the turns of an episode."""
+"""The model's own chat template as a renderer: messages to token ids, and one row for an episode's turns."""
 
 from __future__ import annotations
 
