@@ -59,6 +59,10 @@ dashboards: venv ## write the Grafana dashboards of the chart from the metric fa
 dashboard-pictures: venv ## draw docs/dashboards/*.png from a job that is run for it (2 minutes)
 	PYTHONPATH=hack/dashboards:tests/support $(PY) -m headway_dashboards.pictures docs/dashboards
 
+.PHONY: models
+models: venv ## write docs/models.md: how the tool calls of each model family are read, by the same code as a job's
+	PYTHONPATH=tests/support $(PY) tests/support/models_page.py docs/models.md
+
 .PHONY: troubleshooting
 troubleshooting: venv ## write docs/troubleshooting.md from the catalogue of faults
 	$(PY) -m headway_analysis.faults.page

@@ -114,6 +114,12 @@ def conduct(prefix: str, rates: str, when: str) -> tuple[Family, ...]:
             "ratio",
         ),
         Family(
+            f"{prefix}/tool_calls/malformed_share_of/{{name}}",
+            f"Share of all tool calls {when} with one kind of fault: unclosed, no_name, not_json, arguments, "
+            "structure or other.",
+            "ratio",
+        ),
+        Family(
             f"{prefix}/tool_calls_of/{{name}}",
             f"Mean calls of one tool in an episode {when}; of the 32 tools called most, and of all `other`.",
         ),

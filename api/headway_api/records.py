@@ -117,6 +117,11 @@ class Row(Record):
         return sum(self.mask)
 
 
+MalformedKind = Literal["unclosed", "no_name", "not_json", "arguments", "structure", "other"]
+"""What is wrong with a call that cannot be read: it has no end; it names no tool; it is not the JSON that it
+should be; its arguments are no object, or no values; its parts are not where they belong; anything else."""
+
+
 class Turn(Record):
     """One model call: what it cost and how it ended. The tokens themselves are in the episode's rows."""
 
@@ -128,6 +133,8 @@ class Turn(Record):
     sampled_tokens: int = Field(ge=0)
     finish_reason: str
     malformed_tool_calls: int = Field(default=0, ge=0)
+    malformed_kinds: dict[MalformedKind, int] = Field(default_factory=dict)
+    """How many of them are of which kind."""
     policy_version: PolicyVersion
     delivered: bool = True
     """Whether it reached the agent. One that did not is billed, and its tokens are in no row: they had no

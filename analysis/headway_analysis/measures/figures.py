@@ -239,6 +239,14 @@ def _drifts(episodes: Sequence[EpisodeRecord]) -> Iterator[tuple[str, int]]:
     return ((reason, found[reason]) for reason in FORK_REASONS)
 
 
+def _malformed(episodes: Sequence[EpisodeRecord]) -> Counter[str]:
+    """Calls that could not be read, by what is wrong with them."""
+    found: Counter[str] = Counter()
+    for turn in (turn for episode in episodes for turn in episode.turns):
+        found.update(turn.malformed_kinds)
+    return found
+
+
 def _tools(prefix: str, episodes: Sequence[EpisodeRecord]) -> Figures:
     """Tool calls of an episode: all that could be read, those of each tool, and shares of calls."""
     made = [tool_calls(episode) for episode in episodes]
@@ -250,6 +258,11 @@ def _tools(prefix: str, episodes: Sequence[EpisodeRecord]) -> Figures:
         f"{prefix}/tool_calls/max": counts.max,
         f"{prefix}/tool_calls/failed_share": failed / readable if readable else 0.0,
         f"{prefix}/tool_calls/malformed_share": malformed / attempts if attempts else 0.0,
+        **{
+            f"{prefix}/tool_calls/malformed_share_of/{kind}": count / attempts
+            for kind, count in _malformed(episodes).items()
+            if attempts
+        },
         **{
             f"{prefix}/tool_calls_of/{name}": count / len(episodes)
             for name, count in _by_tool(calls.by_tool for calls in made).items()

@@ -21,7 +21,7 @@ from headway_coordinator.engines.vllm import Request, Sampled
 from headway_coordinator.gateway import drift
 from headway_coordinator.gateway.conversations import Said, continued, meaning
 from headway_coordinator.seeds import seed
-from headway_coordinator.trajectory.calls import Call, Message, Parsed, Tool
+from headway_coordinator.trajectory.calls import Call, Message, Parsed, Tool, kinds
 from headway_coordinator.trajectory.graph import Graph
 from headway_coordinator.trajectory.lengths import content, extent, size
 from headway_coordinator.trajectory.render import Renderer
@@ -291,6 +291,7 @@ class Gateway:
             sampled_tokens=len(sampled.tokens),
             finish_reason=sampled.finish_reason,
             malformed_tool_calls=sum(call.problem is not None for call in parsed.calls),
+            malformed_kinds=kinds(parsed.calls),
             policy_version=min(span.version for span in sampled.versions),
         )
         end = session.graph.place(prompt)

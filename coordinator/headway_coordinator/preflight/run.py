@@ -24,7 +24,7 @@ from headway_api.store import Denied, NotFound, Store, bucket_unavailable
 from headway_coordinator import dataset
 from headway_coordinator.dataset import Data, Row
 from headway_coordinator.judges.answering import Judges
-from headway_coordinator.preflight import checks, overlaps, tensors
+from headway_coordinator.preflight import calls, checks, overlaps, tensors
 from headway_coordinator.preflight.checklist import Checklist, said_of
 from headway_coordinator.sandboxes import Broker
 from headway_coordinator.trajectory import render
@@ -190,6 +190,8 @@ class Runner(Checklist):
         if found is not None:
             first, reply = found
             self._try("Reward", lambda: checks.reward(reply, self.spec))
+            parser = self.spec.agent.effective_builtin.tool_call_parser
+            self._try("ToolCalls", lambda: calls.readable(first.tools, ready.renderer, parser))
             self._try(
                 "Context", lambda: checks.context(first, ready.renderer, ready.context_length, self.spec)
             )

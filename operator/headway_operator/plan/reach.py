@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from headway_api.bounds import shortened
+from headway_api.spec.judge import field_of as judge_field
 from headway_operator import addresses
 from headway_operator.plan.context import Context, Json
 
@@ -45,6 +46,9 @@ def _urls(context: Context) -> Iterator[tuple[str, str]]:
     for candidate in getattr(context.spec, "candidates", ()):
         if candidate.endpoint is not None:
             yield f"spec.candidates[{candidate.name}].endpoint.url", candidate.endpoint.url
+    for judge in context.spec.judges:
+        if judge.endpoint is not None:
+            yield judge_field(judge.name, "endpoint.url"), judge.endpoint.url
 
 
 def _address(field: str, url: str, context: Context) -> Iterator[str]:
@@ -94,6 +98,9 @@ def _secrets(context: Context) -> Iterator[tuple[str, str]]:
         if candidate.endpoint is not None and candidate.endpoint.secret_ref is not None:
             field = f"spec.candidates[{candidate.name}].endpoint.secretRef.name"
             yield field, candidate.endpoint.secret_ref.name
+    for judge in spec.judges:
+        if judge.secret_ref is not None:
+            yield judge_field(judge.name, "secretRef.name"), judge.secret_ref.name
     for field, template in _templates(context):
         yield from _named(template.get("spec"), f"{field}.spec")
 

@@ -22,6 +22,7 @@ from headway_operator.plan.context import Context
 URL = "spec.agent.http.url"
 CALLBACK = "spec.agent.http.callbackUrl"
 ENDPOINT = "spec.candidates[big].endpoint.url"
+JUDGE = "spec.judges[strict].endpoint.url"
 STORE = "spec.output.endpointUrl"
 TRACKING = "spec.tracking.mlflow.uri"
 SERVER = "10.96.0.1"
@@ -64,6 +65,8 @@ def named(field: str, url: str) -> dict[str, Any]:
         return {"tracking": {"mlflow": {"uri": url}}}
     if field == ENDPOINT:
         return {"candidates": [{"name": "big", "endpoint": {"url": url, "model": "m"}}]}
+    if field == JUDGE:
+        return {"judges": [{"name": "strict", "endpoint": {"url": url, "model": "m"}}]}
     if field == CALLBACK:
         return {"agent": {"http": {"url": "http://agent", "callbackUrl": url}}}
     return {"agent": {"http": {"url": url}}}
@@ -72,7 +75,7 @@ def named(field: str, url: str) -> dict[str, Any]:
 DEFAULT = Policy(api_server=SERVER)
 
 
-@pytest.mark.parametrize("field", [URL, CALLBACK, ENDPOINT, STORE, TRACKING])
+@pytest.mark.parametrize("field", [URL, CALLBACK, ENDPOINT, JUDGE, STORE, TRACKING])
 @pytest.mark.parametrize("host", HOSTS)
 def test_no_job_may_name_the_platforms_own_addresses(field: str, host: str) -> None:
     [said] = refused(DEFAULT, **named(field, f"http://{host}/latest"))
@@ -80,7 +83,7 @@ def test_no_job_may_name_the_platforms_own_addresses(field: str, host: str) -> N
     assert "; write " in said
 
 
-@pytest.mark.parametrize("field", [URL, CALLBACK, ENDPOINT, STORE, TRACKING])
+@pytest.mark.parametrize("field", [URL, CALLBACK, ENDPOINT, JUDGE, STORE, TRACKING])
 @pytest.mark.parametrize("host", EVERYBODYS)
 def test_other_addresses_are_everybodys(field: str, host: str) -> None:
     assert refused(DEFAULT, **named(field, f"http://{host}/v1")) == []
@@ -174,6 +177,15 @@ SECRETS: dict[str, dict[str, Any]] = {
     "spec.candidates[big].endpoint.secretRef.name": {
         "candidates": [
             {"name": "big", "endpoint": {"url": "http://m", "model": "m", "secretRef": {"name": "others"}}}
+        ]
+    },
+    "spec.judges[strict].secretRef.name": {
+        "judges": [
+            {
+                "name": "strict",
+                "endpoint": {"url": "http://m", "model": "m"},
+                "secretRef": {"name": "others"},
+            }
         ]
     },
 }
