@@ -105,8 +105,8 @@ def runbook(signal: Signal) -> str:
         "## What it means",
         "",
         f"{signal.meaning} {signal.threshold}",
-        f"The signal is raised after {times(signal, signal.raise_after)} like that. The alert fires where it is "
-        f"still raised {ALERT_AFTER_MINUTES} minutes later (`prometheusRule.for.signals`).",
+        f"The signal is raised after {times(signal, signal.raise_after)} like that. The alert fires where it "
+        f"is still raised {ALERT_AFTER_MINUTES} minutes later (`prometheusRule.for.signals`).",
         "",
         "## What to look at",
         "",

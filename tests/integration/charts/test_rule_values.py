@@ -56,7 +56,9 @@ def test_alerts_may_go_on_for_a_while() -> None:
 def test_alerts_link_to_a_runbook_only_where_an_address_is_given() -> None:
     assert not any("runbook_url" in rule["annotations"] for rule in alerts(runbookUrl="").values())
     for address in ("https://docs.example/runbooks", "https://docs.example/runbooks/"):
-        found = {name: rule["annotations"]["runbook_url"] for name, rule in alerts(runbookUrl=address).items()}
+        found = {
+            name: rule["annotations"]["runbook_url"] for name, rule in alerts(runbookUrl=address).items()
+        }
         assert found == {name: f"https://docs.example/runbooks/{name}" for name in found}
 
 

@@ -216,7 +216,9 @@ def staleness_at_bound(history: History) -> Reading | None:
     if history.latest(LAG) is None:
         return None
     if bound == 0:
-        return Reading(Level.CLEAR, 0.0, STALE, "spec.algorithm.maxStepsOffPolicy is 0: no token may be older")
+        return Reading(
+            Level.CLEAR, 0.0, STALE, "spec.algorithm.maxStepsOffPolicy is 0: no token may be older"
+        )
     now = level(history.recent(LAG, STALE_FOR), STALE_FOR)
     if now is None:
         return None
