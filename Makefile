@@ -100,7 +100,7 @@ test-hostile: export HOSTILE_CASES ?= 1000
 test-hostile: export HOSTILE_SEED ?= $(shell date +%s)
 test-hostile: venv ## what strangers send, drawn anew: HOSTILE_COUNT custom resources, HOSTILE_CASES messages, as many of each route by schemathesis (HOSTILE_SEED: the same again)
 	$(TOGETHER) -m hostile tests
-test-remedies: venv ## each remedy ordered of a running job on a cluster, and a process killed in the middle of it (a quarter of an hour)
+test-remedies: venv ## each remedy ordered of a running job on a cluster, and a process killed in the middle of it (half an hour)
 	$(PYTEST) tests/e2e/test_remedies.py
 
 .PHONY: bench-rollout bench-learner bench-learning bench-eval bench-remedies bench-preflight

@@ -1,4 +1,4 @@
-"""Every family's calls: written by a template of its form, read back, and gone on from; and what cannot be."""
+"""Every family's calls: written by a template of its form, read back, and gone on from."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import models_page
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from model_families import FAMILIES, Family, spoken
+from model_families import FAMILIES, spoken
 
 from headway_api.exits import JobError
 from headway_api.records import MalformedKind
