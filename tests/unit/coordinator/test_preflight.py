@@ -50,6 +50,7 @@ async def test_a_sound_job_passes_every_check(folder: Path) -> None:
         "Batch",
         "Model",
         "ContextLength",
+        "Weights",
         "Tokenizer",
         "Environment",
         "Reward",
