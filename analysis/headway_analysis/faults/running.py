@@ -34,6 +34,19 @@ FAULTS: tuple[Fault, ...] = (
         seconds=60,
     ),
     Fault(
+        "disk-full",
+        Kind.NODE,
+        Stage.RUN,
+        "The volume of the learner has no room for the base model.",
+        "cacheSizeLimit of the chart's values: the volume for models has no room for ... (No space left on "
+        "device); have it raised, or give the nodes larger disks",
+        state="Starting",
+        reason="ProcessFailed",
+        condition="LearnerReady",
+        event="ProcessFailed",
+        seconds=60,
+    ),
+    Fault(
         "out-of-time",
         Kind.MANIFEST,
         Stage.RUN,

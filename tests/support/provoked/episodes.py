@@ -26,6 +26,8 @@ def small(role: str) -> Provocation:
     return Provocation({role: {"resources": {"limits": {"memory": "96Mi"}}}}, trains=True)
 
 
+TINY = {"name": "cache", "emptyDir": {"medium": "Memory", "sizeLimit": "64Ki"}}
+"""A volume that is full at once: its limit is that of a file system of its own."""
 LONG_ENOUGH = {"schedule": {"maxSteps": 8}, "evaluation": {"everySteps": 0, "atStart": False}}
 SOON_OVER = LONG_ENOUGH | {"rollout": {"timeoutSeconds": TURN_LIMIT_S}}
 
@@ -56,5 +58,6 @@ PROVOKED: dict[str, Provocation] = {
     "nothing-to-train": odd("Flat", LONG_ENOUGH, trains=True),
     "learner-out-of-memory": small("learner"),
     "server-out-of-memory": small("rollout"),
+    "disk-full": Provocation({"learner": {"podTemplate": {"spec": {"volumes": [TINY]}}}}, trains=True),
     "out-of-time": Provocation({"activeDeadlineSeconds": 5}),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 
 from environment import RefundDesk  # type: ignore[import-not-found]
@@ -9,6 +10,7 @@ from environment import RefundDesk  # type: ignore[import-not-found]
 from headway_sandbox.environment import Observation, Transcript, tool
 
 FOR_EVER_S = 3600
+SHARE = 0.3
 
 
 class Flat(RefundDesk):  # type: ignore[misc]
@@ -62,15 +64,11 @@ class Hanging(RefundDesk):  # type: ignore[misc]
 
 
 class HangingAtTimes(RefundDesk):  # type: ignore[misc]
-    """Has a tool that never returns in every third episode or so."""
-
-    def reset(self, row: object, seed: int) -> Observation:
-        self.hangs = seed % 3 == 0
-        return super().reset(row, seed)  # type: ignore[no-any-return]
+    """Has a tool that never returns in one of three calls or so."""
 
     @tool
     def get_case(self, case_id: str) -> dict[str, str]:
         """Tier, reason and item."""
-        if self.hangs:
+        if random.random() < SHARE:
             time.sleep(FOR_EVER_S)
         return super().get_case(case_id)  # type: ignore[no-any-return]

@@ -426,6 +426,18 @@ class TestFailures:
         [asked] = Observed(world.now, tuple(world.objects.values())).childless()
         assert (asked["kind"], asked["metadata"]["name"]) == ("Job", "refunds-learner")
 
+    def test_a_pod_whose_volume_is_full_names_the_limit(self) -> None:
+        world = started()
+        words = 'Usage of EmptyDir volume "cache" exceeds the limit "1Gi". '
+        ended = world.condition("DisruptionTarget", True) | {"message": words}
+        world.pod("learner", phase="Failed", reason="Evicted", conditions=[ended])
+        world.carry_out()
+        told = world.told("LearnerReady")
+        assert told["reason"] == "Disrupted"
+        assert told["message"].startswith(
+            "cacheSizeLimit of the chart's values: pod refunds-learner-0: Usage"
+        )
+
     def test_a_sandbox_that_cannot_start_is_told(self) -> None:
         world = running()
         world.waiting("sandbox", "ErrImagePull", "no such image")
