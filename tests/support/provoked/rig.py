@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -109,6 +110,8 @@ class FaultRig:
         """`secret`: the store's keys as another namespace has them."""
         self.server = Server(str(bench.kube.kubeconfig))
         self.bucket = bucket
+        self.over = threading.Event()
+        """Set once nobody waits for what is seen."""
         self._bench = bench
         self._secret = secret
         self._prefix = prefix
@@ -153,7 +156,12 @@ class FaultRig:
             for fault, how in slow:
                 threads = one if how.trains else several
                 found[fault.name] = threads.submit(self._seen, fault, how, places[fault.name])
-            return seen | {name: each.result() for name, each in found.items()}
+            try:
+                return seen | {name: each.result() for name, each in found.items()}
+            finally:  # where somebody interrupts it, nobody waits for the rest
+                self.over.set()
+                for each in found.values():
+                    each.cancel()
 
     def _place(self, fault: Fault, how: Provocation) -> str:
         return self.namespace(fault.name if how.alone else "jobs", how.beside)
@@ -188,6 +196,7 @@ class ProvokedJob:
     def __init__(self, rig: FaultRig, fault: Fault, how: Provocation, namespace: str) -> None:
         self._server = rig.server
         self._bucket = rig.bucket
+        self._over = rig.over
         self._fault = fault
         self._how = how
         self.namespace = namespace
@@ -215,7 +224,7 @@ class ProvokedJob:
             raise AssertionError(f"the API server refused it: {seen.answer}")
         self._how.then(self)
         ends = time.monotonic() + self._fault.seconds + PATIENCE_S
-        while not self._look() and time.monotonic() < ends:
+        while not self._look() and time.monotonic() < ends and not self._over.is_set():
             if is_finished(seen.job):
                 ends = min(ends, time.monotonic() + SETTLED_S)
             time.sleep(LOOK_S)
@@ -249,7 +258,7 @@ class ProvokedJob:
     def _pods_gone(self) -> list[Json]:
         """The job's pods that are left once they had time to go."""
         ends = time.monotonic() + GONE_S
-        while (left := self._pods()) and time.monotonic() < ends:
+        while (left := self._pods()) and time.monotonic() < ends and not self._over.is_set():
             time.sleep(2 * LOOK_S)
         return left
 
