@@ -33,10 +33,18 @@ EVERY_TIME = (
     "no-module", "no-room-for-turns",
 )  # fmt: skip
 """Of those that take a pod, the ones that `make test` has too. It has all that are refused at apply."""
+
+
+def marks(name: str) -> tuple[pytest.MarkDecorator, ...]:
+    """When a fault is provoked. Jobs that train need the cores one after another, a minute each: `make
+    test-faults` has these."""
+    if PROVOKED[name].trains:
+        return (pytest.mark.chaos,)
+    return () if name in EVERY_TIME else (pytest.mark.ci,)
+
+
 PAST_APPLY = [
-    pytest.param(fault.name, marks=() if fault.name in EVERY_TIME else pytest.mark.ci)
-    for fault in FAULTS
-    if fault.stage is not Stage.APPLY
+    pytest.param(fault.name, marks=marks(fault.name)) for fault in FAULTS if fault.stage is not Stage.APPLY
 ]
 
 
