@@ -25,7 +25,7 @@ from headway_coordinator.http import Refused, Unreachable
 from headway_coordinator.judges.answering import Judges
 from headway_coordinator.judges.judge import PASSING, Judge
 from headway_coordinator.preflight import checks
-from headway_coordinator.sandboxes import Broker
+from headway_coordinator.sandboxes import RESOURCES, Broker
 from headway_coordinator.seeds import seed
 
 LEASE_ID = "preflight"
@@ -34,6 +34,11 @@ NOWHERE = {"base_url": "http://127.0.0.1:9/v1", "api_key": "none", "prompt": "",
 VISITS = 3
 TEXT_LIMIT = 1024
 ANSWER_SECONDS, PAUSE_SECONDS = 5.0, 1.0
+SANDBOX_ENDED = "SandboxEnded"
+"""The broker's reason for a sandbox whose process ended."""
+IMAGE = "spec.environment.image"
+OTHER_IMAGE = "another one is made; where each ends so, build the image on Headway's sandbox image"
+MORE_MEMORY = "raise its memory (limits.memory)"
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -236,8 +241,13 @@ class Checklist:
 
 def _waits_for(problem: Problem) -> Check:
     """Why the broker has no sandbox, with the field to change."""
-    text = problem.message if problem.field else pod_lacks.of_creation(names.SANDBOX, problem.message)
-    return Check(name="Environment", passed=False, message=text[:TEXT_LIMIT], field=problem.field)
+    text, field = problem.message, problem.field
+    if field is None and problem.reason == SANDBOX_ENDED:
+        field, fix = (RESOURCES, MORE_MEMORY) if "OOMKilled" in text else (IMAGE, OTHER_IMAGE)
+        text = f"{text.rstrip('. ')}; {fix}"
+    elif field is None:
+        text = pod_lacks.of_creation(names.SANDBOX, text)
+    return Check(name="Environment", passed=False, message=text[:TEXT_LIMIT], field=field)
 
 
 async def until_answered(

@@ -93,6 +93,7 @@ class Runner(Checklist):
             lambda: checks.context_length(folder, spec.model.base, spec.model.context_length),
             lambda n: f"{n} tokens",
         )
+        self._need("Weights", lambda: tensors.whole(spec.model, folder, store), str)
         modules: list[str] | None = None
         lora, start = spec.model.effective_lora, spec.model.warm_start
         # Like the learner: what a job began with is never asked for again, and may be gone.
