@@ -1,0 +1,106 @@
+"""How a script is played: what is asked of its sandbox, in which order, and what came of it.
+
+Without input or output, so that a coordinator plays over its broker's leases and a test over a process of its
+own, and both mean the same. Whoever plays sends each request to the sandbox (`headway_api.sandbox_api`) and sends
+the reply back into the generator, or throws `Failed` where there is none:
+
+    play = played(script, time.monotonic)
+    request = next(play)
+    while True:                      # StopIteration.value is the Played
+        request = play.send(reply)   # or play.throw(Failed("..."))
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Generator, Sequence
+from typing import Any
+
+from headway_analysis.preflight.evidence import Call, Json, Played, Script, ToolResult
+from headway_api.sandbox_api import FinishReply, FinishRequest, ResetReply, ResetRequest, ToolCall, ToolReply
+
+Request = ResetRequest | ToolCall | FinishRequest
+Reply = ResetReply | ToolReply | FinishReply
+Play = Generator[Request, Reply, Played]
+Turns = Generator[Call, ToolResult, "str | None"]
+"""What an agent does: it yields calls, is sent their results, and returns the text it ends with, or None."""
+Agent = Callable[[ResetReply], Turns]
+"""Begins with what the environment's reset said."""
+
+
+class Failed(Exception):
+    """A request had no reply: the sandbox's or the environment's own words."""
+
+
+def of_script(script: Script) -> Agent:
+    """The agent that does what a script says, whatever the tools answer."""
+
+    def agent(first: ResetReply) -> Turns:
+        for call in script.calls:
+            yield call
+        return script.answer
+
+    return agent
+
+
+def played(script: Script, clock: Callable[[], float], agent: Agent | None = None) -> Play:
+    """Reset, calls, finish. `agent` decides on calls and answer in the script's place."""
+    began = clock()
+    so_far = Played(script)
+    try:
+        first = yield ResetRequest(row=dict(script.row), seed=script.environment_seed)
+        assert isinstance(first, ResetReply)
+        so_far = dataclasses.replace(so_far, messages=first.messages, tools=first.tools)
+        results: list[ToolResult] = []
+        turns = (agent or of_script(script))(first)
+        answer = yield from _called(turns, results, clock)
+        so_far = dataclasses.replace(so_far, results=tuple(results))
+        messages = conversation(first.messages, results, answer)
+        asked = len(results) + (answer is not None)
+        judged = yield FinishRequest(messages=messages, truncated=script.truncated, turns=asked)
+        assert isinstance(judged, FinishReply)
+    except Failed as failure:
+        return dataclasses.replace(so_far, error=str(failure), seconds=clock() - began)
+    return dataclasses.replace(
+        so_far,
+        script=dataclasses.replace(script, answer=answer),
+        reward=judged.reward,
+        score=judged.score,
+        metrics=judged.metrics,
+        seconds=clock() - began,
+    )
+
+
+def _called(
+    turns: Turns, results: list[ToolResult], clock: Callable[[], float]
+) -> Generator[Request, Reply, str | None]:
+    """Carry out the agent's calls, until it ends or a tool ends the episode; the text it ends with."""
+    try:
+        call = next(turns)
+        while True:
+            began = clock()
+            reply = yield ToolCall(name=call.name, arguments=dict(call.arguments))
+            assert isinstance(reply, ToolReply)
+            results.append(ToolResult(call.name, call.arguments, reply.content, clock() - began, reply.done))
+            if reply.done:
+                return None
+            call = turns.send(results[-1])
+    except StopIteration as end:
+        answer: str | None = end.value
+        return answer
+
+
+def conversation(
+    first: Sequence[Json], results: Sequence[ToolResult], answer: str | None
+) -> list[dict[str, Any]]:
+    """The messages that a judge sees: one call a turn, and last what the agent said."""
+    messages = [dict(message) for message in first]
+    for number, result in enumerate(results):
+        function = {"name": result.name, "arguments": json.dumps(dict(result.arguments))}
+        called = {"id": f"call_{number}", "type": "function", "function": function}
+        messages.append({"role": "assistant", "content": None, "tool_calls": [called]})
+        messages.append({"role": "tool", "tool_call_id": called["id"], "content": result.content})
+    if answer is not None:
+        messages.append({"role": "assistant", "content": answer})
+    return messages
