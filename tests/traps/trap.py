@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from headway_analysis.preflight.evidence import Probe
+
 TASKS = Path(__file__).parent / "tasks"
 """Where the environments are: modules that a sandbox's server imports by their names."""
 Row = dict[str, Any]
@@ -58,5 +60,7 @@ class Trap:
     """Where it is in the base model: how often it knows a field; None: as of any model that may learn."""
     habit: str = ""
     """Where it is in how the base model speaks: see `pupils`."""
+    probes: tuple[Probe, ...] = ()
+    """Where it is in the cluster: what its sandboxes reached."""
     shared_folder: bool = False
     """Whether the environment is configured with a folder that all its episodes share."""

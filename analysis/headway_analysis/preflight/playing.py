@@ -1,8 +1,8 @@
 """How a script is played: what is asked of its sandbox, in which order, and what came of it.
 
 Without input or output, so that a coordinator plays over its broker's leases and a test over a process of its
-own, and both mean the same. Whoever plays sends each request to the sandbox (`headway_api.sandbox_api`) and sends
-the reply back into the generator, or throws `Failed` where there is none:
+own, and both mean the same. Whoever plays sends each request to the sandbox (`headway_api.sandbox_api`) and
+its reply back into the generator, or throws `Failed` where there is none:
 
     play = played(script, time.monotonic)
     request = next(play)
@@ -33,12 +33,19 @@ class Failed(Exception):
     """A request had no reply: the sandbox's or the environment's own words."""
 
 
+class Cut(Exception):
+    """Raised by an agent: the episode is out of turns, tokens or context. `said`: what it had begun."""
+
+    def __init__(self, said: str | None = None) -> None:
+        super().__init__("the episode is truncated")
+        self.said = said
+
+
 def of_script(script: Script) -> Agent:
     """The agent that does what a script says, whatever the tools answer."""
 
     def agent(first: ResetReply) -> Turns:
-        for call in script.calls:
-            yield call
+        yield from script.calls
         return script.answer
 
     return agent
@@ -48,23 +55,31 @@ def played(script: Script, clock: Callable[[], float], agent: Agent | None = Non
     """Reset, calls, finish. `agent` decides on calls and answer in the script's place."""
     began = clock()
     so_far = Played(script)
+    results: list[ToolResult] = []
     try:
         first = yield ResetRequest(row=dict(script.row), seed=script.environment_seed)
         assert isinstance(first, ResetReply)
         so_far = dataclasses.replace(so_far, messages=first.messages, tools=first.tools)
-        results: list[ToolResult] = []
         turns = (agent or of_script(script))(first)
-        answer = yield from _called(turns, results, clock)
-        so_far = dataclasses.replace(so_far, results=tuple(results))
+        truncated = script.truncated
+        try:
+            answer = yield from _called(turns, results, clock)
+        except Cut as cut:
+            answer, truncated = cut.said, True
+        so_far = dataclasses.replace(
+            so_far,
+            script=dataclasses.replace(script, answer=answer, truncated=truncated),
+            results=tuple(results),
+        )
         messages = conversation(first.messages, results, answer)
         asked = len(results) + (answer is not None)
-        judged = yield FinishRequest(messages=messages, truncated=script.truncated, turns=asked)
+        judged = yield FinishRequest(messages=messages, truncated=truncated, turns=asked)
         assert isinstance(judged, FinishReply)
     except Failed as failure:
-        return dataclasses.replace(so_far, error=str(failure), seconds=clock() - began)
+        seconds = clock() - began
+        return dataclasses.replace(so_far, results=tuple(results), error=str(failure), seconds=seconds)
     return dataclasses.replace(
         so_far,
-        script=dataclasses.replace(script, answer=answer),
         reward=judged.reward,
         score=judged.score,
         metrics=judged.metrics,
