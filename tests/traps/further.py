@@ -1,4 +1,4 @@
-"""Further traps: what the list of checks names and the practice guide does not, and other forms of its faults."""
+"""Further traps: what the list of checks names beside the practice guide, and other forms of its faults."""
 
 from __future__ import annotations
 

@@ -37,19 +37,19 @@ class Report:
     def broken(self) -> list[str]:
         """Faults of the environment itself: row, and method, file and line in the environment's own words."""
         places = {id(row): place for place, row in enumerate(self.baseline.facts.rows)}
-        found: dict[str, str] = {}
+        found: dict[str, list[str]] = {}
         for one in self.baseline.sampled:
             if one.record.error is not None:
-                found.setdefault(one.record.error, f"row {places.get(id(one.row), '?')}: {one.record.error}")
+                found.setdefault(one.record.error, []).append(f"row {places.get(id(one.row), '?')}")
         for played in self.played:
             if played.error is not None:
-                where = f"row {places.get(id(played.script.row), '?')}, {played.script.label}"
-                found.setdefault(played.error, f"{where}: {played.error}")
-        return list(found.values())
+                where = f"row {places.get(id(played.script.row), '?')} ({played.script.label})"
+                found.setdefault(played.error, []).append(where)
+        return [f"{several(where)}: {error}" for error, where in found.items()]
 
     def text(self, *, without: Collection[str] = ()) -> str:
         """What is to be mended, the worst first; `without`: ids of checks that are left out."""
-        lines = [f"the environment failed in {said}" for said in self.broken]
+        lines = [f"Fault in {said}" for said in self.broken]
         for verdict in ("Fail", "Warn", "Unknown"):
             for finding in self.findings:
                 if finding.verdict == verdict and finding.check not in without:
@@ -58,6 +58,13 @@ class Report:
 
     def __str__(self) -> str:
         return self.text()
+
+
+def several(names: Sequence[str], most: int = 3) -> str:
+    """The first of them, and how many more there are."""
+    known = list(dict.fromkeys(names))
+    more = f" and {len(known) - most} more" if len(known) > most else ""
+    return ", ".join(known[:most]) + more
 
 
 def told(finding: Finding) -> list[str]:

@@ -110,7 +110,7 @@ class Sandbox:
         """Bind the sandbox to its one episode: from here on what hangs is named. Raises Failed."""
         left = self._left()
         times = {"deadline": time.time() + left + GRACE_SECONDS, "seconds": left}
-        self._ask("lease", {"lease": "test", "token": self._token, **times})
+        self._ask("lease", "the import", {"lease": "test", "token": self._token, **times})
 
     def ask(self, request: Request) -> Reply:
         """Send a request of an episode; its reply.
@@ -120,20 +120,19 @@ class Sandbox:
         """
         if isinstance(request, ResetRequest):
             self.lease()
-            return self._understood("reset", request, ResetReply)
+            return self._understood("reset", "reset", request, ResetReply)
         if isinstance(request, FinishRequest):
-            return self._understood("finish", request, FinishReply)
-        return self._understood("tool", request, ToolReply)
+            return self._understood("finish", "reward or score", request, FinishReply)
+        tool = f"tool {bounds.shortened(request.name, bounds.NAME)}"
+        return self._understood("tool", tool, request, ToolReply)
 
-    def _understood(self, path: str, request: Request, kind: type[Asked]) -> Asked:
+    def _understood(self, path: str, what: str, request: Request, kind: type[Asked]) -> Asked:
         try:
-            return kind.model_validate(self._ask(path, request.model_dump(mode="json")))
+            return kind.model_validate(self._ask(path, what, request.model_dump(mode="json")))
         except ValidationError as error:
-            raise Failed(
-                f"the environment answered /{path} with what it must not: {explained(error)}"
-            ) from None
+            raise Failed(f"{what} answered with what it must not: {explained(error)}") from None
 
-    def _ask(self, path: str, body: Mapping[str, Any]) -> Any:
+    def _ask(self, path: str, what: str, body: Mapping[str, Any]) -> Any:
         self._connection.timeout = self._left() + GRACE_SECONDS
         if self._connection.sock is not None:
             self._connection.sock.settimeout(self._connection.timeout)
@@ -143,26 +142,26 @@ class Sandbox:
             answer = self._connection.getresponse()
             text = answer.read(bounds.ANSWER + 1)
         except TimeoutError:
-            raise Failed(self._silent(path)) from None
+            raise Failed(self._silent(path, what)) from None
         except (OSError, http.client.HTTPException):
-            raise Failed(self._ended(path)) from None
+            raise Failed(self._ended(what)) from None
         try:
             said = bounds.json_within(text, bounds.ANSWER, depth=bounds.CONVERSATION_DEPTH) if text else None
             if answer.status < 300:
                 return said
             raise Failed(Problem.model_validate(said).message)
         except ValueError as error:
-            raise Failed(f"the environment answered /{path} with what it must not: {error}") from None
+            raise Failed(f"{what} answered with what it must not: {error}") from None
 
     def _left(self) -> float:
         return max(self._ends - time.monotonic(), 0.0)
 
-    def _silent(self, path: str) -> str:
+    def _silent(self, path: str, what: str) -> str:
         if path == "lease":
             return f"{self._of.entrypoint} was not imported within {self._of.timeout:g} s"
-        return f"the environment did not answer /{path} within {self._of.timeout:g} s"
+        return f"{what} did not answer within {self._of.timeout:g} s"
 
-    def _ended(self, path: str) -> str:
+    def _ended(self, what: str) -> str:
         """Why the process is gone."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(GRACE_SECONDS)
@@ -170,7 +169,7 @@ class Sandbox:
         said = bounds.shortened(last.partition("NotImportable: ")[2] or last, 2_000)
         if self._process.returncode == 42:
             return said
-        return f"the sandbox ended in /{path}, exit status {self._process.returncode}: {said}"
+        return f"the sandbox's process ended in {what}, exit status {self._process.returncode}: {said}"
 
     def output(self) -> str:
         """The last that the environment and its server wrote to stdout and stderr."""

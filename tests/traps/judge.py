@@ -1,0 +1,57 @@
+"""Plays a trap or a clean task over the sandbox's real server, with a simulated model, and judges it."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from collections.abc import Collection
+from contextlib import ExitStack
+
+from tests.traps.pupils import pupil
+from tests.traps.trap import TASKS, Task, Trap
+
+from headway_analysis.preflight import run
+from headway_analysis.preflight.catalogue import CHECKS
+from headway_analysis.preflight.evidence import Facts
+from headway_sandbox.testing import Report, Sandboxes
+from headway_sandbox.testing.playing import Player, baseline
+
+ALL = frozenset(check.id for check in CHECKS)
+EPISODES = 64
+ALARMS = ("Fail", "Warn")
+
+
+def facts_of(task: Task, trap: Trap | None, seed: int) -> Facts:
+    """What job and data say."""
+    splits = task.split(seed)
+    train, validation, test = trap.rows(splits) if trap else splits
+    more = dict(task.facts) | dict(trap.facts if trap else {})
+    return Facts(
+        train, validation, test, prompt_column=task.prompt_column, seed=seed, **{"batch_size": 4} | more
+    )
+
+
+def judged(
+    task: Task,
+    trap: Trap | None = None,
+    *,
+    seed: int = 0,
+    episodes: int = EPISODES,
+    checks: Collection[str] = ALL,
+) -> Report:
+    """What the checks find in a task, or in a trap made of it."""
+    with ExitStack() as stack:
+        config = {}
+        if trap and trap.shared_folder:
+            config["folder"] = stack.enter_context(tempfile.TemporaryDirectory())
+        sandboxes = Sandboxes(
+            (trap and trap.entrypoint) or task.entrypoint, config=config, folders=[TASKS], packages=False
+        )
+        player = Player(sandboxes)
+        model = pupil(task.name, trap.skill if trap else None, trap.habit if trap else "")
+        measured = baseline(player, model, facts_of(task, trap, seed), episodes)
+        if trap and trap.probes:
+            measured = dataclasses.replace(measured, probes=trap.probes)
+        played = player.all([script for script in run.scripts_of(measured) if script.check in checks])
+    findings = [finding for finding in run.findings(measured, played) if finding.check in checks]
+    return Report(measured, played, findings)
