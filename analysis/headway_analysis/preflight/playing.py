@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any
 
 from headway_analysis.preflight.evidence import Call, Json, Played, Script, ToolResult
@@ -41,11 +41,20 @@ class Cut(Exception):
         self.said = said
 
 
+def each(calls: Iterable[Call]) -> Generator[Call, ToolResult, list[ToolResult]]:
+    """These calls one after another, whatever comes of them: `results = yield from each(calls)`."""
+    results = []
+    for call in calls:
+        result = yield call
+        results.append(result)
+    return results
+
+
 def of_script(script: Script) -> Agent:
     """The agent that does what a script says, whatever the tools answer."""
 
     def agent(first: ResetReply) -> Turns:
-        yield from script.calls
+        yield from each(script.calls)
         return script.answer
 
     return agent

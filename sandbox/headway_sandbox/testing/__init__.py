@@ -32,6 +32,7 @@ from typing import Any
 from headway_analysis.preflight import run
 from headway_analysis.preflight.catalogue import CHECKS
 from headway_analysis.preflight.evidence import Call, Facts, Json, Played, Script, ToolResult
+from headway_analysis.preflight.playing import each
 from headway_sandbox.environment import Environment
 from headway_sandbox.testing.playing import (
     Malformed,
@@ -56,6 +57,7 @@ __all__ = [
     "Seen",
     "ToolResult",
     "check_environment",
+    "each",
     "episode",
     "examine",
 ]

@@ -22,7 +22,7 @@ from headway_analysis.preflight.evidence import (
     Script,
     ToolResult,
 )
-from headway_analysis.preflight.playing import Agent, Cut, Failed, Turns, conversation, played
+from headway_analysis.preflight.playing import Agent, Cut, Failed, Turns, conversation, each, played
 from headway_api.records import EpisodeRecord, GroupRecord, Outcome, PolicyVersion, Purpose, Turn
 from headway_api.sandbox_api import ResetReply
 from headway_sandbox.testing.sandbox import Sandboxes
@@ -80,7 +80,7 @@ def replayed(recorded: Sequence[Json]) -> Model:
     answer = str(last.get("content") or "") if ended else None
 
     def model(seen: Seen) -> Turns:
-        yield from calls
+        yield from each(calls)
         if answer is None:
             raise Cut
         return answer
@@ -167,9 +167,7 @@ def of_recorded(
     known = [dict(row) for row in facts.rows]
     for one in recorded:
         if dict(one.row) not in known:
-            raise ValueError(
-                "a recorded episode's row is not among `rows`: give the rows it was recorded with"
-            )
+            raise ValueError("a recorded episode's row is none of `rows`: give the rows it was recorded with")
         row = known.index(dict(one.row))
         asked.append((row, replayed(one.messages), sum(other == row for other, _, _ in asked)))
     return _baseline(player, sorted(asked, key=lambda each: each[0]), facts, tokens)
