@@ -63,6 +63,10 @@ dashboard-pictures: venv ## draw docs/dashboards/*.png from a job that is run fo
 troubleshooting: venv ## write docs/troubleshooting.md from the catalogue of faults
 	$(PY) -m headway_analysis.faults.page
 
+.PHONY: preflight-page
+preflight-page: venv ## write docs/preflight.md from the definitions of the checks
+	$(PY) -m headway_analysis.preflight.page
+
 .PHONY: signals test-signals
 signals: venv ## write docs/signals.md, the runbooks of signals and the chart's list of them from their definitions
 	$(PY) -m headway_analysis.signals.page

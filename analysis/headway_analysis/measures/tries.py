@@ -271,7 +271,7 @@ def answered(episode: EpisodeRecord) -> bool:
         return True
     delivered = [turn for turn in episode.turns if turn.delivered]
     unread = bool(delivered) and delivered[-1].malformed_tool_calls > 0
-    return last.get("role") == "assistant" and not unread and not _calls(last) and bool(_text(last).strip())
+    return last.get("role") == "assistant" and not unread and not _calls(last) and bool(text_of(last).strip())
 
 
 def at_turn_limit(episode: EpisodeRecord, max_turns: int | None) -> bool:
@@ -299,7 +299,7 @@ def at_context_limit(episode: EpisodeRecord, max_turns: int | None) -> bool:
 
 def tool_calls(episode: EpisodeRecord) -> ToolCalls:
     """Tool calls of the episode's conversation; examples in the environment's first messages do not count."""
-    sampled = _sampled(episode)
+    sampled = sampled_messages(episode)
     made = [call for message in sampled for call in _calls(message)]
     identities = {call.get("id") for call in made}
     return ToolCalls(
@@ -309,7 +309,7 @@ def tool_calls(episode: EpisodeRecord) -> ToolCalls:
     )
 
 
-def _sampled(episode: EpisodeRecord) -> list[dict[str, Any]]:
+def sampled_messages(episode: EpisodeRecord) -> list[dict[str, Any]]:
     """The assistant's messages that the model said: as many as there are delivered turns, from the end."""
     said = [message for message in episode.messages if message.get("role") == "assistant"]
     taken = sum(turn.delivered for turn in episode.turns)
@@ -318,14 +318,14 @@ def _sampled(episode: EpisodeRecord) -> list[dict[str, Any]]:
 
 def _failed(message: Mapping[str, Any], identities: set[Any]) -> bool:
     answers = message.get("role") == "tool" and message.get("tool_call_id") in identities
-    return answers and _text(message).startswith(TOOL_ERROR)
+    return answers and text_of(message).startswith(TOOL_ERROR)
 
 
 def _calls(message: Mapping[str, Any]) -> list[dict[str, Any]]:
     return message.get("tool_calls") or []
 
 
-def _text(message: Mapping[str, Any]) -> str:
+def text_of(message: Mapping[str, Any]) -> str:
     """A message's words; its content is a string, or a list of parts."""
     content = message.get("content") or ""
     if isinstance(content, str):

@@ -1,0 +1,1 @@
+"""The checks, a module each. `catalogue.CHECKS` has them in their order."""

@@ -1,0 +1,135 @@
+"""An episode fits the context, its turns and its tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from headway_analysis.measures.tries import at_context_limit, at_max_tokens, at_turn_limit
+from headway_analysis.preflight.conversation import answer_of, excerpt, told
+from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example, Finding
+from headway_analysis.preflight.evidence import Baseline, Facts, Played, Sampled
+from headway_analysis.preflight.shares import Share, enough_without, quantile, share
+from headway_analysis.preflight.sources import EXACT, GUIDE
+from headway_analysis.signals.judges.conduct import MOST_CUT, MOST_EXHAUSTED, MOST_FULL
+
+ID: Final = "context-fits"
+SOME: Final = 16
+ENOUGH: Final = enough_without(MOST_CUT)
+TAIL: Final = 0.99
+
+
+def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
+    """Shares of episodes that were cut off, and the sum at its worst."""
+    facts, found = baseline.facts, baseline.scored
+    if len(found) < SOME:
+        saw = f"{len(found)} episodes are too few to tell."
+        return Finding(ID, "Unknown", saw, threshold=MOST_CUT, needs=ENOUGH)
+    limits: list[tuple[str, str, float, Callable[[Sampled], bool]]] = [
+        ("have a turn cut at maxTokens", TOKENS, MOST_CUT, lambda one: at_max_tokens(one.record)),
+        (
+            "end with a full context",
+            LENGTH,
+            MOST_FULL,
+            lambda one: at_context_limit(one.record, facts.max_turns),
+        ),
+        ("use up maxTurns", TURNS, MOST_EXHAUSTED, lambda one: at_turn_limit(one.record, facts.max_turns)),
+    ]
+    cut = []
+    for what, field, most, hit in limits:
+        hits = [one for one in found if hit(one)]
+        cut.append((share(len(hits), len(found)), what, field, most, hits))
+    figures, need = _sums(baseline, facts)
+    figures += tuple((f"share that {what}", part.value) for part, what, *_ in cut)
+    over = [each for each in cut if each[0].low > each[3]]
+    near = [each for each in cut if each[0].value > each[3]]
+    part, what, field, most, hits = max(over or near or cut, key=lambda each: each[0].value - each[3])
+    saw = f"{part} episodes {what}."
+    if over or near:
+        shown = tuple(map(_example, hits[:MOST_EXAMPLES]))
+        return Finding(
+            ID,
+            "Fail" if over else "Warn",
+            saw,
+            part.value,
+            most,
+            part.low,
+            part.high,
+            ADVICE[field],
+            field,
+            examples=shown,
+            figures=figures,
+        )
+    if need is not None and need > facts.context_length:
+        return _too_long(facts, need, figures, part)
+    return Finding(ID, "Pass", saw, part.value, most, part.low, part.high, figures=figures)
+
+
+TOKENS: Final = "spec.rollout.sampling.maxTokens"
+LENGTH: Final = "spec.model.contextLength"
+TURNS: Final = "spec.agent.builtin.maxTurns"
+ADVICE: Final = {
+    TOKENS: "Raise spec.rollout.sampling.maxTokens: what is cut teaches that unfinished attempts are bad.",
+    LENGTH: "Raise spec.model.contextLength, or have tools answer more briefly.",
+    TURNS: "Raise spec.agent.builtin.maxTurns to 1.5 times what a person needs.",
+}
+
+
+def _too_long(facts: Facts, need: int, figures: tuple[tuple[str, float], ...], part: Share) -> Finding:
+    saw = (
+        f"At its longest an episode needs {need} tokens, of {facts.context_length}: prompt, "
+        f"{facts.max_turns} turns "
+        f"of {facts.max_tokens}, and tool output."
+    )
+    return Finding(
+        ID,
+        "Warn",
+        saw,
+        float(need),
+        float(facts.context_length),
+        advice=ADVICE[LENGTH],
+        field=LENGTH,
+        figures=figures,
+    )
+
+
+def _sums(baseline: Baseline, facts: Facts) -> tuple[tuple[tuple[str, float], ...], int | None]:
+    """Figures of lengths, and the tokens of the longest episode that could be."""
+    prompt = max((one.prompt_tokens for one in baseline.sampled), default=0)
+    results = [float(tokens) for one in baseline.sampled for tokens in one.tool_tokens]
+    output = quantile(results, TAIL)
+    turns = quantile([float(len(one.record.turns)) for one in baseline.scored], TAIL)
+    figures = (
+        ("prompt_tokens", float(prompt)),
+        ("p99_tool_tokens", output),
+        ("p99_turns", turns),
+        ("context_length", float(facts.context_length)),
+    )
+    if facts.max_turns is None:
+        return figures, None
+    need = int(prompt + facts.max_turns * facts.max_tokens + (facts.max_turns - 1) * output)
+    return (*figures, ("longest_episode_tokens", float(need))), need
+
+
+def _example(one: Sampled) -> Example:
+    turns = ", ".join(f"{turn.sampled_tokens} {turn.finish_reason}" for turn in one.record.turns[-6:])
+    text = f"last turns: {turns}\n{told(one.results[-3:])}\n{answer_of(one) or '(no answer)'}"
+    return Example(f"row {one.group.row}: {one.record.outcome.value}", excerpt(text), one.record.episode_id)
+
+
+CHECK: Final = Check(
+    id=ID,
+    meaning="Episodes are cut off by maxTokens, the context or maxTurns, or could be.",
+    number="Shares of baseline episodes with a turn cut at maxTokens, with a full context, and "
+    "without turns left. "
+    "And prompt with tools + maxTurns x maxTokens + (maxTurns - 1) x tool output (its 99th percentile).",
+    threshold=f"Fails where one is surely above {MOST_CUT:.0%}, {MOST_FULL:.0%} or "
+    f"{MOST_EXHAUSTED:.0%}; warns where "
+    f"it is above, or the sum exceeds contextLength. Unknown below {SOME} episodes.",
+    reason="An episode that is cut off is judged unfinished, however good it was. The signals "
+    "TurnsTruncated, "
+    "ContextFull and TurnsExhausted have the same thresholds.",
+    source=f"{GUIDE}: over 5 % of responses at the cap, raise it; under 10 % use up their turns; {EXACT}.",
+    advice="Raise the limit that cuts, or have tools answer more briefly.",
+    judge=judge,
+)

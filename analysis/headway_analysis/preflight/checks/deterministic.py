@@ -1,0 +1,155 @@
+"""The same row, seed and tool calls give the same transcript."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from headway_analysis.preflight.choose import MOST_CALLS, replay, varied
+from headway_analysis.preflight.conversation import difference, written
+from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example, Finding
+from headway_analysis.preflight.evidence import Baseline, Call, Played, Sampled, Script
+from headway_analysis.preflight.shares import share
+from headway_analysis.preflight.sources import EXACT, GUIDE
+
+ID: Final = "deterministic"
+EPISODES: Final = 6
+"""Baseline episodes that are replayed."""
+READS: Final = ("get", "lookup", "look", "find", "search", "list", "read", "fetch", "query", "check", "show")
+"""How tools begin whose names say that they change nothing."""
+MOVES: Final = ("next", "pop", "poll", "random", "now", "time")
+"""What else may be in a name, by which the same call may rightly say something else."""
+
+
+def scripts(baseline: Baseline) -> Sequence[Script]:
+    """Episodes of the baseline, each twice, one after the other; and calls that only read, turned round."""
+    found: list[Script] = []
+    for number, one in enumerate(varied(baseline.scored, EPISODES)):
+        first, second, turned = f"first: {number}", f"second: {number}", f"turned round: {number}"
+        found += [replay(ID, first, one), replay(ID, second, one, after=first)]
+        calls = [Call(result.name, result.arguments) for result in one.results[: MOST_CALLS // 2]]
+        if calls and all(reads(call.name) for call in calls):
+            found.append(replay(ID, turned, one, calls=[*reversed(calls), *calls], after=second))
+    return found
+
+
+def reads(name: str) -> bool:
+    """Whether a tool's name says that it changes nothing, and always answers the same."""
+    words = name.replace("-", "_").lower().split("_")
+    return words[0].startswith(READS) and not set(words) & set(MOVES)
+
+
+def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
+    """Compare the two runs with one another, and what tools and reset say with what the baseline saw."""
+    runs = {one.script.label: one for one in played if one.error is None}
+    by_id = {one.record.episode_id: one for one in baseline.sampled}
+    examples: list[Example] = []
+    tools: list[str] = []
+    pairs = different = 0
+    for label, first in runs.items():
+        if not label.startswith("first: "):
+            continue
+        number = label.removeprefix("first: ")
+        second, turned = runs.get(f"second: {number}"), runs.get(f"turned round: {number}")
+        if second is None:
+            continue
+        pairs += 1
+        found = [*_compared(first, second, by_id.get(first.script.like or "")), *_turned(first, turned)]
+        different += bool(found)
+        tools += [tool for tool, _ in found if tool not in tools]
+        examples += [example for _, example in found[:1]]
+    return _finding(pairs, different, tools, examples)
+
+
+def _finding(pairs: int, different: int, tools: Sequence[str], examples: Sequence[Example]) -> Finding:
+    if not pairs:
+        saw = "No baseline episode could be replayed twice."
+        return Finding(ID, "Unknown", saw, threshold=0.0, needs=1)
+    part = share(different, pairs)
+    if not different:
+        saw = f"{pairs} baseline episodes were replayed twice, and went the same each time."
+        return Finding(ID, "Pass", saw, 0.0, 0.0, part.low, part.high)
+    named = ", ".join(f"`{tool}`" for tool in tools)
+    saw = (
+        f"{different} of {pairs} replayed episodes went otherwise with the same row, seed and calls: {named}."
+    )
+    advice = (
+        f"Make {named} depend on row, seed and calls alone: no clock, no unseeded draw, no shared state, no "
+        "order of a set."
+    )
+    return Finding(
+        ID,
+        "Fail",
+        saw,
+        part.value,
+        0.0,
+        part.low,
+        part.high,
+        advice,
+        "spec.environment.entrypoint",
+        examples=tuple(examples[:MOST_EXAMPLES]),
+    )
+
+
+def _compared(first: Played, second: Played, seen: Sampled | None) -> Iterator[tuple[str, Example]]:
+    """What differs, as the part to blame and a diff."""
+    identity = first.script.like
+    for part, before, after in _parts(first, second):
+        if before != after:
+            text = difference(before, after, ("first run", "second run"))
+            yield part, Example(f"{part}, replayed twice", text, identity)
+    if seen is None:
+        return
+    for result, again in zip(seen.results, first.results, strict=False):
+        if result.content != again.content:
+            text = difference(result.content, again.content, ("baseline", "replayed"))
+            yield result.name, Example(f"{result.name}({written(result.arguments)})", text, identity)
+            return
+    opening, shown = ("\n".join(map(written, said)) for said in (first.messages, seen.record.messages))
+    if first.messages and opening not in shown:
+        yield (
+            "reset",
+            Example("first messages", difference(shown, opening, ("baseline", "replayed")), identity),
+        )
+
+
+def _parts(first: Played, second: Played) -> Iterator[tuple[str, str, str]]:
+    yield "reset", "\n".join(map(written, first.messages)), "\n".join(map(written, second.messages))
+    yield "tools", "\n".join(map(written, first.tools)), "\n".join(map(written, second.tools))
+    for one, other in zip(first.results, second.results, strict=False):
+        yield one.name, f"{one.content}\n{one.done}", f"{other.content}\n{other.done}"
+    if len(first.results) != len(second.results):
+        yield "number of tool results", str(len(first.results)), str(len(second.results))
+    yield "reward", str(first.reward), str(second.reward)
+    yield "score", str(first.score), str(second.score)
+
+
+def _turned(first: Played, turned: Played | None) -> Iterator[tuple[str, Example]]:
+    """Calls that only read, made twice and in another order, say the same."""
+    if turned is None:
+        return
+    told = {(result.name, written(result.arguments)): result.content for result in first.results}
+    for result in turned.results:
+        before = told.get((result.name, written(result.arguments)))
+        if before is not None and before != result.content:
+            text = difference(before, result.content, ("in the baseline's order", "in another order"))
+            yield result.name, Example(f"{result.name}, called in another order", text, first.script.like)
+            return
+
+
+CHECK: Final = Check(
+    id=ID,
+    meaning="The environment says something else to the same row, seed and tool calls.",
+    number=f"Share of up to {EPISODES} baseline episodes that differ when they are replayed twice, "
+    "one after the "
+    "other. Compared are first messages, tools, tool results, reward and score, and tool results "
+    "with those of "
+    "the baseline. Tools whose names say that they only read are called again in another order.",
+    threshold="Fails with one episode that differs. Unknown where none could be replayed.",
+    reason="A group compares episodes on one prompt: where the environment differs too, luck is learnt.",
+    source=f"{GUIDE}: the same call gives the same result, run an instance twice and compare; {EXACT}.",
+    advice="Make reset depend on row and seed alone, and tools on these and the calls before.",
+    judge=judge,
+    scripts=scripts,
+    needs_model=False,
+)

@@ -1,0 +1,171 @@
+"""The base model succeeds sometimes: not never, and not always."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from math import fsum
+from typing import Final
+
+import numpy as np
+
+from headway_analysis.measures.episodes import pass_at_k
+from headway_analysis.preflight.choose import is_full
+from headway_analysis.preflight.conversation import answer_of, excerpt
+from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example, Finding
+from headway_analysis.preflight.evidence import Baseline, Facts, Played, Sampled
+from headway_analysis.preflight.shares import (
+    ALPHA,
+    CERTAIN,
+    enough_without,
+    evidence_above,
+    evidence_below,
+    share,
+)
+from headway_analysis.preflight.sources import GUIDE, SEQUENTIAL
+from headway_analysis.statistics.estimates import Sample, estimate
+
+ID: Final = "foothold"
+RARELY: Final = 0.05
+"""A base model that succeeds as often has a foothold."""
+NEARLY_ALWAYS: Final = 0.9
+"""One that succeeds as often has little to learn."""
+NEVER: Final = ((0.0, 1.0),)
+ALWAYS: Final = ((1.0, 0.5), (0.97, 0.5))
+"""The rates that evidence speaks for, with their weights."""
+ROWS_NEVER: Final = 8
+ROWS_ALWAYS: Final = 12
+"""Rows that a Fail needs: episodes of one row are alike."""
+SOME: Final = 16
+"""Episodes below which nothing is said."""
+ENOUGH: Final = enough_without(RARELY)
+
+
+def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
+    """Success share, and what it makes of a group."""
+    scored = [one for one in baseline.scored if one.record.score is not None]
+    facts = baseline.facts
+    total, hits = len(scored), sum(is_full(one, facts) for one in scored)
+    rows = len({one.group.row for one in scored})
+    if total < SOME:
+        saw = f"{hits} of {total} scored episodes succeed: too few to tell."
+        return Finding(ID, "Unknown", saw, threshold=RARELY, needs=ENOUGH)
+    low, high = _interval(scored, facts)
+    part = hits / total
+    figures = _figures(scored, facts)
+    saw = (
+        f"{hits} of {total} episodes on {rows} rows reach score {facts.success_threshold:g} "
+        f"({low:.0%} to {high:.0%})."
+    )
+    never = evidence_below(hits, total, RARELY, NEVER)
+    always = evidence_above(hits, total, NEARLY_ALWAYS, ALWAYS)
+    if hits == 0:
+        verdict = "Fail" if never >= CERTAIN and rows >= ROWS_NEVER else "Warn"
+        advice = (
+            "Simplify the task, show the answer's format in the prompt, or start from a model that succeeds "
+            "sometimes: training amplifies what the model does, and invents nothing."
+        )
+        shown = _examples(scored, "an episode without success")
+        return _found(verdict, saw, part, RARELY, (low, high), advice, "spec.model.base", shown, figures)
+    if always >= CERTAIN or part >= 1:
+        verdict = "Fail" if always >= CERTAIN and rows >= ROWS_ALWAYS else "Warn"
+        advice = "Train on harder rows: where nearly every episode succeeds, groups do not differ."
+        shown = _examples(scored, "an episode with success")
+        return _found(
+            verdict, saw, part, NEARLY_ALWAYS, (low, high), advice, "spec.data.train", shown, figures
+        )
+    if share(hits, total).high < RARELY:
+        advice = "Expect a slow start: raise groupSize, or begin with easier rows."
+        return _found("Warn", saw, part, RARELY, (low, high), advice, "spec.algorithm.groupSize", (), figures)
+    return _found("Pass", saw, part, RARELY, (low, high), "", None, (), figures)
+
+
+def _found(
+    verdict: str,
+    saw: str,
+    value: float,
+    threshold: float,
+    ends: tuple[float, float],
+    advice: str,
+    field: str | None,
+    examples: tuple[Example, ...],
+    figures: tuple[tuple[str, float], ...],
+) -> Finding:
+    assert verdict in ("Pass", "Warn", "Fail")
+    return Finding(
+        ID, verdict, saw, value, threshold, *ends, advice, field, examples=examples, figures=figures
+    )
+
+
+def _interval(scored: Sequence[Sampled], facts: Facts) -> tuple[float, float]:
+    """Of the success share, with rows as clusters."""
+    counts: Counter[int] = Counter()
+    units = []
+    for one in scored:
+        units.append((one.group.row, counts[one.group.row]))
+        counts[one.group.row] += 1
+    values = np.array([float(is_full(one, facts)) for one in scored])
+    names = tuple(str(row) for row, _ in units)
+    found = estimate(Sample(tuple(units), names, values, np.ones(len(values)), share=True))
+    if found is None or found.low is None or found.high is None:
+        part = share(int(values.sum()), len(values))
+        return part.low, part.high
+    return found.low, found.high
+
+
+def grouped(scored: Iterable[Sampled]) -> list[list[Sampled]]:
+    """Episodes by group; groups of one are left out."""
+    groups: dict[str, list[Sampled]] = {}
+    for one in scored:
+        groups.setdefault(one.record.group_id, []).append(one)
+    return [members for members in groups.values() if len(members) > 1]
+
+
+def _figures(scored: Sequence[Sampled], facts: Facts) -> tuple[tuple[str, float], ...]:
+    size = facts.group_size
+    counts = [(len(each), sum(is_full(one, facts) for one in each)) for each in grouped(scored)]
+    fit = [(tries, good) for tries, good in counts if tries >= size]
+    found = [("pass@1", sum(is_full(one, facts) for one in scored) / len(scored))]
+    if fit:
+        found.append((f"pass@{size}", fsum(pass_at_k(n, c, size) for n, c in fit) / len(fit)))
+    if counts:
+        found.append(
+            ("groups_that_would_teach", sum(0 < good < tries for tries, good in counts) / len(counts))
+        )
+    return tuple(found)
+
+
+def _examples(scored: Sequence[Sampled], title: str) -> tuple[Example, ...]:
+    some = sorted(scored, key=lambda one: (one.record.reward or 0.0, one.record.episode_id))[-MOST_EXAMPLES:]
+    return tuple(
+        Example(
+            f"row {one.group.row}: {title}",
+            excerpt(
+                f"reward {one.record.reward:g}, score {one.record.score:g}\n{answer_of(one) or '(no answer)'}"
+            ),
+            one.record.episode_id,
+        )
+        for one in some
+    )
+
+
+CHECK: Final = Check(
+    id=ID,
+    meaning="The base model never succeeds, or nearly always.",
+    number="Share of scored episodes whose external score reaches successThreshold, with an interval "
+    "that counts "
+    "rows as clusters. Beside it pass@G of the group size, and the share of groups that have both "
+    "success and "
+    "failure.",
+    threshold=f"Fails where no episode of {ENOUGH} on {ROWS_NEVER} rows succeeds, or where the "
+    "evidence for more "
+    f"than {NEARLY_ALWAYS:.0%} reaches {CERTAIN:g} on {ROWS_ALWAYS} rows; warns where that is so of "
+    "fewer, and of "
+    f"a share that is surely below {RARELY:.0%}. Unknown below {SOME} episodes.",
+    reason=f"A model that succeeds in {RARELY:.0%} of its episodes shows it within {ENOUGH} with a chance of "
+    f"{1 - ALPHA:.0%}. The evidence is a test martingale: looking at it after each group raises no error.",
+    source=f"{GUIDE}: if the base scores zero, stop and simplify; {SEQUENTIAL}.",
+    advice="Simplify the task or take another base model; where it always succeeds, take harder rows.",
+    judge=judge,
+    stops_early=True,
+)

@@ -1,0 +1,205 @@
+"""Nothing of one episode is seen in another, and a sandbox reaches nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b
+from typing import Any, Final
+
+from headway_analysis.preflight.checks.deterministic import reads
+from headway_analysis.preflight.choose import replay, varied
+from headway_analysis.preflight.conversation import (
+    calls_of,
+    difference,
+    function_of,
+    parameters_of,
+    told,
+    written,
+)
+from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example, Finding
+from headway_analysis.preflight.evidence import Baseline, Call, Json, Played, Probe, Sampled, Script
+from headway_analysis.preflight.sources import GUIDE
+
+ID: Final = "isolated"
+CHAINS: Final = 2
+CANARIES: Final = 8
+"""Calls of one episode that leaves canaries."""
+CLOCK: Final = 10**8
+"""A number above it counts seconds since 1970, not episodes."""
+_NUMBER: Final = re.compile(r"(?<![\d.:])\d+(?![\d.:])")
+
+
+def canary(seed: int, number: int) -> str:
+    """A word that nothing says of itself."""
+    return "canary" + blake2b(f"{seed}/{number}".encode(), digest_size=6).hexdigest()
+
+
+def scripts(baseline: Baseline) -> Sequence[Script]:
+    """An episode twice; one that leaves canaries behind it; the first again."""
+    found: list[Script] = []
+    for number, one in enumerate(varied(baseline.scored, CHAINS)):
+        labels = [f"{name}: {number}" for name in ("before", "again", "canary", "behind")]
+        word = canary(baseline.facts.seed, number)
+        found += [
+            replay(ID, labels[0], one),
+            replay(ID, labels[1], one, after=labels[0]),
+            replay(ID, labels[2], one, calls=_canaries(one, word), answer=word, after=labels[1]),
+            replay(ID, labels[3], one, calls=_behind(one), after=labels[2]),
+        ]
+    return found
+
+
+def _behind(one: Sampled) -> list[Call]:
+    """The episode's own calls, and those tools that only read and can be called without arguments."""
+    calls = list(calls_of(one))
+    known = {call.name for call in calls}
+    for tool in one.tools:
+        name = str(function_of(tool).get("name", ""))
+        if name not in known and reads(name) and not parameters_of(tool).get("required"):
+            calls.append(Call(name, {}))
+    return calls
+
+
+def _canaries(one: Sampled, word: str) -> list[Call]:
+    """A call of each tool, whose texts are the canary; what else it needs is as the baseline had it."""
+    seen = {result.name: result.arguments for result in one.results}
+    found = []
+    for tool in one.tools[:CANARIES]:
+        function = function_of(tool)
+        name, schema = str(function.get("name", "")), parameters_of(tool)
+        arguments = dict(seen.get(name, {}))
+        for parameter, described in (schema.get("properties") or {}).items():
+            value = _marked(described, word)
+            if value is not None:
+                arguments[parameter] = value
+        found.append(Call(name, arguments))
+    return found
+
+
+def _marked(schema: Any, word: str) -> Any:
+    if not isinstance(schema, dict) or "enum" in schema or "const" in schema:
+        return None
+    if schema.get("type") == "array" and (schema.get("items") or {}).get("type") == "string":
+        return [word]
+    return word if schema.get("type") == "string" else None
+
+
+def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
+    """What was left behind, and what a sandbox reached."""
+    reached = [probe for probe in baseline.probes if probe.reached]
+    runs = {one.script.label: one for one in played if one.error is None}
+    examples = [_of_probe(probe) for probe in reached]
+    left: list[Example] = []
+    chains = 0
+    for number in range(CHAINS):
+        chain = [runs.get(f"{name}: {number}") for name in ("before", "again", "canary", "behind")]
+        before, again, _, behind = chain
+        if before is None or again is None or behind is None:
+            continue
+        chains += 1
+        left += [*_left(before, again, behind, canary(baseline.facts.seed, number))][:1]
+    value = float(len(left) + len(reached))
+    figures = (("episodes_with_traces", float(len(left))), ("destinations_reached", float(len(reached))))
+    if reached or left:
+        return Finding(
+            ID,
+            "Fail",
+            _said(reached, left, chains),
+            value,
+            0.0,
+            advice=_advice(reached, left),
+            field="spec.environment.image" if left else None,
+            examples=tuple([*examples, *left][:MOST_EXAMPLES]),
+            figures=figures,
+        )
+    if not chains and not baseline.probes:
+        saw = "Neither episodes nor the network were tried."
+        return Finding(ID, "Unknown", saw, threshold=0.0, needs=1)
+    tried = (
+        f"{len(baseline.probes)} destinations were tried" if baseline.probes else "the network was not tried"
+    )
+    saw = f"Nothing of {chains} episodes was seen in the one after, and {tried}"
+    return Finding(
+        ID, "Pass", f"{saw}{', none reached' if baseline.probes else ''}.", 0.0, 0.0, figures=figures
+    )
+
+
+def _said(reached: Sequence[Probe], left: Sequence[Example], chains: int) -> str:
+    parts = []
+    if reached:
+        names = ", ".join(f"{probe.name} ({probe.address})" for probe in reached)
+        parts.append(f"NetworkPolicyNotEnforced: a sandbox reached {names}.")
+    if left:
+        parts.append(f"In {len(left)} of {chains} trials an episode saw what another had left behind.")
+    return " ".join(parts)
+
+
+def _advice(reached: Sequence[Probe], left: Sequence[Example]) -> str:
+    parts = []
+    if reached:
+        parts.append("Use a CNI that enforces NetworkPolicy, from the first second of a pod.")
+    if left:
+        parts.append(
+            "Keep state in the environment's instance; give each episode a folder and ids of its own."
+        )
+    return " ".join(parts)
+
+
+def _of_probe(probe: Probe) -> Example:
+    text = f"{probe.name} at {probe.address} answered {probe.seconds_after_start:.1f} s after the pod's start"
+    return Example(f"reached: {probe.name}", text)
+
+
+def _left(before: Played, again: Played, behind: Played, word: str) -> Iterator[Example]:
+    """Signs that an episode before was seen."""
+    identity = before.script.like
+    known = len(before.results)
+    said = _said_by(behind.messages, behind)
+    if word in said:
+        line = next(line for line in said.splitlines() if word in line)
+        yield Example("a value of the episode before", line, identity)
+    first, second, third = (_told(one, known) for one in (before, again, behind))
+    if first == second != third:
+        text = difference(second, third, ("before another episode", "after it"))
+        yield Example("changed by the episode before", text, identity)
+    elif first != second and (_counts(first, second, third) or second == third):
+        text = difference(first, second, ("first run", "second run"))
+        yield Example("changed by a run before", text, identity)
+
+
+def _told(one: Played, results: int) -> str:
+    return "\n".join([*map(written, one.messages), told(one.results[:results])])
+
+
+def _said_by(messages: Sequence[Json], one: Played) -> str:
+    return "\n".join([*map(written, messages), *(result.content for result in one.results)])
+
+
+def _counts(first: str, second: str, third: str) -> bool:
+    """Whether the three are the same but for numbers that grow from run to run."""
+    if len({_NUMBER.sub("#", text) for text in (first, second, third)}) != 1:
+        return False
+    numbers = (map(int, (found[:18] for found in _NUMBER.findall(text))) for text in (first, second, third))
+    changed = [each for each in zip(*numbers, strict=True) if len(set(each)) > 1]
+    return bool(changed) and all(a < b < c < CLOCK for a, b, c in changed)
+
+
+CHECK: Final = Check(
+    id=ID,
+    meaning="An episode sees something of another one, or a sandbox reaches what it must not.",
+    number="Traces of one episode in the next: a word that the first left in every text of its "
+    "calls, or another "
+    "answer to the same calls than before it. And destinations that a sandbox reached: metadata address, API "
+    "server, DNS, internet.",
+    threshold="Fails with one trace, or one destination reached (NetworkPolicyNotEnforced). Unknown where "
+    "neither was tried.",
+    reason="What is shared makes reward depend on which episodes ran before; what is reached can be "
+    "harmed, or "
+    "asked for the answer.",
+    source=f"{GUIDE}: state is isolated per rollout, and rollouts never touch a live system.",
+    advice="Keep state in the environment's instance, and use a CNI that enforces NetworkPolicy.",
+    judge=judge,
+    scripts=scripts,
+    needs_model=False,
+)

@@ -1,0 +1,217 @@
+"""The prompt asks for what the labels have, and does not tell it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from headway_analysis.preflight.answers import parsed, tags_in
+from headway_analysis.preflight.choose import is_full, one_a_row, replay
+from headway_analysis.preflight.conversation import answer_of, excerpt, function_of, prompt_text, written
+from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example, Finding
+from headway_analysis.preflight.evidence import Baseline, Played, Sampled, Script
+from headway_analysis.preflight.examples import names_it, of_label
+from headway_analysis.preflight.labels import Label, fields_of, label_answer, label_of, writings
+from headway_analysis.preflight.leaks import in_prompt, in_tool, whole_in_first
+from headway_analysis.preflight.shares import share
+from headway_analysis.preflight.sources import GUIDE
+
+ID: Final = "prompt-labels"
+ROWS: Final = 3
+"""Rows on which labels are tried as answers."""
+MOST_WRITINGS: Final = 6
+READ: Final = 40
+"""Episodes whose prompts and tool answers are read, one a row."""
+OFTEN: Final = 0.2
+"""Share of rows in which a fault must be found, so that it is none of a single row."""
+
+
+def scripts(baseline: Baseline) -> Sequence[Script]:
+    """The label as the answer: in the prompt's tag, and in others that the judge may want."""
+    label = label_of(baseline)
+    if label is None:
+        return ()
+    full = _full_answers(baseline)
+    found: list[Script] = []
+    for at, one in enumerate(one_a_row(baseline, ROWS)):
+        ways = list(writings(one.row.get(label.column), prompt_text(one), full))[:MOST_WRITINGS]
+        found += [replay(ID, f"{name}: {at}", one, answer=text) for name, text in ways]
+    return found
+
+
+def _full_answers(baseline: Baseline) -> list[str]:
+    full = (one for one in baseline.scored if is_full(one, baseline.facts))
+    return [answer for one in full if (answer := answer_of(one))][:20]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing that is wrong between prompt and labels."""
+
+    said: str
+    example: Example
+    advice: str
+    certain: bool = True
+
+
+def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
+    """Fields and tags that the prompt does not show as labels have them, and labels that are told."""
+    label = label_of(baseline)
+    rows = one_a_row(baseline, READ)
+    if label is None or not rows:
+        saw = "No column of the rows could be told to be the label." if rows else "No prompt was seen."
+        return Finding(ID, "Unknown", saw, threshold=OFTEN, needs=len(rows) + 1)
+    faults = [*_omitted(baseline, rows, label), *_tags(baseline, rows, played, label), *_told(rows, label)]
+    figures = (("rows_read", float(len(rows))),)
+    if not faults:
+        saw = f"Prompts of {len(rows)} rows ask for what column `{label.column}` has, and do not tell it."
+        return Finding(ID, "Pass", saw, 0.0, OFTEN, figures=figures)
+    certain = any(fault.certain for fault in faults)
+    return Finding(
+        ID,
+        "Fail" if certain else "Warn",
+        " ".join(fault.said for fault in faults),
+        float(len(faults)),
+        0.0,
+        advice=" ".join(dict.fromkeys(fault.advice for fault in faults)),
+        field="spec.data.train",
+        examples=tuple(fault.example for fault in faults[:MOST_EXAMPLES]),
+        figures=figures,
+    )
+
+
+def _omitted(baseline: Baseline, rows: Sequence[Sampled], label: Label) -> Iterator[Fault]:
+    """Fields that labels have, and the prompt's example does not show."""
+    needless = _needless(baseline, label)
+    missing: dict[str, list[tuple[Sampled, str, bool]]] = {}
+    for one in rows:
+        prompt, fields = prompt_text(one), fields_of(one.row.get(label.column))
+        shown = of_label(prompt, fields) if len(fields) > 1 else None
+        tools = written([function_of(tool) for tool in one.tools])
+        for field in fields if len(fields) > 1 else ():
+            if field in needless:
+                continue
+            named = names_it(prompt, field) or names_it(tools, field)
+            if not named or (shown is not None and field not in shown.names):
+                missing.setdefault(field, []).append((one, shown.text if shown else prompt[-600:], named))
+    for field, found in missing.items():
+        if len(found) < max(1, OFTEN * len(rows)):
+            continue
+        one, text, named = found[0]
+        where = "the example in the prompt omits it" if named else "the prompt does not name it"
+        example = Example(
+            f"row {one.group.row}: field {field}",
+            excerpt(f"label: {written(one.row.get(label.column))}\nprompt: {text}"),
+            one.record.episode_id,
+        )
+        said = f"Labels have the field `{field}`, and {where}, in {len(found)} of {len(rows)} rows."
+        yield Fault(said, example, f"Show `{field}` in the prompt's example.", certain=not named)
+
+
+def _needless(baseline: Baseline, label: Label) -> set[str]:
+    """Fields of labels that answers score full without."""
+    found: set[str] = set()
+    for one in baseline.scored:
+        if is_full(one, baseline.facts) and (answer := answer_of(one)):
+            found |= set(fields_of(one.row.get(label.column))) - {key for key, _ in parsed(answer).fields}
+    return found
+
+
+def _tags(
+    baseline: Baseline, rows: Sequence[Sampled], played: Sequence[Played], label: Label
+) -> Iterator[Fault]:
+    """A tag in which the label scores full, where it does not as the prompt shows it."""
+    by_row: dict[str, dict[str, Played]] = {}
+    for one in played:
+        name, _, at = one.script.label.rpartition(": ")
+        if one.score is not None:
+            by_row.setdefault(at, {})[name] = one
+    prompts = {one.record.episode_id: prompt_text(one) for one in rows}
+    threshold = baseline.facts.success_threshold
+    for runs in by_row.values():
+        full = [name for name, run in runs.items() if (run.score or 0.0) >= threshold]
+        like = next(iter(runs.values())).script.like or ""
+        shown = [f"<{tag}>" for tag in tags_in(prompts.get(like, ""))] or ["bare"]
+        if full and not set(shown) & set(full) and "as the label is" not in full:
+            ours, theirs = runs.get(shown[0]), runs[full[0]]
+            text = (
+                f"taken:\n{theirs.script.answer}\nrefused, as the prompt shows "
+                f"it:\n{ours.script.answer if ours else ''}"
+            )
+            said = f"The label scores full {_way(full[0])}, and not {_way(shown[0])}, as the prompt shows it."
+            advice = f"Ask in the prompt for an answer {_way(full[0])}."
+            yield Fault(said, Example("another tag", excerpt(text), like), advice)
+            return
+    yield from _tags_of_labels(rows, label)
+
+
+def _way(name: str) -> str:
+    return "without a tag" if name == "bare" else f"in {name}"
+
+
+def _tags_of_labels(rows: Sequence[Sampled], label: Label) -> Iterator[Fault]:
+    """Labels in a tag that the prompt does not name, where it names another."""
+    for one in rows:
+        answer = label_answer(one.row.get(label.column))
+        tags = tags_in(prompt_text(one))
+        if answer is None or answer.tag is None or not tags or answer.tag in tags:
+            continue
+        text = f"label: {answer.text}\nprompt: <{tags[0]}>"
+        said = f"Labels stand in <{answer.tag}>, and the prompt shows <{tags[0]}>."
+        advice = f"Ask in the prompt for <{answer.tag}>."
+        yield Fault(said, Example(f"row {one.group.row}: another tag", excerpt(text)), advice)
+        return
+
+
+def _told(rows: Sequence[Sampled], label: Label) -> Iterator[Fault]:
+    """Labels that prompt or tools give away."""
+    prompts = [(one, text) for one in rows if (text := in_prompt(one, label)) is not None]
+    if prompts and len(prompts) >= OFTEN * len(rows):
+        one, text = prompts[0]
+        said = f"The prompt tells the label in {share(len(prompts), len(rows))} rows."
+        example = Example(f"row {one.group.row}: told by the prompt", excerpt(text), one.record.episode_id)
+        yield Fault(said, example, "Take the label out of the prompt.")
+    named = [(one, found) for one in rows if (found := in_tool(one, label)) is not None]
+    calling = [one for one in rows if one.results]
+    if named and len(named) >= OFTEN * len(calling):
+        one, (result, field) = named[0]
+        said = (
+            f"Tool `{result.name}` returns the label as `{field}`, in {share(len(named), len(calling))} rows."
+        )
+        example = Example(
+            f"row {one.group.row}: {result.name}", excerpt(result.content), one.record.episode_id
+        )
+        yield Fault(said, example, f"Take `{field}` out of what `{result.name}` returns.")
+        return
+    whole = [(one, first) for one in calling if (first := whole_in_first(one, label)) is not None]
+    several = [one for one in calling if len(one.tools) > 1]
+    if whole and several and len(whole) >= 0.5 * len(calling):
+        one, first = whole[0]
+        said = f"The first call, of `{first.name}`, returns every field of the label."
+        example = Example(f"row {one.group.row}: {first.name}", excerpt(first.content), one.record.episode_id)
+        advice = f"Take out of `{first.name}` what the agent is to find out."
+        yield Fault(said, example, advice, certain=False)
+
+
+CHECK: Final = Check(
+    id=ID,
+    meaning="Prompt and labels disagree, or the label is given away.",
+    number="Faults in prompts and tool answers of up to 40 rows. A field of the label that the "
+    "prompt does not "
+    "name, or that its example omits. A label that scores full in another tag than the prompt's. A "
+    "label in the "
+    "prompt, or in a tool's field that is named so.",
+    threshold=f"Fails with a fault in {OFTEN:.0%} of the rows or more. Warns where a field is named "
+    "and only the "
+    "example omits it, or one call of several tools returns the whole label. Unknown where no column "
+    "is the label.",
+    reason="What the prompt does not ask for cannot be learnt, and a label that is told need not be. "
+    "A field that "
+    "answers score full without is no fault.",
+    source=f"{GUIDE}: an example in the prompt lacked a field that the data had, and used another tag.",
+    advice="Make the prompt's example from the labels' own form, and keep labels out of what the agent sees.",
+    judge=judge,
+    scripts=scripts,
+    needs_model=False,
+)

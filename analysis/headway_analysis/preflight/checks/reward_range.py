@@ -1,0 +1,100 @@
+"""Every reward is finite and in range."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from headway_analysis.preflight.choose import replay, varied
+from headway_analysis.preflight.conversation import answer_of, excerpt
+from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example, Finding
+from headway_analysis.preflight.evidence import Baseline, Played, Script
+from headway_analysis.preflight.shares import enough_without, share
+from headway_analysis.preflight.sources import EXACT, GUIDE
+
+ID: Final = "reward-range"
+TRIED: Final = 2
+RARE: Final = 0.05
+ENOUGH: Final = enough_without(RARE)
+NAMES: Final = ("reward", "score", "RewardOutOfRange", "TurnRewardsWrong")
+LONG: Final = 2_000
+"""Words of an answer that no model needs."""
+
+
+def scripts(baseline: Baseline) -> Sequence[Script]:
+    """Answers that a judge is seldom tried with: none, an odd one, a very long one, one that was cut off."""
+    found: list[Script] = []
+    for number, one in enumerate(varied(baseline.sampled, TRIED)):
+        for name, answer in (("empty", ""), ("odd", "<{['\"%s\\"), ("long", "word " * LONG)):
+            found.append(replay(ID, f"{name} answer: {number}", one, answer=answer))
+    return found
+
+
+def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
+    """Rewards out of range, and judgements that failed."""
+    low, high = baseline.facts.reward_range
+    bad = [*_bad_episodes(baseline), *_bad_scripts(baseline, played)]
+    judged = len(baseline.scored) + sum(one.reward is not None for one in played)
+    total = judged + sum(example.title.startswith("lost") for example in bad)
+    if not total:
+        return Finding(ID, "Unknown", "No episode was judged.", threshold=0.0, needs=ENOUGH)
+    part = share(min(len(bad), total), total)
+    if bad:
+        saw = f"{len(bad)} of {total} judgements are no finite reward in [{low:g}, {high:g}]."
+        advice = "Have reward return a finite number in the range for every answer, or correct the range."
+        return Finding(
+            ID,
+            "Fail",
+            saw,
+            part.value,
+            0.0,
+            part.low,
+            part.high,
+            advice,
+            "spec.reward.range",
+            examples=tuple(bad[:MOST_EXAMPLES]),
+        )
+    saw = f"{total} rewards are finite and in [{low:g}, {high:g}]."
+    return Finding(ID, "Pass", saw, 0.0, 0.0, part.low, part.high)
+
+
+def _bad_episodes(baseline: Baseline) -> Iterator[Example]:
+    low, high = baseline.facts.reward_range
+    for one in baseline.sampled:
+        record = one.record
+        if record.reward is None:
+            if names_reward(record.error):
+                yield Example(f"lost: row {one.group.row}", excerpt(record.error or ""), record.episode_id)
+        elif not low <= record.reward <= high:
+            text = f"reward {record.reward:g}\n{answer_of(one) or '(no answer)'}"
+            yield Example(f"out of range: row {one.group.row}", excerpt(text), record.episode_id)
+
+
+def _bad_scripts(baseline: Baseline, played: Sequence[Played]) -> Iterator[Example]:
+    low, high = baseline.facts.reward_range
+    for one in played:
+        if one.reward is not None and not (math.isfinite(one.reward) and low <= one.reward <= high):
+            yield Example(f"out of range: {one.script.label}", f"reward {one.reward}", one.script.like)
+        elif one.reward is None and names_reward(one.error):
+            yield Example(f"lost: {one.script.label}", excerpt(one.error or ""), one.script.like)
+
+
+def names_reward(error: str | None) -> bool:
+    """Whether what went wrong was the judgement."""
+    return error is not None and any(name in error for name in NAMES)
+
+
+CHECK: Final = Check(
+    id=ID,
+    meaning="A reward is not finite, is out of range, or cannot be had.",
+    number="Share of judgements that are no finite reward in spec.reward.range: of baseline episodes, and of "
+    "empty, odd and very long answers.",
+    threshold="Fails with one. Unknown where nothing was judged.",
+    reason="Such an episode is lost and tried again, each time for nothing.",
+    source=f"{GUIDE}: rewards in [0, 1], or [-1, 1] with negative terms; {EXACT}.",
+    advice="Have reward return a finite number in the range for every answer, or correct the range.",
+    judge=judge,
+    scripts=scripts,
+    needs_model=False,
+)

@@ -1,0 +1,81 @@
+"""Episodes of a group differ in reward."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from headway_analysis.preflight.checks.foothold import grouped
+from headway_analysis.preflight.conversation import answer_of, excerpt
+from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example, Finding
+from headway_analysis.preflight.evidence import Baseline, Played, Sampled
+from headway_analysis.preflight.shares import enough_with, share
+from headway_analysis.preflight.sources import EXACT, GUIDE
+from headway_analysis.signals.judges.learning import MOST_UNIFORM
+
+ID: Final = "reward-variance"
+FEW: Final = 4
+"""Groups below which nothing is said."""
+ENOUGH: Final = enough_with(MOST_UNIFORM)
+"""Groups that all are uniform, and surely more than the threshold."""
+ROUNDING: Final = 1e-9
+
+
+def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
+    """Share of groups whose episodes all have one reward."""
+    groups = grouped(baseline.scored)
+    needs = ENOUGH * baseline.facts.group_size
+    if len(groups) < FEW:
+        saw = f"{len(groups)} groups have two rewards or more: too few to tell."
+        return Finding(ID, "Unknown", saw, threshold=MOST_UNIFORM, needs=needs)
+    uniform = [members for members in groups if _uniform(members)]
+    part = share(len(uniform), len(groups))
+    rewards = [one.record.reward or 0.0 for one in baseline.scored]
+    constant = max(rewards) - min(rewards) <= ROUNDING
+    saw = f"In {part} groups every episode has the same reward."
+    if constant:
+        saw = f"All {len(rewards)} episodes have the reward {rewards[0]:g}."
+    figures = (("lowest_reward", min(rewards)), ("highest_reward", max(rewards)))
+    over = part.low > MOST_UNIFORM
+    if not over and not constant:
+        return Finding(ID, "Pass", saw, part.value, MOST_UNIFORM, part.low, part.high, figures=figures)
+    return Finding(
+        ID,
+        "Fail" if constant and over else "Warn",
+        saw,
+        part.value,
+        MOST_UNIFORM,
+        part.low,
+        part.high,
+        "Give partial credit, such as the share of fields that are right, or choose rows that the base model "
+        "gets right sometimes.",
+        "spec.environment.entrypoint",
+        examples=tuple(map(_example, uniform[:MOST_EXAMPLES])),
+        figures=figures,
+    )
+
+
+def _uniform(members: Sequence[Sampled]) -> bool:
+    rewards = [one.record.reward or 0.0 for one in members]
+    return max(rewards) - min(rewards) <= ROUNDING
+
+
+def _example(members: Sequence[Sampled]) -> Example:
+    first = members[0]
+    answers = "\n".join(excerpt(answer_of(one) or "(no answer)", 2) for one in members[:4])
+    text = f"all {len(members)} have reward {first.record.reward:g}\n{answers}"
+    return Example(f"row {first.group.row}", text, first.record.episode_id)
+
+
+CHECK: Final = Check(
+    id=ID,
+    meaning="The reward does not tell the episodes of a group apart.",
+    number="Share of groups whose episodes all have the same reward.",
+    threshold=f"Fails where all rewards are one and the share is surely above {MOST_UNIFORM:.0%}; "
+    "warns where one "
+    f"of both is so. Unknown below {FEW} groups.",
+    reason="A group without a difference has no gradient; the signal NothingToTrain has the same threshold.",
+    source=f"{GUIDE}: variance is there on 100 baseline rollouts, not all 0 and not all 1; {EXACT}.",
+    advice="Give partial credit, or choose rows that the base model gets right sometimes.",
+    judge=judge,
+)

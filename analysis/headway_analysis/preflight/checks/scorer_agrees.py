@@ -1,0 +1,150 @@
+"""The reward pays what the external score counts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Final
+
+from headway_analysis.preflight.choose import is_full
+from headway_analysis.preflight.conversation import answer_of, excerpt
+from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example, Finding
+from headway_analysis.preflight.evidence import Baseline, Facts, Played, Sampled
+from headway_analysis.preflight.shares import Share, enough_without, rank_correlation, ranks, share
+from headway_analysis.preflight.sources import EXACT, GUIDE
+
+ID: Final = "scorer-agrees"
+PAID: Final = 0.1
+"""Most of the well-paid episodes that may fail by the external score."""
+ENOUGH: Final = enough_without(PAID)
+NEAR: Final = 0.95
+"""Part of the range from which a reward is a full one, where no episode succeeds."""
+SURELY: Final = 2.33
+"""Normal quantile of a one-sided error of 1 %."""
+EACH: Final = 5
+"""Successes, and failures, below which rewards of both are not compared."""
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Episodes by what reward and external score say of them."""
+
+    high: list[Sampled]
+    """With a full reward."""
+    unearned: list[Sampled]
+    """Those among them that fail."""
+    good: list[Sampled]
+    bad: list[Sampled]
+
+
+def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
+    """Well-paid failures, and whether success is paid better than failure."""
+    facts = baseline.facts
+    scored = [one for one in baseline.scored if one.record.score is not None]
+    if not scored:
+        return Finding(ID, "Unknown", "No episode has both reward and score.", threshold=PAID, needs=ENOUGH)
+    sides = _sides(scored, facts)
+    part = share(len(sides.unearned), len(sides.high))
+    correlation = rank_correlation(
+        [one.record.reward or 0.0 for one in scored], [one.record.score or 0.0 for one in scored]
+    )
+    better = _better(sides)
+    figures = _figures(scored, correlation, better)
+    saw = f"{part} episodes with a full reward fail by the external score."
+    if correlation is not None:
+        saw = f"{saw[:-1]}; rank correlation {correlation:.2f}."
+    shown = tuple(map(_example, _worst(sides.unearned)))
+    ends = (part.value, PAID, part.low, part.high)
+    if part.low > PAID or (better is not None and better < -SURELY):
+        return Finding(ID, "Fail", saw, *ends, _advice(part, better), ENTRY, examples=shown, figures=figures)
+    if len(sides.unearned) > 1 and part.value > PAID:
+        return Finding(ID, "Warn", saw, *ends, _advice(part, better), ENTRY, examples=shown, figures=figures)
+    if better is not None and better < 0 and len(sides.good) >= EACH:
+        advice = "Success is paid no better than failure: read the worst episodes, and align the reward."
+        return Finding(ID, "Warn", saw, *ends, advice, ENTRY, examples=shown, figures=figures)
+    if not sides.high and len(scored) < ENOUGH:
+        saw = f"None of {len(scored)} episodes has a full reward: too few to tell."
+        return Finding(ID, "Unknown", saw, threshold=PAID, needs=ENOUGH, figures=figures)
+    return Finding(ID, "Pass", saw, *ends, figures=figures)
+
+
+ENTRY: Final = "spec.environment.entrypoint"
+
+
+def _advice(part: Share, better: float | None) -> str:
+    if better is not None and better < -SURELY and part.low <= PAID:
+        return "Failures earn more than successes: turn the reward round, or correct the external score."
+    return (
+        "Tighten the reward's reading of answers until it pays in full only what the external score counts."
+    )
+
+
+def _sides(scored: Sequence[Sampled], facts: Facts) -> Sides:
+    good = [one for one in scored if is_full(one, facts)]
+    bad = [one for one in scored if not is_full(one, facts)]
+    low, top = facts.reward_range
+    full = median(one.record.reward or 0.0 for one in good) if good else low + NEAR * (top - low)
+    lowest = min(one.record.reward or 0.0 for one in scored)
+    # Where success itself is paid the least, every reward would be a full one.
+    full = full if full > lowest else low + NEAR * (top - low)
+    high = [one for one in scored if (one.record.reward or 0.0) >= full - 1e-9]
+    return Sides(high, [one for one in high if not is_full(one, facts)], good, bad)
+
+
+def _better(sides: Sides) -> float | None:
+    """How surely success is paid better than failure: Mann and Whitney's (1947) statistic, standardized."""
+    first, second = len(sides.good), len(sides.bad)
+    if min(first, second) < EACH:
+        return None
+    rewards = [one.record.reward or 0.0 for one in (*sides.good, *sides.bad)]
+    if max(rewards) == min(rewards):
+        return None
+    total = sum(ranks(rewards)[:first]) - first * (first + 1) / 2
+    return (total - first * second / 2) / math.sqrt(first * second * (first + second + 1) / 12)
+
+
+def _figures(
+    scored: Sequence[Sampled], correlation: float | None, better: float | None
+) -> tuple[tuple[str, float], ...]:
+    found = [
+        ("mean_reward", math.fsum(one.record.reward or 0.0 for one in scored) / len(scored)),
+        ("mean_external_score", math.fsum(one.record.score or 0.0 for one in scored) / len(scored)),
+    ]
+    if correlation is not None:
+        found.append(("rank_correlation", correlation))
+    if better is not None:
+        found.append(("mann_whitney_z", better))
+    return tuple(found)
+
+
+def _worst(unearned: Sequence[Sampled]) -> list[Sampled]:
+    def gap(one: Sampled) -> tuple[float, str]:
+        return ((one.record.reward or 0.0) - (one.record.score or 0.0), one.record.episode_id)
+
+    return sorted(unearned, key=gap, reverse=True)[:MOST_EXAMPLES]
+
+
+def _example(one: Sampled) -> Example:
+    record = one.record
+    text = f"reward {record.reward:g} | score {record.score:g}\n{answer_of(one) or '(no answer)'}"
+    return Example(f"row {one.group.row}: paid, and failed", excerpt(text), record.episode_id)
+
+
+CHECK: Final = Check(
+    id=ID,
+    meaning="The reward pays in full for what the external score counts as failure.",
+    number="Of episodes with a full reward, the share that fails by the external score. A full reward is the "
+    f"median of what successes earn, or {NEAR:.0%} of the range where there are none. Beside it the rank "
+    "correlation (Spearman 1904).",
+    threshold=f"Fails where the share is surely above {PAID:.0%}, or failures surely earn more than "
+    "successes "
+    f"(Mann and Whitney 1947, 1 %); warns where it is so of two episodes or more, not surely. Unknown where "
+    f"none of fewer than {ENOUGH} episodes has a full reward.",
+    reason="Partial credit may differ from a strict score; a full reward for a failure teaches the failure.",
+    source=f"{GUIDE}: a base reward well above the external score means that the reward's parser is lenient; "
+    f"{EXACT}.",
+    advice="Tighten the reward's reading of answers.",
+    judge=judge,
+)

@@ -1,0 +1,213 @@
+"""Answers that score full, changed: what still scores full, and what no longer does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from headway_analysis.preflight.answers import parsed, tags_in
+from headway_analysis.preflight.choose import is_full, replay, varied
+from headway_analysis.preflight.conversation import answer_of, excerpt, prompt_text
+from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example, Finding
+from headway_analysis.preflight.evidence import Baseline, Facts, Played, Sampled, Script
+from headway_analysis.preflight.mutants import Mutant, mutants_of
+from headway_analysis.preflight.shares import share
+from headway_analysis.preflight.sources import EXACT, GUIDE
+
+ID: Final = "scorer-mutants"
+ANSWERS: Final = 3
+"""Full-scoring answers that are changed."""
+CONTROL: Final = "unchanged"
+ALWAYS_MEANT: Final = ("other spacing", "other order")
+"""Harmless changes of a JSON object, which no judge has a reason to refuse."""
+OFTEN: Final = 0.05
+"""Share of the baseline's failing answers with a harmless change, from which refusing it costs something."""
+BOTH: Final = ("two answers, the right one first", "two answers, the right one last")
+
+
+def scripts(baseline: Baseline) -> Sequence[Script]:
+    """Each mutant of some full-scoring answers, and the answers themselves."""
+    found: list[Script] = []
+    for number, (one, mutants) in enumerate(_changed(baseline)):
+        found.append(replay(ID, f"{CONTROL}: {number}", one))
+        found += [replay(ID, f"{each.label}: {number}", one, answer=each.text) for each in mutants]
+    return found
+
+
+def _changed(baseline: Baseline) -> Iterator[tuple[Sampled, list[Mutant]]]:
+    full = [one for one in baseline.scored if is_full(one, baseline.facts) and answer_of(one)]
+    others = _values(full)
+    for one in varied(full, ANSWERS):
+        answer = parsed(answer_of(one) or "")
+        yield one, mutants_of(answer, others, tags_in(prompt_text(one)))
+
+
+def _values(full: Sequence[Sampled]) -> Mapping[str, list[Any]]:
+    """The values of each field in answers that score full."""
+    found: dict[str, list[Any]] = {}
+    for one in full[:100]:
+        for key, value in parsed(answer_of(one) or "").fields:
+            values = found.setdefault(key, [])
+            if value not in values:
+                values.append(value)
+    return found
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One mutant as it was judged."""
+
+    mutant: Mutant
+    played: Played
+    unchanged: Played
+    by_reward: bool
+    """It is paid as much as the answer unchanged."""
+    by_score: bool
+    """It is a success by the external score."""
+
+    @property
+    def full(self) -> bool:
+        """Whether reward or score take it for the right answer."""
+        return self.by_reward or self.by_score
+
+    @property
+    def who(self) -> str:
+        """Who takes it."""
+        both = "reward and score" if self.by_reward and self.by_score else None
+        return both or ("the reward" if self.by_reward else "the external score")
+
+
+def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
+    """Which harmful mutants score full, and which harmless ones score nothing."""
+    tried = [*_tried(baseline, played)]
+    if not tried:
+        saw = "No answer that scores full could be played again."
+        return Finding(ID, "Unknown", saw, threshold=0.0, needs=1)
+    harmful = [one for one in tried if one.mutant.harmful]
+    taken = _without_half(one for one in harmful if one.full)
+    refused = [one for one in tried if not one.mutant.harmful and not one.by_score]
+    part = share(len(taken), len(harmful))
+    figures = _figures(tried)
+    ends = (part.value, 0.0, part.low, part.high)
+    strict = [one for one in refused if _costs(one.mutant, baseline)]
+    if taken:
+        rules = list(dict.fromkeys(f"{one.mutant.rule} ({one.who})" for one in taken))
+        saw = f"{part} answers made wrong still score full: {'; '.join(rules[:6])}."
+        advice = (
+            "Compare every field exactly, in the one tag that the prompt asks for, and refuse a "
+            "second answer."
+        )
+        shown = _examples(taken)
+        return Finding(ID, "Fail", saw, *ends, advice, ENTRY, examples=shown, figures=figures)
+    if strict:
+        rules = list(dict.fromkeys(one.mutant.rule for one in strict))
+        saw = f"Every answer made wrong is refused, and so are right ones: {'; '.join(rules)}."
+        advice = "Take an answer that a person would take, or say in the prompt what is refused."
+        shown = _examples(strict)
+        return Finding(ID, "Warn", saw, *ends, advice, ENTRY, examples=shown, figures=figures)
+    saw = f"All {len(harmful)} answers made wrong are refused."
+    return Finding(ID, "Pass", saw, *ends, figures=figures)
+
+
+ENTRY: Final = "spec.environment.entrypoint"
+
+
+def _tried(baseline: Baseline, played: Sequence[Played]) -> Iterator[Tried]:
+    runs = {one.script.label: one for one in played if one.reward is not None and one.score is not None}
+    facts = baseline.facts
+    for number, (_, mutants) in enumerate(_changed(baseline)):
+        control = runs.get(f"{CONTROL}: {number}")
+        if control is None or not _succeeds(control, facts):
+            continue
+        paid = _is_paid(control, baseline)
+        for mutant in mutants:
+            run = runs.get(f"{mutant.label}: {number}")
+            if run is not None:
+                by_reward = paid and (run.reward or 0.0) >= (control.reward or 0.0) - 1e-9
+                yield Tried(mutant, run, control, by_reward, _succeeds(run, facts))
+
+
+def _succeeds(one: Played, facts: Facts) -> bool:
+    return one.score is not None and one.score >= facts.success_threshold
+
+
+def _is_paid(control: Played, baseline: Baseline) -> bool:
+    """Whether the answer earns more than the least: otherwise its reward says nothing."""
+    least = min((one.record.reward or 0.0 for one in baseline.scored), default=0.0)
+    return (control.reward or 0.0) > min(least, baseline.facts.reward_range[0]) + 1e-9
+
+
+def _without_half(taken: Iterator[Tried]) -> list[Tried]:
+    """Of two answers the first, or the last, may count: only a judge that takes either is lenient."""
+    found = list(taken)
+    labels = {(one.mutant.label, one.unchanged.script.label) for one in found}
+    return [
+        one
+        for one in found
+        if one.mutant.label not in BOTH
+        or all((label, one.unchanged.script.label) in labels for label in BOTH)
+    ]
+
+
+def _costs(mutant: Mutant, baseline: Baseline) -> bool:
+    """Whether refusing a harmless change has a price: the base model writes so, and fails."""
+    if mutant.label in ALWAYS_MEANT:
+        return True
+    answers = [(one, answer) for one in baseline.scored if (answer := answer_of(one))]
+    failing = [answer for one, answer in answers if not is_full(one, baseline.facts)]
+    if mutant.label == "text around":
+        so = sum(parsed(answer).wordy for answer in failing)
+    elif mutant.label == "white space around":
+        so = sum(answer != answer.strip() for answer in failing)
+    else:
+        full = {answer.casefold() for one, answer in answers if is_full(one, baseline.facts)}
+        so = sum(answer.casefold() in full for answer in failing)
+    return so > 1 and so >= OFTEN * len(answers)
+
+
+def _figures(tried: Sequence[Tried]) -> tuple[tuple[str, float], ...]:
+    names = list(dict.fromkeys(one.mutant.label for one in tried))
+    found = []
+    for name in names:
+        same = [one for one in tried if one.mutant.label == name]
+        found.append((f"full score: {name}", sum(one.full for one in same) / len(same)))
+    return tuple(found)
+
+
+def _examples(found: Sequence[Tried]) -> tuple[Example, ...]:
+    by_rule = {one.mutant.rule: one for one in reversed(found)}
+    shown = [one for one in found if by_rule[one.mutant.rule] is one]
+    return tuple(map(_example, shown[:MOST_EXAMPLES]))
+
+
+def _example(one: Tried) -> Example:
+    text = (
+        f"right: reward {one.unchanged.reward:g}, score "
+        f"{one.unchanged.score:g}\n{one.unchanged.script.answer}\n"
+        f"changed: reward {one.played.reward:g}, score {one.played.score:g}\n{one.played.script.answer}"
+    )
+    return Example(one.mutant.label, excerpt(text), one.played.script.like)
+
+
+CHECK: Final = Check(
+    id=ID,
+    meaning="Wrong answers score full, or right ones nothing.",
+    number=f"Up to {ANSWERS} answers that score full are changed: a field dropped, a value altered, "
+    "another tag, "
+    "none, two answers, words or white space around, another order, case or spacing. The share of those made "
+    "wrong that reward or external score still take for right.",
+    threshold="Fails with one answer made wrong that scores full. Warns where JSON in other spacing "
+    "or order is "
+    f"refused, and where another harmless change is that {OFTEN:.0%} of the base model's answers "
+    "have, and fail. "
+    "Unknown where no answer scores full when it is played again.",
+    reason="What a judge takes by mistake, a model under training soon writes. Of two answers the "
+    "first or last "
+    "may count, not either.",
+    source=f"{GUIDE}: a parser more lenient than the evaluation is a hack; {EXACT}.",
+    advice="Compare every field exactly, in one tag, once.",
+    judge=judge,
+    scripts=scripts,
+    needs_model=False,
+)

@@ -1,0 +1,165 @@
+"""Splits share no rows, and every row starts an episode."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from headway_analysis.overlaps import content, normalized, repeated, shared
+from headway_analysis.preflight.conversation import excerpt, written
+from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example, Finding
+from headway_analysis.preflight.evidence import Baseline, Json, Played, Script
+from headway_analysis.preflight.sources import GUIDE
+
+ID: Final = "splits"
+STARTS: Final = 4
+"""Rows of each split that an episode is started from."""
+ROWS: Final = 100_000
+"""Rows of a split that are compared."""
+MOST_SHARED: Final = 0.01
+MOST_REPEATED: Final = 0.05
+MOSTLY: Final = 0.9
+"""Share of rows that have a column, from which the others lack it."""
+NAMES: Final = frozenset(("id", "_id", "uid", "uuid", "idx", "index", "row", "row_id", "number"))
+"""Columns that number rows: two rows that differ in them alone are the same."""
+
+
+def scripts(baseline: Baseline) -> Sequence[Script]:
+    """The begin of an episode on some rows of each split, where the baseline has not been."""
+    seen = {content(one.row) for one in baseline.scored}
+    found: list[Script] = []
+    for split, rows in _splits(baseline):
+        fresh = [(number, row) for number, row in enumerate(rows[:1000]) if content(row) not in seen]
+        step = max(1, len(fresh) // STARTS)
+        for number, row in fresh[::step][:STARTS]:
+            seed = baseline.facts.seed + number
+            found.append(Script(ID, f"{split} row {number}", row, environment_seed=seed, answer=""))
+    return found
+
+
+def _splits(baseline: Baseline) -> list[tuple[str, Sequence[Json]]]:
+    facts = baseline.facts
+    named = (("train", facts.rows), ("validation", facts.validation), ("test", facts.test))
+    return [(name, rows[:ROWS]) for name, rows in named if rows]
+
+
+def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
+    """Rows that are shared or repeated, lack a column, or start no episode."""
+    splits = _splits(baseline)
+    if not splits:
+        return Finding(ID, "Unknown", "No rows are known.", threshold=MOST_SHARED)
+    keys = {name: _keys(rows) for name, rows in splits}
+    found = [*_shared(splits, keys), *_repeated(splits, keys), *_columns(splits, baseline)]
+    found += _unstarted(baseline, played)
+    counts = ", ".join(f"{len(rows)} {name}" for name, rows in splits)
+    if not found:
+        saw = f"{counts} rows: none shared, columns alike, and every row tried starts an episode."
+        return Finding(ID, "Pass", saw, 0.0, MOST_SHARED)
+    worst = [example for fails, example in found if fails]
+    shown = [*worst, *(example for fails, example in found if not fails)]
+    return Finding(
+        ID,
+        "Fail" if worst else "Warn",
+        f"{counts} rows: {'; '.join(example.title for example in shown[:6])}.",
+        float(len(shown)),
+        0.0,
+        advice="Split the rows once, by what they are about, before anything is measured; and mend "
+        "those that are named.",
+        field="spec.data",
+        examples=tuple(shown[:MOST_EXAMPLES]),
+    )
+
+
+Faults = Iterator[tuple[bool, Example]]
+"""Each with whether the check fails by it."""
+
+
+def _keys(rows: Sequence[Json]) -> list[str]:
+    """What makes two rows one: all of their columns but a number of the row."""
+    whole = [normalized(content(row)) for row in rows]
+    if not any(NAMES & row.keys() for row in rows[:10]):
+        return whole
+    less = [normalized(content({k: v for k, v in row.items() if k.lower() not in NAMES})) for row in rows]
+    # Where most rows are then alike, the number is what they are about.
+    return less if len(set(less)) > len(less) / 2 else whole
+
+
+def _shared(splits: Sequence[tuple[str, Sequence[Json]]], keys: Mapping[str, Sequence[str]]) -> Faults:
+    for at, (name, rows) in enumerate(splits):
+        for other, others in splits[:at]:
+            pairs = shared(keys[name], keys[other])
+            if pairs:
+                title = f"{len(pairs)} of {len(rows)} {name} rows are {other} rows too"
+                text = f"{name} row {pairs[0].row}: {written(rows[pairs[0].row])}"
+                text += f"\n{other} row {pairs[0].other}: {written(others[pairs[0].other])}"
+                yield len(pairs) > MOST_SHARED * len(rows), Example(title, excerpt(text))
+
+
+def _repeated(splits: Sequence[tuple[str, Sequence[Json]]], keys: Mapping[str, Sequence[str]]) -> Faults:
+    for name, rows in splits:
+        pairs = repeated(keys[name])
+        if len(pairs) > MOST_REPEATED * len(rows):
+            title = f"{len(pairs)} of {len(rows)} {name} rows repeat an earlier one"
+            text = f"rows {pairs[0].other} and {pairs[0].row}: {written(rows[pairs[0].row])}"
+            yield False, Example(title, excerpt(text))
+
+
+def _columns(splits: Sequence[tuple[str, Sequence[Json]]], baseline: Baseline) -> Faults:
+    first = splits[0][1]
+    counts = _filled(first)
+    prompt = baseline.facts.prompt_column
+    for name, rows in splits:
+        filled = _filled(rows)
+        for column, count in counts.items():
+            usual = count >= MOSTLY * len(first)
+            lacking = len(rows) - filled.get(column, 0)
+            if not usual or not lacking:
+                continue
+            number = next(at for at, row in enumerate(rows) if row.get(column) in (None, ""))
+            title = f"{lacking} of {len(rows)} {name} rows have no {column}"
+            grave = column == prompt or lacking == len(rows)
+            yield grave, Example(title, excerpt(f"{name} row {number}: {written(rows[number])}"))
+
+
+def _filled(rows: Sequence[Json]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for row in rows:
+        for column, value in row.items():
+            if value not in (None, ""):
+                found[column] = found.get(column, 0) + 1
+    return found
+
+
+def _unstarted(baseline: Baseline, played: Sequence[Played]) -> Faults:
+    """Rows whose episode ended before it began: of the scripts, and of the baseline."""
+    for one in played:
+        if one.error is not None and not one.messages:
+            text = f"{one.error}\n{written(one.script.row)}"
+            yield True, Example(f"no episode starts from {one.script.label}", excerpt(text))
+    for sampled in baseline.sampled:
+        error = sampled.record.error or ""
+        if sampled.record.reward is None and "reset" in error:
+            text = f"{error}\n{written(sampled.row)}"
+            title = f"no episode starts from train row {sampled.group.row}"
+            yield True, Example(title, excerpt(text), sampled.record.episode_id)
+
+
+CHECK: Final = Check(
+    id=ID,
+    meaning="Train, validation and test share rows, or have rows that are of no use.",
+    number="Rows that two splits share and rows that one repeats, compared by all columns but a "
+    "number of the "
+    f"row; columns that {MOSTLY:.0%} of the training rows have and others lack; rows that no episode "
+    "starts from, "
+    f"of {STARTS} tried in each split.",
+    threshold=f"Fails where over {MOST_SHARED:.0%} of a split's rows are shared, a split lacks a "
+    "column or a row its "
+    f"prompt, or no episode starts from a row. Warns with fewer, and where over {MOST_REPEATED:.0%} "
+    "are repeated.",
+    reason="A model that is measured on rows it was trained on looks better than it is.",
+    source=f"{GUIDE}: split train, validation and held-out test before anything else.",
+    advice="Split the rows once, before anything is measured.",
+    judge=judge,
+    scripts=scripts,
+    needs_model=False,
+)

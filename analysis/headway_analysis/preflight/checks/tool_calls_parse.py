@@ -1,0 +1,116 @@
+"""The parser reads the base model's tool calls."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from headway_analysis.measures.tries import sampled_messages, text_of, tool_calls
+from headway_analysis.preflight.conversation import excerpt, tool_names
+from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example, Finding
+from headway_analysis.preflight.evidence import Baseline, Played, Sampled
+from headway_analysis.preflight.shares import enough_without, share
+from headway_analysis.preflight.sources import EXACT, GUIDE
+from headway_analysis.signals.judges.conduct import MOST_MALFORMED
+
+ID: Final = "tool-calls-parse"
+SOME: Final = 8
+ENOUGH: Final = enough_without(MOST_MALFORMED)
+MARKS: Final = (
+    "<tool_call>",
+    "[TOOL_CALLS]",
+    "<|python_tag|>",
+    "<function=",
+    "<|tool_call",
+    "<start_function_call>",
+    "functools[",
+    "to=functions.",
+)
+"""How models of several families begin a call."""
+
+
+def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
+    """Share of attempts at a call that could not be read, those among them that nobody took for one."""
+    readable = malformed = 0
+    shown: list[Example] = []
+    for one in baseline.sampled:
+        made = tool_calls(one.record)
+        missed = _missed(one)
+        readable += made.readable
+        malformed += made.malformed + len(missed)
+        texts = [*one.malformed, *missed]
+        shown += [Example(f"row {one.group.row}", excerpt(text), one.record.episode_id) for text in texts[:1]]
+    total = readable + malformed
+    offered = any(one.tools for one in baseline.sampled)
+    if total < SOME:
+        if baseline.sampled and not offered:
+            return Finding(ID, "Pass", "The environment offers no tools.", 0.0, MOST_MALFORMED)
+        saw = f"The base model tried {total} tool calls: too few to tell."
+        return Finding(
+            ID, "Unknown", saw, threshold=MOST_MALFORMED, needs=_needs(total, len(baseline.sampled))
+        )
+    part = share(malformed, total)
+    saw = f"{part} tool calls of the base model cannot be read."
+    figures = tuple((f"read by {name}", float(count)) for name, count in baseline.facts.other_parsers.items())
+    ends = (part.value, MOST_MALFORMED, part.low, part.high)
+    if part.value <= MOST_MALFORMED and part.low <= MOST_MALFORMED / 4:
+        return Finding(ID, "Pass", saw, *ends, figures=figures)
+    return Finding(
+        ID,
+        "Fail" if part.low > MOST_MALFORMED else "Warn",
+        saw,
+        *ends,
+        _advice(baseline, malformed),
+        "spec.agent.builtin.toolCallParser",
+        examples=tuple(shown[:MOST_EXAMPLES]),
+        figures=figures,
+    )
+
+
+def _needs(total: int, episodes: int) -> int:
+    """Episodes in which there would be enough calls, as often as there were so far."""
+    return max(ENOUGH, -(-ENOUGH * episodes // max(1, total)))
+
+
+def _missed(one: Sampled) -> list[str]:
+    """What reads like a call of a tool on offer, in a turn that has none and was not counted as malformed."""
+    names = [name for name in tool_names(one.tools) if name]
+    if not names or (one.record.turns and any(turn.malformed_tool_calls for turn in one.record.turns)):
+        return []
+    called = re.compile("|".join(rf"[\"'=.]?{re.escape(name)}\b" for name in names))
+    texts = [text_of(message) for message in sampled_messages(one.record) if not message.get("tool_calls")]
+    return [text for text in texts if _marked(text) and called.search(text)]
+
+
+def _marked(text: str) -> bool:
+    json_call = '"name"' in text and ('"arguments"' in text or '"parameters"' in text)
+    return json_call or any(mark in text for mark in MARKS)
+
+
+def _advice(baseline: Baseline, malformed: int) -> str:
+    others = baseline.facts.other_parsers
+    best = max(others, key=lambda name: others[name], default=None)
+    if best is not None and others[best] > malformed / 2:
+        return f"Take parser `{best}`, which reads {others[best]} of the {malformed}."
+    return (
+        f"The parser in use is `{baseline.facts.tool_call_parser}`: choose the model family's own, "
+        "or another chat "
+        "template."
+    )
+
+
+CHECK: Final = Check(
+    id=ID,
+    meaning="The base model's tool calls cannot be read.",
+    number="Share of attempts at a tool call that the parser could not read. Text that names a tool "
+    "in another "
+    "family's form of a call counts as an attempt.",
+    threshold=f"Fails where it is surely above {MOST_MALFORMED:.0%}; warns where it is above, or "
+    "surely above "
+    f"{MOST_MALFORMED / 4:.0%}. Unknown below {SOME} attempts.",
+    reason="A call that is not read is a turn lost. The signal ToolCallsMalformed has the same threshold.",
+    source=f"{GUIDE}: format compliance is observed beside the reward; {EXACT}.",
+    advice="Choose the parser and chat template of the model's family.",
+    judge=judge,
+)

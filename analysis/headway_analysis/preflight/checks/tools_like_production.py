@@ -1,0 +1,147 @@
+"""Tools take and answer what production's do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from headway_analysis.measures.tries import TOOL_ERROR
+from headway_analysis.preflight.contract import Contract, Operation, read
+from headway_analysis.preflight.conversation import excerpt, function_of, parameters_of, written
+from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example, Finding
+from headway_analysis.preflight.evidence import Baseline, Json, Played, ToolResult
+from headway_analysis.preflight.sources import GUIDE
+
+ID: Final = "tools-like-production"
+ANSWERS: Final = 8
+"""Different answers of one tool that are held against its schema."""
+FIELD: Final = "spec.environment.contract"
+
+
+def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
+    """Differences between the tools on offer, what they answer, and the contract."""
+    document = baseline.facts.contract
+    if document is None:
+        saw = "No contract is given (spec.environment.contract), so nothing was compared."
+        return Finding(ID, "Unknown", saw, threshold=0.0)
+    contract = read(document)
+    tools = _offered(baseline)
+    if contract is None:
+        saw = "The contract is neither an OpenAPI 3 document (`paths`) nor a list of MCP's tools (`tools`)."
+        return Finding(
+            ID, "Unknown", saw, threshold=0.0, advice="Correct spec.environment.contract.", field=FIELD
+        )
+    if not tools:
+        return Finding(ID, "Unknown", "No tools were seen.", threshold=0.0, needs=1)
+    found = [*_specs(contract, tools), *_answers(contract, baseline)]
+    if not found:
+        saw = f"{len(tools)} tools take and answer what the contract says."
+        return Finding(ID, "Pass", saw, 0.0, 0.0)
+    named = list(dict.fromkeys(example.title for example in found))
+    saw = f"{len(found)} differences to the contract: {'; '.join(named[:6])}."
+    advice = "Make the environment's tools from production's own schemas."
+    return Finding(
+        ID,
+        "Fail",
+        saw,
+        float(len(found)),
+        0.0,
+        advice=advice,
+        field="spec.environment.entrypoint",
+        examples=tuple(found[:MOST_EXAMPLES]),
+    )
+
+
+def _offered(baseline: Baseline) -> dict[str, Json]:
+    found: dict[str, Json] = {}
+    for one in baseline.sampled:
+        for tool in one.tools:
+            found.setdefault(str(function_of(tool).get("name", "")), tool)
+    return found
+
+
+def _specs(contract: Contract, tools: Mapping[str, Json]) -> Iterator[Example]:
+    for name, tool in tools.items():
+        operation = contract.operation(name)
+        if operation is None:
+            known = ", ".join(each.name for each in contract.operations[:20])
+            yield Example(f"{name} is not in the contract", excerpt(f"the contract has {known}"))
+            continue
+        schema = parameters_of(tool)
+        yield from _parameters(name, operation, schema)
+
+
+def _parameters(name: str, operation: Operation, schema: Json) -> Iterator[Example]:
+    offered: Mapping[str, Any] = schema.get("properties") or {}
+    required = set(map(str, schema.get("required") or ()))
+    text = (
+        f"tool: {written(schema)}\ncontract: {written(dict(operation.parameters))}, required "
+        f"{sorted(operation.required)}"
+    )
+    for parameter in offered.keys() - operation.parameters.keys():
+        yield Example(f"{name} takes {parameter}, which the contract does not have", excerpt(text))
+    for parameter in operation.parameters.keys() - offered.keys():
+        if parameter in operation.required:
+            yield Example(f"{name} lacks {parameter}, which the contract requires", excerpt(text))
+    for parameter in offered.keys() & operation.parameters.keys():
+        one, other = _types(offered[parameter]), _types(operation.parameters[parameter])
+        if one and other and not one <= other:
+            said = (
+                f"{name} takes {parameter} as {'/'.join(sorted(one))}, the contract as "
+                f"{'/'.join(sorted(other))}"
+            )
+            yield Example(said, excerpt(text))
+        if parameter in operation.required and parameter not in required:
+            yield Example(f"{name} has {parameter} optional, which the contract requires", excerpt(text))
+
+
+def _types(schema: Any) -> set[str]:
+    kind = schema.get("type") if isinstance(schema, Mapping) else None
+    found = {kind} if isinstance(kind, str) else set(kind) if isinstance(kind, list) else set()
+    return found | {"integer"} if "number" in found else found
+
+
+def _answers(contract: Contract, baseline: Baseline) -> Iterator[Example]:
+    """The first answer of each tool that is not as the contract says."""
+    seen: dict[str, set[str]] = {}
+    told: set[str] = set()
+    for one in baseline.sampled:
+        for result in one.results:
+            contents = seen.setdefault(result.name, set())
+            if result.name in told or result.content in contents or len(contents) >= ANSWERS:
+                continue
+            contents.add(result.content)
+            objection = _objection(contract, result)
+            if objection is not None:
+                told.add(result.name)
+                text = f"{objection}\n{result.content}"
+                yield Example(f"{result.name} answers otherwise", excerpt(text), one.record.episode_id)
+
+
+def _objection(contract: Contract, result: ToolResult) -> str | None:
+    operation = contract.operation(result.name)
+    if operation is None or operation.answer is None or result.content.startswith(TOOL_ERROR):
+        return None
+    try:
+        answer = json.loads(result.content)
+    except (ValueError, RecursionError):
+        answer = result.content
+    return contract.objection(operation, answer)
+
+
+CHECK: Final = Check(
+    id=ID,
+    meaning="Tools differ from production's.",
+    number="Differences between the tools on offer and spec.environment.contract: a tool or "
+    "parameter that it "
+    "does not have, one that it requires and the tool lacks, another type; and answers of the "
+    "baseline's tool "
+    f"calls that its schemas refuse, {ANSWERS} of each tool.",
+    threshold="Fails with one. Unknown without a contract.",
+    reason="What is learnt with other tools is not used in production.",
+    source=f"{GUIDE}: tools and their request and response schemas equal production's.",
+    advice="Make the environment's tools from production's own schemas.",
+    judge=judge,
+    needs_model=False,
+)

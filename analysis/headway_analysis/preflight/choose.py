@@ -1,0 +1,75 @@
+"""Which baseline episodes the scripts are made from, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from headway_analysis.preflight.conversation import answer_of, calls_of
+from headway_analysis.preflight.evidence import Baseline, Call, Facts, Sampled, Script
+
+MOST_CALLS: Final = 24
+"""Of one script: an episode that calls more is replayed as far."""
+
+
+def is_full(one: Sampled, facts: Facts) -> bool:
+    """Whether the episode is a success by the external score."""
+    score = one.record.score
+    return score is not None and score >= facts.success_threshold
+
+
+def varied(found: Iterable[Sampled], count: int) -> list[Sampled]:
+    """Up to `count` episodes: those that call other tools than the ones before, then those of other rows."""
+    left = sorted(found, key=lambda one: one.record.episode_id)
+    tools: set[str] = set()
+    rows: set[int] = set()
+    chosen: list[Sampled] = []
+    while left and len(chosen) < count:
+        best = max(left, key=lambda one: (len(_called(one) - tools), one.group.row not in rows))
+        left.remove(best)
+        chosen.append(best)
+        tools |= _called(best)
+        rows.add(best.group.row)
+    return chosen
+
+
+def one_a_row(baseline: Baseline, count: int) -> list[Sampled]:
+    """Of up to `count` rows the episode that scored best, in the order of rows."""
+    best: dict[int, Sampled] = {}
+    for one in baseline.scored:
+        other = best.get(one.group.row)
+        if other is None or _standing(one) > _standing(other):
+            best[one.group.row] = one
+    return [best[row] for row in sorted(best)][:count]
+
+
+def _standing(one: Sampled) -> tuple[float, float, int]:
+    record = one.record
+    return (record.score or 0.0, record.reward or 0.0, len(one.results))
+
+
+def _called(one: Sampled) -> set[str]:
+    return {result.name for result in one.results}
+
+
+def replay(
+    check: str,
+    label: str,
+    one: Sampled,
+    *,
+    answer: str | None = None,
+    calls: Sequence[Call] | None = None,
+    after: str | None = None,
+) -> Script:
+    """A script like a baseline episode: its row, seed and calls, and another answer where one is given."""
+    taken = calls_of(one) if calls is None else tuple(calls)
+    return Script(
+        check=check,
+        label=label,
+        row=one.row,
+        environment_seed=one.environment_seed,
+        calls=taken[:MOST_CALLS],
+        answer=answer_of(one) if answer is None else answer,
+        like=one.record.episode_id,
+        after=after,
+    )

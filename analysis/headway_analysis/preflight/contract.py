@@ -1,0 +1,200 @@
+"""What production's tools take and answer, by an OpenAPI document or MCP's list of tools."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError, ValidationError
+from referencing import Registry, Resource
+from referencing.exceptions import Unresolvable
+from referencing.jsonschema import DRAFT202012
+
+from headway_analysis.preflight.evidence import Json
+
+BASE: Final = "urn:contract"
+METHODS: Final = ("get", "put", "post", "delete", "patch")
+DEPTH: Final = 16
+"""Levels of references that are followed."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One tool of production."""
+
+    name: str
+    parameters: Mapping[str, Any]
+    """Name -> JSON schema."""
+    required: frozenset[str]
+    answer: str | None = None
+    """Where the schema of what it answers stands in the document, as a JSON pointer."""
+    aliases: tuple[str, ...] = ()
+    """Further names by which a tool may be called."""
+
+
+@dataclass(frozen=True)
+class Contract:
+    """All of them."""
+
+    document: Json
+    operations: tuple[Operation, ...]
+    _registry: Any = field(default=None, repr=False, compare=False)
+
+    def operation(self, name: str) -> Operation | None:
+        """The one that a tool stands for."""
+        wanted = plain(name)
+        for operation in self.operations:
+            if wanted in map(plain, (operation.name, *operation.aliases)):
+                return operation
+        return None
+
+    def objection(self, operation: Operation, answer: Any) -> str | None:
+        """Why an answer is not as production's; None where it is, or nothing is known."""
+        if operation.answer is None:
+            return None
+        schema = {"$ref": f"{BASE}#{operation.answer}"}
+        try:
+            Draft202012Validator(schema, registry=self._registry).validate(answer)
+        except ValidationError as error:
+            place = "/".join(map(str, error.absolute_path)) or "the answer"
+            return f"{place}: {error.message}"
+        except (SchemaError, Unresolvable, re.error, RecursionError):
+            return None
+        return None
+
+
+def plain(name: str) -> str:
+    """A name without case and signs: `getCase` and `get_case` are one."""
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def read(document: Json) -> Contract | None:
+    """The operations of a document; None where it is neither OpenAPI nor a list of MCP's tools."""
+    if isinstance(document.get("paths"), Mapping):
+        made = _translated(document)
+        operations = tuple(_openapi(made))
+    elif isinstance(document.get("tools"), list):
+        made, operations = document, tuple(_mcp(document["tools"]))
+    else:
+        return None
+    registry: Any = Registry().with_resource(
+        BASE, Resource.from_contents(made, default_specification=DRAFT202012)
+    )
+    return Contract(made, operations, registry)
+
+
+def _translated(document: Json) -> Json:
+    """OpenAPI 3.0's `nullable` in JSON Schema's words; the rest as it is."""
+
+    def walk(value: Any, depth: int) -> Any:
+        if depth == 0:
+            return value
+        if isinstance(value, list):
+            return [walk(each, depth - 1) for each in value]
+        if not isinstance(value, Mapping):
+            return value
+        made = {key: walk(each, depth - 1) for key, each in value.items()}
+        if made.pop("nullable", None) is True and isinstance(made.get("type"), str):
+            made["type"] = [made["type"], "null"]
+            if isinstance(made.get("enum"), list):
+                made["enum"] = [*made["enum"], None]
+        return made
+
+    found = walk(document, 64)
+    assert isinstance(found, dict)
+    return found
+
+
+def resolved(document: Json, value: Any) -> Any:
+    """What a reference within the document points at."""
+    for _ in range(DEPTH):
+        reference = value.get("$ref") if isinstance(value, Mapping) else None
+        if not isinstance(reference, str) or not reference.startswith("#/"):
+            return value
+        value = document
+        for part in reference[2:].split("/"):
+            part = part.replace("~1", "/").replace("~0", "~")
+            value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def _pointer(*parts: str) -> str:
+    return "".join("/" + part.replace("~", "~0").replace("/", "~1") for part in parts)
+
+
+def _openapi(document: Json) -> Iterator[Operation]:
+    for path, item in document["paths"].items():
+        if not isinstance(item, Mapping):
+            continue
+        for method in METHODS:
+            if isinstance(item.get(method), Mapping):
+                yield _operation(document, str(path), method, item)
+
+
+def _operation(document: Json, path: str, method: str, item: Json) -> Operation:
+    described = item[method]
+    parameters: dict[str, Any] = {}
+    required: set[str] = set()
+    for each in [*_list(item.get("parameters")), *_list(described.get("parameters"))]:
+        found = resolved(document, each)
+        if isinstance(found, Mapping) and found.get("in") in ("query", "path"):
+            name = str(found.get("name", ""))
+            parameters[name] = resolved(document, found.get("schema") or {})
+            required |= {name} if found.get("required") else set()
+    body = resolved(document, described.get("requestBody") or {})
+    schema = resolved(document, _json_schema(body)[1] or {})
+    if isinstance(schema, Mapping):
+        inner = schema.get("properties") or {}
+        parameters |= {str(name): resolved(document, each) for name, each in inner.items()}
+        required |= (
+            {str(name) for name in _list(schema.get("required"))} if body.get("required", True) else set()
+        )
+    words = [part for part in path.split("/") if part and not part.startswith("{")]
+    named = described.get("operationId")
+    aliases = (f"{method}_{'_'.join(words)}", "_".join(words), *([words[-1]] if words else []))
+    name = str(named) if named else aliases[0]
+    return Operation(
+        name, parameters, frozenset(required), _answer(document, path, method, described), aliases
+    )
+
+
+def _answer(document: Json, path: str, method: str, described: Json) -> str | None:
+    responses = described.get("responses")
+    for code in ("200", "201", "2XX", "default") if isinstance(responses, Mapping) else ():
+        assert isinstance(responses, Mapping)
+        if code not in responses:
+            continue
+        kind, schema = _json_schema(responses[code])
+        if schema is not None:
+            return _pointer("paths", path, method, "responses", code, "content", kind, "schema")
+        reference = responses[code].get("$ref") if isinstance(responses[code], Mapping) else None
+        kind, schema = _json_schema(resolved(document, responses[code]))
+        if schema is not None and isinstance(reference, str):
+            return reference.removeprefix("#") + _pointer("content", kind, "schema")
+    return None
+
+
+def _json_schema(body: Any) -> tuple[str, Any]:
+    content = body.get("content") if isinstance(body, Mapping) else None
+    for kind, described in content.items() if isinstance(content, Mapping) else ():
+        if "json" in str(kind) and isinstance(described, Mapping) and "schema" in described:
+            return str(kind), described["schema"]
+    return "", None
+
+
+def _mcp(tools: list[Any]) -> Iterator[Operation]:
+    for number, tool in enumerate(tools):
+        if not isinstance(tool, Mapping):
+            continue
+        schema = tool.get("inputSchema") or tool.get("input_schema") or {}
+        schema = schema if isinstance(schema, Mapping) else {}
+        answer = _pointer("tools", str(number), "outputSchema") if "outputSchema" in tool else None
+        required = frozenset(map(str, _list(schema.get("required"))))
+        yield Operation(str(tool.get("name", "")), dict(schema.get("properties") or {}), required, answer)
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []

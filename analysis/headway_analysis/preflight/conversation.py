@@ -1,0 +1,95 @@
+"""What was said in an episode: its prompt, its answer, its tool calls."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from headway_analysis.measures.tries import sampled_messages, text_of
+from headway_analysis.preflight.evidence import Call, Json, Sampled, ToolResult
+from headway_api.bounds import shortened
+
+LINES: Final = 40
+"""Of an example."""
+WIDTH: Final = 200
+"""Characters of a line of it."""
+
+
+def prompt_messages(one: Sampled) -> list[Json]:
+    """What the model was shown before its first turn."""
+    sampled = sampled_messages(one.record)
+    if not sampled:
+        return list(one.record.messages)
+    begin = next(at for at, message in enumerate(one.record.messages) if message is sampled[0])
+    return list(one.record.messages[:begin])
+
+
+def prompt_text(one: Sampled) -> str:
+    """The same, as one text."""
+    return "\n".join(text_of(message) for message in prompt_messages(one))
+
+
+def answer_of(one: Sampled) -> str | None:
+    """The message that the model ended with; None where it did not end with one."""
+    last = one.record.messages[-1] if one.record.messages else {}
+    if last.get("role") != "assistant" or last.get("tool_calls") or not sampled_messages(one.record):
+        return None
+    return text_of(last)
+
+
+def ending_call(one: Sampled) -> ToolResult | None:
+    """The tool call that ended the episode, where one did."""
+    return one.results[-1] if one.results and one.results[-1].done else None
+
+
+def calls_of(one: Sampled) -> tuple[Call, ...]:
+    """Its tool calls, as they were carried out."""
+    return tuple(Call(result.name, result.arguments) for result in one.results)
+
+
+def tool_names(tools: Iterable[Json]) -> list[str]:
+    """Names of the tools on offer."""
+    return [str(function_of(tool).get("name", "")) for tool in tools]
+
+
+def function_of(tool: Json) -> Json:
+    """A tool's own part of its OpenAI spec."""
+    found = tool.get("function", tool)
+    return found if isinstance(found, Mapping) else {}
+
+
+def parameters_of(tool: Json) -> Json:
+    """The JSON schema of a tool's arguments."""
+    found = function_of(tool).get("parameters")
+    return found if isinstance(found, Mapping) else {}
+
+
+def written(value: Any) -> str:
+    """A value as JSON, the same whatever the order of its keys."""
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
+
+
+def excerpt(text: str, lines: int = LINES) -> str:
+    """A text as evidence shows it: `lines` lines of `WIDTH` characters."""
+    found = text.splitlines()
+    cut = [shortened(line, WIDTH) for line in found[:lines]]
+    return "\n".join([*cut, f"({len(found) - lines} lines more)"] if len(found) > lines else cut)
+
+
+def difference(first: str, second: str, names: tuple[str, str]) -> str:
+    """A unified diff, as evidence shows it."""
+    # A long line differs where its pieces do: difflib takes the square of what it is given.
+    before, after = (_pieces(text) for text in (first, second))
+    return excerpt("\n".join(difflib.unified_diff(before, after, *names, lineterm="", n=1)))
+
+
+def _pieces(text: str, most: int = 400) -> list[str]:
+    lines = [line[at : at + WIDTH] for line in text.splitlines() for at in range(0, max(1, len(line)), WIDTH)]
+    return lines[:most]
+
+
+def told(calls: Sequence[ToolResult]) -> str:
+    """Tool calls with what they answered, a line each."""
+    return "\n".join(f"{call.name}({written(dict(call.arguments))}) -> {call.content}" for call in calls)

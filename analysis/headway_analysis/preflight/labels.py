@@ -1,0 +1,140 @@
+"""Which column of the rows is the label, and what an answer made of it looks like."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from headway_analysis.overlaps import normalized
+from headway_analysis.preflight.answers import Answer, parsed, tags_in
+from headway_analysis.preflight.choose import is_full
+from headway_analysis.preflight.conversation import answer_of, prompt_text
+from headway_analysis.preflight.evidence import Baseline, Json
+
+SURE: Final = frozenset(
+    ("expected", "label", "labels", "answer", "answers", "truth", "groundtruth", "solution", "correct")
+)
+"""Words by which a column is a label's."""
+LIKELY: Final = frozenset(("target", "targets", "gold", "golden", "reference", "output"))
+"""The same of a column whose values are not in the prompt."""
+ABOUT: Final = frozenset(("format", "type", "types", "set", "schema", "id", "template", "count", "column"))
+"""Words by which it only says something of labels."""
+TOLD: Final = SURE | {"ground"}
+"""Words by which a text, or a tool's field, gives the label away."""
+USUAL_TAGS: Final = ("final_output", "answer", "final_answer", "output", "result")
+ALIKE: Final = 0.8
+"""Share of full-scoring answers that a column's values must equal."""
+FEW: Final = 3
+_WORDS: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
+
+
+@dataclass(frozen=True)
+class Label:
+    """The column of the label."""
+
+    column: str
+    named: bool
+    """Whether its name says so; if not, its values equal answers that score full."""
+
+
+def words_of(name: str) -> set[str]:
+    """The words of a name: of `expectedAnswer` and `expected_answer` the same."""
+    return {word.lower() for word in _WORDS.findall(name)}
+
+
+def label_of(baseline: Baseline) -> Label | None:
+    """The label's column; None where none is found."""
+    facts = baseline.facts
+    columns = [name for name in _columns(facts.rows[:50]) if name != facts.prompt_column]
+    columns = [name for name in columns if any(row.get(name) not in (None, "") for row in facts.rows[:50])]
+    for name in columns:
+        if words_of(name) & SURE and not words_of(name) & ABOUT:
+            return Label(name, True)
+    found = _equal_to_answers(baseline, columns)
+    if found is not None:
+        return found
+    for name in columns:
+        if words_of(name) & LIKELY and not words_of(name) & ABOUT and not _in_prompts(baseline, name):
+            return Label(name, True)
+    return None
+
+
+def _in_prompts(baseline: Baseline, column: str) -> bool:
+    """Whether prompts tell a column's values, so that it is an input."""
+    some = [one for one in baseline.sampled[:20] if one.row.get(column) not in (None, "")]
+    told = sum(_value(one.row[column]) in normalized(prompt_text(one)) for one in some)
+    return not some or told >= len(some) / 2
+
+
+def _equal_to_answers(baseline: Baseline, columns: Sequence[str]) -> Label | None:
+    facts = baseline.facts
+    full = [one for one in baseline.scored if is_full(one, facts)]
+    pairs = [(one.row, answer) for one in full if (answer := answer_of(one)) is not None][:100]
+    if len(pairs) < FEW:
+        return None
+    for name in columns:
+        told = [_value(row.get(name)) for row, _ in pairs]
+        same = sum(
+            bool(value) and value in _answer_values(answer)
+            for value, (_, answer) in zip(told, pairs, strict=True)
+        )
+        if same >= ALIKE * len(pairs) and len(set(told)) > 1:
+            return Label(name, False)
+    return None
+
+
+def _columns(rows: Sequence[Json]) -> list[str]:
+    return list(dict.fromkeys(name for row in rows for name in row))
+
+
+def _value(value: Any) -> str:
+    return normalized(value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str))
+
+
+def _answer_values(text: str) -> set[str]:
+    answer = parsed(text)
+    whole = json.dumps(dict(answer.fields), sort_keys=True, default=str)
+    return {normalized(text), normalized(answer.body), normalized(whole)}
+
+
+def label_answer(value: Any) -> Answer | None:
+    """A label as an answer: an object, a text that holds one, or a text."""
+    if isinstance(value, Mapping):
+        return Answer("", "", "object", tuple(value.items()), "", "") if value else None
+    if isinstance(value, str):
+        return parsed(value) if value.strip() else None
+    if isinstance(value, bool | int | float | list):
+        text = json.dumps(value, default=str)
+        return Answer("", "", "text", (("", text),), "", "")
+    return None
+
+
+def fields_of(value: Any) -> list[str]:
+    """Names of a label's fields; none of a plain value."""
+    answer = label_answer(value)
+    return [] if answer is None else [key for key, _ in answer.fields if key]
+
+
+def common(values: Sequence[Any]) -> tuple[str, int] | None:
+    """The most frequent of some labels, and how often it comes."""
+    found = Counter(_value(value) for value in values if value not in (None, ""))
+    return found.most_common(1)[0] if found else None
+
+
+def writings(value: Any, prompt: str, full: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """What an answer made of a label may look like, each with its name: in the prompt's tag first, then in
+    that of answers which scored full, bare, and in usual tags."""
+    answer = label_answer(value)
+    if answer is None:
+        return
+    tags = [f"<{tag}>" for tag in tags_in(prompt)]
+    tags += [f"<{found.tag}>" for text in full if (found := parsed(text)).tag]
+    tags += ["bare", *(f"<{tag}>" for tag in USUAL_TAGS)]
+    if answer.tag:
+        yield "as the label is", answer.text
+    for name in dict.fromkeys(tags):
+        yield name, answer.with_tag(None if name == "bare" else name[1:-1]).core

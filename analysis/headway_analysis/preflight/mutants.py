@@ -1,0 +1,174 @@
+"""Answers that score full, changed in one way each: what a judge should refuse, and what it should not."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from headway_analysis.preflight.answers import Answer, Fields
+
+OTHER_TAG: Final = "other"
+MOST_FIELDS: Final = 4
+"""Fields of one answer that are dropped, and altered, one at a time."""
+WORDS: Final = 5
+"""A value of more words is prose, which nobody compares."""
+PROSE: Final = frozenset(
+    (
+        "reason", "reasoning", "rationale", "explanation", "thought", "thoughts",
+        "thinking", "comment", "comments", "note", "notes", "summary",
+        "confidence", "analysis", "steps", "message", "justification",
+    )
+)  # fmt: skip
+"""Fields that accompany an answer, and are rightly not judged."""
+_NUMBER: Final = re.compile(r"-?\d+(?:\.\d+)?")
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A changed answer."""
+
+    label: str
+    text: str
+    harmful: bool
+    """Whether it is no right answer any more. If not, a person would still take it."""
+    rule: str
+    """What is lenient where a harmful one scores full; or too strict where a harmless one scores nothing."""
+
+
+def mutants_of(
+    answer: Answer, others: Mapping[str, Sequence[Any]], asked_tags: Sequence[str]
+) -> list[Mutant]:
+    """Every mutant of an answer.
+
+    Args:
+        others: further values of each field, from other answers: what is altered becomes one of them.
+        asked_tags: tags that the prompt names. One that nobody asked for may change.
+    """
+    harmful = [*_dropped(answer), *_altered(answer, others), *_tagged(answer, asked_tags)]
+    harmful += _doubled(answer, others)
+    found = [*harmful, *_harmless(answer)]
+    return [mutant for mutant in found if mutant.text.strip() != answer.text.strip() or not mutant.harmful]
+
+
+def judged_fields(answer: Answer) -> list[str]:
+    """Names of the fields that a judge should look at; the first `MOST_FIELDS`."""
+    found = [key for key, value in answer.fields if not _prose(key, value)]
+    return found[:MOST_FIELDS]
+
+
+def _prose(key: str, value: Any) -> bool:
+    words = len(value.split()) if isinstance(value, str) else 0
+    return bool(key) and (key.lower() in PROSE or words > WORDS)
+
+
+def _dropped(answer: Answer) -> Iterator[Mutant]:
+    if len(answer.fields) < 2:
+        yield Mutant("answer dropped", answer.before.strip() or " ", True, "no answer at all is taken")
+        if answer.opening:
+            empty = f"{answer.before}{answer.opening}{answer.closing}{answer.after}"
+            yield Mutant("empty wrapper", empty, True, "a wrapper without an answer is taken")
+        return
+    for name in judged_fields(answer):
+        left = tuple(pair for pair in answer.fields if pair[0] != name)
+        yield Mutant(f"field dropped: {name}", answer.with_fields(left).text, True, f"{name} may be missing")
+
+
+def _altered(answer: Answer, others: Mapping[str, Sequence[Any]]) -> Iterator[Mutant]:
+    for name in judged_fields(answer):
+        changed = _with(answer.fields, name, others)
+        label = f"value altered: {name}" if name else "value altered"
+        rule = f"any value of {name} is taken" if name else "another value is taken"
+        yield Mutant(label, answer.with_fields(changed).text, True, rule)
+
+
+def _with(fields: Fields, name: str, others: Mapping[str, Sequence[Any]]) -> Fields:
+    return tuple(
+        (key, altered(value, others.get(key, ())) if key == name else value) for key, value in fields
+    )
+
+
+def wrong(answer: Answer, others: Mapping[str, Sequence[Any]]) -> Answer:
+    """The answer with every field altered."""
+    return answer.with_fields(
+        tuple((key, altered(value, others.get(key, ()))) for key, value in answer.fields)
+    )
+
+
+def altered(value: Any, others: Sequence[Any] = ()) -> Any:
+    """Another value of the same kind: one of `others` where there is one."""
+    for other in others:
+        if type(other) is type(value) and _plain(other) != _plain(value) and not _contains(other, value):
+            return other
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int | float):
+        return value + 7
+    if isinstance(value, str):
+        return _other_text(value)
+    if isinstance(value, list):
+        return [altered(value[0]), *value[1:]] if value else ["none of these"]
+    if isinstance(value, dict):
+        return {key: altered(inner) for key, inner in value.items()} or {"other": 1}
+    return "none of these"
+
+
+def _plain(value: Any) -> str:
+    return str(value).strip().casefold()
+
+
+def _contains(one: Any, other: Any) -> bool:
+    """Whether one text has the other in it: a judge that looks for words would take both."""
+    return isinstance(one, str) and (_plain(one) in _plain(other) or _plain(other) in _plain(one))
+
+
+def _other_text(text: str) -> str:
+    numbers = list(_NUMBER.finditer(text))
+    if numbers:
+        last = numbers[-1].group()
+        other = str(int(last) + 7) if last.lstrip("-").isdigit() else str(float(last) + 7)
+        return f"{text[: numbers[-1].start()]}{other}{text[numbers[-1].end() :]}"
+    return "none of these"
+
+
+def _tagged(answer: Answer, asked: Sequence[str]) -> Iterator[Mutant]:
+    if answer.tag is None or answer.tag not in asked:
+        return
+    other = answer.with_tag(f"{OTHER_TAG}_{answer.tag}")
+    yield Mutant("another tag", other.text, True, f"another tag is taken than <{answer.tag}>")
+    yield Mutant("tag left out", answer.with_tag(None).text, True, f"<{answer.tag}> may be missing")
+
+
+def _doubled(answer: Answer, others: Mapping[str, Sequence[Any]]) -> Iterator[Mutant]:
+    rule = "one of two answers is enough"
+    bad = wrong(answer, others)
+    first = replace(answer, after=f"\n{bad.core}{answer.after}")
+    second = replace(answer, before=f"{answer.before}{bad.core}\n")
+    yield Mutant("two answers, the right one first", first.text, True, rule)
+    yield Mutant("two answers, the right one last", second.text, True, rule)
+
+
+def _harmless(answer: Answer) -> Iterator[Mutant]:
+    rule = "white space around the answer is refused"
+    yield Mutant("white space around", f"\n{answer.text}\n", False, rule)
+    around = f"Here is my answer.\n{answer.text}\nI hope this helps."
+    yield Mutant("text around", around, False, "words around the answer are refused")
+    if answer.kind == "object":
+        body = json.dumps(dict(answer.fields), indent=2, ensure_ascii=False)
+        spaced = f"{answer.before}{answer.opening}{body}{answer.closing}{answer.after}"
+        yield Mutant("other spacing", spaced, False, "JSON with other spacing is refused")
+    if len(answer.fields) > 1:
+        turned = answer.with_fields(tuple(reversed(answer.fields)))
+        name = "other order" if answer.kind == "object" else "other order of lines"
+        yield Mutant(name, turned.text, False, "fields in another order are refused")
+    upper = tuple((key, _other_case(value)) for key, value in answer.fields)
+    if upper != answer.fields:
+        yield Mutant(
+            "other case", answer.with_fields(upper).text, False, "values in another case are refused"
+        )
+
+
+def _other_case(value: Any) -> Any:
+    return value.swapcase() if isinstance(value, str) else value

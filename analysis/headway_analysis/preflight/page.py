@@ -1,0 +1,86 @@
+"""docs/preflight.md: every check as people read it, made from the checks.
+
+`python -m headway_analysis.preflight.page [--check]` writes it, or tells that it differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Final
+
+from headway_analysis.preflight.catalogue import CHECKS
+from headway_analysis.preflight.definition import MOST_EXAMPLES, Check
+
+PAGE: Final = Path("docs/preflight.md")
+MADE: Final = "Made from the code by `make preflight-page`; do not edit."
+
+INTRODUCTION: Final = f"""\
+# The preflight: is this worth training?
+
+{MADE}
+
+A model learns what the reward pays, not what was meant. Before a learner starts, the base model plays
+`spec.preflight.episodes` episodes on training rows: the baseline. The checks below judge them. They play
+scripts of their own as well: episodes without a model, whose tool calls and answers a check has chosen.
+
+Each check is a pure function of what was measured, so it comes to the same whenever it is asked. Its result
+has a number, a threshold, and a 95 % interval where the number is of a sample. It has up to {MOST_EXAMPLES} examples, and
+a verdict:
+
+| verdict | means | under `policy: Enforce` |
+|---|---|---|
+| `Pass` | nothing was found | the job goes on |
+| `Warn` | something is odd, or a fault is not sure | the job goes on, and says so |
+| `Fail` | a fault is sure | the job ends before a learner starts |
+| `Unknown` | too few episodes, with how many would do; or something was not given | the job goes on |
+
+`spec.preflight.policy` is `Enforce`, `Warn` or `Off`. `spec.preflight.checks` says it of one check:
+`checks: {{foothold: Warn}}`. Results are in `status.preflight`, and with their evidence in `preflight.md` and
+`preflight.json` of the job's folder. `make bench-preflight` measures what the checks cost:
+[its last result](../bench/results/preflight.md).
+"""
+
+
+def page() -> str:
+    """docs/preflight.md."""
+    rows = [f"| [{check.id}](#{check.id}) | {check.meaning} | {check.advice} |" for check in CHECKS]
+    table = "\n".join(["| check | what it finds | the first thing to change |", "|---|---|---|", *rows])
+    return "\n".join([INTRODUCTION, "## All of them", "", table, "", *map(section, CHECKS)])
+
+
+def section(check: Check) -> str:
+    """What the page says of one check."""
+    lines = [
+        f"### {check.id}",
+        "",
+        check.meaning,
+        "",
+        f"- **Number:** {check.number}",
+        f"- **Threshold:** {check.threshold}",
+        f"- **Why there:** {check.reason} Source: {check.source}",
+        f"- **First:** {check.advice}",
+        "- **Needs a model:** "
+        f"{'yes' if check.needs_model else 'no; `headway_sandbox.testing` runs it as well'}.",
+    ]
+    if check.stops_early:
+        lines.append(
+            "- **Stops early:** a failure that is certain ends the preflight before all episodes are run."
+        )
+    return "\n".join([*lines, ""])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="only say whether it differs")
+    stale = not PAGE.exists() or PAGE.read_text() != page()
+    if parser.parse_args().check:
+        if stale:
+            sys.exit(f"{PAGE} differs from the code: run make preflight-page")
+    elif stale:
+        PAGE.write_text(page())
+
+
+if __name__ == "__main__":
+    main()

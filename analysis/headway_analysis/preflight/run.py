@@ -1,0 +1,105 @@
+"""A preflight: what has to be played, what was found, and whether the job goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from headway_analysis.preflight.catalogue import CHECKS
+from headway_analysis.preflight.definition import Check, Finding, Verdict
+from headway_analysis.preflight.evidence import Baseline, Played, Script
+
+Policy = Literal["Enforce", "Warn", "Off"]
+GRAVEST_FIRST: Final[tuple[Verdict, ...]] = ("Fail", "Warn", "Unknown", "Pass")
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a preflight comes to."""
+
+    stops: tuple[Finding, ...]
+    """Checks that failed, and stop the job."""
+    said: tuple[Finding, ...]
+    """Those that are only said: warnings, and failures under policy Warn."""
+    unknown: tuple[Finding, ...]
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the job does."""
+        return not self.stops
+
+
+def scripts_of(
+    baseline: Baseline, overrides: Mapping[str, Policy] | None = None, checks: Sequence[Check] = CHECKS
+) -> list[Script]:
+    """Everything that has to be played. A script whose `after` is given follows that one."""
+    return [script for check in _on(checks, overrides) for script in check.scripts(baseline)]
+
+
+def findings(
+    baseline: Baseline,
+    played: Sequence[Played],
+    overrides: Mapping[str, Policy] | None = None,
+    checks: Sequence[Check] = CHECKS,
+) -> list[Finding]:
+    """What each check finds, in the catalogue's order.
+
+    Args:
+        played: scripts as they were played, in any order; some may lack.
+        overrides: policy of single checks; those that are Off find nothing.
+    """
+    by_check: dict[str, dict[str, Played]] = {}
+    for one in played:
+        by_check.setdefault(one.script.check, {})[one.script.label] = one
+    found = []
+    for check in _on(checks, overrides):
+        runs = by_check.get(check.id, {})
+        wanted = [script.label for script in check.scripts(baseline)] if runs else []
+        found.append(check.judge(baseline, [runs[label] for label in wanted if label in runs]))
+    return found
+
+
+def certain_failure(
+    baseline: Baseline, overrides: Mapping[str, Policy] | None = None, checks: Sequence[Check] = CHECKS
+) -> Finding | None:
+    """A failure that is certain over the episodes so far, asked as often as one likes.
+
+    Only checks that count evidence over time (`stops_early`) are asked, so that no look raises their error.
+    """
+    for check in _on(checks, overrides):
+        if check.stops_early and (found := check.judge(baseline, ())).verdict == "Fail":
+            return found
+    return None
+
+
+def verdict(
+    found: Sequence[Finding], policy: Policy = "Enforce", overrides: Mapping[str, Policy] | None = None
+) -> Decision:
+    """What stops the job, and what is only said.
+
+    Args:
+        policy: `spec.preflight.policy`.
+        overrides: `spec.preflight.checks`, by the check's id.
+    """
+    own = overrides or {}
+    asked = [(finding, own.get(finding.check, policy)) for finding in found]
+    known = [(finding, rule) for finding, rule in asked if rule != "Off"]
+    return Decision(
+        stops=tuple(each for each, rule in known if each.verdict == "Fail" and rule == "Enforce"),
+        said=tuple(
+            each
+            for each, rule in known
+            if each.verdict == "Warn" or (each.verdict == "Fail" and rule == "Warn")
+        ),
+        unknown=tuple(each for each, _ in known if each.verdict == "Unknown"),
+    )
+
+
+def gravest_first(found: Sequence[Finding]) -> list[Finding]:
+    """Failures, warnings, what is not known, then the rest; each in the catalogue's order."""
+    return sorted(found, key=lambda finding: GRAVEST_FIRST.index(finding.verdict))
+
+
+def _on(checks: Sequence[Check], overrides: Mapping[str, Policy] | None) -> list[Check]:
+    return [check for check in checks if (overrides or {}).get(check.id) != "Off"]

@@ -1,0 +1,113 @@
+"""Shares with their intervals, how many episodes would tell, and evidence that may be looked at anytime."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from scipy.special import betaincinv
+
+TAIL: Final = 0.025
+"""Outside each end of an interval."""
+ALPHA: Final = 0.05
+"""How often evidence may say what is not so."""
+CERTAIN: Final = 1 / ALPHA
+"""A test martingale reaches it with a chance of `ALPHA` at most, however often one looks (Ville 1939)."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """A share of what was counted, with Clopper and Pearson's (1934) interval of 95 %."""
+
+    value: float
+    low: float
+    high: float
+    hits: int
+    total: int
+
+    def __str__(self) -> str:
+        return f"{self.hits} of {self.total} ({self.low:.0%} to {self.high:.0%})"
+
+
+def share(hits: int, total: int) -> Share:
+    """So many of so many; of none, the interval says nothing."""
+    if total <= 0:
+        return Share(0.0, 0.0, 1.0, 0, 0)
+    low = float(betaincinv(hits, total - hits + 1, TAIL)) if hits else 0.0
+    high = float(betaincinv(hits + 1, total - hits, 1 - TAIL)) if hits < total else 1.0
+    return Share(hits / total, low, high, hits, total)
+
+
+def enough_without(rate: float, tail: float = ALPHA) -> int:
+    """How many trials without a hit show, with an error of `tail`, that the rate is below `rate`."""
+    return math.ceil(math.log(tail) / math.log1p(-rate))
+
+
+def enough_with(rate: float) -> int:
+    """How many trials that all hit put the lower end of `share` above `rate`."""
+    return math.floor(math.log(TAIL) / math.log(rate)) + 1
+
+
+def evidence_below(hits: int, total: int, rate: float, instead: Sequence[tuple[float, float]]) -> float:
+    """Evidence that trials hit less often than `rate`, as a test martingale (Wald 1945; Ville 1939).
+
+    The likelihood under rates below `rate`, over that under `rate`. Its mean never grows where the true rate
+    is `rate` or more. So it may be looked at after every trial: it reaches `CERTAIN` with a chance of
+    `ALPHA` at most.
+
+    Args:
+        instead: rates below `rate`, each with its weight; weights add up to 1.
+    """
+    misses = total - hits
+    return math.fsum(
+        weight * _power(other / rate, hits) * _power((1 - other) / (1 - rate), misses)
+        for other, weight in instead
+    )
+
+
+def evidence_above(hits: int, total: int, rate: float, instead: Sequence[tuple[float, float]]) -> float:
+    """The same that they hit more often than `rate`."""
+    mirrored = [(1 - other, weight) for other, weight in instead]
+    return evidence_below(total - hits, total, 1 - rate, mirrored)
+
+
+def _power(base: float, exponent: int) -> float:
+    if base == 0:
+        return float(exponent == 0)
+    return math.exp(min(exponent * math.log(base), 700.0))
+
+
+def ranks(values: Sequence[float]) -> list[float]:
+    """The rank of each value from 1; equal ones share the mean of theirs."""
+    order = sorted(range(len(values)), key=lambda at: values[at])
+    found = [0.0] * len(values)
+    start = 0
+    while start < len(order):
+        end = start
+        while end + 1 < len(order) and values[order[end + 1]] == values[order[start]]:
+            end += 1
+        for at in order[start : end + 1]:
+            found[at] = (start + end) / 2 + 1
+        start = end + 1
+    return found
+
+
+def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float | None:
+    """Spearman's (1904) correlation; None where one of both is constant."""
+    a, b = ranks(first), ranks(second)
+    if not a:
+        return None
+    middle = (len(a) + 1) / 2
+    top = math.fsum((x - middle) * (y - middle) for x, y in zip(a, b, strict=True))
+    bottom = math.sqrt(math.fsum((x - middle) ** 2 for x in a) * math.fsum((y - middle) ** 2 for y in b))
+    return top / bottom if bottom else None
+
+
+def quantile(values: Sequence[float], part: float) -> float:
+    """The smallest value that at least `part` of the values do not exceed; 0 of none."""
+    if not values:
+        return 0.0
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(part * len(ordered)) - 1)]
