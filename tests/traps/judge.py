@@ -52,6 +52,6 @@ def judged(
         measured = baseline(player, model, facts_of(task, trap, seed), episodes)
         if trap and trap.probes:
             measured = dataclasses.replace(measured, probes=trap.probes)
-        played = player.all([script for script in run.scripts_of(measured) if script.check in checks])
-    findings = [finding for finding in run.findings(measured, played) if finding.check in checks]
-    return Report(measured, played, findings)
+        asked = [check for check in CHECKS if check.id in checks]
+        played = player.all(run.scripts_of(measured, checks=asked))
+    return Report(measured, played, run.findings(measured, played, checks=asked))

@@ -147,9 +147,9 @@ def examine(
         measured = baseline(player, agent, known, episodes, tokens)
     else:
         measured = of_recorded(player, recorded, known, tokens)
-    played = player.all([script for script in run.scripts_of(measured) if script.check in checks])
-    findings = [finding for finding in run.findings(measured, played) if finding.check in checks]
-    return Report(measured, played, findings)
+    asked = [check for check in CHECKS if check.id in checks]
+    played = player.all(run.scripts_of(measured, checks=asked))
+    return Report(measured, played, run.findings(measured, played, checks=asked))
 
 
 def with_rows(facts: Facts, rows: Sequence[Json], validation: Sequence[Json], test: Sequence[Json]) -> Facts:
