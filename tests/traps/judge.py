@@ -14,7 +14,7 @@ from headway_analysis.preflight import run
 from headway_analysis.preflight.catalogue import CHECKS
 from headway_analysis.preflight.evidence import Facts
 from headway_sandbox.testing import Report, Sandboxes
-from headway_sandbox.testing.playing import Player, baseline
+from headway_sandbox.testing.playing import Model, Player, Tokens, about, baseline
 
 ALL = frozenset(check.id for check in CHECKS)
 EPISODES = 64
@@ -38,18 +38,18 @@ def judged(
     seed: int = 0,
     episodes: int = EPISODES,
     checks: Collection[str] = ALL,
+    model: Model | None = None,
+    tokens: Tokens = about,
 ) -> Report:
-    """What the checks find in a task, or in a trap made of it."""
+    """What the checks find in a task, or in a trap made of it; played by `model`, or by a simulated one."""
     with ExitStack() as stack:
         config = {}
         if trap and trap.shared_folder:
             config["folder"] = stack.enter_context(tempfile.TemporaryDirectory())
-        sandboxes = Sandboxes(
-            (trap and trap.entrypoint) or task.entrypoint, config=config, folders=[TASKS], packages=False
-        )
-        player = Player(sandboxes)
-        model = pupil(task.name, trap.skill if trap else None, trap.habit if trap else "")
-        measured = baseline(player, model, facts_of(task, trap, seed), episodes)
+        entrypoint = (trap and trap.entrypoint) or task.entrypoint
+        player = Player(Sandboxes(entrypoint, config, [TASKS, *task.folders], packages=False))
+        agent = model or pupil(task.name, trap.skill if trap else None, trap.habit if trap else "")
+        measured = baseline(player, agent, facts_of(task, trap, seed), episodes, tokens)
         if trap and trap.probes:
             measured = dataclasses.replace(measured, probes=trap.probes)
         asked = [check for check in CHECKS if check.id in checks]

@@ -25,6 +25,8 @@ class Task:
     prompt_column: str = "prompt"
     facts: Mapping[str, Any] = field(default_factory=dict)
     """Of `headway_analysis.preflight.evidence.Facts`, where they are not the defaults."""
+    folders: tuple[Path, ...] = ()
+    """Where its environment is, beside `TASKS`."""
 
     def split(self, seed: int) -> tuple[list[Row], list[Row], list[Row]]:
         """Rows to train, validate and test on, drawn by the seed; none is in two of them."""

@@ -32,7 +32,7 @@ from typing import Any
 from headway_analysis.preflight import run
 from headway_analysis.preflight.catalogue import CHECKS
 from headway_analysis.preflight.evidence import Call, Facts, Json, Played, Script, ToolResult
-from headway_analysis.preflight.playing import each
+from headway_analysis.preflight.playing import Cut, each
 from headway_sandbox.environment import Environment
 from headway_sandbox.testing.playing import (
     Malformed,
@@ -50,6 +50,7 @@ from headway_sandbox.testing.sandbox import Sandboxes
 
 __all__ = [
     "Call",
+    "Cut",
     "Malformed",
     "Recorded",
     "Report",
