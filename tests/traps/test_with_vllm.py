@@ -1,4 +1,4 @@
-"""The faults of the quickstart's desk are named with its tiny model in a real vLLM; the desk itself is not."""
+"""Faults of the quickstart's desk are named with its tiny model in a real vLLM; the desk itself is not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults of the quickstart's refund desk, one a class. Its tiny model can play them: it knows that desk alone."""
+"""Faults of the quickstart's refund desk, one a class: its tiny model knows that desk alone."""
 
 from __future__ import annotations
 
