@@ -9,16 +9,11 @@ from dataclasses import dataclass
 from math import fsum
 from typing import Final
 
+from headway_analysis.measures.tries import text_of
 from headway_analysis.overlaps import normalized
 from headway_analysis.preflight.arguments import random_call
 from headway_analysis.preflight.choose import one_a_row, replay
-from headway_analysis.preflight.conversation import (
-    excerpt,
-    prompt_messages,
-    said_by,
-    text_of,
-    told,
-)
+from headway_analysis.preflight.conversation import excerpt, prompt_messages, said_by, told
 from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example, Finding
 from headway_analysis.preflight.evidence import Baseline, Call, Json, Played, Sampled, Script
 from headway_analysis.preflight.labels import Label, common, label_of, writings
