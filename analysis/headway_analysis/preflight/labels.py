@@ -12,7 +12,7 @@ from typing import Any, Final
 from headway_analysis.overlaps import normalized
 from headway_analysis.preflight.answers import Answer, parsed, tags_in
 from headway_analysis.preflight.choose import is_full
-from headway_analysis.preflight.conversation import prompt_text, said_by
+from headway_analysis.preflight.conversation import folded, prompt_text, said_by, written
 from headway_analysis.preflight.evidence import Baseline, Json
 
 SURE: Final = frozenset(
@@ -125,7 +125,7 @@ def fields_of(value: Any) -> list[str]:
 
 def common(values: Sequence[Any]) -> tuple[str, int] | None:
     """The most frequent of some labels, and how often it comes."""
-    found = Counter(_value(value) for value in values if value not in (None, ""))
+    found = Counter(folded(written(value)) for value in values if value not in (None, ""))
     return found.most_common(1)[0] if found else None
 
 

@@ -29,7 +29,7 @@ from desk import (
     desk_rows,
     written,
 )
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway_analysis.preflight.answers import parsed, tags_in
@@ -111,6 +111,7 @@ PLAIN = st.booleans() | st.integers() | st.text()
 NESTED = st.recursive(PLAIN, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner))
 
 
+@settings(max_examples=30)
 @given(NESTED)
 def test_an_altered_value_is_another_one(value: Any) -> None:
     assert altered(value) != value or value == "none of these"
@@ -214,7 +215,7 @@ def adder(seed: int = 0) -> Policy:
 def test_nothing_that_scores_full_leaves_nothing_to_change() -> None:
     baseline = sample_of(lambda: Sum({}), sums(), lambda row, index: ((), "no idea"), 8)
     said = found("scorer-mutants", Sum, baseline)
-    assert (said.verdict, said.needs) == ("Unknown", 1)
+    assert (said.verdict, said.needs) == ("Unknown", 59)
 
 
 def test_the_last_number_counts_and_no_other() -> None:
@@ -309,6 +310,12 @@ def test_two_answers_in_turn_are_no_constant_one() -> None:
     ]
     said = found("constant-guess", Desk, sample_of(lambda: Desk({}), rows, desk_model(0.6), 8))
     assert said.verdict == "Pass"
+    assert dict(said.figures)["share of the most frequent label"] == 0.5
+
+
+def test_labels_that_differ_by_a_sign_are_two() -> None:
+    rows = [{"prompt": f"case {at}", "label": (-1, 1)[at % 2]} for at in range(40)]
+    said = BY_ID["constant-guess"].judge(a_baseline([], rows=rows), ())
     assert dict(said.figures)["share of the most frequent label"] == 0.5
 
 

@@ -148,6 +148,18 @@ def test_no_calls_are_too_few_unless_there_are_no_tools() -> None:
     assert judged("tool-calls-parse", a_baseline([a_sample(an_episode())])).verdict == "Pass"
 
 
+def test_a_model_that_never_calls_and_never_succeeds_is_a_warning() -> None:
+    failed = [an_episode(group=at, reward=0.0) for at in range(20)]
+    said = judged("tool-calls-parse", a_baseline(a_sample(one, tools=[TOOL]) for one in failed))
+    assert said.verdict == "Warn"
+    assert "chat template" in said.advice
+    succeeds = [an_episode(group=99), *failed]
+    assert (
+        judged("tool-calls-parse", a_baseline(a_sample(one, tools=[TOOL]) for one in succeeds)).verdict
+        == "Unknown"
+    )
+
+
 OPENAPI: Json = {
     "openapi": "3.0.3",
     "paths": {

@@ -74,8 +74,8 @@ def _never(found: Finding, sure: bool, scored: Sequence[Sampled]) -> Finding:
     return replace(
         found,
         verdict="Fail" if sure else "Warn",
-        advice="Simplify the task, show the answer's format in the prompt, or start from a model that succeeds "
-        "sometimes: training amplifies what the model does, and invents nothing.",
+        advice="Simplify the task, show the answer's format in the prompt, or start from a model that "
+        "succeeds sometimes: training amplifies what the model does, and invents nothing.",
         field="spec.model.base",
         examples=_examples(scored, "an episode without success"),
     )

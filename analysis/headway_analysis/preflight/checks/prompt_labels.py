@@ -88,7 +88,7 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
     rows = one_a_row(baseline, READ)
     if label is None or not rows:
         saw = "No column of the rows could be told to be the label." if rows else "No prompt was seen."
-        return Finding(ID, "Unknown", saw, threshold=OFTEN, needs=len(rows) + 1)
+        return Finding(ID, "Unknown", saw, threshold=OFTEN, needs=None if rows else 1)
     faults = [
         *_omitted(baseline, rows, played, label),
         *_tags(baseline, rows, played, label),

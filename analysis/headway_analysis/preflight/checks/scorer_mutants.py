@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from headway_analysis.preflight.answers import parsed, tags_in
+from headway_analysis.preflight.checks.foothold import RARELY
 from headway_analysis.preflight.choose import is_full, one_a_row, replay, varied
 from headway_analysis.preflight.conversation import excerpt, prompt_text, said_by
 from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example, Finding
@@ -14,12 +15,14 @@ from headway_analysis.preflight.evidence import Baseline, Facts, Played, Sampled
 from headway_analysis.preflight.examples import names_it
 from headway_analysis.preflight.labels import Label, fields_of, label_of, writings
 from headway_analysis.preflight.mutants import Mutant, mutants_of
-from headway_analysis.preflight.shares import share
+from headway_analysis.preflight.shares import enough_without, share
 from headway_analysis.preflight.sources import EXACT, GUIDE
 
 ID: Final = "scorer-mutants"
 ANSWERS: Final = 3
 """Full-scoring answers that are changed."""
+ENOUGH: Final = enough_without(RARELY)
+"""Episodes in which a model with a foothold succeeds once."""
 CONTROL: Final = "unchanged"
 ALWAYS_MEANT: Final = ("other spacing", "other order")
 """Harmless changes of a JSON object, which no judge has a reason to refuse."""
@@ -98,7 +101,8 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
     tried = [*_tried(baseline, played)]
     if not tried:
         saw = "No answer that scores full could be played again."
-        return Finding(ID, "Unknown", saw, threshold=0.0, needs=1)
+        succeeds = any(is_full(one, baseline.facts) for one in baseline.scored)
+        return Finding(ID, "Unknown", saw, threshold=0.0, needs=None if succeeds else ENOUGH)
     harmful = [one for one in tried if one.mutant.harmful]
     taken = _without_half(one for one in harmful if one.full)
     refused = [one for one in tried if not one.mutant.harmful and not one.by_score]
