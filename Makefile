@@ -103,7 +103,7 @@ test-hostile: venv ## what strangers send, drawn anew: HOSTILE_COUNT custom reso
 test-remedies: venv ## each remedy ordered of a running job on a cluster, and a process killed in the middle of it (a quarter of an hour)
 	$(PYTEST) tests/e2e/test_remedies.py
 
-.PHONY: bench-rollout bench-learner bench-learning bench-eval bench-remedies
+.PHONY: bench-rollout bench-learner bench-learning bench-eval bench-remedies bench-preflight
 bench-rollout: venv ## what the gateway, asynchrony and weight updates cost and gain: bench/results/rollout.md (half an hour; ONLY=gateway: a section)
 	PYTHONPATH=.:tests/support $(PY) -m bench.rollout $(if $(ONLY),--only $(ONLY))
 bench-learner: oracles venv ## an optimizer step against TRL's and bare PyTorch, one row against one a turn, memory, deltas: bench/results/learner.md (a quarter of an hour; ONLY=memory: a section)
@@ -115,6 +115,9 @@ bench-eval: venv ## an evaluation's episodes a second against vLLM's own limit a
 	PYTHONPATH=.:tests/support $(PY) -m bench.evaluation $(if $(ONLY),--only $(ONLY))
 bench-remedies: venv ## a job whose loss collapses, as it is and with remedies, three seeds: bench/results/remedies.md (half an hour on quiet cores; ONLY=seed-0: one seed, ONLY=page: the page again)
 	PYTHONPATH=.:tests/support $(PY) -m bench.remedies $(if $(ONLY),--only $(ONLY))
+
+bench-preflight: venv ## what the preflight's checks cost, and how often they are wrong: bench/results/preflight.md (a minute; ONLY=cost: a section)
+	PYTHONPATH=.:tests/support $(PY) -m bench.preflight $(if $(ONLY),--only $(ONLY))
 
 .PHONY: record-signals
 record-signals: venv ## record the series that collapse signals are tested on, those that are missing (over an hour for all; SPLIT=held_out, ONLY="clean-*": some)

@@ -13,8 +13,8 @@ from headway_sandbox.environment import Call as Called
 from headway_sandbox.environment import Environment, Reward, ToolError, Transcript
 
 Json = Mapping[str, Any]
-Policy = Callable[[Json, int], tuple[Sequence[Call], str]]
-"""What a made-up model does with a row, in its so many-eth episode: its calls and its answer."""
+Policy = Callable[[Json, int], tuple[Sequence[Call], str | None]]
+"""What a made-up model does with a row in one of its episodes: its calls, and what it says at last."""
 VERSION = PolicyVersion(incarnation=0, step=0)
 
 
@@ -80,8 +80,11 @@ def a_sample(
 def a_baseline(sampled: Iterable[Sampled], **facts: Any) -> Baseline:
     """A baseline of episodes, two seconds each and four at once."""
     found = list(sampled)
-    rows = facts.pop("rows", None) or [one.row for one in found] or [{"prompt": "question"}]
-    given = Facts(rows=rows, prompt_column="prompt", **facts)
+    rows = facts.pop("rows", None)
+    if rows is None:
+        rows = list({one.group.row: one.row for one in found}.values()) or [{"prompt": "question"}]
+    limits = {"max_turns": 6, "max_tokens": 64, "context_length": 2048}
+    given = Facts(rows=rows, prompt_column="prompt", **{**limits, **facts})
     return Baseline(given, found, wanted=len(found), seconds=max(1.0, len(found) / 2), concurrency=4)
 
 
@@ -108,7 +111,8 @@ def sample_of(make: Make, rows: Sequence[Json], policy: Policy, size: int = 4, *
             calls, answer = policy(row, index)
             script = Script("", "", row, environment_seed=number, calls=tuple(calls), answer=answer)
             played = play(make, script)
-            messages = [*played.messages, *_told(played.results), {"role": "assistant", "content": answer}]
+            said = [] if answer is None else [{"role": "assistant", "content": answer}]
+            messages = [*played.messages, *_told(played.results), *said]
             record = an_episode(
                 messages,
                 group=number,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Any, Final
 
-from headway_analysis.preflight.conversation import answer_of, calls_of
+from headway_analysis.preflight.conversation import answer_of, calls_of, ending_call
 from headway_analysis.preflight.evidence import Baseline, Call, Facts, Sampled, Script
 
 MOST_CALLS: Final = 24
@@ -61,15 +62,34 @@ def replay(
     calls: Sequence[Call] | None = None,
     after: str | None = None,
 ) -> Script:
-    """A script like a baseline episode: its row, seed and calls, and another answer where one is given."""
+    """A script like a baseline episode: its row, seed and calls, and another answer where one is given.
+
+    Where a call ended the episode, an answer that is a JSON object becomes the arguments of that call.
+    """
     taken = calls_of(one) if calls is None else tuple(calls)
+    said = answer_of(one)
+    if answer is not None:
+        ending, arguments = ending_call(one), _arguments(answer)
+        if ending is not None and calls is None:
+            taken = taken[:-1]
+        said = answer
+        if ending is not None and arguments is not None:
+            taken, said = (*taken[: MOST_CALLS - 1], Call(ending.name, arguments)), None
     return Script(
         check=check,
         label=label,
         row=one.row,
         environment_seed=one.environment_seed,
         calls=taken[:MOST_CALLS],
-        answer=answer_of(one) if answer is None else answer,
+        answer=said,
         like=one.record.episode_id,
         after=after,
     )
+
+
+def _arguments(answer: str) -> dict[str, Any] | None:
+    try:
+        found = json.loads(answer)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None

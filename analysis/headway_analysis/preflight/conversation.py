@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -44,6 +45,12 @@ def ending_call(one: Sampled) -> ToolResult | None:
     return one.results[-1] if one.results and one.results[-1].done else None
 
 
+def said_by(one: Sampled) -> str | None:
+    """The model's answer: its last message, or as JSON the arguments of the call that ended the episode."""
+    ending = ending_call(one)
+    return answer_of(one) if ending is None else json.dumps(dict(ending.arguments), ensure_ascii=False)
+
+
 def calls_of(one: Sampled) -> tuple[Call, ...]:
     """Its tool calls, as they were carried out."""
     return tuple(Call(result.name, result.arguments) for result in one.results)
@@ -64,6 +71,11 @@ def parameters_of(tool: Json) -> Json:
     """The JSON schema of a tool's arguments."""
     found = function_of(tool).get("parameters")
     return found if isinstance(found, Mapping) else {}
+
+
+def folded(text: str) -> str:
+    """A text without what copies often differ in: case, width and white space. Signs stay: -1 is not 1."""
+    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 
 def written(value: Any) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from headway_analysis.overlaps import normalized
 from headway_analysis.preflight.answers import Answer, parsed, tags_in
 from headway_analysis.preflight.choose import is_full
-from headway_analysis.preflight.conversation import answer_of, prompt_text
+from headway_analysis.preflight.conversation import folded, prompt_text, said_by, written
 from headway_analysis.preflight.evidence import Baseline, Json
 
 SURE: Final = frozenset(
@@ -26,6 +26,10 @@ ABOUT: Final = frozenset(("format", "type", "types", "set", "schema", "id", "tem
 TOLD: Final = SURE | {"ground"}
 """Words by which a text, or a tool's field, gives the label away."""
 USUAL_TAGS: Final = ("final_output", "answer", "final_answer", "output", "result")
+ANSWERING: Final = frozenset(
+    ("answer", "final", "output", "result", "response", "solution", "decision", "reply", "submission")
+)
+"""Words by which a tag in a prompt is one for the answer, and not around something given."""
 ALIKE: Final = 0.8
 """Share of full-scoring answers that a column's values must equal."""
 FEW: Final = 3
@@ -73,7 +77,7 @@ def _in_prompts(baseline: Baseline, column: str) -> bool:
 def _equal_to_answers(baseline: Baseline, columns: Sequence[str]) -> Label | None:
     facts = baseline.facts
     full = [one for one in baseline.scored if is_full(one, facts)]
-    pairs = [(one.row, answer) for one in full if (answer := answer_of(one)) is not None][:100]
+    pairs = [(one.row, answer) for one in full if (answer := said_by(one)) is not None][:100]
     if len(pairs) < FEW:
         return None
     for name in columns:
@@ -121,8 +125,13 @@ def fields_of(value: Any) -> list[str]:
 
 def common(values: Sequence[Any]) -> tuple[str, int] | None:
     """The most frequent of some labels, and how often it comes."""
-    found = Counter(_value(value) for value in values if value not in (None, ""))
+    found = Counter(folded(written(value)) for value in values if value not in (None, ""))
     return found.most_common(1)[0] if found else None
+
+
+def tags_of_answers(prompt: str) -> list[str]:
+    """Tags that a prompt names, those that are for an answer first."""
+    return sorted(tags_in(prompt), key=lambda tag: not words_of(tag) & ANSWERING)
 
 
 def writings(value: Any, prompt: str, full: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -131,7 +140,7 @@ def writings(value: Any, prompt: str, full: Sequence[str]) -> Iterator[tuple[str
     answer = label_answer(value)
     if answer is None:
         return
-    tags = [f"<{tag}>" for tag in tags_in(prompt)]
+    tags = [f"<{tag}>" for tag in tags_of_answers(prompt)]
     tags += [f"<{found.tag}>" for text in full if (found := parsed(text)).tag]
     tags += ["bare", *(f"<{tag}>" for tag in USUAL_TAGS)]
     if answer.tag:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -39,24 +39,29 @@ class Mutant:
 
 
 def mutants_of(
-    answer: Answer, others: Mapping[str, Sequence[Any]], asked_tags: Sequence[str]
+    answer: Answer,
+    others: Mapping[str, Sequence[Any]],
+    asked_tags: Sequence[str],
+    wanted: Collection[str] | None = None,
 ) -> list[Mutant]:
     """Every mutant of an answer.
 
     Args:
         others: further values of each field, from other answers: what is altered becomes one of them.
         asked_tags: tags that the prompt names. One that nobody asked for may change.
+        wanted: fields that were asked for; None: all of them. A model may add others, which nobody judges.
     """
-    harmful = [*_dropped(answer), *_altered(answer, others), *_tagged(answer, asked_tags)]
+    names = judged_fields(answer, wanted)
+    harmful = [*_dropped(answer, names), *_altered(answer, names, others), *_tagged(answer, asked_tags)]
     harmful += _doubled(answer, others)
     found = [*harmful, *_harmless(answer)]
     return [mutant for mutant in found if mutant.text.strip() != answer.text.strip() or not mutant.harmful]
 
 
-def judged_fields(answer: Answer) -> list[str]:
+def judged_fields(answer: Answer, wanted: Collection[str] | None = None) -> list[str]:
     """Names of the fields that a judge should look at; the first `MOST_FIELDS`."""
     found = [key for key, value in answer.fields if not _prose(key, value)]
-    return found[:MOST_FIELDS]
+    return [key for key in found if wanted is None or key in wanted][:MOST_FIELDS]
 
 
 def _prose(key: str, value: Any) -> bool:
@@ -64,20 +69,23 @@ def _prose(key: str, value: Any) -> bool:
     return bool(key) and (key.lower() in PROSE or words > WORDS)
 
 
-def _dropped(answer: Answer) -> Iterator[Mutant]:
+def _dropped(answer: Answer, names: Sequence[str]) -> Iterator[Mutant]:
+    if answer.opening:
+        empty = f"{answer.before}{answer.opening}{answer.closing}{answer.after}"
+        yield Mutant("empty wrapper", empty, True, "a wrapper without an answer is taken")
     if len(answer.fields) < 2:
         yield Mutant("answer dropped", answer.before.strip() or " ", True, "no answer at all is taken")
-        if answer.opening:
-            empty = f"{answer.before}{answer.opening}{answer.closing}{answer.after}"
-            yield Mutant("empty wrapper", empty, True, "a wrapper without an answer is taken")
         return
-    for name in judged_fields(answer):
+    for name in names:
         left = tuple(pair for pair in answer.fields if pair[0] != name)
         yield Mutant(f"field dropped: {name}", answer.with_fields(left).text, True, f"{name} may be missing")
 
 
-def _altered(answer: Answer, others: Mapping[str, Sequence[Any]]) -> Iterator[Mutant]:
-    for name in judged_fields(answer):
+def _altered(answer: Answer, names: Sequence[str], others: Mapping[str, Sequence[Any]]) -> Iterator[Mutant]:
+    if len(answer.fields) > 1:
+        text = wrong(answer, others).text
+        yield Mutant("every value altered", text, True, "an answer that is wrong throughout is taken")
+    for name in names:
         changed = _with(answer.fields, name, others)
         label = f"value altered: {name}" if name else "value altered"
         rule = f"any value of {name} is taken" if name else "another value is taken"
@@ -105,7 +113,7 @@ def altered(value: Any, others: Sequence[Any] = ()) -> Any:
     if isinstance(value, bool):
         return not value
     if isinstance(value, int | float):
-        return value + 7
+        return _other_number(value)
     if isinstance(value, str):
         return _other_text(value)
     if isinstance(value, list):
@@ -113,6 +121,11 @@ def altered(value: Any, others: Sequence[Any] = ()) -> Any:
     if isinstance(value, dict):
         return {key: altered(inner) for key, inner in value.items()} or {"other": 1}
     return "none of these"
+
+
+def _other_number(number: int | float) -> int | float:
+    """One that no tolerance takes for the same."""
+    return number + 7 + abs(number) // 2
 
 
 def _plain(value: Any) -> str:
@@ -128,7 +141,7 @@ def _other_text(text: str) -> str:
     numbers = list(_NUMBER.finditer(text))
     if numbers:
         last = numbers[-1].group()
-        other = str(int(last) + 7) if last.lstrip("-").isdigit() else str(float(last) + 7)
+        other = str(_other_number(int(last) if last.lstrip("-").isdigit() else float(last)))
         return f"{text[: numbers[-1].start()]}{other}{text[numbers[-1].end() :]}"
     return "none of these"
 

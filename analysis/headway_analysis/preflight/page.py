@@ -26,8 +26,8 @@ A model learns what the reward pays, not what was meant. Before a learner starts
 scripts of their own as well: episodes without a model, whose tool calls and answers a check has chosen.
 
 Each check is a pure function of what was measured, so it comes to the same whenever it is asked. Its result
-has a number, a threshold, and a 95 % interval where the number is of a sample. It has up to {MOST_EXAMPLES} examples, and
-a verdict:
+has a number, a threshold, and a 95 % interval where the number is of a sample. It has up to {MOST_EXAMPLES}
+examples, and a verdict:
 
 | verdict | means | under `policy: Enforce` |
 |---|---|---|

@@ -18,11 +18,11 @@ GRAVEST_FIRST: Final[tuple[Verdict, ...]] = ("Fail", "Warn", "Unknown", "Pass")
 class Decision:
     """What a preflight comes to."""
 
-    stops: tuple[Finding, ...]
+    stops: list[Finding]
     """Checks that failed, and stop the job."""
-    said: tuple[Finding, ...]
+    warns: list[Finding]
     """Those that are only said: warnings, and failures under policy Warn."""
-    unknown: tuple[Finding, ...]
+    unknown: list[Finding]
 
     @property
     def goes_on(self) -> bool:
@@ -86,13 +86,13 @@ def verdict(
     asked = [(finding, own.get(finding.check, policy)) for finding in found]
     known = [(finding, rule) for finding, rule in asked if rule != "Off"]
     return Decision(
-        stops=tuple(each for each, rule in known if each.verdict == "Fail" and rule == "Enforce"),
-        said=tuple(
+        stops=[each for each, rule in known if each.verdict == "Fail" and rule == "Enforce"],
+        warns=[
             each
             for each, rule in known
             if each.verdict == "Warn" or (each.verdict == "Fail" and rule == "Warn")
-        ),
-        unknown=tuple(each for each, _ in known if each.verdict == "Unknown"),
+        ],
+        unknown=[each for each, _ in known if each.verdict == "Unknown"],
     )
 
 

@@ -4,26 +4,19 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import fsum
-from typing import Any, Final
+from typing import Final
 
-from headway_analysis.overlaps import normalized
+from headway_analysis.measures.tries import text_of
+from headway_analysis.preflight.arguments import random_call
 from headway_analysis.preflight.choose import one_a_row, replay
-from headway_analysis.preflight.conversation import (
-    answer_of,
-    excerpt,
-    function_of,
-    parameters_of,
-    prompt_messages,
-    text_of,
-    told,
-)
+from headway_analysis.preflight.conversation import excerpt, folded, prompt_messages, said_by, told
 from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example, Finding
 from headway_analysis.preflight.evidence import Baseline, Call, Json, Played, Sampled, Script
 from headway_analysis.preflight.labels import Label, common, label_of, writings
-from headway_analysis.preflight.shares import Share, enough_with, share
+from headway_analysis.preflight.shares import Share, share
 from headway_analysis.preflight.sources import EXACT, GUIDE
 
 ID: Final = "constant-guess"
@@ -32,34 +25,40 @@ ROWS: Final = 16
 FEW_ROWS: Final = 8
 """Rows that every other guess is tried on."""
 CALLS: Final = 3
-OFTEN: Final = 0.5
-"""Success of the most frequent answer that is too much."""
+OFTEN: Final = 0.6
+"""Success of the most frequent answer, or share of the most frequent label, that is too much."""
+SURELY: Final = 0.45
+"""What its interval must begin above: of 16 tosses of a coin, so many come in one of 26 trials."""
 EVER: Final = 0.05
 """Success of an answer without content that is too much."""
 PAID: Final = 0.5
 """Part of the way from the lowest to the highest reward."""
-ENOUGH: Final = enough_with(OFTEN)
+CALLS_PAID: Final = 0.1
+"""The same of what calls add to an empty answer."""
+ENOUGH: Final = 8
+"""Rows below which nothing is said."""
 FREQUENT: Final = "most frequent answer"
+EMPTY: Final = "empty answer"
+CALLING: Final = "random tool calls"
 ORACLE: Final = "oracle"
-WITHOUT: Final = ("empty answer", "prompt repeated", "random tool calls")
 
 
 def scripts(baseline: Baseline) -> Sequence[Script]:
-    """Each guess on some rows."""
+    """Each guess on some rows. The most frequent answer comes after the row's own calls."""
     found: list[Script] = []
     guess = _frequent(baseline)
     label = label_of(baseline)
     rows = one_a_row(baseline, ROWS)
     for at, one in enumerate(rows):
         if guess:
-            found.append(replay(ID, f"{FREQUENT}: {at}", one, answer=guess, calls=()))
+            found.append(replay(ID, f"{FREQUENT}: {at}", one, answer=guess))
     for at, one in enumerate(rows[:FEW_ROWS]):
         last = next((text_of(m) for m in reversed(prompt_messages(one)) if m.get("role") == "user"), "")
-        found.append(replay(ID, f"empty answer: {at}", one, answer="", calls=()))
+        found.append(replay(ID, f"{EMPTY}: {at}", one, answer="", calls=()))
         found.append(replay(ID, f"prompt repeated: {at}", one, answer=last, calls=()))
         if one.tools:
             calls = _random(one.tools, f"{baseline.facts.seed}/{at}")
-            found.append(replay(ID, f"random tool calls: {at}", one, answer=guess or "", calls=calls))
+            found.append(replay(ID, f"{CALLING}: {at}", one, answer="", calls=calls))
         if label is not None:
             found += _oracle(baseline, label, one, at)
     return found
@@ -67,17 +66,17 @@ def scripts(baseline: Baseline) -> Sequence[Script]:
 
 def _frequent(baseline: Baseline) -> str:
     """The answer that the baseline gave most often."""
-    answers = [answer for one in baseline.scored if (answer := answer_of(one))]
-    counts = Counter(map(normalized, answers))
+    answers = [answer for one in baseline.scored if (answer := said_by(one))]
+    counts = Counter(map(folded, answers))
     if not counts:
         return ""
     most = max(counts, key=lambda text: (counts[text], text))
-    return next(answer for answer in answers if normalized(answer) == most)
+    return next(answer for answer in answers if folded(answer) == most)
 
 
 def _oracle(baseline: Baseline, label: Label, one: Sampled, at: int) -> Iterator[Script]:
     """The label as an answer, with the calls of the row's best episode."""
-    full = [answer for other in baseline.scored[:200] if (answer := answer_of(other))]
+    full = [answer for other in baseline.scored[:200] if (answer := said_by(other))]
     prompt = "\n".join(text_of(message) for message in prompt_messages(one))
     for name, text in list(writings(one.row.get(label.column), prompt, full[:20]))[:2]:
         yield replay(ID, f"{ORACLE}, {name}: {at}", one, answer=text)
@@ -85,35 +84,7 @@ def _oracle(baseline: Baseline, label: Label, one: Sampled, at: int) -> Iterator
 
 def _random(tools: Sequence[Json], seed: str) -> list[Call]:
     drawn = random.Random(seed)
-    return [_call(drawn.choice(list(tools)), drawn) for _ in range(CALLS)]
-
-
-def _call(tool: Json, drawn: random.Random) -> Call:
-    schema = parameters_of(tool)
-    properties = schema.get("properties") or {}
-    required = set(schema.get("required") or ())
-    named = {name: _drawn(each, drawn, 3) for name, each in properties.items() if name in required}
-    return Call(str(function_of(tool).get("name", "")), named)
-
-
-def _drawn(schema: Any, drawn: random.Random, depth: int) -> Any:
-    """A value that a JSON schema allows."""
-    schema = schema if isinstance(schema, Mapping) else {}
-    if schema.get("enum"):
-        return drawn.choice(list(schema["enum"]))
-    kind = schema.get("type")
-    kind = kind[0] if isinstance(kind, list) and kind else kind
-    if kind in ("integer", "number"):
-        low = schema.get("minimum", 0)
-        return drawn.randint(int(low), int(schema.get("maximum", low + 100)))
-    if kind == "boolean":
-        return drawn.random() < 0.5
-    if kind == "array":
-        return [_drawn(schema.get("items"), drawn, depth - 1)] if depth else []
-    if kind == "object":
-        inner = (schema.get("properties") or {}).items() if depth else ()
-        return {name: _drawn(each, drawn, depth - 1) for name, each in inner}
-    return f"{drawn.randrange(16**6):06x}"
+    return [random_call(drawn.choice(list(tools)), drawn) for _ in range(CALLS)]
 
 
 @dataclass(frozen=True)
@@ -141,16 +112,23 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
     figures += [(f"reward of {guess.name}", guess.reward) for guess in guesses]
     if majority is not None:
         figures.append(("share of the most frequent label", majority.value))
-    common_label = majority is not None and majority.low > OFTEN
+    common_label = majority is not None and _too_common(majority)
     if failed or common_label:
         return _failed(failed, majority if common_label else None, label, tuple(figures))
     best = max((guess.success for guess in tried), key=lambda each: each.value, default=share(0, 0))
     saw = f"The best guess without work succeeds in {best}."
+    ends = (best.value, OFTEN, best.low, best.high)
+    if _calls_are_paid(guesses, baseline):
+        saw = f"{saw} Random tool calls add to the reward of an empty answer."
+        advice = "Pay for the answer alone: where calls are paid, an agent calls all it can."
+        shown = tuple(_example(guess) for guess in tried if guess.name in (CALLING, EMPTY))
+        return Finding(ID, "Warn", saw, *ends, advice, ENTRY, examples=shown, figures=tuple(figures))
     if any(len(guess.rewards) < ENOUGH for guess in tried if guess.name == FREQUENT):
-        return Finding(
-            ID, "Unknown", saw, best.value, OFTEN, best.low, best.high, needs=ENOUGH, figures=tuple(figures)
-        )
-    return Finding(ID, "Pass", saw, best.value, OFTEN, best.low, best.high, figures=tuple(figures))
+        return Finding(ID, "Unknown", saw, *ends, needs=ENOUGH, figures=tuple(figures))
+    return Finding(ID, "Pass", saw, *ends, figures=tuple(figures))
+
+
+ENTRY: Final = "spec.environment.entrypoint"
 
 
 def _guesses(baseline: Baseline, played: Sequence[Played]) -> Iterator[Guess]:
@@ -175,20 +153,32 @@ def _majority(baseline: Baseline, label: Label | None) -> Share | None:
     return None if found is None or len(known) < ENOUGH else share(found[1], len(known))
 
 
+def _too_common(part: Share) -> bool:
+    return part.value >= OFTEN and part.low > SURELY
+
+
 def _scores(guess: Guess) -> bool:
-    return guess.success.low > (OFTEN if guess.name == FREQUENT else EVER)
+    return _too_common(guess.success) if guess.name == FREQUENT else guess.success.low > EVER
 
 
 def _earns(guess: Guess, baseline: Baseline) -> bool:
-    """Whether a guess is paid well, and no worse than the base model."""
+    """Whether a guess without content is always paid well, and no worse than the base model."""
     rewards = [one.record.reward or 0.0 for one in baseline.scored]
-    if len(rewards) < 2 or len(guess.rewards) < 4:
+    if len(rewards) < 2 or len(guess.rewards) < ENOUGH / 2 or guess.name == FREQUENT:
         return False
-    low, high = min(*rewards, baseline.facts.reward_range[0]), max(*rewards, *guess.rewards)
-    if guess.name == FREQUENT or high <= low:
-        return False
+    low, high = min(*rewards, *guess.rewards), max(*rewards, *guess.rewards)
     mean = fsum(rewards) / len(rewards)
-    return guess.reward >= mean and min(guess.rewards) >= low + PAID * (high - low)
+    return high > low and guess.reward >= mean and min(guess.rewards) >= low + PAID * (high - low)
+
+
+def _calls_are_paid(guesses: Sequence[Guess], baseline: Baseline) -> bool:
+    by_name = {guess.name: guess for guess in guesses}
+    calling, empty = by_name.get(CALLING), by_name.get(EMPTY)
+    rewards = [one.record.reward or 0.0 for one in baseline.scored]
+    if calling is None or empty is None or len(calling.rewards) < ENOUGH / 2 or not rewards:
+        return False
+    span = max(rewards) - min(*rewards, *empty.rewards)
+    return span > 0 and min(calling.rewards) - max(empty.rewards) >= CALLS_PAID * span
 
 
 def _failed(
@@ -207,7 +197,7 @@ def _failed(
         field = "spec.data.train"
     else:
         advice = "Have reward and score give nothing for an answer without content."
-        field = "spec.environment.entrypoint"
+        field = ENTRY
     saw = "Answers without work are paid: " + "; ".join(parts) + "."
     examples = tuple(map(_example, failed[:MOST_EXAMPLES]))
     return Finding(
@@ -238,11 +228,11 @@ CHECK: Final = Check(
     "that of an "
     "empty answer, the prompt repeated, and random tool calls. The share of the most frequent label, where a "
     "column is the label. For comparison an oracle: the label as the answer.",
-    threshold="Fails where the most frequent answer or label is surely right in more than "
-    f"{OFTEN:.0%}, another "
-    f"guess in more than {EVER:.0%}, or where a guess always earns {PAID:.0%} of the rewards' span "
-    "and no less "
-    f"than the base model. Unknown below {ENOUGH} rows.",
+    threshold=f"Fails where the most frequent answer or label is right in {OFTEN:.0%} or more, surely over "
+    f"{SURELY:.0%}. Fails where another guess is surely right in over {EVER:.0%}, or always earns "
+    f"{PAID:.0%} of the "
+    "rewards' span and no less than the base model. Warns where random calls add "
+    f"{CALLS_PAID:.0%} of the span to an empty answer. Unknown below {ENOUGH} rows.",
     reason="Training finds the cheapest answer that pays: if it is a constant one, nothing else is learnt.",
     source=f"{GUIDE}: verify that variance is there, and read what the reward pays; {EXACT}.",
     advice="Balance the rows, and pay nothing for an answer without content.",

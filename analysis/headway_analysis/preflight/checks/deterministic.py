@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from typing import Final
 
+from headway_analysis.measures.tries import TOOL_ERROR
 from headway_analysis.preflight.choose import MOST_CALLS, replay, varied
 from headway_analysis.preflight.conversation import difference, written
 from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example, Finding
-from headway_analysis.preflight.evidence import Baseline, Call, Played, Sampled, Script
+from headway_analysis.preflight.evidence import Baseline, Call, Played, Sampled, Script, ToolResult
+from headway_analysis.preflight.labels import words_of
 from headway_analysis.preflight.shares import share
 from headway_analysis.preflight.sources import EXACT, GUIDE
 
 ID: Final = "deterministic"
 EPISODES: Final = 6
 """Baseline episodes that are replayed."""
-READS: Final = ("get", "lookup", "look", "find", "search", "list", "read", "fetch", "query", "check", "show")
-"""How tools begin whose names say that they change nothing."""
-MOVES: Final = ("next", "pop", "poll", "random", "now", "time")
-"""What else may be in a name, by which the same call may rightly say something else."""
+READS: Final = frozenset(
+    ("get", "lookup", "look", "find", "search", "list", "read", "fetch", "query", "check", "show", "view",
+     "describe", "retrieve", "inspect")
+)  # fmt: skip
+"""Words by which a tool's name says that it changes nothing."""
+MOVES: Final = frozenset(
+    ("next", "pop", "poll", "random", "now", "time", "create", "add", "set", "update", "delete", "remove",
+     "send", "submit", "write", "book", "cancel", "close", "open", "start", "stop", "out", "mark", "apply",
+     "issue")
+)  # fmt: skip
+"""Words by which the same call may rightly say something else."""
 
 
 def scripts(baseline: Baseline) -> Sequence[Script]:
@@ -27,16 +37,21 @@ def scripts(baseline: Baseline) -> Sequence[Script]:
     for number, one in enumerate(varied(baseline.scored, EPISODES)):
         first, second, turned = f"first: {number}", f"second: {number}", f"turned round: {number}"
         found += [replay(ID, first, one), replay(ID, second, one, after=first)]
-        calls = [Call(result.name, result.arguments) for result in one.results[: MOST_CALLS // 2]]
-        if calls and all(reads(call.name) for call in calls):
+        calls = [Call(result.name, result.arguments) for result in _leading_reads(one.results)]
+        if calls:
             found.append(replay(ID, turned, one, calls=[*reversed(calls), *calls], after=second))
     return found
 
 
+def _leading_reads(results: Sequence[ToolResult]) -> Iterator[ToolResult]:
+    """Calls before the first that may have changed something."""
+    return takewhile(lambda result: reads(result.name), results[: MOST_CALLS // 2])
+
+
 def reads(name: str) -> bool:
     """Whether a tool's name says that it changes nothing, and always answers the same."""
-    words = name.replace("-", "_").lower().split("_")
-    return words[0].startswith(READS) and not set(words) & set(MOVES)
+    words = words_of(name)
+    return bool(words & READS) and not words & MOVES
 
 
 def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
@@ -105,12 +120,6 @@ def _compared(first: Played, second: Played, seen: Sampled | None) -> Iterator[t
             text = difference(result.content, again.content, ("baseline", "replayed"))
             yield result.name, Example(f"{result.name}({written(result.arguments)})", text, identity)
             return
-    opening, shown = ("\n".join(map(written, said)) for said in (first.messages, seen.record.messages))
-    if first.messages and opening not in shown:
-        yield (
-            "reset",
-            Example("first messages", difference(shown, opening, ("baseline", "replayed")), identity),
-        )
 
 
 def _parts(first: Played, second: Played) -> Iterator[tuple[str, str, str]]:
@@ -128,10 +137,13 @@ def _turned(first: Played, turned: Played | None) -> Iterator[tuple[str, Example
     """Calls that only read, made twice and in another order, say the same."""
     if turned is None:
         return
-    told = {(result.name, written(result.arguments)): result.content for result in first.results}
+    told = {
+        (result.name, written(result.arguments)): result.content for result in _leading_reads(first.results)
+    }
     for result in turned.results:
         before = told.get((result.name, written(result.arguments)))
-        if before is not None and before != result.content:
+        refused = result.content.startswith(TOOL_ERROR)
+        if before is not None and before != result.content and not refused:
             text = difference(before, result.content, ("in the baseline's order", "in another order"))
             yield result.name, Example(f"{result.name}, called in another order", text, first.script.like)
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from math import fsum
 from typing import Final
 
@@ -51,49 +52,43 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
         saw = f"{hits} of {total} scored episodes succeed: too few to tell."
         return Finding(ID, "Unknown", saw, threshold=RARELY, needs=ENOUGH)
     low, high = _interval(scored, facts)
-    part = hits / total
-    figures = _figures(scored, facts)
     saw = (
         f"{hits} of {total} episodes on {rows} rows reach score {facts.success_threshold:g} "
         f"({low:.0%} to {high:.0%})."
     )
-    never = evidence_below(hits, total, RARELY, NEVER)
-    always = evidence_above(hits, total, NEARLY_ALWAYS, ALWAYS)
+    figures = _figures(scored, facts)
+    found = Finding(ID, "Pass", saw, hits / total, RARELY, low, high, figures=figures)
     if hits == 0:
-        verdict = "Fail" if never >= CERTAIN and rows >= ROWS_NEVER else "Warn"
-        advice = (
-            "Simplify the task, show the answer's format in the prompt, or start from a model that succeeds "
-            "sometimes: training amplifies what the model does, and invents nothing."
-        )
-        shown = _examples(scored, "an episode without success")
-        return _found(verdict, saw, part, RARELY, (low, high), advice, "spec.model.base", shown, figures)
-    if always >= CERTAIN or part >= 1:
-        verdict = "Fail" if always >= CERTAIN and rows >= ROWS_ALWAYS else "Warn"
-        advice = "Train on harder rows: where nearly every episode succeeds, groups do not differ."
-        shown = _examples(scored, "an episode with success")
-        return _found(
-            verdict, saw, part, NEARLY_ALWAYS, (low, high), advice, "spec.data.train", shown, figures
-        )
+        sure = evidence_below(hits, total, RARELY, NEVER) >= CERTAIN and rows >= ROWS_NEVER
+        return _never(found, sure, scored)
+    always = evidence_above(hits, total, NEARLY_ALWAYS, ALWAYS) >= CERTAIN
+    if always or hits == total:
+        return _always(found, always and rows >= ROWS_ALWAYS, scored)
     if share(hits, total).high < RARELY:
         advice = "Expect a slow start: raise groupSize, or begin with easier rows."
-        return _found("Warn", saw, part, RARELY, (low, high), advice, "spec.algorithm.groupSize", (), figures)
-    return _found("Pass", saw, part, RARELY, (low, high), "", None, (), figures)
+        return replace(found, verdict="Warn", advice=advice, field="spec.algorithm.groupSize")
+    return found
 
 
-def _found(
-    verdict: str,
-    saw: str,
-    value: float,
-    threshold: float,
-    ends: tuple[float, float],
-    advice: str,
-    field: str | None,
-    examples: tuple[Example, ...],
-    figures: tuple[tuple[str, float], ...],
-) -> Finding:
-    assert verdict in ("Pass", "Warn", "Fail")
-    return Finding(
-        ID, verdict, saw, value, threshold, *ends, advice, field, examples=examples, figures=figures
+def _never(found: Finding, sure: bool, scored: Sequence[Sampled]) -> Finding:
+    return replace(
+        found,
+        verdict="Fail" if sure else "Warn",
+        advice="Simplify the task, show the answer's format in the prompt, or start from a model that "
+        "succeeds sometimes: training amplifies what the model does, and invents nothing.",
+        field="spec.model.base",
+        examples=_examples(scored, "an episode without success"),
+    )
+
+
+def _always(found: Finding, sure: bool, scored: Sequence[Sampled]) -> Finding:
+    return replace(
+        found,
+        verdict="Fail" if sure else "Warn",
+        threshold=NEARLY_ALWAYS,
+        advice="Train on harder rows: where nearly every episode succeeds, groups do not differ.",
+        field="spec.data.train",
+        examples=_examples(scored, "an episode with success"),
     )
 
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from typing import Any, Final
 
+from headway_analysis.preflight.arguments import name_of, required_arguments
 from headway_analysis.preflight.checks.deterministic import reads
 from headway_analysis.preflight.choose import replay, varied
 from headway_analysis.preflight.conversation import (
     calls_of,
     difference,
-    function_of,
     parameters_of,
     told,
     written,
@@ -55,21 +56,20 @@ def _behind(one: Sampled) -> list[Call]:
     calls = list(calls_of(one))
     known = {call.name for call in calls}
     for tool in one.tools:
-        name = str(function_of(tool).get("name", ""))
+        name = name_of(tool)
         if name not in known and reads(name) and not parameters_of(tool).get("required"):
             calls.append(Call(name, {}))
     return calls
 
 
 def _canaries(one: Sampled, word: str) -> list[Call]:
-    """A call of each tool, whose texts are the canary; what else it needs is as the baseline had it."""
+    """A call of each tool, whose texts are the canary. What else it needs the baseline had, or is drawn."""
     seen = {result.name: result.arguments for result in one.results}
-    found = []
+    drawn, found = random.Random(word), []
     for tool in one.tools[:CANARIES]:
-        function = function_of(tool)
-        name, schema = str(function.get("name", "")), parameters_of(tool)
-        arguments = dict(seen.get(name, {}))
-        for parameter, described in (schema.get("properties") or {}).items():
+        name = name_of(tool)
+        arguments = {**required_arguments(tool, drawn), **seen.get(name, {})}
+        for parameter, described in (parameters_of(tool).get("properties") or {}).items():
             value = _marked(described, word)
             if value is not None:
                 arguments[parameter] = value
@@ -89,6 +89,7 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
     """What was left behind, and what a sandbox reached."""
     reached = [probe for probe in baseline.probes if probe.reached]
     runs = {one.script.label: one for one in played if one.error is None}
+    by_id = {one.record.episode_id: one for one in baseline.sampled}
     examples = [_of_probe(probe) for probe in reached]
     left: list[Example] = []
     chains = 0
@@ -98,7 +99,8 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
         if before is None or again is None or behind is None:
             continue
         chains += 1
-        left += [*_left(before, again, behind, canary(baseline.facts.seed, number))][:1]
+        seen = by_id.get(before.script.like or "")
+        left += [*_left(before, again, behind, seen, canary(baseline.facts.seed, number))][:1]
     value = float(len(left) + len(reached))
     figures = (("episodes_with_traces", float(len(left))), ("destinations_reached", float(len(reached))))
     if reached or left:
@@ -151,8 +153,13 @@ def _of_probe(probe: Probe) -> Example:
     return Example(f"reached: {probe.name}", text)
 
 
-def _left(before: Played, again: Played, behind: Played, word: str) -> Iterator[Example]:
-    """Signs that an episode before was seen."""
+def _left(
+    before: Played, again: Played, behind: Played, seen: Sampled | None, word: str
+) -> Iterator[Example]:
+    """Signs that an episode before was seen.
+
+    Runs that agree with one another, and not with the baseline, saw what the baseline's episodes had left.
+    """
     identity = before.script.like
     known = len(before.results)
     said = _said_by(behind.messages, behind)
@@ -166,6 +173,11 @@ def _left(before: Played, again: Played, behind: Played, word: str) -> Iterator[
     elif first != second and (_counts(first, second, third) or second == third):
         text = difference(first, second, ("first run", "second run"))
         yield Example("changed by a run before", text, identity)
+    elif first == second == third and seen is not None:
+        told_then, told_now = (told(results[:known]) for results in (seen.results, before.results))
+        if told_then != told_now:
+            text = difference(told_then, told_now, ("baseline", "every run after it"))
+            yield Example("changed since the baseline", text, identity)
 
 
 def _told(one: Played, results: int) -> str:

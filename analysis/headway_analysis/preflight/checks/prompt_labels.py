@@ -6,13 +6,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from headway_analysis.preflight.answers import parsed, tags_in
+from headway_analysis.preflight.answers import parsed
 from headway_analysis.preflight.choose import is_full, one_a_row, replay
-from headway_analysis.preflight.conversation import answer_of, excerpt, function_of, prompt_text, written
+from headway_analysis.preflight.conversation import excerpt, parameters_of, prompt_text, said_by, written
 from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example, Finding
 from headway_analysis.preflight.evidence import Baseline, Played, Sampled, Script
 from headway_analysis.preflight.examples import names_it, of_label
-from headway_analysis.preflight.labels import Label, fields_of, label_answer, label_of, writings
+from headway_analysis.preflight.labels import (
+    ANSWERING,
+    Label,
+    fields_of,
+    label_answer,
+    label_of,
+    tags_of_answers,
+    words_of,
+    writings,
+)
 from headway_analysis.preflight.leaks import in_prompt, in_tool, whole_in_first
 from headway_analysis.preflight.shares import share
 from headway_analysis.preflight.sources import GUIDE
@@ -21,6 +30,7 @@ ID: Final = "prompt-labels"
 ROWS: Final = 3
 """Rows on which labels are tried as answers."""
 MOST_WRITINGS: Final = 6
+SHOWN: Final = "as the example shows"
 READ: Final = 40
 """Episodes whose prompts and tool answers are read, one a row."""
 OFTEN: Final = 0.2
@@ -35,14 +45,31 @@ def scripts(baseline: Baseline) -> Sequence[Script]:
     full = _full_answers(baseline)
     found: list[Script] = []
     for at, one in enumerate(one_a_row(baseline, ROWS)):
-        ways = list(writings(one.row.get(label.column), prompt_text(one), full))[:MOST_WRITINGS]
+        value, prompt = one.row.get(label.column), prompt_text(one)
+        ways = list(writings(value, prompt, full))[:MOST_WRITINGS]
         found += [replay(ID, f"{name}: {at}", one, answer=text) for name, text in ways]
+        if (text := _as_shown(value, prompt, full)) is not None:
+            found.append(replay(ID, f"{SHOWN}: {at}", one, answer=text))
     return found
+
+
+def _as_shown(value: object, prompt: str, full: Sequence[str]) -> str | None:
+    """The label with those fields alone that the prompt's example has, or names; None where it has all."""
+    fields, answer = fields_of(value), label_answer(value)
+    if answer is None or len(fields) < 2:
+        return None
+    shown = of_label(prompt, fields)
+    names = shown.names if shown else {field for field in fields if names_it(prompt, field)}
+    less = answer.with_fields(tuple(pair for pair in answer.fields if pair[0] in names))
+    if less.fields == answer.fields or not less.fields:
+        return None
+    tag = next((name[1:-1] for name, _ in writings(value, prompt, full) if name.startswith("<")), None)
+    return less.with_tag(tag).core
 
 
 def _full_answers(baseline: Baseline) -> list[str]:
     full = (one for one in baseline.scored if is_full(one, baseline.facts))
-    return [answer for one in full if (answer := answer_of(one))][:20]
+    return [answer for one in full if (answer := said_by(one))][:20]
 
 
 @dataclass(frozen=True)
@@ -61,8 +88,12 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
     rows = one_a_row(baseline, READ)
     if label is None or not rows:
         saw = "No column of the rows could be told to be the label." if rows else "No prompt was seen."
-        return Finding(ID, "Unknown", saw, threshold=OFTEN, needs=len(rows) + 1)
-    faults = [*_omitted(baseline, rows, label), *_tags(baseline, rows, played, label), *_told(rows, label)]
+        return Finding(ID, "Unknown", saw, threshold=OFTEN, needs=None if rows else 1)
+    faults = [
+        *_omitted(baseline, rows, played, label),
+        *_tags(baseline, rows, played, label),
+        *_told(rows, label),
+    ]
     figures = (("rows_read", float(len(rows))),)
     if not faults:
         saw = f"Prompts of {len(rows)} rows ask for what column `{label.column}` has, and do not tell it."
@@ -81,19 +112,23 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
     )
 
 
-def _omitted(baseline: Baseline, rows: Sequence[Sampled], label: Label) -> Iterator[Fault]:
+def _omitted(
+    baseline: Baseline, rows: Sequence[Sampled], played: Sequence[Played], label: Label
+) -> Iterator[Fault]:
     """Fields that labels have, and the prompt's example does not show."""
+    misled = _misled(played, baseline.facts.success_threshold)
+    if misled is False:
+        return
     needless = _needless(baseline, label)
     missing: dict[str, list[tuple[Sampled, str, bool]]] = {}
     for one in rows:
         prompt, fields = prompt_text(one), fields_of(one.row.get(label.column))
         shown = of_label(prompt, fields) if len(fields) > 1 else None
-        tools = written([function_of(tool) for tool in one.tools])
         for field in fields if len(fields) > 1 else ():
             if field in needless:
                 continue
-            named = names_it(prompt, field) or names_it(tools, field)
-            if not named or (shown is not None and field not in shown.names):
+            named = names_it(prompt, field) or _asked_by_tool(one, field, fields)
+            if not named or (shown is not None and field not in shown.names and "..." not in shown.text):
                 missing.setdefault(field, []).append((one, shown.text if shown else prompt[-600:], named))
     for field, found in missing.items():
         if len(found) < max(1, OFTEN * len(rows)):
@@ -106,14 +141,29 @@ def _omitted(baseline: Baseline, rows: Sequence[Sampled], label: Label) -> Itera
             one.record.episode_id,
         )
         said = f"Labels have the field `{field}`, and {where}, in {len(found)} of {len(rows)} rows."
-        yield Fault(said, example, f"Show `{field}` in the prompt's example.", certain=not named)
+        yield Fault(
+            said, example, f"Show `{field}` in the prompt's example.", certain=not named or misled is True
+        )
+
+
+def _misled(played: Sequence[Played], threshold: float) -> bool | None:
+    """Whether the label scores full, and not with the prompt's fields alone; None: not known."""
+    full = {one.script.label for one in played if one.score is not None and one.score >= threshold}
+    shown = {one.script.label for one in played if one.script.label.startswith(SHOWN)}
+    return not full & shown if shown and full else None
+
+
+def _asked_by_tool(one: Sampled, field: str, fields: Sequence[str]) -> bool:
+    """Whether a tool takes the answer, with this field."""
+    taken = [set((parameters_of(tool).get("properties") or {}).keys()) for tool in one.tools]
+    return any(field in names and len(names & set(fields)) >= len(fields) / 2 for names in taken)
 
 
 def _needless(baseline: Baseline, label: Label) -> set[str]:
     """Fields of labels that answers score full without."""
     found: set[str] = set()
     for one in baseline.scored:
-        if is_full(one, baseline.facts) and (answer := answer_of(one)):
+        if is_full(one, baseline.facts) and (answer := said_by(one)):
             found |= set(fields_of(one.row.get(label.column))) - {key for key, _ in parsed(answer).fields}
     return found
 
@@ -130,10 +180,14 @@ def _tags(
     prompts = {one.record.episode_id: prompt_text(one) for one in rows}
     threshold = baseline.facts.success_threshold
     for runs in by_row.values():
-        full = [name for name, run in runs.items() if (run.score or 0.0) >= threshold]
+        full = [name for name, run in runs.items() if (run.score or 0.0) >= threshold and name != SHOWN]
         like = next(iter(runs.values())).script.like or ""
-        shown = [f"<{tag}>" for tag in tags_in(prompts.get(like, ""))] or ["bare"]
-        if full and not set(shown) & set(full) and "as the label is" not in full:
+        tags = tags_of_answers(prompts.get(like, ""))
+        shown = [f"<{tag}>" for tag in tags] or ["bare"]
+        if not full or set(shown) & set(full) or "as the label is" in full:
+            continue
+        # Tags may stand around what is given: an answer without one is then as asked.
+        if full != ["bare"] or (tags and words_of(tags[0]) & ANSWERING):
             ours, theirs = runs.get(shown[0]), runs[full[0]]
             text = (
                 f"taken:\n{theirs.script.answer}\nrefused, as the prompt shows "
@@ -154,7 +208,7 @@ def _tags_of_labels(rows: Sequence[Sampled], label: Label) -> Iterator[Fault]:
     """Labels in a tag that the prompt does not name, where it names another."""
     for one in rows:
         answer = label_answer(one.row.get(label.column))
-        tags = tags_in(prompt_text(one))
+        tags = tags_of_answers(prompt_text(one))
         if answer is None or answer.tag is None or not tags or answer.tag in tags:
             continue
         text = f"label: {answer.text}\nprompt: <{tags[0]}>"
@@ -164,9 +218,17 @@ def _tags_of_labels(rows: Sequence[Sampled], label: Label) -> Iterator[Fault]:
         return
 
 
+def _in_others(one: Sampled, text: str, rows: Sequence[Sampled], label: Label) -> bool:
+    """Whether prompts of rows with other labels say the same, or no row has another label."""
+    value = written(one.row.get(label.column))
+    others = [other for other in rows if written(other.row.get(label.column)) != value]
+    return not others or any(text in prompt_text(other) for other in others)
+
+
 def _told(rows: Sequence[Sampled], label: Label) -> Iterator[Fault]:
     """Labels that prompt or tools give away."""
     prompts = [(one, text) for one in rows if (text := in_prompt(one, label)) is not None]
+    prompts = [(one, text) for one, text in prompts if not _in_others(one, text, rows, label)]
     if prompts and len(prompts) >= OFTEN * len(rows):
         one, text = prompts[0]
         said = f"The prompt tells the label in {share(len(prompts), len(rows))} rows."

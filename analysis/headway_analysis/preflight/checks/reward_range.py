@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -17,7 +18,7 @@ ID: Final = "reward-range"
 TRIED: Final = 2
 RARE: Final = 0.05
 ENOUGH: Final = enough_without(RARE)
-NAMES: Final = ("reward", "score", "RewardOutOfRange", "TurnRewardsWrong")
+NAMES: Final = re.compile(r"\b(?:reward|score)\b|Reward(?:s|Failed|NotFinite|OutOf)")
 LONG: Final = 2_000
 """Words of an answer that no model needs."""
 
@@ -82,7 +83,7 @@ def _bad_scripts(baseline: Baseline, played: Sequence[Played]) -> Iterator[Examp
 
 def names_reward(error: str | None) -> bool:
     """Whether what went wrong was the judgement."""
-    return error is not None and any(name in error for name in NAMES)
+    return error is not None and NAMES.search(error) is not None
 
 
 CHECK: Final = Check(

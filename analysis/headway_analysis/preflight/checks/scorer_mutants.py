@@ -7,17 +7,22 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from headway_analysis.preflight.answers import parsed, tags_in
-from headway_analysis.preflight.choose import is_full, replay, varied
-from headway_analysis.preflight.conversation import answer_of, excerpt, prompt_text
+from headway_analysis.preflight.checks.foothold import RARELY
+from headway_analysis.preflight.choose import is_full, one_a_row, replay, varied
+from headway_analysis.preflight.conversation import excerpt, prompt_text, said_by
 from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example, Finding
 from headway_analysis.preflight.evidence import Baseline, Facts, Played, Sampled, Script
+from headway_analysis.preflight.examples import names_it
+from headway_analysis.preflight.labels import Label, fields_of, label_of, writings
 from headway_analysis.preflight.mutants import Mutant, mutants_of
-from headway_analysis.preflight.shares import share
+from headway_analysis.preflight.shares import enough_without, share
 from headway_analysis.preflight.sources import EXACT, GUIDE
 
 ID: Final = "scorer-mutants"
 ANSWERS: Final = 3
 """Full-scoring answers that are changed."""
+ENOUGH: Final = enough_without(RARELY)
+"""Episodes in which a model with a foothold succeeds once."""
 CONTROL: Final = "unchanged"
 ALWAYS_MEANT: Final = ("other spacing", "other order")
 """Harmless changes of a JSON object, which no judge has a reason to refuse."""
@@ -29,25 +34,38 @@ BOTH: Final = ("two answers, the right one first", "two answers, the right one l
 def scripts(baseline: Baseline) -> Sequence[Script]:
     """Each mutant of some full-scoring answers, and the answers themselves."""
     found: list[Script] = []
-    for number, (one, mutants) in enumerate(_changed(baseline)):
-        found.append(replay(ID, f"{CONTROL}: {number}", one))
+    for number, (one, text, mutants) in enumerate(_changed(baseline)):
+        found.append(replay(ID, f"{CONTROL}: {number}", one, answer=text))
         found += [replay(ID, f"{each.label}: {number}", one, answer=each.text) for each in mutants]
     return found
 
 
-def _changed(baseline: Baseline) -> Iterator[tuple[Sampled, list[Mutant]]]:
-    full = [one for one in baseline.scored if is_full(one, baseline.facts) and answer_of(one)]
-    others = _values(full)
-    for one in varied(full, ANSWERS):
-        answer = parsed(answer_of(one) or "")
-        yield one, mutants_of(answer, others, tags_in(prompt_text(one)))
+def _changed(baseline: Baseline) -> Iterator[tuple[Sampled, str, list[Mutant]]]:
+    """Answers with their mutants: of the baseline, or where none scores full, made of labels."""
+    full = [one for one in baseline.scored if is_full(one, baseline.facts) and said_by(one)]
+    others, label = _values(full), label_of(baseline)
+    taken = [(one, said_by(one) or "") for one in varied(full, ANSWERS)] or _of_label(baseline, label)
+    for one, text in taken:
+        prompt, answer = prompt_text(one), parsed(text)
+        named = {key for key, _ in answer.fields if not key or names_it(prompt, key)}
+        labelled = set(fields_of(one.row.get(label.column))) if full and label is not None else set()
+        wanted = {key for key, _ in answer.fields} & (labelled or named)
+        yield one, text, mutants_of(answer, others, tags_in(prompt), wanted or None)
+
+
+def _of_label(baseline: Baseline, label: Label | None) -> list[tuple[Sampled, str]]:
+    rows = one_a_row(baseline, 1)
+    if label is None or not rows:
+        return []
+    ways = writings(rows[0].row.get(label.column), prompt_text(rows[0]), ())
+    return [(rows[0], text) for _, text in ways][:ANSWERS]
 
 
 def _values(full: Sequence[Sampled]) -> Mapping[str, list[Any]]:
     """The values of each field in answers that score full."""
     found: dict[str, list[Any]] = {}
     for one in full[:100]:
-        for key, value in parsed(answer_of(one) or "").fields:
+        for key, value in parsed(said_by(one) or "").fields:
             values = found.setdefault(key, [])
             if value not in values:
                 values.append(value)
@@ -83,7 +101,8 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
     tried = [*_tried(baseline, played)]
     if not tried:
         saw = "No answer that scores full could be played again."
-        return Finding(ID, "Unknown", saw, threshold=0.0, needs=1)
+        succeeds = any(is_full(one, baseline.facts) for one in baseline.scored)
+        return Finding(ID, "Unknown", saw, threshold=0.0, needs=None if succeeds else ENOUGH)
     harmful = [one for one in tried if one.mutant.harmful]
     taken = _without_half(one for one in harmful if one.full)
     refused = [one for one in tried if not one.mutant.harmful and not one.by_score]
@@ -116,7 +135,7 @@ ENTRY: Final = "spec.environment.entrypoint"
 def _tried(baseline: Baseline, played: Sequence[Played]) -> Iterator[Tried]:
     runs = {one.script.label: one for one in played if one.reward is not None and one.score is not None}
     facts = baseline.facts
-    for number, (_, mutants) in enumerate(_changed(baseline)):
+    for number, (_, _, mutants) in enumerate(_changed(baseline)):
         control = runs.get(f"{CONTROL}: {number}")
         if control is None or not _succeeds(control, facts):
             continue
@@ -154,15 +173,17 @@ def _costs(mutant: Mutant, baseline: Baseline) -> bool:
     """Whether refusing a harmless change has a price: the base model writes so, and fails."""
     if mutant.label in ALWAYS_MEANT:
         return True
-    answers = [(one, answer) for one in baseline.scored if (answer := answer_of(one))]
-    failing = [answer for one, answer in answers if not is_full(one, baseline.facts)]
+    answers = [(one, answer) for one in baseline.scored if (answer := said_by(one))]
+    failing = [(one, answer) for one, answer in answers if not is_full(one, baseline.facts)]
     if mutant.label == "text around":
-        so = sum(parsed(answer).wordy for answer in failing)
+        so = sum(parsed(answer).wordy for _, answer in failing)
     elif mutant.label == "white space around":
-        so = sum(answer != answer.strip() for answer in failing)
+        so = sum(answer != answer.strip() for _, answer in failing)
     else:
-        full = {answer.casefold() for one, answer in answers if is_full(one, baseline.facts)}
-        so = sum(answer.casefold() in full for answer in failing)
+        full = [(one.group.row, answer) for one, answer in answers if is_full(one, baseline.facts)]
+        folded = {(row, answer.casefold()) for row, answer in full}
+        pairs = [(one.group.row, answer) for one, answer in failing]
+        so = sum((row, answer.casefold()) in folded and (row, answer) not in full for row, answer in pairs)
     return so > 1 and so >= OFTEN * len(answers)
 
 
@@ -197,10 +218,8 @@ CHECK: Final = Check(
     "another tag, "
     "none, two answers, words or white space around, another order, case or spacing. The share of those made "
     "wrong that reward or external score still take for right.",
-    threshold="Fails with one answer made wrong that scores full. Warns where JSON in other spacing "
-    "or order is "
-    f"refused, and where another harmless change is that {OFTEN:.0%} of the base model's answers "
-    "have, and fail. "
+    threshold="Fails with one answer made wrong that scores full. Warns where JSON in other spacing or order "
+    f"is refused, or another harmless change by which {OFTEN:.0%} of the base model's answers fail. "
     "Unknown where no answer scores full when it is played again.",
     reason="What a judge takes by mistake, a model under training soon writes. Of two answers the "
     "first or last "

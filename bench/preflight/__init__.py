@@ -1,0 +1,1 @@
+"""What the preflight's checks cost, and how often they are wrong: `make bench-preflight`."""

@@ -1,0 +1,454 @@
+"""Checks of answers: what is right, what a guess scores, what a judge takes by mistake."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from a_baseline import Policy, a_baseline, play_all, sample_of
+from desk import (
+    ACTIONS,
+    PROMPT,
+    AnyTagDesk,
+    Desk,
+    ForgetfulDesk,
+    GenerousDesk,
+    LeakingDesk,
+    OneFieldDesk,
+    OrderOfKeysDesk,
+    OtherTagDesk,
+    SubstringDesk,
+    TellingDesk,
+    WholeDesk,
+    desk_baseline,
+    desk_model,
+    desk_rows,
+    written,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headway_analysis.preflight.answers import parsed, tags_in
+from headway_analysis.preflight.catalogue import BY_ID
+from headway_analysis.preflight.definition import Finding
+from headway_analysis.preflight.evidence import Baseline, Call
+from headway_analysis.preflight.labels import label_of, words_of
+from headway_analysis.preflight.mutants import altered, mutants_of
+from headway_sandbox.environment import Done, Environment, Observation, Reward, Transcript, tool, user
+
+Row = Mapping[str, Any]
+
+
+def found(check: str, make: type[Environment] = Desk, baseline: Baseline | None = None) -> Finding:
+    """What a check says of an environment whose scripts are really played."""
+    given = desk_baseline(make) if baseline is None else baseline
+    return BY_ID[check].judge(given, play_all(lambda: make({}), BY_ID[check].scripts(given)))
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "fields", "tag"),
+    [
+        ('<answer>{"a": 1}</answer>', "object", {"a": 1}, "answer"),
+        ("<think>{}</think>\n<out>a: gold\nb: 5</out>", "lines", {"a": "gold", "b": "5"}, "out"),
+        ('{"a": [1, 2]}', "object", {"a": [1, 2]}, None),
+        ('It is\n```json\n{"a": 1}\n```\nas asked.', "object", {"a": 1}, None),
+        ("tier: gold\nlimit: 5", "lines", {"tier": "gold", "limit": "5"}, None),
+        ("\\boxed{42}", "text", {"": "42"}, None),
+        ("The answer is 42", "text", {"": "The answer is 42"}, None),
+        ("", "text", {"": ""}, None),
+    ],
+)
+def test_an_answer_is_taken_apart(text: str, kind: str, fields: Row, tag: str | None) -> None:
+    answer = parsed(text)
+    assert (answer.kind, dict(answer.fields), answer.tag) == (kind, fields, tag)
+
+
+@given(st.text(max_size=300))
+def test_any_text_is_an_answer_of_some_kind(text: str) -> None:
+    assert parsed(text).fields
+    assert all(isinstance(mutant.text, str) for mutant in mutants_of(parsed(text), {}, tags_in(text)))
+
+
+@given(st.dictionaries(st.text("abc", min_size=1), st.integers() | st.text("xyz"), min_size=1))
+def test_an_answer_that_is_written_again_says_the_same(fields: dict[str, Any]) -> None:
+    text = f"<answer>{json.dumps(fields)}</answer>"
+    assert parsed(parsed(text).text).fields == tuple(fields.items())
+
+
+def test_every_change_of_the_issue_is_made() -> None:
+    answer = parsed(written({"action": "refund", "limit": 5}))
+    others = {"action": ["refund", "repair"]}
+    made = {mutant.label: mutant for mutant in mutants_of(answer, others, ["answer"])}
+    assert made["field dropped: action"].text == '<answer>{"limit": 5}</answer>'
+    assert made["value altered: limit"].text == '<answer>{"action": "refund", "limit": 14}</answer>'
+    assert made["value altered: action"].text == '<answer>{"action": "repair", "limit": 5}</answer>'
+    assert made["another tag"].text.startswith("<other_answer>")
+    assert made["tag left out"].text == '{"action": "refund", "limit": 5}'
+    assert made["text around"].text.count("<answer>") == 1
+    assert made["two answers, the right one first"].text.count("<answer>") == 2
+    assert made["other order"].text == '<answer>{"limit": 5, "action": "refund"}</answer>'
+    assert "REFUND" in made["other case"].text
+    assert [label for label, mutant in made.items() if not mutant.harmful] == [
+        "white space around",
+        "text around",
+        "other spacing",
+        "other order",
+        "other case",
+    ]
+
+
+def test_prose_beside_an_answer_is_left_alone() -> None:
+    answer = parsed('{"reasoning": "as seen", "note": "x", "why": "one two three four five six", "value": 3}')
+    labels = [mutant.label for mutant in mutants_of(answer, {}, ())]
+    assert [label for label in labels if label.startswith("value altered")] == ["value altered: value"]
+
+
+PLAIN = st.booleans() | st.integers() | st.text()
+NESTED = st.recursive(PLAIN, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner))
+
+
+@settings(max_examples=30)
+@given(NESTED)
+def test_an_altered_value_is_another_one(value: Any) -> None:
+    assert altered(value) != value or value == "none of these"
+
+
+def test_a_strict_judge_passes() -> None:
+    said = found("scorer-mutants")
+    assert said.verdict == "Pass"
+    assert said.value == 0.0
+    assert dict(said.figures)["full score: other order"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("make", "rule"),
+    [
+        (SubstringDesk, "any value of limit is taken"),
+        (AnyTagDesk, "another tag is taken than <answer>"),
+        (OneFieldDesk, "limit may be missing"),
+        (GenerousDesk, "action may be missing"),
+    ],
+)
+def test_a_lenient_judge_fails_with_its_rule(make: type[Environment], rule: str) -> None:
+    said = found("scorer-mutants", make)
+    assert said.verdict == "Fail"
+    assert rule in said.saw
+    assert "changed:" in said.examples[0].text
+
+
+def test_a_judge_that_refuses_another_order_is_a_warning() -> None:
+    said = found("scorer-mutants", OrderOfKeysDesk)
+    assert said.verdict == "Warn"
+    assert "fields in another order are refused" in said.saw
+
+
+def talkative(row: Row, index: int) -> tuple[Sequence[Call], str]:
+    calls, answer = desk_model()(row, index)
+    return calls, f"Sure! {answer}" if index % 2 else answer
+
+
+def test_refused_words_cost_something_where_the_model_writes_them() -> None:
+    baseline = sample_of(lambda: Desk({}), desk_rows(13), talkative, 8)
+    said = found("scorer-mutants", Desk, baseline)
+    assert said.verdict == "Warn"
+    assert "words around the answer are refused" in said.saw
+
+
+def test_where_none_scores_full_labels_are_changed() -> None:
+    assert found("scorer-mutants", Desk, desk_baseline(skill=-1.0)).verdict == "Pass"
+    said = found("scorer-mutants", AnyTagDesk, desk_baseline(AnyTagDesk, skill=-1.0))
+    assert said.verdict == "Fail"
+
+
+def test_a_field_that_the_model_adds_need_not_be_judged() -> None:
+    def policy(row: Row, index: int) -> tuple[Sequence[Call], str]:
+        return (), written({**row["expected"], "case": row["case_id"]})
+
+    class TolerantDesk(Desk):
+        def score(self, transcript: Transcript) -> float:
+            return float(self.right(transcript) == 1)
+
+    baseline = sample_of(lambda: TolerantDesk({}), desk_rows(13), policy, 8)
+    assert found("scorer-mutants", TolerantDesk, baseline).verdict == "Pass"
+
+
+class Sum(Environment):
+    """Plain answers: the last number counts, as is usual of sums."""
+
+    def reset(self, row: Row, seed: int) -> Observation:
+        self.row = row
+        return Observation([user(row["prompt"])])
+
+    def reward(self, transcript: Transcript) -> Reward | float:
+        return self.score(transcript)
+
+    def score(self, transcript: Transcript) -> float:
+        numbers = re.findall(r"-?\d+", transcript.answer)
+        return float(bool(numbers) and numbers[-1] == str(self.row["total"]))
+
+
+class AnyNumber(Sum):
+    """Any number of the answer counts."""
+
+    def score(self, transcript: Transcript) -> float:
+        return float(str(self.row["total"]) in re.findall(r"-?\d+", transcript.answer))
+
+
+def sums(seed: int = 0, count: int = 13) -> list[Row]:
+    drawn = random.Random(seed)
+    pairs = [(drawn.randrange(10, 99), drawn.randrange(10, 99)) for _ in range(count)]
+    return [{"prompt": f"What is {a} + {b}? #{at}", "total": a + b} for at, (a, b) in enumerate(pairs)]
+
+
+def adder(seed: int = 0) -> Policy:
+    def policy(row: Row, index: int) -> tuple[Sequence[Call], str]:
+        drawn = random.Random(f"{seed}/{row['prompt']}/{index}")
+        return (), f"It is {row['total'] + (drawn.random() > 0.5) * drawn.randrange(1, 9)}"
+
+    return policy
+
+
+def test_nothing_that_scores_full_leaves_nothing_to_change() -> None:
+    baseline = sample_of(lambda: Sum({}), sums(), lambda row, index: ((), "no idea"), 8)
+    said = found("scorer-mutants", Sum, baseline)
+    assert (said.verdict, said.needs) == ("Unknown", 59)
+
+
+def test_the_last_number_counts_and_no_other() -> None:
+    baseline = sample_of(lambda: Sum({}), sums(), adder(), 8)
+    assert found("scorer-mutants", Sum, baseline).verdict == "Pass"
+
+
+def test_a_judge_that_takes_any_number_is_lenient() -> None:
+    baseline = sample_of(lambda: AnyNumber({}), sums(), adder(), 8)
+    said = found("scorer-mutants", AnyNumber, baseline)
+    assert said.verdict == "Fail"
+    assert "one of two answers is enough" in said.saw
+
+
+class Ticket(Desk):
+    """The answer is a tool call that ends the episode."""
+
+    def reset(self, row: Row, seed: int) -> Observation:
+        self.given: Row = {}
+        return super().reset(row, seed)
+
+    def prompt(self) -> str:
+        return "Look the case up, then submit."
+
+    @tool
+    def submit(self, action: str, limit: int) -> Done:
+        """Answer."""
+        self.given = {"action": action, "limit": limit}
+        return Done("thank you")
+
+    def read(self, text: str) -> Row:
+        return self.given
+
+
+class LenientTicket(Ticket):
+    """Only the action counts."""
+
+    def score(self, transcript: Transcript) -> float:
+        return float(self.given.get("action") == self.row["expected"]["action"])
+
+
+def submitter(row: Row, index: int) -> tuple[Sequence[Call], str | None]:
+    answer = dict(row["expected"])
+    if index % 2:
+        answer["limit"] += 1
+    return (Call("get_case", {"case_id": row["case_id"]}), Call("submit", answer)), None
+
+
+def test_an_answer_may_be_the_call_that_ends_the_episode() -> None:
+    strict = sample_of(lambda: Ticket({}), desk_rows(13), submitter, 8)
+    lenient = sample_of(lambda: LenientTicket({}), desk_rows(13), submitter, 8)
+    said = found("scorer-mutants", Ticket, strict)
+    assert said.verdict == "Pass"
+    assert dict(said.figures)["full score: value altered: limit"] == 0.0
+    assert "any value of limit is taken" in found("scorer-mutants", LenientTicket, lenient).saw
+    assert found("constant-guess", Ticket, strict).verdict == "Pass"
+    assert found("deterministic", Ticket, strict).verdict == "Pass"
+    assert found("prompt-labels", Ticket, strict).verdict == "Pass"
+
+
+def test_no_guess_scores_where_answers_differ() -> None:
+    said = found("constant-guess")
+    assert said.verdict == "Pass"
+    assert any(name.startswith("success of oracle") and value == 1.0 for name, value in said.figures)
+
+
+def test_one_answer_for_most_rows_fails() -> None:
+    rows = [{**row, "expected": {"action": "refund", "limit": 5}} for row in desk_rows(13)]
+    said = found("constant-guess", Desk, sample_of(lambda: Desk({}), rows, desk_model(0.6), 8))
+    assert said.verdict == "Fail"
+    assert "most frequent answer" in said.saw
+    assert said.field == "spec.data.train"
+    assert dict(said.figures)["share of the most frequent label"] == 1.0
+
+
+def test_a_judge_that_pays_an_empty_answer_fails() -> None:
+    said = found("constant-guess", GenerousDesk)
+    assert said.verdict == "Fail"
+    assert "empty answer: success 8 of 8" in said.saw
+    assert said.examples[0].title in ("empty answer", "most frequent answer")
+
+
+def test_guesses_on_few_rows_are_unknown() -> None:
+    said = found("constant-guess", Desk, desk_baseline(rows=3))
+    assert said.verdict == "Unknown"
+    assert said.needs == 8
+
+
+def test_two_answers_in_turn_are_no_constant_one() -> None:
+    rows = [
+        {**row, "expected": {"action": ACTIONS[at % 2], "limit": 5}} for at, row in enumerate(desk_rows(16))
+    ]
+    said = found("constant-guess", Desk, sample_of(lambda: Desk({}), rows, desk_model(0.6), 8))
+    assert said.verdict == "Pass"
+    assert dict(said.figures)["share of the most frequent label"] == 0.5
+
+
+def test_labels_that_differ_by_a_sign_are_two() -> None:
+    rows = [{"prompt": f"case {at}", "label": (-1, 1)[at % 2]} for at in range(40)]
+    said = BY_ID["constant-guess"].judge(a_baseline([], rows=rows), ())
+    assert dict(said.figures)["share of the most frequent label"] == 0.5
+
+
+class CallPayingDesk(Desk):
+    """Every call is paid."""
+
+    def reward(self, transcript: Transcript) -> Reward | float:
+        return 0.7 * self.right(transcript) + 0.1 * min(3, len(transcript.calls))
+
+
+def test_a_reward_that_pays_calls_alone_is_a_warning() -> None:
+    said = found("constant-guess", CallPayingDesk)
+    assert said.verdict == "Warn"
+    assert "Random tool calls add to the reward" in said.saw
+
+
+def test_random_calls_are_drawn_from_the_seed_and_fit_the_schema() -> None:
+    scripts = BY_ID["constant-guess"].scripts
+    calls = [each.calls for each in scripts(desk_baseline()) if each.label.startswith("random")]
+    again = [each.calls for each in scripts(desk_baseline()) if each.label.startswith("random")]
+    assert calls == again
+    assert all(set(call.arguments) == {"case_id"} for each in calls for call in each)
+
+
+@pytest.mark.parametrize(
+    ("columns", "label"),
+    [
+        ({"prompt": "p", "expected": 3}, "expected"),
+        ({"prompt": "p", "correctAnswer": 3}, "correctAnswer"),
+        ({"prompt": "p", "ground_truth": 3}, "ground_truth"),
+        ({"prompt": "p", "answer_format": "json"}, None),
+        ({"prompt": "p", "case_id": "3"}, None),
+    ],
+)
+def test_the_labels_column_is_told_by_its_name(columns: Row, label: str | None) -> None:
+    found = label_of(a_baseline([], rows=[columns]))
+    assert (None if found is None else found.column) == label
+
+
+def test_a_column_that_equals_full_answers_is_the_label() -> None:
+    def policy(row: Row, index: int) -> tuple[Sequence[Call], str]:
+        return (), str(row["total"] + index % 2)
+
+    label = label_of(sample_of(lambda: Sum({}), sums(), policy, 4))
+    assert label is not None
+    assert (label.column, label.named) == ("total", False)
+
+
+def test_words_of_a_name_are_the_same_in_any_style() -> None:
+    assert words_of("expectedAnswer") == words_of("expected_answer") == words_of("Expected-Answer")
+
+
+def test_a_prompt_that_fits_its_labels_passes() -> None:
+    assert found("prompt-labels").verdict == "Pass"
+
+
+@pytest.mark.parametrize(
+    ("make", "verdict", "said"),
+    [
+        (ForgetfulDesk, "Fail", "Labels have the field `limit`, and the prompt does not name it"),
+        (OtherTagDesk, "Fail", "The label scores full in <answer>, and not in <final>"),
+        (TellingDesk, "Fail", "The prompt tells the label in 13 of 13"),
+        (LeakingDesk, "Fail", "Tool `get_case` returns the label as `expected`"),
+        (WholeDesk, "Warn", "The first call, of `get_case`, returns every field"),
+    ],
+)
+def test_a_prompt_that_does_not_fit_is_told(make: type[Environment], verdict: str, said: str) -> None:
+    seen = found("prompt-labels", make, desk_baseline(make, skill=0.3))
+    assert seen.verdict == verdict
+    assert said in seen.saw
+    assert seen.examples
+
+
+def test_what_else_labels_hold_need_not_be_asked_for() -> None:
+    """The score looks at two of three fields: the third is a note on the row."""
+
+    class NotedDesk(Desk):
+        def score(self, transcript: Transcript) -> float:
+            answer, expected = self.read(transcript.answer), self.row["expected"]
+            return float(all(answer.get(name) == expected[name] for name in ("action", "limit")))
+
+    rows = [
+        {**row, "expected": {**row["expected"], "difficulty": at}} for at, row in enumerate(desk_rows(13))
+    ]
+    for skill in (-1.0, 0.5):
+        model = desk_model(skill)
+
+        def policy(row: Row, index: int, model: Policy = model) -> tuple[Sequence[Call], str | None]:
+            less = {name: value for name, value in row["expected"].items() if name != "difficulty"}
+            return model({**row, "expected": less}, index)
+
+        baseline = sample_of(lambda: NotedDesk({}), rows, policy, 8)
+        assert found("prompt-labels", NotedDesk, baseline).verdict == "Pass"
+        assert found("scorer-mutants", NotedDesk, baseline).verdict == "Pass"
+
+
+def test_an_example_with_some_rows_label_is_no_leak() -> None:
+    class ShowingDesk(Desk):
+        def prompt(self) -> str:
+            return f"{PROMPT}\nThe answer is repair where it is broken."
+
+        def right(self, transcript: Transcript) -> float:
+            return float(transcript.answer == self.row["answer"])
+
+        def score(self, transcript: Transcript) -> float:
+            return self.right(transcript)
+
+    rows = [{"prompt": f"case {at}", "case_id": f"c{at}", "answer": ACTIONS[at % 3]} for at in range(13)]
+    baseline = sample_of(lambda: ShowingDesk({}), rows, lambda row, index: ((), ACTIONS[index % 4]), 8)
+    assert "tells" not in found("prompt-labels", ShowingDesk, baseline).saw
+
+
+def test_rows_without_a_label_are_unknown() -> None:
+    baseline = sample_of(lambda: Sum({}), [{"prompt": "1 + 1", "total": 2}], adder(), 4)
+    assert found("prompt-labels", Sum, baseline).verdict == "Unknown"
+
+
+def test_the_choices_of_a_prompt_are_no_leak() -> None:
+    class Choice(Desk):
+        def prompt(self) -> str:
+            return "Answer with one of " + ", ".join(ACTIONS)
+
+        def score(self, transcript: Transcript) -> float:
+            return float(transcript.answer.strip() == self.row["expected"])
+
+        def reward(self, transcript: Transcript) -> Reward | float:
+            return self.score(transcript)
+
+    rows = [{"prompt": f"case {at}", "case_id": f"c{at}", "expected": ACTIONS[at % 5]} for at in range(15)]
+
+    def policy(row: Row, index: int) -> tuple[Sequence[Call], str]:
+        return (), row["expected"] if (index + len(row["prompt"])) % 2 else "decline"
+
+    baseline = sample_of(lambda: Choice({}), rows, policy, 4)
+    assert found("prompt-labels", Choice, baseline).verdict == "Pass"
+    assert found("scorer-mutants", Choice, baseline).verdict == "Pass"

@@ -1,0 +1,263 @@
+"""Checks of the environment: it is the same each time, keeps nothing, and is like production's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from a_baseline import a_baseline, play_all, sample_of
+from desk import (
+    ClockedDesk,
+    CountingDesk,
+    Desk,
+    OrderedDesk,
+    PickyDesk,
+    RememberingDesk,
+    UnseededDesk,
+    desk_baseline,
+    desk_rows,
+    written,
+)
+
+from headway_analysis.preflight.catalogue import BY_ID
+from headway_analysis.preflight.checks import deterministic, isolated
+from headway_analysis.preflight.definition import Finding
+from headway_analysis.preflight.evidence import Baseline, Call, Played, Probe
+from headway_sandbox.environment import Environment, Observation, ToolError, tool
+
+Row = Mapping[str, Any]
+
+NOWHERE = Probe("metadata address", "169.254.169.254", reached=False, seconds_after_start=0.1)
+
+
+def found(check: str, make: type[Environment] = Desk, baseline: Baseline | None = None) -> Finding:
+    """What a check says of an environment whose scripts are really played."""
+    given = desk_baseline(make) if baseline is None else baseline
+    scripts = BY_ID[check].scripts(given)
+    return BY_ID[check].judge(given, play_all(lambda: make({}), scripts))
+
+
+def test_an_environment_that_repeats_itself_is_deterministic() -> None:
+    said = found("deterministic")
+    assert (said.verdict, said.value) == ("Pass", 0.0)
+    assert said.high is not None
+    assert 0.4 < said.high < 0.5  # six pairs say no more
+
+
+def test_a_tool_that_tells_the_time_is_named_with_a_diff() -> None:
+    said = found("deterministic", ClockedDesk)
+    assert said.verdict == "Fail"
+    assert "get_case" in said.saw
+    assert "get_limit" not in said.saw
+    assert "--- first run" in said.examples[0].text
+    assert said.examples[0].episode_id is not None
+
+
+def test_a_prompt_that_is_drawn_without_its_seed_is_named() -> None:
+    said = found("deterministic", UnseededDesk)
+    assert said.verdict == "Fail"
+    assert "`reset`" in said.saw
+
+
+def test_a_reading_tool_that_depends_on_the_order_is_named() -> None:
+    said = found("deterministic", OrderedDesk)
+    assert said.verdict == "Fail"
+    assert "get_case" in said.saw
+    assert "another order" in said.examples[0].title
+
+
+def test_what_the_baseline_saw_is_compared_as_well() -> None:
+    baseline = desk_baseline()
+    old = [replace(result, content='{"cents": 1}') for result in baseline.sampled[0].results]
+    changed = replace(baseline.sampled[0], results=old)
+    said = found("deterministic", Desk, replace(baseline, sampled=[changed, *baseline.sampled[1:]]))
+    assert said.verdict == "Fail"
+    assert "--- baseline" in said.examples[0].text
+
+
+def test_nothing_that_was_replayed_is_unknown() -> None:
+    baseline = desk_baseline()
+    lost = [Played(script, error="no sandbox") for script in deterministic.scripts(baseline)]
+    said = deterministic.judge(baseline, lost)
+    assert (said.verdict, said.needs) == ("Unknown", 1)
+
+
+@pytest.mark.parametrize("name", ["get_case", "lookup_order", "search-items", "list_notes"])
+def test_a_tool_that_reads_is_known_by_its_name(name: str) -> None:
+    assert deterministic.reads(name)
+
+
+@pytest.mark.parametrize("name", ["send_mail", "get_next_page", "create_ticket", "checkout_now"])
+def test_a_tool_that_may_change_something_is_not_turned_round(name: str) -> None:
+    assert not deterministic.reads(name)
+
+
+def test_an_environment_without_shared_state_is_isolated() -> None:
+    said = found("isolated")
+    assert said.verdict == "Pass"
+    assert "not tried" in said.saw
+
+
+def test_a_counter_that_outlives_its_episode_is_found() -> None:
+    said = found("isolated", CountingDesk)
+    assert said.verdict == "Fail"
+    assert "ticket" in said.examples[0].text
+
+
+def test_a_canary_of_another_episode_is_found() -> None:
+    said = found("isolated", RememberingDesk)
+    assert said.verdict == "Fail"
+    assert "canary" in said.examples[0].text
+
+
+class RefundingDesk(Desk):
+    """What was refunded once stays so, for every episode."""
+
+    refunded: set[str] = set()  # noqa: RUF012
+
+    @tool
+    def refund(self, case_id: str, cents: int) -> str:
+        """Pay."""
+        before = case_id in self.refunded
+        self.refunded.add(case_id)
+        return "refused: paid before" if before else "paid"
+
+
+def refunder(row: Row, index: int) -> tuple[Sequence[Call], str]:
+    return (Call("refund", {"case_id": row["case_id"], "cents": 5}),), written(row["expected"])
+
+
+def test_what_the_baseline_left_behind_is_found() -> None:
+    RefundingDesk.refunded.clear()
+    baseline = sample_of(lambda: RefundingDesk({}), desk_rows(13), refunder, 1)
+    said = found("isolated", RefundingDesk, baseline)
+    assert said.verdict == "Fail"
+    assert said.examples[0].title == "changed since the baseline"
+    assert "refused: paid before" in said.examples[0].text
+
+
+def test_a_tool_that_needs_a_number_is_given_one_with_the_canary() -> None:
+    baseline = desk_baseline(RefundingDesk)
+    [calls] = [each.calls for each in BY_ID["isolated"].scripts(baseline) if each.label == "canary: 0"]
+    [refund] = [call for call in calls if call.name == "refund"]
+    assert str(refund.arguments["case_id"]).startswith("canary")
+    assert isinstance(refund.arguments["cents"], int)
+
+
+def test_a_limit_of_calls_is_no_dependence_on_their_order() -> None:
+    class Patient(Desk):
+        def reset(self, row: Row, seed: int) -> Observation:
+            self.left = 3
+            return super().reset(row, seed)
+
+        def case(self) -> dict[str, Any]:
+            self.left -= 1
+            if self.left < 1:
+                raise ToolError("no calls left")
+            return super().case()
+
+    assert found("deterministic", Patient).verdict == "Pass"
+
+
+def test_a_clock_is_no_trace_of_another_episode() -> None:
+    assert found("isolated", ClockedDesk).verdict == "Pass"
+
+
+def test_a_destination_that_was_reached_is_named() -> None:
+    reached = replace(NOWHERE, reached=True)
+    baseline = replace(desk_baseline(), probes=[NOWHERE, reached])
+    said = found("isolated", Desk, baseline)
+    assert said.verdict == "Fail"
+    assert "NetworkPolicyNotEnforced" in said.saw
+    assert "169.254.169.254" in said.saw
+
+
+def test_probes_alone_are_enough_to_pass() -> None:
+    baseline = replace(desk_baseline(), probes=[NOWHERE])
+    assert isolated.judge(baseline, ()).verdict == "Pass"
+    assert isolated.judge(desk_baseline(), ()).verdict == "Unknown"
+
+
+def test_splits_that_share_nothing_pass() -> None:
+    baseline = desk_baseline()
+    facts = replace(baseline.facts, validation=desk_rows(20, 7), test=desk_rows(20, 8))
+    assert found("splits", Desk, replace(baseline, facts=facts)).verdict == "Pass"
+
+
+def test_rows_that_two_splits_share_are_counted() -> None:
+    baseline = desk_baseline()
+    copied = [{**row, "prompt": row["prompt"].upper()} for row in baseline.facts.rows[:3]]
+    facts = replace(baseline.facts, validation=[*desk_rows(20, 7), *copied])
+    said = found("splits", Desk, replace(baseline, facts=facts))
+    assert said.verdict == "Fail"
+    assert "3 of 23 validation rows are train rows too" in said.saw
+
+
+def test_shared_rows_that_are_allowed_are_a_warning() -> None:
+    baseline = desk_baseline()
+    facts = replace(baseline.facts, validation=baseline.facts.rows, overlap_allowed=True)
+    assert found("splits", Desk, replace(baseline, facts=facts)).verdict == "Warn"
+
+
+def test_a_sign_makes_another_row() -> None:
+    baseline = desk_baseline()
+    rows, others = ([{"prompt": f"{sign}{n} * 4 = ?"} for n in range(3, 33)] for sign in ("", "-"))
+    facts = replace(baseline.facts, rows=rows, validation=others)
+    assert BY_ID["splits"].judge(replace(baseline, facts=facts), ()).verdict == "Pass"
+
+
+def test_a_number_of_the_row_does_not_hide_a_copy() -> None:
+    baseline = desk_baseline()
+    rows = [{"id": number, **row} for number, row in enumerate(baseline.facts.rows)]
+    copied = [{**row, "id": 1000 + number} for number, row in enumerate(rows[:2])]
+    said = found("splits", Desk, replace(baseline, facts=replace(baseline.facts, rows=rows, test=copied)))
+    assert "2 of 2 test rows are train rows too" in said.saw
+
+
+def test_rows_that_a_number_alone_tells_apart_are_no_copies() -> None:
+    baseline = desk_baseline()
+    rows = [{"prompt": "Handle the case.", "id": number} for number in range(40)]
+    facts = replace(baseline.facts, rows=rows[:20], validation=rows[20:])
+    said = BY_ID["splits"].judge(replace(baseline, facts=facts), ())
+    assert said.verdict == "Pass"
+
+
+def test_repeated_rows_are_a_warning() -> None:
+    baseline = desk_baseline()
+    facts = replace(baseline.facts, rows=[*baseline.facts.rows, *baseline.facts.rows[:4]])
+    said = found("splits", Desk, replace(baseline, facts=facts))
+    assert said.verdict == "Warn"
+    assert "4 of 17 train rows repeat an earlier one" in said.saw
+
+
+def test_a_column_that_a_split_lacks_is_named() -> None:
+    baseline = desk_baseline()
+    bare = [{"prompt": row["prompt"], "case_id": row["case_id"]} for row in desk_rows(9, 7)]
+    said = found("splits", Desk, replace(baseline, facts=replace(baseline.facts, validation=bare)))
+    assert said.verdict == "Fail"
+    assert "9 of 9 validation rows have no expected" in said.saw
+
+
+def test_rows_that_start_no_episode_are_named() -> None:
+    baseline = desk_baseline(PickyDesk)
+    closed = [{**row, "closed": True} for row in desk_rows(5, 7)]
+    said = found("splits", PickyDesk, replace(baseline, facts=replace(baseline.facts, test=closed)))
+    assert said.verdict == "Fail"
+    assert "no episode starts from test row" in said.saw
+    assert "opened_by" in said.examples[0].text
+
+
+def test_a_lost_sandbox_says_nothing_of_its_row() -> None:
+    baseline = desk_baseline()
+    baseline = replace(baseline, facts=replace(baseline.facts, test=desk_rows(5, 7)))
+    played = [Played(script, error="no sandbox within 60 s") for script in BY_ID["splits"].scripts(baseline)]
+    assert played
+    assert BY_ID["splits"].judge(baseline, played).verdict == "Pass"
+
+
+def test_splits_of_nothing_are_unknown() -> None:
+    baseline = a_baseline([])
+    nothing = replace(baseline, facts=replace(baseline.facts, rows=[]))
+    assert BY_ID["splits"].judge(nothing, ()).verdict == "Unknown"

@@ -1,0 +1,340 @@
+"""Checks of limits, parsers, contracts and speed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from a_baseline import a_baseline, a_sample, an_episode, play_all, turns_of
+from desk import Desk, desk_baseline
+
+from headway_analysis.preflight.catalogue import BY_ID
+from headway_analysis.preflight.contract import read
+from headway_analysis.preflight.definition import Finding
+from headway_analysis.preflight.evidence import Baseline, Sampled, ToolResult
+from headway_api.records import Outcome, Turn
+
+Json = dict[str, Any]
+QUESTION = {"role": "user", "content": "?"}
+TOOL: Json = {
+    "type": "function",
+    "function": {
+        "name": "get_case",
+        "parameters": {
+            "type": "object",
+            "properties": {"case_id": {"type": "string"}},
+            "required": ["case_id"],
+        },
+    },
+}
+
+
+def judged(check: str, baseline: Baseline) -> Finding:
+    return BY_ID[check].judge(baseline, ())
+
+
+def ended(
+    cut: int, turns: Callable[[], Sequence[Turn]], outcome: Outcome = Outcome.TRUNCATED, total: int = 104
+) -> Baseline:
+    """A baseline of which so many episodes were cut off."""
+    made = []
+    for number in range(total):
+        odd = number < cut
+        episode = an_episode(
+            group=number // 8,
+            index=number % 8,
+            turns=turns() if odd else turns_of(2),
+            outcome=outcome if odd else Outcome.COMPLETED,
+        )
+        made.append(a_sample(episode))
+    return a_baseline(made, max_turns=4, max_tokens=64, context_length=4096)
+
+
+def test_episodes_with_room_left_fit() -> None:
+    said = judged("context-fits", ended(0, lambda: turns_of(2)))
+    assert said.verdict == "Pass"
+    assert dict(said.figures)["p99_turns"] == 2
+
+
+@pytest.mark.parametrize(
+    ("turns", "field"),
+    [
+        (lambda: turns_of(2, "length"), "spec.rollout.sampling.maxTokens"),
+        (lambda: turns_of(3), "spec.model.contextLength"),
+        (lambda: turns_of(4), "spec.agent.builtin.maxTurns"),
+    ],
+)
+def test_what_cuts_episodes_off_is_named(turns: Callable[[], Sequence[Turn]], field: str) -> None:
+    said = judged("context-fits", ended(40, turns))
+    assert said.verdict == "Fail"
+    assert said.field == field
+    assert said.value == pytest.approx(40 / 104)
+    assert len(said.examples) == 3
+
+
+def test_a_share_that_may_be_chance_is_a_warning() -> None:
+    assert judged("context-fits", ended(7, lambda: turns_of(2, "length"))).verdict == "Warn"
+
+
+def test_few_episodes_say_nothing_of_limits() -> None:
+    said = judged("context-fits", ended(0, lambda: turns_of(2), total=15))
+    assert (said.verdict, said.needs) == ("Unknown", 59)
+
+
+def test_the_longest_episode_must_fit() -> None:
+    baseline = ended(0, lambda: turns_of(2))
+    sampled = [replace(one, tool_tokens=[900, 950]) for one in baseline.sampled]
+    said = judged("context-fits", replace(baseline, sampled=sampled))
+    assert said.verdict == "Pass"  # 100 + 4 * 64 + 3 * 950 = 3206
+    short = replace(baseline.facts, context_length=3205)
+    said = judged("context-fits", replace(baseline, sampled=sampled, facts=short))
+    assert said.verdict == "Warn"
+    assert said.value == 3206
+
+
+def calls(readable: int, malformed: int, text: str = "") -> Baseline:
+    """Episodes of one turn each: a call that was read, or one that was not."""
+    made = []
+    for number in range(readable + malformed):
+        bad = number < malformed
+        call = {"id": "1", "type": "function", "function": {"name": "get_case", "arguments": "{}"}}
+        answer: Json = {"role": "assistant", "content": text if bad else ""}
+        if not bad:
+            answer["tool_calls"] = [call]
+        turns = [
+            turn.model_copy(update={"malformed_tool_calls": int(bad and not text)}) for turn in turns_of(1)
+        ]
+        episode = an_episode([QUESTION, answer], group=number, turns=turns)
+        made.append(a_sample(episode, tools=[TOOL], malformed=["<tool_call>{"] if bad and not text else ()))
+    return a_baseline(made, other_parsers={"llama": malformed, "hermes": 0})
+
+
+def test_calls_that_are_read_pass() -> None:
+    assert judged("tool-calls-parse", calls(40, 0)).verdict == "Pass"
+
+
+def test_calls_that_nobody_reads_name_a_parser_that_does() -> None:
+    said = judged("tool-calls-parse", calls(20, 40))
+    assert said.verdict == "Fail"
+    assert said.value == pytest.approx(2 / 3)
+    assert "`llama`" in said.advice
+    assert said.examples[0].text == "<tool_call>{"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"name": "get_case", "arguments": {"case_id": "7"}}',
+        "<tool_call>get_case(7)</tool_call>",
+        '[TOOL_CALLS][{"name": "get_case"}]',
+    ],
+)
+def test_calls_that_were_taken_for_words_count(text: str) -> None:
+    assert judged("tool-calls-parse", calls(10, 40, text)).verdict == "Fail"
+
+
+@pytest.mark.parametrize("text", ["I would use get_case now.", '{"name": "Jo", "age": 4}', "done"])
+def test_words_about_tools_are_no_calls(text: str) -> None:
+    assert judged("tool-calls-parse", calls(40, 40, text)).verdict == "Pass"
+
+
+def test_no_calls_are_too_few_unless_there_are_no_tools() -> None:
+    said = judged("tool-calls-parse", calls(2, 1))
+    assert said.verdict == "Unknown"
+    assert said.needs is not None
+    assert said.needs > 3
+    assert judged("tool-calls-parse", a_baseline([a_sample(an_episode())])).verdict == "Pass"
+
+
+def test_a_model_that_never_calls_and_never_succeeds_is_a_warning() -> None:
+    failed = [an_episode(group=at, reward=0.0) for at in range(20)]
+    said = judged("tool-calls-parse", a_baseline(a_sample(one, tools=[TOOL]) for one in failed))
+    assert said.verdict == "Warn"
+    assert "chat template" in said.advice
+    succeeds = [an_episode(group=99), *failed]
+    assert (
+        judged("tool-calls-parse", a_baseline(a_sample(one, tools=[TOOL]) for one in succeeds)).verdict
+        == "Unknown"
+    )
+
+
+OPENAPI: Json = {
+    "openapi": "3.0.3",
+    "paths": {
+        "/cases/{case_id}": {
+            "get": {
+                "operationId": "getCase",
+                "parameters": [{"$ref": "#/components/parameters/CaseId"}],
+                "responses": {
+                    "200": {
+                        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Case"}}}
+                    }
+                },
+            }
+        },
+        "/limits": {
+            "post": {
+                "operationId": "get_limit",
+                "requestBody": {
+                    "required": True,
+                    "content": {
+                        "application/json": {
+                            "schema": {
+                                "type": "object",
+                                "properties": {"case_id": {"type": "string"}},
+                                "required": ["case_id"],
+                            }
+                        }
+                    },
+                },
+                "responses": {"200": {"description": "cents"}},
+            }
+        },
+    },
+    "components": {
+        "parameters": {
+            "CaseId": {"name": "case_id", "in": "path", "required": True, "schema": {"type": "string"}}
+        },
+        "schemas": {
+            "Case": {
+                "type": "object",
+                "properties": {
+                    "complaint": {"type": "integer"},
+                    "spent": {"type": "integer", "nullable": True},
+                },
+                "required": ["complaint", "spent"],
+            }
+        },
+    },
+}
+MCP: Json = {
+    "tools": [
+        {
+            "name": "get_case",
+            "inputSchema": {
+                "type": "object",
+                "properties": {"case_id": {"type": "string"}},
+                "required": ["case_id"],
+            },
+            "outputSchema": {"type": "object", "properties": {"complaint": {"type": "integer"}}},
+        },
+        {
+            "name": "get_limit",
+            "inputSchema": {"type": "object", "properties": {"case_id": {"type": "string"}}},
+        },
+    ]
+}
+
+
+def with_contract(document: Json | None) -> Finding:
+    return judged("tools-like-production", desk_baseline(contract=document))
+
+
+@pytest.mark.parametrize("document", [OPENAPI, MCP], ids=["OpenAPI", "MCP"])
+def test_tools_like_productions_pass(document: Json) -> None:
+    said = with_contract(document)
+    assert said.verdict == "Pass"
+    assert "2 tools" in said.saw
+
+
+def changed(document: Json, path: Sequence[str], value: Any) -> Json:
+    """A copy with one value changed."""
+    if not path:
+        return value  # type: ignore[no-any-return]
+    if isinstance(document, list):
+        at = int(path[0])
+        return [changed(each, path[1:], value) if at == n else each for n, each in enumerate(document)]  # type: ignore[return-value]
+    return {**document, path[0]: changed(document.get(path[0], {}), path[1:], value)}
+
+
+CASE = ("components", "schemas", "Case")
+ID = ("components", "parameters", "CaseId")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        (("paths", "/limits", "post", "operationId"), "find_limit", "get_limit is not in the contract"),
+        ((*ID, "schema"), {"type": "integer"}, "takes case_id as string, the contract as integer"),
+        ((*ID, "name"), "number", "get_case takes case_id, which the contract does not have"),
+        ((*ID, "name"), "number", "get_case lacks number, which the contract requires"),
+        ((*CASE, "properties", "complaint"), {"type": "string"}, "get_case answers otherwise"),
+        ((*CASE, "required"), ["complaint", "spent", "owner"], "get_case answers otherwise"),
+    ],
+)
+def test_a_difference_to_the_contract_is_named(path: Sequence[str], value: Any, said: str) -> None:
+    document = changed(OPENAPI, path, value)
+    if path[-1] == "operationId":
+        moved = dict(document["paths"])
+        moved["/limit_search"] = moved.pop("/limits")
+        document = {**document, "paths": moved}
+    found = with_contract(document)
+    assert found.verdict == "Fail"
+    assert said in found.saw
+    assert found.examples
+
+
+def test_no_contract_and_an_odd_one_are_unknown() -> None:
+    assert with_contract(None).verdict == "Unknown"
+    assert with_contract({"swagger": "2.0"}).verdict == "Unknown"
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#/nowhere"},
+        {"$ref": "http://127.0.0.1:9/schema.json"},
+        {"type": "strange"},
+        {"pattern": "("},
+        {"$ref": "#/components/schemas/Case"},
+    ],
+)
+def test_a_schema_that_cannot_be_read_says_nothing(schema: Mapping[str, Any]) -> None:
+    document = changed(OPENAPI, CASE, schema)
+    contract = read(document)
+    assert contract is not None
+    operation = contract.operation("get_case")
+    assert operation is not None
+    assert contract.objection(operation, "text") is None
+
+
+def slow(seconds: float, count: int = 40) -> Baseline:
+    result = ToolResult("get_case", {"case_id": "7"}, "{}", seconds)
+    return a_baseline(
+        (a_sample(an_episode(group=at), results=[result]) for at in range(count)), group_size=8, max_steps=10
+    )
+
+
+def test_speed_gives_the_jobs_time() -> None:
+    baseline = replace(slow(0.01), seconds=144.0)
+    played = play_all(lambda: Desk({}), BY_ID["throughput"].scripts(desk_baseline()))
+    said = BY_ID["throughput"].judge(baseline, played)
+    assert said.verdict == "Pass"
+    figures = dict(said.figures)
+    assert figures["episodes_an_hour"] == pytest.approx(1000)
+    assert figures["rollout_hours"] == pytest.approx(80 / 1000)
+    assert figures["p50_sandbox_wait_seconds"] == pytest.approx(0.2)
+
+
+def test_a_slow_tool_is_a_warning() -> None:
+    said = judged("throughput", slow(12.0))
+    assert said.verdict == "Warn"
+    assert said.value == 12.0
+    assert "get_case" in said.examples[0].title
+
+
+def lost(count: int) -> list[Sampled]:
+    return [a_sample(an_episode(group=at, reward=None, error="KeyError in get_case")) for at in range(count)]
+
+
+def test_many_lost_episodes_are_a_warning() -> None:
+    baseline = slow(0.01)
+    said = judged("throughput", replace(baseline, sampled=[*baseline.sampled, *lost(6)]))
+    assert said.verdict == "Warn"
+    assert "KeyError in get_case" in said.examples[0].text
+
+
+def test_few_episodes_say_nothing_of_speed() -> None:
+    assert judged("throughput", slow(0.01, 7)).verdict == "Unknown"

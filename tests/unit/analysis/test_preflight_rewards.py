@@ -1,0 +1,188 @@
+"""Checks of reward and success: a foothold, a range, variance, and agreement with the external score."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from a_baseline import a_baseline, a_sample, an_episode, of_values, play_all
+from desk import BigDesk, Desk, LenientRewardDesk, RaisingDesk, desk_baseline
+
+from headway_analysis.preflight.catalogue import BY_ID
+from headway_analysis.preflight.definition import Finding
+from headway_analysis.preflight.evidence import Baseline
+from headway_analysis.preflight.run import certain_failure
+
+Values = Sequence[tuple[float, float]]
+
+
+def judged(check: str, baseline: Baseline) -> Finding:
+    """What a check says of a baseline alone."""
+    return BY_ID[check].judge(baseline, ())
+
+
+def binary(successes: Sequence[int], size: int = 8) -> Baseline:
+    """So many successes in each group, paid as they score."""
+    return of_values([[(float(at < good),) * 2 for at in range(size)] for good in successes])
+
+
+def test_success_now_and_then_is_a_foothold() -> None:
+    said = judged("foothold", binary([3] * 13))
+    assert said.verdict == "Pass"
+    assert said.value == pytest.approx(3 / 8)
+    assert said.low is not None
+    assert said.low < 3 / 8
+    figures = dict(said.figures)
+    assert figures["pass@1"] == pytest.approx(3 / 8)
+    assert figures["pass@8"] == 1.0
+    assert figures["groups_that_would_teach"] == 1.0
+
+
+def test_pass_at_the_groups_size_is_the_unbiased_one() -> None:
+    baseline = binary([1, 0, 2, 0])
+    said = judged("foothold", replace(baseline, facts=replace(baseline.facts, group_size=4)))
+    expected = [1 - math.comb(8 - good, 4) / math.comb(8, 4) for good in (1, 0, 2, 0)]
+    assert dict(said.figures)["pass@4"] == pytest.approx(sum(expected) / 4)
+
+
+def test_a_model_that_never_succeeds_fails() -> None:
+    said = judged("foothold", binary([0] * 13))
+    assert said.verdict == "Fail"
+    assert said.value == 0.0
+    assert "Simplify" in said.advice
+    assert len(said.examples) == 3
+
+
+def test_few_failures_alone_are_a_warning() -> None:
+    said = judged("foothold", binary([0] * 4))
+    assert said.verdict == "Warn"
+
+
+def test_failures_of_few_rows_are_a_warning_however_many() -> None:
+    assert judged("foothold", binary([0] * 7, size=32)).verdict == "Warn"
+
+
+def test_a_model_that_always_succeeds_fails() -> None:
+    assert judged("foothold", binary([8] * 13)).verdict == "Fail"
+    assert judged("foothold", binary([8] * 12 + [6])).verdict == "Fail"
+    assert judged("foothold", binary([8] * 10 + [4] * 3)).verdict == "Pass"
+
+
+def test_fewer_than_sixteen_episodes_are_too_few() -> None:
+    said = judged("foothold", binary([0]))
+    assert (said.verdict, said.needs) == ("Unknown", 59)
+
+
+def test_rare_success_is_a_warning() -> None:
+    assert judged("foothold", binary([1] + [0] * 24)).verdict == "Warn"
+
+
+def test_a_failure_is_certain_at_the_fifty_ninth_episode() -> None:
+    sampled = binary([0] * 13).sampled
+    looks = [a_baseline(sampled[:count], group_size=8) for count in range(len(sampled))]
+    certain = [count for count, look in enumerate(looks) if certain_failure(look)]
+    assert certain[0] == 59
+    assert certain == list(range(59, len(sampled)))
+
+
+def test_one_success_ends_the_certainty() -> None:
+    assert certain_failure(binary([1] + [0] * 12)) is None
+
+
+def test_finite_rewards_in_range_pass() -> None:
+    baseline = desk_baseline()
+    played = play_all(lambda: Desk({}), BY_ID["reward-range"].scripts(baseline))
+    assert BY_ID["reward-range"].judge(baseline, played).verdict == "Pass"
+
+
+def test_a_reward_out_of_range_fails() -> None:
+    baseline = desk_baseline(BigDesk)
+    said = judged("reward-range", baseline)
+    assert said.verdict == "Fail"
+    assert "[0, 1]" in said.saw
+    assert said.examples[0].text.startswith("reward 2.5")
+
+
+def test_a_reward_that_raises_on_an_empty_answer_fails() -> None:
+    baseline = desk_baseline(RaisingDesk)
+    played = play_all(lambda: RaisingDesk({}), BY_ID["reward-range"].scripts(baseline))
+    said = BY_ID["reward-range"].judge(baseline, played)
+    assert said.verdict == "Fail"
+    assert "IndexError" in said.examples[0].text
+
+
+def test_a_lost_episode_that_blames_the_reward_fails() -> None:
+    lost = an_episode(reward=None, error="RewardOutOfRange: the environment's reward is nan")
+    assert judged("reward-range", a_baseline([a_sample(lost)])).verdict == "Fail"
+
+
+def test_a_lost_sandbox_says_nothing_of_the_reward() -> None:
+    lost = an_episode(reward=None, error="the sandbox did not answer")
+    assert judged("reward-range", a_baseline([a_sample(lost)])).verdict == "Unknown"
+
+
+def test_groups_that_differ_have_variance() -> None:
+    assert judged("reward-variance", binary([3] * 13)).verdict == "Pass"
+
+
+def test_a_constant_reward_fails() -> None:
+    said = judged("reward-variance", of_values([[(0.5, 0.0)] * 8] * 13))
+    assert said.verdict == "Fail"
+    assert "All 104 episodes have the reward 0.5" in said.saw
+
+
+def test_many_uniform_groups_are_a_warning() -> None:
+    said = judged("reward-variance", binary([0] * 6 + [8] * 6 + [4]))
+    assert said.verdict == "Warn"
+    assert said.value == pytest.approx(12 / 13)
+
+
+def test_few_groups_are_too_few() -> None:
+    said = judged("reward-variance", binary([0, 0]))
+    assert said.verdict == "Unknown"
+    assert said.needs is not None
+    assert said.needs > 8
+
+
+def test_a_reward_that_pays_success_agrees() -> None:
+    said = judged("scorer-agrees", desk_baseline())
+    assert said.verdict == "Pass"
+    assert dict(said.figures)["rank_correlation"] > 0.5
+
+
+def test_partial_credit_is_no_disagreement() -> None:
+    values: Values = [(0.9, 0.0), (0.8, 0.0), (1.0, 1.0), (0.9, 0.0)]
+    assert judged("scorer-agrees", of_values([values] * 13)).verdict == "Pass"
+
+
+def test_full_pay_for_failure_fails_with_the_worst() -> None:
+    said = judged("scorer-agrees", desk_baseline(LenientRewardDesk))
+    assert said.verdict == "Fail"
+    assert said.low is not None
+    assert said.low > 0.1
+    assert "reward 1 | score 0" in said.examples[0].text
+    assert len({example.episode_id for example in said.examples}) == 3
+
+
+def test_full_pay_without_any_success_fails() -> None:
+    assert judged("scorer-agrees", of_values([[(1.0, 0.0), (0.2, 0.0)] * 4] * 13)).verdict == "Fail"
+
+
+def test_a_reward_that_is_turned_round_fails() -> None:
+    values: Values = [(0.0, 1.0), (0.6, 0.0), (0.7, 0.0), (0.1, 1.0)]
+    said = judged("scorer-agrees", of_values([values] * 13))
+    assert said.verdict == "Fail"
+
+
+def test_two_odd_episodes_of_many_are_no_failure() -> None:
+    values: Values = [(1.0, 1.0), (0.0, 0.0)] * 4
+    odd: Values = [(1.0, 0.0), (1.0, 0.0), *values[2:]]
+    assert judged("scorer-agrees", of_values([values] * 12 + [odd])).verdict == "Pass"
+
+
+def test_no_full_reward_in_few_episodes_is_unknown() -> None:
+    said = judged("scorer-agrees", of_values([[(0.1, 0.0), (0.2, 0.0)]] * 4))
+    assert said.verdict == "Unknown"
+    assert said.needs == 29
