@@ -12,8 +12,10 @@ import parcels
 import sums
 import triage
 
-PARCELS = Task("parcels", "parcels:Parcels", parcels.rows)
-TRIAGE = Task("triage", "triage:Triage", triage.rows)
-SUMS = Task("sums", "sums:Sums", sums.rows)
-ORDERS = Task("orders", "orders:Orders", orders.rows, facts={"contract": orders.contract()})
+JOB = {"max_turns": 10, "max_tokens": 96, "context_length": 4096}
+"""Limits that leave each task some room."""
+PARCELS = Task("parcels", "parcels:Parcels", parcels.rows, facts=JOB)
+TRIAGE = Task("triage", "triage:Triage", triage.rows, facts=JOB)
+SUMS = Task("sums", "sums:Sums", sums.rows, facts=JOB)
+ORDERS = Task("orders", "orders:Orders", orders.rows, facts=JOB | {"contract": orders.contract()})
 CLEAN = (PARCELS, TRIAGE, SUMS, ORDERS)

@@ -87,7 +87,12 @@ FURTHER = (
     ),
     Trap(
         "slow-tool", "throughput",
-        "A tool waits two seconds for a live system.",
-        task=ORDERS, entrypoint="further:SlowTool",
+        "A tool waits eleven seconds for a live system.",
+        task=ORDERS, entrypoint="further:SlowTool", episodes=8,
+    ),
+    Trap(
+        "loses-episodes", "throughput",
+        "A tool breaks on one order of five, so that its episodes are lost.",
+        task=ORDERS, entrypoint="further:LosesEpisodes",
     ),
 )  # fmt: skip

@@ -36,7 +36,7 @@ def judged(
     trap: Trap | None = None,
     *,
     seed: int = 0,
-    episodes: int = EPISODES,
+    episodes: int | None = None,
     checks: Collection[str] = ALL,
     model: Model | None = None,
     tokens: Tokens = about,
@@ -44,12 +44,14 @@ def judged(
     """What the checks find in a task, or in a trap made of it; played by `model`, or by a simulated one."""
     with ExitStack() as stack:
         config = {}
+        workers = trap.episodes if trap else None
         if trap and trap.shared_folder:
             config["folder"] = stack.enter_context(tempfile.TemporaryDirectory())
         entrypoint = (trap and trap.entrypoint) or task.entrypoint
-        player = Player(Sandboxes(entrypoint, config, [TASKS, *task.folders], packages=False))
+        player = Player(Sandboxes(entrypoint, config, [TASKS, *task.folders], packages=False), workers)
         agent = model or pupil(task.name, trap.skill if trap else None, trap.habit if trap else "")
-        measured = baseline(player, agent, facts_of(task, trap, seed), episodes, tokens)
+        number = (trap and trap.episodes) or episodes or EPISODES
+        measured = baseline(player, agent, facts_of(task, trap, seed), number, tokens)
         if trap and trap.probes:
             measured = dataclasses.replace(measured, probes=trap.probes)
         asked = [check for check in CHECKS if check.id in checks]

@@ -21,6 +21,8 @@ from tests.traps.further import FURTHER
 from tests.traps.judge import ALARMS, EPISODES, judged
 from tests.traps.trap import Trap
 
+from headway_sandbox.testing import Report
+
 PAGE: Final = Path("bench/results/traps.md")
 FIRST: Final = Path(__file__).with_name("first_run.json")
 SEEDS: Final = range(10)
@@ -46,8 +48,12 @@ since is told below.
 def of_trap(trap: Trap) -> dict[str, str]:
     """Alarms over a trap, and what its own check says."""
     report = judged(trap.task, trap)
-    alarms = {each.check: each.verdict for each in report.findings if each.verdict in ALARMS}
-    return {"own": report.of(trap.check).verdict, **alarms}
+    return {"own": report.of(trap.check).verdict, **alarms_of(report)}
+
+
+def alarms_of(report: Report) -> dict[str, str]:
+    """Checks that fail or warn."""
+    return {each.check: each.verdict for each in report.findings if each.verdict in ALARMS}
 
 
 def of_traps() -> Found:
@@ -64,10 +70,8 @@ def of_clean() -> Found:
     found = {}
     for task in CLEAN:
         for seed in SEEDS:
-            report = judged(task, seed=seed)
-            alarms = {each.check: each.verdict for each in report.findings if each.verdict in ALARMS}
-            found[f"{task.name}, seed {seed}"] = alarms
-            print(task.name, seed, alarms, flush=True)
+            found[f"{task.name}, seed {seed}"] = alarms_of(judged(task, seed=seed))
+            print(task.name, seed, found[f"{task.name}, seed {seed}"], flush=True)
     return found
 
 

@@ -72,7 +72,8 @@ def fields_of(shown: str, values: dict[str, str]) -> str:
 
 
 def parcels(seen: Seen, known: Callable[[], bool]) -> Turns:
-    for name in ("get_parcel", "get_route", "weigh"):
+    again = ["get_route"] * seen.random.choice((0, 0, 1, 2))
+    for name in ("get_parcel", "get_route", "weigh", *again):
         yield Call(name, {"parcel": seen.row["parcel"]})
     kinds = {
         "grade": clean.parcels.GRADES.values(),

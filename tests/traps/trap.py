@@ -62,6 +62,8 @@ class Trap:
     """Where it is in the base model: how often it knows a field; None: as of any model that may learn."""
     habit: str = ""
     """Where it is in how the base model speaks: see `pupils`."""
+    episodes: int | None = None
+    """So many, all at once, where one takes long by doing nothing; None: as many as of any trap."""
     probes: tuple[Probe, ...] = ()
     """Where it is in the cluster: what its sandboxes reached."""
     shared_folder: bool = False

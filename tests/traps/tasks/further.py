@@ -107,12 +107,23 @@ class NotANumber(parcels.Parcels):
 
 
 class SlowTool(orders.Orders):
-    """A tool waits for a live system: two seconds a call."""
+    """A tool waits for a live system: eleven seconds a call."""
 
     @tool
     def get_plan(self, order: str) -> dict[str, Any]:
         """Plan of the customer."""
-        time.sleep(2)
+        time.sleep(11)
+        return {"plan": self.known(order)["plan"]}
+
+
+class LosesEpisodes(orders.Orders):
+    """A tool breaks on one order of five."""
+
+    @tool
+    def get_plan(self, order: str) -> dict[str, Any]:
+        """Plan of the customer."""
+        if sum(map(ord, order)) % 5 == 0:
+            raise KeyError(order)
         return {"plan": self.known(order)["plan"]}
 
 
