@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from scipy.stats import binomtest
 from tests.traps.clean import CLEAN
+from tests.traps.desk import TRAPS as DESK_TRAPS
 from tests.traps.from_the_guide import FROM_THE_GUIDE
 from tests.traps.further import FURTHER
 from tests.traps.judge import ALARMS, EPISODES, judged
@@ -42,6 +43,14 @@ The traps of *the guide* were written from the practice guide alone, and committ
 Those of *the list* were written from the list of the checks, before the checks were read. The first run is \
 what the checks said when both met for the first time; nothing of it is changed afterwards. What was changed \
 since is told below.
+"""
+
+
+VLLM: Final = """\
+The {number} traps below are faults of the quickstart's desk. Its tiny model plays them in a real vLLM \
+(`tests/traps/test_with_vllm.py`, which `make test LONG=ci` runs): each is named there by its check, and the \
+desk without a fault by none. All other traps are played by simulated models alone: the tiny model knows one \
+desk, and no other task.
 """
 
 
@@ -106,6 +115,9 @@ def page(now: Found, clean: Found, first: Mapping[str, Any]) -> str:
             also = ", ".join(name for name in found if name not in ("own", trap.check))
             own = f"{before.get('own', 'no such trap')} | {found['own']}"
             parts.append(f"| {trap.name} | {source} | {trap.says} | `{trap.check}` | {own} | {also} |")
+    parts += ["\n## With a real vLLM\n", VLLM.format(number=len(DESK_TRAPS))]
+    parts.append("| trap | what is wrong | check |\n|---|---|---|")
+    parts += [f"| {trap.name} | {trap.says} | `{trap.check}` |" for trap in DESK_TRAPS]
     parts.append("\n## Clean tasks\n")
     loud = {name: alarms for name, alarms in clean.items() if alarms}
     parts += [f"- {name}: {alarms}" for name, alarms in loud.items()]

@@ -11,15 +11,15 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from rollout_server import RolloutServer
-from tests.traps import with_vllm
+from tests.traps.desk import CONTEXT, DESK, MAX_TOKENS, ROOT, TRAPS
 from tests.traps.judge import ALARMS, ALL, judged
 from tests.traps.trap import Trap
-from tests.traps.with_vllm import CONTEXT, DESK, MAX_TOKENS, TRAPS, model
+from tests.traps.with_vllm import base_model, model
 from transformers import AutoTokenizer
 
 from headway_sandbox.testing import Report
 
-sys.path.insert(0, str(with_vllm.ROOT / "hack" / "demo"))
+sys.path.insert(0, str(ROOT / "hack" / "demo"))
 from headway_demo import quickstart
 from headway_demo.settings import Settings
 
@@ -37,7 +37,7 @@ def untrained(folder: Path) -> Path:
     """The same model before it was shown anything."""
     tokenizer = AutoTokenizer.from_pretrained(trained())
     tokenizer.save_pretrained(folder)
-    with_vllm.base_model.make_model(len(tokenizer), 0).save_pretrained(folder)
+    base_model.make_model(len(tokenizer), 0).save_pretrained(folder)
     return folder
 
 
