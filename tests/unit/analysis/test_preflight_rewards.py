@@ -70,6 +70,11 @@ def test_a_model_that_always_succeeds_fails() -> None:
     assert judged("foothold", binary([8] * 10 + [4] * 3)).verdict == "Pass"
 
 
+def test_sixteen_successes_alone_are_no_alarm() -> None:
+    assert judged("foothold", binary([8, 8])).verdict == "Pass"
+    assert judged("foothold", binary([8, 8, 8])).verdict == "Warn"
+
+
 def test_fewer_than_sixteen_episodes_are_too_few() -> None:
     said = judged("foothold", binary([0]))
     assert (said.verdict, said.needs) == ("Unknown", 59)
