@@ -76,8 +76,8 @@ def _dropped(answer: Answer, names: Sequence[str]) -> Iterator[Mutant]:
     if len(answer.fields) < 2:
         yield Mutant("answer dropped", answer.before.strip() or " ", True, "no answer at all is taken")
         return
-    empty = {key for key, value in answer.fields if value is None}
-    for name in (each for each in names if each not in empty):
+    without = {key for key, value in answer.fields if value is None}
+    for name in (each for each in names if each not in without):
         left = tuple(pair for pair in answer.fields if pair[0] != name)
         yield Mutant(f"field dropped: {name}", answer.with_fields(left).text, True, f"{name} may be missing")
 
