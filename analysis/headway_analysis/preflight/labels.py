@@ -19,6 +19,8 @@ SURE: Final = frozenset(
     ("expected", "label", "labels", "answer", "answers", "truth", "groundtruth", "solution", "correct")
 )
 """Words by which a column is a label's."""
+WITH_SURE: Final = frozenset(("ground", "final", "gold", "output", "value", "values", "fields"))
+"""Words that may stand beside them."""
 LIKELY: Final = frozenset(("target", "targets", "gold", "golden", "reference", "output"))
 """The same of a column whose values are not in the prompt."""
 ABOUT: Final = frozenset(("format", "type", "types", "set", "schema", "id", "template", "count", "column"))
@@ -55,12 +57,13 @@ def label_of(baseline: Baseline) -> Label | None:
     facts = baseline.facts
     columns = [name for name in _columns(facts.rows[:50]) if name != facts.prompt_column]
     columns = [name for name in columns if any(row.get(name) not in (None, "") for row in facts.rows[:50])]
-    for name in columns:
-        if words_of(name) & SURE and not words_of(name) & ABOUT:
+    sure = [name for name in columns if words_of(name) & SURE and not words_of(name) & ABOUT]
+    for name in sure:
+        if words_of(name) <= SURE | WITH_SURE:
             return Label(name, True)
     found = _equal_to_answers(baseline, columns)
-    if found is not None:
-        return found
+    if found is not None or sure:
+        return found or Label(sure[0], True)
     for name in columns:
         if words_of(name) & LIKELY and not words_of(name) & ABOUT and not _in_prompts(baseline, name):
             return Label(name, True)

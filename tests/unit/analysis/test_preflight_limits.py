@@ -78,6 +78,12 @@ def test_a_share_that_may_be_chance_is_a_warning() -> None:
     assert judged("context-fits", ended(7, lambda: turns_of(2, "length"))).verdict == "Warn"
 
 
+def test_a_share_that_is_likely_chance_is_none() -> None:
+    said = judged("context-fits", ended(4, lambda: turns_of(2, "length"), total=52))
+    assert said.value == pytest.approx(4 / 52)
+    assert said.verdict == "Pass"
+
+
 def test_few_episodes_say_nothing_of_limits() -> None:
     said = judged("context-fits", ended(0, lambda: turns_of(2), total=15))
     assert (said.verdict, said.needs) == ("Unknown", 59)
@@ -113,6 +119,11 @@ def calls(readable: int, malformed: int, text: str = "") -> Baseline:
 
 def test_calls_that_are_read_pass() -> None:
     assert judged("tool-calls-parse", calls(40, 0)).verdict == "Pass"
+
+
+def test_two_bad_calls_of_eight_are_no_sure_share() -> None:
+    assert judged("tool-calls-parse", calls(6, 2)).verdict == "Pass"
+    assert judged("tool-calls-parse", calls(8, 4)).verdict == "Warn"
 
 
 def test_calls_that_nobody_reads_name_a_parser_that_does() -> None:

@@ -11,7 +11,7 @@ from typing import Final
 
 from headway_analysis.measures.tries import text_of
 from headway_analysis.preflight.arguments import random_call
-from headway_analysis.preflight.choose import one_a_row, replay
+from headway_analysis.preflight.choose import is_full, one_a_row, replay
 from headway_analysis.preflight.conversation import excerpt, folded, prompt_messages, said_by, told
 from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example, Finding
 from headway_analysis.preflight.evidence import Baseline, Call, Json, Played, Sampled, Script
@@ -110,6 +110,8 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
     failed = [guess for guess in tried if _scores(guess) or _earns(guess, baseline)]
     figures = [(f"success of {guess.name}", guess.success.value) for guess in guesses]
     figures += [(f"reward of {guess.name}", guess.reward) for guess in guesses]
+    good = [is_full(one, baseline.facts) for one in baseline.scored]
+    figures.append(("success of the base model", sum(good) / max(1, len(good))))
     if majority is not None:
         figures.append(("share of the most frequent label", majority.value))
     common_label = majority is not None and _too_common(majority)

@@ -34,6 +34,8 @@ NEARLY_ALWAYS: Final = 0.9
 NEVER: Final = ((0.0, 1.0),)
 ALWAYS: Final = ((1.0, 0.5), (0.97, 0.5))
 """The rates that evidence speaks for, with their weights."""
+LIKELY: Final = 5.0
+"""Evidence for a share above `NEARLY_ALWAYS` that is worth a warning."""
 ROWS_NEVER: Final = 8
 ROWS_ALWAYS: Final = 12
 """Rows that a Fail needs: episodes of one row are alike."""
@@ -61,9 +63,9 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
     if hits == 0:
         sure = evidence_below(hits, total, RARELY, NEVER) >= CERTAIN and rows >= ROWS_NEVER
         return _never(found, sure, scored)
-    always = evidence_above(hits, total, NEARLY_ALWAYS, ALWAYS) >= CERTAIN
-    if always or hits == total:
-        return _always(found, always and rows >= ROWS_ALWAYS, scored)
+    always = evidence_above(hits, total, NEARLY_ALWAYS, ALWAYS)
+    if always >= LIKELY:
+        return _always(found, always >= CERTAIN and rows >= ROWS_ALWAYS, scored)
     if share(hits, total).high < RARELY:
         advice = "Expect a slow start: raise groupSize, or begin with easier rows."
         return replace(found, verdict="Warn", advice=advice, field="spec.algorithm.groupSize")
@@ -152,11 +154,12 @@ CHECK: Final = Check(
     "rows as clusters. Beside it pass@G of the group size, and the share of groups that have both "
     "success and "
     "failure.",
-    threshold=f"Fails where no episode of {ENOUGH} on {ROWS_NEVER} rows succeeds, or where the "
-    "evidence for more "
-    f"than {NEARLY_ALWAYS:.0%} reaches {CERTAIN:g} on {ROWS_ALWAYS} rows; warns where that is so of "
-    "fewer, and of "
-    f"a share that is surely below {RARELY:.0%}. Unknown below {SOME} episodes.",
+    threshold=f"Fails where no episode of {ENOUGH} on {ROWS_NEVER} rows succeeds, and warns where "
+    f"none of {SOME} "
+    f"does. Fails where the evidence for more than {NEARLY_ALWAYS:.0%} is {CERTAIN:g} on "
+    f"{ROWS_ALWAYS} rows, and "
+    f"warns where it is {LIKELY:g}. Warns of a share that is surely below {RARELY:.0%}. Unknown "
+    f"below {SOME} episodes.",
     reason=f"A model that succeeds in {RARELY:.0%} of its episodes shows it within {ENOUGH} with a chance of "
     f"{1 - ALPHA:.0%}. The evidence is a test martingale: looking at it after each group raises no error.",
     source=f"{GUIDE}: if the base scores zero, stop and simplify; {SEQUENTIAL}.",

@@ -116,9 +116,13 @@ def _omitted(
     baseline: Baseline, rows: Sequence[Sampled], played: Sequence[Played], label: Label
 ) -> Iterator[Fault]:
     """Fields that labels have, and the prompt's example does not show."""
-    misled = _misled(played, baseline.facts.success_threshold)
+    threshold = baseline.facts.success_threshold
+    misled = _misled(played, threshold)
     if misled is False:
         return
+    # Where the label scores full in no form, it may not be what an answer has to look like.
+    scores = [one.score for one in played if one.score is not None]
+    is_answer = not scores or max(scores) >= threshold
     needless = _needless(baseline, label)
     missing: dict[str, list[tuple[Sampled, str, bool]]] = {}
     for one in rows:
@@ -141,9 +145,8 @@ def _omitted(
             one.record.episode_id,
         )
         said = f"Labels have the field `{field}`, and {where}, in {len(found)} of {len(rows)} rows."
-        yield Fault(
-            said, example, f"Show `{field}` in the prompt's example.", certain=not named or misled is True
-        )
+        certain = (not named and is_answer) or misled is True
+        yield Fault(said, example, f"Show `{field}` in the prompt's example.", certain)
 
 
 def _misled(played: Sequence[Played], threshold: float) -> bool | None:

@@ -14,7 +14,7 @@ from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example,
 from headway_analysis.preflight.evidence import Baseline, Facts, Played, Sampled, Script
 from headway_analysis.preflight.examples import names_it
 from headway_analysis.preflight.labels import Label, fields_of, label_of, writings
-from headway_analysis.preflight.mutants import Mutant, mutants_of
+from headway_analysis.preflight.mutants import WORDS, Mutant, mutants_of
 from headway_analysis.preflight.shares import enough_without, share
 from headway_analysis.preflight.sources import EXACT, GUIDE
 
@@ -104,7 +104,7 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
         succeeds = any(is_full(one, baseline.facts) for one in baseline.scored)
         return Finding(ID, "Unknown", saw, threshold=0.0, needs=None if succeeds else ENOUGH)
     harmful = [one for one in tried if one.mutant.harmful]
-    taken = _without_half(one for one in harmful if one.full)
+    taken = _sure(_without_half(one for one in harmful if one.full))
     refused = [one for one in tried if not one.mutant.harmful and not one.by_score]
     part = share(len(taken), len(harmful))
     figures = _figures(tried)
@@ -167,6 +167,18 @@ def _without_half(taken: Iterator[Tried]) -> list[Tried]:
         if one.mutant.label not in BOTH
         or all((label, one.unchanged.script.label) in labels for label in BOTH)
     ]
+
+
+def _sure(taken: list[Tried]) -> list[Tried]:
+    """Without prose that was altered once: another row's words may be right by chance."""
+
+    def prose(one: Tried) -> bool:
+        return (
+            one.mutant.label == "value altered" and len((one.unchanged.script.answer or "").split()) > WORDS
+        )
+
+    found = [one for one in taken if prose(one)]
+    return [one for one in taken if len(found) > 1 or not prose(one)]
 
 
 def _costs(mutant: Mutant, baseline: Baseline) -> bool:

@@ -17,6 +17,7 @@ from headway_analysis.signals.judges.conduct import MOST_MALFORMED
 
 ID: Final = "tool-calls-parse"
 SOME: Final = 8
+SOME_MALFORMED: Final = MOST_MALFORMED / 4
 SILENT: Final = 16
 """Episodes without a call, and without success, from which that is odd."""
 FIELD: Final = "spec.agent.builtin.toolCallParser"
@@ -67,7 +68,7 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
     saw = f"{part} tool calls of the base model cannot be read."
     figures = tuple((f"read by {name}", float(count)) for name, count in baseline.facts.other_parsers.items())
     ends = (part.value, MOST_MALFORMED, part.low, part.high)
-    if part.value <= MOST_MALFORMED and part.low <= MOST_MALFORMED / 4:
+    if part.low <= SOME_MALFORMED:
         return Finding(ID, "Pass", saw, *ends, figures=figures)
     return Finding(
         ID,
@@ -126,9 +127,8 @@ CHECK: Final = Check(
     number="Share of attempts at a tool call that the parser could not read. Text that names a tool "
     "in another "
     "family's form of a call counts as an attempt.",
-    threshold=f"Fails where it is surely above {MOST_MALFORMED:.0%}; warns where it is above, or "
-    "surely above "
-    f"{MOST_MALFORMED / 4:.0%}, or {SILENT} episodes have neither a call nor success. Unknown below "
+    threshold=f"Fails where it is surely above {MOST_MALFORMED:.0%}. Warns where it is surely above "
+    f"{SOME_MALFORMED:.0%}, or {SILENT} episodes have neither a call nor success. Unknown below "
     f"{SOME} attempts.",
     reason="A call that is not read is a turn lost. The signal ToolCallsMalformed has the same threshold.",
     source=f"{GUIDE}: format compliance is observed beside the reward; {EXACT}.",
