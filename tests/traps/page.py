@@ -55,9 +55,8 @@ desk, and no other task.
 
 
 def of_trap(trap: Trap) -> dict[str, str]:
-    """Alarms over a trap, and what its own check says."""
-    report = judged(trap.task, trap)
-    return {"own": report.of(trap.check).verdict, **alarms_of(report)}
+    """What a trap's own check says of it."""
+    return {"own": judged(trap.task, trap, checks={trap.check}).of(trap.check).verdict}
 
 
 def alarms_of(report: Report) -> dict[str, str]:
@@ -107,12 +106,15 @@ def page(now: Found, clean: Found, first: Mapping[str, Any]) -> str:
     quiet = [rate(sum(not alarms for alarms in each.values()), len(each)) for each in (first["clean"], clean)]
     parts.append(f"| runs of clean tasks without an alarm | {quiet[0]} | {quiet[1]} |")
     parts += ["\n## Changed since the first run\n", *first["changed"]]
-    parts += ["\n## Each trap\n", "| trap | from | what is wrong | check | first run | now | also named by |"]
+    parts += [
+        "\n## Each trap\n",
+        "| trap | from | what is wrong | check | first run | now | also named by, first run |",
+    ]
     parts.append("|---|---|---|---|---|---|---|")
     for source, traps in (("guide", FROM_THE_GUIDE), ("list", FURTHER)):
         for trap in traps:
             before, found = first["traps"].get(trap.name, {}), now[trap.name]
-            also = ", ".join(name for name in found if name not in ("own", trap.check))
+            also = ", ".join(name for name in before if name not in ("own", trap.check))
             own = f"{before.get('own', 'no such trap')} | {found['own']}"
             parts.append(f"| {trap.name} | {source} | {trap.says} | `{trap.check}` | {own} | {also} |")
     parts += ["\n## With a real vLLM\n", VLLM.format(number=len(DESK_TRAPS))]
