@@ -6,10 +6,12 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pytest
 from a_baseline import play_all, sample_of
 from desk import PROMPT, Desk, desk_baseline, desk_model, desk_rows
 
 from headway_analysis.preflight.catalogue import BY_ID
+from headway_analysis.preflight.checks import prompt_labels
 from headway_analysis.preflight.definition import Finding
 from headway_analysis.preflight.evidence import Baseline, Call
 from headway_sandbox.environment import Environment
@@ -27,6 +29,14 @@ class AuditedDesk(Desk):
 
     def case(self) -> dict[str, Any]:
         return {**super().case(), "audit": json.dumps(self.row["expected"])}
+
+
+class DottedDesk(Desk):
+    """The prompt's example has dots for values, and lacks a field that is named elsewhere."""
+
+    def prompt(self) -> str:
+        example = '<answer>{"action": "..."}</answer>'
+        return f"Look the case up. It has an action and a limit. Answer like this: {example}"
 
 
 class NotedDesk(Desk):
@@ -61,3 +71,23 @@ def test_a_text_that_only_looks_like_json_is_none() -> None:
 def test_words_may_be_refused_where_the_prompt_says_so() -> None:
     baseline = sample_of(lambda: CurtDesk({}), desk_rows(13), talkative, 8)
     assert found("scorer-mutants", CurtDesk, baseline).verdict == "Pass"
+
+
+def test_dots_in_a_values_place_leave_no_field_out() -> None:
+    said = found("prompt-labels", DottedDesk, desk_baseline(DottedDesk, skill=0.3))
+    assert said.verdict in ("Warn", "Fail")
+    assert "the example in the prompt omits it" in said.saw
+
+
+@pytest.mark.parametrize(
+    ("shown", "elided"),
+    [
+        ('<a>{"b": "...", "c": "..."}</a>', False),
+        ("<a>{'b': '...'}</a>", False),
+        ("<a>b: ...\nc: ...</a>", False),
+        ('<a>{"b": 1, ...}</a>', True),
+        ('<a>{"b": "...", ...}</a>', True),
+    ],
+)
+def test_an_example_leaves_fields_out_by_dots_of_their_own(shown: str, elided: bool) -> None:
+    assert prompt_labels._elided(shown) is elided
