@@ -77,6 +77,10 @@ signals: venv ## write docs/signals.md, the runbooks of signals and the chart's 
 test-signals: venv ## when each symptom of the recorded runs is raised, and how often nothing is wrong: bench/results/signals.md (a minute)
 	PYTHONPATH=. $(PY) -m tests.signals.page --write
 
+.PHONY: test-traps
+test-traps: venv ## what the preflight's checks find in tasks with one fault each, and in clean ones over ten seeds: bench/results/traps.md (minutes)
+	PYTHONPATH=.:tests/support $(PY) -m tests.traps.page --write
+
 .PHONY: test test-unit test-oracles test-integration test-e2e test-long test-chaos test-hostile test-remedies test-faults
 test: export CHAOS_KILLS ?= 1
 test: venv ## unit, integration, end to end; the cluster is stopped again if it was started here (LONG=ci: those that .ci/run adds too, LONG=all: all)

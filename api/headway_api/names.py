@@ -127,6 +127,8 @@ ENV_ENTRYPOINT: Final = "HEADWAY_ENTRYPOINT"
 """In the sandbox pod: `module:Class` of the environment."""
 ENV_ENVIRONMENT_CONFIG: Final = "HEADWAY_ENVIRONMENT_CONFIG"
 """In the sandbox pod: `spec.environment.config` as JSON."""
+ENV_SANDBOX_SOCKET: Final = "HEADWAY_SANDBOX_SOCKET"
+"""Descriptor of a socket at which the sandbox's server answers, as its parent opened it: without a pod."""
 ENV_EPISODE_FILE: Final = "HEADWAY_EPISODE_FILE"
 """Of a sandboxed agent: the path of its episode file. Of the sandbox's server: where to write that file
 instead of at EPISODE_FILE, for running one without a pod."""
