@@ -20,8 +20,12 @@ DEEPEST: Final = 64
 QUOTE: Final = '<|"|>'
 """Before and after each string in Gemma 4's notation."""
 LITERALS: Final[Mapping[str, bool | None]] = {
-    "true": True, "false": False, "null": None,
-    "True": True, "False": False, "None": None,
+    "true": True,
+    "false": False,
+    "null": None,
+    "True": True,
+    "False": False,
+    "None": None,
 }
 """As JSON has them, and Python."""
 Schemas = Mapping[str, Mapping[str, Any]]
