@@ -32,13 +32,20 @@ MOST_CALLS: Final = 128
 class Grammar(Protocol):
     """One family's way to write calls."""
 
-    name: str
-    marks: tuple[str, ...]
-    """A template writes one of these where it calls a tool in this way."""
-    any_tool: str | None
-    """A turn begins with this that calls some tool; None: such a turn cannot be begun for the model."""
-    named: str | None
-    """And with this, one that calls the tool for which `TOOL` stands."""
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """A template writes one of these where it calls a tool in this way."""
+
+    @property
+    def any_tool(self) -> str | None:
+        """A turn begins with this that calls some tool; None: such a turn cannot be begun for the model."""
+
+    @property
+    def named(self) -> str | None:
+        """And with this, one that calls the tool for which `TOOL` stands."""
 
     def read(self, text: str, tools: Schemas) -> tuple[str, list[Call]]:
         """The text around the calls, and the calls."""
@@ -117,7 +124,7 @@ def json_calls(name: str = "name", arguments: tuple[str, ...] = ("arguments", "p
             return malformed(raw, f"{STRUCTURE}: a call is no object", tags)
         if not found.get(name):
             return malformed(raw, NO_NAME, tags)
-        given = next((found[key] for key in arguments if key in found), {})
+        given: object = next((found[key] for key in arguments if key in found), {})
         if isinstance(given, str):
             try:
                 given = json.loads(given)
@@ -155,7 +162,7 @@ def named_json(separators: tuple[str, ...], *, fence: bool = False, prefix: str 
         if not name:
             return [malformed(raw, NO_NAME, tags)]
         try:
-            given = json.loads(rest.strip() or "{}")
+            given = json.loads(rest.strip())
         except (ValueError, RecursionError) as error:
             return [malformed(raw, error, tags)]
         return [called(raw, name, given, None, tags)]

@@ -56,10 +56,9 @@ class HarmonyRenderer(Bounded):
             return bridged
         # A word of the user's drops what was thought before; where nothing was, the row goes on.
         bridged = self._bridged(self._keeping, prompt, sampled, history, new, tools)
-        if bridged is None:
+        if bridged is None or dropped(decoded(self._tokenizer, bridged), "", history):
             return None
-        fresh = decoded(self._tokenizer, self.render([*history, *new], tools))
-        return None if dropped(decoded(self._tokenizer, bridged), fresh, history) else bridged
+        return bridged
 
     def _bridged(
         self,

@@ -87,7 +87,7 @@ class Proof:
 
 
 @dataclass(frozen=True)
-class _Turn:
+class Turn:
     """A turn as the model would have sampled it."""
 
     prompt: list[int]
@@ -100,7 +100,7 @@ def prove(renderer: Provable, tokenizer: Any, reader: str) -> Proof:
 
     A template raises what its author chose: what it does not take is not shown.
     """
-    probe = _Probe(renderer, tokenizer)
+    probe = Probe(renderer, tokenizer)
     if not probe.reads(SIMPLE, KEY):
         return Proof(reader)
     return Proof(
@@ -117,7 +117,7 @@ def prove(renderer: Provable, tokenizer: Any, reader: str) -> Proof:
     )
 
 
-class _Probe:
+class Probe:
     """A renderer, asked one thing after the other."""
 
     def __init__(self, renderer: Provable, tokenizer: Any) -> None:
@@ -125,18 +125,18 @@ class _Probe:
         self._tokenizer = tokenizer
 
     def reads(self, tools: list[Tool], arguments: dict[str, Any]) -> bool:
-        turn = self._turn(ASKED, calling(call(arguments)), tools, RESULT)
+        turn = self.turn(ASKED, calling(call(arguments)), tools, RESULT)
         return turn is not None and _calls(turn.read) == [("look_up", arguments)]
 
     def says_before(self) -> bool:
-        turn = self._turn(ASKED, calling(call(KEY), content="I look it up."), SIMPLE, RESULT)
+        turn = self.turn(ASKED, calling(call(KEY), content="I look it up."), SIMPLE, RESULT)
         if turn is None:
             return False
         return turn.read.content.strip() == "I look it up." and _calls(turn.read) == [("look_up", KEY)]
 
     def reads_two(self) -> bool:
         both = calling(call(KEY), call({"key": "calm-heron"}, "count_up", 1))
-        turn = self._turn(ASKED, both, SIMPLE, RESULT)
+        turn = self.turn(ASKED, both, SIMPLE, RESULT)
         expected = [("look_up", KEY), ("count_up", {"key": "calm-heron"})]
         return turn is not None and _calls(turn.read) == expected
 
@@ -150,14 +150,14 @@ class _Probe:
     def tells_thought(self) -> bool | None:
         if not self.writes_thought():
             return None
-        turn = self._turn(ASKED, calling(call(KEY), thought=WHY), SIMPLE, RESULT)
+        turn = self.turn(ASKED, calling(call(KEY), thought=WHY), SIMPLE, RESULT)
         if turn is None or (turn.read.reasoning or "").strip() != WHY:
             return False
         return _calls(turn.read) == [("look_up", KEY)] and WHY not in turn.read.content
 
     def begins(self) -> bool:
         """A turn that begins as `force` has it, and goes on as the template would, is read."""
-        turn = self._turn(ASKED, calling(call(KEY)), SIMPLE, RESULT)
+        turn = self.turn(ASKED, calling(call(KEY)), SIMPLE, RESULT)
         ways = [self._renderer.force(tool) for tool in (None, "look_up")]
         if turn is None or None in ways:
             return False
@@ -168,7 +168,7 @@ class _Probe:
         return all(text.rpartition("</think>")[2] in said for text in (some, named))
 
     def is_one_row(self, thought: str) -> bool:
-        turn = self._turn(ASKED, calling(call(KEY), thought=thought), SIMPLE, RESULT)
+        turn = self.turn(ASKED, calling(call(KEY), thought=thought), SIMPLE, RESULT)
         if turn is None:
             return False
         history = [*ASKED, _spoken(turn.read)]
@@ -176,12 +176,12 @@ class _Probe:
         if extended is None or thought:
             return extended is not None
         history.append(RESULT)
-        answer = self._turn(history, ANSWER, SIMPLE, ASKED_AGAIN, extended)
+        answer = self.turn(history, ANSWER, SIMPLE, ASKED_AGAIN, extended)
         if answer is None or answer.read.content.strip() != ANSWER["content"]:
             return False
         return self._extended(answer, [*history, _spoken(answer.read)], ASKED_AGAIN) is not None
 
-    def _extended(self, turn: _Turn, history: list[Message], new: Message) -> list[int] | None:
+    def _extended(self, turn: Turn, history: list[Message], new: Message) -> list[int] | None:
         """The conversation with `new`, where it begins with what was sampled and goes on as a fresh one."""
         said = [*turn.prompt, *turn.sampled]
         try:
@@ -194,21 +194,30 @@ class _Probe:
         added = decoded(self._tokenizer, found[len(said) :])
         return found if fresh.endswith(added) and _words(new) in added else None
 
-    def _turn(
+    def turn(
         self,
         history: list[Message],
         turn: Message,
         tools: list[Tool],
         following: Message,
         prompt: list[int] | None = None,
-    ) -> _Turn | None:
+    ) -> Turn | None:
+        """A turn after `history` as a model samples it, to its end, and read; None where that cannot be said.
+
+        Args:
+            history: what was said before.
+            turn: what the model says.
+            tools: what it may call.
+            following: the message after it, which some templates begin with what ends a turn.
+            prompt: the ids before it, where they are known.
+        """
         try:
             ids = prompt or self._renderer.render(history, tools)
             said = self._sampled(history, turn, tools, following)
             sampled = None if said is None else self._ended(said, history, turn, tools, following)
             if sampled is None:
                 return None
-            return _Turn(ids, sampled, self._renderer.parse(sampled, ids, tools))
+            return Turn(ids, sampled, self._renderer.parse(sampled, ids, tools))
         except Exception:  # see `prove`
             return None
 

@@ -1,4 +1,4 @@
-"""Every family's calls: written by a template of its form, read back, and gone on from."""
+"""Every family's calls: written by a template of its form, read back and gone on from; what cannot be."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from headway_coordinator.trajectory import thoughts, values
 from headway_coordinator.trajectory.calls import called, kinds, malformed
 from headway_coordinator.trajectory.grammar import MOST_CALLS, TOOL
 from headway_coordinator.trajectory.probe import ASKED, EVERY, KEY, RESULT, SIMPLE, call, calling
+from headway_coordinator.trajectory.proof import Probe
 from headway_coordinator.trajectory.render import STYLES, Renderer, choose
 from headway_coordinator.trajectory.template import Taken
 from headway_coordinator.trajectory.written import BY_NAME, GRAMMARS
@@ -244,12 +245,12 @@ def test_reading_never_fails_and_judges_every_call(name: str, data: st.DataObjec
 @by_grammar
 def test_a_call_cut_off_in_its_arguments_is_never_carried_out(name: str) -> None:
     reader, tok = chosen(name)
-    said = reader.said([*ASKED, calling(call(KEY))], SIMPLE, generate=False)
-    whole = said[: said.rindex("brave-otter") + 5]
-    turn = whole[whole.rindex("look_up") - 60 :].partition("look_up")
-    head = (BY_NAME[reader.proof.reader].named or "").replace(TOOL, "")  # type: ignore[union-attr]
-    sampled = tok.encode(head.partition("\n")[0] + "look_up" + turn[2], add_special_tokens=False)
-    assert all(one.problem for one in reader.parse(sampled, [], SIMPLE).calls)
+    turn = Probe(reader, tok).turn(ASKED, calling(call(KEY)), SIMPLE, RESULT)
+    assert turn is not None
+    inside = next(end for end in range(len(turn.sampled)) if "brave-ott" in tok.decode(turn.sampled[:end]))
+    found = [reader.parse(turn.sampled[:end], turn.prompt, SIMPLE).calls for end in range(inside + 1)]
+    assert all(one.problem for calls in found for one in calls)
+    assert len(found[-1]) == 1
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from headway_api.exits import JobError
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.store import Denied, FileStore
 from headway_coordinator.preflight import checks
+from headway_coordinator.trajectory.probe import SIMPLE
 
 UNVALIDATED = {"everySteps": 0, "atStart": False}
 
@@ -54,8 +55,27 @@ async def test_a_sound_job_passes_every_check(folder: Path) -> None:
         "Tokenizer",
         "Environment",
         "Reward",
+        "ToolCalls",
         "Context",
     ]
+
+
+async def test_a_template_that_writes_no_call_fails_before_anything_starts(folder: Path) -> None:
+    """The environment offers a tool; none of the model's calls would ever reach it."""
+    bench = Bench(spec(folder))
+    template = "{% for m in messages %}{{ m.role }}: {{ m.content }}<|im_end|>{% endfor %}"
+    for path in folder.rglob("tokenizer_config.json"):
+        told = json.loads(path.read_text())
+        (path.parent / "chat_template.jinja").unlink(missing_ok=True)
+        path.write_text(json.dumps(told | {"chat_template": template}))
+    async with sandboxes() as (leases, box):
+        asked = [{"role": "user", "content": "Look up brave-otter."}]
+        box.faults["POST /reset"] = say({"messages": asked, "tools": SIMPLE})
+        with pytest.raises(JobError) as refused:
+            await bench.environment(folder, leases)
+    found = refused.value.termination
+    assert (found.reason, found.field) == ("ToolCallsUnreadable", "spec.agent.builtin.toolCallParser")
+    assert bench.failed == [("ToolCalls", "spec.agent.builtin.toolCallParser")]
 
 
 @pytest.mark.parametrize(
