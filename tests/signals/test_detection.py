@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter
 from functools import cache
@@ -52,6 +53,10 @@ def test_clean_runs_raise_no_alarm_but_those_that_are_known() -> None:
 def test_the_page_of_results_is_what_the_runs_come_to() -> None:
     made = page.page(page.recorded())
     assert (ROOT / page.PAGE).read_text() == made, "run make test-signals"
+    row = r"^\| sealed \| (\d+) \| (\d+) \(.*\| ([\d,]+) \| (\d+) \| ([\d.]+) \| ([\d.]+) to ([\d.]+) \|$"
+    [(symptoms, found, steps, false, rate, low, high)] = re.findall(row, made, re.MULTILINE)
+    assert f"{found} of its {symptoms} symptoms are found, and {false} alarms of its {steps} clean" in made
+    assert f"are false: {rate} in 1,000 ({low} to {high})" in made
 
 
 def test_there_are_fifty_clean_runs() -> None:

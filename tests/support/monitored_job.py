@@ -20,6 +20,7 @@ from headway_analysis.measures.tries import Place, Rules, tries_of
 from headway_coordinator.evaluation import view
 from headway_coordinator.evaluation.state import CandidateState, EvalState
 from headway_coordinator.metrics.prometheus import Exporter
+from headway_coordinator.view import bill
 
 Json = dict[str, Any]
 HOME = "headway-system"
@@ -87,7 +88,7 @@ def _pods(stack: ExitStack, job: Shown, values: Json) -> Iterator[Pod]:
 
 
 def _evaluation() -> Exporter:
-    """What the coordinator of an evaluation shows: two candidates on eight rows."""
+    """What the coordinator of an evaluation shows: two candidates on eight rows, and a bill of nothing."""
     rewards = {"base": (0, 0, 1, 0, 1, 0, 0, 1), "tuned": (1, 0, 1, 1, 1, 1, 0, 1)}
     tries = {
         name: [
@@ -99,4 +100,4 @@ def _evaluation() -> Exporter:
     }
     compared = compare_all(tries, [1], "base", None)
     state = EvalState({name: CandidateState(name) for name in tries}, rows=8)
-    return Exporter(NAMESPACE, JOB, lambda: view.samples(compared, state))
+    return Exporter(NAMESPACE, JOB, lambda: [*bill({}, 0.0), *view.samples(compared, state)])

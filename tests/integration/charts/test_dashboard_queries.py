@@ -152,6 +152,13 @@ def test_lines_are_drawn_where_the_jobs_signals_are_over(watched: tuple[Monitore
     }
 
 
+def test_no_coordinator_of_either_kind_is_missed(watched: tuple[Monitored, Answers]) -> None:
+    job, _ = watched
+    billed = job.prometheus.series(f'headway_usage_cost_usd{{job_name="{JOB}"}}')
+    assert {labels["kind"] for labels, _ in billed} == {"RLEvalJob", "RLTrainingJob"}
+    assert until(lambda: job.prometheus.series('ALERTS{alertname="HeadwayMetricsMissing"}') == [])
+
+
 def test_the_rules_are_sound_where_the_dashboards_are(watched: tuple[Monitored, Answers]) -> None:
     job, _ = watched
     judged = [rule for group in job.prometheus.ask("rules")["groups"] for rule in group["rules"]]
