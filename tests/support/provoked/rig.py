@@ -22,7 +22,7 @@ from provoked.provocation import EVALUATED, ODD_MODULE, SMALL, STORE, Json, Prov
 
 AT_ONCE: Final = 5
 """Jobs together: each has a coordinator and a broker, and two cores have no more room. One of them trains."""
-PATIENCE_S: Final = 300
+PATIENCE_S: Final = 180
 """Longer than any fault takes on a busy machine, beyond its own time."""
 GONE_S: Final = 90
 SETTLED_S: Final = 5
