@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -18,23 +17,17 @@ from kubernetes import client, config
 from headway_analysis.faults.definition import Fault, Stage
 from headway_api.names import API_VERSION, PLURALS, TRAINING_KIND
 from headway_demo import quickstart
-from provoked.provocation import EVALUATED, ODD_MODULE, SMALL, STORE, Json, Provocation, merged
+from provoked.provocation import EVALUATED, SMALL, STORE, Json, Provocation, merged
 
 AT_ONCE: Final = 5
-"""Jobs together: each has a coordinator and a broker, and two cores have no more room. One of them trains."""
-PATIENCE_S: Final = 300
+"""Jobs together: each has a coordinator and a broker, and two cores have no more room."""
+PATIENCE_S: Final = 180
 """Longer than any fault takes on a busy machine, beyond its own time."""
 GONE_S: Final = 90
 SETTLED_S: Final = 5
 """After so long nothing more is said of a job that has ended."""
 LOOK_S: Final = 0.4
 MERGE: Final = "application/merge-patch+json"
-MODULE: Final[Json] = {
-    "apiVersion": "v1",
-    "kind": "ConfigMap",
-    "metadata": {"name": ODD_MODULE},
-    "data": {f"{ODD_MODULE}.py": (Path(__file__).parent / "odd.py").read_text()},
-}
 
 
 @dataclass
@@ -56,8 +49,6 @@ class Seen:
     """Roles of its pods at that time."""
     left: list[str] = field(default_factory=list)
     """Pods of a job that failed, once they had time to go."""
-    logs: list[str] = field(default_factory=list)
-    """Last logs that the store keeps of a job that failed."""
     error: str = ""
     """Why nothing was seen."""
 
@@ -106,10 +97,9 @@ def path(kind: str, namespace: str, name: str = "") -> str:
 class FaultRig:
     """Where faults are provoked: namespaces with the store's credentials in them."""
 
-    def __init__(self, bench: Any, bucket: Any, secret: Json, prefix: str) -> None:
+    def __init__(self, bench: Any, secret: Json, prefix: str) -> None:
         """`secret`: the store's keys as another namespace has them."""
         self.server = Server(str(bench.kube.kubeconfig))
-        self.bucket = bucket
         self.over = threading.Event()
         """Set once nobody waits for what is seen."""
         self._bench = bench
@@ -124,7 +114,7 @@ class FaultRig:
             return full
         self._namespaces.add(full)
         self._bench.kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": full}})
-        given = {(each["kind"], each["metadata"]["name"]): each for each in (self._secret, MODULE, *beside)}
+        given = {(each["kind"], each["metadata"]["name"]): each for each in (self._secret, *beside)}
         for each in given.values():
             self._bench.kube.apply(merged(each, {"metadata": {"namespace": full}}))
         return full
@@ -151,11 +141,10 @@ class FaultRig:
         places = {fault.name: self._place(fault, how) for fault, how in faults.values()}
         seen = {fault.name: self._seen(fault, how, places[fault.name]) for fault, how in quick}
         slow.sort(key=lambda pair: -pair[0].seconds)
-        with ThreadPoolExecutor(AT_ONCE - 1) as several, ThreadPoolExecutor(1) as one:
-            found = {}
-            for fault, how in slow:
-                threads = one if how.trains else several
-                found[fault.name] = threads.submit(self._seen, fault, how, places[fault.name])
+        with ThreadPoolExecutor(AT_ONCE) as threads:
+            found = {
+                fault.name: threads.submit(self._seen, fault, how, places[fault.name]) for fault, how in slow
+            }
             try:
                 return seen | {name: each.result() for name, each in found.items()}
             finally:  # where somebody interrupts it, nobody waits for the rest
@@ -195,7 +184,6 @@ class ProvokedJob:
 
     def __init__(self, rig: FaultRig, fault: Fault, how: Provocation, namespace: str) -> None:
         self._server = rig.server
-        self._bucket = rig.bucket
         self._over = rig.over
         self._fault = fault
         self._how = how
@@ -222,7 +210,6 @@ class ProvokedJob:
             return seen
         if seen.status != 201:
             raise AssertionError(f"the API server refused it: {seen.answer}")
-        self._how.then(self)
         ends = time.monotonic() + self._fault.seconds + PATIENCE_S
         while not self._look() and time.monotonic() < ends and not self._over.is_set():
             if is_finished(seen.job):
@@ -231,8 +218,6 @@ class ProvokedJob:
         seen.seconds = time.monotonic() - began
         if self._fault.state == "Failed":
             seen.left = [pod["metadata"]["name"] for pod in self._pods_gone()]
-            uri = seen.job.get("status", {}).get("artifacts", {}).get("uri")
-            seen.logs = self._bucket.names(f"{uri}/logs") if uri else []
         return seen
 
     def _look(self) -> bool:
@@ -263,19 +248,9 @@ class ProvokedJob:
         return left
 
     def clear(self) -> None:
-        """Delete the job; its pods go with it. The next one that trains has the cores that they had."""
+        """Delete the job; its pods go with it."""
         self._server.ask("DELETE", self._path)
-        if self._how.trains:
-            self._pods_gone()
 
     def get(self) -> Json:
         """As it is now."""
         return self._server.ask("GET", self._path)[1]
-
-    def patch(self, change: Json) -> Json:
-        """As it is after the change."""
-        return self._server.ask("PATCH", self._path, change, MERGE)[1]
-
-    def put(self, uri: str, content: bytes) -> None:
-        """Write an object to the store."""
-        self._bucket.put(uri, content)
