@@ -400,6 +400,7 @@ def test_the_script_shows_whatever_is_recounted(done: Rig) -> None:
         "val/logprob/nz_std",
         "val/turns/fork_rate",
         "val/episodes/fork_rate",
+        *(f"val/forks_of/{why}" for why in REASONS),
         "val/reward/min",
         "val/repetition/mean",
         "val/repetition/max",
