@@ -337,6 +337,12 @@ def test_two_answers_in_turn_are_no_constant_one() -> None:
     assert dict(said.figures)["share of the most frequent label"] == 0.5
 
 
+def test_a_label_of_somewhat_more_than_half_is_no_fault() -> None:
+    for most, verdict in ((550, "Pass"), (650, "Fail")):
+        rows = [{"prompt": f"case {at}", "label": "yes" if at < most else "no"} for at in range(1000)]
+        assert BY_ID["constant-guess"].judge(a_baseline([], rows=rows), ()).verdict == verdict
+
+
 def test_labels_that_differ_by_a_sign_are_two() -> None:
     rows = [{"prompt": f"case {at}", "label": (-1, 1)[at % 2]} for at in range(40)]
     said = BY_ID["constant-guess"].judge(a_baseline([], rows=rows), ())
@@ -444,6 +450,8 @@ def test_what_else_labels_hold_need_not_be_asked_for() -> None:
 
         baseline = sample_of(lambda: NotedDesk({}), rows, policy, 8)
         assert found("prompt-labels", NotedDesk, baseline).verdict == "Pass"
+        succeeds = any(one.record.score for one in baseline.sampled)
+        assert BY_ID["prompt-labels"].judge(baseline, ()).verdict == ("Pass" if succeeds else "Fail")
         assert found("scorer-mutants", NotedDesk, baseline).verdict == "Pass"
 
 
