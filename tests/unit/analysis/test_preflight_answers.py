@@ -247,6 +247,32 @@ def test_the_last_number_counts_and_no_other() -> None:
     assert found("scorer-mutants", Sum, baseline).verdict == "Pass"
 
 
+class Word(Sum):
+    """Prose, in which one word must stand."""
+
+    def score(self, transcript: Transcript) -> float:
+        return float([each for each in ACTIONS if each in transcript.answer] == [self.row["total"]])
+
+
+def test_prose_of_another_row_may_be_right_by_chance() -> None:
+    said = {
+        "voucher": "I have thought and would take a voucher now",
+        "refund": "We should all agree on a refund here",
+    }
+    rows = [
+        {"prompt": f"case {at}", "total": total} for at, total in enumerate(["voucher", "refund", "refund"])
+    ]
+
+    def policy(row: Row, index: int) -> tuple[Sequence[Call], str]:
+        odd = row["prompt"] == "case 2"
+        return (), said["voucher"].replace("voucher", "refund") if odd else said[row["total"]]
+
+    baseline = sample_of(lambda: Word({}), rows, policy, 8)
+    checked = found("scorer-mutants", Word, baseline)
+    assert dict(checked.figures)["full score: value altered"] == pytest.approx(1 / 3)
+    assert checked.verdict == "Pass"
+
+
 def test_a_judge_that_takes_any_number_is_lenient() -> None:
     baseline = sample_of(lambda: AnyNumber({}), sums(), adder(), 8)
     said = found("scorer-mutants", AnyNumber, baseline)
