@@ -104,6 +104,7 @@ def _read(content: str) -> Any:
 def _fields(value: Any, depth: int) -> Iterator[tuple[str, Any]]:
     if depth == 0:
         return
+    value = _unpacked(value)
     inner: Sequence[Any] = ()
     if isinstance(value, Mapping):
         yield from ((str(key), each) for key, each in value.items())
@@ -112,6 +113,16 @@ def _fields(value: Any, depth: int) -> Iterator[tuple[str, Any]]:
         inner = value[:100]
     for each in inner:
         yield from _fields(each, depth - 1)
+
+
+def _unpacked(value: Any) -> Any:
+    """What a text holds that is itself a JSON object or list."""
+    if not isinstance(value, str) or value[:1] not in ("{", "["):
+        return value
+    try:
+        return json.loads(value[:LONGEST])
+    except (ValueError, RecursionError):
+        return value
 
 
 def _equal(found: Any, value: Any) -> bool:

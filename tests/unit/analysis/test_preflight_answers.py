@@ -481,6 +481,33 @@ def test_what_else_labels_hold_need_not_be_asked_for() -> None:
         assert found("scorer-mutants", NotedDesk, baseline).verdict == "Pass"
 
 
+def test_a_tool_that_works_the_answer_out_gives_nothing_away() -> None:
+    class Calculating(Sum):
+        @tool
+        def calculate(self, term: str) -> dict[str, int]:
+            """Work a term out."""
+            return {"answer": self.row["answer"] if term == "a long one" else 0}
+
+        @tool
+        def look_up(self) -> dict[str, int]:
+            """The whole row."""
+            return {"answer": self.row["answer"]}
+
+        def score(self, transcript: Transcript) -> float:
+            return float(transcript.answer == str(self.row["answer"]))
+
+    rows = [{"prompt": row["prompt"], "answer": row["total"]} for row in sums()]
+
+    def calling(call: Call) -> Baseline:
+        return sample_of(
+            lambda: Calculating({}), rows, lambda row, index: ((call,), f"{row['answer'] + index % 2}")
+        )
+
+    worked_out, told = calling(Call("calculate", {"term": "a long one"})), calling(Call("look_up", {}))
+    assert found("prompt-labels", Calculating, worked_out).verdict == "Pass"
+    assert "Tool `look_up` returns the label" in found("prompt-labels", Calculating, told).saw
+
+
 def test_an_example_with_some_rows_label_is_no_leak() -> None:
     class ShowingDesk(Desk):
         def prompt(self) -> str:

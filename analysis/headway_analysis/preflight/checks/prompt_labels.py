@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -132,7 +133,7 @@ def _omitted(
             if field in needless:
                 continue
             named = names_it(prompt, field) or _asked_by_tool(one, field, fields)
-            if not named or (shown is not None and field not in shown.names and "..." not in shown.text):
+            if not named or (shown is not None and field not in shown.names and not _elided(shown.text)):
                 missing.setdefault(field, []).append((one, shown.text if shown else prompt[-600:], named))
     for field, found in missing.items():
         if len(found) < max(1, OFTEN * len(rows)):
@@ -147,6 +148,11 @@ def _omitted(
         said = f"Labels have the field `{field}`, and {where}, in {len(found)} of {len(rows)} rows."
         certain = (not named and is_answer) or misled is True
         yield Fault(said, example, f"Show `{field}` in the prompt's example.", certain)
+
+
+def _elided(shown: str) -> bool:
+    """Whether an example leaves fields out on purpose: dots in a field's place, not in a value's."""
+    return "..." in re.sub(r"""(["'])\.\.\.\1|:\s*\.\.\.""", "", shown)
 
 
 def _misled(played: Sequence[Played], threshold: float) -> bool | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -28,6 +29,8 @@ ALWAYS_MEANT: Final = ("other spacing", "other order")
 """Harmless changes of a JSON object, which no judge has a reason to refuse."""
 OFTEN: Final = 0.05
 """Share of the baseline's failing answers with a harmless change, from which refusing it costs something."""
+ALONE: Final = re.compile(r"\bnothing (?:but|else)\b|\bno (?:other|further|extra) (?:text|words?)\b", re.I)
+"""A prompt that says so asks for an answer without words around it."""
 ALTERED: Final = "value altered"
 """The mutant of an answer without named fields."""
 BOTH: Final = ("two answers, the right one first", "two answers, the right one last")
@@ -202,6 +205,8 @@ def _costs(mutant: Mutant, baseline: Baseline) -> bool:
     answers = [(one, answer) for one in baseline.scored if (answer := said_by(one))]
     failing = [(one, answer) for one, answer in answers if not is_full(one, baseline.facts)]
     if mutant.label == "text around":
+        if any(ALONE.search(prompt_text(one)) for one in baseline.scored[:1]):
+            return False
         so = sum(parsed(answer).wordy for _, answer in failing)
     elif mutant.label == "white space around":
         so = sum(answer != answer.strip() for _, answer in failing)

@@ -1,0 +1,130 @@
+"""How a script is played: what is asked of its sandbox, in which order, and what came of it.
+
+Without input or output, so that a coordinator plays over its broker's leases and a test over a process of its
+own, and both mean the same. Whoever plays sends each request to the sandbox (`headway_api.sandbox_api`) and
+its reply back into the generator, or throws `Failed` where there is none:
+
+    play = played(script, time.monotonic)
+    request = next(play)
+    while True:                      # StopIteration.value is the Played
+        request = play.send(reply)   # or play.throw(Failed("..."))
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import Any
+
+from headway_analysis.preflight.evidence import Call, Json, Played, Script, ToolResult
+from headway_api.sandbox_api import FinishReply, FinishRequest, ResetReply, ResetRequest, ToolCall, ToolReply
+
+Request = ResetRequest | ToolCall | FinishRequest
+Reply = ResetReply | ToolReply | FinishReply
+Play = Generator[Request, Reply, Played]
+Turns = Generator[Call, ToolResult, "str | None"]
+"""What an agent does: it yields calls, is sent their results, and returns the text it ends with, or None."""
+Agent = Callable[[ResetReply], Turns]
+"""Begins with what the environment's reset said."""
+
+
+class Failed(Exception):
+    """A request had no reply: the sandbox's or the environment's own words."""
+
+
+class Cut(Exception):
+    """Raised by an agent: the episode is out of turns, tokens or context. `said`: what it had begun."""
+
+    def __init__(self, said: str | None = None) -> None:
+        super().__init__("the episode is truncated")
+        self.said = said
+
+
+def each(calls: Iterable[Call]) -> Generator[Call, ToolResult, list[ToolResult]]:
+    """These calls one after another, whatever comes of them: `results = yield from each(calls)`."""
+    results = []
+    for call in calls:
+        result = yield call
+        results.append(result)
+    return results
+
+
+def of_script(script: Script) -> Agent:
+    """The agent that does what a script says, whatever the tools answer."""
+
+    def agent(first: ResetReply) -> Turns:
+        yield from each(script.calls)
+        return script.answer
+
+    return agent
+
+
+def played(script: Script, clock: Callable[[], float], agent: Agent | None = None) -> Play:
+    """Reset, calls, finish. `agent` decides on calls and answer in the script's place."""
+    began = clock()
+    so_far = Played(script)
+    results: list[ToolResult] = []
+    try:
+        first = yield ResetRequest(row=dict(script.row), seed=script.environment_seed)
+        assert isinstance(first, ResetReply)
+        so_far = dataclasses.replace(so_far, messages=first.messages, tools=first.tools)
+        turns = (agent or of_script(script))(first)
+        truncated = script.truncated
+        try:
+            answer = yield from _called(turns, results, clock)
+        except Cut as cut:
+            answer, truncated = cut.said, True
+        so_far = dataclasses.replace(
+            so_far,
+            script=dataclasses.replace(script, answer=answer, truncated=truncated),
+            results=tuple(results),
+        )
+        messages = conversation(first.messages, results, answer)
+        asked = len(results) + (answer is not None)
+        judged = yield FinishRequest(messages=messages, truncated=truncated, turns=asked)
+        assert isinstance(judged, FinishReply)
+    except Failed as failure:
+        seconds = clock() - began
+        return dataclasses.replace(so_far, results=tuple(results), error=str(failure), seconds=seconds)
+    return dataclasses.replace(
+        so_far,
+        reward=judged.reward,
+        score=judged.score,
+        metrics=judged.metrics,
+        seconds=clock() - began,
+    )
+
+
+def _called(
+    turns: Turns, results: list[ToolResult], clock: Callable[[], float]
+) -> Generator[Request, Reply, str | None]:
+    """Carry out the agent's calls, until it ends or a tool ends the episode; the text it ends with."""
+    try:
+        call = next(turns)
+        while True:
+            began = clock()
+            reply = yield ToolCall(name=call.name, arguments=dict(call.arguments))
+            assert isinstance(reply, ToolReply)
+            results.append(ToolResult(call.name, call.arguments, reply.content, clock() - began, reply.done))
+            if reply.done:
+                return None
+            call = turns.send(results[-1])
+    except StopIteration as end:
+        answer: str | None = end.value
+        return answer
+
+
+def conversation(
+    first: Sequence[Json], results: Sequence[ToolResult], answer: str | None
+) -> list[dict[str, Any]]:
+    """The messages that a judge sees: one call a turn, and last what the agent said."""
+    messages = [dict(message) for message in first]
+    for number, result in enumerate(results):
+        function = {"name": result.name, "arguments": json.dumps(dict(result.arguments))}
+        called = {"id": f"call_{number}", "type": "function", "function": function}
+        messages.append({"role": "assistant", "content": None, "tool_calls": [called]})
+        messages.append({"role": "tool", "tool_call_id": called["id"], "content": result.content})
+    if answer is not None:
+        messages.append({"role": "assistant", "content": answer})
+    return messages
