@@ -24,6 +24,8 @@ ANSWERS: Final = 3
 """Full-scoring answers that are changed."""
 ENOUGH: Final = enough_without(RARELY)
 """Episodes in which a model with a foothold succeeds once."""
+MOST_OTHERS: Final = 200
+"""Full-scoring answers that values are taken from."""
 CONTROL: Final = "unchanged"
 ALWAYS_MEANT: Final = ("other spacing", "other order")
 """Harmless changes of a JSON object, which no judge has a reason to refuse."""
@@ -49,21 +51,21 @@ def _changed(baseline: Baseline) -> Iterator[tuple[Sampled, str, list[Mutant]]]:
     """Answers with their mutants: of the baseline, or where none scores full, made of labels."""
     full = [one for one in baseline.scored if is_full(one, baseline.facts) and said_by(one)]
     label = label_of(baseline)
+    labelled_full = [(one, _label_text(one, label)) for one in full[:MOST_OTHERS]]
     taken = [(one, said_by(one) or "") for one in varied(full, ANSWERS)] or _of_label(baseline, label)
     for one, text in taken:
         prompt, answer = prompt_text(one), parsed(text)
         named = {key for key, _ in answer.fields if not key or names_it(prompt, key)}
         labelled = set(fields_of(one.row.get(label.column))) if full and label is not None else set()
         wanted = {key for key, _ in answer.fields} & (labelled or named)
-        others = _values([other for other in full if not _same_label(one, other, label)])
+        own = _label_text(one, label)
+        others = _values([other for other, its in labelled_full if own is None or its != own])
         yield one, text, mutants_of(answer, others, tags_in(prompt), wanted or None)
 
 
-def _same_label(one: Sampled, other: Sampled, label: Label | None) -> bool:
-    """Whether the other's answer may be right for this row too."""
-    if label is None:
-        return False
-    return written(one.row.get(label.column)) == written(other.row.get(label.column))
+def _label_text(one: Sampled, label: Label | None) -> str | None:
+    """The label of an episode's row. Where two are alike, an answer to one may be right for the other."""
+    return None if label is None else written(one.row.get(label.column))
 
 
 def _of_label(baseline: Baseline, label: Label | None) -> list[tuple[Sampled, str]]:
